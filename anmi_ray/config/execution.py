@@ -1,0 +1,49 @@
+"""Settings of how a run is carried out: resources, paths, retries. None of them may change a result."""
+
+from __future__ import annotations
+
+from anmi_ray import environment
+
+from pydantic import Field, field_validator
+
+from anmi_ray.config.base import ExecutionSettings
+
+
+class ExecutionConfig(ExecutionSettings):
+    """Where and with what a run is carried out. The defaults fit a laptop with two cores."""
+
+    root: str = Field("results", description="folder or URI (s3://bucket/folder) that holds artifacts and runs")
+    address: str | None = Field(
+        None, description="address of a running Ray cluster ('auto' inside a job); null starts Ray on this machine"
+    )
+    logical_cpus: int = Field(
+        0, ge=0, le=1024, description="logical CPUs of a Ray started here; 0: twice the cores, at least 4"
+    )
+    object_store_gb: float = Field(0.5, gt=0, description="object store of a Ray started here, in GB")
+    buckets: int = Field(8, ge=1, le=65536, description="query buckets of a new root, a power of two")
+    threads: int = Field(0, ge=0, description="threads of a task that runs a model; 0: all cores")
+    task_retries: int = Field(3, ge=0, description="times a bucket's task is tried again when its process dies")
+    window: int = Field(0, ge=0, description="buckets under way at once; 0: the number of CPUs")
+    no_progress_s: int = Field(7200, ge=60, description="seconds without progress after which Ray Data gives up")
+
+    @field_validator("buckets")
+    @classmethod
+    def _power_of_two(cls, value: int) -> int:
+        if value & (value - 1):
+            raise ValueError("must be a power of two (8, 16, … 4096)")
+        return value
+
+    @property
+    def cores(self) -> int:
+        """Cores this process may use."""
+        return environment.cores()
+
+    @property
+    def local_cpus(self) -> int:
+        """Logical CPUs for a local Ray."""
+        return self.logical_cpus or max(4, 2 * self.cores)
+
+    @property
+    def model_threads(self) -> int:
+        """Threads of a task that runs a model."""
+        return self.threads or self.cores

@@ -1,0 +1,143 @@
+"""The whole configuration of an experiment: one frozen group of settings per stage, and how to carry it out.
+
+`load` reads YAML, applies dotted overrides, and validates once; every mistake becomes one ConfigError that names the
+setting, what is allowed and the nearest known name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from anmi_ray.config.base import Settings
+from anmi_ray.config.compare import CompareConfig
+from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.config.evaluate import EvaluateConfig, RerankConfig
+from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.config.mine import MineConfig
+from anmi_ray.config.rate import RateConfig
+from anmi_ray.config.retrieve import RetrieveConfig
+from anmi_ray.config.train import TrainConfig
+from anmi_ray.errors import ConfigError
+
+
+class Experiment(Settings):
+    """Everything one run needs to know. `name` and `execution` change no result; every other group is a stage's."""
+
+    name: str = Field("experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$", description="name of the run")
+    seed: int = Field(0, ge=0, description="root of every derived seed")
+    corpus: CorpusConfig = CorpusConfig()
+    retrieve: RetrieveConfig = RetrieveConfig()
+    compare: CompareConfig = CompareConfig()
+    judge: JudgeConfig = JudgeConfig()
+    rate: RateConfig = RateConfig()
+    mine: MineConfig = MineConfig()
+    train: TrainConfig = TrainConfig()
+    rerank: RerankConfig = RerankConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    execution: ExecutionConfig = ExecutionConfig()
+
+    @model_validator(mode="after")
+    def _stages_fit_together(self) -> Experiment:
+        if self.compare.degree >= self.retrieve.candidates:
+            raise ValueError(
+                f"compare.degree is {self.compare.degree}, but a query has retrieve.candidates = "
+                f"{self.retrieve.candidates} documents to compare: lower compare.degree below it, or raise "
+                "retrieve.candidates"
+            )
+        if self.rerank.depth > self.retrieve.depth:
+            raise ValueError(
+                f"rerank.depth is {self.rerank.depth}, but a ranking holds retrieve.depth = {self.retrieve.depth} "
+                "documents: lower rerank.depth or raise retrieve.depth"
+            )
+        return self
+
+
+def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Read a YAML file, apply `key=value` overrides (dotted keys, YAML values), and validate.
+
+    Relative paths inside the file are relative to the working directory. Raises ConfigError.
+    """
+    place = str(path)
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError("no such configuration file", place, "give the path of a YAML file; see jobs/configs/") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", place, "give the path of a YAML file") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not valid YAML: {error}", place, "correct the line it names") from None
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise ConfigError("must hold settings (key: value), not a list or a single value", place, "see jobs/configs/")
+    content.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "-", Path(path).stem))
+    for override in overrides:
+        _apply(content, override)
+    return validate(content, place)
+
+
+def validate(content: Mapping[str, Any], place: str) -> Experiment:
+    """Validate settings. Raises ConfigError with every mistake, one line each, and the nearest known key."""
+    try:
+        return Experiment.model_validate(content)
+    except ValidationError as error:
+        lines = [_explain(detail) for detail in error.errors(include_url=False)]
+        message = lines[0] if len(lines) == 1 else "\n  " + "\n  ".join(lines)
+        raise ConfigError(message, place, "`anmi config CONFIG` prints every setting with its value") from None
+
+
+def _apply(content: dict[str, Any], override: str) -> None:
+    key, sign, raw = override.partition("=")
+    if not sign or not key.strip():
+        raise ConfigError(f"'{override}' is not an override", "command line", "write key=value, such as train.epochs=2")
+    try:
+        value = yaml.safe_load(raw) if raw else None
+    except yaml.YAMLError:
+        raise ConfigError(f"the value of '{override}' is not YAML", "command line", "quote it as in YAML") from None
+    node = content
+    *parents, last = key.strip().split(".")
+    for parent in parents:
+        child = node.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"'{key}': {parent} is a single value, not a group", "command line", "see `anmi config`")
+        node = child
+    node[last] = value
+
+
+def _explain(detail: Mapping[str, Any]) -> str:
+    location = [str(part) for part in detail["loc"]]
+    name = ".".join(location) or "the configuration"
+    if detail["type"] == "extra_forbidden":
+        known = sorted(_fields_at(location[:-1]))
+        near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
+        hint = f"did you mean {'.'.join([*location[:-1], near[0]])}?" if near else f"known here: {', '.join(known)}"
+        return f"unknown setting {name}; {hint}"
+    if detail["type"] == "value_error":
+        return f"{name}: {detail['ctx']['error']}" if location else str(detail["ctx"]["error"])
+    given = detail.get("input")
+    shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool | None) else ""
+    return f"{name}: {detail['msg']}{shown}"
+
+
+def _fields_at(location: list[str]) -> set[str]:
+    """Names of the settings in the group at `location`; for a choice of groups, those of all its forms."""
+    models: list[type[BaseModel]] = [Experiment]
+    for part in location:
+        models = [found for model in models for found in _models_in(model.model_fields[part].annotation)] if all(
+            part in model.model_fields for model in models
+        ) else models
+    return {field for model in models for field in model.model_fields}
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for argument in getattr(annotation, "__args__", ()) for found in _models_in(argument)]

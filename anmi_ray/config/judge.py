@@ -1,0 +1,154 @@
+"""Settings of the judge stage: who judges, and what a simulated panel knows and gets wrong.
+
+A preset expands to an explicit truth, shared noise and list of judges; whatever is given beside it overrides it field
+by field (`judges` as a whole). All latent quantities are in probits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+from anmi_ray.config.base import Settings
+
+Preset = Literal["realistic", "thurstone", "correlated", "heavy-tailed", "misspecified", "similarity"]
+Readout = Literal["sign", "soft"]
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$"
+
+
+class TruthConfig(Settings):
+    """Latent relevance of a (query, document) in a simulation: bonus·known + slope·z(similarity) + hidden noise."""
+
+    positive_bonus: float = Field(2.0, ge=0, le=20, description="added to known positives, probits")
+    similarity_slope: float = Field(
+        0.7, ge=-10, le=10, description="probits per standard deviation of the bi-encoder's similarity within the query"
+    )
+    relevance_sd: float = Field(
+        0.5, ge=0, le=10, description="sd of relevance that neither label nor similarity shows (false negatives), probits"
+    )
+
+
+class SharedNoiseConfig(Settings):
+    """What the whole simulated panel gets wrong together: the source of correlated judges."""
+
+    document_sd: float = Field(
+        0.15, ge=0, le=10, description="sd of the panel's common misreading of a document, in all its pairs, probits"
+    )
+    pair_sd: float = Field(0.4, ge=0, le=10, description="sd of the panel's common error on a pair, probits")
+
+
+class SimulatedJudgeConfig(Settings):
+    """One judge of the simulated panel: it sees the latent difference, with noise, and answers in both orders."""
+
+    kind: Literal["simulated"] = "simulated"
+    name: str = Field(pattern=_NAME, description="name of the judge, unique in the panel")
+    noise_sd: float = Field(1.0, gt=0, le=20, description="sd of the judge's own noise per answer, probits")
+    order_correlation: float = Field(
+        0.0, ge=0, le=1, description="share of that noise's variance that both presentation orders of a pair have alike"
+    )
+    tail: Literal["normal", "student-t"] = Field("normal", description="distribution of the judge's own noise")
+    tail_df: float = Field(4.0, gt=2, le=200, description="degrees of freedom of student-t noise (its sd is noise_sd)")
+    taste_sd: float = Field(0.0, ge=0, le=10, description="sd of the judge's own lasting opinion of a document, probits")
+    position_bias: float = Field(0.0, ge=-5, le=5, description="probits in favour of the document shown first")
+    tie_width: float = Field(0.0, ge=0, le=5, description="perceived differences below this (probits) are ties")
+    lapse_rate: float = Field(0.0, ge=0, le=1, description="share of answers that are a coin flip")
+    failure_rate: float = Field(0.0, ge=0, le=1, description="share of requests that fail; a failure is never a vote")
+    readout: Readout = Field("sign", description="sign: 0, 1/2 or 1; soft: Φ of the perceived difference")
+
+
+class SimilarityJudgeConfig(Settings):
+    """A judge without labels: the bi-encoder's similarity decides, the same in both orders, without noise."""
+
+    kind: Literal["similarity"] = "similarity"
+    name: str = Field("similarity", pattern=_NAME, description="name of the judge, unique in the panel")
+    slope: float = Field(10.0, gt=0, le=1000, description="p_a = Φ(slope · (similarity_a − similarity_b))")
+    readout: Readout = Field("soft", description="soft: p_a as above; sign: 0, 1/2 or 1")
+
+
+JudgeSettings = Annotated[SimulatedJudgeConfig | SimilarityJudgeConfig, Field(discriminator="kind")]
+
+
+def _panel(*judges: dict[str, Any], **shared: Any) -> list[dict[str, Any]]:
+    return [{"kind": "simulated", **shared, **judge} for judge in judges]
+
+
+def _three(**shared: Any) -> list[dict[str, Any]]:
+    return _panel({"name": "sim-1"}, {"name": "sim-2"}, {"name": "sim-3"}, **shared)
+
+
+_NO_SHARED = {"document_sd": 0.0, "pair_sd": 0.0}
+_PRESETS: dict[str, dict[str, Any]] = {
+    # Three judges of different sharpness and opposite habits, some common errors, ties and failures.
+    "realistic": {
+        "shared_noise": {},
+        "judges": _panel(
+            {"name": "sim-large", "noise_sd": 0.8, "position_bias": 0.1, "tie_width": 0.1, "failure_rate": 0.01},
+            {"name": "sim-medium", "noise_sd": 1.0, "position_bias": 0.3, "tie_width": 0.15, "failure_rate": 0.015},
+            {"name": "sim-small", "noise_sd": 1.3, "position_bias": -0.2, "tie_width": 0.2, "failure_rate": 0.02}
+            | {"tail": "student-t", "tail_df": 5.0},
+            order_correlation=0.5,
+        ),
+    },
+    # Exactly the model that is fitted: independent answers with P(a wins) = Φ(latent_a − latent_b).
+    "thurstone": {"shared_noise": _NO_SHARED, "judges": _three()},
+    # The errors of two judges on a pair correlate at one half; each alone is still Thurstone with sd 1.
+    "correlated": {"shared_noise": {"document_sd": 0.0, "pair_sd": 0.5**0.5}, "judges": _three(noise_sd=0.5**0.5)},
+    "heavy-tailed": {"shared_noise": _NO_SHARED, "judges": _three(tail="student-t", tail_df=2.5)},
+    # Lasting wrong opinions, lapses, strong position biases and wide ties: nothing that Thurstone's model has.
+    "misspecified": {
+        "shared_noise": {"document_sd": 0.3, "pair_sd": 0.5},
+        "judges": _panel(
+            {"name": "sim-1", "position_bias": 0.5, "tie_width": 0.1},
+            {"name": "sim-2", "position_bias": -0.4, "tie_width": 0.4},
+            {"name": "sim-3", "position_bias": 0.8, "tie_width": 0.2, "tail": "student-t", "tail_df": 3.0},
+            taste_sd=0.5,
+            lapse_rate=0.05,
+            order_correlation=0.5,
+            failure_rate=0.02,
+        ),
+    },
+    "similarity": {"shared_noise": _NO_SHARED, "judges": [{"kind": "similarity"}]},
+}
+
+
+class JudgeConfig(Settings):
+    """The panel. `preset` fills what is not given: realistic, thurstone, correlated, heavy-tailed, misspecified, similarity."""
+
+    preset: Preset = Field("realistic", description="the panel that fills every field of this group that is not given")
+    truth: TruthConfig = Field(TruthConfig(), description="latent relevance that simulated judges perceive")
+    shared_noise: SharedNoiseConfig = Field(SharedNoiseConfig(), description="common errors of simulated judges")
+    judges: tuple[JudgeSettings, ...] = Field(
+        default_factory=lambda: tuple(SimulatedJudgeConfig(**judge) for judge in _PRESETS["realistic"]["judges"]),
+        min_length=1,
+        description="the judges; each answers every comparison in both orders",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_preset(cls, given: Any) -> Any:
+        """Lay what is given over the preset; an unknown preset is left for the field's own error."""
+        if not isinstance(given, Mapping):
+            return given
+        name = given.get("preset", "realistic")
+        preset = _PRESETS.get(name) if isinstance(name, str) else None
+        if preset is None:
+            return given
+        shared = given.get("shared_noise", {})
+        if not isinstance(shared, BaseModel) and isinstance(shared, Mapping):
+            shared = {**preset["shared_noise"], **shared}
+        return {"judges": preset["judges"], **given, "shared_noise": shared}
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> JudgeConfig:
+        names = [judge.name for judge in self.judges]
+        doubled = sorted({name for name in names if names.count(name) > 1})
+        if doubled:
+            raise ValueError(f"judges share a name ({', '.join(doubled)}): give every judge its own name")
+        return self
+
+    @property
+    def simulated(self) -> tuple[SimulatedJudgeConfig, ...]:
+        """The simulated judges of the panel."""
+        return tuple(judge for judge in self.judges if isinstance(judge, SimulatedJudgeConfig))

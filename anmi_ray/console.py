@@ -1,0 +1,113 @@
+"""What the commands print: a bar that moves on a terminal, plain lines elsewhere. Numbers carry their units."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from anmi_ray.experiment import NAMES, Reporter
+from anmi_ray.store import Flow
+
+_QUIET_S = 15.0  # plain output says how far a stage is at most this often
+
+
+class ConsoleReporter(Reporter):
+    """Shows the stages of a run as they go by."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._name, self._spoken = "", 0.0
+
+    def stage(self, name: str, does: str) -> None:
+        """Remember the stage; it is announced when it has something to do."""
+        self._name, self._does, self._announced = name, does, False
+
+    def progress(self, done: int, total: int, unit: str = "buckets") -> None:
+        """Move the bar, or print a line now and then."""
+        if not self._announced:
+            self._announced = True
+            self._console.print(f"[bold]{self._name}[/bold]  {self._does}", highlight=False)
+        if self._console.is_terminal:
+            self._draw(done, total, unit)
+        elif time.monotonic() - self._spoken > _QUIET_S:
+            self._spoken = time.monotonic()
+            self._console.print(f"  {self._name}: {done:,} of {total:,} {unit}", highlight=False)
+
+    def _draw(self, done: int, total: int, unit: str) -> None:
+        if self._bar is None:
+            columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(unit, total=total)
+        assert self._task is not None
+        self._bar.update(self._task, completed=done, total=total, description=unit)
+
+    def close(self) -> None:
+        """Take the bar off the screen."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = self._task = None
+
+    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
+        """One line per finished stage: time, or that it was there already, and its rows."""
+        self.close()
+        took = "reused" if seconds is None else f"{seconds:.1f} s"
+        self._console.print(f"[green]✓[/green] {name:9} {took:>8}   {rows(flows)}", highlight=False)
+
+
+def rows(flows: Iterable[Flow]) -> str:
+    """Rows across a boundary, in words: what came in, went out, and was rejected."""
+    said = []
+    for flow in flows:
+        if flow.rejected:
+            said.append(f"{flow.unit} {flow.rows_in:,} = {flow.rows_out:,} + {flow.rejected:,} rejected")
+        else:
+            said.append(f"{flow.unit} {flow.rows_in:,}")
+    return ", ".join(said)
+
+
+def systems_table(rows_: Sequence[Mapping[str, Any]], measures: Sequence[str], baseline: str) -> Table:
+    """Systems by measure, with intervals, and the difference of the first measure to the baseline."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("system")
+    for measure in measures:
+        table.add_column(measure, justify="right")
+    table.add_column(f"{measures[0]} − {baseline}", justify="right")
+    table.add_column("p", justify="right")
+    for system in dict.fromkeys(row["system"] for row in rows_):
+        of = {row["measure"]: row for row in rows_ if row["system"] == system}
+        cells = [f"{of[m]['mean']:.3f} [{of[m]['low']:.3f}, {of[m]['high']:.3f}]" for m in measures]
+        head = of[measures[0]]
+        if head["difference"] is None:
+            table.add_row(system, *cells, "", "")
+        else:
+            gap = f"{head['difference']:+.3f} [{head['difference_low']:+.3f}, {head['difference_high']:+.3f}]"
+            table.add_row(system, *cells, gap, f"{head['p']:.4f}")
+    return table
+
+
+def stages_table(lines: Iterable[tuple[str, str, str]]) -> Table:
+    """Stage, state and why, for `anmi config` and `anmi plan`."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("stage", "state", "why"):
+        table.add_column(column, overflow="fold")
+    for line in lines:
+        table.add_row(*line)
+    return table
+
+
+def consoles() -> tuple[Console, Console]:
+    """Standard output and standard error. Plain output is not folded: other programs read it."""
+    width = None if sys.stdout.isatty() else 200
+    return Console(width=width, soft_wrap=not sys.stdout.isatty()), Console(stderr=True, soft_wrap=True)
+
+
+STAGE_HELP = f"one of {', '.join(NAMES)}"

@@ -1,0 +1,19 @@
+"""Collections: documents, queries and relevance grades, each read by one reader behind one interface."""
+
+from __future__ import annotations
+
+from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.corpus.reader import Reader
+
+__all__ = ["Reader", "read"]
+
+
+def read(config: CorpusConfig) -> Reader:
+    """The reader that `config` names. Raises ConfigError, or DataError where its files are missing."""
+    if config.reader == "beir":
+        from anmi_ray.corpus.beir import BeirReader
+
+        return BeirReader(config)
+    from anmi_ray.corpus.pydocs import PydocsReader
+
+    return PydocsReader(config)

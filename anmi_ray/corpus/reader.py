@@ -1,0 +1,149 @@
+"""What every collection reader gives: documents, queries with their split, qrels, and what it refused.
+
+The ingest stage consumes a reader in this order: documents, queries, qrels, rejects. For each of the three kinds
+rows in = rows out + rejects, and a share of malformed rows above `max_reject_fraction` is an error, not a smaller corpus.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from anmi_ray import identity
+from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.errors import DataError
+from anmi_ray.records import QUERY, REJECT
+
+KINDS = ("documents", "queries", "qrels")
+SPLITS_BY_RANK = ("test", "dev", "train")  # a text found in two splits stays in the first of these
+
+
+@dataclass(frozen=True)
+class QueryRow:
+    """A query on its way to a split; `place` is where it was read."""
+
+    external_id: str
+    text: str
+    split: str
+    place: str
+
+    @property
+    def text_hash(self) -> bytes:
+        """Hash of the text with runs of white space collapsed and case folded: what "the same query" means."""
+        return identity.text_hash(" ".join(self.text.split()).casefold())
+
+
+class Reader(ABC):
+    """One collection, read once: `documents()`, then `queries()`, then `qrels()`; then `rejects()` is complete."""
+
+    def __init__(self, config: CorpusConfig) -> None:
+        self.config = config
+        self._seen: Counter[str] = Counter()
+        self._malformed: dict[str, list[str]] = {kind: [] for kind in KINDS}
+        self._rejects: list[tuple[str, str, str, str]] = []
+
+    @abstractmethod
+    def content_fingerprint(self) -> str:
+        """Hash of the source's content, without parsing it: the input fingerprint of ingest."""
+
+    @abstractmethod
+    def documents(self) -> Iterator[pa.Table]:
+        """Document tables of at most `shard_documents` rows; one pass. Raises DataError."""
+
+    @abstractmethod
+    def queries(self) -> pa.Table:
+        """The Query table, each text in one split only; call after `documents()` is consumed. Raises DataError."""
+
+    @abstractmethod
+    def qrels(self) -> pa.Table:
+        """The Qrel table over documents and queries that were read; call after `queries()`. Raises DataError."""
+
+    def rejects(self) -> pa.Table:
+        """The Reject table; a place begins with the kind: "documents corpus.jsonl:17"."""
+        columns = zip(*self._rejects, strict=True) if self._rejects else ((), (), (), ())
+        return REJECT.table(dict(zip(REJECT.schema.names, map(list, columns), strict=True)))
+
+    def rows_in(self) -> dict[str, int]:
+        """Rows met so far: documents, queries, qrels."""
+        return {kind: self._seen[kind] for kind in KINDS}
+
+    def _refuse(self, kind: str, where: str, key: str, reason: str, detail: str = "", malformed: bool = True) -> None:
+        """Record a reject; only `malformed` ones count towards max_reject_fraction."""
+        place = f"{kind} {where}"
+        self._rejects.append((place, _valid(key), reason, _valid(detail)))
+        if malformed:
+            self._malformed[kind].append(f"{where} ({reason})")
+
+    def _check_fraction(self, kind: str) -> None:
+        """Raise DataError where more than max_reject_fraction of the rows of `kind` were malformed."""
+        bad, seen, limit = self._malformed[kind], self._seen[kind], self.config.max_reject_fraction
+        if seen and len(bad) > limit * seen:
+            share = len(bad) / seen
+            raise DataError(
+                f"{len(bad)} of {seen} {kind} are malformed ({share:.1%}, allowed {limit:.1%}): {'; '.join(bad[:3])}",
+                self._place(),
+                f"mend these rows, or set corpus.max_reject_fraction to {_round_up(share)} to leave them out",
+            )
+
+    def _place(self) -> str:
+        return f"corpus {self.config.path or self.config.reader}"
+
+    def _query_table(self, rows: list[QueryRow]) -> pa.Table:
+        """Keep each text in one split and each split within its maximum; the others become rejects."""
+        rows = self._one_split_per_text(rows)
+        rows = [row for split in ("train", "dev", "test") for row in self._within_maximum(rows, split)]
+        rows.sort(key=lambda row: identity.query_id(row.external_id))
+        return QUERY.table(
+            {
+                "query_id": identity.id_array(identity.query_id(row.external_id) for row in rows),
+                "external_id": [row.external_id for row in rows],
+                "text": [row.text for row in rows],
+                "text_hash": identity.id_array(row.text_hash for row in rows),
+                "split": [row.split for row in rows],
+            }
+        )
+
+    def _one_split_per_text(self, rows: list[QueryRow]) -> list[QueryRow]:
+        best: dict[bytes, str] = {}
+        for row in rows:
+            best[row.text_hash] = min(row.split, best.get(row.text_hash, row.split), key=SPLITS_BY_RANK.index)
+        kept = []
+        for row in rows:
+            if row.split == best[row.text_hash]:
+                kept.append(row)
+            else:
+                detail = f"{row.split} query whose text is also in {best[row.text_hash]}"
+                self._refuse("queries", row.place, row.external_id, "text in two splits", detail, malformed=False)
+        return kept
+
+    def _within_maximum(self, rows: list[QueryRow], split: str) -> list[QueryRow]:
+        mine, limit = [row for row in rows if row.split == split], self.config.max_queries(split)
+        if limit is None or len(mine) <= limit:
+            return mine
+        # Salted: the leading bits of the bare hash choose the bucket, and the smallest would all share one.
+        mine.sort(key=lambda row: (identity.digest("sample", "max_queries", row.text_hash), row.external_id))
+        for row in mine[limit:]:
+            self._refuse("queries", row.place, row.external_id, f"over max_{split}_queries", str(limit), malformed=False)
+        return mine[:limit]
+
+
+def split_of(text_hashes: list[bytes], dev: float, test: float) -> list[str]:
+    """Split of each query by a salted hash of its text: shares `dev` and `test`, the rest train."""
+    if not text_hashes:
+        return []
+    ids = np.frombuffer(b"".join(text_hashes), dtype=np.uint8).reshape(-1, identity.ID_BYTES)
+    u = identity.uniforms(ids, "split")
+    return np.where(u < test, "test", np.where(u < test + dev, "dev", "train")).tolist()
+
+
+def _valid(text: str) -> str:
+    return text[:500].encode("utf-8", "backslashreplace").decode()
+
+
+def _round_up(share: float) -> float:
+    return min(1.0, float(np.ceil(share * 1000 + 1e-9) / 1000))

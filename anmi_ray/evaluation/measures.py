@@ -1,0 +1,123 @@
+"""Retrieval quality: a Run table and a Qrel table become one Metric row per judged query, system and measure.
+
+The library ir_measures does the arithmetic. Ranks decide, not scores: ties were broken where the run was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.identity import ID, id_array
+from anmi_ray.records import METRIC
+
+if TYPE_CHECKING:
+    from ir_measures.measures import Measure
+
+DEFAULT = ("nDCG@10", "MRR@10", "Recall@100")
+BLOCK_QUERIES = 2_000  # the library wants nested dictionaries, about 100 bytes a row; a block bounds them
+
+
+def parse(name: str) -> Measure:
+    """The ir_measures measure called `name` (MRR@10, Recall@100 are its RR@10, R@100); ConfigError if unknown.
+
+    >>> str(parse("MRR@10"))
+    'RR@10'
+    """
+    import ir_measures
+
+    try:
+        return ir_measures.parse_measure(name)
+    except (NameError, ValueError) as error:
+        raise ConfigError(
+            f"no such measure: {error}", f"measure {name!r}", "name one as nDCG@10, MRR@10, Recall@100 or AP"
+        ) from error
+
+
+def evaluate(
+    run: pa.Table, qrels: pa.Table, measures: Sequence[str] = DEFAULT, systems: Sequence[str] | None = None
+) -> pa.Table:
+    """Metric rows of every system of `run` on every judged query, sorted by (query_id, system), measures as given.
+
+    A judged query has at least one document of grade 1 or more; where a system returned nothing it gets 0. `systems`
+    names those that must be present even if they returned nothing at all (default: those in `run`).
+    nDCG is trec_eval's: gain = grade, discount 1/log₂(rank+1). Raises DataError if no query is judged.
+    """
+    parsed = {name: parse(name) for name in measures}
+    judged = qrels.filter(pc.is_in(qrels["query_id"], value_set=_judged(qrels)))
+    if not judged.num_rows:
+        raise DataError("no query has a relevant document", "qrels", "give judgments of the evaluated queries")
+    names = sorted(set(pc.unique(run["system"]).to_pylist()) | set(systems or ()))
+    run = _needed(run, list(parsed.values()))
+    ids = sorted(pc.unique(judged["query_id"]).to_pylist())
+    values = np.zeros((len(ids), len(names), len(parsed)))
+    for start in range(0, len(ids), BLOCK_QUERIES):
+        block = pa.array(ids[start : start + BLOCK_QUERIES], type=ID)
+        grades = _nested(judged.filter(pc.is_in(judged["query_id"], value_set=block)), "grade")
+        rows = run.filter(pc.is_in(run["query_id"], value_set=block))
+        for s, system in enumerate(names):
+            ranking = _nested(rows.filter(pc.equal(rows["system"], system)), "rank")
+            values[start : start + len(block), s] = _values(list(parsed.values()), grades, ranking)
+    queries, systems_, measures_ = np.meshgrid(
+        np.arange(len(ids)), np.arange(len(names)), np.arange(len(parsed)), indexing="ij"
+    )
+    return METRIC.table(
+        {
+            "query_id": id_array(ids).take(pa.array(queries.ravel())),
+            "system": pa.array(names, type=pa.string()).take(pa.array(systems_.ravel())),
+            "measure": pa.array(list(parsed), type=pa.string()).take(pa.array(measures_.ravel())),
+            "value": values.ravel(),
+        }
+    )
+
+
+def mean(metrics: pa.Table, system: str, measure: str) -> float:
+    """Mean over the queries of one system under one measure; DataError if there are none."""
+    rows = metrics.filter(pc.and_(pc.equal(metrics["system"], system), pc.equal(metrics["measure"], measure)))
+    if not rows.num_rows:
+        raise DataError(f"no {measure} of {system}", "metrics", "evaluate that system under that measure")
+    return float(np.mean(rows["value"].to_numpy()))
+
+
+def _judged(qrels: pa.Table) -> pa.Array:
+    """Ids of the queries with at least one relevant document."""
+    return pc.unique(qrels.filter(pc.greater(qrels["grade"], 0))["query_id"]).cast(ID)
+
+
+def _needed(run: pa.Table, measures: Sequence[Measure]) -> pa.Table:
+    """The rows that can change a value: down to the deepest cutoff, if every measure cuts the ranking as it is."""
+    cutoffs = [None if measure.params.get("judged_only") else measure.params.get("cutoff") for measure in measures]
+    depths = [int(cutoff) for cutoff in cutoffs if isinstance(cutoff, int)]
+    return run.filter(pc.less_equal(run["rank"], max(depths))) if len(depths) == len(cutoffs) else run
+
+
+def _nested(table: pa.Table, column: str) -> dict[str, dict[str, int]]:
+    """{query: {document: value}} with ids in hexadecimal, as the library wants it."""
+    nested: dict[str, dict[str, int]] = {}
+    columns = (table["query_id"].to_pylist(), table["doc_id"].to_pylist(), table[column].to_pylist())
+    for query, doc, value in zip(*columns, strict=True):
+        nested.setdefault(query.hex(), {})[doc.hex()] = value
+    return nested
+
+
+def _values(
+    measures: Sequence[Measure], grades: dict[str, dict[str, int]], ranking: dict[str, dict[str, int]]
+) -> np.ndarray:
+    """Values [Q, measures], Q in order of id; 0 where the system returned nothing."""
+    import ir_measures
+
+    row = {query: q for q, query in enumerate(sorted(grades))}
+    names = np.array([str(measure) for measure in measures])  # MRR@10 and RR@10 are one measure under two names
+    values = np.zeros((len(row), len(measures)))
+    if not ranking:
+        return values
+    scores = {query: {doc: -float(rank) for doc, rank in docs.items()} for query, docs in ranking.items()}
+    for metric in ir_measures.iter_calc(list(dict.fromkeys(measures)), grades, scores):
+        if metric.query_id in scores:
+            values[row[metric.query_id], names == str(metric.measure)] = metric.value
+    return values

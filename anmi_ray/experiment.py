@@ -1,0 +1,251 @@
+"""The main path, top to bottom: a collection goes in, a trained reranker and its report come out.
+
+Each stage reads the artifacts of the stages it names and makes one of its own, in `anmi_ray/stages/<name>.py`. What
+an artifact is called follows from what went into it (`fingerprints`), so running again computes only what is missing,
+and runs, trials and studies share what they have in common.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from anmi_ray import corpus, environment
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.errors import ConfigError, StoreError
+from anmi_ray.models import loading
+from anmi_ray.store import Artifact, Flow, Store, fingerprint
+
+if TYPE_CHECKING:
+    from anmi_ray.stages.runtime import Context
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of the main path. `version` rises whenever the same inputs and settings would give other rows."""
+
+    name: str
+    version: int
+    inputs: tuple[str, ...]
+    does: str
+
+
+STAGES = (
+    Stage("ingest", 1, (), "read the collection, refuse what is malformed, split the queries"),
+    Stage("retrieve", 1, ("ingest",), "BM25, dense and fused runs; candidates of the train queries; their texts"),
+    Stage("compare", 1, ("retrieve",), "choose which pairs of candidates to ask about: a sparse regular graph"),
+    Stage("judge", 1, ("compare", "retrieve"), "ask the judges which document of a pair answers better, both ways"),
+    Stage("rate", 1, ("judge", "compare", "retrieve"), "fit ratings, their errors, and gaps to the known positives"),
+    Stage("mine", 1, ("rate", "retrieve"), "choose and weigh negatives by their gap"),
+    Stage("train", 1, ("mine", "retrieve", "ingest"), "train the reranker with the hybrid loss, keep the best on dev"),
+    Stage("rerank", 1, ("train", "retrieve", "ingest"), "score the hybrid's top documents of dev and test queries"),
+    Stage("evaluate", 1, ("rerank", "retrieve", "ingest"), "measure every system on test, with intervals and tests"),
+)
+NAMES = tuple(stage.name for stage in STAGES)
+
+# Settings that say where a collection lies, not what is in it: its content's hash is the ingest stage's input.
+_LOCATIONS = {"ingest": {"path"}}
+_GROUPS = {"ingest": "corpus"}
+_MODELS: dict[str, Callable[[Experiment], str]] = {
+    "retrieve": lambda e: e.retrieve.dense.model,
+    "train": lambda e: e.train.model,
+}
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A stage of one experiment: its settings that differ from the defaults, and its artifact's fingerprint."""
+
+    stage: Stage
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    fingerprint: str
+
+
+def resolve(experiment: Experiment) -> dict[str, Resolved]:
+    """Every stage with its fingerprint, in order. Reads the collection's content hash, computes nothing else."""
+    resolved: dict[str, Resolved] = {}
+    for stage in STAGES:
+        settings = _settings(stage, experiment)
+        inputs = {name: resolved[name].fingerprint for name in stage.inputs}
+        if stage.name == "ingest":
+            inputs = {"content": corpus.read(experiment.corpus).content_fingerprint()}
+        if stage.name in _MODELS:
+            inputs["model"] = loading.resolve(_MODELS[stage.name](experiment)).revision or "unpinned"
+        name = fingerprint(stage.name, stage.version, settings, [f"{k}={v}" for k, v in inputs.items()])
+        resolved[stage.name] = Resolved(stage, settings, inputs, name)
+    return resolved
+
+
+def _settings(stage: Stage, experiment: Experiment) -> dict[str, Any]:
+    group = getattr(experiment, _GROUPS.get(stage.name, stage.name))
+    settings = group.model_dump(mode="json", exclude_defaults=True, exclude=_LOCATIONS.get(stage.name))
+    return {**settings, **({"seed": experiment.seed} if experiment.seed else {})}
+
+
+class Reporter:
+    """Told what happens; the command line shows it. This one says nothing."""
+
+    def stage(self, name: str, does: str) -> None:
+        """A stage starts."""
+
+    def progress(self, done: int, total: int, unit: str = "buckets") -> None:
+        """It is so far."""
+
+    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
+        """A stage is complete; `seconds` is None when its artifact was there already."""
+
+
+def run(
+    experiment: Experiment,
+    reporter: Reporter | None = None,
+    first: str = NAMES[0],
+    last: str = NAMES[-1],
+) -> dict[str, Any]:
+    """Carry out the stages from `first` to `last` and return the run's record (also at `runs/<name>.json`).
+
+    Stages before `first` must be complete. Raises AnmiError for whatever a user can mend.
+    """
+    reporter = reporter or Reporter()
+    store = Store(experiment.execution.root)
+    resolved = resolve(experiment)
+    record = _run_record(store, experiment, resolved)
+    buckets = store.buckets(experiment.execution.buckets)
+    chosen = NAMES[NAMES.index(first) : NAMES.index(last) + 1]
+    with ExitStack() as session:
+        ready = False
+        for name in NAMES[: NAMES.index(last) + 1]:
+            item = resolved[name]
+            artifact = Artifact(store, name, item.fingerprint)
+            manifest, seconds = artifact.manifest(), None
+            if manifest is None and name not in chosen:
+                raise StoreError(
+                    f"--from {first} needs the artifact of stage {name}, which is not complete",
+                    store.where(artifact.path),
+                    f"run without --from, or with --from {name}",
+                )
+            reporter.stage(name, item.stage.does)
+            if manifest is None:
+                if not ready:
+                    _start(session, experiment)
+                    ready = True
+                manifest, seconds = _carry_out(item, resolved, artifact, experiment, buckets, reporter)
+            flows = [Flow(**flow) for flow in manifest["flows"]]
+            record["stages"][name] = {
+                "fingerprint": item.fingerprint,
+                "settings": dict(item.settings),
+                "inputs": dict(item.inputs),
+            }
+            store.publish_json(f"runs/{experiment.name}.json", record)
+            reporter.finished(name, seconds, flows)
+    return record
+
+
+def _start(session: ExitStack, experiment: Experiment) -> None:
+    runtime = importlib.import_module("anmi_ray.stages.runtime")
+    session.enter_context(runtime.ray_session(experiment.execution))
+
+
+def _carry_out(
+    item: Resolved,
+    resolved: Mapping[str, Resolved],
+    artifact: Artifact,
+    experiment: Experiment,
+    buckets: int,
+    reporter: Reporter,
+) -> tuple[dict[str, Any], float]:
+    """Run one stage and complete its artifact; its manifest, and the seconds it took."""
+    runtime = importlib.import_module("anmi_ray.stages.runtime")
+    module = importlib.import_module(f"anmi_ray.stages.{item.stage.name}")
+    context: Context = runtime.Context(
+        artifact.store, experiment.execution, buckets, experiment.seed, reporter.progress
+    )
+    inputs = {name: Artifact(artifact.store, name, resolved[name].fingerprint) for name in item.stage.inputs}
+    config = getattr(experiment, _GROUPS.get(item.stage.name, item.stage.name))
+    start = time.monotonic()
+    facts: dict[str, Any] = module.run(artifact, inputs, config, context)
+    seconds = time.monotonic() - start
+    artifact.store.publish_json(
+        f"timings/{item.stage.name}-{item.fingerprint}.json", {"seconds": seconds, **environment.hardware()}
+    )
+    manifest = artifact.complete(
+        facts.pop("flows"),
+        version=item.stage.version,
+        settings=dict(item.settings),
+        inputs=dict(item.inputs),
+        **facts,
+    )
+    return manifest, seconds
+
+
+def _run_record(store: Store, experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, Any]:
+    """A new run record, after checking that the name does not belong to a run over another corpus."""
+    content = resolved["ingest"].inputs["content"]
+    known = store.read_json(f"runs/{experiment.name}.json")
+    if known is not None and known.get("corpus") != content:
+        raise ConfigError(
+            f"the name belongs to a run over another corpus ({known.get('corpus_name')})",
+            f"run {experiment.name}",
+            "give this run another name (name=…), or another root (--root)",
+        )
+    config = experiment.model_dump(mode="json", exclude={"execution"})
+    return {
+        "name": experiment.name,
+        "corpus": content,
+        "corpus_name": experiment.corpus.path or experiment.corpus.reader,
+        "config": config,
+        "environment": environment.describe(),
+        "stages": {},
+    }
+
+
+def changes(experiment: Experiment, resolved: Mapping[str, Resolved]) -> Iterator[tuple[str, str, str]]:
+    """(stage, state, why) for every stage: complete or to be done, against what the run's name last pointed at."""
+    store = Store(experiment.execution.root)
+    before = (store.read_json(f"runs/{experiment.name}.json") or {}).get("stages", {})
+    for name, item in resolved.items():
+        if Artifact(store, name, item.fingerprint).manifest() is not None:
+            yield name, "complete", ""
+            continue
+        known = before.get(name)
+        if known is None:
+            yield name, "to do", "not run yet"
+        elif known["fingerprint"] == item.fingerprint:
+            yield name, "to do", "started, not finished: finished buckets are kept"
+        else:
+            yield name, "to do", "; ".join(_differences(known, item)) or "a new version of the stage"
+
+
+def _differences(known: Mapping[str, Any], item: Resolved) -> Iterator[str]:
+    old, new = _flat(known["settings"]), _flat(item.settings)
+    group = _GROUPS.get(item.stage.name, item.stage.name)
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key, "default") != new.get(key, "default"):
+            yield f"{group}.{key}: {old.get(key, 'default')} -> {new.get(key, 'default')}"
+    for name, value in item.inputs.items():
+        if known["inputs"].get(name) != value:
+            yield f"{name} changes"
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def stage_name(text: str) -> str:
+    """Check a stage's name given by a user. Raises ConfigError listing the stages."""
+    if text in NAMES:
+        return text
+    near = [name for name in NAMES if re.match(re.escape(text[:2]), name)]
+    hint = f"did you mean {near[0]}?" if near else f"the stages are {', '.join(NAMES)}"
+    raise ConfigError(f"no stage is called '{text}'", "command line", hint)

@@ -1,0 +1,122 @@
+"""What every in-process judge is: a vectorised function from a bucket's questions and a presentation order to answers.
+
+Letters: D documents of the bucket, P comparisons, J judges. p_a speaks about doc_a whatever the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anmi_ray import identity
+from anmi_ray.errors import DataError
+from anmi_ray.records import JUDGMENT, find_rows
+
+Order = Literal["ab", "ba"]
+ORDERS: tuple[Order, Order] = ("ab", "ba")
+PLACE = "judge"
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The bucket's candidates that may be compared, sorted by (query_id, doc_id)."""
+
+    table: pa.Table
+    ids: NDArray[np.uint8]  # [D, 16], one per (query, document): the two ids xor-ed, to draw random numbers from
+    query: NDArray[np.int64]  # [D], 0..Q-1
+    is_positive: NDArray[np.bool_]  # [D]
+    similarity: NDArray[np.float64]  # [D]
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The bucket's comparisons, sorted by (query_id, comparison_id), with both documents as rows of `documents`."""
+
+    table: pa.Table
+    ids: NDArray[np.uint8]  # [P, 16], comparison ids
+    a: NDArray[np.int64]  # [P]
+    b: NDArray[np.int64]  # [P]
+    documents: Documents
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One judge's answers in one order: p_a float[P], and per failure the index of its message in `errors`, else -1."""
+
+    p_a: NDArray[np.float64]
+    failure: NDArray[np.int64]
+    errors: tuple[str, ...] = ()
+
+
+Judge = Callable[[Questions, Order], Answers]
+
+
+def documents(candidates: pa.Table) -> Documents:
+    """Candidates that are not random, in an order that does not depend on theirs."""
+    kept = candidates.filter(pc.not_equal(candidates["source"], "random"))
+    order = identity.id_order(identity.id_matrix(kept["query_id"]), identity.id_matrix(kept["doc_id"]))
+    table = kept.take(pa.array(order))
+    query_ids, doc_ids = identity.id_matrix(table["query_id"]), identity.id_matrix(table["doc_id"])
+    changed = np.ones(len(query_ids), dtype=np.int64)
+    changed[1:] = (query_ids[1:] != query_ids[:-1]).any(axis=1)
+    similarity = table["similarity"].to_numpy().astype(np.float64)
+    if not np.isfinite(similarity).all():
+        raise DataError("a candidate's similarity is not finite", PLACE, "recompute the retrieve stage")
+    return Documents(
+        table, query_ids ^ doc_ids, np.cumsum(changed) - 1, table["is_positive"].to_numpy().astype(bool), similarity
+    )
+
+
+def questions(comparisons: pa.Table, candidates: pa.Table) -> Questions:
+    """Join a bucket's Comparisons to its Candidates. Raises DataError if a compared document is not a candidate."""
+    order = identity.id_order(
+        identity.id_matrix(comparisons["query_id"]), identity.id_matrix(comparisons["comparison_id"])
+    )
+    table = comparisons.take(pa.array(order))
+    known = documents(candidates)
+    rows = [find_rows(known.table, {"query_id": table["query_id"], "doc_id": table[name]}) for name in ("doc_a", "doc_b")]
+    missing = sum(int((row < 0).sum()) for row in rows)
+    if missing:
+        raise DataError(
+            f"{missing} compared documents are not candidates of their query", PLACE, "recompute the compare stage"
+        )
+    return Questions(table, identity.id_matrix(table["comparison_id"]), rows[0], rows[1], known)
+
+
+def answer(asked: Questions, judges: Sequence[tuple[str, Judge]]) -> pa.Table:
+    """Judgment table of all judges in both orders, sorted by (query_id, comparison_id, judge, order)."""
+    panel = sorted(judges, key=lambda judge: judge[0])
+    slots = [(name, judge, order) for name, judge in panel for order in ORDERS]
+    answers = [judge(asked, order) for _, judge, order in slots]
+    pairs, width = len(asked.ids), len(slots)
+    p_a = np.empty((pairs, width))
+    failure = np.full((pairs, width), -1, dtype=np.int64)
+    messages: list[str] = []
+    for slot, given in enumerate(answers):
+        p_a[:, slot] = given.p_a
+        failure[:, slot] = np.where(given.failure < 0, -1, given.failure + len(messages))
+        messages.extend(given.errors)
+    flat = failure.ravel()
+    error = pa.DictionaryArray.from_arrays(pa.array(flat, mask=flat < 0), pa.array(messages or [""])).cast(pa.string())
+    repeated = pa.array(np.repeat(np.arange(pairs), width))
+    return JUDGMENT.table(
+        {
+            "comparison_id": asked.table["comparison_id"].take(repeated),
+            "query_id": asked.table["query_id"].take(repeated),
+            "judge": _cycle([name for name, _, _ in slots], pairs),
+            "order": _cycle([order for _, _, order in slots], pairs),
+            "p_a": pa.array(p_a.ravel(), mask=flat >= 0),
+            "error": error,
+        }
+    )
+
+
+def _cycle(values: Sequence[str], times: int) -> pa.Array:
+    index = pa.array(np.tile(np.arange(len(values)), times))
+    return pa.DictionaryArray.from_arrays(index, pa.array(values)).cast(pa.string())

@@ -1,0 +1,115 @@
+"""The mine stage's inputs of one bucket as arrays, checked: C candidates of Q queries, and the pool of N documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray import identity
+from anmi_ray.config.mine import MineConfig
+from anmi_ray.errors import DataError
+from anmi_ray.mining.anchors import Anchors, codes
+from anmi_ray.mining.negatives import PLACE, Flags, Ints, Negatives, Reals
+from anmi_ray.records import find_rows
+
+AGAIN = "recompute the rate stage from these candidates"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Candidates with their ratings, and each query's mean and floored sd over all its rated candidates (points)."""
+
+    candidates: pa.Table
+    queries: pa.Array  # [Q]
+    query: Ints  # [C]
+    is_positive: Flags  # [C]
+    is_random: Flags  # [C]
+    rating: Reals  # [C] points, NaN where not rated
+    mean: Reals  # [Q]
+    sd: Reals  # [Q]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The N documents beside the anchors: their rows of the candidates, their own gaps, and the rules' view of them."""
+
+    doc: Ints  # [N] row in the candidates
+    gap: Reals  # [N] to the example's own anchor
+    gap_se: Reals  # [N]
+    negatives: Negatives
+
+
+def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineConfig) -> Bucket:
+    """Join ratings to candidates. Raises DataError on values that are not finite or rows without a candidate."""
+    for name, table, columns in (("ratings", ratings, ["rating_elo"]), ("gaps", gaps, ["gap_elo", "gap_se_elo"])):
+        for column in columns:
+            if not np.isfinite(table[column].to_numpy().astype(np.float64)).all():
+                raise DataError(f"{name}.{column} holds values that are not finite", PLACE, "recompute the rate stage")
+    if (gaps["gap_se_elo"].to_numpy() < 0).any():
+        raise DataError("gaps.gap_se_elo holds negative errors", PLACE, "recompute the rate stage")
+    queries = pc.unique(candidates["query_id"])
+    query = codes(candidates["query_id"], queries)
+    rated = candidate_rows(candidates, ratings["query_id"], ratings["doc_id"], "rated documents")
+    rating = np.full(candidates.num_rows, np.nan)
+    rating[rated] = ratings["rating_elo"].to_numpy()
+    # Sums in the order of candidates: the same whatever the order of the ratings.
+    rows = np.flatnonzero(~np.isnan(rating))
+    count = np.maximum(np.bincount(query[rows], minlength=len(queries)), 1)
+    mean = np.bincount(query[rows], rating[rows], minlength=len(queries)) / count
+    spread = np.sqrt(np.bincount(query[rows], (rating[rows] - mean[query[rows]]) ** 2, minlength=len(queries)) / count)
+    return Bucket(
+        candidates=candidates,
+        queries=queries,
+        query=query,
+        is_positive=candidates["is_positive"].to_numpy().astype(bool),
+        is_random=pc.equal(candidates["source"], "random").to_numpy().astype(bool),
+        rating=rating,
+        mean=mean,
+        sd=np.maximum(spread, config.rating_sd_floor),
+    )
+
+
+def candidate_rows(candidates: pa.Table, query_id: pa.ChunkedArray, doc_id: pa.ChunkedArray, what: str) -> Ints:
+    """Rows of the candidates for (query, document) pairs. Raises DataError where there is none."""
+    rows = find_rows(candidates, {"query_id": query_id, "doc_id": doc_id})
+    if (rows < 0).any():
+        raise DataError(f"{int((rows < 0).sum())} {what} are not candidates of their query", PLACE, AGAIN)
+    return rows
+
+
+def pool(gaps: pa.Table, bucket: Bucket, anchors: Anchors, config: MineConfig) -> Pool:
+    """Gap rows of the chosen anchors, the anchors themselves left out, sorted by (example, doc_id)."""
+    example = find_rows(anchors.table, {"query_id": gaps["query_id"], "anchor_id": gaps["anchor_id"]})
+    keep = (example >= 0) & (identity.id_matrix(gaps["anchor_id"]) != identity.id_matrix(gaps["doc_id"])).any(axis=1)
+    gaps, example = gaps.filter(pa.array(keep)), example[keep]
+    words = np.ascontiguousarray(identity.id_matrix(gaps["doc_id"])).view(">u8").astype(np.uint64)
+    order = np.lexsort((words[:, 1], words[:, 0], example))
+    gaps, example = gaps.take(pa.array(order)), example[order]
+    doc = candidate_rows(bucket.candidates, gaps["query_id"], gaps["doc_id"], "documents with a gap")
+    if np.isnan(bucket.rating[doc]).any():
+        raise DataError("documents with a gap have no rating", PLACE, AGAIN)
+    gap, gap_se = (gaps[name].to_numpy().astype(np.float64) for name in ("gap_elo", "gap_se_elo"))
+    ruled_gap, ruled_se = _least(doc, gap, gap_se) if config.gap == "minimum" else (gap, gap_se)
+    example_ids = identity.id_matrix(identity.id_array(anchors.example_ids))
+    negatives = Negatives(
+        example=example,
+        draw_ids=example_ids[example] ^ identity.id_matrix(gaps["doc_id"]),
+        gap=ruled_gap,
+        gap_se=ruled_se,
+        is_positive=bucket.is_positive[doc],
+    )
+    return Pool(doc, gap, gap_se, negatives)
+
+
+def _least(doc: Ints, gap: Reals, gap_se: Reals) -> tuple[Reals, Reals]:
+    """For each row the least gap of its document over the query's anchors, and that gap's error."""
+    order = np.lexsort((gap, doc))
+    ordered = doc[order]
+    first = np.ones(len(doc), dtype=bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    least = np.empty(len(doc), dtype=np.int64)
+    least[order] = order[first][np.cumsum(first) - 1]
+    return gap[least], gap_se[least]

@@ -1,0 +1,120 @@
+"""Texts to normalised vectors, for dense retrieval and the similarity judge.
+
+Batches are formed here (sorted by length, a fixed budget of padded tokens), so a vector does not depend on how a
+caller splits its work into batches of Ray's; only equal inputs give equal bytes. N texts, d dimensions, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+
+from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.models.loading import ModelSource
+
+Dtype = Literal["float32", "bfloat16"]
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+BATCH_TOKENS = 4096  # padded tokens of a batch: measured best on two cores; larger ones leave the cache
+
+
+class Encoder:
+    """A bi-encoder: `encode` maps texts to unit vectors. Raises ConfigError where the model cannot be loaded."""
+
+    def __init__(
+        self,
+        source: ModelSource,
+        max_tokens: int = 256,
+        dtype: Dtype = "float32",
+        threads: int = 1,
+        device: str = "cpu",
+    ) -> None:
+        self.source, self.max_tokens, self.threads = source, max_tokens, threads
+        try:
+            self._model = SentenceTransformer(
+                source.path_or_id,
+                device=device,
+                revision=source.hub_revision,
+                trust_remote_code=source.trust_remote_code,
+                model_kwargs={"dtype": _DTYPES[dtype], "use_safetensors": True, "attn_implementation": "sdpa"},
+            )
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"cannot be loaded as a sentence encoder: {str(error).splitlines()[0]}",
+                f"model {source.name}",
+                "give a model with safetensors weights that sentence-transformers can load",
+            ) from error
+        self._model.eval()
+        limit = self._model.max_seq_length
+        # Positions beyond the model's own limit do not exist.
+        self.max_tokens = min(max_tokens, limit) if limit and limit > 0 else max_tokens
+
+    @property
+    def dimension(self) -> int:
+        """Length d of a vector."""
+        size = self._model.get_embedding_dimension()
+        assert size is not None
+        return size
+
+    def encode(self, texts: Sequence[str], prompt: str | None = None) -> NDArray[np.float32]:
+        """Unit vectors float32[N, d], in the order of `texts`, each text cut at `max_tokens`.
+
+        `prompt` is put before every text. Raises DataError where the model gives a vector that is not finite.
+        """
+        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        if not len(texts):
+            return vectors
+        tokens = self._tokenise([prompt + text for text in texts] if prompt else list(texts))
+        with _threads(self.threads), torch.inference_mode():
+            for rows in length_batches(np.array([len(ids) for ids in tokens]), BATCH_TOKENS):
+                vectors[rows] = self._forward([tokens[row] for row in rows])
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        if not np.isfinite(norms).all() or (norms == 0).any():
+            raise DataError(
+                "the encoder gave vectors that are not finite or are zero",
+                f"model {self.source.name}",
+                "use dense.dtype: float32, or another model",
+            )
+        return vectors / norms
+
+    def _tokenise(self, texts: list[str]) -> list[list[int]]:
+        encoded = self._model.tokenizer(
+            texts, truncation=True, max_length=self.max_tokens, padding=False, return_attention_mask=False
+        )
+        return encoded["input_ids"]
+
+    def _forward(self, tokens: list[list[int]]) -> NDArray[np.float32]:
+        padded = self._model.tokenizer.pad({"input_ids": tokens}, padding=True, return_tensors="pt")
+        features = {name: value.to(self._model.device) for name, value in padded.items()}
+        output = self._model(features)["sentence_embedding"]
+        return output.float().cpu().numpy()
+
+
+def length_batches(length_N: NDArray[np.int64], budget: int) -> Iterator[NDArray[np.int64]]:
+    """Rows in batches of similar length, longest first, each of at most `budget` padded tokens (or one row).
+
+    >>> [rows.tolist() for rows in length_batches(np.array([1, 5, 2, 4]), 8)]
+    [[1], [3, 2], [0]]
+    """
+    order = np.argsort(-length_N, kind="stable")
+    start = 0
+    while start < len(order):
+        size = max(1, budget // max(1, int(length_N[order[start]])))
+        yield order[start : start + size]
+        start += size
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Torch's thread count is the process's: set it for one call and put it back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

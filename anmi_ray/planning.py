@@ -1,0 +1,119 @@
+"""`anmi plan`: what each stage would do and cost, doing nothing.
+
+Rows follow from the settings and the collection's counts; seconds from per-row costs measured on two cores (they
+scale with cores), and are there to tell minutes from days.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from anmi_ray import corpus
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.experiment import changes, resolve
+from anmi_ray.store import Artifact, Store
+
+# Core-seconds per row, measured on two cores of an AMD EPYC with avx512_bf16 (tests/benchmarks/rows.py).
+CORE_SECONDS = {
+    "embed a document": 0.018,
+    "judge a pair in process": 4e-6,
+    "rate a comparison": 6e-6,
+    "train a pair": 0.05,
+    "score a pair": 0.016,
+}
+_ROW_BYTES = {"run": 30, "candidate": 45, "text": 700, "comparison": 50, "judgment": 12, "rating": 60, "example": 500}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One stage's work: rows of what, calls to judges, seconds on the given cores, bytes kept."""
+
+    stage: str
+    work: str
+    seconds: float
+    bytes: float
+    dollars: float = 0.0
+
+
+def plan(experiment: Experiment) -> Iterator[str | Table]:
+    """What a run would do, as text and a table. Reads the collection to count it; writes nothing."""
+    counts = _counts(experiment)
+    cores = experiment.execution.cores
+    states = {name: (state, why) for name, state, why in changes(experiment, resolve(experiment))}
+    yield (
+        f"{counts['documents']:,} documents; queries: {counts['train']:,} train, {counts['dev']:,} dev, "
+        f"{counts['test']:,} test; {cores} cores, {experiment.execution.buckets} buckets"
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column, right in (("stage", 0), ("work", 0), ("about", 1), ("keeps", 1), ("dollars", 1), ("state", 0), ("why", 0)):
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    total = 0.0
+    for line in lines(experiment, counts):
+        state, why = states[line.stage]
+        total += 0.0 if state == "complete" else line.seconds / cores
+        about = f"{line.seconds / cores:,.0f} s"
+        table.add_row(line.stage, line.work, about, _size(line.bytes), f"{line.dollars:.2f}", state, why)
+    yield table
+    yield f"to do: about {total / 60:,.1f} minutes on {cores} cores; nothing is sent outside this machine or cluster"
+
+
+def _counts(experiment: Experiment) -> dict[str, int]:
+    """Documents, and queries by split: from the ingest artifact where there is one, else by reading the collection."""
+    item = resolve(experiment)["ingest"]
+    manifest = Artifact(Store(experiment.execution.root), "ingest", item.fingerprint).manifest()
+    if manifest is not None:
+        documents = next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "documents")
+        return {"documents": documents, **manifest["splits"]}
+    reader = corpus.read(experiment.corpus)
+    documents = sum(table.num_rows for table in reader.documents())
+    splits = reader.queries()["split"].to_pylist()
+    return {"documents": documents, **{split: splits.count(split) for split in ("train", "dev", "test")}}
+
+
+def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
+    """The work of every stage."""
+    retrieve, degree = experiment.retrieve, experiment.compare.degree
+    queries = counts["train"] + counts["dev"] + counts["test"]
+    held_out, train = counts["dev"] + counts["test"], counts["train"]
+    candidates = min(retrieve.candidates, counts["documents"])
+    comparisons = train * candidates * degree // 2
+    judgments = comparisons * len(experiment.judge.judges) * 2
+    listed = experiment.mine.list_size
+    pairs = experiment.train.pairs(train, listed)
+    scored = held_out * min(experiment.rerank.depth, counts["documents"])
+    cost = CORE_SECONDS
+    yield Line("ingest", f"read {counts['documents']:,} documents, {queries:,} queries", 2.0, counts["documents"] * 500)
+    yield Line(
+        "retrieve",
+        f"embed {counts['documents'] + queries:,} texts, {queries:,} searches, {train * candidates:,} candidates",
+        (counts["documents"] + queries) * cost["embed a document"],
+        queries * retrieve.depth * 3 * _ROW_BYTES["run"] + train * candidates * _ROW_BYTES["text"],
+    )
+    yield Line("compare", f"{comparisons:,} pairs, {degree} per document", 2.0, comparisons * _ROW_BYTES["comparison"])
+    yield Line(
+        "judge",
+        f"{judgments:,} judgments by {len(experiment.judge.judges)} in-process judges, both orders",
+        judgments * cost["judge a pair in process"],
+        judgments * _ROW_BYTES["judgment"],
+    )
+    yield Line(
+        "rate",
+        f"{train:,} fits, {train * candidates:,} ratings",
+        comparisons * cost["rate a comparison"] + 10.0,
+        train * candidates * _ROW_BYTES["rating"],
+    )
+    yield Line("mine", f"about {train:,} examples of {listed} documents", 2.0, train * _ROW_BYTES["example"])
+    yield Line("train", f"{pairs:,} pairs forward and back", pairs * cost["train a pair"], 9e7)
+    yield Line("rerank", f"score {scored:,} pairs", scored * cost["score a pair"], scored * _ROW_BYTES["run"])
+    yield Line("evaluate", f"{counts['test']:,} test queries", 5.0, held_out * retrieve.depth * _ROW_BYTES["run"])
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    raise AssertionError("unreachable")

@@ -1,0 +1,174 @@
+"""What to look at before trusting a fit: components, connectivity, separation, deviance, and a test for no difference.
+
+Letters: Q queries, D documents, P games.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy import sparse, special
+from scipy.sparse import csgraph
+
+from anmi_ray.errors import FitError
+from anmi_ray.rating.games import Games
+from anmi_ray.rating.likelihood import game_log_likelihood
+from anmi_ray.rating.solver import conjugate_gradient, laplacian_diagonal
+from anmi_ray.scale import MODEL_CODES, Floats, Model
+
+_NAMED = 5  # documents named in an error
+
+
+class Components(NamedTuple):
+    """component int32[D], numbered from 0 inside each query by first document; count int64[Q]."""
+
+    component: NDArray[np.int32]
+    count: NDArray[np.int64]
+
+
+def components(games: Games) -> Components:
+    """Connected components of every query's comparison graph."""
+    labels = _labels(games, directed=False)
+    return Components(*_renumber(games, labels))
+
+
+def refuse_without_maximum(games: Games) -> None:
+    """Raise FitError where plain maximum likelihood has no finite or no unique maximum, naming query and documents.
+
+    It has one exactly if every document can be reached from every other by steps from loser to winner (Ford 1957):
+    the graph with an edge i -> j wherever j took something from i is strongly connected.
+    """
+    weak, weak_count = components(games)
+    _, strong_count = _renumber(games, _labels(games, directed=True))
+    bad = np.flatnonzero((weak_count > 1) | (strong_count > 1))
+    if not len(bad):
+        return
+    q = int(bad[0])
+    docs = slice(int(games.doc_start[q]), int(games.doc_start[q + 1]))
+    if weak_count[q] > 1:
+        what, group = "comparisons do not connect the documents", weak[docs]
+    else:
+        strong, _ = _renumber(games, _labels(games, directed=True))
+        what, group = "some documents won or lost everything against the others (separation)", strong[docs]
+    sizes = np.bincount(group)
+    named = np.flatnonzero(group == int(sizes.argmin()))
+    ids = ", ".join(games.doc_ids[docs][i].tobytes().hex() for i in named[:_NAMED])
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    raise FitError(
+        f"without a prior the ratings have no finite unique maximum: {what}; see documents {ids}{more} "
+        f"({len(bad)} of {games.queries} queries)",
+        f"rate query {games.query_ids[q].tobytes().hex()}",
+        "set rate.prior to empirical-bayes or to a standard deviation",
+    )
+
+
+def _labels(games: Games, directed: bool) -> NDArray[np.int32]:
+    first, second = games.global_ends()
+    n = len(games.doc_ids)
+    if directed:  # an edge from i to j where j took something from i
+        took_first, took_second = games.w > 0.0, games.w < 1.0
+        tail = np.concatenate([second[took_first], first[took_second]])
+        head = np.concatenate([first[took_first], second[took_second]])
+    else:
+        tail, head = first, second
+    graph = sparse.coo_array((np.ones(len(tail)), (tail, head)), shape=(n, n)).tocsr()
+    return csgraph.connected_components(graph, directed=directed, connection="strong" if directed else "weak")[1]
+
+
+def _renumber(games: Games, labels: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Labels to 0, 1, ... per query in order of first appearance, and their number per query."""
+    _, first_seen, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.empty(len(first_seen), dtype=np.int64)
+    rank[np.argsort(first_seen)] = np.arange(len(first_seen))
+    ordered = rank[inverse]  # documents of a query are contiguous, so are its ranks
+    if not games.queries:
+        return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
+    base = np.minimum.reduceat(ordered, games.doc_start[:-1])
+    count = np.maximum.reduceat(ordered, games.doc_start[:-1]) - base + 1
+    return (ordered - base[games.query_of_doc]).astype(np.int32), count
+
+
+def deviance(games: Games, model: Model, m: Floats, latent: Floats) -> Floats:
+    """2 Σ m [w log(w/F) + (1-w) log((1-w)/(1-F))] per query, F = F(e_i - e_j): zero for a perfect fit."""
+    total = np.empty(games.queries)
+    _deviance_all(
+        MODEL_CODES[model], games.doc_start, games.game_start, games.first, games.second, games.w, m, latent, total
+    )
+    return total
+
+
+def equal_ratings_p(games: Games, m: Floats, component_count: NDArray[np.int64]) -> Floats:
+    """p-value per query of "all documents are equally good", by the score test at equal ratings.
+
+    S = uᵀ L⁺ u, u_i = Σ m (2w - 1) (signed), L the Laplacian of the games weighted by m; under the hypothesis S is
+    chi-squared with documents - components degrees of freedom, whatever the link. It is the deviance test to first
+    order and keeps its level where games are few; the likelihood ratio itself rejects too often there, because a
+    quarter as many parameters as games inflates it (Sur and Candès 2019).
+    """
+    statistic = np.empty(games.queries)
+    _score_all(games.doc_start, games.game_start, games.first, games.second, games.w, m, statistic)
+    return special.chdtrc(games.documents - component_count, statistic)
+
+
+def lambda2(games: Games) -> Floats:
+    """Algebraic connectivity per query: second smallest eigenvalue of the unweighted comparison graph's Laplacian."""
+    result = np.zeros(games.queries)
+    sizes = games.documents
+    for n in np.unique(sizes).tolist():
+        members = np.flatnonzero(sizes == n)
+        for start in range(0, len(members), 256):  # bounds the dense Laplacians held at once
+            block = members[start : start + 256]
+            laplacian = np.zeros((len(block), n, n))
+            _laplacians(games.game_start, games.first, games.second, block, laplacian)
+            result[block] = np.maximum(np.linalg.eigvalsh(laplacian)[:, 1], 0.0)
+    return result
+
+
+def spread(games: Games, latent: Floats) -> Floats:
+    """Standard deviation of each query's (centred) ratings, latent units."""
+    return np.sqrt(np.add.reduceat(latent * latent, games.doc_start[:-1]) / games.documents)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _deviance_all(model, doc_start, game_start, first, second, w, m, latent, total):
+    for q in range(len(doc_start) - 1):
+        start = doc_start[q]
+        total[q] = 0.0
+        for p in range(game_start[q], game_start[q + 1]):
+            v = w[p]
+            saturated = 0.0
+            if 0.0 < v < 1.0:
+                saturated = v * math.log(v) + (1.0 - v) * math.log(1.0 - v)
+            x = latent[start + first[p]] - latent[start + second[p]]
+            total[q] += 2.0 * m[p] * (saturated - game_log_likelihood(model, x, v))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _score_all(doc_start, game_start, first, second, w, m, statistic):
+    for q in range(len(doc_start) - 1):
+        n, g0, g1 = doc_start[q + 1] - doc_start[q], game_start[q], game_start[q + 1]
+        u, x, none, diagonal, work = np.zeros(n), np.empty(n), np.zeros(n), np.empty(n), np.empty((4, n))
+        for p in range(g0, g1):
+            push = m[p] * (2.0 * w[p] - 1.0)
+            u[first[p]] += push
+            u[second[p]] -= push
+        laplacian_diagonal(first[g0:g1], second[g0:g1], m[g0:g1], none, diagonal)
+        conjugate_gradient(first[g0:g1], second[g0:g1], m[g0:g1], none, diagonal, u, 1e-6, x, work)
+        statistic[q] = 0.0
+        for i in range(n):
+            statistic[q] += u[i] * x[i]
+
+
+@njit(cache=True, nogil=True)
+def _laplacians(game_start, first, second, queries, laplacian):
+    for b in range(len(queries)):
+        for p in range(game_start[queries[b]], game_start[queries[b] + 1]):
+            i, j = first[p], second[p]
+            laplacian[b, i, j] -= 1.0
+            laplacian[b, j, i] -= 1.0
+            laplacian[b, i, i] += 1.0
+            laplacian[b, j, j] += 1.0

@@ -1,0 +1,68 @@
+"""The solver's input: all games of a bucket of queries in flat arrays, cut by offsets, without a Python object a query.
+
+Letters: Q queries, D documents (all queries together), P games (all queries together). Documents are sorted by
+(query_id, doc_id); games stand in their query's order and name documents by their position inside the query.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anmi_ray.scale import Floats
+
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Games:
+    """Documents that played and the games between them, per query.
+
+    query_ids uint8[Q, 16]; doc_ids uint8[D, 16]; doc_start, game_start int64[Q + 1]; positive bool[D];
+    first, second int32[P] (positions inside the query); w float64[P], the preference for `first`;
+    answers float64[P], how many judges' answers it holds (strength before dispersion); inconsistent bool[P], some
+    judge's two orders disagree.
+    """
+
+    query_ids: NDArray[np.uint8]
+    doc_ids: NDArray[np.uint8]
+    doc_start: Longs
+    game_start: Longs
+    positive: NDArray[np.bool_]
+    first: NDArray[np.int32]
+    second: NDArray[np.int32]
+    w: Floats
+    answers: Floats
+    inconsistent: NDArray[np.bool_]
+
+    @property
+    def queries(self) -> int:
+        """Q, the queries with at least one game."""
+        return len(self.query_ids)
+
+    @property
+    def documents(self) -> Longs:
+        """Documents per query, int64[Q]."""
+        return np.diff(self.doc_start)
+
+    @property
+    def games(self) -> Longs:
+        """Games (pairs with an answer) per query, int64[Q]."""
+        return np.diff(self.game_start)
+
+    @property
+    def query_of_doc(self) -> Longs:
+        """Query index of every document, int64[D]."""
+        return np.repeat(np.arange(self.queries), self.documents)
+
+    @property
+    def query_of_game(self) -> Longs:
+        """Query index of every game, int64[P]."""
+        return np.repeat(np.arange(self.queries), self.games)
+
+    def global_ends(self) -> tuple[Longs, Longs]:
+        """(first, second) as positions in the bucket's documents, int64[P] each."""
+        start = np.repeat(self.doc_start[:-1], self.games)
+        return start + self.first, start + self.second

@@ -1,0 +1,169 @@
+"""From records to games: both orders and all judges of a pair become one preference and one strength.
+
+A judge that answered in both orders gives w = (p_AB + p_BA)/2 about doc_a and one answer; in one order half an
+answer; in none nothing. A judge whose two orders prefer different documents keeps its w (near one half) with less
+strength. The judges' mean, weighted by strength, is the pair's w. What cannot be used becomes a Reject row, so that
+comparisons in = games + rejects, and compared candidates in = rated documents + rejects.
+Letters: C comparisons, J judges, 2 orders, N ids.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anmi_ray import records
+from anmi_ray.identity import ID_BYTES, id_matrix
+from anmi_ray.rating.games import Games, Longs
+from anmi_ray.scale import Floats
+
+Ids = NDArray[np.uint8]
+_PLACE = "rate"
+
+
+def combine_orders(p_CJ2: Floats, inconsistent_strength: float) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """(w, answers, inconsistent) per comparison from p_a[C, J, order], NaN where there is no answer.
+
+    methods 3: w = mean over orders, then over judges weighted by their strength: 1 for both orders, 1/2 for one,
+    times `inconsistent_strength` where the orders lie on different sides of 1/2. w is NaN where nobody answered.
+    """
+    ab, ba = p_CJ2[:, :, 0], p_CJ2[:, :, 1]
+    has_ab, has_ba = ~np.isnan(ab), ~np.isnan(ba)
+    ab, ba = np.where(has_ab, ab, 0.5), np.where(has_ba, ba, 0.5)
+    disagree_CJ = (ab - 0.5) * (ba - 0.5) < 0.0
+    strength_CJ = 0.5 * has_ab + 0.5 * has_ba
+    strength_CJ = np.where(disagree_CJ, strength_CJ * inconsistent_strength, strength_CJ)
+    # a missing order was set to 1/2, so its sum with the other is counted once by the sum of the answered ones
+    votes = np.maximum(has_ab.astype(np.int64) + has_ba, 1)
+    w_CJ = (ab * has_ab + ba * has_ba) / votes
+    answers_C = strength_CJ.sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        w_C = (strength_CJ * w_CJ).sum(axis=1) / answers_C
+    return w_C, answers_C, disagree_CJ.any(axis=1)
+
+
+def read_games(
+    judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, inconsistent_strength: float
+) -> tuple[Games, pa.Table]:
+    """The games of one bucket, and Reject rows for what could not become one.
+
+    Documents come sorted by (query_id, doc_id) and games by their documents, so row order in the inputs is immaterial.
+    """
+    doc_keys, positive = _candidate_keys(candidates)
+    query_C = id_matrix(comparisons["query_id"])
+    first = positions(np.hstack([query_C, id_matrix(comparisons["doc_a"])]), doc_keys)
+    second = positions(np.hstack([query_C, id_matrix(comparisons["doc_b"])]), doc_keys)
+    p_CJ2, failed_C, strays = _answers(judgments, comparisons)
+    w, answers, inconsistent = combine_orders(p_CJ2, inconsistent_strength)
+
+    known = (first >= 0) & (second >= 0)
+    used = np.flatnonzero(known & (answers > 0.0))
+    used = used[np.lexsort((second[used], first[used]))]
+    games, rated = _games(doc_keys, positive, first[used], second[used], w[used], answers[used], inconsistent[used])
+
+    pair_ids = id_matrix(comparisons["comparison_id"])
+    silent, foreign = np.flatnonzero(known & (answers <= 0.0)), np.flatnonzero(~known)
+    failures = [f"{n} judgments, none with an answer" if n else "not judged" for n in failed_C[silent].tolist()]
+    rejects = [
+        _rejects(query_C[silent], pair_ids[silent], "no answer", failures),
+        _rejects(query_C[foreign], pair_ids[foreign], "not candidates", "a document is no compared candidate"),
+        strays,
+        _rejects(doc_keys[~rated, :ID_BYTES], doc_keys[~rated, ID_BYTES:], "no games", "no pair with an answer"),
+    ]
+    return games, pa.concat_tables(rejects)
+
+
+def positions(needles: Ids, haystack: Ids) -> Longs:
+    """Row of `haystack` (uint8[M, b], distinct) equal to each row of `needles` (uint8[N, b]), -1 if none."""
+    index = pc.index_in(_fixed(needles), value_set=_fixed(haystack))
+    return pc.fill_null(index, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def sort_order(ids: Ids) -> Longs:
+    """Stable order of ids (uint8[N, b], b a multiple of 8) by their bytes."""
+    words = np.ascontiguousarray(ids).view(">u8").astype(np.uint64)
+    return np.lexsort(words.T[::-1]).astype(np.int64)
+
+
+def _fixed(ids: Ids) -> pa.FixedSizeBinaryArray:
+    kind = pa.binary(ids.shape[1])
+    return pa.FixedSizeBinaryArray.from_buffers(kind, len(ids), [None, pa.py_buffer(np.ascontiguousarray(ids))])
+
+
+def _candidate_keys(candidates: pa.Table) -> tuple[Ids, NDArray[np.bool_]]:
+    """(query_id + doc_id) of every compared candidate, sorted, and its is_positive."""
+    compared = candidates.filter(pc.not_equal(candidates["source"], "random"))
+    keys = np.hstack([id_matrix(compared["query_id"]), id_matrix(compared["doc_id"])])
+    order = sort_order(keys)
+    return keys[order], compared["is_positive"].to_numpy()[order].astype(np.bool_)
+
+
+def _answers(judgments: pa.Table, comparisons: pa.Table) -> tuple[Floats, Longs, pa.Table]:
+    """(p_a[C, J, order] with NaN for no answer, judgments without answer per comparison, rejects of strays)."""
+    pair = positions(id_matrix(judgments["comparison_id"]), id_matrix(comparisons["comparison_id"]))
+    names = pc.unique(judgments["judge"]).sort()  # a fixed order of judges: sums do not depend on row order
+    judge = pc.index_in(judgments["judge"], value_set=names).to_numpy().astype(np.int64)
+    order = pc.equal(judgments["order"], "ba").to_numpy().astype(np.int64)
+    p_a = pc.fill_null(judgments["p_a"], float("nan")).to_numpy()
+    known = pair >= 0
+    p_CJ2 = np.full((comparisons.num_rows, len(names), 2), np.nan)
+    p_CJ2[pair[known], judge[known], order[known]] = p_a[known]
+    failed = np.bincount(pair[known & np.isnan(p_a)], minlength=comparisons.num_rows)
+    stray = np.flatnonzero(~known)
+    rejects = _rejects(
+        id_matrix(judgments["query_id"])[stray],
+        id_matrix(judgments["comparison_id"])[stray],
+        "unknown comparison",
+        "a judgment of a pair that is no comparison of this bucket",
+    )
+    return p_CJ2, failed, rejects
+
+
+def _games(
+    doc_keys: Ids,
+    positive: NDArray[np.bool_],
+    first: Longs,
+    second: Longs,
+    w: Floats,
+    answers: Floats,
+    inconsistent: NDArray[np.bool_],
+) -> tuple[Games, NDArray[np.bool_]]:
+    rated = np.zeros(len(doc_keys), dtype=np.bool_)
+    rated[first] = rated[second] = True
+    new = np.cumsum(rated) - 1
+    keys = np.ascontiguousarray(doc_keys[rated])
+    query_ids = keys[:, :ID_BYTES]
+    starts = np.ones(len(keys), dtype=np.bool_)
+    starts[1:] = (query_ids[1:] != query_ids[:-1]).any(axis=1)
+    doc_start = np.append(np.flatnonzero(starts), len(keys)).astype(np.int64)
+    query_of_doc = np.cumsum(starts) - 1
+    query_of_game = query_of_doc[new[first]]
+    games_per_query = np.bincount(query_of_game, minlength=len(doc_start) - 1)
+    base = doc_start[query_of_game]
+    games = Games(
+        query_ids=np.ascontiguousarray(query_ids[doc_start[:-1]]),
+        doc_ids=np.ascontiguousarray(keys[:, ID_BYTES:]),
+        doc_start=doc_start,
+        game_start=np.concatenate([[0], np.cumsum(games_per_query)]).astype(np.int64),
+        positive=positive[rated],
+        first=(new[first] - base).astype(np.int32),
+        second=(new[second] - base).astype(np.int32),
+        w=w,
+        answers=answers,
+        inconsistent=inconsistent,
+    )
+    return games, rated
+
+
+def _rejects(query: Ids, key: Ids, reason: str, detail: str | list[str]) -> pa.Table:
+    n = len(key)
+    return records.REJECT.table(
+        {
+            "place": [f"{_PLACE} query {row.tobytes().hex()}" for row in query],
+            "key": [row.tobytes().hex() for row in key],
+            "reason": [reason] * n,
+            "detail": [detail] * n if isinstance(detail, str) else detail,
+        }
+    )

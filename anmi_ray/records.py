@@ -1,0 +1,386 @@
+"""The data dictionary: one Arrow schema per boundary between stages, with its key and what must hold.
+
+A table is checked where it crosses a boundary (`Record.check`), on writing and on reading. Ids are binary(16)
+digests (`identity`); `external_id` is the collection's own id and is carried only where a person reads it.
+Letters in the invariants: a comparison is stored with doc_a < doc_b, and p_a always speaks about doc_a.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anmi_ray.errors import DataError
+from anmi_ray.identity import ID, ID_BYTES
+
+Invariant = Callable[[pa.Table], str | None]
+
+
+def _schema(fields: Mapping[str, pa.DataType], nullable: tuple[str, ...] = ()) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=name in nullable) for name, kind in fields.items()])
+
+
+@dataclass(frozen=True)
+class Record:
+    """A named, versioned schema with a unique `key` and invariants (each returns what is wrong, or None)."""
+
+    name: str
+    version: int
+    key: tuple[str, ...]
+    schema: pa.Schema
+    invariants: tuple[Invariant, ...] = ()
+
+    def empty(self) -> pa.Table:
+        """A table of this record without rows."""
+        return self.schema.empty_table()
+
+    def table(self, columns: Mapping[str, object]) -> pa.Table:
+        """Build a table of this record from columns (arrays or sequences), checked against the schema only."""
+        missing, extra = set(self.schema.names) - set(columns), set(columns) - set(self.schema.names)
+        if missing or extra:
+            raise AssertionError(f"{self.name}: missing columns {sorted(missing)}, unknown columns {sorted(extra)}")
+        arrays = [_as_array(columns[field.name], field.type) for field in self.schema]
+        return pa.Table.from_arrays(arrays, schema=self.schema)
+
+    def check(self, table: pa.Table, place: str) -> pa.Table:
+        """Return `table` if it is a valid table of this record, else raise DataError naming `place`."""
+        if table.schema.names != self.schema.names or table.schema.types != self.schema.types:
+            raise DataError(
+                f"not a {self.name} table (version {self.version}): has {_columns(table.schema)}, "
+                f"must have {_columns(self.schema)}",
+                place,
+                "recompute the stage that wrote it",
+            )
+        for field in self.schema:
+            if not field.nullable and table.column(field.name).null_count:
+                raise DataError(f"{self.name}.{field.name} holds nulls", place, "recompute the stage that wrote it")
+        problems = [_duplicate_key(table, self.key), *(invariant(table) for invariant in self.invariants)]
+        for problem in filter(None, problems):
+            raise DataError(f"{self.name}: {problem}", place, "recompute the stage that wrote it")
+        return table
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+def _as_array(values: object, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values if values.type == kind else values.cast(kind)
+    if isinstance(values, np.ndarray) and kind == ID and values.dtype == np.uint8:
+        if values.ndim != 2 or values.shape[1] != ID_BYTES:
+            raise AssertionError(f"ids must be uint8[N, {ID_BYTES}], not {values.shape}")
+        flat = np.ascontiguousarray(values)
+        return pa.FixedSizeBinaryArray.from_buffers(ID, len(flat), [None, pa.py_buffer(flat.tobytes())])
+    return pa.array(values, type=kind)
+
+
+def _duplicate_key(table: pa.Table, key: tuple[str, ...]) -> str | None:
+    if not key or table.num_rows < 2:
+        return None
+    counts = table.select(list(key)).group_by(list(key)).aggregate([([], "count_all")])
+    doubled = table.num_rows - counts.num_rows
+    return f"{doubled} rows repeat a key ({', '.join(key)})" if doubled else None
+
+
+def _all(condition: Callable[[pa.Table], pa.ChunkedArray], problem: str) -> Invariant:
+    def invariant(table: pa.Table) -> str | None:
+        bad = pc.sum(pc.invert(pc.fill_null(condition(table), False))).as_py() if table.num_rows else 0
+        return f"{bad} rows: {problem}" if bad else None
+
+    return invariant
+
+
+def _one_of(column: str, allowed: tuple[str, ...]) -> Invariant:
+    values = pa.array(allowed)
+    return _all(lambda t: pc.is_in(t[column], value_set=values), f"{column} must be one of {', '.join(allowed)}")
+
+
+def _finite(*columns: str) -> Invariant:
+    def invariant(table: pa.Table) -> str | None:
+        for column in columns:
+            values = pc.drop_null(table[column])
+            if len(values) and not pc.all(pc.is_finite(values)).as_py():
+                return f"{column} holds values that are not finite"
+        return None
+
+    return invariant
+
+
+def _between(column: str, low: float, high: float) -> Invariant:
+    def invariant(table: pa.Table) -> str | None:
+        values = pc.drop_null(table[column])
+        if not len(values):
+            return None
+        inside = pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))
+        bad = len(values) - pc.sum(inside).as_py()
+        return f"{bad} rows: {column} outside [{low}, {high}]" if bad else None
+
+    return invariant
+
+
+def _ranks(table: pa.Table) -> str | None:
+    """Ranks are 1..n per query and system."""
+    if not table.num_rows:
+        return None
+    groups = table.group_by(["query_id", "system"]).aggregate([("rank", "min"), ("rank", "max"), ("rank", "count_distinct"), ("rank", "count")])
+    ok = pc.and_(
+        pc.and_(pc.equal(groups["rank_min"], 1), pc.equal(groups["rank_max"], groups["rank_count"])),
+        pc.equal(groups["rank_count_distinct"], groups["rank_count"]),
+    )
+    bad = groups.num_rows - pc.sum(ok).as_py()
+    return f"{bad} rankings whose ranks are not 1..n" if bad else None
+
+
+def _mean_zero(table: pa.Table) -> str | None:
+    """Ratings have mean zero in every component of every query (to 1e-6 latent units)."""
+    if not table.num_rows:
+        return None
+    means = table.group_by(["query_id", "component"]).aggregate([("latent", "mean")])
+    worst = pc.max(pc.abs(means["latent_mean"])).as_py()
+    return f"ratings of a component have mean {worst:.2g}, not zero" if worst > 1e-6 else None
+
+
+def _equal_lengths(table: pa.Table) -> str | None:
+    lists = ("doc_ids", "ratings", "weights", "categories", "tiers", "gaps", "gap_errors")
+    if not table.num_rows:
+        return None
+    lengths = [pc.list_value_length(table[name]) for name in lists]
+    same = all(pc.all(pc.equal(lengths[0], other)).as_py() for other in lengths[1:])
+    return None if same else f"the lists {', '.join(lists)} differ in length"
+
+
+def _ordered_pair(table: pa.Table) -> str | None:
+    bad = pc.sum(pc.greater_equal(table["doc_a"], table["doc_b"])).as_py()
+    return f"{bad} pairs are not stored with doc_a < doc_b" if bad else None
+
+
+def _split_by_text(table: pa.Table) -> str | None:
+    counts = table.select(["text_hash", "split"]).group_by("text_hash").aggregate([("split", "count_distinct")])
+    bad = pc.sum(pc.greater(counts["split_count_distinct"], 1)).as_py() or 0
+    return f"{bad} query texts stand in more than one split" if bad else None
+
+
+SPLITS = ("train", "dev", "test")
+TEXT, INT, REAL, FLAG = pa.string(), pa.int32(), pa.float64(), pa.bool_()
+
+DOCUMENT = Record(
+    "Document",
+    1,
+    ("doc_id",),
+    _schema({"doc_id": ID, "external_id": TEXT, "title": TEXT, "text": TEXT}),
+    (_all(lambda t: pc.greater(pc.add(pc.utf8_length(t["title"]), pc.utf8_length(t["text"])), 0), "empty text"),),
+)
+QUERY = Record(
+    "Query",
+    1,
+    ("query_id",),
+    _schema({"query_id": ID, "external_id": TEXT, "text": TEXT, "text_hash": ID, "split": TEXT}),
+    (_one_of("split", SPLITS), _split_by_text),
+)
+QREL = Record("Qrel", 1, ("query_id", "doc_id"), _schema({"query_id": ID, "doc_id": ID, "grade": INT}))
+RUN = Record(
+    "Run",
+    1,
+    ("query_id", "doc_id", "system"),
+    _schema({"query_id": ID, "doc_id": ID, "system": TEXT, "rank": INT, "score": REAL}),
+    (_ranks, _finite("score")),
+)
+# source: retrieved = in the fused top; added = a known positive that retrieval missed; random = a corpus negative
+# that is trained on but never compared. rank, fused_score and retriever_ranks speak of the retrieved only.
+CANDIDATE = Record(
+    "Candidate",
+    1,
+    ("query_id", "doc_id"),
+    _schema(
+        {
+            "query_id": ID,
+            "doc_id": ID,
+            "source": TEXT,
+            "is_positive": FLAG,
+            "rank": INT,
+            "fused_score": REAL,
+            "retriever_ranks": pa.map_(TEXT, INT),
+            "similarity": REAL,
+        },
+        nullable=("rank", "fused_score"),
+    ),
+    (
+        _one_of("source", ("retrieved", "added", "random")),
+        _finite("similarity"),
+        _all(lambda t: pc.or_(pc.equal(t["source"], "retrieved"), pc.is_null(t["rank"])), "a rank without retrieval"),
+        _all(lambda t: pc.or_(pc.not_equal(t["source"], "added"), t["is_positive"]), "added but not a known positive"),
+        _all(lambda t: pc.or_(pc.not_equal(t["source"], "random"), pc.invert(t["is_positive"])), "a random positive"),
+    ),
+)
+TEXT_OF = Record(
+    "Text",
+    1,
+    ("doc_id",),
+    _schema({"doc_id": ID, "external_id": TEXT, "text_hash": ID, "title": TEXT, "text": TEXT}),
+)
+COMPARISON = Record(
+    "Comparison",
+    1,
+    ("comparison_id",),
+    _schema({"comparison_id": ID, "query_id": ID, "doc_a": ID, "doc_b": ID, "round": INT, "design": TEXT}),
+    (_ordered_pair,),
+)
+JUDGMENT = Record(
+    "Judgment",
+    1,
+    ("comparison_id", "judge", "order"),
+    _schema(
+        {"comparison_id": ID, "query_id": ID, "judge": TEXT, "order": TEXT, "p_a": REAL, "error": TEXT},
+        nullable=("p_a", "error"),
+    ),
+    (
+        _one_of("order", ("ab", "ba")),
+        _between("p_a", 0.0, 1.0),
+        _finite("p_a"),
+        _all(lambda t: pc.xor(pc.is_null(t["p_a"]), pc.is_null(t["error"])), "must have exactly one of p_a and error"),
+    ),
+)
+# What a simulated panel was told, in probit units; written only where judges are simulated.
+TRUTH = Record(
+    "Truth", 1, ("query_id", "doc_id"), _schema({"query_id": ID, "doc_id": ID, "latent": REAL}), (_finite("latent"),)
+)
+RATING = Record(
+    "Rating",
+    1,
+    ("query_id", "doc_id"),
+    _schema(
+        {
+            "query_id": ID,
+            "doc_id": ID,
+            "rating_elo": REAL,
+            "std_err_elo": REAL,
+            "latent": REAL,
+            "games": REAL,
+            "component": INT,
+        }
+    ),
+    (_finite("rating_elo", "std_err_elo", "latent", "games"), _mean_zero),
+)
+# deviance is minus twice the log-likelihood ratio to the saturated model; spread_elo the standard deviation of the
+# query's ratings; lambda2 the algebraic connectivity of its comparison graph; equal_ratings_p the p-value of the
+# deviance test against "all documents are equally good".
+FIT = Record(
+    "Fit",
+    1,
+    ("query_id",),
+    _schema(
+        {
+            "query_id": ID,
+            "documents": INT,
+            "comparisons": INT,
+            "iterations": INT,
+            "gradient_norm": REAL,
+            "converged": FLAG,
+            "components": INT,
+            "lambda2": REAL,
+            "deviance": REAL,
+            "spread_elo": REAL,
+            "equal_ratings_p": REAL,
+        }
+    ),
+    (_finite("gradient_norm", "lambda2", "deviance", "spread_elo"),),
+)
+GAP = Record(
+    "Gap",
+    1,
+    ("query_id", "anchor_id", "doc_id"),
+    _schema(
+        {"query_id": ID, "anchor_id": ID, "doc_id": ID, "gap_elo": REAL, "gap_se_elo": REAL, "anchor_kind": TEXT}
+    ),
+    (_finite("gap_elo", "gap_se_elo"), _one_of("anchor_kind", ("known", "top-rated"))),
+)
+# The anchor stands first in every list with weight 1, gap 0 and category "anchor". Random documents have a null
+# rating, gap and gap error, category "random". rating_mean and rating_sd are the query's, over all rated candidates.
+EXAMPLE = Record(
+    "Example",
+    1,
+    ("query_id", "example_id"),
+    _schema(
+        {
+            "query_id": ID,
+            "example_id": ID,
+            "doc_ids": pa.list_(ID),
+            "ratings": pa.list_(REAL),
+            "weights": pa.list_(REAL),
+            "categories": pa.list_(TEXT),
+            "tiers": pa.list_(INT),
+            "gaps": pa.list_(REAL),
+            "gap_errors": pa.list_(REAL),
+            "rating_mean": REAL,
+            "rating_sd": REAL,
+        }
+    ),
+    (_equal_lengths, _finite("rating_mean", "rating_sd")),
+)
+METRIC = Record(
+    "Metric",
+    1,
+    ("query_id", "system", "measure"),
+    _schema({"query_id": ID, "system": TEXT, "measure": TEXT, "value": REAL}),
+    (_finite("value"),),
+)
+# place: file and line, or stage and query; key: the id refused; several rejects may share both.
+REJECT = Record(
+    "Reject", 1, (), _schema({"place": TEXT, "key": TEXT, "reason": TEXT, "detail": TEXT})
+)
+
+RECORDS: dict[str, Record] = {
+    record.name: record
+    for record in (
+        DOCUMENT,
+        QUERY,
+        QREL,
+        RUN,
+        CANDIDATE,
+        TEXT_OF,
+        COMPARISON,
+        JUDGMENT,
+        TRUTH,
+        RATING,
+        FIT,
+        GAP,
+        EXAMPLE,
+        METRIC,
+        REJECT,
+    )
+}
+
+
+def rejects(place: str, rows: list[tuple[str, str, str]]) -> pa.Table:
+    """A Reject table of (key, reason, detail) rows refused at `place`."""
+    return REJECT.table(
+        {
+            "place": [place] * len(rows),
+            "key": [row[0] for row in rows],
+            "reason": [row[1] for row in rows],
+            "detail": [row[2] for row in rows],
+        }
+    )
+
+
+def by_query(table: pa.Table) -> Iterator[tuple[bytes, pa.Table]]:
+    """Split a table into (query_id, rows of that query), in order of query_id; row order inside is kept."""
+    if not table.num_rows:
+        return
+    encoded = table["query_id"].combine_chunks().dictionary_encode()
+    ids: list[bytes] = sorted(encoded.dictionary.to_pylist())
+    rank = np.empty(len(ids), dtype=np.int64)
+    rank[pc.index_in(pa.array(ids, type=ID), value_set=encoded.dictionary).to_numpy()] = np.arange(len(ids))
+    rank_of_row = rank[encoded.indices.to_numpy()]
+    if np.any(rank_of_row[1:] < rank_of_row[:-1]):
+        order = np.argsort(rank_of_row, kind="stable")
+        table, rank_of_row = table.take(pa.array(order)), rank_of_row[order]
+    bounds = np.searchsorted(rank_of_row, np.arange(len(ids) + 1))
+    for query_id, start, stop in zip(ids, bounds, bounds[1:], strict=False):
+        yield query_id, table.slice(start, stop - start)

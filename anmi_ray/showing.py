@@ -1,0 +1,74 @@
+"""`anmi show`: what a run is made of, and the rows across every boundary. Reads manifests, never data but rejects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.table import Table
+
+from anmi_ray.errors import ConfigError
+from anmi_ray.experiment import STAGES
+from anmi_ray.store import Artifact, Flow, Store
+
+
+def show(name: str, root: str, rejects: int) -> Iterator[str | Table]:
+    """Lines and tables that describe run `name`. Raises ConfigError when there is no such run."""
+    store = Store(root)
+    record = store.read_json(f"runs/{name}.json")
+    if record is None:
+        known = [file.removesuffix(".json") for file in store.names("runs")]
+        raise ConfigError(
+            f"no run of that name; there {'are' if known else 'is'} {', '.join(known) or 'none'}",
+            f"{root}/runs/{name}.json",
+            "name one of them, or give its root with --root",
+        )
+    environment = record["environment"]
+    yield f"run {name} over {record['corpus_name']}, {environment['processor']}, {environment['cores']} cores, git {environment['git']}"
+    yield _boundaries(store, record)
+    for stage in STAGES:
+        known = record["stages"].get(stage.name)
+        if known is not None:
+            yield from _rejects(Artifact(store, stage.name, known["fingerprint"]), rejects)
+
+
+def _boundaries(store: Store, record: dict[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column, justify in (
+        ("stage", "left"),
+        ("artifact", "left"),
+        ("seconds", "right"),
+        ("rows of", "left"),
+        ("in", "right"),
+        ("out", "right"),
+        ("rejected", "right"),
+        ("", "left"),
+    ):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for stage in STAGES:
+        known = record["stages"].get(stage.name)
+        if known is None:
+            table.add_row(stage.name, "-", "", "not run", "", "", "", "")
+            continue
+        artifact = Artifact(store, stage.name, known["fingerprint"])
+        timing = store.read_json(f"timings/{stage.name}-{artifact.fingerprint}.json") or {}
+        seconds = f"{timing['seconds']:.1f}" if "seconds" in timing else ""
+        head = (stage.name, artifact.fingerprint, seconds)
+        for flow in (Flow(**flow) for flow in (artifact.manifest() or {"flows": []})["flows"]):
+            table.add_row(*head, flow.unit, *(f"{n:,}" for n in (flow.rows_in, flow.rows_out, flow.rejected)), "in = out + rejected")
+            head = ("", "", "")
+        if head[0]:
+            table.add_row(*head, "not complete", "", "", "", "")
+    return table
+
+
+def _rejects(artifact: Artifact, limit: int) -> Iterator[str]:
+    table = artifact.rejects()
+    if not table.num_rows:
+        return
+    counts = table.group_by("reason").aggregate([([], "count_all")]).sort_by([("count_all", "descending")])
+    said = ", ".join(f"{row['count_all']:,} {row['reason']}" for row in counts.to_pylist())
+    yield f"{artifact.stage} rejects: {said}"
+    for row in table.slice(0, limit).to_pylist():
+        detail = f" ({row['detail']})" if row["detail"] else ""
+        yield f"  {row['place']}: {row['key']}: {row['reason']}{detail}"

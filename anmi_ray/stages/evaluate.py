@@ -1,0 +1,117 @@
+"""evaluate: runs and qrels -> metrics per query, comparisons with the baseline, TREC run files.
+
+The weight of the fusion of reranked and hybrid scores is chosen on the dev queries; the test queries are only
+measured. Qrels and runs alone are read: a known positive that was added to candidates is in neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.config.evaluate import EvaluateConfig
+from anmi_ray.errors import DataError
+from anmi_ray.evaluation import fusion, measures, significance, trec
+from anmi_ray.records import METRIC, QREL, RUN, TEXT_OF
+from anmi_ray.stages.ingest import of_queries, queries_of
+from anmi_ray.stages.runtime import Context, run_task
+from anmi_ray.store import Artifact, Flow
+
+FUSED = "reranked+hybrid"
+
+
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConfig, context: Context) -> dict[str, Any]:
+    """One task over the held-out queries; returns flows, and what the report's headline is made of."""
+    args = (artifact, inputs["rerank"], inputs["retrieve"], inputs["ingest"], config, context.buckets, context.seed)
+    return run_task(context, _evaluate, *args)
+
+
+def _held_out(
+    rerank: Artifact, retrieve: Artifact, ingest: Artifact, buckets: int, split: str
+) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Runs of all systems, qrels and queries of a split, from every bucket."""
+    runs, qrels, queries = [], [], []
+    for bucket in range(buckets):
+        asked = queries_of(ingest, bucket, split)
+        queries.append(asked)
+        qrels.append(of_queries(ingest.read_part("qrels", bucket, QREL), asked))
+        for source in (retrieve, rerank):
+            runs.append(of_queries(source.read_part("runs", bucket, RUN), asked))
+    return pa.concat_tables(runs), pa.concat_tables(qrels), pa.concat_tables(queries)
+
+
+def _system(runs: pa.Table, system: str) -> pa.Table:
+    return runs.filter(pc.equal(runs["system"], system))
+
+
+def _evaluate(
+    artifact: Artifact,
+    rerank: Artifact,
+    retrieve: Artifact,
+    ingest: Artifact,
+    config: EvaluateConfig,
+    buckets: int,
+    seed: int,
+) -> dict[str, Any]:
+    depth = int((rerank.manifest() or {})["depth"])
+    runs, qrels, queries = _held_out(rerank, retrieve, ingest, buckets, "test")
+    if not pc.any(pc.greater(qrels["grade"], 0)).as_py():
+        raise DataError("no test query has a relevant document", "qrels", "give qrels of a test split")
+    sweep: fusion.WeightSweep | None = None
+    fused = RUN.empty()
+    if config.fusion:
+        weight, sweep = _fusion_weight(rerank, retrieve, ingest, buckets, config, depth)
+        pair = (_system(runs, "reranked"), _system(runs, "hybrid"))
+        fused = fusion.fuse(*pair, weight, depth, config.normalisation, FUSED)
+        runs = pa.concat_tables([runs, fused])
+    metrics = measures.evaluate(runs, qrels, config.measures)
+    systems = [name for name in ("bm25", "dense", "hybrid", "reranked", FUSED) if name in set(_names(runs))]
+    compared = [
+        asdict(row)
+        for measure in config.measures
+        for row in significance.compare(
+            metrics, config.baseline, systems, measure, rounds=config.rounds, level=config.level, seed=seed
+        )
+    ]
+    artifact.publish_json("comparisons.json", compared)
+    artifact.publish_json("fusion.json", asdict(sweep) if sweep else None)
+    _write_trec(artifact, runs, queries, retrieve, systems, buckets)
+    judged = len(pc.unique(metrics["query_id"]))
+    flows = [Flow("test queries", judged, judged)]
+    artifact.commit_bucket(0, {"metrics": (METRIC, metrics), "fused": (RUN, fused)}, flows, None)
+    return {"flows": flows, "systems": systems}
+
+
+def _names(runs: pa.Table) -> list[str]:
+    return pc.unique(runs["system"]).to_pylist()
+
+
+def _fusion_weight(
+    rerank: Artifact, retrieve: Artifact, ingest: Artifact, buckets: int, config: EvaluateConfig, depth: int
+) -> tuple[float, fusion.WeightSweep | None]:
+    """The weight that is best on dev; one half where there is no judged dev query."""
+    runs, qrels, _ = _held_out(rerank, retrieve, ingest, buckets, "dev")
+    if not qrels.num_rows or not pc.any(pc.greater(qrels["grade"], 0)).as_py():
+        return 0.5, None
+    pair = (_system(runs, "reranked"), _system(runs, "hybrid"))
+    return fusion.choose_weight(*pair, qrels, config.weights, depth, config.normalisation, config.measures[0])
+
+
+def _write_trec(
+    artifact: Artifact, runs: pa.Table, queries: pa.Table, retrieve: Artifact, systems: list[str], buckets: int
+) -> None:
+    """A TREC run file per system, under the collection's own ids."""
+    needed = pc.unique(runs["doc_id"])
+    names = []
+    for bucket in range(buckets):
+        texts = retrieve.read_part("texts", bucket, TEXT_OF, columns=["doc_id", "external_id"])
+        names.append(texts.filter(pc.is_in(texts["doc_id"], value_set=needed)))
+    documents = pa.concat_tables(names).group_by("doc_id").aggregate([("external_id", "min")])
+    documents = documents.rename_columns(["doc_id", "external_id"])
+    for system in systems:
+        text = trec.format_run(_system(runs, system), queries, documents)
+        artifact.store.publish(f"{artifact.path}/trec/{system}.trec", text.encode())

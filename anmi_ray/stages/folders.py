@@ -1,0 +1,35 @@
+"""Folders of files (a model) in the store: where a task finds them on its own disk."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from anmi_ray.errors import StoreError
+from anmi_ray.store import Artifact
+
+
+def publish_folder(artifact: Artifact, name: str, folder: Path) -> None:
+    """Publish every file of a local folder under `name`; the list of files goes last and makes it complete."""
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    for file in files:
+        artifact.store.publish(f"{artifact.path}/{name}/{file}", (folder / file).read_bytes())
+    artifact.publish_json(f"{name}.files.json", files)
+
+
+def local_folder(artifact: Artifact, name: str) -> Path:
+    """A published folder on this machine's disk: the store's own when it is local, else a copy, fetched once."""
+    files = artifact.read_json(f"{name}.files.json")
+    if files is None:
+        raise StoreError("is not complete", artifact.store.where(f"{artifact.path}/{name}"), "run its stage again")
+    if artifact.store.local is not None:
+        return artifact.store.local / artifact.path / name
+    target = Path(tempfile.gettempdir()) / "anmi-folders" / artifact.fingerprint / name
+    for file in files:
+        path = target / file
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            scratch = path.with_name(f".{path.name}.part")
+            scratch.write_bytes(artifact.store.read(f"{artifact.path}/{name}/{file}"))
+            scratch.replace(path)
+    return target

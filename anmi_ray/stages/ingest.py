@@ -1,0 +1,86 @@
+"""ingest: a reader's collection -> documents (in shards), queries and qrels (in buckets), rejects.
+
+The only stage that touches the user's files. It runs in one task: readers stream their documents shard by shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray import corpus
+from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.errors import DataError
+from anmi_ray.identity import bucket_of, id_array
+from anmi_ray.records import DOCUMENT, QREL, QUERY, SPLITS
+from anmi_ray.stages.runtime import Context, run_task
+from anmi_ray.store import Artifact, Flow
+
+
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: CorpusConfig, context: Context) -> dict[str, Any]:
+    """Read the collection and write it into the store; returns flows and facts for the manifest."""
+    flows, facts = run_task(context, _ingest, artifact, config, context.buckets)
+    return {"flows": flows, **facts}
+
+
+def _ingest(artifact: Artifact, config: CorpusConfig, buckets: int) -> tuple[list[Flow], dict[str, Any]]:
+    reader = corpus.read(config)
+    documents = shards = 0
+    for shard, table in enumerate(reader.documents()):
+        artifact.publish_part("documents", shard, table, DOCUMENT)
+        documents, shards = documents + table.num_rows, shard + 1
+    queries, qrels, rejects = reader.queries(), reader.qrels(), reader.rejects()
+    rows_in = reader.rows_in()
+    if documents < 2:
+        raise DataError(f"holds {documents} document(s)", "corpus", "a ranking needs at least two documents")
+    if not queries.num_rows:
+        raise DataError("holds no usable query", "corpus", "check queries and qrels; rejects were: " + _top(rejects))
+    splits = {split: pc.sum(pc.equal(queries["split"], split)).as_py() or 0 for split in SPLITS}
+    rows_out = {"documents": documents, "queries": queries.num_rows, "qrels": qrels.num_rows}
+    flows = [Flow(unit, rows_in[unit], rows_out[unit], rows_in[unit] - rows_out[unit]) for unit in rows_out]
+    _check_rejects(rejects, flows)
+    bucket_by_query = {
+        query: bucket_of(text, buckets)
+        for query, text in zip(queries["query_id"].to_pylist(), queries["text_hash"].to_pylist(), strict=True)
+    }
+    query_bucket = pa.array([bucket_by_query[i] for i in queries["query_id"].to_pylist()], type=pa.int64())
+    qrel_bucket = pa.array([bucket_by_query[i] for i in qrels["query_id"].to_pylist()], type=pa.int64())
+    for bucket in range(buckets):
+        parts = {
+            "queries": (QUERY, _sorted(queries.filter(pc.equal(query_bucket, bucket)))),
+            "qrels": (QREL, _sorted(qrels.filter(pc.equal(qrel_bucket, bucket)))),
+        }
+        first = bucket == 0  # the counts of a whole-collection pass stand in the first bucket's footer
+        artifact.commit_bucket(bucket, parts, flows if first else [], rejects if first else None)
+    return flows, {"shards": shards, "splits": splits, "buckets": buckets}
+
+
+def _sorted(table: pa.Table) -> pa.Table:
+    keys = [(name, "ascending") for name in ("query_id", "doc_id") if name in table.schema.names]
+    return table.sort_by(keys)
+
+
+def _check_rejects(rejects: pa.Table, flows: list[Flow]) -> None:
+    for flow in flows:
+        rows = sum(place.split(" ", 1)[0] == flow.unit for place in rejects["place"].to_pylist())
+        if rows != flow.rejected:
+            raise AssertionError(f"{flow.unit}: {flow.rejected} rows went missing, {rows} rejects were written")
+
+
+def _top(rejects: pa.Table) -> str:
+    counts = rejects.group_by("reason").aggregate([([], "count_all")]).sort_by([("count_all", "descending")])
+    return ", ".join(f"{row['reason']} ({row['count_all']})" for row in counts.slice(0, 3).to_pylist()) or "none"
+
+
+def queries_of(ingest: Artifact, bucket: int, *splits: str) -> pa.Table:
+    """Queries of a bucket that belong to `splits`."""
+    table = ingest.read_part("queries", bucket, QUERY)
+    return table.filter(pc.is_in(table["split"], value_set=pa.array(splits)))
+
+
+def of_queries(table: pa.Table, queries: pa.Table) -> pa.Table:
+    """The rows of `table` that belong to `queries`."""
+    return table.filter(pc.is_in(table["query_id"], value_set=id_array(queries["query_id"].to_pylist())))

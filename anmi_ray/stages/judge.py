@@ -1,0 +1,70 @@
+"""judge: comparisons -> signed preferences of every judge in both orders; failures stay failures.
+
+The judges of this stage compute in process (a simulated panel, the similarity judge). For a simulated panel the
+latent relevance that it was told is kept beside its judgments, so that the report can check what is recovered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray import judging
+from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.identity import hash_sample
+from anmi_ray.records import CANDIDATE, COMPARISON, JUDGMENT, TRUTH
+from anmi_ray.stages.ingest import of_queries
+from anmi_ray.stages.runtime import Context, run_buckets, run_task
+from anmi_ray.store import Artifact, Flow
+
+_AUDIT_QUERIES = 1000
+
+
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
+    """One task per bucket, then the audit of a sample; returns flows and the audit."""
+    sources = (inputs["compare"], inputs["retrieve"])
+    flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, *sources, config, context.seed)
+    audit = artifact.read_json("audit.json")
+    if audit is None:
+        audit = run_task(context, _audit, artifact, inputs["compare"], config, context.buckets)
+        artifact.publish_json("audit.json", audit)
+    return {"flows": flows}
+
+
+def _bucket(
+    artifact: Artifact, bucket: int, compare: Artifact, retrieve: Artifact, config: JudgeConfig, seed: int
+) -> list[Flow]:
+    comparisons = compare.read_part("comparisons", bucket, COMPARISON)
+    candidates = retrieve.read_part("candidates", bucket, CANDIDATE)
+    judgments = judging.judge(comparisons, candidates, config, seed)
+    asked, answered = judgments.num_rows, len(judgments["p_a"]) - judgments["p_a"].null_count
+    flows = [Flow("judgments", asked, answered, asked - answered)]
+    parts = {"judgments": (JUDGMENT, judgments), "truth": (TRUTH, judging.truth(candidates, config, seed))}
+    artifact.commit_bucket(bucket, parts, flows, None, explained=asked - answered)
+    return flows
+
+
+def _audit(judge: Artifact, compare: Artifact, config: JudgeConfig, buckets: int) -> dict[str, Any]:
+    """The audit over a hash sample of queries, read bucket by bucket."""
+    queries: set[bytes] = set()
+    for bucket in range(buckets):
+        ids = compare.read_part("comparisons", bucket, COMPARISON, columns=["query_id"])["query_id"]
+        queries.update(pc.unique(ids).to_pylist())
+    sample = pa.table({"query_id": pa.array(hash_sample(sorted(queries), _AUDIT_QUERIES, "audit"), pa.binary(16))})
+    kept: list[list[pa.Table]] = [[], [], []]
+    for bucket in range(buckets):
+        tables = (
+            judge.read_part("judgments", bucket, JUDGMENT),
+            compare.read_part("comparisons", bucket, COMPARISON),
+            judge.read_part("truth", bucket, TRUTH),
+        )
+        for rows, table in zip(kept, tables, strict=True):
+            rows.append(of_queries(table, sample))
+    judgments, comparisons, truth = (pa.concat_tables(rows) for rows in kept)
+    return {
+        "queries": sample.num_rows,
+        "judges": judging.audit(judgments, comparisons, truth if truth.num_rows else None, config),
+    }

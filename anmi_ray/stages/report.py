@@ -1,0 +1,285 @@
+"""The report of a run: gathers what its artifacts say, samples by hash where there is much, and renders it.
+
+Written under `reports/<run>/`: report.html, report.json and a TREC run file per system. It is made anew only when
+the run points at other artifacts. Samples are of whole queries and bounded, so a large run's report is no larger.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+
+from anmi_ray import scale
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.evaluation import report
+from anmi_ray.evaluation.fusion import WeightSweep
+from anmi_ray.evaluation.significance import SystemComparison
+from anmi_ray.experiment import NAMES
+from anmi_ray.identity import ID, hash_sample
+from anmi_ray.records import CANDIDATE, COMPARISON, FIT, GAP, METRIC, QREL, QUERY, RATING, RUN, TEXT_OF, TRUTH, Record
+from anmi_ray.stages.evaluate import FUSED
+from anmi_ray.stages.ingest import of_queries
+from anmi_ray.store import Artifact, Store
+
+VERSION = 1  # rises when the same artifacts would give another report
+_SAMPLE = 300  # queries behind the scatter and the histogram
+_SHOWN = 12  # documents of the example query
+_SNIPPET = 300
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the command line prints of a finished run."""
+
+    path: str
+    comparisons: list[dict[str, Any]]
+    measures: list[str]
+    baseline: str
+    simulated: bool
+
+
+class _Run:
+    """The artifacts of one run."""
+
+    def __init__(self, store: Store, record: Mapping[str, Any]) -> None:
+        self.store = store
+        self.artifacts = {n: Artifact(store, n, record["stages"][n]["fingerprint"]) for n in NAMES}
+        self.buckets = int(self.manifest("ingest")["buckets"])
+
+    def manifest(self, stage: str) -> dict[str, Any]:
+        return self.artifacts[stage].manifest() or {}
+
+    def part(self, stage: str, part: str, record: Record, queries: pa.Array | None = None) -> pa.Table:
+        """A part of all buckets; only rows of `queries` are kept when given."""
+        tables = []
+        for bucket in range(self.buckets):
+            table = self.artifacts[stage].read_part(part, bucket, record)
+            tables.append(table if queries is None else table.filter(pc.is_in(table["query_id"], value_set=queries)))
+        return pa.concat_tables(tables)
+
+    def texts(self, docs: pa.Array) -> dict[bytes, tuple[str, str]]:
+        """Title and text of documents."""
+        found: dict[bytes, tuple[str, str]] = {}
+        for bucket in range(self.buckets):
+            table = self.artifacts["retrieve"].read_part("texts", bucket, TEXT_OF)
+            table = table.filter(pc.is_in(table["doc_id"], value_set=docs))
+            columns = (table[name].to_pylist() for name in ("doc_id", "title", "text"))
+            found.update({doc: (title, text) for doc, title, text in zip(*columns, strict=True)})
+        return found
+
+
+def write(experiment: Experiment, record: Mapping[str, Any]) -> Result:
+    """Write the report of a complete run, unless it is there already; returns what to print."""
+    store = Store(experiment.execution.root)
+    run = _Run(store, record)
+    evaluate = run.artifacts["evaluate"]
+    comparisons = evaluate.read_json("comparisons.json")
+    folder = f"reports/{record['name']}"
+    simulated = any(judge.kind == "simulated" for judge in experiment.judge.judges)
+    made_of = {"version": VERSION, **{name: run.artifacts[name].fingerprint for name in NAMES}}
+    if store.read_json(f"{folder}/made_of.json") != made_of:
+        data = gather(experiment, record, run, simulated)
+        store.publish(f"{folder}/report.json", report.to_json(data).encode())
+        store.publish(f"{folder}/report.html", report.to_html(data).encode())
+        for system in run.manifest("evaluate")["systems"]:
+            trec = store.read(f"{evaluate.path}/trec/{system}.trec")
+            store.publish(f"{folder}/{system}.trec", trec)
+        store.publish_json(f"{folder}/made_of.json", made_of)
+    config = experiment.evaluate
+    path = store.where(f"{folder}/report.html")
+    return Result(path, comparisons, list(config.measures), config.baseline, simulated)
+
+
+def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run, simulated: bool) -> report.ReportData:
+    """Everything that the report says, from the artifacts."""
+    evaluate, config = run.artifacts["evaluate"], experiment.evaluate
+    metrics = evaluate.read_part("metrics", 0, METRIC)
+    comparisons = tuple(SystemComparison(**row) for row in evaluate.read_json("comparisons.json"))
+    sweep = evaluate.read_json("fusion.json")
+    system = FUSED if config.fusion else "reranked"
+    sample = _train_sample(run)
+    return report.ReportData(
+        run=record["name"],
+        collection=_collection(run, record),
+        metrics=metrics,
+        comparisons=comparisons,
+        system=system,
+        baseline=config.baseline,
+        measure=config.measures[0],
+        level=config.level,
+        simulated=simulated,
+        config_yaml=yaml.safe_dump(record["config"], sort_keys=False, allow_unicode=True),
+        fusion=WeightSweep(**{**sweep, "weights": tuple(sweep["weights"]), "values": tuple(sweep["values"])})
+        if sweep
+        else None,
+        judges=_audits(run),
+        truth=_truth(run, sample, experiment.rate.model) if simulated else None,
+        example=_example(run, sample, experiment.rate.model, simulated),
+        gaps=_gaps(run, sample, experiment),
+        training=tuple(run.artifacts["train"].read_json("log.json") or ()),
+        stages=_stages(run),
+        queries=_extremes(run, metrics, system, config.baseline, config.measures[0]),
+        environment=_environment(record),
+    )
+
+
+def _collection(run: _Run, record: Mapping[str, Any]) -> report.Collection:
+    rejects = run.artifacts["ingest"].rejects()
+    kinds = pa.array([place.split(" ", 1)[0] for place in rejects["place"].to_pylist()], type=pa.string())
+    counted = pa.table({"kind": kinds, "reason": rejects["reason"]}).group_by(["kind", "reason"])
+    rows = counted.aggregate([([], "count_all")]).sort_by([("kind", "ascending"), ("count_all", "descending")])
+    flows = {flow["unit"]: flow for flow in run.manifest("ingest")["flows"]}
+    return report.Collection(
+        name=record["corpus_name"],
+        documents=flows["documents"]["rows_out"],
+        queries=run.manifest("ingest")["splits"],
+        qrels=flows["qrels"]["rows_out"],
+        rejects=tuple(report.RejectCount(row["kind"], row["reason"], row["count_all"]) for row in rows.to_pylist()),
+    )
+
+
+def _train_sample(run: _Run) -> pa.Array:
+    ids: list[bytes] = []
+    for bucket in range(run.buckets):
+        fits = run.artifacts["rate"].read_part("fits", bucket, FIT, columns=["query_id"])
+        ids.extend(fits["query_id"].to_pylist())
+    return pa.array(hash_sample(ids, _SAMPLE, "report"), type=ID)
+
+
+def _truth(run: _Run, sample: pa.Array, model: str) -> report.TruthSample | None:
+    truth = run.part("judge", "truth", TRUTH, sample)
+    ratings = run.part("rate", "ratings", RATING, sample).select(["query_id", "doc_id", "rating_elo"])
+    joined = ratings.join(truth, ["query_id", "doc_id"], join_type="inner", use_threads=False)
+    if not joined.num_rows:
+        return None
+    joined = joined.sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
+    number = np.unique(np.array(joined["query_id"].to_pylist(), dtype=object), return_inverse=True)[1]
+    # The truth is in probits whatever model is fitted.
+    points = joined["latent"].to_numpy() * scale.elo_per_latent("thurstone")
+    return report.TruthSample(number.astype(np.int64), points, joined["rating_elo"].to_numpy())
+
+
+def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.GapSample | None:
+    gaps = run.part("rate", "gaps", GAP, sample)
+    gaps = gaps.filter(pc.equal(gaps["anchor_kind"], "known"))
+    if not gaps.num_rows:
+        return None
+    values = gaps["gap_elo"].to_numpy()
+    lows: list[float | None] = [None, *experiment.mine.edges]
+    highs: list[float | None] = [*experiment.mine.edges, None]
+    bands = tuple(
+        report.Band(band.category, low, high, band.weight)
+        for band, low, high in zip(experiment.mine.bands, lows, highs, strict=True)
+    )
+    number = np.searchsorted(np.array(experiment.mine.edges), values, side="right")
+    by_category = {band.name: values[number == i] for i, band in enumerate(bands)}
+    spread = run.part("rate", "fits", FIT, sample)["spread_elo"].to_numpy()
+    return report.GapSample(by_category, bands, float(np.mean(spread)))
+
+
+def _example(run: _Run, sample: pa.Array, model: str, simulated: bool) -> report.RatedQuery | None:
+    """The first sampled query, its candidates by rating."""
+    if not len(sample):
+        return None
+    chosen = sample[:1]
+    query = next(q for q in run.part("ingest", "queries", QUERY, chosen).to_pylist())
+    ratings = run.part("rate", "ratings", RATING, chosen).sort_by([("rating_elo", "descending")])
+    candidates = run.part("retrieve", "candidates", CANDIDATE, chosen)
+    positives = {row["doc_id"] for row in candidates.to_pylist() if row["is_positive"]}
+    truth: dict[bytes, float] = {}
+    if simulated:
+        table = run.part("judge", "truth", TRUTH, chosen)
+        latent = table["latent"].to_numpy() - np.mean(table["latent"].to_numpy())
+        points = latent * scale.elo_per_latent("thurstone")
+        truth = dict(zip(table["doc_id"].to_pylist(), points.tolist(), strict=True))
+    texts = run.texts(pc.unique(ratings["doc_id"]))
+    rows = ratings.to_pylist()
+    kept = [row for i, row in enumerate(rows) if i < _SHOWN or row["doc_id"] in positives]
+    return report.RatedQuery(
+        query=query["text"],
+        documents=tuple(
+            report.RatedDocument(
+                title=texts[row["doc_id"]][0],
+                text=texts[row["doc_id"]][1][:_SNIPPET],
+                rating_elo=row["rating_elo"],
+                std_err_elo=row["std_err_elo"],
+                is_positive=row["doc_id"] in positives,
+                truth_elo=truth.get(row["doc_id"]),
+            )
+            for row in kept
+        ),
+        candidates=len(rows),
+        comparisons=run.part("compare", "comparisons", COMPARISON, chosen).num_rows,
+    )
+
+
+def _stages(run: _Run) -> tuple[report.StageTime, ...]:
+    times = []
+    for name, artifact in run.artifacts.items():
+        timing = run.store.read_json(f"timings/{name}-{artifact.fingerprint}.json") or {"seconds": 0.0}
+        flows = tuple(report.StageFlow(**flow) for flow in run.manifest(name)["flows"])
+        times.append(report.StageTime(name, timing["seconds"], False, flows))
+    return tuple(times)
+
+
+def _extremes(
+    run: _Run, metrics: pa.Table, system: str, baseline: str, measure: str
+) -> tuple[report.QueryPair, ...]:
+    """The queries that gain and lose most, with the top five documents of both systems."""
+    gains, losses = report.extremes(metrics, measure, system, baseline)
+    chosen = pa.array([*gains, *losses], type=ID)
+    if not len(chosen):
+        return ()
+    queries = {row["query_id"]: row["text"] for row in run.part("ingest", "queries", QUERY, chosen).to_pylist()}
+    relevant = {
+        (row["query_id"], row["doc_id"])
+        for row in run.part("ingest", "qrels", QREL, chosen).to_pylist()
+        if row["grade"] > 0
+    }
+    fused = of_queries(run.artifacts["evaluate"].read_part("fused", 0, RUN), pa.table({"query_id": chosen}))
+    ranked = [run.part("retrieve", "runs", RUN, chosen), run.part("rerank", "runs", RUN, chosen), fused]
+    runs = pa.concat_tables(ranked)
+    runs = runs.filter(pc.less_equal(runs["rank"], 5)).sort_by([("rank", "ascending")])
+    texts = run.texts(pc.unique(runs["doc_id"]))
+    hits: dict[tuple[bytes, str], list[report.Hit]] = {}
+    for row in runs.to_pylist():
+        title, text = texts[row["doc_id"]]
+        hit = report.Hit(title, text[:_SNIPPET], (row["query_id"], row["doc_id"]) in relevant)
+        hits.setdefault((row["query_id"], row["system"]), []).append(hit)
+    values = {
+        (row["query_id"], row["system"]): row["value"]
+        for row in of_queries(metrics, pa.table({"query_id": chosen})).to_pylist()
+        if row["measure"] == measure
+    }
+    return tuple(
+        report.QueryPair(
+            query=queries[query],
+            before=values[query, baseline],
+            after=values[query, system],
+            baseline_hits=tuple(hits.get((query, baseline), ())),
+            system_hits=tuple(hits.get((query, system), ())),
+        )
+        for query in chosen.to_pylist()
+    )
+
+
+def _environment(record: Mapping[str, Any]) -> dict[str, str]:
+    found = dict(record["environment"])
+    versions = found.pop("versions")
+    return {**{key: str(value) for key, value in found.items()}, **versions}
+
+
+def _audits(run: _Run) -> tuple[report.JudgeAudit, ...]:
+    audit = run.artifacts["judge"].read_json("audit.json") or {"judges": {}}
+    return tuple(_audit(name, facts) for name, facts in audit["judges"].items())
+
+
+def _audit(name: str, facts: Mapping[str, Any]) -> report.JudgeAudit:
+    raise NotImplementedError(json.dumps(facts))

@@ -1,0 +1,79 @@
+"""rerank: the trained model scores the hybrid's top documents of the dev and test queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.config.evaluate import RerankConfig
+from anmi_ray.models.cross_encoder import CrossEncoder, document_text
+from anmi_ray.records import RUN, TEXT_OF, rejects
+from anmi_ray.stages.folders import local_folder
+from anmi_ray.stages.ingest import of_queries, queries_of
+from anmi_ray.stages.runtime import Context, run_buckets
+from anmi_ray.store import Artifact, Flow
+
+HELD_OUT = ("dev", "test")
+
+
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RerankConfig, context: Context) -> dict[str, Any]:
+    """One task per bucket, as many at once as there are cores, one thread each; returns flows for the manifest."""
+    args = (inputs["train"], inputs["retrieve"], inputs["ingest"], config)
+    return {"flows": run_buckets(context, artifact, ("runs", RUN), _bucket, *args), "depth": config.depth}
+
+
+@lru_cache(maxsize=1)
+def _model(train: Artifact, config: RerankConfig) -> CrossEncoder:
+    """The model, loaded once per worker process."""
+    return CrossEncoder.load(
+        str(local_folder(train, "model")), max_tokens=config.max_tokens, dtype=config.precision, threads=1
+    )
+
+
+def _bucket(
+    artifact: Artifact, bucket: int, train: Artifact, retrieve: Artifact, ingest: Artifact, config: RerankConfig
+) -> list[Flow]:
+    queries = queries_of(ingest, bucket, *HELD_OUT)
+    runs = of_queries(retrieve.read_part("runs", bucket, RUN), queries)
+    hybrid = runs.filter(pc.and_(pc.equal(runs["system"], "hybrid"), pc.less_equal(runs["rank"], config.depth)))
+    texts = retrieve.read_part("texts", bucket, TEXT_OF)
+    reranked = rerank(hybrid, queries, texts, _model(train, config)) if hybrid.num_rows else RUN.empty()
+    found = set(reranked["query_id"].to_pylist())
+    lost = [query for query in queries["query_id"].to_pylist() if query not in found]
+    flows = [Flow("held-out queries", queries.num_rows, len(found), len(lost))]
+    why = rejects("rerank", [(query.hex(), "no candidate", "the hybrid run holds nothing to rerank") for query in lost])
+    artifact.commit_bucket(bucket, {"runs": (RUN, reranked)}, flows, why)
+    return flows
+
+
+def rerank(run: pa.Table, queries: pa.Table, texts: pa.Table, model: CrossEncoder, system: str = "reranked") -> pa.Table:
+    """Score every (query, document) of `run` and rank by score; ties go by the rank before. Returns a Run."""
+    query_text = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
+    document = {
+        doc: document_text(title, text)
+        for doc, title, text in zip(
+            texts["doc_id"].to_pylist(), texts["title"].to_pylist(), texts["text"].to_pylist(), strict=True
+        )
+    }
+    ids, docs = run["query_id"].to_pylist(), run["doc_id"].to_pylist()
+    scores = model.score([query_text[q] for q in ids], [document[d] for d in docs]).astype(np.float64)
+    query_number = np.unique(np.array(ids, dtype=object), return_inverse=True)[1]
+    order = np.lexsort((run["rank"].to_numpy(), -scores, query_number))
+    starts = np.flatnonzero(np.diff(query_number[order], prepend=-1))
+    lengths = np.diff(np.append(starts, len(order)))
+    rank = np.arange(len(order)) - np.repeat(starts, lengths) + 1
+    taken = run.take(pa.array(order))
+    return RUN.table(
+        {
+            "query_id": taken["query_id"],
+            "doc_id": taken["doc_id"],
+            "system": [system] * len(order),
+            "rank": rank.astype(np.int32),
+            "score": scores[order],
+        }
+    )

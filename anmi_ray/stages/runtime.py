@@ -1,0 +1,162 @@
+"""What every stage shares of Ray: the session, and one plain task per bucket with a window and retries.
+
+A task gets paths and settings, reads, calls a domain package, and commits its bucket itself; only row counts come
+back, so nothing on the driver grows with rows. Tasks that compute take `cpus_per_core` logical CPUs each, so that a
+laptop's Ray, started with more logical CPUs than cores, never runs more of them than there are cores.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.errors import AnmiError, StoreError
+from anmi_ray.records import Record
+from anmi_ray.store import Artifact, Flow, Store
+
+# One thread per process unless a task asks for more: processes, not threads, share the cores.
+_WORKER_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+class Progress(Protocol):
+    """Told how far a stage is; the command line draws it."""
+
+    def __call__(self, done: int, total: int, unit: str = "buckets") -> None: ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a stage needs besides its inputs and settings. Stays on the driver."""
+
+    store: Store
+    execution: ExecutionConfig
+    buckets: int
+    seed: int
+    progress: Progress
+
+    @property
+    def cpus_per_core(self) -> float:
+        """Logical CPUs that stand for one core (a cluster's logical CPUs are its cores)."""
+        if self.execution.address is not None:
+            return 1.0
+        return self.execution.local_cpus / self.execution.cores
+
+
+@contextmanager
+def ray_session(execution: ExecutionConfig) -> Iterator[None]:
+    """Connect to the cluster, or start a Ray of our own and shut that one down at the end.
+
+    A process that is connected already (a test, a notebook) keeps its connection.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    if execution.address is not None:
+        try:
+            ray.init(address=execution.address, log_to_driver=False, logging_level=logging.ERROR)
+        except ConnectionError as error:
+            raise StoreError(
+                f"no Ray cluster answers: {error}", execution.address, "check execution.address, or leave it out"
+            ) from None
+    else:
+        _start_local(execution)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _start_local(execution: ExecutionConfig) -> None:
+    for name, value in _WORKER_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ.pop("RAY_ADDRESS", None)
+    ray.init(
+        address="local",  # never join a Ray that happens to run here: it may be what is left of a killed run
+        num_cpus=execution.local_cpus,
+        object_store_memory=int(execution.object_store_gb * 1e9),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _temp_dir=os.path.join(tempfile.gettempdir(), f"anmi-{os.getuid()}"),
+    )
+
+
+@contextmanager
+def our_errors(stage: str) -> Iterator[None]:
+    """Unwrap what tasks raise: an error meant for the user comes out as itself, Ray's own as one that says what to do."""
+    try:
+        yield
+    except RayTaskError as error:
+        if isinstance(error.cause, AnmiError):
+            raise error.cause from None
+        raise
+    except RayError as error:
+        raise StoreError(
+            f"a task was lost: {type(error).__name__}: {str(error).splitlines()[0]}",
+            f"stage {stage}",
+            "run the same command again: finished buckets are kept; if it recurs, the machine may be short of memory",
+        ) from error
+
+
+@ray.remote
+def _call(task: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    return task(*args)
+
+
+def run_task(context: Context, task: Callable[..., Any], *args: Any, cores: float = 1.0) -> Any:
+    """Run one task away from the driver and return what it returns."""
+    options = {"num_cpus": cores * context.cpus_per_core, "max_retries": context.execution.task_retries}
+    with our_errors(task.__module__.rsplit(".", 1)[-1]):
+        return ray.get(_call.options(**options).remote(task, args))
+
+
+def run_buckets(
+    context: Context,
+    artifact: Artifact,
+    seal: tuple[str, Record],
+    task: Callable[..., list[Flow]],
+    *args: Any,
+    cores: float = 1.0,
+    gpus: float = 0.0,
+) -> list[Flow]:
+    """Run `task(artifact, bucket, *args)` for every bucket that has no seal yet; the flows of all buckets.
+
+    At most `execution.window` tasks are submitted at once; a task whose process died is tried again
+    `execution.task_retries` times (it commits the same bytes, so a repetition is harmless).
+    """
+    part, record = seal
+    found = {bucket: artifact.seal(part, record, bucket) for bucket in range(context.buckets)}
+    missing = [bucket for bucket, flows in found.items() if flows is None]
+    window = context.execution.window or max(2, context.execution.local_cpus)
+    call = _call.options(
+        num_cpus=cores * context.cpus_per_core, num_gpus=gpus, max_retries=context.execution.task_retries
+    )
+    under_way: dict[Any, int] = {}
+    done = context.buckets - len(missing)
+    context.progress(done, context.buckets)
+    with our_errors(artifact.stage):
+        while missing or under_way:
+            while missing and len(under_way) < window:
+                bucket = missing.pop(0)
+                under_way[call.remote(task, (artifact, bucket, *args))] = bucket
+            ready, _ = ray.wait(list(under_way), num_returns=1)
+            for reference in ready:
+                found[under_way.pop(reference)] = ray.get(reference)
+                done += 1
+                context.progress(done, context.buckets)
+    return [flow for bucket in range(context.buckets) for flow in found[bucket] or []]

@@ -1,0 +1,389 @@
+"""The store: what stages made, on any pyarrow filesystem, resumable by running again.
+
+One root holds `artifacts/<stage>/<fingerprint>/` (immutable, shared by every run) and `runs/<name>.json` (which
+fingerprint each stage of a run uses). A file is built whole in memory and published at once: locally by a temporary
+file, fsync and os.replace; on object storage by one upload. That a file opens proves nothing (a writer that dies
+inside leaves a valid partial file), so a part counts only when its footer names its fingerprint, schema version and
+row counts, and an artifact only when `manifest.json`, written last, is there. Nothing written carries a time, so
+a rerun publishes the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from anmi_ray.errors import StoreError, from_os_error
+from anmi_ray.records import REJECT, Record
+
+FORMAT = 1
+_FOOTER = b"anmi"
+_TAIL = 1 << 16  # read first from the end of a part: holds the footer of all but the widest files
+_SECRET = re.compile(r"(?<=://)[^/@:]*:(?!\d+(?:/|$)).*@")  # user:password@, even when the password is not URI-encoded
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Rows of one unit across a boundary. `rows_in = rows_out + rejected`, always."""
+
+    unit: str
+    rows_in: int
+    rows_out: int
+    rejected: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rows_in != self.rows_out + self.rejected:
+            raise AssertionError(f"{self.unit}: {self.rows_in} in, {self.rows_out} out, {self.rejected} rejected")
+
+
+def add_flows(flows: Iterable[Flow]) -> list[Flow]:
+    """Sum flows by unit, in order of first appearance."""
+    totals: dict[str, list[int]] = {}
+    for flow in flows:
+        total = totals.setdefault(flow.unit, [0, 0, 0])
+        for i, value in enumerate((flow.rows_in, flow.rows_out, flow.rejected)):
+            total[i] += value
+    return [Flow(unit, *counts) for unit, counts in totals.items()]
+
+
+def fingerprint(stage: str, version: int, settings: Mapping[str, Any], inputs: Iterable[str]) -> str:
+    """Identity of an artifact: stage version, the non-default settings that can change it, its inputs' fingerprints."""
+    content = {"stage": stage, "version": version, "settings": settings, "inputs": list(inputs)}
+    raw = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return hashlib.blake2b(raw, digest_size=8).hexdigest()
+
+
+def public_root(root: str) -> str:
+    """A root without credentials and connection options, for messages.
+
+    >>> public_root("s3://key:secret@bucket/run?region=us-east-1")
+    's3://bucket/run'
+    """
+    return _SECRET.sub("", root.partition("?")[0]).rstrip("/") if "://" in root else root.rstrip("/")
+
+
+@lru_cache(maxsize=16)  # a connection per root and process: making one can cost a request (the bucket's region)
+def open_filesystem(root: str) -> tuple[pafs.FileSystem, str]:
+    """The filesystem and the path in it of a root: a local path or a URI (s3://, gs://, hdfs://).
+
+    Raises StoreError when the scheme is unknown or the storage cannot be reached.
+    """
+    if "://" not in root:
+        return pafs.LocalFileSystem(), os.path.abspath(os.path.expanduser(root))
+    uri = root
+    if root.startswith("s3://") and "allow_delayed_open" not in root:
+        # Up to one part (10 MB) is then a single PUT; a multipart upload is three requests and leaves parts behind
+        # when it is cut off.
+        uri = f"{root}{'&' if '?' in root else '?'}allow_delayed_open=true"
+    try:
+        return pafs.FileSystem.from_uri(uri)
+    except (OSError, pa.ArrowInvalid) as error:
+        message = str(error).replace(uri, public_root(root))
+        # `from None`: the original message may quote the credentials
+        raise StoreError(
+            message, public_root(root), "give a folder, or a URI such as s3://bucket/folder with its region"
+        ) from None
+
+
+@dataclass(frozen=True, repr=False)
+class Store:
+    """Files under one root. Picklable; a task opens its own connection.
+
+    `filesystem` is given by tests and by callers with a filesystem of their own; else it follows from `root`.
+    """
+
+    root: str
+    filesystem: pafs.FileSystem | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return f"Store({public_root(self.root)!r})"
+
+    def _open(self) -> tuple[pafs.FileSystem, str]:
+        if self.filesystem is not None:
+            return self.filesystem, self.root.rstrip("/")
+        return open_filesystem(self.root)
+
+    @property
+    def local(self) -> Path | None:
+        """The root as a local folder, or None on object storage."""
+        filesystem, base = self._open()
+        return Path(base) if isinstance(filesystem, pafs.LocalFileSystem) else None
+
+    def where(self, path: str) -> str:
+        """The full name of `path`, for messages."""
+        return f"{public_root(self.root)}/{path}"
+
+    def publish(self, path: str, data: bytes) -> None:
+        """Make `data` visible under `path`, whole or not at all. Raises StoreError (full, not writable, unreachable)."""
+        filesystem, base = self._open()
+        try:
+            if isinstance(filesystem, pafs.LocalFileSystem):
+                _replace(Path(base) / path, data)
+            else:
+                _upload(filesystem, f"{base}/{path}", data)
+        except OSError as error:
+            raise from_os_error(error, self.where(path)) from error
+
+    def read(self, path: str) -> bytes:
+        """The bytes under `path`. Raises StoreError when they are not there."""
+        filesystem, base = self._open()
+        try:
+            with filesystem.open_input_file(f"{base}/{path}") as stream:
+                return stream.read()
+        except OSError as error:
+            raise from_os_error(error, self.where(path)) from error
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """A seekable stream of the file under `path`. Raises StoreError when it is not there."""
+        filesystem, base = self._open()
+        try:
+            return filesystem.open_input_file(f"{base}/{path}")
+        except OSError as error:
+            raise from_os_error(error, self.where(path)) from error
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there."""
+        filesystem, base = self._open()
+        try:
+            return filesystem.get_file_info(f"{base}/{path}").type == pafs.FileType.File
+        except OSError as error:
+            raise from_os_error(error, self.where(path)) from error
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files directly in `folder`, sorted; none when it is not there.
+
+        Hidden files are left out: they are what a killed writer was about to publish.
+        """
+        filesystem, base = self._open()
+        try:
+            infos = filesystem.get_file_info(pafs.FileSelector(f"{base}/{folder}", allow_not_found=True))
+        except OSError as error:
+            raise from_os_error(error, self.where(folder)) from error
+        files = (info.base_name for info in infos if info.type == pafs.FileType.File)
+        return sorted(name for name in files if not name.startswith("."))
+
+    def read_json(self, path: str) -> Any:
+        """A JSON document, or None when it is absent or was cut off."""
+        if not self.exists(path):
+            return None
+        data = self.read(path)
+        try:
+            return json.loads(data)
+        except ValueError:
+            return None
+
+    def publish_json(self, path: str, content: Any) -> None:
+        """Publish a JSON document (sorted keys, so that equal content is equal bytes)."""
+        self.publish(path, (json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False) + "\n").encode())
+
+    def read_table(self, path: str, columns: list[str] | None = None) -> pa.Table:
+        """A Parquet file as a table. Raises StoreError when absent, damaged, or without one of `columns`."""
+        filesystem, base = self._open()
+        try:
+            with filesystem.open_input_file(f"{base}/{path}") as stream:
+                return pq.read_table(stream, columns=columns, use_threads=False, page_checksum_verification=True)
+        except OSError as error:
+            if error.errno is None and isinstance(filesystem, pafs.LocalFileSystem):  # the decoder's, not the disk's
+                raise StoreError(f"damaged: {error}", self.where(path), "delete it and run again") from error
+            raise from_os_error(error, self.where(path)) from error
+        except ValueError as error:  # ArrowInvalid is one, damaged text another
+            raise StoreError(
+                f"not a Parquet file with the columns wanted: {error}", self.where(path), "delete it and run again"
+            ) from error
+
+    def footer(self, path: str) -> dict[str, Any] | None:
+        """Our key in a Parquet footer, or None when the file is absent, cut off, or not ours.
+
+        Raises StoreError when the storage fails: an unreachable part is not an absent one.
+        """
+        filesystem, base = self._open()
+        try:
+            with filesystem.open_input_file(f"{base}/{path}") as stream:
+                tail = _parquet_tail(stream)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise from_os_error(error, self.where(path)) from error
+        try:
+            metadata = pq.read_metadata(pa.BufferReader(tail))
+            content = json.loads((metadata.metadata or {})[_FOOTER])
+        except (OSError, ValueError, KeyError):  # only the bytes in memory are at fault here
+            return None
+        return content if isinstance(content, dict) and content.get("rows") == metadata.num_rows else None
+
+    def buckets(self, wanted: int) -> int:
+        """The root's number of query buckets: fixed by whoever uses the root first.
+
+        Raises StoreError when the root was made by another format of this project.
+        """
+        known = self.read_json("root.json")
+        if known is None:
+            self.publish_json("root.json", {"format": FORMAT, "buckets": wanted})
+            return wanted
+        made_by = known.get("format") if isinstance(known, dict) else None
+        if made_by != FORMAT:
+            raise StoreError(
+                f"root has format {made_by}, this version writes {FORMAT}",
+                self.where("root.json"),
+                "give another root with --root",
+            )
+        return int(known["buckets"])
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write `data` beside `path`, flush it to the disk, and put it in place of `path` in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with open(scratch, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(scratch, path)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def _upload(filesystem: pafs.FileSystem, name: str, data: bytes) -> None:
+    """Write `data` as one object; object storage shows it when the upload is complete."""
+    try:
+        stream = filesystem.open_output_stream(name, compression=None)
+    except FileNotFoundError:  # a filesystem with real folders
+        filesystem.create_dir(name.rpartition("/")[0], recursive=True)
+        stream = filesystem.open_output_stream(name, compression=None)
+    with stream:
+        stream.write(data)
+
+
+def _parquet_tail(stream: pa.NativeFile) -> bytes:
+    """The end of a Parquet file, footer included, as bytes that parse like the whole file: one read, rarely two."""
+    size = stream.size()
+    stream.seek(max(size - _TAIL, 0))
+    tail = stream.read()
+    footer = int.from_bytes(tail[-8:-4], "little") + 8
+    if len(tail) < footer <= size:
+        stream.seek(size - footer)
+        tail = stream.read()
+    return b"PAR1" + tail
+
+
+def parquet_bytes(table: pa.Table, footer: Mapping[str, Any], row_group_rows: int | None = None) -> bytes:
+    """`table` as one Parquet file in memory, with our footer. Equal input gives equal bytes."""
+    raw = json.dumps({**footer, "rows": table.num_rows}, sort_keys=True, separators=(",", ":")).encode()
+    table = table.combine_chunks().replace_schema_metadata({_FOOTER: raw})
+    sink = io.BytesIO()
+    rows = row_group_rows or max(table.num_rows, 1)
+    pq.write_table(table, sink, compression="zstd", row_group_size=rows, write_page_checksum=True)
+    return sink.getvalue()
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What one stage made from one set of inputs and settings: Parquet parts per bucket, small JSON, a manifest."""
+
+    store: Store
+    stage: str
+    fingerprint: str
+
+    @property
+    def path(self) -> str:
+        """The artifact's folder in the store."""
+        return f"artifacts/{self.stage}/{self.fingerprint}"
+
+    def part_path(self, part: str, bucket: int) -> str:
+        """Where a part of a bucket stands."""
+        return f"{self.path}/{part}/{bucket:05d}.parquet"
+
+    def publish_part(self, part: str, bucket: int, table: pa.Table, record: Record, flows: Iterable[Flow] = ()) -> None:
+        """Check `table` against `record` and publish it as `part` of `bucket`."""
+        place = self.store.where(self.part_path(part, bucket))
+        footer = {
+            "fingerprint": self.fingerprint,
+            "record": record.name,
+            "version": record.version,
+            "flows": [asdict(flow) for flow in flows],
+        }
+        # The cast changes no value: it takes the record's nullability and field names, which are part of the bytes.
+        table = record.check(table, place).cast(record.schema)
+        self.store.publish(self.part_path(part, bucket), parquet_bytes(table, footer))
+
+    def commit_bucket(
+        self,
+        bucket: int,
+        parts: Mapping[str, tuple[Record, pa.Table]],
+        flows: list[Flow],
+        rejects: pa.Table | None,
+        explained: int = 0,
+    ) -> None:
+        """Publish a bucket: its rejects, then its parts, the first named part last: its footer is the seal.
+
+        Rejected rows counted in `flows` stand in `rejects`, but for the `explained` ones, which stand in a part with
+        their reason (a judgment with its error).
+        """
+        counted = sum(flow.rejected for flow in flows) - explained
+        if counted and (rejects is None or not rejects.num_rows):
+            raise AssertionError(f"{self.stage}: {counted} rows rejected, but no reject rows say which")
+        if rejects is not None and rejects.num_rows:
+            self.publish_part("rejects", bucket, rejects, REJECT)
+        for name in reversed(list(parts)):
+            record, table = parts[name]
+            self.publish_part(name, bucket, table, record, flows)
+
+    def seal(self, part: str, record: Record, bucket: int) -> list[Flow] | None:
+        """The flows of a finished bucket, or None when it is not finished under this fingerprint and schema."""
+        footer = self.store.footer(self.part_path(part, bucket))
+        wanted = {"fingerprint": self.fingerprint, "record": record.name, "version": record.version}
+        if footer is None or any(footer.get(key) != value for key, value in wanted.items()):
+            return None
+        return [Flow(**flow) for flow in footer["flows"]]
+
+    def read_part(self, part: str, bucket: int, record: Record, columns: list[str] | None = None) -> pa.Table:
+        """A part of a bucket, checked against its record when all columns are read."""
+        path = self.part_path(part, bucket)
+        table = self.store.read_table(path, columns)
+        if columns is None:
+            return record.check(table.replace_schema_metadata(None), self.store.where(path)).cast(record.schema)
+        return table.replace_schema_metadata(None)
+
+    def rejects(self) -> pa.Table:
+        """All rejects of the artifact."""
+        names = self.store.names(f"{self.path}/rejects")
+        tables = [self.store.read_table(f"{self.path}/rejects/{name}").replace_schema_metadata(None) for name in names]
+        return pa.concat_tables([REJECT.empty(), *(table.cast(REJECT.schema) for table in tables)])
+
+    def read_json(self, name: str) -> Any:
+        """A small document of the artifact, or None."""
+        return self.store.read_json(f"{self.path}/{name}")
+
+    def publish_json(self, name: str, content: Any) -> None:
+        """Publish a small document of the artifact."""
+        self.store.publish_json(f"{self.path}/{name}", content)
+
+    def manifest(self) -> dict[str, Any] | None:
+        """The manifest of a complete artifact, or None."""
+        return self.read_json("manifest.json")
+
+    def complete(self, flows: list[Flow], **facts: Any) -> dict[str, Any]:
+        """Declare the artifact complete. `facts` are settings, inputs and whatever a reader should find here."""
+        content = {
+            "stage": self.stage,
+            "fingerprint": self.fingerprint,
+            "flows": [asdict(flow) for flow in add_flows(flows)],
+            **facts,
+        }
+        self.publish_json("manifest.json", content)
+        return content

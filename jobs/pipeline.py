@@ -1,0 +1,11 @@
+"""The main path as a Ray job: `ray job submit --working-dir . -- python jobs/pipeline.py CONFIG [key=value …] [--root …]`.
+
+The same as `anmi run`, but on the cluster that runs the job. The root must be storage that every node reaches.
+"""
+
+import sys
+
+from anmi_ray.cli import main
+
+if __name__ == "__main__":
+    main(["run", *sys.argv[1:], "execution.address=auto"])

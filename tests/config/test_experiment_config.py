@@ -1,0 +1,77 @@
+"""One validation with remedies: YAML, overrides, unknown keys, ranges, settings that do not fit together."""
+
+from pathlib import Path
+
+import pytest
+
+from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.errors import ConfigError
+
+SHIPPED = sorted((Path(__file__).parents[2] / "jobs" / "configs").glob("*.yaml"))
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "some.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_configurations_are_valid(path: Path) -> None:
+    assert load(path).name == path.stem
+
+
+def test_there_are_shipped_configurations() -> None:
+    assert {path.stem for path in SHIPPED} >= {"quickstart", "scifact"}
+
+
+def test_an_empty_file_is_the_defaults_under_the_files_name(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "")) == Experiment(name="some")
+
+
+def test_overrides_reach_into_groups_and_are_yaml(tmp_path: Path) -> None:
+    settings = load(write(tmp_path, "seed: 3"), ["compare.degree=4", "corpus.packages=[numpy]", "name=other"])
+    assert (settings.compare.degree, settings.corpus.packages, settings.name, settings.seed) == (4, ("numpy",), "other", 3)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["compare.degre=4"], "did you mean compare.degree?"),
+        (["copmare.degree=4"], "did you mean compare?"),
+        (["retrieve.bm25.kk=1"], "retrieve.bm25.kk"),
+        (["compare.degree=0"], "greater than or equal to"),
+        (["compare.degree=many"], "given: 'many'"),
+        (["compare.degree"], "write key=value"),
+        (["seed.deep=1"], "seed"),
+        (["compare.degree=30", "retrieve.candidates=20"], "lower compare.degree"),
+        (["rerank.depth=300", "retrieve.depth=200"], "lower rerank.depth"),
+        (["execution.buckets=6"], "power of two"),
+        (["name=../../etc/passwd"], "name"),
+        (["corpus.reader=beir"], "path"),
+        (["judge.preset=[1"], "YAML"),
+    ],
+)
+def test_a_mistake_names_the_setting_and_the_remedy(tmp_path: Path, overrides: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, "seed: 1"), overrides)
+    assert said in str(caught.value)
+    assert "remedy" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["- a\n- b", "just words", "seed: [1", "\tseed: 1"])
+def test_a_file_that_holds_no_settings(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"some\.yaml"):
+        load(write(tmp_path, text))
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such configuration file"):
+        load(tmp_path / "absent.yaml")
+
+
+def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, "compare: {degre: 4}\nmine: {rule: guess}"))
+    assert "compare.degre" in str(caught.value)
+    assert "mine.rule" in str(caught.value)

@@ -1,0 +1,210 @@
+"""Object storage: one PUT publishes, a cut upload leaves nothing, refusals are retried, messages help."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pytest
+
+from anmi_ray.errors import StoreError
+from anmi_ray.records import TRUTH
+from anmi_ray.store import Artifact, Flow, Store
+
+if TYPE_CHECKING:
+    from .conftest import S3Endpoint
+
+pytestmark = pytest.mark.s3
+MB = 1 << 20
+
+
+def test_a_small_file_is_one_put(s3: S3Endpoint) -> None:
+    Store(s3.uri("root")).publish("artifacts/a.parquet", b"x" * 5 * MB)
+    assert s3.requests == [("PUT", "/collection/root/artifacts/a.parquet", "")]
+    assert s3.keys() == ["root/artifacts/a.parquet"]  # and no object that stands for a folder
+
+
+def test_the_root_may_end_with_a_slash_or_be_the_bucket(s3: S3Endpoint) -> None:
+    Store(s3.uri("root/")).publish("a", b"x")
+    Store(s3.uri("")).publish("b", b"y")
+    assert s3.keys() == ["b", "root/a"]
+
+
+def test_credentials_in_the_root(s3: S3Endpoint) -> None:
+    store = Store(s3.uri("root", credentials="AKIA:s%2FcReT@"))
+    store.publish("a", b"x")
+    assert store.read("a") == b"x"
+    assert store.where("a") == "s3://collection/root/a"
+    with pytest.raises(StoreError) as caught:
+        store.read("b")
+    assert "cReT" not in str(caught.value)
+
+
+def test_a_large_file_appears_at_once(s3: S3Endpoint) -> None:
+    """Above one part (10 MB) the upload has several requests; the last one publishes."""
+    data = os.urandom(1024) * 1024 * 24
+    seen: list[list[str]] = []
+    s3.refuse = lambda method, key, query: bool(seen.append(s3.keys()))
+    Store(s3.uri("root")).publish("big", data)
+    s3.refuse = None
+    assert s3.writes() == [("POST", "uploads"), *[("PUT", "partNumber")] * 3, ("POST", "uploadId")]
+    assert seen == [[]] * 5
+    assert Store(s3.uri("root")).read("big") == data
+
+
+@pytest.mark.parametrize("size", [1, 24 * MB])
+@pytest.mark.parametrize("refused", range(5))
+def test_a_cut_upload_leaves_nothing(s3: S3Endpoint, size: int, refused: int) -> None:
+    """Whichever request of an upload fails, no reader sees the file; the next run publishes it."""
+    store = Store("collection/root", s3.filesystem())
+    refuse_nth(s3, refused)
+    if size == 1 and refused:  # one request only
+        store.publish("file", bytes(size))
+        assert len(s3.requests) == 1
+        return
+    with pytest.raises(StoreError) as caught:
+        store.publish("file", bytes(size))
+    assert caught.value.place == "collection/root/file"
+    assert caught.value.remedy
+    s3.refuse = None
+    assert s3.keys() == []
+    store.publish("file", bytes(size))
+    assert len(store.read("file")) == size
+
+
+@pytest.mark.parametrize("refused", range(5))
+def test_a_cut_replacement_leaves_the_old_file(s3: S3Endpoint, refused: int) -> None:
+    store = Store("collection/root", s3.filesystem())
+    store.publish("file", b"old")
+    s3.requests.clear()
+    refuse_nth(s3, refused)
+    with pytest.raises(StoreError):
+        store.publish("file", bytes(24 * MB))
+    s3.refuse = None
+    assert store.read("file") == b"old"
+
+
+def refuse_nth(s3: S3Endpoint, n: int) -> None:
+    """Refuse the request after the next n."""
+    start = len(s3.requests)
+    s3.refuse = lambda method, key, query: len(s3.requests) - start == n + 1
+
+
+def test_a_refusal_is_retried(s3: S3Endpoint) -> None:
+    """Slow down is what object storage answers under load: pyarrow asks again."""
+    store = Store(s3.uri("root"))
+    for call in (lambda: store.publish("a", b"x"), lambda: store.read("a"), lambda: store.names("")):
+        refuse_nth(s3, 0)
+        call()
+    assert store.read("a") == b"x"
+
+
+def test_a_refusal_is_not_an_absence(s3: S3Endpoint) -> None:
+    """A part that cannot be looked at is not counted as missing, which would compute it again."""
+    artifact = Artifact(Store("collection/root", s3.filesystem()), "rate", "f")
+    artifact.publish_part("truth", 0, TRUTH.empty(), TRUTH, [Flow("documents", 0, 0)])
+    s3.refuse = lambda method, key, query: True
+    for call in (
+        lambda: artifact.seal("truth", TRUTH, 0),
+        lambda: artifact.read_part("truth", 0, TRUTH),
+        lambda: artifact.store.exists("a"),
+        lambda: artifact.store.names(""),
+        artifact.manifest,
+        artifact.rejects,
+    ):
+        with pytest.raises(StoreError) as caught:
+            call()
+        assert caught.value.place is not None
+        assert caught.value.place.startswith("collection/root/")
+        assert caught.value.remedy
+
+
+def test_looking_for_a_part_is_cheap(s3: S3Endpoint) -> None:
+    """A resumed run looks at every part: two requests where it is, one where it is not."""
+    artifact = Artifact(Store(s3.uri("root")), "rate", "f")
+    artifact.publish_part("truth", 0, TRUTH.empty(), TRUTH)
+    s3.requests.clear()
+    assert artifact.seal("truth", TRUTH, 0) == []
+    assert [method for method, _, _ in s3.requests] == ["HEAD", "GET"]
+    s3.requests.clear()
+    assert artifact.seal("truth", TRUTH, 1) is None
+    assert [method for method, _, _ in s3.requests] == ["HEAD"]
+
+
+def test_a_cut_object_is_not_finished(s3: S3Endpoint) -> None:
+    artifact = Artifact(Store(s3.uri("root")), "rate", "f")
+    artifact.publish_part("truth", 0, TRUTH.empty(), TRUTH, [Flow("documents", 0, 0)])
+    key = f"root/{artifact.part_path('truth', 0)}"
+    whole = s3.client.get_object(Bucket="collection", Key=key)["Body"].read()
+    s3.client.put_object(Bucket="collection", Key=key, Body=whole[: len(whole) // 2])
+    assert artifact.seal("truth", TRUTH, 0) is None
+
+
+def test_a_bucket_that_is_not_there(s3: S3Endpoint) -> None:
+    store = Store(f"s3://no-such-bucket/root?endpoint_override={s3.url}&scheme=http&region=us-east-1")
+    with pytest.raises(StoreError, match="NO_SUCH_BUCKET") as caught:
+        store.publish("a", b"x")
+    assert caught.value.remedy == "create the bucket or give another root with --root"
+    assert caught.value.place == "s3://no-such-bucket/root/a"
+
+
+def test_an_endpoint_that_does_not_answer(s3: S3Endpoint) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
+        retry = pafs.AwsStandardS3RetryStrategy(max_attempts=1)
+        filesystem = pafs.S3FileSystem(
+            endpoint_override=endpoint, region="us-east-1", retry_strategy=retry, allow_delayed_open=True
+        )
+        store = Store("collection/root", filesystem)
+        for call in (lambda: store.publish("a", b"x"), lambda: store.read("a"), lambda: store.exists("a")):
+            with pytest.raises(StoreError, match="NETWORK_CONNECTION") as caught:
+                call()
+            assert caught.value.remedy == "check the endpoint, the region and the network; running again resumes"
+
+
+@pytest.mark.faults
+def test_a_writer_killed_in_an_upload_leaves_nothing_or_all(s3: S3Endpoint) -> None:
+    """SIGKILL while requests are under way: every object is absent or whole."""
+    import signal
+    import subprocess
+    import sys
+
+    code = """
+import sys, itertools
+from anmi_ray.store import Store
+store = Store(sys.argv[1])
+for i in itertools.count():
+    store.publish(f"{sys.argv[2]}-{i}", bytes([i % 256]) * (9 << 20 if i % 2 else 24 << 20))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    for kill in range(4):
+        s3.requests.clear()
+        writer = subprocess.Popen([sys.executable, "-c", code, s3.uri("root"), str(kill)], env=environment)
+        deadline = time.monotonic() + 60
+        while len(s3.requests) < 2 + 2 * kill and time.monotonic() < deadline:
+            time.sleep(0.001)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    time.sleep(0.2)  # the server notices the closed connections
+    keys = s3.keys()
+    assert keys
+    for key in keys:
+        data = s3.client.get_object(Bucket="collection", Key=key)["Body"].read()
+        number = int(key.split("-")[1])
+        assert len(data) == (9 << 20 if number % 2 else 24 << 20), key
+        assert set(data) == {number % 256}
+
+
+def test_arrow_reads_what_was_published(s3: S3Endpoint) -> None:
+    """Parts are plain Parquet files for every other reader."""
+    import pyarrow.parquet as pq
+
+    artifact = Artifact(Store(s3.uri("root")), "rate", "f")
+    artifact.publish_part("truth", 0, TRUTH.empty(), TRUTH)
+    table: pa.Table = pq.read_table(f"collection/root/{artifact.part_path('truth', 0)}", filesystem=s3.filesystem())
+    assert table.column_names == TRUTH.schema.names

@@ -1,0 +1,235 @@
+"""Files under a root: every method of Store on every kind of filesystem."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anmi_ray.errors import StoreError
+from anmi_ray.store import Flow, Store, add_flows, fingerprint, open_filesystem, parquet_bytes, public_root
+
+TABLE = pa.table({"n": pa.array([1, 2, 3], pa.int32()), "word": ["a", "b", "c"]})
+
+
+def test_publish_then_read(store: Store) -> None:
+    store.publish("a/b/one.bin", b"one")
+    assert store.read("a/b/one.bin") == b"one"
+    assert store.exists("a/b/one.bin")
+
+
+def test_publish_replaces(store: Store) -> None:
+    store.publish("one.bin", b"a long first version")
+    store.publish("one.bin", b"two")
+    assert store.read("one.bin") == b"two"
+
+
+def test_publish_nothing(store: Store) -> None:
+    store.publish("empty", b"")
+    assert store.exists("empty")
+    assert store.read("empty") == b""
+
+
+def test_what_is_not_there(store: Store) -> None:
+    store.publish("a/one.bin", b"one")
+    assert not store.exists("a/two.bin")
+    assert not store.exists("a")
+    assert store.names("nowhere") == []
+    assert store.read_json("two.json") is None
+    assert store.footer("two.parquet") is None
+    for read in (store.read, store.read_table):
+        with pytest.raises(StoreError) as caught:
+            read("a/two.bin")
+        assert caught.value.place == store.where("a/two.bin")
+        assert caught.value.message == "no such file or folder"
+        assert caught.value.remedy
+
+
+def test_names_are_sorted_files_of_one_folder(store: Store) -> None:
+    for name in ("f/b", "f/a", "f/c", "f/g/deeper", "other/d"):
+        store.publish(name, b"x")
+    assert store.names("f") == ["a", "b", "c"]
+
+
+def test_names_leave_out_what_a_killed_writer_left(store: Store) -> None:
+    store.publish("f/a", b"x")
+    store.publish("f/.a.0123456789abcdef.tmp", b"half")
+    assert store.names("f") == ["a"]
+
+
+def test_json(store: Store) -> None:
+    content = {"b": [1, 2.5, None], "a": "naïve — ünïcode", "nested": {"z": True}}
+    store.publish_json("x.json", content)
+    assert store.read_json("x.json") == content
+    first = store.read("x.json")
+    store.publish_json("x.json", dict(reversed(content.items())))
+    assert store.read("x.json") == first
+
+
+def test_json_cut_anywhere_is_absent(store: Store) -> None:
+    store.publish_json("x.json", {"a": "é", "b": [1]})
+    whole = store.read("x.json")
+    for length in range(len(whole) - 1):  # the last byte is a newline
+        store.publish("x.json", whole[:length])
+        assert store.read_json("x.json") is None, length
+
+
+def test_table(store: Store) -> None:
+    store.publish("t.parquet", parquet_bytes(TABLE, {}))
+    assert store.read_table("t.parquet").replace_schema_metadata(None).equals(TABLE)
+    assert store.read_table("t.parquet", ["word"]).column_names == ["word"]
+    assert store.read_table("t.parquet", ["word", "n"]).column_names == ["word", "n"]
+
+
+def test_a_column_that_is_not_there(store: Store) -> None:
+    store.publish("t.parquet", parquet_bytes(TABLE, {}))
+    with pytest.raises(StoreError, match="absent_column"):
+        store.read_table("t.parquet", ["absent_column"])
+
+
+def test_footer(store: Store) -> None:
+    store.publish("t.parquet", parquet_bytes(TABLE, {"fingerprint": "f", "flows": []}))
+    assert store.footer("t.parquet") == {"fingerprint": "f", "flows": [], "rows": 3}
+
+
+def test_footer_longer_than_the_first_read(store: Store) -> None:
+    footer = {"fingerprint": "f" * 200_000}
+    store.publish("t.parquet", parquet_bytes(TABLE, footer))
+    assert store.footer("t.parquet") == {**footer, "rows": 3}
+
+
+def test_footer_of_a_file_that_is_not_ours(store: Store) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(TABLE, sink)
+    for data in (sink.getvalue().to_pybytes(), b"", b"PAR1", b"text, not Parquet", b"PAR1\xff\xff\xff\xffPAR1"):
+        store.publish("t.parquet", data)
+        assert store.footer("t.parquet") is None
+
+
+def test_footer_with_other_rows_than_the_file(store: Store) -> None:
+    """The rows stand in the footer when it is built: a footer taken over from another file does not count."""
+    other = pa.BufferOutputStream()
+    footer = pq.read_metadata(pa.BufferReader(parquet_bytes(TABLE, {}))).metadata[b"anmi"]
+    pq.write_table(TABLE.slice(1).replace_schema_metadata({b"anmi": footer}), other)
+    store.publish("t.parquet", other.getvalue().to_pybytes())
+    assert store.footer("t.parquet") is None
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"3", b"not json", b"{", b"\xff"])
+def test_footer_that_is_no_object(tmp_path: Path, raw: bytes) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(TABLE.replace_schema_metadata({b"anmi": raw}), sink)
+    store = Store(str(tmp_path))
+    store.publish("t.parquet", sink.getvalue().to_pybytes())
+    assert store.footer("t.parquet") is None
+
+
+def test_buckets_are_fixed_by_the_first(store: Store) -> None:
+    assert store.buckets(16) == 16
+    assert store.buckets(64) == 16
+    assert store.read_json("root.json") == {"format": 1, "buckets": 16}
+
+
+@pytest.mark.parametrize("content", [{"format": 2, "buckets": 4}, {"buckets": 4}, [], "text"])
+def test_buckets_of_another_format(tmp_path: Path, content: object) -> None:
+    store = Store(str(tmp_path))
+    store.publish_json("root.json", content)
+    with pytest.raises(StoreError, match=r"root has format") as caught:
+        store.buckets(4)
+    assert caught.value.remedy == "give another root with --root"
+
+
+def test_a_store_travels(store: Store) -> None:
+    store.publish("a", b"x")
+    assert pickle.loads(pickle.dumps(store)).read("a") == b"x"
+
+
+def test_local_is_the_folder(tmp_path: Path) -> None:
+    assert Store(str(tmp_path)).local == tmp_path
+    assert Store(f"{tmp_path}/").local == tmp_path
+    assert Store(tmp_path.as_uri()).local == tmp_path
+
+
+def test_relative_root_and_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    Store("here").publish("a", b"x")
+    Store("~/there").publish("a", b"x")
+    assert (tmp_path / "here/a").exists()
+    assert (tmp_path / "home/there/a").exists()
+
+
+@pytest.mark.parametrize(
+    ("root", "shown"),
+    [
+        ("/data/root/", "/data/root"),
+        ("out", "out"),
+        ("/data/what?/user:a@b", "/data/what?/user:a@b"),
+        ("s3://bucket/root", "s3://bucket/root"),
+        ("s3://bucket/a@b/root/", "s3://bucket/a@b/root"),
+        ("s3://AKIA:sEcReT@bucket/root?region=eu-west-1", "s3://bucket/root"),
+        ("s3://AKIA:sE/cR@eT@bucket/root", "s3://bucket/root"),
+        ("s3://bucket/root?endpoint_override=http://key:sEcReT@host:9000", "s3://bucket/root"),
+        ("hdfs://host:8020/user@corp", "hdfs://host:8020/user@corp"),
+        ("abfss://container@account/root", "abfss://container@account/root"),
+    ],
+)
+def test_messages_name_no_credentials(root: str, shown: str) -> None:
+    assert public_root(root) == shown
+    assert Store(root).where("a/b") == f"{shown}/a/b"
+    assert "sEcReT" not in repr(Store(root))
+
+
+@pytest.mark.parametrize(
+    "root", ["nosuch://place", "s3://AKIA:sE/cReT@bucket/root", "s3://AKIA:scReT@b/root?region=x&no_such_option=1"]
+)
+def test_a_root_that_cannot_be_opened(root: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        Store(root).exists("a")
+    assert caught.value.place == public_root(root)
+    assert caught.value.remedy
+    assert "cReT" not in str(caught.value)
+    assert caught.value.__cause__ is None  # pyarrow's message quotes the URI
+
+
+def test_one_connection_per_root(tmp_path: Path) -> None:
+    assert open_filesystem(str(tmp_path))[0] is open_filesystem(str(tmp_path))[0]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(0, 9))))
+def test_flows_add_up(rows: list[tuple[str, int, int]]) -> None:
+    flows = [Flow(unit, out + rejected, out, rejected) for unit, out, rejected in rows]
+    total = {flow.unit: flow for flow in add_flows(flows)}
+    assert list(total) == list(dict.fromkeys(unit for unit, _, _ in rows))
+    for unit, flow in total.items():
+        assert flow.rows_out == sum(out for name, out, _ in rows if name == unit)
+        assert flow.rejected == sum(rejected for name, _, rejected in rows if name == unit)
+
+
+def test_a_flow_that_loses_rows_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="pairs: 3 in, 1 out, 1 rejected"):
+        Flow("pairs", 3, 1, 1)
+
+
+def test_fingerprint_golden() -> None:
+    """A change of this value makes every artifact of every root be computed again."""
+    assert fingerprint("rate", 1, {"a": 1, "b": {"c": [0.5, None]}}, ["x", "y"]) == "a076d8ac66e06d9d"
+
+
+def test_fingerprint_says_what_it_depends_on() -> None:
+    base = fingerprint("rate", 1, {"a": 1, "b": 2}, ["x", "y"])
+    assert base == fingerprint("rate", 1, {"b": 2, "a": 1}, iter(["x", "y"]))
+    others = [
+        fingerprint("mine", 1, {"a": 1, "b": 2}, ["x", "y"]),
+        fingerprint("rate", 2, {"a": 1, "b": 2}, ["x", "y"]),
+        fingerprint("rate", 1, {"a": 1, "b": 3}, ["x", "y"]),
+        fingerprint("rate", 1, {"a": 1}, ["x", "y"]),
+        fingerprint("rate", 1, {"a": 1, "b": 2}, ["y", "x"]),
+        fingerprint("rate", 1, {"a": 1, "b": 2}, ["xy"]),
+    ]
+    assert len({base, *others}) == len(others) + 1
