@@ -32,6 +32,7 @@ STAMP := $(VENV)/.made-$(STATE)
 .DEFAULT_GOAL := env
 
 env: $(STAMP)
+	@:
 
 quickstart: $(STAMP)
 	$(VENV)/bin/anmi run jobs/configs/quickstart.yaml $(ARGS)
@@ -40,7 +41,7 @@ test: $(STAMP)
 	$(PY) -m pytest -m "not faults" $(PYTEST_ARGS)
 
 test-faults: $(STAMP)
-	$(PY) -m pytest -m faults $(PYTEST_ARGS)
+	$(PY) -m pytest -m faults $(PYTEST_ARGS) || [ $$? -eq 5 ]  # 5: there are none
 
 bench: $(STAMP)
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; PYTHONPATH=. $(PY) "$$file" || exit 1; done

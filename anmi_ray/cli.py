@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
+from typer.exceptions import TyperException
 
 from anmi_ray import __version__
 from anmi_ray.errors import AnmiError, ConfigError, DataError
@@ -187,10 +187,11 @@ def main(arguments: list[str] | None = None) -> None:
         kind = {ConfigError: "configuration", DataError: "data"}.get(type(error), "error")
         print(f"anmi: {kind}: {error}" if kind != "error" else f"anmi: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except click.ClickException as error:
-        error.show()
+    except TyperException as error:  # typer carries its own click, so click's own exceptions would not match
+        if message := error.format_message():
+            print(f"anmi: {message}\n  remedy: anmi --help", file=sys.stderr)
         sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print("\nanmi: interrupted; the same command goes on from here", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:

@@ -107,6 +107,15 @@ def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return x ^ (x >> np.uint64(31))
 
 
+def mix(*columns: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """A 64-bit hash per row over id columns (uint8[N, 16])."""
+    state = np.zeros(len(columns[0]), dtype=np.uint64)
+    for column in columns:
+        words = np.ascontiguousarray(column).view("<u8")
+        state = _splitmix64(_splitmix64(state ^ words[:, 0]) ^ words[:, 1])
+    return state
+
+
 def uniforms(ids: NDArray[np.uint8], *salt: str | bytes | int) -> NDArray[np.float64]:
     """One uniform in (0, 1) per row of `ids` (uint8[N, 16]), a pure function of the row and `salt`.
 

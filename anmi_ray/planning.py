@@ -81,8 +81,10 @@ def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
     candidates = min(retrieve.candidates, counts["documents"])
     comparisons = train * candidates * degree // 2
     judgments = comparisons * len(experiment.judge.judges) * 2
-    listed = experiment.mine.list_size
-    pairs = experiment.train.pairs(train, listed)
+    listed = 1 + experiment.mine.negatives + experiment.mine.random_negatives + experiment.mine.rated_extra
+    listed = min(listed, experiment.train.list_size or listed)
+    steps = experiment.train.max_steps
+    pairs = steps * experiment.train.lists_per_step * listed if steps else int(experiment.train.epochs * train) * listed
     scored = held_out * min(experiment.rerank.depth, counts["documents"])
     cost = CORE_SECONDS
     yield Line("ingest", f"read {counts['documents']:,} documents, {queries:,} queries", 2.0, counts["documents"] * 500)

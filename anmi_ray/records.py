@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray.errors import DataError
-from anmi_ray.identity import ID, ID_BYTES
+from anmi_ray.identity import ID, ID_BYTES, id_matrix, mix
 
 Invariant = Callable[[pa.Table], str | None]
 
@@ -59,8 +59,8 @@ class Record:
         for field in self.schema:
             if not field.nullable and table.column(field.name).null_count:
                 raise DataError(f"{self.name}.{field.name} holds nulls", place, "recompute the stage that wrote it")
-        problems = [_duplicate_key(table, self.key), *(invariant(table) for invariant in self.invariants)]
-        for problem in filter(None, problems):
+        checks = (lambda t: _duplicate_key(t, self.key), *self.invariants)
+        for problem in filter(None, (check(table) for check in checks)):  # the first: a check may rely on those before
             raise DataError(f"{self.name}: {problem}", place, "recompute the stage that wrote it")
         return table
 
@@ -112,7 +112,7 @@ def _finite(*columns: str) -> Invariant:
     return invariant
 
 
-def _between(column: str, low: float, high: float) -> Invariant:
+def _between(column: str, low: float, high: float) -> Invariant:  # NaN is outside
     def invariant(table: pa.Table) -> str | None:
         values = pc.drop_null(table[column])
         if not len(values):
@@ -128,7 +128,9 @@ def _ranks(table: pa.Table) -> str | None:
     """Ranks are 1..n per query and system."""
     if not table.num_rows:
         return None
-    groups = table.group_by(["query_id", "system"]).aggregate([("rank", "min"), ("rank", "max"), ("rank", "count_distinct"), ("rank", "count")])
+    groups = table.group_by(["query_id", "system"]).aggregate(
+        [("rank", "min"), ("rank", "max"), ("rank", "count_distinct"), ("rank", "count")]
+    )
     ok = pc.and_(
         pc.and_(pc.equal(groups["rank_min"], 1), pc.equal(groups["rank_max"], groups["rank_count"])),
         pc.equal(groups["rank_count_distinct"], groups["rank_count"]),
@@ -153,6 +155,25 @@ def _equal_lengths(table: pa.Table) -> str | None:
     lengths = [pc.list_value_length(table[name]) for name in lists]
     same = all(pc.all(pc.equal(lengths[0], other)).as_py() for other in lengths[1:])
     return None if same else f"the lists {', '.join(lists)} differ in length"
+
+
+def _members(table: pa.Table) -> str | None:
+    """The anchor is first, with weight 1; random documents, and only they, have no rating; weights are finite."""
+    if not table.num_rows:
+        return None
+    first = pc.list_flatten(pc.list_slice(table["categories"], 0, 1))
+    weight = pc.list_flatten(pc.list_slice(table["weights"], 0, 1))
+    if len(first) < table.num_rows or not pc.all(pc.equal(first, "anchor"), skip_nulls=False).as_py():
+        return "an example does not start with its anchor"
+    if not pc.all(pc.equal(weight, 1.0), skip_nulls=False).as_py():
+        return "an anchor's weight is not 1"
+    weights, categories = pc.list_flatten(table["weights"]), pc.list_flatten(table["categories"])
+    if weights.null_count or not pc.all(pc.is_finite(weights)).as_py():
+        return "weights must be finite"
+    unrated = pc.is_null(pc.list_flatten(table["ratings"]))
+    if not pc.all(pc.equal(unrated, pc.equal(categories, "random")), skip_nulls=False).as_py():
+        return "random documents, and only they, have no rating"
+    return None
 
 
 def _ordered_pair(table: pa.Table) -> str | None:
@@ -212,8 +233,9 @@ CANDIDATE = Record(
     ),
     (
         _one_of("source", ("retrieved", "added", "random")),
-        _finite("similarity"),
-        _all(lambda t: pc.or_(pc.equal(t["source"], "retrieved"), pc.is_null(t["rank"])), "a rank without retrieval"),
+        _finite("similarity", "fused_score"),
+        _all(lambda t: pc.xor(pc.equal(t["source"], "retrieved"), pc.is_null(t["rank"])), "ranked are the retrieved"),
+        _all(lambda t: pc.equal(pc.is_null(t["rank"]), pc.is_null(t["fused_score"])), "a rank or a fused score alone"),
         _all(lambda t: pc.or_(pc.not_equal(t["source"], "added"), t["is_positive"]), "added but not a known positive"),
         _all(lambda t: pc.or_(pc.not_equal(t["source"], "random"), pc.invert(t["is_positive"])), "a random positive"),
     ),
@@ -242,7 +264,6 @@ JUDGMENT = Record(
     (
         _one_of("order", ("ab", "ba")),
         _between("p_a", 0.0, 1.0),
-        _finite("p_a"),
         _all(lambda t: pc.xor(pc.is_null(t["p_a"]), pc.is_null(t["error"])), "must have exactly one of p_a and error"),
     ),
 )
@@ -295,9 +316,7 @@ GAP = Record(
     "Gap",
     1,
     ("query_id", "anchor_id", "doc_id"),
-    _schema(
-        {"query_id": ID, "anchor_id": ID, "doc_id": ID, "gap_elo": REAL, "gap_se_elo": REAL, "anchor_kind": TEXT}
-    ),
+    _schema({"query_id": ID, "anchor_id": ID, "doc_id": ID, "gap_elo": REAL, "gap_se_elo": REAL, "anchor_kind": TEXT}),
     (_finite("gap_elo", "gap_se_elo"), _one_of("anchor_kind", ("known", "top-rated"))),
 )
 # The anchor stands first in every list with weight 1, gap 0 and category "anchor". Random documents have a null
@@ -321,7 +340,7 @@ EXAMPLE = Record(
             "rating_sd": REAL,
         }
     ),
-    (_equal_lengths, _finite("rating_mean", "rating_sd")),
+    (_equal_lengths, _members, _finite("rating_mean", "rating_sd")),
 )
 METRIC = Record(
     "Metric",
@@ -331,30 +350,11 @@ METRIC = Record(
     (_finite("value"),),
 )
 # place: file and line, or stage and query; key: the id refused; several rejects may share both.
-REJECT = Record(
-    "Reject", 1, (), _schema({"place": TEXT, "key": TEXT, "reason": TEXT, "detail": TEXT})
-)
+REJECT = Record("Reject", 1, (), _schema({"place": TEXT, "key": TEXT, "reason": TEXT, "detail": TEXT}))
 
-RECORDS: dict[str, Record] = {
-    record.name: record
-    for record in (
-        DOCUMENT,
-        QUERY,
-        QREL,
-        RUN,
-        CANDIDATE,
-        TEXT_OF,
-        COMPARISON,
-        JUDGMENT,
-        TRUTH,
-        RATING,
-        FIT,
-        GAP,
-        EXAMPLE,
-        METRIC,
-        REJECT,
-    )
-}
+_ALL = (DOCUMENT, QUERY, QREL, RUN, CANDIDATE, TEXT_OF, COMPARISON, JUDGMENT)
+_ALL += (TRUTH, RATING, FIT, GAP, EXAMPLE, METRIC, REJECT)
+RECORDS: dict[str, Record] = {record.name: record for record in _ALL}
 
 
 def rejects(place: str, rows: list[tuple[str, str, str]]) -> pa.Table:
@@ -384,3 +384,23 @@ def by_query(table: pa.Table) -> Iterator[tuple[bytes, pa.Table]]:
     bounds = np.searchsorted(rank_of_row, np.arange(len(ids) + 1))
     for query_id, start, stop in zip(ids, bounds, bounds[1:], strict=False):
         yield query_id, table.slice(start, stop - start)
+
+
+def find_rows(table: pa.Table, keys: Mapping[str, pa.ChunkedArray | pa.Array]) -> NDArray[np.int64]:
+    """Row of `table` that holds each tuple of `keys` (id columns by name), -1 where there is none.
+
+    The columns named in `keys` are together a key of `table`. Joins on a 64-bit mix of the ids and compares them whole.
+    """
+    held, wanted = [id_matrix(table[name]) for name in keys], [id_matrix(column) for column in keys.values()]
+    held_key, wanted_key = mix(*held), mix(*wanted)
+    if not len(held_key):
+        return np.full(len(wanted_key), -1, dtype=np.int64)
+    order = np.argsort(held_key, kind="stable")
+    held_key = held_key[order]
+    if (held_key[1:] == held_key[:-1]).any():
+        raise AssertionError(f"{', '.join(keys)} are not a key: a tuple stands twice in the table")
+    rows = order[np.minimum(np.searchsorted(held_key, wanted_key), len(order) - 1)]
+    same = np.ones(len(rows), dtype=bool)
+    for a, b in zip(held, wanted, strict=True):
+        same &= (a[rows] == b).all(axis=1)
+    return np.where(same, rows, -1)

@@ -31,6 +31,7 @@ from anmi_ray.records import REJECT, Record
 
 FORMAT = 1
 _FOOTER = b"anmi"
+_ONE_PUT = 8 << 20  # below the 10 MB at which pyarrow starts a multipart upload
 _TAIL = 1 << 16  # read first from the end of a part: holds the footer of all but the widest files
 _SECRET = re.compile(r"(?<=://)[^/@:]*:(?!\d+(?:/|$)).*@")  # user:password@, even when the password is not URI-encoded
 
@@ -76,17 +77,17 @@ def public_root(root: str) -> str:
 
 
 @lru_cache(maxsize=16)  # a connection per root and process: making one can cost a request (the bucket's region)
-def open_filesystem(root: str) -> tuple[pafs.FileSystem, str]:
+def open_filesystem(root: str, one_put: bool = True) -> tuple[pafs.FileSystem, str]:
     """The filesystem and the path in it of a root: a local path or a URI (s3://, gs://, hdfs://).
 
+    `one_put`: files up to 8 MB are written to S3 by a single PUT. Not for larger ones: when the start of their
+    multipart upload fails, pyarrow's close would publish an empty object.
     Raises StoreError when the scheme is unknown or the storage cannot be reached.
     """
     if "://" not in root:
         return pafs.LocalFileSystem(), os.path.abspath(os.path.expanduser(root))
     uri = root
-    if root.startswith("s3://") and "allow_delayed_open" not in root:
-        # Up to one part (10 MB) is then a single PUT; a multipart upload is three requests and leaves parts behind
-        # when it is cut off.
+    if root.startswith("s3://") and one_put and "allow_delayed_open" not in root:
         uri = f"{root}{'&' if '?' in root else '?'}allow_delayed_open=true"
     try:
         return pafs.FileSystem.from_uri(uri)
@@ -111,10 +112,10 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({public_root(self.root)!r})"
 
-    def _open(self) -> tuple[pafs.FileSystem, str]:
+    def _open(self, size: int = 0) -> tuple[pafs.FileSystem, str]:
         if self.filesystem is not None:
             return self.filesystem, self.root.rstrip("/")
-        return open_filesystem(self.root)
+        return open_filesystem(self.root, size <= _ONE_PUT)
 
     @property
     def local(self) -> Path | None:
@@ -127,8 +128,8 @@ class Store:
         return f"{public_root(self.root)}/{path}"
 
     def publish(self, path: str, data: bytes) -> None:
-        """Make `data` visible under `path`, whole or not at all. Raises StoreError (full, not writable, unreachable)."""
-        filesystem, base = self._open()
+        """Make `data` visible under `path`, whole or not at all. Raises StoreError when full or not reachable."""
+        filesystem, base = self._open(len(data))
         try:
             if isinstance(filesystem, pafs.LocalFileSystem):
                 _replace(Path(base) / path, data)
@@ -174,6 +175,24 @@ class Store:
             raise from_os_error(error, self.where(folder)) from error
         files = (info.base_name for info in infos if info.type == pafs.FileType.File)
         return sorted(name for name in files if not name.startswith("."))
+
+    def tree(self, folder: str) -> list[str]:
+        """Paths of all files below `folder`, relative to it, sorted; hidden ones are left out."""
+        filesystem, base = self._open()
+        top = f"{base}/{folder}"
+        try:
+            infos = filesystem.get_file_info(pafs.FileSelector(top, recursive=True, allow_not_found=True))
+        except OSError as error:
+            raise from_os_error(error, self.where(folder)) from error
+        files = (info.path[len(top) :].lstrip("/") for info in infos if info.type == pafs.FileType.File)
+        return sorted(name for name in files if not any(part.startswith(".") for part in name.split("/")))
+
+    def uri(self, path: str) -> str:
+        """The name under which another program opens `path`: a local path, or the root's URI with its options."""
+        if "://" not in self.root:
+            return f"{self._open()[1]}/{path}"
+        base, mark, options = self.root.partition("?")
+        return f"{base.rstrip('/')}/{path}{mark}{options}"
 
     def read_json(self, path: str) -> Any:
         """A JSON document, or None when it is absent or was cut off."""

@@ -1,5 +1,4 @@
-"""The compare stage for one bucket: candidates in, the pairs to judge out. Random corpus negatives are never compared.
-"""
+"""The compare stage for one bucket: candidates in, the pairs to judge out. Random negatives are never compared."""
 
 from __future__ import annotations
 
@@ -51,9 +50,7 @@ def compare(candidates: pa.Table, config: CompareConfig, seed: int) -> tuple[pa.
 def _bounds(owners: list[bytes]) -> dict[bytes, tuple[int, int]]:
     """First and past-last row of every owner in a sorted list."""
     starts = [row for row in range(len(owners)) if row == 0 or owners[row] != owners[row - 1]]
-    return {
-        owners[start]: (start, stop) for start, stop in zip(starts, [*starts[1:], len(owners)], strict=True)
-    }
+    return {owners[start]: (start, stop) for start, stop in zip(starts, [*starts, len(owners)][1:], strict=True)}
 
 
 def _table(asked: list[bytes], docs: list[bytes], pairs: list[Edges], design: str) -> pa.Table:

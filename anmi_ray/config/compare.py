@@ -13,12 +13,12 @@ class CompareConfig(Settings):
     """The design of the comparison graph. A query costs about n * degree / 2 comparisons."""
 
     design: Literal["k-regular"] = Field(
-        "k-regular", description="Graph per query: a union of random Hamiltonian cycles, repaired to be simple."
+        default="k-regular", description="Graph per query: a union of random Hamiltonian cycles, repaired to be simple."
     )
     degree: int = Field(
-        8,
+        default=8,
         ge=2,
         le=1000,
         description="Distinct documents that each document is compared with; queries of at most degree + 1 documents "
-        "get every pair. Even degrees are exact; an odd degree on an odd number of documents leaves one with degree - 1.",
+        "get every pair. Even degrees are exact; odd degrees leave one of an odd number of documents with degree - 1.",
     )

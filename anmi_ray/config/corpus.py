@@ -17,27 +17,40 @@ class CorpusConfig(Settings):
     """Which documents, queries and relevance grades a run starts from."""
 
     reader: Literal["pydocs", "beir"] = Field(
-        "pydocs", description="pydocs: this Python's own docstrings (embedded, no network); beir: a folder in BEIR layout"
+        default="pydocs",
+        description="pydocs: this Python's own docstrings (embedded, no network); beir: a folder in BEIR layout",
     )
-    path: str | None = Field(None, description="beir: folder with corpus.jsonl, queries.jsonl and qrels/*.tsv")
+    path: str | None = Field(default=None, description="beir: folder with corpus.jsonl, queries.jsonl and qrels/*.tsv")
     packages: tuple[str, ...] = Field(
-        (), description="pydocs: installed packages whose sources are added to the standard library's, e.g. [numpy]"
+        default=(),
+        description="pydocs: installed packages whose sources are added to the standard library's, e.g. [numpy]",
     )
     dev_fraction: float | None = Field(
-        None,
+        default=None,
         ge=0.0,
         lt=1.0,
         description="share of queries that become dev, by hash of their text; null is .06 for pydocs, "
         "and for beir .1 of the train queries (used only where the collection has no dev qrels)",
     )
-    test_fraction: float = Field(0.12, ge=0.0, lt=1.0, description="pydocs: share of queries that become test")
-    max_train_queries: int | None = Field(None, ge=0, description="keep so many train queries, by hash of their text")
-    max_dev_queries: int | None = Field(None, ge=0, description="keep so many dev queries, by hash of their text")
-    max_test_queries: int | None = Field(None, ge=0, description="keep so many test queries, by hash of their text")
-    max_reject_fraction: float = Field(
-        0.01, ge=0.0, le=1.0, description="share of documents, of queries or of qrels that may be refused as malformed"
+    test_fraction: float = Field(default=0.12, ge=0.0, lt=1.0, description="pydocs: share of queries that become test")
+    max_train_queries: int | None = Field(
+        default=None, ge=0, description="keep so many train queries, by hash of their text"
     )
-    shard_documents: int = Field(50_000, ge=1, description="documents per shard: BM25 statistics are a shard's own")
+    max_dev_queries: int | None = Field(
+        default=None, ge=0, description="keep so many dev queries, by hash of their text"
+    )
+    max_test_queries: int | None = Field(
+        default=None, ge=0, description="keep so many test queries, by hash of their text"
+    )
+    max_reject_fraction: float = Field(
+        default=0.01,
+        ge=0.0,
+        le=1.0,
+        description="share of documents, of queries or of qrels that may be refused as malformed",
+    )
+    shard_documents: int = Field(
+        default=50_000, ge=1, description="documents per shard: BM25 statistics are a shard's own"
+    )
 
     @field_validator("packages")
     @classmethod

@@ -15,15 +15,16 @@ MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 class RerankConfig(Settings):
     """How the trained model scores the first stage's documents of the dev and test queries."""
 
-    depth: int = Field(100, ge=1, le=10_000, description="documents per query, from the top of the hybrid run")
+    depth: int = Field(default=100, ge=1, le=10_000, description="documents per query, from the top of the hybrid run")
     max_tokens: int | None = Field(
-        None,
+        default=None,
         ge=16,
         le=32_768,
         description="tokens of a query and document, longer documents are cut; null: as trained",
     )
-    precision: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="number format of the forward pass; the half formats are for GPUs"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto",
+        description="arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively",
     )
 
 
@@ -31,19 +32,25 @@ class EvaluateConfig(Settings):
     """What is measured on the test queries, against what, and how the reranked scores are fused with the hybrid's."""
 
     measures: tuple[str, ...] = Field(
-        MEASURES, min_length=1, description="names that ir_measures reads; the first is the headline"
+        default=MEASURES,
+        min_length=1,
+        max_length=8,
+        description="names that ir_measures reads; the first is the headline",
     )
-    baseline: str = Field("hybrid", min_length=1, description="system that the others are compared with")
+    baseline: str = Field(default="hybrid", min_length=1, description="system that the others are compared with")
     rounds: int = Field(
-        10_000, ge=100, le=10_000_000, description="sign flips of the randomisation test, resamples of the bootstrap"
+        default=10_000,
+        ge=100,
+        le=10_000_000,
+        description="sign flips of the randomisation test, resamples of the bootstrap",
     )
-    level: float = Field(0.95, gt=0.5, lt=1.0, description="confidence level of the intervals")
-    fusion: bool = Field(True, description="also evaluate the reranked scores fused with the hybrid's")
+    level: float = Field(default=0.95, gt=0.5, lt=1.0, description="confidence level of the intervals")
+    fusion: bool = Field(default=True, description="also evaluate the reranked scores fused with the hybrid's")
     normalisation: Normalisation = Field(
-        "minmax", description="how both scores are brought to one scale, per query over the reranked documents"
+        default="zscore", description="how both scores are brought to one scale, per query over the reranked documents"
     )
     weights: tuple[float, ...] = Field(
-        tuple(i / 20 for i in range(21)),
+        default=tuple(i / 20 for i in range(21)),
         min_length=1,
         description="weights of the reranked score to try on the dev queries; 0 is the hybrid, 1 the reranker alone",
     )

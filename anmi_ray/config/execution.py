@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from anmi_ray import environment
-
 from pydantic import Field, field_validator
 
+from anmi_ray import environment
 from anmi_ray.config.base import ExecutionSettings
+from anmi_ray.config.train import TrainExecution
 
 
 class ExecutionConfig(ExecutionSettings):
     """Where and with what a run is carried out. The defaults fit a laptop with two cores."""
 
-    root: str = Field("results", description="folder or URI (s3://bucket/folder) that holds artifacts and runs")
+    root: str = Field(default="results", description="folder or URI (s3://bucket/folder) that holds artifacts and runs")
     address: str | None = Field(
-        None, description="address of a running Ray cluster ('auto' inside a job); null starts Ray on this machine"
+        default=None,
+        description="address of a running Ray cluster ('auto' inside a job); null starts Ray on this machine",
     )
     logical_cpus: int = Field(
-        0, ge=0, le=1024, description="logical CPUs of a Ray started here; 0: twice the cores, at least 4"
+        default=0, ge=0, le=1024, description="logical CPUs of a Ray started here; 0: twice the cores, at least 4"
     )
-    object_store_gb: float = Field(0.5, gt=0, description="object store of a Ray started here, in GB")
-    buckets: int = Field(8, ge=1, le=65536, description="query buckets of a new root, a power of two")
-    threads: int = Field(0, ge=0, description="threads of a task that runs a model; 0: all cores")
-    task_retries: int = Field(3, ge=0, description="times a bucket's task is tried again when its process dies")
-    window: int = Field(0, ge=0, description="buckets under way at once; 0: the number of CPUs")
-    no_progress_s: int = Field(7200, ge=60, description="seconds without progress after which Ray Data gives up")
+    object_store_gb: float = Field(default=0.5, gt=0, description="object store of a Ray started here, in GB")
+    buckets: int = Field(default=8, ge=1, le=65536, description="query buckets of a new root, a power of two")
+    threads: int = Field(default=0, ge=0, description="threads of a task that runs a model; 0: all cores")
+    task_retries: int = Field(default=3, ge=0, description="times a bucket's task is tried again when its process dies")
+    window: int = Field(default=0, ge=0, description="buckets under way at once; 0: the number of CPUs")
+    train: TrainExecution = Field(default=TrainExecution(), description="with what training is carried out")
+    no_progress_s: int = Field(
+        default=7200, ge=60, description="seconds without progress after which Ray Data gives up"
+    )
 
     @field_validator("buckets")
     @classmethod
@@ -47,3 +51,10 @@ class ExecutionConfig(ExecutionSettings):
     def model_threads(self) -> int:
         """Threads of a task that runs a model."""
         return self.threads or self.cores
+
+    @property
+    def training(self) -> TrainExecution:
+        """Execution of training; its threads are `model_threads` unless they were given."""
+        if "threads" in self.train.model_fields_set:
+            return self.train
+        return self.train.model_copy(update={"threads": self.model_threads})

@@ -31,8 +31,8 @@ from anmi_ray.errors import ConfigError
 class Experiment(Settings):
     """Everything one run needs to know. `name` and `execution` change no result; every other group is a stage's."""
 
-    name: str = Field("experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$", description="name of the run")
-    seed: int = Field(0, ge=0, description="root of every derived seed")
+    name: str = Field(default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$", description="name of the run")
+    seed: int = Field(default=0, ge=0, description="root of every derived seed")
     corpus: CorpusConfig = CorpusConfig()
     retrieve: RetrieveConfig = RetrieveConfig()
     compare: CompareConfig = CompareConfig()
@@ -69,7 +69,9 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError("no such configuration file", place, "give the path of a YAML file; see jobs/configs/") from None
+        raise ConfigError(
+            "no such configuration file", place, "give the path of a YAML file; see jobs/configs/"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read: {error}", place, "give the path of a YAML file") from None
     except yaml.YAMLError as error:
@@ -91,7 +93,9 @@ def validate(content: Mapping[str, Any], place: str) -> Experiment:
     except ValidationError as error:
         lines = [_explain(detail) for detail in error.errors(include_url=False)]
         message = lines[0] if len(lines) == 1 else "\n  " + "\n  ".join(lines)
-        raise ConfigError(message, place, "`anmi config CONFIG` prints every setting with its value") from None
+        raise ConfigError(
+            message, place, "`anmi config jobs/configs/quickstart.yaml` prints every setting with its value"
+        ) from None
 
 
 def _apply(content: dict[str, Any], override: str) -> None:
@@ -131,9 +135,11 @@ def _fields_at(location: list[str]) -> set[str]:
     """Names of the settings in the group at `location`; for a choice of groups, those of all its forms."""
     models: list[type[BaseModel]] = [Experiment]
     for part in location:
-        models = [found for model in models for found in _models_in(model.model_fields[part].annotation)] if all(
-            part in model.model_fields for model in models
-        ) else models
+        models = (
+            [found for model in models for found in _models_in(model.model_fields[part].annotation)]
+            if all(part in model.model_fields for model in models)
+            else models
+        )
     return {field for model in models for field in model.model_fields}
 
 

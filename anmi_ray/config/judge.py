@@ -7,9 +7,9 @@ by field (`judges` as a whole). All latent quantities are in probits.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from anmi_ray.config.base import Settings
 
@@ -21,12 +21,15 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$"
 class TruthConfig(Settings):
     """Latent relevance of a (query, document) in a simulation: bonus·known + slope·z(similarity) + hidden noise."""
 
-    positive_bonus: float = Field(2.0, ge=0, le=20, description="added to known positives, probits")
+    positive_bonus: float = Field(default=2.0, ge=0, le=20, description="added to known positives, probits")
     similarity_slope: float = Field(
-        0.7, ge=-10, le=10, description="probits per standard deviation of the bi-encoder's similarity within the query"
+        default=0.7, ge=-10, le=10, description="probits per sd of the bi-encoder's similarity within the query"
     )
     relevance_sd: float = Field(
-        0.5, ge=0, le=10, description="sd of relevance that neither label nor similarity shows (false negatives), probits"
+        default=0.5,
+        ge=0,
+        le=10,
+        description="sd of relevance that neither label nor similarity shows, probits",
     )
 
 
@@ -34,37 +37,37 @@ class SharedNoiseConfig(Settings):
     """What the whole simulated panel gets wrong together: the source of correlated judges."""
 
     document_sd: float = Field(
-        0.15, ge=0, le=10, description="sd of the panel's common misreading of a document, in all its pairs, probits"
+        default=0.15, ge=0, le=10, description="sd of the panel's common misreading of a document, probits"
     )
-    pair_sd: float = Field(0.4, ge=0, le=10, description="sd of the panel's common error on a pair, probits")
+    pair_sd: float = Field(default=0.4, ge=0, le=10, description="sd of the panel's common error on a pair, probits")
 
 
 class SimulatedJudgeConfig(Settings):
     """One judge of the simulated panel: it sees the latent difference, with noise, and answers in both orders."""
 
-    kind: Literal["simulated"] = "simulated"
+    kind: Literal["simulated"]
     name: str = Field(pattern=_NAME, description="name of the judge, unique in the panel")
-    noise_sd: float = Field(1.0, gt=0, le=20, description="sd of the judge's own noise per answer, probits")
+    noise_sd: float = Field(default=1.0, gt=0, le=20, description="sd of the judge's own noise per answer, probits")
     order_correlation: float = Field(
-        0.0, ge=0, le=1, description="share of that noise's variance that both presentation orders of a pair have alike"
+        default=0.0, ge=0, le=1, description="share of the noise's variance that both orders of a pair have alike"
     )
-    tail: Literal["normal", "student-t"] = Field("normal", description="distribution of the judge's own noise")
-    tail_df: float = Field(4.0, gt=2, le=200, description="degrees of freedom of student-t noise (its sd is noise_sd)")
-    taste_sd: float = Field(0.0, ge=0, le=10, description="sd of the judge's own lasting opinion of a document, probits")
-    position_bias: float = Field(0.0, ge=-5, le=5, description="probits in favour of the document shown first")
-    tie_width: float = Field(0.0, ge=0, le=5, description="perceived differences below this (probits) are ties")
-    lapse_rate: float = Field(0.0, ge=0, le=1, description="share of answers that are a coin flip")
-    failure_rate: float = Field(0.0, ge=0, le=1, description="share of requests that fail; a failure is never a vote")
-    readout: Readout = Field("sign", description="sign: 0, 1/2 or 1; soft: Φ of the perceived difference")
+    tail: Literal["normal", "student-t"] = Field(default="normal", description="distribution of the judge's own noise")
+    tail_df: float = Field(default=4.0, gt=2, le=200, description="degrees of freedom of student-t noise")
+    taste_sd: float = Field(default=0.0, ge=0, le=10, description="sd of the judge's own lasting opinion of a document")
+    position_bias: float = Field(default=0.0, ge=-5, le=5, description="probits in favour of the document shown first")
+    tie_width: float = Field(default=0.0, ge=0, le=5, description="perceived differences below this (probits) are ties")
+    lapse_rate: float = Field(default=0.0, ge=0, le=1, description="share of answers that are a coin flip")
+    failure_rate: float = Field(default=0.0, ge=0, le=1, description="share of requests that fail")
+    readout: Readout = Field(default="sign", description="sign: 0, 1/2 or 1; soft: Φ of the perceived difference")
 
 
 class SimilarityJudgeConfig(Settings):
     """A judge without labels: the bi-encoder's similarity decides, the same in both orders, without noise."""
 
-    kind: Literal["similarity"] = "similarity"
-    name: str = Field("similarity", pattern=_NAME, description="name of the judge, unique in the panel")
-    slope: float = Field(10.0, gt=0, le=1000, description="p_a = Φ(slope · (similarity_a − similarity_b))")
-    readout: Readout = Field("soft", description="soft: p_a as above; sign: 0, 1/2 or 1")
+    kind: Literal["similarity"]
+    name: str = Field(default="similarity", pattern=_NAME, description="name of the judge, unique in the panel")
+    slope: float = Field(default=10.0, gt=0, le=1000, description="p_a = Φ(slope · (similarity_a − similarity_b))")
+    readout: Readout = Field(default="soft", description="soft: p_a as above; sign: 0, 1/2 or 1")
 
 
 JudgeSettings = Annotated[SimulatedJudgeConfig | SimilarityJudgeConfig, Field(discriminator="kind")]
@@ -114,11 +117,13 @@ _PRESETS: dict[str, dict[str, Any]] = {
 
 
 class JudgeConfig(Settings):
-    """The panel. `preset` fills what is not given: realistic, thurstone, correlated, heavy-tailed, misspecified, similarity."""
+    """The panel. `preset` fills in what is not given."""
 
-    preset: Preset = Field("realistic", description="the panel that fills every field of this group that is not given")
-    truth: TruthConfig = Field(TruthConfig(), description="latent relevance that simulated judges perceive")
-    shared_noise: SharedNoiseConfig = Field(SharedNoiseConfig(), description="common errors of simulated judges")
+    preset: Preset = Field(default="realistic", description="fills every field of this group that is not given")
+    truth: TruthConfig = Field(default=TruthConfig(), description="latent relevance that simulated judges perceive")
+    shared_noise: SharedNoiseConfig = Field(
+        default=SharedNoiseConfig(), description="errors common to simulated judges"
+    )
     judges: tuple[JudgeSettings, ...] = Field(
         default_factory=lambda: tuple(SimulatedJudgeConfig(**judge) for judge in _PRESETS["realistic"]["judges"]),
         min_length=1,
@@ -127,18 +132,19 @@ class JudgeConfig(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _expand_preset(cls, given: Any) -> Any:
+    def _expand_preset(cls, given: object) -> object:
         """Lay what is given over the preset; an unknown preset is left for the field's own error."""
         if not isinstance(given, Mapping):
             return given
-        name = given.get("preset", "realistic")
+        settings = cast(Mapping[str, Any], given)
+        name: object = settings.get("preset", "realistic")
         preset = _PRESETS.get(name) if isinstance(name, str) else None
         if preset is None:
-            return given
-        shared = given.get("shared_noise", {})
-        if not isinstance(shared, BaseModel) and isinstance(shared, Mapping):
-            shared = {**preset["shared_noise"], **shared}
-        return {"judges": preset["judges"], **given, "shared_noise": shared}
+            return cast(object, given)
+        shared: object = settings.get("shared_noise", {})
+        if isinstance(shared, Mapping):
+            shared = preset["shared_noise"] | dict(cast(Mapping[str, Any], shared))
+        return {"judges": preset["judges"]} | dict(settings) | {"shared_noise": shared}
 
     @model_validator(mode="after")
     def _names_differ(self) -> JudgeConfig:

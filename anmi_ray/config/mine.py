@@ -33,42 +33,53 @@ class MineConfig(Settings):
     """Which negatives an example gets, and with what weight: allow, weigh, sample."""
 
     rule: Literal["posterior", "table2"] = Field(
-        "posterior",
+        default="posterior",
         description="posterior: expected band weight given the gap's error, gated by the probability of a false "
         "negative; table2: the report's Table 2 on the gap itself",
     )
-    bands: tuple[Band, ...] = Field(TABLE_2, min_length=2, description="bands of the gap with their weights (Table 2)")
+    bands: tuple[Band, ...] = Field(default=TABLE_2, min_length=2, description="bands of the gap with weights")
     false_negative_gap: float = Field(
-        100.0, ge=-1000, le=1000, description="a document whose true gap is below this is a false negative, points"
+        default=100.0,
+        ge=-1000,
+        le=1000,
+        description="true gap below which a document is a false negative, points",
     )
     gate: float = Field(
-        0.05,
+        default=0.05,
         gt=0,
         le=1,
         description="posterior: largest allowed probability of a false negative; .02 where many documents are "
         "near-relevant, 1 for no gate",
     )
     gap: Literal["anchor", "minimum"] = Field(
-        "anchor", description="with several positives, the gap to the example's own anchor or the least over all"
+        default="anchor",
+        description="with several positives: the gap to the example's own anchor, or the least",
     )
-    negatives: int = Field(7, ge=1, le=1000, description="rated negatives per example, at most")
+    negatives: int = Field(default=7, ge=1, le=1000, description="rated negatives per example, at most")
     sampling: Literal["top", "weighted"] = Field(
-        "top", description="top: largest weight, then smallest gap; weighted: by weight, without replacement"
+        default="top", description="top: largest weight, then smallest gap; weighted: by weight, without replacement"
     )
     min_rated_negatives: int = Field(
-        0, ge=0, le=1000, description="examples with fewer rated negatives are refused; 0 allows random ones alone"
+        default=0,
+        ge=0,
+        le=1000,
+        description="examples with fewer are refused; 0 allows random ones alone",
     )
-    random_negatives: int = Field(2, ge=0, le=1000, description="random corpus negatives added to each example")
-    random_weight: float = Field(1.0, gt=0, le=1, description="weight of a random negative")
+    random_negatives: int = Field(default=2, ge=0, le=1000, description="random corpus negatives added to each example")
+    random_weight: float = Field(default=1.0, gt=0, le=1, description="weight of a random negative")
     rated_extra: int = Field(
-        4, ge=0, le=1000, description="further rated documents per example, weight 0, for the regression loss only"
+        default=4,
+        ge=0,
+        le=1000,
+        description="further rated documents of weight 0, for the regression loss only",
     )
-    rating_sd_floor: float = Field(10.0, gt=0, le=1000, description="least sd of a query's ratings, points")
+    rating_sd_floor: float = Field(default=10.0, gt=0, le=1000, description="least sd of a query's ratings, points")
     top_rated_anchors: bool = Field(
-        False, description="queries without a known positive take their top-rated document as anchor, if their fit passes"
+        default=False,
+        description="the top-rated document anchors queries without a known positive, if their fit passes",
     )
     anchor_p: float = Field(
-        0.01, gt=0, lt=1, description="such a fit must reject equal ratings with a p-value below this"
+        default=0.01, gt=0, lt=1, description="such a fit must reject equal ratings with a p-value below this"
     )
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,12 +33,12 @@ MIN_SUMMARY_WORDS = 4  # shorter ones ("Close the file.") name no object
 MIN_BODY_WORDS = 4  # of the docstring, without the summary: less leaves only the name to be found by
 MAX_SHARED = 8  # a sentence of more objects than this is boilerplate
 _SKIPPED = frozenset(
-    "test tests idle_test idlelib lib2to3 turtledemo ensurepip distutils pydoc_data site-packages dist-packages "
-    "lib-dynload _vendor __pycache__".split()
+    {"test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "ensurepip", "distutils", "pydoc_data"}
+    | {"site-packages", "dist-packages", "lib-dynload", "_vendor", "__pycache__"}
 )
 # A sentence ends at .!? before a capital, bracket or quote, so that "e.g. this" and "file.txt" do not end one.
 _SENTENCE = re.compile(r"(.+?[.!?])(?=\s+[A-Z(`'\"*]|$)")
-_NAMED = re.compile(r"^[\w.]+\s*(?:--|[-:–—])\s+(?=\S)")  # noqa: RUF001 ("heapq -- a heap queue": the name is no query)
+_NAMED = re.compile(r"^[\w.]+\s*(?:--|[-:–—])\s+(?=\S)")
 _SIGNATURE = re.compile(r"^[\w.]+\(|^[\w.]+\s*=|>>>|->")
 
 
@@ -99,7 +100,7 @@ class PydocsReader(Reader):
             else:
                 rows.append(QueryRow(first.name, _query_text(first.summary), "train", first.place))
                 self._relevant[first.name] = [thing.name for thing in things]
-        splits = split_of([row.text_hash for row in rows], self.config.dev_share, self.config.test_fraction)
+        splits = split_of([row.text_key for row in rows], self.config.dev_share, self.config.test_fraction)
         rows = [QueryRow(row.external_id, row.text, split, row.place) for row, split in zip(rows, splits, strict=True)]
         table = self._query_table(rows)
         kept = set(table["external_id"].to_pylist())
@@ -234,11 +235,16 @@ def split_docstring(docstring: str) -> tuple[str, str]:
     line = " ".join(paragraph.split())
     match = _SENTENCE.match(line)
     summary = match.group(1) if match else line
-    body = text
+    # The summary is the text's first words, however they are spaced.
+    last = next(islice(re.finditer(r"\S+", text), len(summary.split()) - 1, None))
+    body = text[last.end() :]
     for sentence in (summary, _query_text(summary)):
-        copies = r"\s+".join(re.escape(word) for word in sentence.split())
         # Repeated: taking a copy out may join its neighbours into another.
-        while copies and (shorter := re.sub(copies, "", body, flags=re.IGNORECASE)) != body:
+        while sentence and _collapsed(sentence) in _collapsed(body):
+            copies = r"\s+".join(re.escape(word) for word in sentence.split())
+            shorter = re.sub(copies, "", body, flags=re.IGNORECASE)
+            if shorter == body:
+                break
             body = shorter
     return summary, body.strip()
 
@@ -248,7 +254,11 @@ def _query_text(summary: str) -> str:
 
 
 def _normal(summary: str) -> str:
-    return " ".join(_query_text(summary).split()).casefold()
+    return _collapsed(_query_text(summary))
+
+
+def _collapsed(text: str) -> str:
+    return " ".join(text.split()).casefold()
 
 
 def _unfit(things: list[PythonObject]) -> str | None:

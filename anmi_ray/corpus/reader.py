@@ -1,7 +1,7 @@
 """What every collection reader gives: documents, queries with their split, qrels, and what it refused.
 
 The ingest stage consumes a reader in this order: documents, queries, qrels, rejects. For each of the three kinds
-rows in = rows out + rejects, and a share of malformed rows above `max_reject_fraction` is an error, not a smaller corpus.
+rows in = rows out + rejects. A share of malformed rows above `max_reject_fraction` is an error, not a smaller corpus.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class QueryRow:
     place: str
 
     @property
-    def text_hash(self) -> bytes:
-        """Hash of the text with runs of white space collapsed and case folded: what "the same query" means."""
+    def text_key(self) -> bytes:
+        """Hash of the text with white space collapsed and case folded: what "the same query" means to the split."""
         return identity.text_hash(" ".join(self.text.split()).casefold())
 
 
@@ -103,7 +103,7 @@ class Reader(ABC):
                 "query_id": identity.id_array(identity.query_id(row.external_id) for row in rows),
                 "external_id": [row.external_id for row in rows],
                 "text": [row.text for row in rows],
-                "text_hash": identity.id_array(row.text_hash for row in rows),
+                "text_hash": identity.id_array(identity.text_hash(row.text) for row in rows),
                 "split": [row.split for row in rows],
             }
         )
@@ -111,13 +111,13 @@ class Reader(ABC):
     def _one_split_per_text(self, rows: list[QueryRow]) -> list[QueryRow]:
         best: dict[bytes, str] = {}
         for row in rows:
-            best[row.text_hash] = min(row.split, best.get(row.text_hash, row.split), key=SPLITS_BY_RANK.index)
+            best[row.text_key] = min(row.split, best.get(row.text_key, row.split), key=SPLITS_BY_RANK.index)
         kept = []
         for row in rows:
-            if row.split == best[row.text_hash]:
+            if row.split == best[row.text_key]:
                 kept.append(row)
             else:
-                detail = f"{row.split} query whose text is also in {best[row.text_hash]}"
+                detail = f"{row.split} query whose text is also in {best[row.text_key]}"
                 self._refuse("queries", row.place, row.external_id, "text in two splits", detail, malformed=False)
         return kept
 
@@ -125,18 +125,20 @@ class Reader(ABC):
         mine, limit = [row for row in rows if row.split == split], self.config.max_queries(split)
         if limit is None or len(mine) <= limit:
             return mine
-        # Salted: the leading bits of the bare hash choose the bucket, and the smallest would all share one.
-        mine.sort(key=lambda row: (identity.digest("sample", "max_queries", row.text_hash), row.external_id))
+        # Salted: the splits and buckets are chosen by this hash too, and its smallest values would not be a sample.
+        mine.sort(key=lambda row: (identity.digest("sample", "max_queries", row.text_key), row.external_id))
         for row in mine[limit:]:
-            self._refuse("queries", row.place, row.external_id, f"over max_{split}_queries", str(limit), malformed=False)
+            self._refuse(
+                "queries", row.place, row.external_id, f"over max_{split}_queries", str(limit), malformed=False
+            )
         return mine[:limit]
 
 
-def split_of(text_hashes: list[bytes], dev: float, test: float) -> list[str]:
+def split_of(text_keys: list[bytes], dev: float, test: float) -> list[str]:
     """Split of each query by a salted hash of its text: shares `dev` and `test`, the rest train."""
-    if not text_hashes:
+    if not text_keys:
         return []
-    ids = np.frombuffer(b"".join(text_hashes), dtype=np.uint8).reshape(-1, identity.ID_BYTES)
+    ids = np.frombuffer(b"".join(text_keys), dtype=np.uint8).reshape(-1, identity.ID_BYTES)
     u = identity.uniforms(ids, "split")
     return np.where(u < test, "test", np.where(u < test + dev, "dev", "train")).tolist()
 

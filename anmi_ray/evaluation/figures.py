@@ -31,7 +31,7 @@ def quality(rows: Sequence[SystemComparison], baseline: str, system: str, level:
     left, right, top, height = 132.0, 64.0, 12.0, 36.0
     bottom = top + height * len(rows)
     x = svg.axis([value for row in rows for value in (row.low, row.high)], left, svg.WIDTH - right, 0.06)
-    parts = [svg.bottom_axis(x, bottom, top, f"mean {rows[0].measure} over queries, {level:.0%} interval")]
+    parts = [svg.bottom_axis(x, bottom, top, f"mean {rows[0].measure} over queries, {100 * level:.0f} % interval")]
     for i, row in enumerate(rows):
         y = top + height * (i + 0.5)
         css = "main" if row.system == system else "base" if row.system == baseline else "rest"
@@ -39,7 +39,7 @@ def quality(rows: Sequence[SystemComparison], baseline: str, system: str, level:
             parts.append(svg.line(x(row.mean), top, x(row.mean), bottom, "reference"))
         title = f"{row.system}: {row.mean:.4f} [{row.low:.4f}, {row.high:.4f}], {row.queries} queries"
         parts += [
-            svg.text(left - 14, y + 4.5, row.system, f"name {css}", "end"),
+            svg.text(0, y + 4.5, row.system, f"name {css}", "start"),
             svg.line(x(row.low), y, x(row.high), y, f"whisker {css}"),
             svg.circle(x(row.mean), y, 5.5, f"dot {css}", title),
             svg.text(svg.WIDTH - right + 14, y + 4.5, f"{row.mean:.3f}", f"value {css}", "start"),
@@ -56,7 +56,9 @@ def per_query(difference: NDArray[np.float64], measure: str, system: str, baseli
     y = svg.axis(ordered, bottom, top, 0.04, zero=True)
     width = (svg.WIDTH - left) / len(ordered)
     bars = [
-        svg.rect(left + i * width, min(y(v), y(0)), max(width - 0.4, 0.6), abs(y(v) - y(0)), "gain" if v > 0 else "loss")
+        svg.rect(
+            left + i * width, min(y(v), y(0)), max(width - 0.4, 0.6), abs(y(v) - y(0)), "gain" if v > 0 else "loss"
+        )
         for i, v in enumerate(ordered)
         if v != 0
     ]
@@ -89,31 +91,47 @@ def scatter(x_values: NDArray[np.float64], y_values: NDArray[np.float64], x_labe
 
 
 def histogram(
-    groups: Mapping[str, NDArray[np.float64]], bands: Sequence[tuple[str, float | None, float | None]], label: str
+    groups: Mapping[str, NDArray[np.float64]],
+    chosen: Mapping[str, NDArray[np.float64]],
+    bands: Sequence[tuple[str, float | None, float | None]],
+    label: str,
 ) -> Markup:
-    """Stacked counts of each group's values over the shaded `bands` (name, low, high; None is open)."""
+    """Stacked counts of each group's values over the shaded `bands` (name, low, high; None is open).
+
+    Where some are `chosen`, those stand solid in front of all, which fade.
+    """
     everything = np.concatenate([np.asarray(values, dtype=np.float64) for values in groups.values()])
     limits = [bound for _, low, high in bands for bound in (low, high) if bound is not None]
-    low, high = (float(v) for v in np.quantile(everything, [0.005, 0.995]))
+    low, high = (float(v) for v in np.quantile(everything, [0.002, 0.998]))
     low, high = min([low, *(bound - 60 for bound in limits)]), max([high, *(bound + 60 for bound in limits)])
     bins = 48
     edges = np.linspace(low, high, bins + 1)
     # what lies beyond the picture counts in its first or last bar
     counts = {name: np.histogram(np.clip(values, low, high), edges)[0] for name, values in groups.items()}
+    front = {name: np.histogram(np.clip(v, low, high), edges)[0] for name, v in chosen.items() if len(v)}
     left, top, bottom = 52.0, 44.0, 262.0
     x = svg.Axis(low, high, left, svg.WIDTH - 4)
     y = svg.axis([float(sum(counts.values()).max())], bottom, top, 0.06, zero=True)  # type: ignore[union-attr]
     parts = [_band(x, top, bottom, *band) for band in bands]
     parts.append(svg.left_axis(y, left, svg.WIDTH - 4, "documents", 4))
-    base = np.zeros(bins)
-    for name in sorted(groups, key=lambda n: (KNOWN_CATEGORIES.index(n) if n in KNOWN_CATEGORIES else 99, n)):
+    parts += [_stack(x, y, edges, counts, "faded" if front else ""), _stack(x, y, edges, front, "")]
+    parts.append(svg.bottom_axis(x, bottom, bottom, label))
+    return svg.picture(302.0, f"distribution of {label}", *parts)
+
+
+def _stack(
+    x: svg.Axis, y: svg.Axis, edges: NDArray[np.float64], counts: Mapping[str, NDArray[np.int64]], css: str
+) -> Markup:
+    """Bars of every group on top of one another, known categories in their order."""
+    base = np.zeros(len(edges) - 1)
+    parts: list[Markup] = []
+    for name in sorted(counts, key=lambda n: (KNOWN_CATEGORIES.index(n) if n in KNOWN_CATEGORIES else 99, n)):
         for b in np.flatnonzero(counts[name]):
             x0, x1, y0, y1 = x(edges[b]), x(edges[b + 1]), y(base[b]), y(base[b] + counts[name][b])
             title = f"{name}: {counts[name][b]:,} between {edges[b]:.0f} and {edges[b + 1]:.0f}"
-            parts.append(svg.rect(x0 + 0.5, y1, x1 - x0 - 1, y0 - y1, category_css(name), title))
+            parts.append(svg.rect(x0 + 0.5, y1, x1 - x0 - 1, y0 - y1, f"{category_css(name)} {css}".strip(), title))
         base += counts[name]
-    parts.append(svg.bottom_axis(x, bottom, bottom, label))
-    return svg.picture(302.0, f"distribution of {label}", *parts)
+    return svg.join(parts)
 
 
 def _band(x: svg.Axis, top: float, bottom: float, name: str, low: float | None, high: float | None) -> Markup:
@@ -123,11 +141,13 @@ def _band(x: svg.Axis, top: float, bottom: float, name: str, low: float | None, 
         return Markup()
     shade = svg.rect(start, top - 14, stop - start, bottom - top + 14, f"band {category_css(name)}")
     edge = Markup() if low is None or low <= x.low else svg.line(start, bottom, start, top - 14, "edge")
-    title = svg.text((start + stop) / 2, top - 3, name, "small") if stop - start > 5.6 * len(name) else Markup()
+    title = svg.text((start + stop) / 2, top - 3, name, "small") if stop - start > 5.4 * len(name) else Markup()
     return shade + edge + title
 
 
-def lines(series: Series, x_label: str, y_label: str, zero: bool = False, mark: tuple[float, float] | None = None) -> Markup:
+def lines(
+    series: Series, x_label: str, y_label: str, zero: bool = False, mark: tuple[float, float] | None = None
+) -> Markup:
     """Curves over one pair of axes with a legend when there are several; `mark` rings one point."""
     points = [point for _, _, curve in series for point in curve]
     left, top, bottom = 52.0, 34.0 if len(series) < 2 else 54.0, 232.0
@@ -151,10 +171,14 @@ def smooth(points: Sequence[tuple[float, float]], target: int = 160) -> list[tup
     if run <= 1:
         return list(points)
     array = np.asarray(points, dtype=np.float64)
-    return [(float(part[:, 0].mean()), float(part[:, 1].mean())) for part in np.split(array, range(run, len(array), run))]
+    return [
+        (float(part[:, 0].mean()), float(part[:, 1].mean())) for part in np.split(array, range(run, len(array), run))
+    ]
 
 
-def interval(value: float, error: float, low: float, high: float, css: str, truth: float | None, level_z: float) -> Markup:
+def interval(
+    value: float, error: float, low: float, high: float, css: str, truth: float | None, level_z: float
+) -> Markup:
     """One row's strip: an estimate with its interval on a shared scale [low, high], and the truth as a tick."""
     x = svg.Axis(low, high, 6, STRIP - 6)
     first, last = max(value - level_z * error, low), min(value + level_z * error, high)

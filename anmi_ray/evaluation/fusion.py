@@ -1,7 +1,9 @@
 """The reranked scores fused with the hybrid's: what the first stage knew still counts, by a weight chosen on dev.
 
 Both scores are brought to one scale per query, over the documents that were reranked; the others follow in the
-hybrid's order. Segments: N rows sorted by (query, hybrid rank), one segment a query.
+hybrid's order. The partner of the reranker is the hybrid itself, or one retriever whose scores say more than the
+hybrid's, which (after reciprocal rank fusion) are only ranks.
+Segments: N rows sorted by (query, hybrid rank), one segment a query.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ class WeightSweep:
     weights: tuple[float, ...]
     values: tuple[float, ...]
     chosen: float
+    partner: str = "hybrid"
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class _Joined:
     segment: NDArray[np.int64]  # row -> query
     hybrid_rank: NDArray[np.float64]
     reranked_rank: NDArray[np.float64]
-    hybrid: NDArray[np.float64]  # normalised scores, 0 outside the pool
+    partner: NDArray[np.float64]  # normalised scores, 0 outside the pool
     reranked: NDArray[np.float64]
     pool: NDArray[np.bool_]
 
@@ -54,19 +57,22 @@ def fuse(
     hybrid: pa.Table,
     weight: float,
     depth: int,
-    normalisation: Normalisation = "minmax",
+    normalisation: Normalisation = "zscore",
     system: str = "reranked+hybrid",
+    partner: pa.Table | None = None,
 ) -> pa.Table:
-    """Run of `system`: weight·reranked + (1 − weight)·hybrid over the hybrid's top `depth`, the rest below as it was.
+    """Run of `system`: weight·reranked + (1 − weight)·partner over the hybrid's top `depth`, the rest below as it was.
 
-    Linear fusion of scores normalised per query (Bruch, Gai and Ingber 2023). Weight 0 is the hybrid's order and 1
-    the reranked one, exactly: equal fused scores go by the equally weighted ranks. A constant score says nothing and
-    is 0 for all. Documents of the top `depth` without a reranked score keep the hybrid's order below the others.
+    Linear fusion of scores normalised per query (Bruch, Gai and Ingber 2023). `partner` is the run whose scores are
+    fused, by default the hybrid's own; a document that it has not gets its lowest score of the query. Weight 0 is the
+    hybrid's order (without another partner) and 1 the reranked one, exactly: equal fused scores go by the equally
+    weighted ranks. A constant score says nothing and is 0 for all. Documents of the top `depth` without a reranked
+    score keep the hybrid's order below the others.
     Raises DataError if a table holds several systems, or `reranked` documents that `hybrid` has not.
     """
     if not 0.0 <= weight <= 1.0:
         raise ConfigError(f"weight {weight} is not in [0, 1]", "fusion", "0 is the hybrid, 1 the reranker alone")
-    return _weighted(_join(reranked, hybrid, depth, normalisation), weight, system)
+    return _weighted(_join(reranked, hybrid, partner, depth, normalisation), weight, system)
 
 
 def choose_weight(
@@ -75,27 +81,38 @@ def choose_weight(
     qrels: pa.Table,
     grid: Sequence[float],
     depth: int,
-    normalisation: Normalisation = "minmax",
+    normalisation: Normalisation = "zscore",
     measure: str = "nDCG@10",
+    partner: pa.Table | None = None,
 ) -> tuple[float, WeightSweep]:
     """The weight of `grid` with the largest mean `measure` on the dev queries, and the whole sweep.
 
-    All three tables are of dev queries only. Among equals (to 1e-12) the one nearest to ½ is taken, then the smaller.
+    All tables are of dev queries only; `partner` as in `fuse`. Among equals (to 1e-12) the one nearest to ½ is taken,
+    then the smaller.
     """
     if not grid:
         raise ConfigError("no weights to choose from", "fusion", "give evaluate.weights at least one value")
-    joined = _join(reranked, hybrid, depth, normalisation)
+    joined = _join(reranked, hybrid, partner, depth, normalisation)
     tables = [measures.evaluate(_weighted(joined, weight, "fused"), qrels, (measure,), ("fused",)) for weight in grid]
     values = [measures.mean(table, "fused", measure) for table in tables]
     best = [weight for weight, value in zip(grid, values, strict=True) if value >= max(values) - 1e-12]
     chosen = min(best, key=lambda weight: (abs(weight - 0.5), weight))
-    sweep = WeightSweep(measure, tables[0].num_rows, normalisation, tuple(grid), tuple(values), chosen)
+    sweep = WeightSweep(
+        measure, tables[0].num_rows, normalisation, tuple(grid), tuple(values), chosen, _name(partner, hybrid)
+    )
     return chosen, sweep
 
 
-def _join(reranked: pa.Table, hybrid: pa.Table, depth: int, normalisation: Normalisation) -> _Joined:
-    for name, run in (("reranked", reranked), ("hybrid", hybrid)):
-        if run.num_rows and pc.count_distinct(run["system"]).as_py() != 1:
+def _name(partner: pa.Table | None, hybrid: pa.Table) -> str:
+    run = hybrid if partner is None else partner
+    return run["system"][0].as_py() if run.num_rows else "hybrid"
+
+
+def _join(
+    reranked: pa.Table, hybrid: pa.Table, partner: pa.Table | None, depth: int, normalisation: Normalisation
+) -> _Joined:
+    for name, run in (("reranked", reranked), ("hybrid", hybrid), ("partner", partner)):
+        if run is not None and run.num_rows and pc.count_distinct(run["system"]).as_py() != 1:
             raise DataError(f"the {name} run holds several systems", "fusion", "filter it to one")
     rows = hybrid.sort_by([("query_id", "ascending"), ("rank", "ascending")])
     rows = rows.append_column("_row", pa.array(np.arange(rows.num_rows)))
@@ -112,7 +129,8 @@ def _join(reranked: pa.Table, hybrid: pa.Table, depth: int, normalisation: Norma
     pool = (hybrid_rank <= depth) & np.isfinite(reranked_rank)
     segment = np.unique(np.array(rows["query_id"].to_pylist(), dtype=object), return_inverse=True)[1].astype(np.int64)
     starts = np.flatnonzero(np.diff(segment, prepend=-1))
-    first, second = rows["score"].to_numpy(), scored["score"].fill_null(0.0).to_numpy()
+    first = rows["score"].to_numpy() if partner is None else _scores_of(partner, rows)
+    second = scored["score"].fill_null(0.0).to_numpy()
     return _Joined(
         rows["query_id"],
         rows["doc_id"],
@@ -124,6 +142,18 @@ def _join(reranked: pa.Table, hybrid: pa.Table, depth: int, normalisation: Norma
         _normalised(second, pool, segment, starts, normalisation),
         pool,
     )
+
+
+def _scores_of(partner: pa.Table, rows: pa.Table) -> NDArray[np.float64]:
+    """The partner's score of each row; where it has none, its lowest of the query, which bounds it from above."""
+    keys = ["query_id", "doc_id"]
+    asked = rows.select([*keys, "_row"])
+    joined = asked.join(partner.select([*keys, "score"]), keys, join_type="left outer", use_threads=False)
+    score = joined.sort_by("_row")["score"].fill_null(np.nan).to_numpy()
+    lowest = partner.group_by("query_id").aggregate([("score", "min")])
+    floor = rows.select(["query_id", "_row"]).join(lowest, "query_id", join_type="left outer", use_threads=False)
+    floor = floor.sort_by("_row")["score_min"].fill_null(0.0).to_numpy()
+    return np.where(np.isnan(score), floor, score)
 
 
 def _normalised(
@@ -157,7 +187,7 @@ def _weighted(joined: _Joined, weight: float, system: str) -> pa.Table:
     pool, segment = joined.pool, joined.segment
     if not len(pool):
         return RUN.empty()
-    fused = weight * joined.reranked + (1.0 - weight) * joined.hybrid
+    fused = weight * joined.reranked + (1.0 - weight) * joined.partner
     tie = np.where(pool, weight * np.where(pool, joined.reranked_rank, 0.0) + (1.0 - weight) * joined.hybrid_rank, 0.0)
     order = np.lexsort((joined.hybrid_rank, tie, np.where(pool, -fused, 0.0), ~pool, segment))
     position = np.arange(len(order)) - np.repeat(joined.starts, np.diff(np.append(joined.starts, len(order))))

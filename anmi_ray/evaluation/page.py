@@ -6,12 +6,13 @@ import base64
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import resources
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from anmi_ray.evaluation import figures
@@ -30,29 +31,25 @@ SNIPPET = 280  # characters of a document's text that the page shows
 
 def render(data: ReportData) -> str:
     """The page. Its policy forbids every load from elsewhere and every script but its own, whatever a text holds."""
-    script = resources.files("anmi_ray.evaluation").joinpath("templates/report.js.txt").read_text(encoding="utf-8")
-    style = resources.files("anmi_ray.evaluation").joinpath("templates/report.css").read_text(encoding="utf-8")
-    environment = Environment(
-        loader=PackageLoader("anmi_ray.evaluation", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= FILTERS
+    script, style = _asset("report.js.txt"), _asset("report.css")
     measures = list(dict.fromkeys(row.measure for row in data.comparisons))
-    return environment.get_template("report.html.j2").render(
+    # Best first under the headline measure, and in that order everywhere.
+    best = sorted((row for row in data.comparisons if row.measure == data.measure), key=lambda row: -row.mean)
+    systems = list(dict.fromkeys(row.system for row in (*best, *data.comparisons)))
+    return _template().render(
         data=data,
         style=Markup(style),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        headline=headline(data),
+        finding=finding(data),
+        evidence=evidence(data),
         row=headline_row(data),
         measures=measures,
-        rows={name: [row for row in data.comparisons if row.measure == name] for name in measures},
-        systems=list(dict.fromkeys(row.system for row in data.comparisons)),
-        fig=_figures(data, measures),
-        agreement=agreement(data.truth) if data.truth is not None and len(data.truth.query) else None,
+        rows={name: _rows(data, name, systems) for name in measures},
+        systems=systems,
+        quantities=list(dict.fromkeys(value.quantity for judge in data.judges for value in judge.values)),
+        fig=_figures(data, measures, systems),
+        agreement=agreement(data.truth) if data.truth is not None else None,
         strips=_strips(data.example, data.level) if data.example is not None else [],
         categories=_categories(data.gaps) if data.gaps is not None else [],
         total_seconds=sum(stage.seconds for stage in data.stages),
@@ -61,33 +58,61 @@ def render(data: ReportData) -> str:
     )
 
 
+def _asset(name: str) -> str:
+    return resources.files("anmi_ray.evaluation").joinpath(f"templates/{name}").read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("anmi_ray.evaluation", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= FILTERS
+    return environment.get_template("report.html.j2")
+
+
 def headline(data: ReportData) -> str:
-    """The finding in one sentence, in plain text."""
+    """The finding and its evidence in one sentence, in plain text."""
+    return f"{finding(data)} {evidence(data)}".strip()
+
+
+def finding(data: ReportData) -> str:
+    """What came out: better, worse, or not to be told apart at the level of the intervals."""
+    row = headline_row(data)
+    if row is None or row.p is None or row.difference is None:
+        return f"No comparison of {data.system} with {data.baseline} under {data.measure}"
+    system = row.system[:1].upper() + row.system[1:]
+    change = f"{signed(row.difference)} {data.measure}"
+    if row.p >= 1 - data.level:
+        return f"{system} and {data.baseline} cannot be told apart: {change}"
+    return f"{system} {'beats' if row.difference > 0 else 'falls behind'} {data.baseline} by {change}"
+
+
+def evidence(data: ReportData) -> str:
+    """The interval of the difference, the p-value and the number of queries; empty without a comparison."""
     row = headline_row(data)
     if row is None:
-        return f"No comparison of {data.system} with {data.baseline} under {data.measure}"
-    assert row.difference is not None
-    assert row.difference_low is not None
-    assert row.difference_high is not None
-    assert row.p is not None
-    queries = f"{count(row.queries)} held-out {'query' if row.queries == 1 else 'queries'}"
-    system = row.system[:1].upper() + row.system[1:]
-    interval = f"{data.level:.0%} CI {signed(row.difference_low)} to {signed(row.difference_high)}".replace("%", " %")
-    evidence = f"({interval}, {p_value(row.p)}) on {queries}"
-    if row.p >= 1 - data.level:
-        change = f"{signed(row.difference)} {data.measure}"
-        return f"{system} and {data.baseline} cannot be told apart: {change} {evidence}"
-    verb = "beats" if row.difference > 0 else "falls behind"
-    return f"{system} {verb} {data.baseline} by {signed(row.difference)} {data.measure} {evidence}"
+        return ""
+    interval = f"{percent(data.level, 0)} CI {signed(row.difference_low)} to {signed(row.difference_high)}"
+    return (
+        f"({interval}, {p_value(row.p)}) on {count(row.queries)} held-out {'query' if row.queries == 1 else 'queries'}"
+    )
 
 
-def _figures(data: ReportData, measures: Sequence[str]) -> dict[str, Any]:
+def _rows(data: ReportData, measure: str, systems: Sequence[str]) -> list[SystemComparison]:
+    rows = [row for row in data.comparisons if row.measure == measure]
+    return sorted(rows, key=lambda row: systems.index(row.system))
+
+
+def _figures(data: ReportData, measures: Sequence[str], systems: Sequence[str]) -> dict[str, Any]:
     """Every figure that the data allow, by name."""
     drawn: dict[str, Any] = {
         "quality": {
-            name: figures.quality(
-                [row for row in data.comparisons if row.measure == name], data.baseline, data.system, data.level
-            )
+            name: figures.quality(_rows(data, name, systems), data.baseline, data.system, data.level)
             for name in measures
         }
     }
@@ -109,19 +134,19 @@ def _figures(data: ReportData, measures: Sequence[str]) -> dict[str, Any]:
         )
     if data.gaps is not None and any(len(values) for values in data.gaps.gaps.values()):
         bands = [(band.name, band.low, band.high) for band in data.gaps.bands]
-        drawn["gaps"] = figures.histogram(data.gaps.gaps, bands, "gap below the anchor (Elo)")
+        drawn["gaps"] = figures.histogram(data.gaps.gaps, data.gaps.chosen, bands, "gap below the anchor (Elo)")
     return drawn | _training(data.training)
 
 
 def _training(rows: Sequence[Mapping[str, float | None]]) -> dict[str, Markup]:
-    curves = {name: _curve(rows, name) for name in ("loss", "loss_nce", "loss_mse", "lr", "alpha", "dev")}
+    curves = {name: _curve(rows, name) for name in ("loss", "infonce", "regression", "learning_rate", "alpha", "dev")}
     drawn: dict[str, Markup] = {}
     losses = [
         (css, label, figures.smooth(curves[name]))
         for name, css, label in (
             ("loss", "main", "total"),
-            ("loss_nce", "second", "weighted InfoNCE"),
-            ("loss_mse", "third", "regression"),
+            ("infonce", "second", "weighted InfoNCE"),
+            ("regression", "third", "regression"),
         )
         if len(curves[name]) > 1
     ]
@@ -130,8 +155,10 @@ def _training(rows: Sequence[Mapping[str, float | None]]) -> dict[str, Markup]:
     if len(curves["dev"]) > 1:
         best = max(curves["dev"], key=lambda point: point[1])
         drawn["dev"] = figures.lines([("main", "dev", curves["dev"])], "optimiser step", "dev measure", mark=best)
-    peak = max((value for _, value in curves["lr"]), default=0.0)
-    schedule = [("main", "learning rate / peak", [(x, y / peak) for x, y in curves["lr"]])] if peak > 0 else []
+    peak = max((value for _, value in curves["learning_rate"]), default=0.0)
+    schedule = (
+        [("main", "learning rate / peak", [(x, y / peak) for x, y in curves["learning_rate"]])] if peak > 0 else []
+    )
     if len(curves["alpha"]) > 1:
         schedule.append(("second", "α, share of InfoNCE", curves["alpha"]))
     if schedule and len(schedule[0][2]) > 1:
@@ -178,9 +205,10 @@ def _categories(sample: GapSample) -> list[dict[str, Any]]:
         {
             "name": name,
             "css": figures.category_css(name),
-            "band": _band(bands[name].low, bands[name].high) if name in bands else "—",
+            "band": _band(bands[name].low, bands[name].high) if name in bands else "",
             "weight": bands[name].weight if name in bands else None,
             "documents": len(sample.gaps[name]),
+            "chosen": len(sample.chosen.get(name, ())),
             "share": len(sample.gaps[name]) / total if total else 0.0,
             "median": float(np.median(sample.gaps[name])) if len(sample.gaps[name]) else None,
         }
@@ -190,8 +218,8 @@ def _categories(sample: GapSample) -> list[dict[str, Any]]:
 
 def _band(low: float | None, high: float | None) -> str:
     if low is None:
-        return "all" if high is None else f"below {high:g}"
-    return f"above {low:g}" if high is None else f"{low:g} to {high:g}"
+        return "all" if high is None else f"< {high:g}"
+    return f"> {low:g}" if high is None else f"{low:g}–{high:g}"
 
 
 def decimal(value: float | None, places: int = 3) -> str:

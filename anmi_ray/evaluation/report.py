@@ -45,13 +45,17 @@ class Collection:
 
 @dataclass(frozen=True)
 class JudgeValue:
-    """One audited quantity of a judge; `injected` is what a simulated judge was told to have."""
+    """One audited quantity of a judge; `injected` is what a simulated judge was told to have.
+
+    `inside` says whether the interval holds the injected value; None where that is not to be expected.
+    """
 
     quantity: str
     recovered: float | None
     injected: float | None = None
     low: float | None = None
     high: float | None = None
+    inside: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,18 @@ class TruthSample:
     query: NDArray[np.int64]
     truth_elo: NDArray[np.float64]
     rating_elo: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FitFacts:
+    """How the fits of the train queries went; `spread_elo` is the mean standard deviation of a query's ratings."""
+
+    queries: int
+    not_converged: int
+    disconnected: int
+    median_iterations: float | None
+    spread_elo: float | None
+    prior: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,12 +127,29 @@ class Band:
 class GapSample:
     """Gaps from the anchor in Elo points by category of the negative, and the bands that name them.
 
-    `spread_elo` is the mean over queries of the ratings' standard deviation, without which points mean little.
+    `gaps` are of all rated candidates, `chosen` of those that became negatives with a weight above 0. `spread_elo` is
+    the mean over queries of the ratings' standard deviation, without which points mean little.
     """
 
     gaps: Mapping[str, NDArray[np.float64]]
     bands: tuple[Band, ...]
     spread_elo: float | None = None
+    chosen: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MiningFacts:
+    """What was mined; the false negative rate is the weighted share of chosen negatives with a true gap below δ₀."""
+
+    examples: int
+    queries: int
+    negatives_per_example: float | None
+    mean_gap_elo: float | None
+    mean_gap_se_elo: float | None
+    false_negative_gap_elo: float
+    false_negative_rate: float | None
+    false_negative_low: float | None = None
+    false_negative_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +198,8 @@ class ReportData:
 
     `system` and `baseline` are what the headline compares, under `measure`; `comparisons` holds a row per system for
     every measure. `simulated` is true if any judge behind the ratings, and so behind the model, was simulated.
-    `training` rows are {step, loss, loss_nce, loss_mse, lr, alpha, dev}, absent or None where not measured.
+    `training` rows are the training log: step, loss, infonce, regression, learning_rate, alpha, dev, absent or None
+    where not measured; further numbers are kept in report.json.
     """
 
     run: str
@@ -180,9 +214,12 @@ class ReportData:
     level: float = 0.95
     fusion: WeightSweep | None = None
     judges: tuple[JudgeAudit, ...] = ()
+    panel: tuple[JudgeValue, ...] = ()
+    fits: FitFacts | None = None
     truth: TruthSample | None = None
     example: RatedQuery | None = None
     gaps: GapSample | None = None
+    mining: MiningFacts | None = None
     training: tuple[Mapping[str, float | None], ...] = ()
     stages: tuple[StageTime, ...] = ()
     queries: tuple[QueryPair, ...] = ()
@@ -213,8 +250,10 @@ def centred(sample: TruthSample) -> TruthSample:
     return TruthSample(sample.query, truth, rating)
 
 
-def agreement(sample: TruthSample) -> Agreement:
-    """Agreement of ratings with the truth, per query."""
+def agreement(sample: TruthSample) -> Agreement | None:
+    """Agreement of ratings with the truth, per query; None for an empty sample."""
+    if not len(sample.query):
+        return None
     from scipy.stats import kendalltau
 
     middle = centred(sample)
@@ -225,7 +264,8 @@ def agreement(sample: TruthSample) -> Agreement:
         rows = sample.query == query
         truth, rating = middle.truth_elo[rows], middle.rating_elo[rows]
         if np.ptp(truth) > 0 and np.ptp(rating) > 0:
-            taus.append(float(kendalltau(truth, rating).statistic))
+            tau: Any = kendalltau(truth, rating)  # a result type of its own that scipy leaves untyped
+            taus.append(float(tau.statistic))
             pearsons.append(float(truth @ rating / math.sqrt(float((truth @ truth) * (rating @ rating)))))
     error = middle.rating_elo - middle.truth_elo
     return Agreement(
@@ -237,7 +277,9 @@ def agreement(sample: TruthSample) -> Agreement:
     )
 
 
-def extremes(metrics: pa.Table, measure: str, system: str, baseline: str, each: int = 3) -> tuple[list[bytes], list[bytes]]:
+def extremes(
+    metrics: pa.Table, measure: str, system: str, baseline: str, each: int = 3
+) -> tuple[list[bytes], list[bytes]]:
     """Query ids with the largest gains and with the largest losses of `system`, at most `each`, ties by id."""
     values = by_system(metrics, measure)
     ids, after = values[system]
@@ -255,13 +297,14 @@ def headline_row(data: ReportData) -> SystemComparison | None:
 
 
 def to_json(data: ReportData) -> str:
-    """report.json: every number of the report; NaN is null, ids are hexadecimal, keys in a fixed order."""
+    """report.json: every number of the report; NaN is null, ids are hexadecimal, one key of the top a line."""
     content: dict[str, Any] = {"format": FORMAT}
     for item in dataclasses.fields(data):
         content[item.name] = _plain(getattr(data, item.name))
     content["metrics"] = _metrics(data.metrics)
     content["agreement"] = _plain(agreement(data.truth)) if data.truth is not None else None
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    lines = (f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, allow_nan=False)}" for k, v in content.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def to_html(data: ReportData) -> str:

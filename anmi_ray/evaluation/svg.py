@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 WIDTH = 480.0
 
@@ -74,7 +74,9 @@ def xy(*values: float) -> str:
 
 def text(x: float, y: float, content: object, css: str = "tick", anchor: str = "middle") -> Markup:
     """A line of text whose baseline is at y."""
-    return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}</text>').format(css, xy(x), xy(y), anchor, content)
+    return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}</text>').format(
+        css, xy(x), xy(y), anchor, content
+    )
 
 
 def line(x1: float, y1: float, x2: float, y2: float, css: str) -> Markup:
@@ -110,7 +112,7 @@ def join(parts: Iterable[Markup]) -> Markup:
 def picture(height: float, label: str, *parts: Markup) -> Markup:
     """The whole picture; `label` is what a screen reader says."""
     return Markup('<svg class="figure" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        xy(WIDTH), xy(height), escape(label), join(parts)
+        xy(WIDTH), xy(height), label, join(parts)
     )
 
 
@@ -124,7 +126,10 @@ def bottom_axis(x: Axis, y: float, top: float, label: str, count: int = 6) -> Ma
 def left_axis(y: Axis, x: float, right: float, label: str, count: int = 5) -> Markup:
     """Tick labels left of x, faint horizontal lines to `right`, and the label above the axis."""
     step = tick_step(y.low, y.high, count)
-    marks = [line(x, y(t), right, y(t), "grid") + text(x - 7, y(t) + 4, number(t, step), "tick", "end") for t in y.ticks(count)]
+    marks = [
+        line(x, y(t), right, y(t), "grid") + text(x - 7, y(t) + 4, number(t, step), "tick", "end")
+        for t in y.ticks(count)
+    ]
     return join(marks) + text(0, 12, label, "label", "start")
 
 
@@ -133,5 +138,5 @@ def legend(entries: Sequence[tuple[str, str]], x: float, y: float) -> Markup:
     parts: list[Markup] = []
     for css, name in entries:
         parts += [rect(x, y - 9, 10, 10, css), text(x + 15, y, name, "tick", "start")]
-        x += 15 + 6.6 * len(name) + 16
+        x += 15 + 7.2 * len(name) + 16
     return join(parts)

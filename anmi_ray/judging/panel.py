@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from anmi_ray.config.judge import JudgeConfig, SimulatedJudgeConfig
+from anmi_ray.config.judge import JudgeConfig, SimilarityJudgeConfig, SimulatedJudgeConfig
 from anmi_ray.judging import similarity, simulated
 from anmi_ray.judging.protocol import Answers, Judge, Order, Questions, answer, documents, questions
 from anmi_ray.records import TRUTH
@@ -39,7 +39,7 @@ def truth(candidates: pa.Table, config: JudgeConfig, seed: int) -> pa.Table:
     )
 
 
-def _bind(config: object, difference: np.ndarray, seed: int) -> Judge:
+def _bind(config: SimulatedJudgeConfig | SimilarityJudgeConfig, difference: simulated.Reals, seed: int) -> Judge:
     def ask(asked: Questions, order: Order) -> Answers:
         if isinstance(config, SimulatedJudgeConfig):
             return simulated.ask(asked, order, config, difference, seed)

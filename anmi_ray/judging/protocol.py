@@ -80,7 +80,9 @@ def questions(comparisons: pa.Table, candidates: pa.Table) -> Questions:
     )
     table = comparisons.take(pa.array(order))
     known = documents(candidates)
-    rows = [find_rows(known.table, {"query_id": table["query_id"], "doc_id": table[name]}) for name in ("doc_a", "doc_b")]
+    rows = [
+        find_rows(known.table, {"query_id": table["query_id"], "doc_id": table[name]}) for name in ("doc_a", "doc_b")
+    ]
     missing = sum(int((row < 0).sum()) for row in rows)
     if missing:
         raise DataError(
@@ -92,7 +94,7 @@ def questions(comparisons: pa.Table, candidates: pa.Table) -> Questions:
 def answer(asked: Questions, judges: Sequence[tuple[str, Judge]]) -> pa.Table:
     """Judgment table of all judges in both orders, sorted by (query_id, comparison_id, judge, order)."""
     panel = sorted(judges, key=lambda judge: judge[0])
-    slots = [(name, judge, order) for name, judge in panel for order in ORDERS]
+    slots: list[tuple[str, Judge, Order]] = [(name, judge, order) for name, judge in panel for order in ORDERS]
     answers = [judge(asked, order) for _, judge, order in slots]
     pairs, width = len(asked.ids), len(slots)
     p_a = np.empty((pairs, width))

@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-
 from anmi_ray.config.judge import Readout
 from anmi_ray.scale import normal_cdf
 
 
-def preference(
-    difference: NDArray[np.float64], readout: Readout, tie_width: float = 0.0
-) -> NDArray[np.float64]:
+def preference(difference: NDArray[np.float64], readout: Readout, tie_width: float = 0.0) -> NDArray[np.float64]:
     """Preference for a document perceived `difference` probits above the other; within `tie_width` it is 1/2.
 
     sign: 0, 1/2 or 1 (zELO); soft: Φ(difference), that is (1 + s)/2 of the signed preference s = 2Φ − 1.

@@ -10,7 +10,7 @@ from anmi_ray.judging.readout import preference
 
 
 def ask(asked: Questions, order: Order, config: SimilarityJudgeConfig) -> Answers:
-    """p_a = Φ(slope · (similarity_a − similarity_b)), or its sign; without position bias, so `order` changes nothing."""
+    """p_a = Φ(slope · (similarity_a − similarity_b)), or its sign; without position bias, so `order` has no effect."""
     similarity = asked.documents.similarity
     difference = config.slope * (similarity[asked.a] - similarity[asked.b])
     return Answers(preference(difference, config.readout), np.full(len(difference), -1, dtype=np.int64))

@@ -36,13 +36,16 @@ def codes(column: pa.ChunkedArray | pa.Array, queries: pa.Array) -> Ints:
 
 
 def choose(
-    ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, queries: pa.Array, config: MineConfig, fits: pa.Table | None
+    gaps: pa.Table,
+    candidates: pa.Table,
+    queries: pa.Array,
+    config: MineConfig,
+    fits: pa.Table | None,
 ) -> tuple[Anchors, list[Refused]]:
     """The anchors of a bucket, and (key, reason, detail) for every query of `queries` without any.
 
     Raises ConfigError if top-rated anchors are wanted but no fits are given.
     """
-    rated = _present(codes(ratings["query_id"], queries), len(queries))
     positive_rows = candidates.filter(candidates["is_positive"])
     labelled = _present(codes(positive_rows["query_id"], queries), len(queries))
     varied, p_values = _varied(queries, config, fits)
@@ -56,10 +59,8 @@ def choose(
     refused: list[Refused] = []
     for index in np.flatnonzero(~anchored).tolist():
         key = queries[index].as_py().hex()
-        if not rated[index]:
-            refused.append((key, "not rated", "the query has candidates but no ratings"))
-        elif labelled[index]:
-            refused.append((key, "no gap to a known positive", "its known positives are the only rated documents"))
+        if labelled[index]:
+            refused.append((key, "no gap to a known positive", "its known positives are not rated, or nothing else is"))
         elif config.top_rated_anchors:
             detail = f"p-value of equal ratings {p_values[index]:.3g}, must be below {config.anchor_p}"
             refused.append((key, "no known positive, and the ratings may be noise", detail))

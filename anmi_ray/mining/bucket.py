@@ -20,9 +20,9 @@ AGAIN = "recompute the rate stage from these candidates"
 
 @dataclass(frozen=True)
 class Bucket:
-    """Candidates with their ratings, and each query's mean and floored sd over all its rated candidates (points)."""
+    """Candidates of rated queries with their ratings, and the mean and floored sd of each query's ratings (points)."""
 
-    candidates: pa.Table
+    candidates: pa.Table  # sorted by (query_id, doc_id)
     queries: pa.Array  # [Q]
     query: Ints  # [C]
     is_positive: Flags  # [C]
@@ -50,12 +50,15 @@ def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineCo
                 raise DataError(f"{name}.{column} holds values that are not finite", PLACE, "recompute the rate stage")
     if (gaps["gap_se_elo"].to_numpy() < 0).any():
         raise DataError("gaps.gap_se_elo holds negative errors", PLACE, "recompute the rate stage")
+    rated_queries = pc.is_in(candidates["query_id"], value_set=pc.unique(ratings["query_id"]))
+    candidates = candidates.select(["query_id", "doc_id", "source", "is_positive"]).filter(rated_queries)
+    order = identity.id_order(identity.id_matrix(candidates["query_id"]), identity.id_matrix(candidates["doc_id"]))
+    candidates = candidates.take(pa.array(order))  # so that sums and ties do not depend on the order of rows
     queries = pc.unique(candidates["query_id"])
     query = codes(candidates["query_id"], queries)
     rated = candidate_rows(candidates, ratings["query_id"], ratings["doc_id"], "rated documents")
     rating = np.full(candidates.num_rows, np.nan)
     rating[rated] = ratings["rating_elo"].to_numpy()
-    # Sums in the order of candidates: the same whatever the order of the ratings.
     rows = np.flatnonzero(~np.isnan(rating))
     count = np.maximum(np.bincount(query[rows], minlength=len(queries)), 1)
     mean = np.bincount(query[rows], rating[rows], minlength=len(queries)) / count

@@ -30,12 +30,13 @@ def mine(
 ) -> tuple[pa.Table, pa.Table]:
     """Example table of one bucket, sorted by (query_id, example_id), and the Rejects.
 
-    Every query of `candidates` becomes at least one example or Reject, and so does every anchor that has gaps.
+    Every rated query becomes at least one example or Reject, and so does every anchor with gaps: a Reject's key is the
+    query, its detail names the anchor. Queries without ratings were refused before and are not seen here.
     Raises DataError on ratings or gaps that are not finite or belong to no candidate, ConfigError if
     top_rated_anchors is set without `fits`.
     """
     bucket = buckets.read(ratings, gaps, candidates, config)
-    anchors, refused = choose(ratings, gaps, candidates, bucket.queries, config, fits)
+    anchors, refused = choose(gaps, bucket.candidates, bucket.queries, config, fits)
     pool = buckets.pool(gaps, bucket, anchors, config)
     allow, weigh = RULES[config.rule]
     allowed = allow(pool.negatives, config)

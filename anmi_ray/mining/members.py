@@ -60,7 +60,7 @@ def rated_members(taken: Ints, pool: Pool, weights: Reals, config: MineConfig) -
 
 
 def random_members(anchors: Anchors, bucket: Bucket, config: MineConfig, seed: int) -> Members:
-    """`random_negatives` of the query's random corpus documents for every example, a hash of (example, document) each."""
+    """`random_negatives` of the query's random corpus documents for every example, drawn by (example, document)."""
     per_query = np.bincount(anchors.query, minlength=len(bucket.queries))
     first = np.concatenate([[0], np.cumsum(per_query)[:-1]])
     by_query = np.argsort(anchors.query, kind="stable")  # examples grouped by query

@@ -8,14 +8,16 @@ from anmi_ray.config.mine import MineConfig
 from anmi_ray.mining.negatives import Flags, Negatives, Reals
 from anmi_ray.scale import normal_cdf
 
+EXACT = 1e-9  # points: an error below this is none
+
 
 def below(edge: float, gap: Reals, gap_se: Reals) -> Reals:
-    """P(Δ < edge) = Φ((edge − Δ̂)/se); with se = 0 it is 0 or 1, an edge itself counting as not below.
+    """P(Δ < edge) = Φ((edge − Δ̂)/se); without error it is 0 or 1, an edge itself counting as not below.
 
     >>> below(100.0, np.array([100.0, 100.0]), np.array([50.0, 0.0])).tolist()
     [0.5, 0.0]
     """
-    exact = gap_se <= 0
+    exact = gap_se <= EXACT
     z = (edge - gap) / np.where(exact, 1.0, gap_se)
     return np.where(exact, (gap < edge).astype(np.float64), normal_cdf(z))
 
@@ -33,8 +35,10 @@ def allow(negatives: Negatives, config: MineConfig) -> Flags:
 def weigh(negatives: Negatives, config: MineConfig) -> Reals:
     """E[w] = Σ_b w_b [Φ((u_b − Δ̂)/se) − Φ((l_b − Δ̂)/se)] over the bands of Table 2; Table 2 itself as se → 0."""
     weights = [row.weight for row in config.bands]
-    expected = np.full(len(negatives.gap), weights[-1])
-    for edge, low, high in zip(config.edges, weights, weights[1:], strict=False):
-        expected += (low - high) * below(edge, negatives.gap, negatives.gap_se)
+    edges = [*(below(edge, negatives.gap, negatives.gap_se) for edge in config.edges), np.ones(len(negatives.gap))]
+    expected, under = np.zeros(len(negatives.gap)), np.zeros(len(negatives.gap))
+    for weight, edge in zip(weights, edges, strict=True):
+        expected += weight * (edge - under)
+        under = edge
     # A convex combination of the weights, up to rounding.
     return np.clip(expected, min(weights), max(weights))

@@ -24,9 +24,7 @@ def summary(examples: pa.Table, gaps: pa.Table, config: MineConfig | None = None
     config = config or MineConfig()
     owner = np.repeat(np.arange(examples.num_rows), pc.list_value_length(examples["doc_ids"]).to_numpy())
     category = _flat(examples["categories"])
-    weight, gap, gap_se = (
-        _flat(examples[name]).astype(np.float64) for name in ("weights", "gaps", "gap_errors")
-    )
+    weight, gap, gap_se = (_flat(examples[name]).astype(np.float64) for name in ("weights", "gaps", "gap_errors"))
     negative = (category != "anchor") & (weight > 0)
     rated = negative & (category != "random")
     cluster = pc.dictionary_encode(examples["query_id"]).combine_chunks().indices.to_numpy() if len(examples) else owner
@@ -76,5 +74,5 @@ def _flat(column: pa.ChunkedArray) -> NDArray[np.generic]:
     return pc.list_flatten(column).to_numpy(zero_copy_only=False)
 
 
-def _mean(values: NDArray[np.generic]) -> float | None:
+def _mean(values: NDArray[np.int64] | NDArray[np.float64]) -> float | None:
     return float(np.mean(values)) if len(values) else None

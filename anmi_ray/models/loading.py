@@ -93,7 +93,7 @@ def _folder_revision(folder: Path) -> str:
 def _hub_commit(hub_id: str, revision: str | None, name: str) -> str:
     """The commit that is cached for this revision, else the hub's own answer."""
     import huggingface_hub
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     try:
         cached = huggingface_hub.try_to_load_from_cache(hub_id, "config.json", revision=revision)
@@ -101,13 +101,14 @@ def _hub_commit(hub_id: str, revision: str | None, name: str) -> str:
         raise ConfigError(str(error), f"model {name}", f"use {PACKAGED}, a folder, or org/model") from None
     if isinstance(cached, str):
         return Path(cached).parent.name  # …/snapshots/<commit>/config.json
+    # The HTTP library's root error; which library that is depends on the hub client's version.
+    http_error: type[Exception] = HfHubHTTPError.__bases__[0]
     remedy = f"check the name and the network, give a local folder, or use {PACKAGED} (installed with pip)"
     try:
         commit = huggingface_hub.HfApi().model_info(hub_id, revision=revision, timeout=20).sha
     except OfflineModeIsEnabled:
         raise ConfigError("not in the local cache, and HF_HUB_OFFLINE is set", f"model {name}", remedy) from None
-    except (HfHubHTTPError, *HfHubHTTPError.__bases__, OSError) as error:
-        # The bases hold the HTTP library's root error; which library that is depends on the hub client's version.
+    except (http_error, OSError) as error:
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"not in the local cache, and the hub refuses: {cause}", f"model {name}", remedy) from None
     if not commit:

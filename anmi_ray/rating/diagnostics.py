@@ -6,7 +6,7 @@ Letters: Q queries, D documents, P games.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
@@ -17,13 +17,14 @@ from scipy.sparse import csgraph
 from anmi_ray.errors import FitError
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import game_log_likelihood
-from anmi_ray.rating.solver import conjugate_gradient, laplacian_diagonal
+from anmi_ray.rating.solver import conjugate_gradient, dot, laplacian_diagonal
 from anmi_ray.scale import MODEL_CODES, Floats, Model
 
 _NAMED = 5  # documents named in an error
 
 
-class Components(NamedTuple):
+@dataclass(frozen=True)
+class Components:
     """component int32[D], numbered from 0 inside each query by first document; count int64[Q]."""
 
     component: NDArray[np.int32]
@@ -42,15 +43,15 @@ def refuse_without_maximum(games: Games) -> None:
     It has one exactly if every document can be reached from every other by steps from loser to winner (Ford 1957):
     the graph with an edge i -> j wherever j took something from i is strongly connected.
     """
-    weak, weak_count = components(games)
+    weak = components(games)
     _, strong_count = _renumber(games, _labels(games, directed=True))
-    bad = np.flatnonzero((weak_count > 1) | (strong_count > 1))
+    bad = np.flatnonzero((weak.count > 1) | (strong_count > 1))
     if not len(bad):
         return
     q = int(bad[0])
     docs = slice(int(games.doc_start[q]), int(games.doc_start[q + 1]))
-    if weak_count[q] > 1:
-        what, group = "comparisons do not connect the documents", weak[docs]
+    if weak.count[q] > 1:
+        what, group = "comparisons do not connect the documents", weak.component[docs]
     else:
         strong, _ = _renumber(games, _labels(games, directed=True))
         what, group = "some documents won or lost everything against the others (separation)", strong[docs]
@@ -115,16 +116,12 @@ def equal_ratings_p(games: Games, m: Floats, component_count: NDArray[np.int64])
 
 
 def lambda2(games: Games) -> Floats:
-    """Algebraic connectivity per query: second smallest eigenvalue of the unweighted comparison graph's Laplacian."""
-    result = np.zeros(games.queries)
-    sizes = games.documents
-    for n in np.unique(sizes).tolist():
-        members = np.flatnonzero(sizes == n)
-        for start in range(0, len(members), 256):  # bounds the dense Laplacians held at once
-            block = members[start : start + 256]
-            laplacian = np.zeros((len(block), n, n))
-            _laplacians(games.game_start, games.first, games.second, block, laplacian)
-            result[block] = np.maximum(np.linalg.eigvalsh(laplacian)[:, 1], 0.0)
+    """Algebraic connectivity per query: second smallest eigenvalue of the unweighted comparison graph's Laplacian.
+
+    By the Lanczos method with full reorthogonalisation on the space of vectors that sum to zero; 0 if disconnected.
+    """
+    result = np.empty(games.queries)
+    _lambda2_all(games.doc_start, games.game_start, games.first, games.second, result)
     return result
 
 
@@ -163,12 +160,70 @@ def _score_all(doc_start, game_start, first, second, w, m, statistic):
             statistic[q] += u[i] * x[i]
 
 
-@njit(cache=True, nogil=True)
-def _laplacians(game_start, first, second, queries, laplacian):
-    for b in range(len(queries)):
-        for p in range(game_start[queries[b]], game_start[queries[b] + 1]):
-            i, j = first[p], second[p]
-            laplacian[b, i, j] -= 1.0
-            laplacian[b, j, i] -= 1.0
-            laplacian[b, i, i] += 1.0
-            laplacian[b, j, j] += 1.0
+@njit(cache=True, nogil=True, error_model="numpy")
+def _lambda2_all(doc_start, game_start, first, second, result):
+    for q in range(len(doc_start) - 1):
+        g0, g1 = game_start[q], game_start[q + 1]
+        result[q] = _lambda2(doc_start[q + 1] - doc_start[q], first[g0:g1], second[g0:g1])
+
+
+@njit(cache=True, error_model="numpy")
+def _lambda2(n, first, second):
+    """Smallest eigenvalue of one graph's Laplacian on the complement of the constant vector."""
+    basis, alpha, beta = np.zeros((n, n)), np.zeros(n), np.zeros(n)
+    for i in range(n):  # any vector with a part along every eigenvector will do
+        basis[0, i] = math.sin(1.0 + i * i)
+    _orthonormal(basis, 0)
+    ritz = math.inf
+    for k in range(n - 1):
+        v, nxt = basis[k], basis[k + 1]
+        for p in range(len(first)):
+            flow = v[first[p]] - v[second[p]]
+            nxt[first[p]] += flow
+            nxt[second[p]] -= flow
+        alpha[k] = dot(v, nxt)
+        beta[k] = _orthonormal(basis, k + 1)
+        last = k == n - 2 or beta[k] < 1e-9 * n
+        if last or k % 8 == 7:
+            found = _smallest_eigenvalue(alpha[: k + 1], beta[:k])
+            if last or ritz - found < 1e-9 * n:
+                return max(0.0, found) if found > 1e-9 * n else 0.0
+            ritz = found
+    return 0.0
+
+
+@njit(cache=True, error_model="numpy")
+def _orthonormal(basis, k):
+    """Make row k orthogonal to earlier rows and to the constant vector, and of length one; returns its length before."""
+    v = basis[k]
+    for _ in range(2):  # once is not enough in floating point, twice is
+        v -= v.sum() / len(v)
+        for j in range(k):
+            along = dot(basis[j], v)
+            for i in range(len(v)):
+                v[i] -= along * basis[j, i]
+    length = math.sqrt(dot(v, v))
+    if length > 0.0:
+        v /= length
+    return length
+
+
+@njit(cache=True, error_model="numpy")
+def _smallest_eigenvalue(alpha, beta):
+    """Of the symmetric tridiagonal matrix (alpha, beta), by bisection on Sturm's count of negative pivots."""
+    low, high = 0.0, alpha[0]
+    for i in range(len(alpha)):
+        high = min(high, alpha[i])
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        pivot, below = alpha[0] - middle, False
+        for i in range(1, len(alpha)):
+            if pivot <= 0.0:
+                below = True
+                break
+            pivot = alpha[i] - middle - beta[i - 1] * beta[i - 1] / pivot
+        if below or pivot <= 0.0:
+            high = middle
+        else:
+            low = middle
+    return high

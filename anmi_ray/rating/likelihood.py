@@ -55,19 +55,15 @@ def log_likelihood(latent_D: Floats, first_P: Ints, second_P: Ints, w_P: Floats,
     return float(np.sum(m_P * (w_P * log_link(x, model) + (1.0 - w_P) * log_link(-x, model))))
 
 
-def gradient(
-    latent_D: Floats, first_P: Ints, second_P: Ints, w_P: Floats, m_P: Floats, model: Model
-) -> Floats:
-    """Gradient of `log_likelihood` in e: Σ m [w s(x) - (1-w) s(-x)] for the first of a pair, minus that for the second."""
+def gradient(latent_D: Floats, first_P: Ints, second_P: Ints, w_P: Floats, m_P: Floats, model: Model) -> Floats:
+    """Gradient of `log_likelihood` in e: Σ m [w s(x) - (1-w) s(-x)] for a pair's first document, minus that for its second."""
     x = latent_D[first_P] - latent_D[second_P]
     g = m_P * (w_P * _slope(x, model) - (1.0 - w_P) * _slope(-x, model))
     n = len(latent_D)
-    return np.bincount(first_P, g, n) - np.bincount(second_P, g, n)
+    return np.bincount(first_P, g, n).astype(np.float64) - np.bincount(second_P, g, n)
 
 
-def information(
-    latent_D: Floats, first_P: Ints, second_P: Ints, w_P: Floats, m_P: Floats, model: Model
-) -> Floats:
+def information(latent_D: Floats, first_P: Ints, second_P: Ints, w_P: Floats, m_P: Floats, model: Model) -> Floats:
     """Observed information (minus the Hessian) of `log_likelihood`, dense [D, D]: a Laplacian weighted by m κ."""
     x = latent_D[first_P] - latent_D[second_P]
     c = m_P * (w_P * _curvature(x, model) + (1.0 - w_P) * _curvature(-x, model))

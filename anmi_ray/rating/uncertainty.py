@@ -22,7 +22,7 @@ from anmi_ray.scale import MODEL_CODES, Floats
 
 @dataclass(frozen=True)
 class Anchors:
-    """The documents that gaps are measured to: start int64[Q + 1] into position int32[A] (inside the query), known bool[Q]."""
+    """What gaps are measured to: start int64[Q + 1] into position int32[A] (inside the query); known bool[Q]."""
 
     start: Longs
     position: NDArray[np.int32]
@@ -31,7 +31,7 @@ class Anchors:
 
 @dataclass(frozen=True)
 class Errors:
-    """In latent units: std_err float64[D] of centred ratings; per gap (anchor by anchor, then document) gap and its error."""
+    """In latent units: std_err float64[D] of centred ratings; per gap (by anchor, then document) its size and error."""
 
     std_err: Floats
     gap_anchor: Longs
@@ -91,6 +91,49 @@ def errors(posterior: Posterior, latent: Floats, component: NDArray[np.int32], t
     return Errors(std_err, gap_anchor, gap_doc, gap, gap_se)
 
 
+def game_variances(posterior: Posterior, latent: Floats, component: NDArray[np.int32]) -> Floats:
+    """Posterior variance of e_i - e_j for every game, float64[P], latent units squared."""
+    games = posterior.games
+    variance = np.empty(len(games.w))
+    _game_variances_all(
+        MODEL_CODES[posterior.model],
+        games.doc_start,
+        games.game_start,
+        games.first,
+        games.second,
+        games.w,
+        posterior.m,
+        posterior.prior_precision,
+        latent,
+        component,
+        variance,
+    )
+    return variance
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _game_variances_all(model, doc_start, game_start, first, second, w, m, precision, latent, component, variance):
+    for q in range(len(doc_start) - 1):
+        d0, d1, g0, g1 = doc_start[q], doc_start[q + 1], game_start[q], game_start[q + 1]
+        i, j = first[g0:g1], second[g0:g1]
+        upper, _ = covariance_root(model, i, j, w[g0:g1], m[g0:g1], precision[d0:d1], latent[d0:d1], component[d0:d1])
+        gap_variances(upper, i, j, variance[g0:g1])
+
+
+@njit(cache=True, error_model="numpy")
+def gap_variances(upper, first, second, variance):
+    """Σ_ii + Σ_jj - 2 Σ_ij of every game [p], from U [n, n] with Σ = U Uᵀ."""
+    for p in range(len(first)):
+        i, j = min(first[p], second[p]), max(first[p], second[p])
+        total = 0.0
+        for k in range(i, j):
+            total += upper[i, k] * upper[i, k]
+        for k in range(j, upper.shape[1]):
+            d = upper[i, k] - upper[j, k]
+            total += d * d
+        variance[p] = total
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def _errors_all(
     model,
@@ -115,9 +158,7 @@ def _errors_all(
     for q in range(len(doc_start) - 1):
         d0, d1, g0, g1 = doc_start[q], doc_start[q + 1], game_start[q], game_start[q + 1]
         e, c = latent[d0:d1], component[d0:d1]
-        upper, _ = covariance_root(
-            model, first[g0:g1], second[g0:g1], w[g0:g1], m[g0:g1], precision[d0:d1], e, c
-        )
+        upper, _ = covariance_root(model, first[g0:g1], second[g0:g1], w[g0:g1], m[g0:g1], precision[d0:d1], e, c)
         n = d1 - d0
         variance = np.empty(n)
         for i in range(n):
@@ -130,9 +171,7 @@ def _errors_all(
                 k = max(a, i)
                 gap_anchor[row], gap_doc[row] = d0 + a, d0 + i
                 gap[row] = e[a] - e[i]
-                gap_se[row] = math.sqrt(
-                    max(0.0, variance[a] + variance[i] - 2.0 * dot(upper[a, k:], upper[i, k:]))
-                )
+                gap_se[row] = math.sqrt(max(0.0, variance[a] + variance[i] - 2.0 * dot(upper[a, k:], upper[i, k:])))
                 row += 1
 
 

@@ -9,12 +9,9 @@ from anmi_ray.errors import StoreError
 from anmi_ray.store import Artifact
 
 
-def publish_folder(artifact: Artifact, name: str, folder: Path) -> None:
-    """Publish every file of a local folder under `name`; the list of files goes last and makes it complete."""
-    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    for file in files:
-        artifact.store.publish(f"{artifact.path}/{name}/{file}", (folder / file).read_bytes())
-    artifact.publish_json(f"{name}.files.json", files)
+def seal_folder(artifact: Artifact, name: str) -> None:
+    """List the files that stand under `name`; the list, written last, makes the folder complete."""
+    artifact.publish_json(f"{name}.files.json", artifact.store.tree(f"{artifact.path}/{name}"))
 
 
 def local_folder(artifact: Artifact, name: str) -> Path:

@@ -64,7 +64,5 @@ def _audit(judge: Artifact, compare: Artifact, config: JudgeConfig, buckets: int
         for rows, table in zip(kept, tables, strict=True):
             rows.append(of_queries(table, sample))
     judgments, comparisons, truth = (pa.concat_tables(rows) for rows in kept)
-    return {
-        "queries": sample.num_rows,
-        "judges": judging.audit(judgments, comparisons, truth if truth.num_rows else None, config),
-    }
+    figures = judging.audit(judgments, comparisons, truth if truth.num_rows else None, config)
+    return {"queries": sample.num_rows, **figures}

@@ -9,16 +9,33 @@ import pyarrow as pa
 
 from anmi_ray import mining
 from anmi_ray.config.mine import MineConfig
+from anmi_ray.identity import ID, hash_sample
 from anmi_ray.records import CANDIDATE, EXAMPLE, FIT, GAP, RATING
-from anmi_ray.stages.runtime import Context, run_buckets
+from anmi_ray.stages.ingest import of_queries
+from anmi_ray.stages.runtime import Context, run_buckets, run_task
 from anmi_ray.store import Artifact, Flow
+
+_SUMMARY_QUERIES = 5000
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, context: Context) -> dict[str, Any]:
     """One task per bucket; returns flows for the manifest."""
     sources = (inputs["rate"], inputs["retrieve"])
     flows = run_buckets(context, artifact, ("examples", EXAMPLE), _bucket, *sources, config, context.seed)
+    if artifact.read_json("summary.json") is None:
+        artifact.publish_json("summary.json", run_task(context, _summary, artifact, inputs["rate"], config, context.buckets))
     return {"flows": flows}
+
+
+def _summary(mine: Artifact, rate: Artifact, config: MineConfig, buckets: int) -> dict[str, object]:
+    """Counts, weights and the estimated share of false negatives, over a hash sample of queries."""
+    queries: set[bytes] = set()
+    for bucket in range(buckets):
+        queries.update(mine.read_part("examples", bucket, EXAMPLE, columns=["query_id"])["query_id"].to_pylist())
+    sample = pa.table({"query_id": pa.array(hash_sample(sorted(queries), _SUMMARY_QUERIES, "mine"), ID)})
+    examples = [of_queries(mine.read_part("examples", bucket, EXAMPLE), sample) for bucket in range(buckets)]
+    gaps = [of_queries(rate.read_part("gaps", bucket, GAP), sample) for bucket in range(buckets)]
+    return mining.summary(pa.concat_tables(examples), pa.concat_tables(gaps), config)
 
 
 def _bucket(

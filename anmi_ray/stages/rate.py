@@ -5,6 +5,7 @@ Two steps: the global numbers (prior, dispersion) from a hash sample of queries,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,7 +53,7 @@ def _globals(
         for tables, table in zip(kept, _inputs(judge, compare, retrieve, bucket), strict=True):
             tables.append(of_queries(table, sample))
     judgments, comparisons, candidates = (pa.concat_tables(tables) for tables in kept)
-    return rating.fit_globals(judgments, comparisons, candidates, config).to_json()
+    return json.loads(rating.fit_globals(judgments, comparisons, candidates, config).to_json())
 
 
 def _bucket(
@@ -65,7 +66,7 @@ def _bucket(
     globals_: dict[str, Any],
 ) -> list[Flow]:
     judgments, comparisons, candidates = _inputs(judge, compare, retrieve, bucket)
-    result = rating.rate(judgments, comparisons, candidates, rating.Globals.from_json(globals_), config)
+    result = rating.rate(judgments, comparisons, candidates, rating.Globals.from_json(json.dumps(globals_)), config)
     queries = len(set(comparisons["query_id"].to_pylist()))
     flows = [
         Flow("train queries", queries, result.fits.num_rows, queries - result.fits.num_rows),

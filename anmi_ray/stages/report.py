@@ -6,7 +6,6 @@ the run points at other artifacts. Samples are of whole queries and bounded, so 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,15 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
+from numpy.typing import NDArray
 
 from anmi_ray import scale
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.evaluation import report
+from anmi_ray.evaluation import audits, report
 from anmi_ray.evaluation.fusion import WeightSweep
 from anmi_ray.evaluation.significance import SystemComparison
 from anmi_ray.experiment import NAMES
 from anmi_ray.identity import ID, hash_sample
-from anmi_ray.records import CANDIDATE, COMPARISON, FIT, GAP, METRIC, QREL, QUERY, RATING, RUN, TEXT_OF, TRUTH, Record
+from anmi_ray.records import CANDIDATE, COMPARISON, EXAMPLE, FIT, GAP, METRIC, QREL, QUERY, RATING, RUN, TEXT_OF, TRUTH, Record
 from anmi_ray.stages.evaluate import FUSED
 from anmi_ray.stages.ingest import of_queries
 from anmi_ray.store import Artifact, Store
@@ -105,6 +105,8 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run, simulat
     sweep = evaluate.read_json("fusion.json")
     system = FUSED if config.fusion else "reranked"
     sample = _train_sample(run)
+    audit = run.artifacts["judge"].read_json("audit.json") or {}
+    summary = run.artifacts["mine"].read_json("summary.json")
     return report.ReportData(
         run=record["name"],
         collection=_collection(run, record),
@@ -119,7 +121,10 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run, simulat
         fusion=WeightSweep(**{**sweep, "weights": tuple(sweep["weights"]), "values": tuple(sweep["values"])})
         if sweep
         else None,
-        judges=_audits(run),
+        judges=audits.judge_audits(audit),
+        panel=audits.panel_values(audit),
+        fits=audits.fit_facts(run.part("rate", "fits", FIT, sample), _prior(run)),
+        mining=audits.mining_facts(summary) if summary else None,
         truth=_truth(run, sample, experiment.rate.model) if simulated else None,
         example=_example(run, sample, experiment.rate.model, simulated),
         gaps=_gaps(run, sample, experiment),
@@ -178,10 +183,16 @@ def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.GapSamp
         report.Band(band.category, low, high, band.weight)
         for band, low, high in zip(experiment.mine.bands, lows, highs, strict=True)
     )
-    number = np.searchsorted(np.array(experiment.mine.edges), values, side="right")
-    by_category = {band.name: values[number == i] for i, band in enumerate(bands)}
+    examples = run.part("mine", "examples", EXAMPLE, sample)
+    weights, chosen = (pc.list_flatten(examples[name]).to_numpy(zero_copy_only=False) for name in ("weights", "gaps"))
+    rated = ~np.isnan(chosen) & (weights > 0) & (pc.list_flatten(examples["tiers"]).to_numpy() > 0)
+
+    def by_category(gap_elo: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        number = np.searchsorted(np.array(experiment.mine.edges), gap_elo, side="right")
+        return {band.name: gap_elo[number == i] for i, band in enumerate(bands)}
+
     spread = run.part("rate", "fits", FIT, sample)["spread_elo"].to_numpy()
-    return report.GapSample(by_category, bands, float(np.mean(spread)))
+    return report.GapSample(by_category(values), bands, float(np.mean(spread)), by_category(chosen[rated]))
 
 
 def _example(run: _Run, sample: pa.Array, model: str, simulated: bool) -> report.RatedQuery | None:
@@ -276,10 +287,13 @@ def _environment(record: Mapping[str, Any]) -> dict[str, str]:
     return {**{key: str(value) for key, value in found.items()}, **versions}
 
 
-def _audits(run: _Run) -> tuple[report.JudgeAudit, ...]:
-    audit = run.artifacts["judge"].read_json("audit.json") or {"judges": {}}
-    return tuple(_audit(name, facts) for name, facts in audit["judges"].items())
-
-
-def _audit(name: str, facts: Mapping[str, Any]) -> report.JudgeAudit:
-    raise NotImplementedError(json.dumps(facts))
+def _prior(run: _Run) -> str:
+    """In words, which global numbers the ratings were fitted with."""
+    known = run.artifacts["rate"].read_json("globals.json") or {}
+    if not known:
+        return ""
+    sigma = f"{known['sigma0']:.2f}" if known["sigma0"] is not None else "none"
+    return (
+        f"prior sd {sigma} {'probit' if known['model'] == 'thurstone' else 'logit'} ({known['sigma0_how']}), known "
+        f"positives: {known['positive_how']}, dispersion {known['dispersion']:.2f} ({known['dispersion_how']})"
+    )

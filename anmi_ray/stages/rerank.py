@@ -40,9 +40,10 @@ def _bucket(
 ) -> list[Flow]:
     queries = queries_of(ingest, bucket, *HELD_OUT)
     runs = of_queries(retrieve.read_part("runs", bucket, RUN), queries)
-    hybrid = runs.filter(pc.and_(pc.equal(runs["system"], "hybrid"), pc.less_equal(runs["rank"], config.depth)))
+    hybrid = runs.filter(pc.equal(runs["system"], "hybrid"))
+    top = hybrid.filter(pc.less_equal(hybrid["rank"], config.depth))
     texts = retrieve.read_part("texts", bucket, TEXT_OF)
-    reranked = rerank(hybrid, queries, texts, _model(train, config)) if hybrid.num_rows else RUN.empty()
+    reranked = with_tail(rerank(top, queries, texts, _model(train, config)), hybrid) if top.num_rows else RUN.empty()
     found = set(reranked["query_id"].to_pylist())
     lost = [query for query in queries["query_id"].to_pylist() if query not in found]
     flows = [Flow("held-out queries", queries.num_rows, len(found), len(lost))]
@@ -77,3 +78,18 @@ def rerank(run: pa.Table, queries: pa.Table, texts: pa.Table, model: CrossEncode
             "score": scores[order],
         }
     )
+
+
+def with_tail(reranked: pa.Table, run: pa.Table) -> pa.Table:
+    """`reranked` followed, per query, by the documents of `run` below its depth, in their order.
+
+    Scores go on falling by one a rank, so that a tool that sorts by score sees the same ranking.
+    """
+    lowest = reranked.group_by("query_id").aggregate([("score", "min"), ("rank", "max")])
+    tail = run.join(lowest, "query_id", join_type="inner", use_threads=False)
+    tail = tail.filter(pc.greater(tail["rank"], tail["rank_max"]))
+    below = pc.subtract(tail["score_min"], pc.cast(pc.subtract(tail["rank"], tail["rank_max"]), pa.float64()))
+    system = reranked["system"][0].as_py() if reranked.num_rows else ""
+    columns = {name: tail[name] for name in ("query_id", "doc_id", "rank")}
+    added = RUN.table({**columns, "system": [system] * tail.num_rows, "score": below})
+    return pa.concat_tables([reranked, added]).sort_by([("query_id", "ascending"), ("rank", "ascending")])

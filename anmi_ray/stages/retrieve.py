@@ -17,7 +17,6 @@ import ray
 import ray.data
 
 from anmi_ray.config.retrieve import RetrieveConfig
-from anmi_ray.identity import bucket_of
 from anmi_ray.models import loading
 from anmi_ray.models.encoder import Encoder
 from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
@@ -72,32 +71,28 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
 
 
 class _Searcher:
-    """Holds the encoder and the queries; a call searches one shard and publishes its exchange files."""
+    """Holds the encoder, the queries and their vectors; a call searches shards and publishes their exchange files."""
 
     def __init__(
         self, artifact: Artifact, ingest: Artifact, config: RetrieveConfig, seed: int, buckets: int, threads: int
     ) -> None:
-        self.artifact, self.ingest, self.config, self.seed, self.buckets = artifact, ingest, config, seed, buckets
+        self.artifact, self.ingest, self.config, self.seed, self.threads = artifact, ingest, config, seed, threads
         dense = config.dense
-        self.encoder = Encoder(loading.resolve(dense.model), dense.max_tokens, dense.dtype, threads)
-        self.queries = pa.concat_tables([ingest.read_part("queries", b, QUERY) for b in range(buckets)])
-        self.qrels = pa.concat_tables([ingest.read_part("qrels", b, QREL) for b in range(buckets)])
-        self.bucket = {
-            query: bucket_of(text, buckets)
-            for query, text in zip(
-                self.queries["query_id"].to_pylist(), self.queries["text_hash"].to_pylist(), strict=True
-            )
-        }
+        source = loading.resolve(dense.model, trust_remote_code=dense.trust_remote_code)
+        self.encoder = Encoder(source, dense.max_tokens, dense.dtype, threads)
+        self.queries = [ingest.read_part("queries", bucket, QUERY) for bucket in range(buckets)]
+        self.qrels = pa.concat_tables([ingest.read_part("qrels", bucket, QREL) for bucket in range(buckets)])
+        self.all_queries = pa.concat_tables(self.queries)
+        self.vectors = shard.encode_queries(self.all_queries, config, self.encoder)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        for index in batch["shard"].tolist():
-            documents = self.ingest.read_part("documents", index, DOCUMENT)
-            found = shard.search_shard(documents, self.queries, self.qrels, self.config, self.encoder, self.seed)
-            hit_buckets = pa.array([self.bucket[i] for i in found.hits["query_id"].to_pylist()], type=pa.int64())
-            hits = [found.hits.filter(pa.compute.equal(hit_buckets, bucket)) for bucket in range(self.buckets)]
-            texts = [shard.texts_of(found.texts, table) for table in hits]
-            _publish_exchange(self.artifact, "hits", index, hits)
-            _publish_exchange(self.artifact, "hit_texts", index, texts)
+        for number in batch["shard"].tolist():
+            documents = self.ingest.read_part("documents", number, DOCUMENT)
+            index = shard.ShardIndex(documents, self.config, self.encoder, self.threads)
+            found = index.search(self.all_queries, self.qrels, self.vectors, self.seed)
+            by_bucket = [found.of_queries(queries) for queries in self.queries]
+            _publish_exchange(self.artifact, "hits", number, [part.hits for part in by_bucket])
+            _publish_exchange(self.artifact, "hit_texts", number, [part.texts for part in by_bucket])
         return batch
 
 
@@ -128,34 +123,27 @@ def _offsets(store: Store, path: str) -> list[int] | None:
     return [int(group) for group in metadata[b"groups"].decode().split(",")]
 
 
-def _read_exchange(artifact: Artifact, name: str, shards: int, bucket: int) -> pa.Table:
-    """The rows of one bucket from every shard."""
-    tables = []
-    for index in range(shards):
-        path = _exchange_path(artifact, name, index)
-        group = (_offsets(artifact.store, path) or [])[bucket]
-        with artifact.store.open_input(path) as stream:
-            file = pq.ParquetFile(stream)
-            empty = file.schema_arrow.empty_table()
-            tables.append((file.read_row_group(group) if group >= 0 else empty).replace_schema_metadata(None))
-    return pa.concat_tables(tables)
+def _read_exchange(artifact: Artifact, name: str, index: int, bucket: int) -> pa.Table:
+    """The rows of one bucket from one shard."""
+    path = _exchange_path(artifact, name, index)
+    group = (_offsets(artifact.store, path) or [])[bucket]
+    with artifact.store.open_input(path) as stream:
+        file = pq.ParquetFile(stream)
+        table = file.read_row_group(group) if group >= 0 else file.schema_arrow.empty_table()
+    return table.replace_schema_metadata(None)
 
 
 def _merge_bucket(
     artifact: Artifact, bucket: int, ingest: Artifact, config: RetrieveConfig, seed: int, shards: int
 ) -> list[Flow]:
     queries = ingest.read_part("queries", bucket, QUERY)
-    found = merge.merge_bucket(
-        _read_exchange(artifact, "hits", shards, bucket),
-        _read_exchange(artifact, "hit_texts", shards, bucket),
-        queries,
-        ingest.read_part("qrels", bucket, QREL),
-        config,
-        seed,
-    )
-    ranked = set(found.runs["query_id"].to_pylist())
-    lost = queries.num_rows - len(ranked)
-    flows = [Flow("queries", queries.num_rows, len(ranked), lost)]
+    hits = [
+        shard.ShardHits(*(_read_exchange(artifact, name, index, bucket) for name in _EXCHANGES))
+        for index in range(shards)
+    ]
+    found = merge.merge_bucket(hits, queries, ingest.read_part("qrels", bucket, QREL), config, seed)
+    served = set(found.runs["query_id"].to_pylist()) | set(found.candidates["query_id"].to_pylist())
+    flows = [Flow("queries", queries.num_rows, len(served), queries.num_rows - len(served))]
     parts = {"runs": (RUN, found.runs), "candidates": (CANDIDATE, found.candidates), "texts": (TEXT_OF, found.texts)}
     artifact.commit_bucket(bucket, parts, flows, found.rejects)
     return flows

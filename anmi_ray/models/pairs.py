@@ -1,0 +1,186 @@
+"""Tokens of query-document pairs: each text is tokenised once, a pair is put together from its two token lists.
+
+Scoring and training share it: a document that stands in many lists, or under many queries, is tokenised once, and the
+result equals that of the tokenizer called on the pair (truncation "longest_first").
+Legend: N pairs, T tokens, Q queries, D documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from anmi_ray.errors import ConfigError
+
+MULTIPLE = 8  # padded lengths are multiples of this: few distinct shapes, aligned kernels
+_CHUNK = 4096  # texts per call of the tokenizer: bounds what its Python lists take
+
+
+def document_text(title: str, text: str) -> str:
+    r"""The one text form of a document that every model reads: title and body on two lines.
+
+    >>> document_text("Title", "Body"), document_text("", "Body")
+    ('Title\nBody', 'Body')
+    """
+    return f"{title}\n{text}" if title and text else title or text
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Token lists end to end: list i is `values[start[i]:start[i + 1]]`, the beginning of `lengths[i]` tokens."""
+
+    values: NDArray[np.int32]
+    start: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.start) - 1
+
+    def __getitem__(self, i: int) -> NDArray[np.int32]:
+        return self.values[self.start[i] : self.start[i + 1]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded inputs of one forward pass. `type_ids` is None where the model has no segments."""
+
+    ids: NDArray[np.int64]
+    mask: NDArray[np.int64]
+    type_ids: NDArray[np.int64] | None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens computed, padding included."""
+        return self.ids.size
+
+
+class PairTokenizer:
+    """Puts pairs together around a fast tokenizer, cut to `max_tokens` with the special tokens.
+
+    Raises ConfigError if the tokenizer has no fast form or no padding token, or `max_tokens` leaves no room for text.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> None:
+        if not tokenizer.is_fast:
+            raise ConfigError("the model has no fast tokenizer", tokenizer.name_or_path, "choose a model with one")
+        if tokenizer.pad_token_id is None:
+            raise ConfigError("the tokenizer has no padding token", tokenizer.name_or_path, "choose a model with one")
+        self.tokenizer, self.max_tokens = tokenizer, max_tokens
+        self.pad: int = int(tokenizer.pad_token_id)  # type: ignore[arg-type]
+        self.segments = "token_type_ids" in tokenizer.model_input_names
+        self._frame, self._types = self._template()
+        self.special = sum(len(piece) for piece in self._frame)
+        if max_tokens <= self.special + 1:
+            raise ConfigError(f"max_tokens is {max_tokens}, {self.special} of them special", "max_tokens", "raise it")
+
+    def _template(self) -> tuple[list[NDArray[np.int64]], list[int]]:
+        """Special tokens before, between and after the two texts; segment ids of the five pieces, in order."""
+        coded = self.tokenizer("a", "b", return_token_type_ids=True)
+        side = [-1 if part is None else part for part in coded.sequence_ids(0)]
+        ids, types = np.array(coded["input_ids"]), np.array(coded["token_type_ids"])
+        first = [i for i, part in enumerate(side) if part == 0]
+        second = [i for i, part in enumerate(side) if part == 1]
+        spans = [
+            slice(0, first[0]),
+            slice(first[0], first[-1] + 1),
+            slice(first[-1] + 1, second[0]),
+            slice(second[0], second[-1] + 1),
+            slice(second[-1] + 1, len(side)),
+        ]
+        segment = [int(types[span][0]) if len(types[span]) else 0 for span in spans]
+        return [ids[spans[0]], ids[spans[2]], ids[spans[4]]], segment
+
+    def texts(self, texts: Sequence[str]) -> Ragged:
+        """Token lists of `texts`, without special tokens, of which the first `max_tokens` are kept."""
+        lists: list[NDArray[np.int32]] = []
+        lengths: list[int] = []
+        for i in range(0, len(texts), _CHUNK):
+            coded = self.tokenizer(
+                list(texts[i : i + _CHUNK]),
+                add_special_tokens=False,
+                truncation=False,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+                verbose=False,  # a text longer than the model is not worth a warning: pairs are cut
+            )
+            lengths.extend(len(ids) for ids in coded["input_ids"])
+            lists.extend(np.array(ids[: self.max_tokens], dtype=np.int32) for ids in coded["input_ids"])
+        start = np.zeros(len(lists) + 1, dtype=np.int64)
+        np.cumsum([len(ids) for ids in lists], out=start[1:])
+        values = np.concatenate(lists) if lists else np.zeros(0, np.int32)
+        return Ragged(values, start, np.array(lengths, dtype=np.int64))
+
+    def cut(
+        self, query_N: NDArray[np.int64], document_N: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Tokens kept of the query and of the document, from the tokens they have ("longest_first").
+
+        The shorter one stays whole while the longer can give way; else both get half, the longer the odd token.
+        """
+        room = self.max_tokens - self.special
+        short, long = np.minimum(query_N, document_N), np.maximum(query_N, document_N)
+        fits = short + long <= room
+        whole = short + np.maximum(short, room - short) <= room
+        kept_short = np.where(fits | whole, short, room // 2)
+        kept_long = np.where(fits, long, np.where(whole, room - short, room - room // 2))
+        swap = query_N > document_N
+        return np.where(swap, kept_long, kept_short), np.where(swap, kept_short, kept_long)
+
+    def pair_lengths(
+        self, queries: Ragged, query_N: NDArray[np.int64], documents: Ragged, document_N: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Tokens of every pair, special tokens included."""
+        first, second = self.cut(queries.lengths[query_N], documents.lengths[document_N])
+        return first + second + self.special
+
+    def batch(
+        self, queries: Ragged, query_N: NDArray[np.int64], documents: Ragged, document_N: NDArray[np.int64]
+    ) -> Batch:
+        """Padded inputs [N, T] of the pairs (query_N[i], document_N[i]); T is a multiple of 8."""
+        first, second = self.cut(queries.lengths[query_N], documents.lengths[document_N])
+        longest = int((first + second).max()) + self.special
+        width = min(-(-longest // MULTIPLE) * MULTIPLE, max(self.max_tokens, longest))
+        ids = np.full((len(query_N), width), self.pad, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        types = np.zeros_like(ids) if self.segments else None
+        before, between, after = self._frame
+        for row in range(len(query_N)):
+            pieces = (
+                before,
+                queries[query_N[row]][: first[row]],
+                between,
+                documents[document_N[row]][: second[row]],
+                after,
+            )
+            at = 0
+            for piece, segment in zip(pieces, self._types, strict=True):
+                ids[row, at : at + len(piece)] = piece
+                if types is not None and segment:
+                    types[row, at : at + len(piece)] = segment
+                at += len(piece)
+            mask[row, :at] = 1
+        return Batch(ids, mask, types)
+
+
+def length_batches(length_N: NDArray[np.int64], token_budget: int) -> list[NDArray[np.int64]]:
+    """Batches of indices of similar length, longest first, each of at most `token_budget` padded tokens (or one pair).
+
+    A batch also ends where the next pair is so much shorter that padding would pass an eighth of its width, once it
+    holds eight pairs: on a CPU a padded token costs as much as a real one.
+    """
+    order = np.argsort(-length_N, kind="stable")
+    batches: list[NDArray[np.int64]] = []
+    begin = 0
+    while begin < len(order):
+        width = -(-int(length_N[order[begin]]) // MULTIPLE) * MULTIPLE
+        stop = min(begin + max(token_budget // width, 1), len(order))
+        narrow = np.flatnonzero(length_N[order[begin + 8 : stop]] < width - max(width // 8, MULTIPLE))
+        if len(narrow):
+            stop = begin + 8 + int(narrow[0])
+        batches.append(order[begin:stop])
+        begin = stop
+    return batches

@@ -1,0 +1,114 @@
+"""The rate stage's body: one bucket's judgments in, its Rating, Fit, Gap and Reject tables out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from anmi_ray import records
+from anmi_ray.config.rate import RateConfig
+from anmi_ray.rating import diagnostics
+from anmi_ray.rating.games import Games
+from anmi_ray.rating.globals import Globals, posterior
+from anmi_ray.rating.pairs import read_games
+from anmi_ray.rating.solver import Solution, solve
+from anmi_ray.rating.uncertainty import Anchors, Errors, anchors, errors
+from anmi_ray.scale import Floats, Model, to_elo
+
+
+class RateResult(NamedTuple):
+    """Tables of one bucket, sorted by (query_id, doc_id); gaps by (query_id, anchor_id, doc_id)."""
+
+    ratings: pa.Table
+    fits: pa.Table
+    gaps: pa.Table
+    rejects: pa.Table
+
+
+def rate(
+    judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, globals_: Globals, config: RateConfig
+) -> RateResult:
+    """Rate every query of a bucket: maximum a posteriori, centred per component, with errors, gaps and diagnostics.
+
+    Gaps go from every rated known positive to every other rated document of its query; in a query without one, from
+    the top-rated document. FitError: plain maximum likelihood was asked for and a query has no finite maximum.
+    """
+    games, rejects = read_games(judgments, comparisons, candidates, config.inconsistent_strength)
+    if not games.queries:
+        return RateResult(records.RATING.empty(), records.FIT.empty(), records.GAP.empty(), rejects)
+    m = games.answers / globals_.dispersion
+    target = posterior(games, globals_.model, m, globals_.prior())
+    solution = solve(target, config.tolerance, config.max_iterations)
+    parts = diagnostics.components(games)
+    centred = centre(games, parts.component, solution.latent)
+    to = anchors(games, centred)
+    uncertain = errors(target, solution.latent, parts.component, to)
+    return RateResult(
+        _ratings(games, globals_.model, m, centred, parts.component, uncertain),
+        _fits(games, globals_.model, m, centred, parts, solution),
+        _gaps(games, globals_.model, to, uncertain),
+        rejects,
+    )
+
+
+def centre(games: Games, component: np.ndarray, latent: Floats) -> Floats:
+    """Ratings with mean zero in every connected component: likelihood says nothing about a component's level."""
+    label = games.doc_start[:-1][games.query_of_doc] + component  # distinct per query: count ≤ documents
+    total = np.bincount(label, latent, len(latent))
+    size = np.bincount(label, minlength=len(latent))
+    return latent - total[label] / size[label]
+
+
+def _ratings(
+    games: Games, model: Model, m: Floats, centred: Floats, component: np.ndarray, uncertain: Errors
+) -> pa.Table:
+    first, second = games.global_ends()
+    n = len(games.doc_ids)
+    return records.RATING.table(
+        {
+            "query_id": games.query_ids[games.query_of_doc],
+            "doc_id": games.doc_ids,
+            "rating_elo": to_elo(centred, model),
+            "std_err_elo": to_elo(uncertain.std_err, model),
+            "latent": centred,
+            "games": np.bincount(first, m, n) + np.bincount(second, m, n),
+            "component": component,
+        }
+    )
+
+
+def _fits(
+    games: Games, model: Model, m: Floats, centred: Floats, parts: diagnostics.Components, solution: Solution
+) -> pa.Table:
+    return records.FIT.table(
+        {
+            "query_id": games.query_ids,
+            "documents": games.documents.astype(np.int32),
+            "comparisons": games.games.astype(np.int32),
+            "iterations": solution.iterations,
+            "gradient_norm": solution.gradient_norm,
+            "converged": solution.converged,
+            "components": parts.count.astype(np.int32),
+            "lambda2": diagnostics.lambda2(games),
+            "deviance": diagnostics.deviance(games, model, m, solution.latent),
+            "spread_elo": to_elo(diagnostics.spread(games, centred), model),
+            "equal_ratings_p": diagnostics.equal_ratings_p(games, m, parts.count),
+        }
+    )
+
+
+def _gaps(games: Games, model: Model, to: Anchors, uncertain: Errors) -> pa.Table:
+    query = games.query_of_doc[uncertain.gap_anchor]
+    kinds = pa.DictionaryArray.from_arrays(pa.array(np.where(to.known[query], 0, 1)), ["known", "top-rated"])
+    return records.GAP.table(
+        {
+            "query_id": games.query_ids[query],
+            "anchor_id": games.doc_ids[uncertain.gap_anchor],
+            "doc_id": games.doc_ids[uncertain.gap_doc],
+            "gap_elo": to_elo(uncertain.gap, model),
+            "gap_se_elo": to_elo(uncertain.gap_se, model),
+            "anchor_kind": kinds.dictionary_decode(),
+        }
+    )

@@ -1,0 +1,154 @@
+"""BM25 retrieval: bm25s' tokeniser and Snowball stems, Lucene's formula, exact and reproducible.
+
+The weights are one sparse matrix, and searching is a sparse product, so that the collection's statistics can be
+given from outside: those of a shard are its own unless `Statistics` of the whole collection are passed.
+Q queries, N documents, V words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import bm25s
+import numpy as np
+import Stemmer
+from bm25s.tokenization import Tokenized
+from numpy.typing import NDArray
+from scipy import sparse
+
+from anmi_ray.config.retrieve import Bm25Config
+from anmi_ray.errors import ConfigError
+from anmi_ray.retrieval.top import Hits, empty, top
+
+_BATCH_SCORES = 1 << 20  # scores held at once (8 MB: within the cache)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What BM25 knows of a collection; the sum over shards is the whole's."""
+
+    documents: int
+    words: int
+    document_frequency: dict[str, int]
+
+    @property
+    def mean_length(self) -> float:
+        """Mean number of words of a document."""
+        return self.words / self.documents if self.documents else 0.0
+
+    @staticmethod
+    def merged(parts: Iterable[Statistics]) -> Statistics:
+        """Statistics of the union of disjoint shards."""
+        documents, words, frequency = 0, 0, dict[str, int]()
+        for part in parts:
+            documents, words = documents + part.documents, words + part.words
+            for word, count in part.document_frequency.items():
+                frequency[word] = frequency.get(word, 0) + count
+        return Statistics(documents, words, frequency)
+
+
+class Bm25Index:
+    """An index over `texts`. Raises ConfigError for an unknown stemmer or list of stop words."""
+
+    def __init__(self, texts: Sequence[str], config: Bm25Config, statistics: Statistics | None = None) -> None:
+        self._config, self._stem = config, _stemmer(config)
+        self._documents = len(texts)
+        self._count_NV, self._vocabulary = self._count(texts)
+        self.statistics = statistics or self.shard_statistics()
+        self._weight_VN = self._weights()
+
+    def shard_statistics(self) -> Statistics:
+        """Statistics of the indexed texts alone, to be merged into those of the whole collection."""
+        frequency_V = np.bincount(self._count_NV.indices, minlength=len(self._vocabulary))
+        return Statistics(
+            self._documents,
+            int(self._count_NV.sum()),
+            dict(zip(self._vocabulary, frequency_V.tolist(), strict=True)),
+        )
+
+    def search(self, queries: Sequence[str], depth: int) -> Hits:
+        """The `depth` best documents per query that share a word with it; -1 where there are fewer."""
+        if not len(queries) or not self._documents:
+            return empty(len(queries), depth)
+        count_QV = self._count_known(queries)
+        size = max(1, _BATCH_SCORES // self._documents)
+        parts = [
+            top((count_QV[start : start + size] @ self._weight_VN).toarray(), depth, above=0.0)
+            for start in range(0, len(queries), size)
+        ]
+        return np.concatenate([index for index, _ in parts]), np.concatenate([score for _, score in parts])
+
+    def _weights(self) -> sparse.csr_matrix:
+        """Lucene's weight idf·f / (f + k1 (1 − b + b·|d|/avgdl)), idf = ln(1 + (N − n + ½)/(n + ½)).
+
+        Robertson & Zaragoza 2009, section 3, with Lucene's idf and without the constant factor k1 + 1.
+        """
+        k1, b, known = self._config.k1, self._config.b, self.statistics
+        counts = self._count_NV.tocoo()
+        length_N = np.asarray(self._count_NV.sum(axis=1)).ravel()
+        mean = max(known.mean_length, 1e-9)
+        # Statistics from outside must cover these texts; at least this shard's own occurrence is certain.
+        n_V = np.array([max(1, known.document_frequency.get(word, 0)) for word in self._vocabulary], dtype=np.float64)
+        idf_V = np.log1p((np.maximum(known.documents, n_V) - n_V + 0.5) / (n_V + 0.5))
+        norm = k1 * (1 - b + b * length_N[counts.row] / mean)
+        weight = idf_V[counts.col] * counts.data / (counts.data + norm)
+        return sparse.csr_matrix((weight, (counts.col, counts.row)), shape=(len(self._vocabulary), self._documents))
+
+    def _count(self, texts: Sequence[str]) -> tuple[sparse.csr_matrix, list[str]]:
+        rows, words, vocabulary = self._tokenise(texts)
+        # Sorted words: sums run in the same order whatever the order of documents, so equal documents tie exactly.
+        order = sorted(range(len(vocabulary)), key=vocabulary.__getitem__)
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        shape = (len(texts), len(vocabulary))
+        ones = np.ones(len(words))
+        return sparse.csr_matrix((ones, (rows, place[words])), shape=shape), [vocabulary[i] for i in order]
+
+    def _count_known(self, queries: Sequence[str]) -> sparse.csr_matrix:
+        rows, words, vocabulary = self._tokenise(queries)
+        at = {word: place for place, word in enumerate(self._vocabulary)}
+        known = np.array([at.get(word, -1) for word in vocabulary], dtype=np.int64)
+        column = known[words]
+        inside = column >= 0
+        shape = (len(queries), len(self._vocabulary))
+        return sparse.csr_matrix((np.ones(int(inside.sum())), (rows[inside], column[inside])), shape=shape)
+
+    def _tokenise(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
+        """(text of each token, word of each token, words)."""
+        tokens = tokenize(texts, self._config.stopwords, self._stem)
+        lengths = [len(ids) for ids in tokens.ids]
+        words = np.concatenate([np.asarray(ids, dtype=np.int64) for ids in tokens.ids]) if lengths else np.zeros(0, int)
+        vocabulary = sorted(tokens.vocab, key=tokens.vocab.__getitem__)
+        return np.repeat(np.arange(len(lengths)), lengths), words, vocabulary
+
+
+def search(texts: Sequence[str], queries: Sequence[str], config: Bm25Config, depth: int) -> Hits:
+    """Index `texts` and search them once: (index int64[Q, depth], -1 padded; score float64[Q, depth])."""
+    return Bm25Index(texts, config).search(queries, depth)
+
+
+def tokenize(texts: Sequence[str], stopwords: str | None, stemmer: Any) -> Tokenized:
+    """Lower-case words of two letters or more, without stop words, stemmed."""
+    words: Any = stopwords or []
+    tokens = bm25s.tokenize(list(texts), stopwords=words, stemmer=stemmer, show_progress=False)
+    assert isinstance(tokens, Tokenized)
+    return tokens
+
+
+def _stemmer(config: Bm25Config) -> Stemmer.Stemmer | None:
+    if config.stopwords:
+        try:
+            tokenize([""], config.stopwords, None)
+        except ValueError as error:
+            raise ConfigError(
+                str(error), "retrieve.bm25.stopwords", "give a language code such as en, or null"
+            ) from None
+    if config.stemmer is None:
+        return None
+    if config.stemmer not in Stemmer.algorithms():
+        raise ConfigError(
+            f"no stemmer {config.stemmer!r}", "retrieve.bm25.stemmer", f"use one of {', '.join(Stemmer.algorithms())}"
+        )
+    return Stemmer.Stemmer(config.stemmer)

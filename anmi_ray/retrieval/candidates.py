@@ -1,0 +1,100 @@
+"""Which documents of a train query are compared: the top of the hybrid run, its known positives, random documents.
+
+Works on `Ranked`, the merged hits of a bucket as aligned arrays. Known positives join the candidates here and nowhere
+else: they enter a Run only where a retriever found them.
+N rows (a query and a document), Q queries of the bucket, R retrievers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anmi_ray import identity
+from anmi_ray.config.retrieve import RetrieveConfig
+from anmi_ray.records import CANDIDATE
+from anmi_ray.retrieval.fusion import ranks
+from anmi_ray.retrieval.shard import pair_hash
+
+SOURCES = ("retrieved", "added", "random")
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Merged hits, a row for every query and document: ranks count from 1, 0 says not within `depth`."""
+
+    query_id: NDArray[np.uint8]
+    doc_id: NDArray[np.uint8]
+    query: NDArray[np.int64]  # the query's place in the bucket
+    rank: Mapping[str, NDArray[np.int64]]  # per retriever
+    hybrid: NDArray[np.int64]
+    fused: NDArray[np.float64]
+    similarity: NDArray[np.float64]
+    is_positive: NDArray[np.bool_]
+    is_random: NDArray[np.bool_]  # may be drawn
+
+
+def candidates(ranked: Ranked, train_Q: NDArray[np.bool_], config: RetrieveConfig, seed: int) -> pa.Table:
+    """The Candidate table of the train queries, sorted by query_id, source (retrieved, added, random), rank, doc_id.
+
+    A document is `retrieved` in the top `config.candidates` of the hybrid run, `added` if it is a known positive
+    (grade 1 or more) below that, `random` if it was drawn; each is there once. A train query without a retrieved
+    document gets no candidates at all.
+    """
+    retrieved = (ranked.hybrid > 0) & (ranked.hybrid <= config.candidates)
+    usable_Q = train_Q & (np.bincount(ranked.query[retrieved], minlength=len(train_Q)) > 0)
+    usable = usable_Q[ranked.query]
+    retrieved &= usable
+    added = usable & ranked.is_positive & ~retrieved
+    random = _drawn(ranked, usable, config.random_negatives, seed)
+    source = np.select([retrieved, added, random], [0, 1, 2], default=3)
+    words = np.ascontiguousarray(ranked.doc_id).reshape(-1, identity.ID_BYTES).view(">u8")
+    rank = np.where(retrieved, ranked.hybrid, 0)
+    order = np.lexsort((words[:, 1], words[:, 0], rank, source, ranked.query))
+    order = order[source[order] < len(SOURCES)]
+    not_retrieved = ~retrieved[order]
+    return CANDIDATE.table(
+        {
+            "query_id": ranked.query_id[order],
+            "doc_id": ranked.doc_id[order],
+            "source": pc.take(pa.array(SOURCES), pa.array(source[order])),
+            "is_positive": ranked.is_positive[order],
+            "rank": pa.array(rank[order].astype(np.int32), mask=not_retrieved),
+            "fused_score": pa.array(ranked.fused[order], mask=not_retrieved),
+            "retriever_ranks": _rank_maps(
+                {name: rank_N[order] for name, rank_N in ranked.rank.items()}, ~not_retrieved
+            ),
+            "similarity": ranked.similarity[order],
+        }
+    )
+
+
+def _drawn(ranked: Ranked, usable: NDArray[np.bool_], count: int, seed: int) -> NDArray[np.bool_]:
+    """The `count` documents of smallest pair hash of each query, among those that no retriever found."""
+    free = usable & ranked.is_random & ~ranked.is_positive & (ranked.hybrid == 0)
+    for rank_N in ranked.rank.values():
+        free &= rank_N == 0
+    rows = np.flatnonzero(free)
+    if not len(rows) or not count:
+        return np.zeros(len(free), dtype=bool)
+    draw = pair_hash(ranked.query_id[rows], ranked.doc_id[rows], seed)
+    place = ranks(ranked.query[rows], -draw, ranked.doc_id[rows])
+    drawn = np.zeros(len(free), dtype=bool)
+    drawn[rows[place <= count]] = True
+    return drawn
+
+
+def _rank_maps(rank_N: Mapping[str, NDArray[np.int64]], shown_N: NDArray[np.bool_]) -> pa.MapArray:
+    """{retriever: rank} of every row, holding the retrievers that found it; empty where not shown."""
+    names = sorted(rank_N)
+    rank_NR = np.stack([rank_N[name] for name in names], axis=1)
+    present = (rank_NR > 0) & shown_N[:, None]
+    offsets = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int32)
+    row, retriever = np.nonzero(present)
+    keys = pc.take(pa.array(names), pa.array(retriever))
+    return pa.MapArray.from_arrays(pa.array(offsets), keys, pa.array(rank_NR[row, retriever].astype(np.int32)))

@@ -1,0 +1,130 @@
+"""The hits of all shards for one bucket of queries -> runs, candidates, texts.
+
+Nothing here depends on the order of shards or of rows. Runs are for the splits that are evaluated; train queries go
+on as candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anmi_ray import identity
+from anmi_ray.config.retrieve import RetrieveConfig
+from anmi_ray.records import REJECT, TEXT_OF
+from anmi_ray.retrieval.candidates import Ranked, candidates
+from anmi_ray.retrieval.fusion import ranks, rrf
+from anmi_ray.retrieval.runs import System, to_run
+from anmi_ray.retrieval.shard import HITS, RETRIEVERS, ShardHits
+
+HYBRID = "hybrid"
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A bucket's Run, Candidate, Text and Reject tables."""
+
+    runs: pa.Table
+    candidates: pa.Table
+    texts: pa.Table
+    rejects: pa.Table
+
+
+def merge_bucket(
+    shards: Sequence[ShardHits],
+    queries: pa.Table,
+    qrels: pa.Table,
+    config: RetrieveConfig,
+    seed: int,
+    run_splits: Sequence[str] = ("dev", "test"),
+) -> Merged:
+    """Merge what every shard found for `queries` (the Query table of a bucket).
+
+    Systems of the Run: bm25, dense, hybrid (RRF of the two), each at most `config.depth` deep, for the queries of
+    `run_splits`. Texts: every document of a run or among the candidates. A train query for which nothing was
+    retrieved, and a known positive that no shard holds, are rejects.
+    """
+    queries = queries.sort_by("query_id")
+    hits = pa.concat_tables([HITS.schema.empty_table(), *(shard.hits for shard in shards)])
+    hits = HITS.check(hits.sort_by([("query_id", "ascending"), ("doc_id", "ascending")]), "hits of all shards")
+    ranked, scores = rank_hits(hits, queries, config)
+    split_N = pc.take(queries["split"].combine_chunks(), pa.array(ranked.query))
+    evaluated = pc.is_in(split_N, value_set=pa.array(list(run_splits), pa.string())).to_numpy(zero_copy_only=False)
+    places = {**ranked.rank, HYBRID: ranked.hybrid}
+    systems: dict[str, System] = {name: (np.where(evaluated, place, 0), scores[name]) for name, place in places.items()}
+    runs = to_run(ranked.query_id, ranked.doc_id, systems)
+    train_Q = pc.equal(queries["split"], "train").to_numpy(zero_copy_only=False)
+    chosen = candidates(ranked, train_Q, config, seed)
+    needed = pc.unique(pa.chunked_array([*runs["doc_id"].chunks, *chosen["doc_id"].chunks], type=identity.ID))
+    return Merged(runs, chosen, _texts(shards, needed), _rejects(hits, queries, qrels, train_Q, chosen))
+
+
+def rank_hits(
+    hits: pa.Table, queries: pa.Table, config: RetrieveConfig
+) -> tuple[Ranked, dict[str, NDArray[np.float64]]]:
+    """Ranks of every retriever over all shards, and of their fusion; and each system's scores."""
+    query_N = pc.index_in(hits["query_id"], value_set=queries["query_id"].combine_chunks())
+    if query_N.null_count:
+        raise AssertionError("hits of queries that are not in this bucket")
+    row_N = query_N.to_numpy().astype(np.int64)
+    doc_N16 = identity.id_matrix(hits["doc_id"])
+    rank_N, scores = {}, {}
+    for name in RETRIEVERS:
+        column = hits[f"{name}_score"]
+        found = pc.is_valid(column).to_numpy(zero_copy_only=False)
+        scores[name] = pc.fill_null(column, 0.0).to_numpy()
+        rank = np.zeros(len(found), dtype=np.int64)
+        rank[found] = ranks(row_N[found], scores[name][found], doc_N16[found])
+        rank_N[name] = np.where(rank <= config.depth, rank, 0)
+    fused = rrf(np.stack([rank_N[name] for name in RETRIEVERS]), config.fusion.k)
+    hybrid = np.zeros(len(fused), dtype=np.int64)
+    inside = fused > 0
+    hybrid[inside] = ranks(row_N[inside], fused[inside], doc_N16[inside])
+    hybrid = np.where(hybrid <= config.depth, hybrid, 0)
+    scores[HYBRID] = fused
+    ranked = Ranked(
+        query_id=identity.id_matrix(hits["query_id"]),
+        doc_id=doc_N16,
+        query=row_N,
+        rank=rank_N,
+        hybrid=hybrid,
+        fused=fused,
+        similarity=hits["similarity"].to_numpy(),
+        is_positive=hits["is_positive"].to_numpy(),
+        is_random=hits["is_random"].to_numpy(),
+    )
+    return ranked, scores
+
+
+def _texts(shards: Sequence[ShardHits], needed: pa.Array) -> pa.Table:
+    parts = [shard.texts.filter(pc.is_in(shard.texts["doc_id"], value_set=needed)) for shard in shards]
+    return pa.concat_tables([TEXT_OF.empty(), *parts]).sort_by("doc_id")
+
+
+def _rejects(
+    hits: pa.Table, queries: pa.Table, qrels: pa.Table, train_Q: NDArray[np.bool_], chosen: pa.Table
+) -> pa.Table:
+    """Train queries without candidates, and positives of train queries that no shard holds."""
+    names = queries["external_id"].to_pylist()
+    ids = queries["query_id"].combine_chunks()
+    with_candidates = pc.is_in(ids, value_set=pc.unique(chosen["query_id"])).to_numpy(zero_copy_only=False)
+    rows = [
+        (f"queries {names[i]}", names[i], "no candidates", "no document was retrieved")
+        for i in np.flatnonzero(train_Q & ~with_candidates)
+    ]
+    relevant = qrels.filter(pc.greater_equal(qrels["grade"], 1))
+    row = pc.index_in(relevant["query_id"], value_set=ids)
+    mine = pc.fill_null(pc.take(pa.array(train_Q), row), False)
+    wanted = relevant.filter(mine).select(["query_id", "doc_id"])
+    held = hits.filter(hits["is_positive"]).select(["query_id", "doc_id"])
+    lost = wanted.join(held, ["query_id", "doc_id"], join_type="left anti")
+    name_of = dict(zip(ids.to_pylist(), names, strict=True))
+    for query, doc in zip(lost["query_id"].to_pylist(), lost["doc_id"].to_pylist(), strict=True):
+        rows.append((f"qrels {name_of[query]}", doc.hex(), "positive not in the corpus", ""))
+    rows.sort()
+    return REJECT.table({name: [row[i] for row in rows] for i, name in enumerate(REJECT.schema.names)})

@@ -1,0 +1,241 @@
+"""One corpus shard: index its documents, and give every query's hits in it, to be merged over shards.
+
+A hit is a (query, document) pair with what each retriever said of it. Besides the best `depth` of each retriever, a
+train query's hits hold its known positives and the documents that may become its random negatives. Merging the hits
+of all shards (`merge.merge_bucket`) gives what one shard over all documents would give, with one exception: BM25's
+statistics are a shard's own unless those of the whole collection are passed.
+Q queries, N documents of the shard, H hits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anmi_ray import identity
+from anmi_ray.config.retrieve import RetrieveConfig
+from anmi_ray.records import TEXT_OF, Record
+from anmi_ray.retrieval import bm25, dense
+from anmi_ray.retrieval.top import Hits
+
+RETRIEVERS = ("bm25", "dense")
+
+# <retriever>_score is null where the document is not among that retriever's best `depth` of the shard.
+# is_positive and is_random are said of train queries only; is_random marks who may become a random negative.
+HITS = Record(
+    "Hits",
+    1,
+    ("query_id", "doc_id"),
+    pa.schema(
+        [
+            pa.field("query_id", identity.ID, nullable=False),
+            pa.field("doc_id", identity.ID, nullable=False),
+            *(pa.field(f"{name}_score", pa.float64()) for name in RETRIEVERS),
+            pa.field("similarity", pa.float64(), nullable=False),
+            pa.field("is_positive", pa.bool_(), nullable=False),
+            pa.field("is_random", pa.bool_(), nullable=False),
+        ]
+    ),
+)
+_BLOCK_PAIRS = 1 << 20  # (query, document) pairs hashed at once
+
+
+class TextEncoder(Protocol):
+    """What dense retrieval needs of an encoder: `models.encoder.Encoder`."""
+
+    def encode(self, texts: Sequence[str], prompt: str | None = None) -> NDArray[np.float32]:
+        """Unit vectors float32[N, d]."""
+        ...
+
+
+@dataclass(frozen=True)
+class ShardHits:
+    """What one shard adds to a set of queries: hits (HITS), and the texts of the documents in them (Text)."""
+
+    hits: pa.Table
+    texts: pa.Table
+
+    def of_queries(self, queries: pa.Table) -> ShardHits:
+        """The part that belongs to `queries`, such as those of one bucket."""
+        hits = self.hits.filter(pc.is_in(self.hits["query_id"], value_set=queries["query_id"].combine_chunks()))
+        needed = pc.is_in(self.texts["doc_id"], value_set=pc.unique(hits["doc_id"]))
+        return ShardHits(hits, self.texts.filter(needed))
+
+
+class ShardIndex:
+    """The documents of a shard, indexed for both retrievers; `search` may be called for any number of query sets.
+
+    `vectors` (float32[N, d], in the order of `documents`) and `statistics` (of the whole collection) may be given by
+    a caller that has them; without, they are computed from the shard.
+    """
+
+    def __init__(
+        self,
+        documents: pa.Table,
+        config: RetrieveConfig,
+        encoder: TextEncoder,
+        threads: int = 1,
+        vectors: NDArray[np.float32] | None = None,
+        statistics: bm25.Statistics | None = None,
+    ) -> None:
+        # In order of doc_id, so that "the smaller index" breaks ties by doc_id, whatever order the corpus has.
+        order = pc.sort_indices(documents, sort_keys=[("doc_id", "ascending")])
+        self._documents, self._config, self._threads = documents.take(order), config, threads
+        self._doc_N16 = identity.id_matrix(self._documents["doc_id"])
+        texts = full_texts(self._documents)
+        if vectors is None:
+            self._vectors = encoder.encode(texts, config.dense.document_prompt)
+        else:
+            self._vectors = vectors[order.to_numpy()]
+        self._bm25 = bm25.Bm25Index(texts, config.bm25, statistics)
+
+    def search(self, queries: pa.Table, qrels: pa.Table, query_Qd: NDArray[np.float32], seed: int) -> ShardHits:
+        """Hits of `queries` (Query table; vectors in its order) in this shard; `qrels` may hold other queries too."""
+        by_retriever = {
+            "bm25": self._bm25.search(queries["text"].to_pylist(), self._config.depth),
+            "dense": dense.search(query_Qd, self._vectors, self._config.depth, self._threads),
+        }
+        found = [_pairs(hits, len(self._doc_N16)) for hits in by_retriever.values()]
+        positive = self._positives(queries, qrels)
+        known = np.unique(np.concatenate([positive, *(pairs for pairs, _ in found)]))
+        random = self._random(queries, known, positive, seed)
+        pairs = np.unique(np.concatenate([known, random]))
+        row, column = np.divmod(pairs, max(1, len(self._doc_N16)))
+        scores = {f"{name}_score": _aligned(pairs, *hits) for name, hits in zip(by_retriever, found, strict=True)}
+        table = HITS.table(
+            {
+                "query_id": identity.id_matrix(queries["query_id"])[row],
+                "doc_id": self._doc_N16[column],
+                **scores,
+                "similarity": dense.similarity(query_Qd, self._vectors, row, column),
+                "is_positive": np.isin(pairs, positive),
+                "is_random": np.isin(pairs, random),
+            }
+        )
+        return ShardHits(table, self._texts(np.unique(column)))
+
+    def _positives(self, queries: pa.Table, qrels: pa.Table) -> NDArray[np.int64]:
+        """Pairs of a train query with a document of this shard that is graded 1 or more, as flat indices."""
+        train = queries.filter(pc.equal(queries["split"], "train"))
+        relevant = qrels.filter(pc.greater_equal(qrels["grade"], 1))
+        relevant = relevant.filter(pc.is_in(relevant["query_id"], value_set=train["query_id"].combine_chunks()))
+        row = pc.index_in(relevant["query_id"], value_set=queries["query_id"].combine_chunks())
+        column = pc.index_in(relevant["doc_id"], value_set=self._documents["doc_id"].combine_chunks())
+        here = pc.is_valid(column).to_numpy(zero_copy_only=False)
+        row_R = row.to_numpy()[here].astype(np.int64)
+        column_R = pc.fill_null(column, 0).to_numpy()[here].astype(np.int64)
+        return np.unique(row_R * len(self._doc_N16) + column_R)
+
+    def _random(
+        self, queries: pa.Table, known: NDArray[np.int64], positive: NDArray[np.int64], seed: int
+    ) -> NDArray[np.int64]:
+        """Pairs that may become random negatives after merging, as flat indices.
+
+        Globally a query's random negatives are the `random_negatives` of smallest pair hash among documents that are
+        neither hits nor positives. A hit of this shard may drop out of the merged hits, so those whose hash is small
+        enough are marked too: with that, merging is exact.
+        """
+        count, documents = self._config.random_negatives, len(self._doc_N16)
+        train = np.flatnonzero(pc.equal(queries["split"], "train").to_numpy(zero_copy_only=False))
+        if not count or not documents or not len(train):
+            return np.zeros(0, dtype=np.int64)
+        query_Q16 = identity.id_matrix(queries["query_id"])
+        parts = []
+        size = max(1, _BLOCK_PAIRS // documents)
+        for start in range(0, len(train), size):
+            rows = train[start : start + size]
+            hash_BN = pair_hash(query_Q16[rows][:, None], self._doc_N16[None, :], seed)
+            free_BN = hash_BN.copy()
+            taken = known[slice(*np.searchsorted(known, [rows[0] * documents, (rows[-1] + 1) * documents]))]
+            row, column = np.divmod(taken, documents)
+            at = np.searchsorted(rows, row)
+            train_row = rows[at] == row
+            free_BN[at[train_row], column[train_row]] = np.inf
+            place = min(count, documents) - 1
+            limit_B = np.partition(free_BN, place, axis=1)[:, place]
+            row, column = np.nonzero(hash_BN <= limit_B[:, None])
+            parts.append(rows[row] * documents + column)
+        return np.setdiff1d(np.concatenate(parts), positive)
+
+    def _texts(self, rows: NDArray[np.int64]) -> pa.Table:
+        table = self._documents.take(pa.array(rows))
+        titles, texts = table["title"].to_pylist(), table["text"].to_pylist()
+        hashes = [identity.text_hash(title, text) for title, text in zip(titles, texts, strict=True)]
+        return TEXT_OF.table(
+            {
+                "doc_id": table["doc_id"],
+                "external_id": table["external_id"],
+                "text_hash": identity.id_array(hashes),
+                "title": table["title"],
+                "text": table["text"],
+            }
+        )
+
+
+def search_shard(
+    documents: pa.Table,
+    queries: pa.Table,
+    qrels: pa.Table,
+    config: RetrieveConfig,
+    encoder: TextEncoder,
+    seed: int,
+    threads: int = 1,
+) -> ShardHits:
+    """Index one shard (Document table) and search it once for `queries` (Query table)."""
+    index = ShardIndex(documents, config, encoder, threads)
+    return index.search(queries, qrels, encode_queries(queries, config, encoder), seed)
+
+
+def encode_queries(queries: pa.Table, config: RetrieveConfig, encoder: TextEncoder) -> NDArray[np.float32]:
+    """Vectors of a Query table, in its order: computed once and used for every shard."""
+    return encoder.encode(queries["text"].to_pylist(), config.dense.query_prompt)
+
+
+def full_texts(documents: pa.Table) -> list[str]:
+    """What is indexed of a document: title and text."""
+    columns = zip(documents["title"].to_pylist(), documents["text"].to_pylist(), strict=True)
+    return [f"{title} {text}".strip() for title, text in columns]
+
+
+def pair_hash(query_16: NDArray[np.uint8], doc_16: NDArray[np.uint8], seed: int) -> NDArray[np.float64]:
+    """A uniform in [0, 1) for every pair of ids (uint8[..., 16], broadcast): who is drawn as a random negative.
+
+    Each side is hashed once, and a pair costs one multiply-shift mix (the finaliser of MurmurHash3).
+    """
+    query, doc = (_word(ids, seed, side) for ids, side in ((query_16, "query"), (doc_16, "doc")))
+    with np.errstate(over="ignore"):
+        mixed = query ^ doc
+        mixed ^= mixed >> np.uint64(33)
+        mixed *= np.uint64(0xFF51AFD7ED558CCD)
+        mixed ^= mixed >> np.uint64(33)
+        mixed *= np.uint64(0xC4CEB9FE1A85EC53)
+        mixed ^= mixed >> np.uint64(33)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _word(ids: NDArray[np.uint8], seed: int, side: str) -> NDArray[np.uint64]:
+    flat = np.ascontiguousarray(ids).reshape(-1, identity.ID_BYTES)
+    return (identity.uniforms(flat, "random negative", seed, side) * 2.0**64).astype(np.uint64).reshape(ids.shape[:-1])
+
+
+def _pairs(hits: Hits, documents: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Hits as (flat index query · N + document, score), rising; padding is left out."""
+    index_QK, score_QK = hits
+    row, place = np.nonzero(index_QK >= 0)
+    pairs = row * documents + index_QK[row, place]
+    order = np.argsort(pairs)
+    return pairs[order], score_QK[row, place][order]
+
+
+def _aligned(pairs_H: NDArray[np.int64], pairs: NDArray[np.int64], scores: NDArray[np.float64]) -> pa.Array:
+    """`scores` of `pairs` at their places in `pairs_H` (both rising); null elsewhere."""
+    result, null = np.zeros(len(pairs_H)), np.ones(len(pairs_H), dtype=bool)
+    at = np.searchsorted(pairs_H, pairs)
+    result[at], null[at] = scores, False
+    return pa.array(result, mask=null)

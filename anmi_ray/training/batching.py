@@ -1,0 +1,252 @@
+"""Examples become steps: which lists and documents every step, worker and micro-batch sees, by index alone.
+
+The stream of lists is one shuffle per epoch, by hash of (seed, epoch, example); step s takes its s-th slice. Nothing is
+drawn from a state, so training resumes at any step with the lists it would have seen. A step's lists are dealt to the
+workers and cut into micro-batches by size, which changes no sum; inside, pairs are batched by length.
+Legend: E lists, P documents of all lists, B lists of a micro-batch, K documents of its longest list, N pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.identity import id_matrix, uniforms
+from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, document_text, length_batches
+from anmi_ray.training.curriculum import Phase
+
+Listed = tuple[int, NDArray[np.int64]]  # a list, and the positions in P of the documents it reads
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """All lists, tokenised: list e holds documents start_E[e] to start_E[e + 1], the anchor first.
+
+    Ratings and gaps are NaN for random documents, which are never rated.
+    """
+
+    example_E: NDArray[np.uint8]
+    query_E: NDArray[np.int64]
+    mean_E: NDArray[np.float64]
+    spread_E: NDArray[np.float64]
+    start_E: NDArray[np.int64]
+    document_P: NDArray[np.int64]
+    doc_id_P: NDArray[np.uint8]
+    rating_P: NDArray[np.float64]
+    weight_P: NDArray[np.float64]
+    gap_P: NDArray[np.float64]
+    tokens_P: NDArray[np.int64]
+    queries: Ragged
+    documents: Ragged
+    pairs: PairTokenizer
+    _orders: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.query_E)
+
+    def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
+        """The lists in the order of `epoch`: by hash of the example under (seed, epoch)."""
+        if (seed, epoch) not in self._orders:
+            self._orders.clear()
+            self._orders[seed, epoch] = np.argsort(uniforms(self.example_E, "order", seed, epoch), kind="stable")
+        return self._orders[seed, epoch]
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Lists of one forward and backward pass, as pairs in batches of similar length and a grid over the lists.
+
+    `slot_N` says where in the flattened [B, K] grid the n-th score of the batches, one after the other, belongs.
+    """
+
+    batches: list[Batch]
+    slot_N: NDArray[np.int64]
+    mask_BK: NDArray[np.bool_]
+    weight_BK: NDArray[np.float32]
+    rating_BK: NDArray[np.float32]
+    mean_B: NDArray[np.float32]
+    spread_B: NDArray[np.float32]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens computed, padding included."""
+        return sum(batch.tokens for batch in self.batches)
+
+
+def prepare(
+    examples: Iterable[pa.Table], texts: Iterable[pa.Table], queries: Iterable[pa.Table], pairs: PairTokenizer
+) -> TrainingSet:
+    """Join Example tables with their texts and tokenise each text once; sorted by example, whatever the files' order.
+
+    `texts` are Text tables, `queries` Query tables (all splits allowed). Raises DataError where there is no example or a
+    text is missing.
+    """
+    example = pa.concat_tables(list(examples))
+    if not example.num_rows:
+        raise DataError("there is no example to train on", "examples", "loosen mine's rules or judge more queries")
+    example = example.combine_chunks().sort_by([("example_id", "ascending")])
+    lengths = pc.list_value_length(example["doc_ids"]).to_numpy()
+    start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    doc_ids = pc.list_flatten(example["doc_ids"]).combine_chunks()
+    document, document_ids = _index(doc_ids)
+    query, query_ids = _index(example["query_id"].combine_chunks())
+    document_texts = _lookup(texts, "doc_id", ("title", "text"), document_ids, "texts")
+    query_texts = _lookup(queries, "query_id", ("text",), query_ids, "queries")
+    query_tokens = pairs.texts([text for (text,) in query_texts])
+    document_tokens = pairs.texts([document_text(title, text) for title, text in document_texts])
+    return TrainingSet(
+        example_E=id_matrix(example["example_id"]),
+        query_E=query,
+        mean_E=example["rating_mean"].to_numpy(),
+        spread_E=example["rating_sd"].to_numpy(),
+        start_E=start,
+        document_P=document,
+        doc_id_P=id_matrix(doc_ids),
+        rating_P=_reals(example["ratings"]),
+        weight_P=_reals(example["weights"]),
+        gap_P=_reals(example["gaps"]),
+        tokens_P=pairs.pair_lengths(query_tokens, np.repeat(query, lengths), document_tokens, document),
+        queries=query_tokens,
+        documents=document_tokens,
+        pairs=pairs,
+    )
+
+
+def total_steps(config: TrainConfig, lists: int) -> int:
+    """Steps of the run: max_steps, else as many as show every list `epochs` times (at least one)."""
+    return config.max_steps or max(1, round(config.epochs * lists / config.lists_per_step))
+
+
+def lists_of_step(data: TrainingSet, config: TrainConfig, step: int) -> list[tuple[int, int]]:
+    """(list, epoch) of every list of `step`, counted from 0: a slice of the endless stream of shuffled epochs."""
+    first = step * config.lists_per_step
+    chosen: list[tuple[int, int]] = []
+    for epoch in range(first // len(data), (first + config.lists_per_step - 1) // len(data) + 1):
+        begin = max(first - epoch * len(data), 0)
+        stop = min(first + config.lists_per_step - epoch * len(data), len(data))
+        chosen.extend((int(e), epoch) for e in data.order(config.seed, epoch)[begin:stop])
+    return chosen
+
+
+def step_batches(
+    data: TrainingSet,
+    config: TrainConfig,
+    step: int,
+    phase: Phase,
+    execution: TrainExecution,
+    rank: int = 0,
+    world: int = 1,
+) -> list[MicroBatch]:
+    """The micro-batches of worker `rank` at `step`. Every worker gets equally many, of about `micro_batch_tokens`.
+
+    The union over workers and micro-batches is the step's lists, each once. Raises ConfigError where they cannot be
+    divided.
+    """
+    if config.lists_per_step % world:
+        raise ConfigError(
+            f"lists_per_step is {config.lists_per_step}, not a multiple of {world} workers",
+            "train.lists_per_step",
+            "choose a multiple of num_workers",
+        )
+    lists = [(e, documents_of_list(data, config, e, epoch, phase)) for e, epoch in lists_of_step(data, config, step)]
+    lists.sort(key=lambda item: (-int(data.tokens_P[item[1]].sum()), item[0]))
+    shares = [_deal(lists, world, worker) for worker in range(world)]
+    largest = max(sum(int(data.tokens_P[documents].sum()) for _, documents in share) for share in shares)
+    count = min(max(-(-largest // execution.micro_batch_tokens), 1), len(shares[rank]))
+    return [_micro_batch(data, _deal(shares[rank], count, part), phase, execution) for part in range(count)]
+
+
+def documents_of_list(
+    data: TrainingSet, config: TrainConfig, e: int, epoch: int, phase: Phase
+) -> NDArray[np.int64]:
+    """Positions in P of the documents of list `e` that this epoch reads, the anchor first.
+
+    Documents that would touch neither loss term are left out; of the rest at most list_size - 1, drawn by hash.
+    """
+    positions = np.arange(data.start_E[e], data.start_E[e + 1])
+    needed = effective_weights(data, positions, phase) > 0
+    if phase.alpha < 1.0:
+        needed |= np.isfinite(data.rating_P[positions])
+    rest = positions[1:][needed[1:]]
+    if config.list_size is not None and len(rest) >= config.list_size:
+        draw = uniforms(data.doc_id_P[rest] ^ data.example_E[e], "list", config.seed, epoch)
+        rest = np.sort(rest[np.argsort(draw, kind="stable")[: config.list_size - 1]])
+    return np.concatenate([positions[:1], rest])
+
+
+def effective_weights(data: TrainingSet, positions: NDArray[np.int64], phase: Phase) -> NDArray[np.float64]:
+    """Weights in InfoNCE: rated negatives below the phase's minimum gap get 0, random ones keep theirs."""
+    gap = data.gap_P[positions]
+    return np.where(gap < phase.minimum_gap_elo, 0.0, data.weight_P[positions])
+
+
+def _deal(items: list[Listed], hands: int, hand: int) -> list[Listed]:
+    """Deal items (largest first) to `hands` in turns that reverse: equal counts but for one, sums nearly equal."""
+    return [item for i, item in enumerate(items) if (i % hands if i // hands % 2 == 0 else hands - 1 - i % hands) == hand]
+
+
+def _micro_batch(
+    data: TrainingSet, lists: list[Listed], phase: Phase, execution: TrainExecution
+) -> MicroBatch:
+    width = max(len(documents) for _, documents in lists)
+    mask = np.zeros((len(lists), width), dtype=bool)
+    weight = np.zeros((len(lists), width), dtype=np.float32)
+    rating = np.full((len(lists), width), np.nan, dtype=np.float32)
+    for row, (_, documents) in enumerate(lists):
+        mask[row, : len(documents)] = True
+        weight[row, : len(documents)] = effective_weights(data, documents, phase)
+        rating[row, : len(documents)] = data.rating_P[documents]
+    weight[:, 0] = 1.0
+    chosen = np.array([e for e, _ in lists])
+    positions = np.concatenate([documents for _, documents in lists])
+    query, document = np.repeat(data.query_E[chosen], [len(d) for _, d in lists]), data.document_P[positions]
+    batches = length_batches(data.tokens_P[positions], execution.forward_tokens)
+    return MicroBatch(
+        batches=[data.pairs.batch(data.queries, query[n], data.documents, document[n]) for n in batches],
+        slot_N=np.flatnonzero(mask.ravel())[np.concatenate(batches)],
+        mask_BK=mask,
+        weight_BK=weight,
+        rating_BK=rating,
+        mean_B=data.mean_E[chosen].astype(np.float32),
+        spread_B=data.spread_E[chosen].astype(np.float32),
+    )
+
+
+def _index(ids: pa.Array | pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
+    """Every id's position among the distinct ids, and these."""
+    array = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
+    coded = array.dictionary_encode()
+    return coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), coded.dictionary
+
+
+def _lookup(
+    tables: Iterable[pa.Table], key: str, columns: tuple[str, ...], ids: pa.Array, place: str
+) -> list[tuple[str, ...]]:
+    """Columns of the rows with `ids`, in their order; tables may repeat a row (a document in several buckets)."""
+    found: list[tuple[str, ...] | None] = [None] * len(ids)
+    for table in tables:
+        at = pc.index_in(table[key].combine_chunks(), value_set=ids).to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(np.isfinite(at.astype(np.float64)))
+        values = [table[name].take(pa.array(rows)).to_pylist() for name in columns]
+        for position, row in zip(at[rows].astype(np.int64), zip(*values, strict=True), strict=True):
+            found[position] = row
+    missing = [i for i, row in enumerate(found) if row is None]
+    if missing:
+        raise DataError(
+            f"{len(missing)} of {len(ids)} are missing, the first is {ids[missing[0]].as_py().hex()}",
+            place,
+            "recompute the retrieve stage, which writes them",
+        )
+    return [row for row in found if row is not None]
+
+
+def _reals(lists: pa.ChunkedArray) -> NDArray[np.float64]:
+    """A column of lists of reals end to end, nulls as NaN."""
+    return pc.list_flatten(lists).combine_chunks().to_numpy(zero_copy_only=False).astype(np.float64)

@@ -1,0 +1,209 @@
+"""What carries out a step: DeepSpeed (ZeRO stages 0 to 3) or plain torch (DDP), behind one interface.
+
+Every worker calls the same methods in the same order. A step is `accumulate` per micro-batch, then `step`; gradients
+are averaged over workers, so a worker's losses are scaled by the number of workers. The loop knows no engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from anmi_ray.config.train import TrainConfig
+from anmi_ray.errors import StoreError, TrainingError
+from anmi_ray.models.pairs import Batch
+from anmi_ray.training.module import Trainable, parameter_groups
+
+Objective = Callable[[Tensor, Tensor], Tensor]  # (score[N], predicted[N]) -> scalar loss
+_STATE = "state.pt"
+
+
+class Engine(ABC):
+    """Carries out optimiser steps on `module`."""
+
+    def __init__(self, module: Trainable, config: TrainConfig) -> None:
+        self.module, self.config = module, config
+        grouped = dist.is_initialized()
+        self.rank = dist.get_rank() if grouped else 0
+        self.world = dist.get_world_size() if grouped else 1
+        self.groups = parameter_groups(module, config)
+        self.rates = [float(group["lr"]) for group in self.groups]
+
+    @abstractmethod
+    def accumulate(self, batches: list[Batch], objective: Objective, last: bool) -> None:
+        """Add the gradient of `objective` of the batches' scores; `last` marks the step's last call."""
+
+    @abstractmethod
+    def step(self, factor: float) -> float:
+        """Update the weights with learning rates times `factor`; the gradient's norm before clipping."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write this worker's part of weights and optimiser to `folder`. All workers call it."""
+
+    @abstractmethod
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote; StoreError where it is not there."""
+
+    def weights(self) -> dict[str, Tensor]:
+        """The network's weights as float32 on the CPU, whole on every worker (a copy)."""
+        return {name: value.detach().cpu().clone() for name, value in self.module.network.state_dict().items()}
+
+    def sums(self, values: list[float]) -> list[float]:
+        """Every value summed over the workers."""
+        if self.world == 1:
+            return values
+        total = torch.tensor(values, dtype=torch.float64, device=self.module.shift.device)
+        dist.all_reduce(total)
+        return total.tolist()
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every worker's `value`, in order of rank, on all workers."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
+    def _set_rates(self, optimizer: Any, factor: float) -> None:
+        for group, rate in zip(optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+
+
+class TorchEngine(Engine):
+    """AdamW of torch; DistributedDataParallel where there are several workers."""
+
+    def __init__(self, module: Trainable, config: TrainConfig) -> None:
+        super().__init__(module, config)
+        self.optimizer = torch.optim.AdamW(self.groups, betas=(config.beta1, config.beta2))
+        self.forward: nn.Module = module if self.world == 1 else DistributedDataParallel(module)
+
+    def accumulate(self, batches: list[Batch], objective: Objective, last: bool) -> None:
+        waiting = isinstance(self.forward, DistributedDataParallel) and not last
+        with self.forward.no_sync() if waiting else nullcontext():  # type: ignore[union-attr]
+            (objective(*self.forward(batches)) * self.world).backward()
+
+    def step(self, factor: float) -> float:
+        parameters = [parameter for group in self.groups for parameter in group["params"]]
+        norm = nn.utils.clip_grad_norm_(parameters, self.config.clip or torch.inf)
+        self._set_rates(self.optimizer, factor)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(norm)
+
+    def save(self, folder: Path) -> None:
+        if self.rank == 0:
+            torch.save({"module": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}, folder / _STATE)
+
+    def load(self, folder: Path) -> None:
+        path = folder / _STATE
+        if not path.is_file():
+            raise StoreError("holds no training state", str(folder), "remove the checkpoints and train anew")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        self.module.load_state_dict(state["module"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+class DeepSpeedEngine(Engine):
+    """DeepSpeed's engine; the caller marks the end of a step (managed_gradient_accumulation false)."""
+
+    def __init__(self, module: Trainable, config: TrainConfig) -> None:
+        super().__init__(module, config)
+        deepspeed = _deepspeed()
+        _join_alone()
+        self.engine, self.optimizer, _, _ = deepspeed.initialize(
+            model=module, model_parameters=self.groups, config=deepspeed_json(config), dist_init_required=False
+        )
+        self._norm = 0.0
+        if config.zero_stage == 0:
+            # Without ZeRO DeepSpeed clips but tells no norm: clip in the optimiser's own hook instead.
+            self.optimizer.register_step_pre_hook(self._clip)
+
+    def _clip(self, *_: Any) -> None:
+        parameters = [parameter for group in self.groups for parameter in group["params"]]
+        self._norm = float(nn.utils.clip_grad_norm_(parameters, self.config.clip or torch.inf))
+
+    def accumulate(self, batches: list[Batch], objective: Objective, last: bool) -> None:
+        loss = objective(*self.engine(batches)) * self.world
+        self.engine.backward(loss)
+
+    def step(self, factor: float) -> float:
+        self._set_rates(self.optimizer, factor)
+        self.engine.step()
+        return self._norm if self.config.zero_stage == 0 else float(self.engine.get_global_grad_norm() or 0.0)
+
+    def save(self, folder: Path) -> None:
+        self.engine.save_checkpoint(str(folder), tag="engine")
+
+    def load(self, folder: Path) -> None:
+        path, _ = self.engine.load_checkpoint(str(folder), tag="engine")
+        if path is None:  # DeepSpeed says no more than this
+            raise StoreError("holds no DeepSpeed state", str(folder), "remove the checkpoints and train anew")
+
+    def weights(self) -> dict[str, Tensor]:
+        if self.config.zero_stage < 3:
+            return super().weights()
+        with _deepspeed().zero.GatheredParameters(list(self.module.network.parameters())):
+            return super().weights()
+
+
+def make_engine(module: Trainable, config: TrainConfig) -> Engine:
+    """The engine that `config` names. Workers must have joined torch.distributed before."""
+    return DeepSpeedEngine(module, config) if config.engine == "deepspeed" else TorchEngine(module, config)
+
+
+def deepspeed_json(config: TrainConfig) -> dict[str, Any]:
+    """DeepSpeed's own settings, derived: the only place where they are written.
+
+    bfloat16 is autocast inside the module, as in the other engine: master weights stay float32, and so does the head.
+    """
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "managed_gradient_accumulation": False,
+        "gradient_clipping": config.clip if config.zero_stage else 0.0,
+        "zero_optimization": {"stage": config.zero_stage, "overlap_comm": False},
+        # DeepSpeed's own Adam compiles C++ when it is first used; torch's does not.
+        "optimizer": {
+            "type": "AdamW",
+            "params": {"torch_adam": True, "lr": config.learning_rate, "betas": [config.beta1, config.beta2]},
+        },
+        "steps_per_print": 1_000_000_000,
+    }
+
+
+def _deepspeed() -> Any:
+    """DeepSpeed, imported only where it is used, quiet, and without its compiled shared-memory collective.
+
+    That operator serves inference only, yet DeepSpeed would compile it at every first start on a CPU.
+    """
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(tempfile.gettempdir()) / f"torch-extensions-{os.getuid()}"))
+    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    try:
+        import deepspeed
+        import deepspeed.ops
+    except ImportError as error:
+        raise TrainingError(
+            f"DeepSpeed cannot be imported: {error}", "train.engine", "pip install 'anmi-ray[deepspeed]', or engine: ddp"
+        ) from error
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+def _join_alone() -> None:
+    """A process group of one where there is none: DeepSpeed needs one, and would look for MPI."""
+    os.environ.setdefault("LOCAL_RANK", "0")
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

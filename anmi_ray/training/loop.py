@@ -1,0 +1,296 @@
+"""The training loop as a plain function: steps, evaluation on dev, checkpoints, and what is logged.
+
+It knows no Ray and no measure: the stage passes the measure as a callable and says where checkpoints go. Resumed at
+step s it sees the lists, learning rates and dropout masks that an uninterrupted run would have seen.
+Legend: B lists, K documents of a list, N pairs.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.errors import TrainingError
+from anmi_ray.identity import seed as derived_seed
+from anmi_ray.models.cross_encoder import CrossEncoder, torch_threads
+from anmi_ray.models.pairs import Ragged
+from anmi_ray.training.batching import MicroBatch, TrainingSet, step_batches, total_steps
+from anmi_ray.training.checkpoints import Checkpoints
+from anmi_ray.training.curriculum import Phase, phase
+from anmi_ray.training.engine import Engine, make_engine
+from anmi_ray.training.losses import hybrid, rating_target, regression, weighted_infonce
+from anmi_ray.training.module import Average, Trainable, rate_factor
+
+Row = dict[str, float | int | None]
+CONSTANT_STEPS = 50  # steps in a row without a difference between a list's scores before training is given up
+CONSTANT_SPREAD = 1e-6
+_STATE, _BEST, _AVERAGE = "loop.json", "best.safetensors", "average.safetensors"
+
+
+@dataclass(frozen=True)
+class DevSet:
+    """Tokenised pairs to rerank, and the measure of their scores float32[N] (larger is better)."""
+
+    queries: Ragged
+    query_N: NDArray[np.int64]
+    documents: Ragged
+    document_N: NDArray[np.int64]
+    measure: Callable[[NDArray[np.float32]], float]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The model of the best dev point (the last step's where dev was not evaluated), and how it came about."""
+
+    model: CrossEncoder
+    rows: list[Row]
+    best_step: int
+    dev: float | None
+    steps: int
+
+
+@dataclass
+class _Progress:
+    """What a checkpoint holds besides weights and optimiser."""
+
+    step: int = 0
+    rows: list[Row] = field(default_factory=list)
+    best_step: int = 0
+    dev: float | None = None
+    constant: int = 0
+    best: dict[str, Tensor] | None = None
+    average: dict[str, Tensor] | None = None
+
+    def write(self, folder: Path) -> None:
+        numbers = ("step", "rows", "best_step", "dev", "constant")
+        (folder / _STATE).write_text(json.dumps({name: getattr(self, name) for name in numbers}), encoding="utf-8")
+        for name, weights in ((_BEST, self.best), (_AVERAGE, self.average)):
+            if weights is not None:
+                save_file({key: value.contiguous() for key, value in weights.items()}, folder / name)
+
+    @classmethod
+    def read(cls, folder: Path) -> _Progress:
+        weights = [load_file(folder / name) if (folder / name).is_file() else None for name in (_BEST, _AVERAGE)]
+        return cls(**json.loads((folder / _STATE).read_text(encoding="utf-8")), best=weights[0], average=weights[1])
+
+
+def train(
+    model: CrossEncoder,
+    data: TrainingSet,
+    dev: DevSet | None,
+    config: TrainConfig,
+    execution: TrainExecution,
+    checkpoints: Checkpoints | None = None,
+    on_row: Callable[[Row], None] | None = None,
+) -> Trained:
+    """Train `model` on `data`; resumes from `checkpoints` where they hold one.
+
+    `on_row` sees every log row as it is made. Raises TrainingError where the loss is not finite or the model gives all
+    documents of a list one score. `model` is used up: the result has its own copy of the weights.
+    """
+    with torch_threads(execution.threads), torch.random.fork_rng(devices=[]):
+        return _Run(model, data, dev, config, execution, checkpoints, on_row).run()
+
+
+class _Run:
+    def __init__(
+        self,
+        model: CrossEncoder,
+        data: TrainingSet,
+        dev: DevSet | None,
+        config: TrainConfig,
+        execution: TrainExecution,
+        checkpoints: Checkpoints | None,
+        on_row: Callable[[Row], None] | None,
+    ) -> None:
+        self.data, self.dev, self.config, self.execution = data, dev, config, execution
+        self.checkpoints, self.on_row = checkpoints, on_row
+        self.steps = total_steps(config, len(data))
+        # Engines may partition or wrap the network; this copy takes whole weights, for dev and for the result.
+        self.result = CrossEncoder(copy.deepcopy(model.network), model.pairs, model.name)
+        self.module = Trainable(model, config).train()
+        self.engine: Engine = make_engine(self.module, config)
+        self.progress, self.average = _Progress(), None
+        self.saved = time.monotonic()
+        self.dev_steps = {round(point * self.steps) for point in config.dev_points} if dev is not None else set()
+
+    def run(self) -> Trained:
+        resumed = self._resume()
+        if not resumed and 0 in self.dev_steps:
+            self._log({"step": 0, "epoch": 0.0, "progress": 0.0, "dev": self._evaluate(0)})
+        for step in range(self.progress.step, self.steps):
+            row, due = self._step(step)
+            self._average(step)
+            self.progress.step = step + 1
+            if step + 1 in self.dev_steps:
+                row["dev"] = self._evaluate(step + 1)
+            if (step + 1) % self.execution.log_every == 0 or row["dev"] is not None or step + 1 == self.steps:
+                self._log(row)
+            if due and step + 1 < self.steps:
+                self._save()
+        best = self.progress.best
+        if best is None:
+            best, self.progress.best_step = self._weights(), self.steps
+        self.result.network.load_state_dict(best)
+        return Trained(self.result, self.progress.rows, self.progress.best_step, self.progress.dev, self.steps)
+
+    def _step(self, step: int) -> tuple[Row, bool]:
+        """One optimiser step: its log row, and whether a checkpoint is due (on all workers alike)."""
+        begin = time.monotonic()
+        now = phase(self.config, step / self.steps)
+        torch.manual_seed(derived_seed("dropout", self.config.seed, step, self.engine.rank))
+        batches = step_batches(
+            self.data, self.config, step, now, self.execution, self.engine.rank, self.engine.world
+        )
+        # loss, InfoNCE, regression, pairs, tokens, lists with a difference between scores, checkpoint due
+        sums = np.zeros(7)
+        for i, batch in enumerate(batches):
+            self.engine.accumulate(batch.batches, self._objective(batch, now, sums), last=i + 1 == len(batches))
+        if self.engine.rank == 0:
+            sums[6] = time.monotonic() - self.saved >= 60 * self.execution.checkpoint_minutes
+        loss, infonce, error, pairs, tokens, varied, due = self.engine.sums(sums.tolist())
+        self._check(step, loss, varied)
+        factor = rate_factor(self.config, step, self.steps)
+        norm = self.engine.step(factor)
+        if not math.isfinite(norm):
+            raise _diverged(step, f"the gradient's norm is {norm}")
+        seconds = time.monotonic() - begin
+        row: Row = {
+            "step": step + 1,
+            "epoch": (step + 1) * self.config.lists_per_step / len(self.data),
+            "progress": (step + 1) / self.steps,
+            "loss": loss,
+            "infonce": infonce,
+            "regression": error,
+            "alpha": now.alpha,
+            "minimum_gap_elo": now.minimum_gap_elo,
+            "learning_rate": self.config.learning_rate * factor,
+            "gradient_norm": norm,
+            "pairs": int(pairs),
+            "tokens": int(tokens),
+            "seconds": seconds,
+            "pairs_per_second": pairs / seconds,
+            "dev": None,
+        }
+        return row, bool(due) and self.checkpoints is not None
+
+    def _objective(self, batch: MicroBatch, now: Phase, sums: NDArray[np.float64]) -> Callable[[Tensor, Tensor], Tensor]:
+        """The loss of a micro-batch as its share of the step's mean over lists; adds the parts to `sums`."""
+        config = self.config
+
+        def objective(score_N: Tensor, predicted_N: Tensor) -> Tensor:
+            on = {name: torch.from_numpy(getattr(batch, name)).to(score_N.device) for name in _GRID}
+            mask = on["mask_BK"]
+            score_BK, predicted_BK = (
+                torch.zeros(mask.numel(), device=mask.device).index_put((on["slot_N"],), values).view_as(mask)
+                for values in (score_N, predicted_N)
+            )
+            target = rating_target(
+                on["rating_BK"], on["mean_B"], on["spread_B"], config.target, config.spread_floor_elo
+            )
+            infonce = weighted_infonce(score_BK, on["weight_BK"], mask, config.temperature)
+            error = regression(predicted_BK, target, mask)
+            loss = hybrid(infonce, error, now.alpha).sum() / config.lists_per_step
+            highest = torch.where(mask, score_BK, -torch.inf).amax(1)
+            lowest = torch.where(mask, score_BK, torch.inf).amin(1)
+            varied = (highest - lowest > CONSTANT_SPREAD).sum()
+            parts = [loss, infonce.sum() / config.lists_per_step, error.sum() / config.lists_per_step]
+            sums[:6] += [*(float(part.detach()) for part in parts), len(score_N), batch.tokens, int(varied)]
+            return loss
+
+        return objective
+
+    def _check(self, step: int, loss: float, varied: float) -> None:
+        if not math.isfinite(loss):
+            raise _diverged(step, f"the loss is {loss}")
+        self.progress.constant = 0 if varied else self.progress.constant + 1
+        if self.progress.constant >= CONSTANT_STEPS:
+            raise TrainingError(
+                f"for {CONSTANT_STEPS} steps every document of a list got one score",
+                f"training, step {step + 1}",
+                "lower train.learning_rate and train.head_learning_rate, or start from another train.model",
+            )
+
+    def _average(self, step: int) -> None:
+        decay = self.config.average_decay
+        if not decay or step < self.config.average_start * self.steps:
+            return
+        if self.average is None:
+            self.average = Average(self.module.network, decay)
+            if self.progress.average is not None:
+                self.average.load(self.progress.average)
+        self.average.update()
+        self.progress.average = self.average.weights
+
+    def _weights(self) -> dict[str, Tensor]:
+        """Whole float32 weights on the CPU: the current ones, or their average where there is one."""
+        weights = self.engine.weights()
+        averaged = self.progress.average or {}
+        return weights | {name: value.detach().cpu().clone() for name, value in averaged.items()}
+
+    def _evaluate(self, step: int) -> float:
+        """The dev measure of the current weights, each worker scoring its share; keeps the best."""
+        dev = self.dev
+        assert dev is not None
+        weights = self._weights()
+        self.result.network.load_state_dict(weights)
+        rows = np.arange(len(dev.query_N))[self.engine.rank :: self.engine.world]
+        scorer = self.result.scorer(self.config.precision)
+        share = scorer.score_tokens(dev.queries, dev.query_N[rows], dev.documents, dev.document_N[rows])
+        scores = np.zeros(len(dev.query_N), dtype=np.float32)
+        for worker, part in enumerate(self.engine.gather(share)):
+            scores[worker :: self.engine.world] = part
+        if not np.isfinite(scores).all():
+            raise _diverged(step, "dev scores are not finite")
+        value = float(dev.measure(scores))
+        if self.progress.dev is None or value > self.progress.dev:
+            self.progress.best, self.progress.best_step, self.progress.dev = weights, step, value
+        return value
+
+    def _log(self, row: Row) -> None:
+        self.progress.rows.append(row)
+        if self.on_row is not None and self.engine.rank == 0:
+            self.on_row(row)
+
+    def _save(self) -> None:
+        assert self.checkpoints is not None
+
+        def write(folder: Path) -> None:
+            self.engine.save(folder)
+            if self.engine.rank == 0:
+                self.progress.write(folder)
+
+        self.checkpoints.save(write, self.progress.step, self.progress.dev)
+        self.saved = time.monotonic()
+
+    def _resume(self) -> bool:
+        folder = self.checkpoints.latest() if self.checkpoints is not None else None
+        if folder is None:
+            return False
+        self.engine.load(folder)
+        self.progress = _Progress.read(folder)
+        return True
+
+
+_GRID = ("slot_N", "mask_BK", "weight_BK", "rating_BK", "mean_B", "spread_B")
+
+
+def _diverged(step: int, what: str) -> TrainingError:
+    return TrainingError(
+        what,
+        f"training, step {step + 1}",
+        "lower train.learning_rate or train.head_learning_rate, or set train.precision: float32",
+    )

@@ -1,0 +1,148 @@
+"""What is trained: a reranker's network with the map from score to rating, and its parameters by learning rate."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from anmi_ray.config.train import TrainConfig
+from anmi_ray.errors import ConfigError
+from anmi_ray.models.cross_encoder import CrossEncoder, head_layers, resolve_precision, tensors
+from anmi_ray.models.pairs import Batch
+
+
+class Trainable(nn.Module):
+    """Scores of a micro-batch and g_ψ of them, the rising affine map exp(a)·s + b that regression reads.
+
+    One forward call covers all length batches of a micro-batch, so engines that synchronise workers per call see one.
+    """
+
+    def __init__(self, model: CrossEncoder, config: TrainConfig) -> None:
+        super().__init__()
+        self.network = model.network
+        self.log_scale, self.shift = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+        self.bfloat16 = resolve_precision(config.precision, model.device) == "bfloat16"
+        _freeze(cast(PreTrainedModel, self.network.encoder), config)
+        if config.dropout is not None:
+            _set_dropout(self.network, config.dropout)
+        if model.device.type == "cpu":
+            # The fused kernel's backward pass is slower than plain matrix products there: by .7 in bfloat16.
+            cast(PreTrainedModel, self.network.encoder).set_attn_implementation("eager")
+        if self.bfloat16:
+            _residuals_in_bfloat16(cast(PreTrainedModel, self.network.encoder))
+        self.to(model.device)
+
+    def forward(self, batches: list[Batch]) -> tuple[Tensor, Tensor]:
+        """(score, predicted rating in units of the target), float32[N] each, batch after batch."""
+        device = self.shift.device
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
+            scores = [self.network(**tensors(batch, device)) for batch in batches]
+        score = torch.cat(scores).float()
+        return score, self.log_scale.exp() * score + self.shift
+
+
+class Average:
+    """An exponential average of the trained weights: a ← d·a + (1 − d)·w after every step."""
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self._current = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        self.weights = {name: p.detach().clone() for name, p in self._current.items()}
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """Go on from the average of an earlier process."""
+        for name, value in weights.items():
+            self.weights[name].copy_(value)
+
+    def update(self) -> None:
+        """Take the current weights in."""
+        with torch.no_grad():
+            for name, parameter in self._current.items():
+                self.weights[name].lerp_(parameter, 1.0 - self.decay)
+
+
+def parameter_groups(module: Trainable, config: TrainConfig) -> list[dict[str, Any]]:
+    """AdamW's groups of the parameters that are trained: learning rate by depth, no decay on vectors.
+
+    The head and g_ψ have a learning rate of their own; layer l of L has learning_rate · layer_decay^(L − 1 − l).
+    """
+    head = {id(p) for layer in head_layers(module.network) for p in layer.parameters()}
+    head |= {id(module.log_scale), id(module.shift)}
+    layers = transformer_layers(cast(PreTrainedModel, module.network.encoder))
+    depth = {id(p): i for i, layer in enumerate(layers) for p in layer.parameters()}
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for parameter in module.parameters():
+        if not parameter.requires_grad:
+            continue
+        below = len(layers) - 1 - depth.get(id(parameter), -1)
+        rate = config.head_learning_rate if id(parameter) in head else config.learning_rate * config.layer_decay**below
+        decay = config.weight_decay if parameter.dim() > 1 else 0.0
+        groups.setdefault((rate, decay), []).append(parameter)
+    return [{"params": found, "lr": rate, "weight_decay": decay} for (rate, decay), found in groups.items()]
+
+
+def rate_factor(config: TrainConfig, step: int, steps: int) -> float:
+    """Factor on every learning rate at `step` of `steps`: linear warm-up, then linear, cosine or no decay.
+
+    >>> [rate_factor(TrainConfig(warmup_fraction=0.5), s, 4) for s in range(4)]
+    [0.5, 1.0, 1.0, 0.5]
+    """
+    warmup = round(config.warmup_fraction * steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    if config.decay == "constant":
+        return 1.0
+    left = (steps - step) / max(steps - warmup, 1)
+    return left if config.decay == "linear" else 0.5 * (1.0 - math.cos(math.pi * left))
+
+
+def transformer_layers(encoder: PreTrainedModel) -> list[nn.Module]:
+    """The transformer's layers, lowest first; ConfigError where the architecture does not show them."""
+    wanted = encoder.config.num_hidden_layers
+    for module in encoder.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == wanted:
+            return list(module)
+    raise ConfigError(
+        f"{type(encoder).__name__} has no list of {wanted} layers",
+        "train.freeze_layers",
+        "leave freeze_layers at 0 and layer_decay at 1 for this architecture",
+    )
+
+
+def _freeze(encoder: PreTrainedModel, config: TrainConfig) -> None:
+    if config.freeze_embeddings:
+        base = encoder.base_model
+        # Word, position and segment embeddings with their LayerNorm, where the architecture keeps them together.
+        embeddings = getattr(base, "embeddings", None) or encoder.get_input_embeddings()
+        embeddings.requires_grad_(False)
+    if not config.freeze_layers:
+        return
+    layers = transformer_layers(encoder)
+    if config.freeze_layers > len(layers):
+        raise ConfigError(
+            f"freeze_layers is {config.freeze_layers}, the model has {len(layers)}",
+            "train.freeze_layers",
+            f"choose at most {len(layers)}",
+        )
+    for layer in layers[: config.freeze_layers]:
+        layer.requires_grad_(False)
+
+
+def _residuals_in_bfloat16(encoder: PreTrainedModel) -> None:
+    """Autocast keeps float32 embeddings, so every residual sum too, and casts before each product: a tenth of a step."""
+    embeddings = getattr(encoder.base_model, "embeddings", None)
+    if embeddings is not None:
+        embeddings.register_forward_hook(lambda _module, _inputs, output: output.bfloat16())
+
+
+def _set_dropout(network: nn.Module, probability: float) -> None:
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = probability
+        for name in ("dropout_prob", "attention_dropout"):  # attention that calls the function, not the module
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, probability)

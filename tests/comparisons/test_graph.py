@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anmi_ray import identity
+from anmi_ray.comparisons import edge_connectivity, k_regular, lambda2
+
+
+def degrees(documents: int, edges: np.ndarray) -> np.ndarray:
+    return np.bincount(edges.ravel(), minlength=documents)
+
+
+@pytest.mark.parametrize("documents", range(2, 61))
+def test_every_size_and_degree_is_simple_regular_and_connected(documents: int) -> None:
+    for degree in range(2, 13):
+        edges = k_regular(documents, degree, identity.rng("graph", documents, degree))
+        assert (edges[:, 0] < edges[:, 1]).all()
+        assert len(np.unique(edges, axis=0)) == len(edges)
+        counts = sorted(degrees(documents, edges).tolist())
+        least = min(degree, documents - 1)
+        if documents > degree + 1 and degree % 2 and documents % 2:
+            assert counts == [degree - 1] + [degree] * (documents - 1)
+        else:
+            assert counts == [least] * documents
+        assert lambda2(documents, edges) > 1e-9
+
+
+@given(documents=st.integers(13, 120), degree=st.integers(2, 12), seed=st.integers(0, 10**6))
+@settings(max_examples=150, deadline=None)
+def test_any_seed_gives_a_simple_graph_of_the_degree(documents: int, degree: int, seed: int) -> None:
+    edges = k_regular(documents, degree, identity.rng(seed))
+    assert len({tuple(edge) for edge in edges.tolist()}) == len(edges) == documents * degree // 2
+    assert degrees(documents, edges).max() == degree
+    again = k_regular(documents, degree, identity.rng(seed))
+    np.testing.assert_array_equal(edges, again)
+
+
+@pytest.mark.parametrize(("documents", "degree"), [(50, 4), (50, 8), (100, 4), (100, 8), (100, 16), (99, 5), (20, 12)])
+def test_expansion_is_near_the_best_possible(documents: int, degree: int) -> None:
+    # Friedman (2008): random regular graphs have lambda2 >= k - 2 sqrt(k - 1) - o(1)
+    found = [lambda2(documents, k_regular(documents, degree, identity.rng("expander", seed))) for seed in range(20)]
+    assert min(found) >= degree - 2 * np.sqrt(degree - 1) - 0.45
+    assert np.median(found) >= degree - 2 * np.sqrt(degree - 1) - 0.1
+
+
+def test_edge_connectivity_is_the_degree_on_most_seeds() -> None:
+    for degree in (4, 8):
+        found = [edge_connectivity(40, k_regular(40, degree, identity.rng("cut", seed))) for seed in range(10)]
+        assert sum(value == degree for value in found) >= 9
+
+
+def test_the_first_cycle_survives_the_repair() -> None:
+    for seed in range(20):
+        edges = {tuple(edge) for edge in k_regular(20, 8, identity.rng(seed)).tolist()}
+        cycle = identity.rng(seed).permutation(20)  # the first draw of the generator
+        steps = zip(cycle.tolist(), np.roll(cycle, -1).tolist(), strict=True)
+        assert all((min(step), max(step)) in edges for step in steps)
+
+
+def test_pairs_are_close_to_uniform() -> None:
+    """Over many seeds every pair is asked about equally often: the swaps prefer nobody."""
+    documents, degree, draws = 12, 4, 3000
+    count = np.zeros((documents, documents))
+    for seed in range(draws):
+        edges = k_regular(documents, degree, identity.rng("uniform", seed))
+        count[edges[:, 0], edges[:, 1]] += 1
+    share = count[np.triu_indices(documents, 1)] / draws
+    expected = degree / (documents - 1)
+    assert np.abs(share - expected).max() < 5 * np.sqrt(expected * (1 - expected) / draws)
+
+
+def test_connectivity_figures_on_known_graphs() -> None:
+    path = np.array([[0, 1], [1, 2]])
+    assert lambda2(3, path) == pytest.approx(1.0)
+    assert edge_connectivity(3, path) == 1
+    split = np.array([[0, 1], [2, 3]])
+    assert lambda2(4, split) == pytest.approx(0.0, abs=1e-12)
+    assert edge_connectivity(4, split) == 0
+    complete = k_regular(6, 8, identity.rng(0))
+    assert lambda2(6, complete) == pytest.approx(6.0)
+    assert edge_connectivity(6, complete) == 5
+
+
+@pytest.mark.parametrize(("documents", "degree"), [(1, 2), (5, 1)])
+def test_impossible_graphs_are_our_bug(documents: int, degree: int) -> None:
+    with pytest.raises(AssertionError):
+        k_regular(documents, degree, identity.rng(0))

@@ -1,0 +1,76 @@
+"""What all tests share: an environment without network, deterministic Hypothesis, and one local Ray per session."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Read when the libraries are imported, so set before any test module is.
+os.environ.pop("RAY_ADDRESS", None)  # never join somebody's cluster
+os.environ.update(
+    HF_HUB_OFFLINE="1",
+    HF_HUB_DISABLE_TELEMETRY="1",
+    MPLBACKEND="Agg",
+    RAY_DATA_DISABLE_PROGRESS_BARS="1",
+    RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S="60",  # a hang becomes a failure
+    RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",
+    RAY_USAGE_STATS_ENABLED="0",
+    TOKENIZERS_PARALLELISM="false",
+)
+
+settings.register_profile("anmi", derandomize=True, deadline=None, max_examples=50)
+settings.load_profile("anmi")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what uses the shared Ray, keep it in one xdist worker, and skip GPU tests where there is no GPU."""
+    no_gpu = pytest.mark.skip(reason="needs a GPU: nvidia-smi was not found")
+    for item in items:
+        if "ray_local" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.ray)
+        if item.get_closest_marker("ray"):
+            item.add_marker(pytest.mark.xdist_group("ray"))
+        if item.get_closest_marker("gpu") and shutil.which("nvidia-smi") is None:
+            item.add_marker(no_gpu)
+
+
+@pytest.fixture(scope="session")
+def short_temp() -> Iterator[Path]:
+    """A temporary folder with a short path: Ray puts Unix sockets below it, whose paths end at about 100 characters."""
+    folder = Path(tempfile.mkdtemp(prefix="anmi-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def ray_local(short_temp: Path) -> Iterator[None]:
+    """A Ray of this session's own with four logical CPUs, shut down at the end; no other Ray is touched."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=4,
+        num_gpus=0,
+        include_dashboard=False,
+        object_store_memory=300_000_000,
+        _temp_dir=str(short_temp / "ray"),
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def small_collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small real collection in BEIR layout (see tests/small.py); read only."""
+    from tests.small import write_collection
+
+    return write_collection(tmp_path_factory.mktemp("small") / "collection")

@@ -1,0 +1,315 @@
+"""Every way in which a BEIR folder can be wrong, and what a right one gives."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from anmi_ray import corpus, identity
+from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.corpus.reader import Reader
+from anmi_ray.errors import DataError
+from anmi_ray.records import DOCUMENT, QREL, QUERY, REJECT
+
+DOCUMENTS = [{"_id": f"d{i}", "title": f"title {i}", "text": f"text of document {i}"} for i in range(20)]
+QUERIES = [{"_id": f"q{i}", "text": f"question {i}"} for i in range(12)]
+TRAIN = [(f"q{i}", f"d{i}", "1") for i in range(8)]
+TEST = [(f"q{i}", f"d{i}", "1") for i in range(8, 12)]
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a small collection; any file may be replaced by raw bytes, or left out with None."""
+
+    def _write(**files: bytes | None) -> Path:
+        content = {
+            "corpus.jsonl": lines(DOCUMENTS),
+            "queries.jsonl": lines(QUERIES),
+            "qrels/train.tsv": tsv(TRAIN),
+            "qrels/test.tsv": tsv(TEST),
+        }
+        names = {"documents": "corpus.jsonl", "queries": "queries.jsonl"}
+        for key, raw in files.items():
+            content[names.get(key, f"qrels/{key}.tsv")] = raw
+        (tmp_path / "qrels").mkdir(exist_ok=True)
+        for name, raw in content.items():
+            if raw is not None:
+                (tmp_path / name).write_bytes(raw)
+        return tmp_path
+
+    return _write
+
+
+def lines(rows: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def tsv(rows: list[tuple[str, ...]], header: str = "query-id\tcorpus-id\tscore\n") -> bytes:
+    return (header + "".join("\t".join(row) + "\n" for row in rows)).encode()
+
+
+def read(path: Path, **settings: Any) -> tuple[Reader, pa.Table, pa.Table, pa.Table, pa.Table]:
+    """Read all, check every record and the books, and return (reader, documents, queries, qrels, rejects)."""
+    settings = {"max_reject_fraction": 1.0, **settings}
+    reader = corpus.read(CorpusConfig(reader="beir", path=str(path), **settings))
+    documents = pa.concat_tables([DOCUMENT.empty(), *reader.documents()])
+    queries, qrels, rejects = reader.queries(), reader.qrels(), reader.rejects()
+    for record, table in ((DOCUMENT, documents), (QUERY, queries), (QREL, qrels), (REJECT, rejects)):
+        record.check(table, record.name)
+    kinds = [place.split()[0] for place in rejects["place"].to_pylist()]
+    for kind, table in (("documents", documents), ("queries", queries), ("qrels", qrels)):
+        assert reader.rows_in()[kind] == table.num_rows + kinds.count(kind)
+    return reader, documents, queries, qrels, rejects
+
+
+def only(rejects: pa.Table, **wanted: str) -> dict[str, str]:
+    """The one reject with these values."""
+    rows = [row for row in rejects.to_pylist() if all(row[key] == value for key, value in wanted.items())]
+    assert len(rows) == 1, rejects.to_pylist()
+    return rows[0]
+
+
+def test_a_sound_collection(write: Write) -> None:
+    _, documents, queries, qrels, rejects = read(write(), dev_fraction=0.0)
+    assert documents["external_id"].to_pylist() == [row["_id"] for row in DOCUMENTS]
+    assert documents["doc_id"].to_pylist()[0] == identity.doc_id("d0")
+    split = dict(zip(queries["external_id"].to_pylist(), queries["split"].to_pylist(), strict=True))
+    assert split == {f"q{i}": "train" if i < 8 else "test" for i in range(12)}
+    assert qrels.num_rows == 12
+    assert rejects.num_rows == 0
+
+
+@pytest.mark.parametrize("codec", ["gz", "zst"])
+def test_compressed_files(write: Write, codec: str) -> None:
+    folder = write()
+    plain = read(folder)
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv"):
+        raw = (folder / name).read_bytes()
+        packed = gzip.compress(raw) if codec == "gz" else pa.compress(raw, codec="zstd", asbytes=True)
+        (folder / f"{name}.{codec}").write_bytes(packed)
+        (folder / name).unlink()
+    again = read(folder)
+    assert [table.to_pylist() for table in again[1:4]] == [table.to_pylist() for table in plain[1:4]]
+
+
+def test_a_truncated_file_is_an_error_that_names_it(write: Write) -> None:
+    folder = write(documents=None)
+    packed = gzip.compress(lines(DOCUMENTS * 50))
+    (folder / "corpus.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(DataError, match=r"corpus\.jsonl\.gz"):
+        read(folder)
+
+
+def test_shards_hold_at_most_so_many_documents(write: Write) -> None:
+    reader = corpus.read(CorpusConfig(reader="beir", path=str(write()), shard_documents=8))
+    assert [table.num_rows for table in reader.documents()] == [8, 8, 4]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"_id": "x", "text": "cut', "broken JSON"),
+        (b'["a list"]', "broken JSON"),
+        (b"[" * 100_000, "broken JSON"),
+        (b'{"text": "no id"}', "missing _id"),
+        (b'{"_id": null, "text": "no id"}', "missing _id"),
+        (b'{"_id": "x", "title": "only a title"}', "missing text"),
+        (b'{"_id": "x", "text": ["a", "b"]}', "missing text"),
+        (b'{"_id": "x", "title": 3, "text": "a"}', "missing title"),
+        (b'{"_id": "x", "title": " ", "text": "\\n"}', "empty document"),
+        (b'{"_id": "d3", "text": "again"}', "duplicate id"),
+        (b'{"_id": "x", "text": "\xff\xfe"}', "not UTF-8"),
+        (b'{"_id": "x", "text": "half a pair \\ud800"}', "not valid Unicode"),
+    ],
+)
+def test_a_bad_document_is_a_reject_with_file_and_line(write: Write, line: bytes, reason: str) -> None:
+    _, documents, _, _, rejects = read(write(documents=lines(DOCUMENTS) + line + b"\n"))
+    assert only(rejects, reason=reason)["place"] == "documents corpus.jsonl:21"
+    assert documents.num_rows == 20
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"not json", "broken JSON"),
+        (b'{"text": "no id"}', "missing _id"),
+        (b'{"_id": "x"}', "missing text"),
+        (b'{"_id": "x", "text": "  "}', "empty query"),
+        (b'{"_id": "q3", "text": "again"}', "duplicate id"),
+    ],
+)
+def test_a_bad_query_is_a_reject_with_file_and_line(write: Write, line: bytes, reason: str) -> None:
+    _, _, queries, _, rejects = read(write(queries=lines(QUERIES) + line + b"\n"))
+    assert only(rejects, reason=reason)["place"] == "queries queries.jsonl:13"
+    assert queries.num_rows == 12
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (b"q0\td5\n", "wrong number of columns"),
+        (b"q0\t0\td5\t1\n", "wrong number of columns"),
+        (b"q0\td5\tyes\n", "grade is not an integer"),
+        (b"q0\td5\t1.5\n", "grade is not an integer"),
+        (b"q0\td5\t99999999999\n", "grade is not an integer"),
+        (b"q99\td5\t1\n", "unknown query"),
+        (b"q0\td99\t1\n", "unknown document"),
+        (b"q0\td0\t2\n", "pair judged twice"),
+        (b"q0\t\xff\t2\n", "not UTF-8"),
+    ],
+)
+def test_a_bad_qrel_is_a_reject_with_file_and_line(write: Write, row: bytes, reason: str) -> None:
+    _, _, _, qrels, rejects = read(write(train=tsv(TRAIN) + row))
+    assert only(rejects, reason=reason)["place"] == "qrels qrels/train.tsv:10"
+    assert qrels.num_rows == 12
+
+
+def test_too_many_bad_rows_are_an_error_with_places_and_remedy(write: Write) -> None:
+    folder = write(documents=lines(DOCUMENTS) + b"broken\n" * 4)
+    with pytest.raises(DataError) as caught:
+        read(folder, max_reject_fraction=0.01)
+    message = str(caught.value)
+    assert "4 of 24 documents are malformed (16.7%, allowed 1.0%)" in message
+    assert "corpus.jsonl:21 (broken JSON); corpus.jsonl:22 (broken JSON); corpus.jsonl:23" in message
+    assert "corpus.jsonl:24" not in message
+    assert "corpus.max_reject_fraction to 0.167" in message
+    read(folder, max_reject_fraction=0.167)
+
+
+def test_queries_without_a_qrel_are_left_out_without_counting_as_malformed(write: Write) -> None:
+    extra = [{"_id": f"x{i}", "text": f"unjudged {i}"} for i in range(30)]
+    _, _, queries, _, rejects = read(write(queries=lines(QUERIES + extra)), max_reject_fraction=0.0)
+    assert queries.num_rows == 12
+    assert set(rejects["reason"].to_pylist()) == {"not judged in any split"}
+    assert rejects.num_rows == 30
+
+
+def test_only_test_qrels_is_legal(write: Write) -> None:
+    _, _, queries, qrels, _ = read(write(train=None))
+    assert set(queries["split"].to_pylist()) == {"test"}
+    assert qrels.num_rows == 4
+
+
+def test_dev_comes_from_the_train_texts_by_hash(write: Write) -> None:
+    queries = [{"_id": f"q{i}", "text": f"question {i}"} for i in range(400)]
+    judged = [(f"q{i}", "d1", "1") for i in range(400)]
+    folder = write(queries=lines(queries), train=tsv(judged[:300]), test=tsv(judged[300:]))
+    first = read(folder, dev_fraction=0.2)[2]
+    split = dict(zip(first["text"].to_pylist(), first["split"].to_pylist(), strict=True))
+    assert sum(s == "dev" for s in split.values()) == pytest.approx(60, abs=20)
+    assert all(split[f"question {i}"] == "test" for i in range(300, 400))
+    # The same texts are dev whatever their ids, their order, and the rest of the collection.
+    renamed = [{"_id": f"other{i}", "text": f"question {i}"} for i in reversed(range(200))]
+    folder = write(queries=lines(renamed), train=tsv([(f"other{i}", "d1", "1") for i in range(200)]), test=None)
+    (folder / "qrels/test.tsv").unlink()
+    again = read(folder, dev_fraction=0.2)[2]
+    assert all(split[t] == s for t, s in zip(again["text"].to_pylist(), again["split"].to_pylist(), strict=True))
+
+
+def test_a_given_dev_split_is_used(write: Write) -> None:
+    _, _, queries, _, _ = read(write(train=tsv(TRAIN[:6]), dev=tsv(TRAIN[6:])), dev_fraction=0.9)
+    assert queries["split"].to_pylist().count("dev") == 2
+
+
+def test_a_text_in_two_splits_stays_in_test_before_dev_before_train(write: Write) -> None:
+    twin = [{"_id": "t1", "text": "Question  8"}, {"_id": "t2", "text": "question 0"}]
+    folder = write(queries=lines(QUERIES + twin), train=tsv([*TRAIN, ("t1", "d1", "1")]), dev=tsv([("t2", "d2", "1")]))
+    _, _, queries, _, rejects = read(folder, max_reject_fraction=0.0)
+    assert only(rejects, reason="text in two splits", key="t1")["detail"] == "train query whose text is also in test"
+    assert only(rejects, reason="text in two splits", key="q0")["detail"] == "train query whose text is also in dev"
+    assert {row["key"] for row in rejects.to_pylist() if row["reason"] == "query was left out"} == {"t1 d1", "q0 d0"}
+    assert {"q8", "t2"} <= set(queries["external_id"].to_pylist())
+
+
+def test_a_query_judged_in_two_splits_keeps_one(write: Write) -> None:
+    _, _, queries, qrels, rejects = read(write(train=tsv([*TRAIN, ("q9", "d1", "1")])), max_reject_fraction=0.0)
+    assert only(rejects, reason="query belongs to another split")["key"] == "q9 d1"
+    assert queries.num_rows == 12
+    assert qrels.num_rows == 12
+
+
+def test_grades_below_one_are_kept_as_zero(write: Write) -> None:
+    _, _, _, qrels, _ = read(write(test=tsv([*TEST, ("q8", "d1", "0"), ("q8", "d2", "-1"), ("q8", "d3", "3")])))
+    assert sorted(qrels["grade"].to_pylist()) == [0, 0, *[1] * 12, 3]
+
+
+def test_maximum_numbers_of_queries(write: Write) -> None:
+    folder = write()
+    every = read(folder, dev_fraction=0.0)[2]
+    _, _, queries, qrels, rejects = read(folder, dev_fraction=0.0, max_train_queries=3, max_test_queries=0)
+    assert set(queries["split"].to_pylist()) == {"train"}
+    assert set(queries["external_id"].to_pylist()) < set(every["external_id"].to_pylist())
+    assert (queries.num_rows, qrels.num_rows) == (3, 3)
+    reasons = rejects["reason"].to_pylist()
+    assert (reasons.count("over max_train_queries"), reasons.count("over max_test_queries")) == (5, 4)
+    assert corpus.read(CorpusConfig(reader="beir", path=str(folder))).config.max_reject_fraction == 0.01
+    read(folder, max_reject_fraction=0.0, max_train_queries=1)  # left out, not malformed
+
+
+def test_numbers_as_ids_byte_order_mark_blank_lines_and_a_missing_header(write: Write) -> None:
+    documents = b"\xef\xbb\xbf" + lines([{"_id": 7, "text": "seven"}]) + b"\r\n\n" + lines(DOCUMENTS)
+    folder = write(documents=documents, test=tsv([*TEST, ("q8", "7", "1")], header=""))
+    _, read_documents, _, qrels, rejects = read(folder)
+    assert "7" in read_documents["external_id"].to_pylist()
+    assert qrels.num_rows == 13
+    assert rejects.num_rows == 0
+
+
+def test_columns_may_stand_in_another_order(write: Write) -> None:
+    rows = [(doc, grade, query) for query, doc, grade in TEST]
+    assert read(write(test=tsv(rows, header="corpus-id\tscore\tquery-id\n")))[3].num_rows == 12
+
+
+def test_a_missing_column_names_what_is_there(write: Write) -> None:
+    with pytest.raises(DataError, match=r"columns are 'query-id', 'doc', 'score'; must be query-id, corpus-id, score"):
+        read(write(test=tsv(TEST, header="query-id\tdoc\tscore\n")))
+
+
+@pytest.mark.parametrize("name", ["documents", "queries"])
+def test_a_missing_file_names_what_is_there(write: Write, name: str) -> None:
+    with pytest.raises(DataError, match=r"no (corpus|queries)\.jsonl here; there is: .*qrels"):
+        read(write(**{name: None}))
+
+
+def test_missing_qrels_name_what_is_there(write: Write) -> None:
+    folder = write(train=None, test=None)
+    (folder / "qrels" / "validation.tsv").write_bytes(b"")
+    with pytest.raises(DataError, match=r"there is: validation\.tsv"):
+        read(folder)
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such folder"):
+        read(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DataError, match="not a folder"):
+        read(tmp_path / "file")
+
+
+def test_content_fingerprint_follows_content_only(write: Write, tmp_path: Path) -> None:
+    folder = write()
+    config = CorpusConfig(reader="beir", path=str(folder))
+    before = corpus.read(config).content_fingerprint()
+    assert corpus.read(config).content_fingerprint() == before
+    (folder / "README").write_text("no part of it")
+    assert corpus.read(config).content_fingerprint() == before
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels"):
+        (folder / name).rename(moved / name)
+    assert corpus.read(CorpusConfig(reader="beir", path=str(moved))).content_fingerprint() == before
+    (moved / "qrels/test.tsv").write_bytes(tsv(TEST[:-1]))
+    assert corpus.read(CorpusConfig(reader="beir", path=str(moved))).content_fingerprint() != before
+
+
+def test_the_order_of_calls_is_enforced(write: Write) -> None:
+    with pytest.raises(AssertionError, match="before queries"):
+        corpus.read(CorpusConfig(reader="beir", path=str(write()))).queries()

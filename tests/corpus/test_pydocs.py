@@ -1,0 +1,223 @@
+"""The embedded collection, on the real standard library, and its extraction on small sources."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from anmi_ray import corpus
+from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.corpus import pydocs
+from anmi_ray.corpus.reader import Reader
+from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.records import DOCUMENT, QREL, QUERY, REJECT
+
+
+class Collection(NamedTuple):
+    """One collection, read."""
+
+    reader: Reader
+    documents: pa.Table
+    queries: pa.Table
+    qrels: pa.Table
+    rejects: pa.Table
+
+
+def read(**settings: Any) -> Collection:
+    reader = corpus.read(CorpusConfig(**settings))
+    documents = pa.concat_tables(list(reader.documents()))
+    return Collection(reader, documents, reader.queries(), reader.qrels(), reader.rejects())
+
+
+@pytest.fixture(scope="session")
+def stdlib() -> Collection:
+    return read()
+
+
+def normal(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def test_size_and_splits(stdlib: Collection) -> None:
+    assert 4_000 < stdlib.documents.num_rows < 8_000
+    assert 1_700 < stdlib.queries.num_rows < 3_500
+    splits = stdlib.queries["split"].to_pylist()
+    assert splits.count("dev") / len(splits) == pytest.approx(0.06, abs=0.02)
+    assert splits.count("test") / len(splits) == pytest.approx(0.12, abs=0.03)
+
+
+def test_records_hold_and_books_balance(stdlib: Collection) -> None:
+    records = (DOCUMENT, QUERY, QREL, REJECT)
+    for record, table in zip(records, stdlib[1:], strict=True):
+        record.check(table, record.name)
+    kinds = [place.split()[0] for place in stdlib.rejects["place"].to_pylist()]
+    for kind, table in zip(("documents", "queries", "qrels"), stdlib[1:4], strict=True):
+        assert stdlib.reader.rows_in()[kind] == table.num_rows + kinds.count(kind)
+
+
+def test_the_querys_sentence_is_in_none_of_its_documents(stdlib: Collection) -> None:
+    text = {row["doc_id"]: normal(f"{row['title']} {row['text']}") for row in stdlib.documents.to_pylist()}
+    query = {row["query_id"]: normal(row["text"]) for row in stdlib.queries.to_pylist()}
+    assert not [row for row in stdlib.qrels.to_pylist() if query[row["query_id"]] in text[row["doc_id"]]]
+
+
+def test_every_query_is_judged_and_nothing_else_is(stdlib: Collection) -> None:
+    assert set(stdlib.qrels["query_id"].to_pylist()) == set(stdlib.queries["query_id"].to_pylist())
+    assert set(stdlib.qrels["doc_id"].to_pylist()) <= set(stdlib.documents["doc_id"].to_pylist())
+    assert set(stdlib.qrels["grade"].to_pylist()) == {1}
+
+
+def test_names_do_not_give_the_answer_away(stdlib: Collection) -> None:
+    """Few queries have the name of their object among their words."""
+    queries = stdlib.queries.to_pylist()
+    named = [row for row in queries if row["external_id"].rsplit(".", 1)[-1].casefold() in normal(row["text"]).split()]
+    assert len(named) / len(queries) < 0.25
+
+
+def test_a_second_reading_is_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = pydocs.source_files(())[100:160]
+    monkeypatch.setattr(pydocs, "source_files", lambda packages: list(some))
+    first, second = read(), read()
+    assert first.queries.num_rows
+    assert all(a.equals(b) for a, b in zip(first[1:], second[1:], strict=True))
+    assert first.reader.content_fingerprint() == second.reader.content_fingerprint()
+
+
+SOURCE = '''
+"""shapes -- areas of simple plane shapes.
+
+Everything is in centimetres.
+"""
+def area(radius, *, exact: bool = False) -> float:
+    """Return the area of a circle of this radius.
+
+    Uses pi in double precision unless told otherwise. Return the area of a  circle of this radius.
+    """
+def surface(radius):
+    """Return the area of a circle
+    of this radius."""
+def bare():
+    pass
+def _hidden():
+    """Return something that nobody may see from outside.
+
+    With a long enough explanation of it."""
+class Square(Shape, metaclass=M):
+    """A square. It has four equal sides and as many corners."""
+    @property
+    def side(self):
+        """Length of one of its four sides.
+
+        The setter checks that it is positive."""
+    @side.setter
+    def side(self, value):
+        """Set the length."""
+    class Corner:
+        """One of the four places where two sides meet each other.
+
+        Counted against the clock from the lower left one."""
+try:
+    import fast
+except ImportError:
+    def fallback():
+        """Work out the same number without the fast module.
+
+        Slower by a factor of ten or so."""
+'''
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Collection:
+    (tmp_path / "shapes.py").write_text(SOURCE)
+    for folder in ("tests", "pkg"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "tests" / "test_shapes.py").write_text('"""Test every shape there is in here."""')
+    (tmp_path / "pkg" / "__init__.py").write_text('"""A package."""')
+    (tmp_path / "pkg" / "broken.py").write_text("def (:")
+    (tmp_path / "pkg" / "_private.py").write_text('"""Not for others."""')
+    monkeypatch.setattr(pydocs.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    return read(max_reject_fraction=1.0)
+
+
+def test_objects_names_signatures_and_bodies(small: Collection) -> None:
+    text = dict(zip(small.documents["title"].to_pylist(), small.documents["text"].to_pylist(), strict=True))
+    assert text == {
+        "pkg": "module pkg",
+        "shapes": "module shapes\nEverything is in centimetres.",
+        "shapes.area": "def area(radius, *, exact: bool=False) -> float\n"
+        "Uses pi in double precision unless told otherwise.",
+        "shapes.surface": "def surface(radius)",
+        "shapes.Square": "class Square(Shape)\nIt has four equal sides and as many corners.",
+        "shapes.Square.side": "def side(self)\nThe setter checks that it is positive.",
+        "shapes.Square.Corner": "class Corner\nCounted against the clock from the lower left one.",
+        "shapes.fallback": "def fallback()\nSlower by a factor of ten or so.",
+    }
+
+
+def test_queries_and_shared_summaries(small: Collection) -> None:
+    text = dict(zip(small.queries["external_id"].to_pylist(), small.queries["text"].to_pylist(), strict=True))
+    assert text == {
+        "shapes": "areas of simple plane shapes",
+        "shapes.area": "Return the area of a circle of this radius",
+        "shapes.Square.side": "Length of one of its four sides",
+        "shapes.Square.Corner": "One of the four places where two sides meet each other",
+        "shapes.fallback": "Work out the same number without the fast module",
+    }
+    relevant = small.qrels.filter(pa.compute.equal(small.qrels["query_id"], corpus_query("shapes.area")))
+    assert relevant.num_rows == 2  # area and surface
+
+
+def corpus_query(name: str) -> pa.Scalar:
+    from anmi_ray.identity import ID, query_id
+
+    return pa.scalar(query_id(name), type=ID)
+
+
+def test_what_is_refused_is_said(small: Collection) -> None:
+    reasons = {(row["place"], row["reason"]) for row in small.rejects.to_pylist()}
+    assert ("documents pkg.broken:1", "not parsable") in reasons
+    assert any(reason == "defined twice" for _, reason in reasons)
+    assert any(reason.startswith("summary under") for _, reason in reasons)
+
+
+def test_absent_and_sourceless_packages() -> None:
+    with pytest.raises(ConfigError, match="pip install no_such_package_here"):
+        corpus.read(CorpusConfig(packages=("no_such_package_here",)))
+    with pytest.raises(ConfigError, match="standard library"):
+        corpus.read(CorpusConfig(packages=("json",)))
+
+
+def test_an_installed_package_is_added(stdlib: Collection) -> None:
+    reader = corpus.read(CorpusConfig(packages=("pydantic",)))
+    assert reader.content_fingerprint() != stdlib.reader.content_fingerprint()
+    names = {name for name, _ in pydocs.source_files(("pydantic",))}
+    assert {"pydantic", "pydantic.main", "heapq"} <= names
+
+
+def test_no_sources_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pydocs.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    with pytest.raises(DataError, match="no Python sources"):
+        corpus.read(CorpusConfig())
+
+
+@pytest.mark.parametrize(
+    ("docstring", "summary", "body"),
+    [
+        ("One sentence only", "One sentence only", ""),
+        ("First. Second.", "First.", "Second."),
+        ("Read e.g. a file.txt whole.  Then close.", "Read e.g. a file.txt whole.", "Then close."),
+        ("Over two\n    lines.\n\n    Body.", "Over two lines.", "Body."),
+        ("Say it.\n\nSAY   IT. Say\nit.", "Say it.", ""),
+    ],
+)
+def test_split_docstring(docstring: str, summary: str, body: str) -> None:
+    assert pydocs.split_docstring(docstring) == (summary, body)
+
+
+def test_signatures() -> None:
+    source = "async def f(a, /, b: int = 1, *c, d, **e) -> None: pass"
+    assert pydocs.signature(ast.parse(source).body[0], "m.f") == "async def f(a, /, b: int=1, *c, d, **e) -> None"

@@ -1,0 +1,131 @@
+"""Fusion: its two ends are the two rankings, whatever the scores look like."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anmi_ray import identity
+from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.evaluation import fusion, measures
+from anmi_ray.records import RUN
+
+from .conftest import make_qrels, make_run, order
+
+NORMALISATIONS = ("minmax", "zscore")
+values = st.floats(-1e6, 1e6, allow_nan=False) | st.sampled_from([0.0, 1.0, 1.0 + 2**-52, -5.0])
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[dict, dict, int]:
+    """Rankings of the hybrid and, of its top `depth`, of the reranker; scores fall with rank, often equal."""
+    hybrid: dict[str, list[tuple[str, float]]] = {}
+    reranked: dict[str, list[tuple[str, float]]] = {}
+    depth = draw(st.integers(1, 6))
+    for q in range(draw(st.integers(1, 3))):
+        names = [f"d{i}" for i in range(draw(st.integers(1, 8)))]
+        scores = sorted(draw(st.lists(values, min_size=len(names), max_size=len(names))), reverse=True)
+        hybrid[f"q{q}"] = list(zip(names, scores, strict=True))
+        pool = draw(st.permutations(names[:depth]))
+        scores = sorted(draw(st.lists(values, min_size=len(pool), max_size=len(pool))), reverse=True)
+        reranked[f"q{q}"] = list(zip(pool, scores, strict=True))
+    return reranked, hybrid, depth
+
+
+@pytest.mark.parametrize("normalisation", NORMALISATIONS)
+@given(case=pairs(), weight=st.floats(0, 1))
+@settings(deadline=None, max_examples=30)
+def test_ends_are_the_two_rankings(normalisation: fusion.Normalisation, case: tuple[dict, dict, int], weight: float):
+    reranked, hybrid, depth = make_run("r", case[0]), make_run("h", case[1]), case[2]
+    for w in (0.0, weight, 1.0):
+        fused = RUN.check(fusion.fuse(reranked, hybrid, w, depth, normalisation), "test")
+        got, before, after = order(fused), order(hybrid), order(reranked)
+        for query, docs in before.items():
+            assert sorted(got[query]) == sorted(docs)
+            assert got[query][depth:] == docs[depth:]  # what was not reranked stays where it was
+            if w == 0.0:
+                assert got[query] == docs
+            if w == 1.0:
+                assert got[query][: len(after[query])] == after[query]
+        scores = fused["score"].to_numpy()
+        same_query = np.diff(np.unique(np.array(fused["query_id"].to_pylist(), object), return_inverse=True)[1]) == 0
+        assert (np.diff(scores)[same_query] <= 0).all()  # a tool that sorts by score sees the same order
+
+
+def test_hand_computed_fusion():
+    hybrid = make_run("h", {"q": [("a", 0.04), ("b", 0.03), ("c", 0.02), ("d", 0.01)]})
+    reranked = make_run("r", {"q": [("c", 9.0), ("a", 5.0), ("b", 1.0)]})
+    fused = fusion.fuse(reranked, hybrid, 0.6, 3, "minmax")
+    # a: .6·.5 + .4·1 = .7, b: .4·.5 = .2, c: .6·1 = .6
+    assert order(fused)[identity.query_id("q")] == [identity.doc_id(d) for d in "acbd"]
+    assert fused["score"].to_pylist() == pytest.approx([0.7, 0.6, 0.2, -0.8])
+
+
+def test_zscore_by_hand():
+    hybrid = make_run("h", {"q": [("a", 3.0), ("b", 2.0), ("c", 1.0)]})
+    reranked = make_run("r", {"q": [("c", 7.0), ("a", 6.0), ("b", 2.0)]})
+    z = {
+        "a": (np.sqrt(1.5), 1 / np.sqrt(14 / 3)),
+        "b": (0.0, -3 / np.sqrt(14 / 3)),
+        "c": (-np.sqrt(1.5), 2 / np.sqrt(14 / 3)),
+    }
+    fused = fusion.fuse(reranked, hybrid, 0.25, 3, "zscore")
+    expected = sorted((0.75 * first + 0.25 * second for first, second in z.values()), reverse=True)
+    assert fused["score"].to_pylist() == pytest.approx(expected)
+
+
+def test_another_partner_gives_its_scores_and_the_hybrid_the_rest():
+    hybrid = make_run("h", {"q": [("a", 4), ("b", 3), ("c", 2), ("d", 1)], "alone": [("a", 2), ("b", 1)]})
+    reranked = make_run("r", {"q": [("a", 3), ("b", 2), ("c", 1)], "alone": [("b", 2), ("a", 1)]})
+    partner = make_run("dense", {"q": [("c", 0.9), ("x", 0.5), ("a", 0.4)]})  # not b, so b counts like a
+    fused = fusion.fuse(reranked, hybrid, 0.0, 3, partner=partner)
+    assert order(fused)[identity.query_id("q")] == [identity.doc_id(d) for d in "cabd"]
+    assert order(fused)[identity.query_id("alone")] == [identity.doc_id(d) for d in "ab"]  # nothing said: hybrid
+    last = order(fusion.fuse(reranked, hybrid, 1.0, 3, partner=partner))
+    assert last == {q: docs + order(hybrid)[q][3:] for q, docs in order(reranked).items()}
+    qrels = make_qrels({"q": {"c": 1}})
+    weight, sweep = fusion.choose_weight(reranked, hybrid, qrels, (0.0, 1.0), 3, partner=partner)
+    assert (weight, sweep.partner, sweep.values) == (0.0, "dense", (1.0, 0.5))
+    assert fusion.fuse(reranked, hybrid, 0.3, 3, partner=hybrid).equals(fusion.fuse(reranked, hybrid, 0.3, 3))
+
+
+def test_documents_without_a_reranked_score_stand_below_the_pool():
+    hybrid = make_run("h", {"q": [("a", 4), ("b", 3), ("c", 2)], "other": [("a", 2), ("b", 1)]})
+    reranked = make_run("r", {"q": [("c", 1), ("b", 0)]})
+    ranked = order(fusion.fuse(reranked, hybrid, 1.0, 3))
+    assert ranked[identity.query_id("q")] == [identity.doc_id(d) for d in "cba"]
+    assert ranked[identity.query_id("other")] == [identity.doc_id(d) for d in "ab"]
+
+
+def test_row_order_does_not_matter():
+    hybrid = make_run("h", {f"q{i}": [(f"d{j}", 9.0 - j) for j in range(9)] for i in range(4)})
+    reranked = make_run("r", {f"q{i}": [(f"d{(j * 5 + i) % 9}", 9.0 - j) for j in range(9)] for i in range(4)})
+    expected = fusion.fuse(reranked, hybrid, 0.4, 9)
+    shuffle = identity.rng("fusion").permutation(hybrid.num_rows)
+    assert fusion.fuse(reranked.take(shuffle), hybrid.take(shuffle[::-1]), 0.4, 9).equals(expected)
+
+
+def test_choose_weight_takes_the_best_on_dev():
+    # the hybrid finds one query's document, the reranker the other's: only a mixture finds both first
+    hybrid = make_run("h", {"q0": [("a", 10), ("b", 0), ("c", 0)], "q1": [("b", 10), ("a", 9), ("c", 0)]})
+    reranked = make_run("r", {"q0": [("b", 10), ("a", 9), ("c", 0)], "q1": [("a", 10), ("b", 0), ("c", 0)]})
+    qrels = make_qrels({"q0": {"a": 1}, "q1": {"a": 1}})
+    weight, sweep = fusion.choose_weight(reranked, hybrid, qrels, (0.0, 0.3, 0.5, 0.7, 1.0), 3, "minmax")
+    assert (weight, sweep.chosen, sweep.queries) == (0.5, 0.5, 2)  # .3, .5 and .7 are equal: the middle one
+    assert max(sweep.values) == 1.0
+    assert sweep.values[0] == pytest.approx((1 + 1 / np.log2(3)) / 2)
+    fused = fusion.fuse(reranked, hybrid, weight, 3, "minmax")
+    assert measures.mean(measures.evaluate(fused, qrels), "reranked+hybrid", "nDCG@10") == 1.0
+
+
+def test_errors():
+    hybrid, reranked = make_run("h", {"q": [("a", 1)]}), make_run("r", {"q": [("b", 1)]})
+    with pytest.raises(DataError, match="1 reranked documents are not in the hybrid run"):
+        fusion.fuse(reranked, hybrid, 0.5, 1)
+    with pytest.raises(ConfigError, match=r"not in \[0, 1\]"):
+        fusion.fuse(reranked, hybrid, 1.5, 1)
+    with pytest.raises(ConfigError, match="no weights"):
+        fusion.choose_weight(hybrid, hybrid, make_qrels({"q": {"a": 1}}), (), 1)
+    assert fusion.fuse(RUN.empty(), RUN.empty(), 0.5, 1).num_rows == 0

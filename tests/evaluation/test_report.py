@@ -1,0 +1,303 @@
+"""The report: self-contained, escaped, byte-stable, and whole whatever is missing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import fields, replace
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anmi_ray import identity
+from anmi_ray.evaluation import audits, page, report
+from anmi_ray.evaluation.report import GapSample, Hit, QueryPair, RatedDocument, ReportData, TruthSample
+from anmi_ray.records import FIT, METRIC
+
+from . import synthetic
+
+VOID = {"meta", "br", "input", "link", "img"}
+HOSTILE = "</script><script>alert(1)</script>\"'><img src=http://evil.example/x onerror=alert(1)> & {{ 7 * 7 }}"
+
+
+class Page(HTMLParser):
+    """Elements, attributes and text of a page; fails on tags that do not close."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(html)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+
+@pytest.fixture(scope="module")
+def html(data: ReportData) -> str:
+    return report.to_html(data)
+
+
+def bare(data: ReportData, **changes: Any) -> ReportData:
+    """The data with every optional part left out."""
+    required = {
+        "run",
+        "collection",
+        "metrics",
+        "comparisons",
+        "system",
+        "baseline",
+        "measure",
+        "simulated",
+        "config_yaml",
+    }
+    kept = {item.name: getattr(data, item.name) for item in fields(data) if item.name in required}
+    return ReportData(**(kept | changes))
+
+
+def check_safe(html: str) -> Page:
+    """Nothing is loaded from anywhere and no script runs but our own."""
+    parsed = Page(html)
+    assert [tag for tag, _ in parsed.tags if tag in {"link", "img", "iframe", "object", "embed", "base", "form"}] == []
+    assert sum(tag == "script" for tag, _ in parsed.tags) == 1
+    for tag, attributes in parsed.tags:
+        assert not any(name.startswith("on") for name in attributes)
+        assert "src" not in attributes
+        assert (attributes.get("href") or "#").startswith("#"), tag
+    style = html[html.index("<style>") : html.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+    return parsed
+
+
+def test_loads_nothing_and_runs_one_known_script(html: str):
+    check_safe(html)
+    script = re.search(r"<script>(.*?)</script>", html, re.DOTALL)
+    assert script
+    policy = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{policy}'" in html
+    assert "default-src 'none'" in html
+
+
+def test_same_data_same_bytes(html: str):
+    again = synthetic.report_data()
+    assert report.to_html(again) == html
+    assert report.to_json(again) == report.to_json(again)
+
+
+def test_all_sections_are_filled(html: str):
+    words = Page(html).words()
+    assert 'class="missing"' not in html
+    assert html.count('<svg class="figure"') == 10  # three measures, per query, weight, truth, gaps, three of training
+    assert "find the n smallest values" in words
+    assert not re.search(r"\bnan\b|\binf\b", "".join(re.findall(r"<svg.*?</svg>", html)))
+    assert "None" not in words
+
+
+def test_json_is_valid_and_holds_the_numbers(data: ReportData):
+    content = json.loads(report.to_json(data))
+    assert set(content) == {"format", "agreement"} | {item.name for item in fields(data)}
+    assert len(content["metrics"]["query_id"]) == 276
+    values = content["metrics"]["values"]["nDCG@10"]["reranked"]
+    row = next(r for r in content["comparisons"] if (r["system"], r["measure"]) == ("reranked", "nDCG@10"))
+    assert np.mean(values) == pytest.approx(row["mean"])
+    assert content["gaps"]["bands"][0] == {"name": "danger", "low": None, "high": 100.0, "weight": 0.0}
+    assert 0.6 < content["agreement"]["kendall_tau"] < 0.8
+
+
+def test_json_has_no_nan(data: ReportData):
+    rows = ({"step": 1.0, "loss": float("nan")}, {"step": 2.0, "loss": float("inf")})
+    content = json.loads(report.to_json(replace(data, training=rows)))
+    assert [row["loss"] for row in content["training"]] == [None, None]
+
+
+def test_hostile_texts_stay_texts(data: ReportData):
+    hit = Hit(HOSTILE, HOSTILE, True)
+    document = RatedDocument(HOSTILE, HOSTILE, 10.0, 5.0, True, 1.0)
+    assert data.example
+    bad = replace(
+        data,
+        run=HOSTILE,
+        collection=replace(data.collection, name=HOSTILE, queries={HOSTILE: 1}),
+        config_yaml=HOSTILE,
+        example=replace(data.example, query=HOSTILE, documents=(document,)),
+        queries=(QueryPair(HOSTILE, 0.1, 0.9, (hit,), (hit,)),),
+        judges=tuple(replace(judge, judge=HOSTILE) for judge in data.judges),
+        gaps=GapSample({HOSTILE: np.array([1.0, 300.0])}, (report.Band(HOSTILE, None, None, 1.0),)),
+        environment={HOSTILE: HOSTILE},
+        notes=(HOSTILE,),
+    )
+    html = report.to_html(bad)
+    assert "onerror" in check_safe(html).words()  # it is there, as text
+    assert "<script>alert" not in html
+    assert "evil.example" in html
+    assert json.loads(report.to_json(bad))["run"] == HOSTILE
+
+
+def test_hostile_system_names_stay_texts(data: ReportData):
+    name = 'x"><script>alert(1)</script>'
+    rows = tuple(replace(row, system=name) if row.system == "reranked" else row for row in data.comparisons)
+    check_safe(report.to_html(replace(data, comparisons=rows, system=name)))
+
+
+def test_the_badge_stands_wherever_simulation_reaches(html: str, data: ReportData):
+    for section in ("queries", "judges", "ratings", "negatives", "training", "quality"):
+        start = html.index(f'<section id="{section}"')
+        assert "simulated judges</span>" in html[start : start + 400], section
+    assert "simulated judges</span>" in html[: html.index("<h1>")]
+    real = replace(data, simulated=False, judges=tuple(replace(j, simulated=False) for j in data.judges), truth=None)
+    assert 'class="badge"' not in report.to_html(real)
+    assert "no truth to compare with: the judges were not simulated" in report.to_html(real)
+
+
+def test_everything_optional_may_be_missing(data: ReportData):
+    html = report.to_html(bare(data))
+    check_safe(html)
+    words = Page(html).words()
+    for message in (
+        "No weight was chosen",
+        "No query was better or worse",
+        "The judgments were not audited",
+        "No sample of the truth was kept",
+        "No train query with ratings",
+        "No gaps were measured",
+        "There is no training log",
+        "No timings were recorded",
+        "The environment was not recorded",
+    ):
+        assert message in words
+    assert json.loads(report.to_json(bare(data)))["fusion"] is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fusion", "judges", "fits", "truth", "example", "gaps", "mining", "training", "stages", "queries", "environment"],
+)
+def test_each_section_degrades_alone(data: ReportData, name: str):
+    empty = getattr(bare(data), name)
+    html = report.to_html(replace(data, **{name: empty}))
+    check_safe(html)
+    # facts without a figure of their own are left out silently, every other section says what is missing
+    assert ('class="missing"' in html) == (name not in {"fits", "mining"})
+
+
+def test_empty_and_degenerate_parts(data: ReportData):
+    nothing = np.array([])
+    thin = replace(
+        data,
+        metrics=METRIC.empty(),
+        comparisons=(),
+        truth=TruthSample(nothing.astype(np.int64), nothing, nothing),
+        gaps=GapSample({"danger": nothing}, ()),
+        training=({"step": 1.0, "loss": 0.5},),
+        queries=(QueryPair("q", 0.5, 0.5, (), ()),),
+        example=replace(data.example, documents=()) if data.example else None,
+    )
+    words = check_safe(report.to_html(thin)).words()
+    assert json.loads(report.to_json(thin))["agreement"] is None
+    assert "No comparison of reranked with hybrid under nDCG@10" in words
+    flat = replace(
+        data,
+        truth=TruthSample(np.zeros(3, np.int64), np.ones(3), np.zeros(3)),
+        gaps=GapSample({"easy": np.array([700.0])}, synthetic.BANDS),
+    )
+    check_safe(report.to_html(flat))
+
+
+def test_headline_says_what_the_test_says(data: ReportData):
+    number = r"\+0\.\d{3}"
+    finding = rf"Reranked beats hybrid by {number} nDCG@10"
+    evidence = rf"\(95 % CI {number} to {number}, p < 0\.001\) on 276 held-out queries"
+    assert re.fullmatch(f"{finding} {evidence}", page.headline(data))
+    row = report.headline_row(data)
+    assert row
+    lost = replace(row, difference=-0.02, difference_low=-0.03, difference_high=-0.01, p=0.004)
+    assert page.headline(replace(data, comparisons=(lost,))).startswith(
+        "Reranked falls behind hybrid by −0.020 nDCG@10"
+    )
+    even = replace(row, difference=0.004, p=0.4)
+    assert "cannot be told apart: +0.004 nDCG@10" in page.headline(replace(data, comparisons=(even,)))
+
+
+def test_agreement_by_hand():
+    sample = TruthSample(
+        np.array([0, 0, 0, 1, 1, 1]), np.array([1.0, 2, 3, 1, 2, 3]), np.array([11.0, 12, 13, 3, 2, 4])
+    )
+    found = report.agreement(sample)
+    assert found
+    assert found.kendall_tau == pytest.approx((1 + 1 / 3) / 2)
+    assert found.pearson_r == pytest.approx((1 + 0.5) / 2)
+    assert found.rmse_elo == pytest.approx(np.sqrt(2 / 6))
+
+
+def test_extremes(data: ReportData):
+    rows = {"a": (0.1, 0.9), "b": (0.5, 0.5), "c": (0.8, 0.1), "d": (0.2, 0.4)}
+    table = METRIC.table(
+        {
+            "query_id": [identity.query_id(q) for q in rows for _ in range(2)],
+            "system": ["h", "r"] * 4,
+            "measure": ["nDCG@10"] * 8,
+            "value": [v for pair in rows.values() for v in pair],
+        }
+    )
+    gains, losses = report.extremes(table, "nDCG@10", "r", "h", 3)
+    assert (gains, losses) == ([identity.query_id(q) for q in "ad"], [identity.query_id("c")])
+
+
+def test_audits_become_rows():
+    interval = {"value": 0.62, "low": 0.57, "high": 0.66, "inside": True}
+    figures = {
+        "failure_rate": 0.01,
+        "flip_rate": 0.2,
+        "tie_rate": None,
+        "position_bias": {"pairs": 10, "probability": 0.02, "interval": [0.0, 0.04], "probit": 0.05},
+    }
+    audit = {
+        "judges": {"a": figures | {"injected": {"noise_sd": 0.6}, "recovered": {"noise_sd": interval}}, "b": figures},
+        "panel": {"alpha": 0.6, "error_correlation": {"a ~ b": 0.1}},
+    }
+    a, b = audits.judge_audits(audit)
+    assert (a.simulated, b.simulated) == (True, False)
+    assert a.values[0] == report.JudgeValue("noise (probit)", 0.62, 0.6, 0.57, 0.66, True)
+    assert [value.quantity for value in b.values] == [
+        "preference for the first shown (share above ½)",
+        "failures (share)",
+        "ties (share)",
+        "reversed by the order (share)",
+    ]
+    assert [value.recovered for value in audits.panel_values(audit)] == [0.6, 0.1]
+    assert audits.judge_audits({}) == audits.panel_values({}) == ()
+
+
+def test_fit_facts():
+    assert audits.fit_facts(FIT.empty()).median_iterations is None
+    rows = {name: [1.0, 2.0] for name in FIT.schema.names} | {
+        "query_id": [identity.query_id(q) for q in "ab"],
+        "converged": [True, False],
+        "components": [1, 2],
+        "iterations": [4, 6],
+        "documents": [9, 9],
+        "comparisons": [9, 9],
+        "spread_elo": [200.0, 300.0],
+    }
+    assert audits.fit_facts(FIT.table(rows), "p") == report.FitFacts(2, 1, 1, 5.0, 250.0, "p")

@@ -1,0 +1,82 @@
+"""TREC files: what is written reads back equal, and a bad line is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from anmi_ray import identity
+from anmi_ray.errors import DataError, StoreError
+from anmi_ray.evaluation import trec
+from anmi_ray.records import QREL, RUN
+
+from .conftest import make_run, order
+
+RANKINGS = {"q1": [("d1", 0.1 + 0.2), ("d2", 1e-17), ("dé\u00a03", -4.0)], "q2": [("d2", 2.5), ("d1", 2.5)]}
+QUERIES = pa.table({"query_id": [identity.query_id(q) for q in ("q1", "q2")], "external_id": ["q1", "q2"]})
+NAMES = ["d1", "d2", "dé\u00a03"]
+DOCUMENTS = pa.table({"doc_id": [identity.doc_id(d) for d in NAMES], "external_id": NAMES})
+
+
+def key(table: pa.Table) -> pa.Table:
+    return table.sort_by([("system", "ascending"), ("query_id", "ascending"), ("rank", "ascending")])
+
+
+def test_round_trip(tmp_path: Path):
+    run = make_run("reranked+hybrid", RANKINGS)
+    text = trec.format_run(run, QUERIES, DOCUMENTS)
+    assert text.splitlines()[0] == "q1 Q0 d1 1 0.30000000000000004 reranked+hybrid"
+    (tmp_path / "run.trec").write_text(text, encoding="utf-8")
+    back = RUN.check(trec.read_run(tmp_path / "run.trec"), "test")
+    assert key(back).to_pylist() == key(run).to_pylist()
+    shuffled = run.take(pa.array([4, 2, 0, 3, 1]))
+    assert trec.format_run(shuffled, QUERIES, DOCUMENTS) == text
+    assert trec.format_run(RUN.empty(), QUERIES, DOCUMENTS) == ""
+
+
+def test_reading_follows_the_score_then_the_written_rank():
+    lines = ["q Q0 low 0 1.5 t", "q Q0 high 0 7 t", "", "q Q0 second 9 3 t\r", "q Q0 first 8 3 t"]
+    run = RUN.check(trec.parse_run(lines, "x"), "test")
+    assert order(run)[identity.query_id("q")] == [identity.doc_id(d) for d in ("high", "first", "second", "low")]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q Q0 d 1 2.0", r"run.trec:2: 5 fields, must be 6"),
+        ("q Q0 d 1 2.0 my tag", r"run.trec:2: 7 fields"),
+        ("q Q0 d 1 high t", r"run.trec:2: score 'high' is not a finite number"),
+        ("q Q0 d 1 nan t", r"run.trec:2: score 'nan'"),
+        ("q Q0 d 1.5 2.0 t", r"run.trec:2: rank '1.5' is not a whole number"),
+        ("q Q0 a 2 2.0 t", r"run.trec:2: document 'a' stands twice"),
+    ],
+)
+def test_bad_lines(line: str, message: str):
+    with pytest.raises(DataError, match=message) as error:
+        trec.parse_run(["q Q0 a 1 9 t", line], "run.trec")
+    assert error.value.remedy
+
+
+def test_qrels(tmp_path: Path):
+    qrels = QREL.check(trec.parse_qrels(["q 0 a 2", "q 0 b -1"], "x"), "test")
+    assert qrels["grade"].to_pylist() == [2, -1]
+    with pytest.raises(DataError, match=r"x:1: 3 fields, must be 4"):
+        trec.parse_qrels(["q a 2"], "x")
+    with pytest.raises(DataError, match=r"x:2: document 'a' is judged twice"):
+        trec.parse_qrels(["q 0 a 2", "q 0 a 1"], "x")
+    with pytest.raises(StoreError, match="check the path"):
+        trec.read_qrels(tmp_path / "none")
+    (tmp_path / "latin").write_bytes("q 0 caf\xe9 1".encode("latin-1"))
+    with pytest.raises(DataError, match="not UTF-8"):
+        trec.read_qrels(tmp_path / "latin")
+
+
+def test_names_that_the_format_cannot_hold():
+    run = make_run("t", {"q1": [("d1", 1)]})
+    spaced = DOCUMENTS.set_column(1, "external_id", pa.array(["d 1", "d2", "d3"]))
+    with pytest.raises(DataError, match="white space"):
+        trec.format_run(run, QUERIES, spaced)
+    with pytest.raises(DataError, match="no external id"):
+        trec.format_run(make_run("t", {"q9": [("d1", 1)]}), QUERIES, DOCUMENTS)

@@ -1,0 +1,151 @@
+"""kill -9 of the whole process tree in every stage; the same command then finishes with the same bytes.
+
+One root is killed its way through all stages; another is run without a disturbance. Real processes, real signals.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from anmi_ray.experiment import NAMES
+from tests.small import write_collection, write_config
+
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1500)]
+BEFORE_TRAINING = NAMES[: NAMES.index("train")]
+
+
+def command(config: Path, root: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "anmi_ray", "run", str(config), "--root", str(root), *more]
+
+
+def kill_tree(process: subprocess.Popen[str]) -> int:
+    """SIGKILL the driver and everything it started; the number of processes killed."""
+    parent = psutil.Process(process.pid)
+    family = [*parent.children(recursive=True), parent]
+    for member in family:
+        try:
+            os.kill(member.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait(timeout=60)
+    return len(family)
+
+
+def run_until_killed(config: Path, root: Path, stage: str, delay: float) -> bool:
+    """Start the run, kill it `delay` seconds after `stage` was announced; False when it ended before."""
+    process = subprocess.Popen(
+        command(config, root), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(f"{stage} "):
+            time.sleep(delay)
+            break
+    else:
+        process.wait(timeout=60)
+        return False
+    if process.poll() is not None:
+        return False
+    assert kill_tree(process) >= 2
+    return True
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for stage in BEFORE_TRAINING
+        for path in sorted((root / "artifacts" / stage).rglob("*"))
+        if path.is_file() and not path.name.endswith(".tmp")
+    }
+
+
+def finished_buckets(root: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(root)): path.stat().st_mtime_ns
+        for path in (root / "artifacts").rglob("*.parquet")
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kill")
+    return write_config(folder / "small.yaml", write_collection(folder / "collection"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(config: Path) -> Path:
+    root = config.parent / "undisturbed"
+    done = subprocess.run(command(config, root), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return root
+
+
+def test_killed_in_every_stage_and_resumed(config: Path, undisturbed: Path) -> None:
+    root = config.parent / "killed"
+    killed: list[str] = []
+    for number, stage in enumerate(NAMES):
+        if run_until_killed(config, root, stage, delay=0.2 + 0.3 * (number % 4)):
+            killed.append(stage)
+            before = finished_buckets(root)
+    assert len(killed) >= len(NAMES) - 2, f"killed only in {killed}"
+    done = subprocess.run(command(config, root), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    after = finished_buckets(root)
+    rewritten = [path for path, when in before.items() if after[path] != when]
+    assert not rewritten, f"finished buckets were redone: {rewritten}"
+    expected, found = files(undisturbed), files(root)
+    assert expected
+    assert sorted(found) == sorted(expected)
+    assert [path for path in expected if expected[path] != found[path]] == []
+    assert_same_metrics(undisturbed, root)
+
+
+def assert_same_metrics(one: Path, other: Path) -> None:
+    first, second = (
+        {(row["system"], row["measure"]): row["mean"] for row in json.loads(path.read_text())}
+        for path in (next((root / "artifacts" / "evaluate").glob("*/comparisons.json")) for root in (one, other))
+    )
+    assert first.keys() == second.keys()
+    assert all(abs(first[key] - second[key]) < 1e-3 for key in first)
+
+
+def test_a_second_run_recomputes_nothing(config: Path, undisturbed: Path) -> None:
+    before = finished_buckets(undisturbed)
+    done = subprocess.run(command(config, undisturbed), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert done.stdout.count("reused") == len(NAMES)
+    assert finished_buckets(undisturbed) == before
+
+
+def test_a_changed_learning_rate_redoes_training_and_evaluation_only(config: Path, undisturbed: Path) -> None:
+    changed = command(config, undisturbed, "train.learning_rate=3e-5")
+    done = subprocess.run(changed, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith("✓")}
+    assert [name for name in NAMES if "reused" not in lines[name]] == ["train", "rerank", "evaluate"]
+
+
+def test_interrupted_by_control_c(config: Path) -> None:
+    root = config.parent / "interrupted"
+    process = subprocess.Popen(
+        command(config, root), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("retrieve "):
+            break
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors

@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from anmi_ray import identity
+from anmi_ray.config.mine import MineConfig
+from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.mining import mine, summary
+from anmi_ray.records import EXAMPLE, REJECT
+
+Make = Callable[[list[Any]], Any]
+Doc = Callable[[int, int], bytes]
+TABLE = MineConfig(rule="table2", random_negatives=0, rated_extra=0)
+
+
+def run(
+    tables: Any, config: MineConfig, seed: int = 0, with_fits: bool = True
+) -> tuple[list[dict[str, Any]], pa.Table]:
+    examples, refused = mine(
+        tables.ratings, tables.gaps, tables.candidates, config, seed, tables.fits if with_fits else None
+    )
+    EXAMPLE.check(examples, "test")
+    REJECT.check(refused, "test")
+    return examples.to_pylist(), refused
+
+
+def lists(example: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: value for name, value in example.items() if isinstance(value, list)}
+
+
+def test_table_2_worked_example(make_tables: Make, spec: Any, doc_id: Doc) -> None:
+    ratings = [300.0, 250.0, 150.0, 0.0, -150.0, -400.0, 420.0]
+    tables = make_tables([spec(ratings)])
+    (example,), refused = run(tables, TABLE)
+    assert refused.num_rows == 0
+    # gaps 50 (danger), 150 (soft), 300 (goldilocks), 450 (medium), 700 (easy), -120 (danger)
+    assert example["doc_ids"] == [doc_id(0, d) for d in (0, 3, 4, 2, 5)]
+    assert example["weights"] == [1.0, 1.0, 0.7, 0.5, 0.3]
+    assert example["categories"] == ["anchor", "goldilocks", "medium", "soft", "easy"]
+    assert example["tiers"] == [0, 2, 1, 3, 1]
+    assert example["gaps"] == [0.0, 300.0, 450.0, 150.0, 700.0]
+    assert example["gap_errors"] == [0.0, 50.0, 50.0, 50.0, 50.0]
+    assert example["ratings"] == [300.0, 0.0, -150.0, 150.0, -400.0]
+    assert example["rating_mean"] == pytest.approx(np.mean(ratings))
+    assert example["rating_sd"] == pytest.approx(np.std(ratings))
+    assert example["example_id"] == identity.digest("example", identity.query_id("q0"), doc_id(0, 0))
+
+
+def test_posterior_gates_and_takes_the_largest_expected_weight(make_tables: Make, spec: Any) -> None:
+    gaps = [150.0, 250.0, 350.0, 450.0, 550.0, 650.0, 800.0]
+    tables = make_tables([spec([400.0] + [400.0 - gap for gap in gaps], gap_se=130.0)])
+    (example,), _ = run(tables, MineConfig(random_negatives=0, rated_extra=0, negatives=3))
+    # below 100 + 1.645 * 130 = 314 nothing is allowed; then goldilocks weighs most
+    assert example["gaps"] == [0.0, 350.0, 450.0, 550.0]
+    assert example["weights"][1] == max(example["weights"][1:]) < 1.0
+
+
+def test_other_positives_are_never_negatives_but_may_be_rated_extras(make_tables: Make, spec: Any, doc_id: Doc) -> None:
+    tables = make_tables([spec([500.0, 100.0, 150.0, 0.0, -300.0], positives=(0, 1))])
+    examples, refused = run(tables, MineConfig(rule="table2", random_negatives=0, rated_extra=10))
+    assert refused.num_rows == 0
+    assert {example["doc_ids"][0] for example in examples} == {doc_id(0, 0), doc_id(0, 1)}
+    for example in examples:
+        other = ({doc_id(0, 0), doc_id(0, 1)} - {example["doc_ids"][0]}).pop()
+        weight = dict(zip(example["doc_ids"], example["weights"], strict=True))
+        assert weight[other] == 0.0
+        assert sorted(example["doc_ids"]) == sorted(doc_id(0, d) for d in range(5))
+
+
+def test_minimum_gap_over_positives(make_tables: Make, spec: Any, doc_id: Doc) -> None:
+    tables = make_tables([spec([500.0, 150.0, 100.0, -200.0], positives=(0, 1))])
+    own, _ = run(tables, TABLE)
+    least, _ = run(tables, TABLE.model_copy(update={"gap": "minimum"}))
+
+    def of(examples: list[dict[str, Any]]) -> dict[str, Any]:
+        return next(example for example in examples if example["doc_ids"][0] == doc_id(0, 0))
+
+    assert dict(zip(of(own)["doc_ids"], of(own)["weights"], strict=True))[doc_id(0, 2)] == 0.7
+    assert doc_id(0, 2) not in of(least)["doc_ids"]  # 50 points from the second positive: danger
+    assert of(least)["gaps"][1] == 700.0  # the gap shown is the anchor's own
+    assert of(least)["categories"][1] == "goldilocks"  # the band is that of the least gap, 350
+
+
+def test_random_negatives_are_unrated(make_tables: Make, spec: Any, doc_id: Doc) -> None:
+    tables = make_tables([spec([300.0, 0.0, -300.0], positives=(0, 1), randoms=6)])
+    config = MineConfig(rule="table2", random_negatives=3, random_weight=0.8, rated_extra=0)
+    examples, _ = run(tables, config)
+    assert len(examples) == 2
+    randoms = {doc_id(0, d) for d in range(3, 9)}
+    taken = []
+    for example in examples:
+        rows = [i for i, name in enumerate(example["categories"]) if name == "random"]
+        assert len(rows) == 3
+        for name, value in (("ratings", None), ("gaps", None), ("gap_errors", None), ("weights", 0.8), ("tiers", 1)):
+            assert [example[name][i] for i in rows] == [value] * 3
+        taken.append(frozenset(example["doc_ids"][i] for i in rows))
+        assert taken[-1] <= randoms
+    assert any(run(tables, config, seed)[0] != examples for seed in range(1, 4))
+
+
+def test_extras_fill_the_regression_with_what_was_not_taken(make_tables: Make, spec: Any) -> None:
+    ratings = [0.0, *np.linspace(300, -700, 40).tolist()]
+    tables = make_tables([spec(ratings, randoms=2)])
+    (example,), _ = run(tables, MineConfig(rule="table2", negatives=5, rated_extra=6))
+    weights = example["weights"]
+    assert [name == "random" for name in example["categories"]] == [False] * 6 + [True] * 2 + [False] * 6
+    assert weights[8:] == [0.0] * 6
+    assert None not in example["ratings"][8:]
+    assert len(set(example["doc_ids"])) == 14
+    assert "danger" in {
+        name
+        for seed in range(5)
+        for name in run(tables, MineConfig(rule="table2", negatives=5, rated_extra=6), seed)[0][0]["categories"][8:]
+    }
+
+
+def test_queries_without_a_known_positive(make_tables: Make, spec: Any, doc_id: Doc) -> None:
+    tables = make_tables(
+        [spec([0.0, 400.0, -300.0], positives=()), spec([10.0, -10.0], positives=(), equal_ratings_p=0.4)]
+    )
+    examples, refused = run(tables, TABLE)
+    assert not examples
+    assert refused["reason"].to_pylist() == ["no known positive"] * 2
+    config = TABLE.model_copy(update={"top_rated_anchors": True})
+    (example,), refused = run(tables, config)
+    assert example["doc_ids"][0] == doc_id(0, 1)
+    assert refused["reason"].to_pylist() == ["no known positive, and the ratings may be noise"]
+    with pytest.raises(ConfigError, match="needs the fits"):
+        run(tables, config, with_fits=False)
+
+
+def test_every_rated_query_is_used_or_refused(make_tables: Make, spec: Any) -> None:
+    tables = make_tables(
+        [
+            spec([300.0, 0.0]),
+            spec([300.0, 0.0], rated=False),
+            spec([300.0, 0.0], positives=()),
+            spec([0.0, 300.0, 250.0]),  # all gaps negative
+            spec([0.0, 0.0, 0.0]),  # constant
+            spec([0.0]),  # one candidate
+        ]
+    )
+    examples, refused = run(tables, TABLE)
+    used = {example["query_id"].hex() for example in examples}
+    reasons = dict(zip(refused["key"].to_pylist(), refused["reason"].to_pylist(), strict=True))
+    queries = {identity.query_id(f"q{q}").hex() for q in (0, 2, 3, 4, 5)}  # q1 was never rated
+    assert used | set(reasons) == queries
+    assert not used & set(reasons)
+    assert [reasons.get(identity.query_id(f"q{q}").hex()) for q in range(6)] == [
+        None,
+        None,
+        "no known positive",
+        "no negative left",
+        "no negative left",
+        "no gap to a known positive",
+    ]
+
+
+def test_randoms_alone_make_an_example_unless_rated_negatives_are_required(make_tables: Make, spec: Any) -> None:
+    tables = make_tables([spec([0.0, 300.0, 250.0], randoms=4)])
+    (example,), refused = run(tables, MineConfig(rule="table2", rated_extra=0))
+    assert example["categories"] == ["anchor", "random", "random"]
+    assert refused.num_rows == 0
+    examples, refused = run(tables, MineConfig(rule="table2", min_rated_negatives=1))
+    assert not examples
+    assert refused["reason"].to_pylist() == ["no negative left"]
+
+
+def test_a_constant_query_has_the_floored_spread(make_tables: Make, spec: Any) -> None:
+    tables = make_tables([spec([0.0, 0.0, 0.0], randoms=2)])
+    (example,), _ = run(tables, MineConfig(rating_sd_floor=25.0))
+    assert (example["rating_mean"], example["rating_sd"]) == (0.0, 25.0)
+
+
+@pytest.mark.parametrize("column", ["gap_elo", "gap_se_elo", "rating_elo"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_are_refused(make_tables: Make, spec: Any, column: str, value: float) -> None:
+    tables = make_tables([spec([300.0, 0.0])])
+    ratings, gaps = tables.ratings, tables.gaps
+
+    def spoil(table: pa.Table) -> pa.Table:
+        if column not in table.schema.names:
+            return table
+        place = table.schema.get_field_index(column)
+        return table.set_column(place, table.schema.field(column), pa.array([value] * table.num_rows))
+
+    with pytest.raises(DataError, match=f"{column} holds values that are not finite"):
+        mine(spoil(ratings), spoil(gaps), tables.candidates, TABLE, 0)
+
+
+def test_rows_that_do_not_belong_together_are_refused(make_tables: Make, spec: Any) -> None:
+    tables = make_tables([spec([300.0, 0.0, -100.0])])
+    with pytest.raises(DataError, match="are not candidates"):
+        mine(tables.ratings, tables.gaps, tables.candidates.slice(0, 2), TABLE, 0)
+    with pytest.raises(DataError, match="have no rating"):
+        mine(tables.ratings.slice(0, 2), tables.gaps, tables.candidates, TABLE, 0)
+    with pytest.raises(DataError, match="anchors have no rating"):
+        mine(tables.ratings.slice(1), tables.gaps, tables.candidates, TABLE, 0)
+
+
+def test_nothing_in_nothing_out(make_tables: Make) -> None:
+    examples, refused = run(make_tables([]), MineConfig())
+    assert not examples
+    assert refused.num_rows == 0
+
+
+queries = st.lists(
+    st.tuples(
+        st.lists(st.integers(-8, 8).map(lambda x: 100.0 * x), min_size=1, max_size=12),
+        st.integers(0, 3),
+        st.integers(0, 4),
+        st.sampled_from([0.0, 60.0, 150.0]),
+    ),
+    max_size=5,
+)
+
+
+@given(
+    queries,
+    st.sampled_from(["posterior", "table2"]),
+    st.sampled_from(["top", "weighted"]),
+    st.sampled_from(["anchor", "minimum"]),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_examples_hold_together(
+    make_tables: Make, spec: Any, rows: list[Any], rule: Any, sampling: Any, gap: Any
+) -> None:
+    tables = make_tables(
+        [
+            spec(ratings, positives=tuple(range(min(positives, len(ratings)))), randoms=randoms, gap_se=gap_se)
+            for ratings, positives, randoms, gap_se in rows
+        ]
+    )
+    config = MineConfig(rule=rule, sampling=sampling, gap=gap, negatives=3, random_negatives=2, rated_extra=2)
+    examples, refused = run(tables, config, seed=5)
+    assert len({example["query_id"].hex() for example in examples} | set(refused["key"].to_pylist())) == len(rows)
+    for example in examples:
+        names, weights = example["categories"], example["weights"]
+        assert len({len(values) for values in lists(example).values()}) == 1
+        assert names[0] == "anchor"
+        assert names.count("anchor") == 1
+        assert (weights[0], example["gaps"][0], example["tiers"][0]) == (1.0, 0.0, 0)
+        assert all(0 <= weight <= 1 for weight in weights)
+        assert len(set(example["doc_ids"])) == len(names)
+        assert sum(weight > 0 for weight in weights[1:]) >= 1
+        assert sum(weight > 0 and name != "random" for weight, name in zip(weights[1:], names[1:], strict=True)) <= 3
+        assert names.count("random") <= 2
+        for i, name in enumerate(names):
+            assert (example["ratings"][i] is None) == (name == "random") == (example["gaps"][i] is None)
+            assert name != "danger" or weights[i] == 0 or config.gap == "minimum" or rule == "posterior"
+    assert run(tables.shuffled(1), config, seed=5)[0] == examples
+
+
+def test_a_bucket_is_the_sum_of_its_queries(make_tables: Make, spec: Any) -> None:
+    specs = [spec(np.random.default_rng(q).normal(0, 300, 20).tolist(), randoms=3) for q in range(4)]
+    tables = make_tables(specs)
+    whole, _ = run(tables, MineConfig(rule="table2", sampling="weighted"))
+    parts = []
+    for q in range(4):
+        keep = pa.scalar(identity.query_id(f"q{q}"), type=identity.ID)
+        part = [
+            table.filter(pa.compute.equal(table["query_id"], keep))
+            for table in (tables.ratings, tables.gaps, tables.candidates)
+        ]
+        parts += mine(part[0], part[1], part[2], MineConfig(rule="table2", sampling="weighted"), 0)[0].to_pylist()
+    assert sorted(parts, key=lambda example: example["query_id"]) == whole
+
+
+def test_summary_counts_and_estimates_false_negatives(make_tables: Make, spec: Any) -> None:
+    rng = np.random.default_rng(3)
+    specs = [spec([400.0, *rng.normal(-50, 250, 30).tolist()], gap_se=120.0, randoms=3) for _ in range(30)]
+    tables = make_tables(specs)
+    reports = {}
+    for rule in ("table2", "posterior"):
+        config = MineConfig(rule=rule)  # type: ignore[arg-type]
+        examples, _ = mine(tables.ratings, tables.gaps, tables.candidates, config, 0)
+        reports[rule] = report = summary(examples, tables.gaps, config)
+        counts: Any = report["categories"]
+        assert sum(count["pool"] for count in counts.values()) == tables.gaps.num_rows
+        members = sum(len(example) for example in examples["doc_ids"].to_pylist())
+        assert sum(count["negatives"] + count["extra"] for count in counts.values()) == members - examples.num_rows
+        assert counts["random"]["mean_weight"] == 1.0
+    rate: Any = reports["posterior"]["false_negative_rate"]
+    assert rate["low"] < rate["mean"] < rate["high"] <= 0.05
+    literal: Any = reports["table2"]["false_negative_rate"]
+    assert literal["mean"] > rate["mean"]
+
+
+def test_summary_of_nothing(make_tables: Make) -> None:
+    tables = make_tables([])
+    report: Any = summary(EXAMPLE.empty(), tables.gaps)
+    assert report["examples"] == 0
+    assert report["false_negative_rate"] == {"mean": None, "low": None, "high": None, "n": 0}
+
+
+def test_golden_examples(make_tables: Make, spec: Any) -> None:
+    """Changes when the same settings mine other examples: then the mine stage needs a new version."""
+    ratings = [[350.0, *(100.0 * np.sin(np.arange(1, 25) * (q + 1)) - 40.0 * np.arange(24)).tolist()] for q in range(3)]
+    examples, _ = run(make_tables([spec(one, randoms=4) for one in ratings]), MineConfig())
+    facts = [
+        f"{doc.hex()} {weight:.6f} {name}"
+        for example in examples
+        for doc, weight, name in zip(example["doc_ids"], example["weights"], example["categories"], strict=True)
+    ]
+    assert identity.digest("golden", *facts).hex() == "a07e2289374f23f4e6d4624295044ad1"

@@ -1,0 +1,146 @@
+"""The reranker: pairs as the tokenizer would make them, scores as sentence-transformers gives them, bytes as before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sentence_transformers import CrossEncoder as PublishedCrossEncoder
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from anmi_ray.errors import ConfigError
+from anmi_ray.identity import rng
+from anmi_ray.models.cross_encoder import CrossEncoder, MeanScorer
+from anmi_ray.models.pairs import PairTokenizer, length_batches
+from tests.models.tiny import WORDS, write_tiny_bert
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
+
+
+def text(words: int, *key: str | int) -> str:
+    return " ".join(WORDS[i] for i in rng("text", *key).integers(len(WORDS), size=words))
+
+
+def some_pairs(count: int = 40) -> list[tuple[str, str]]:
+    return [(text(1 + i % 7, "q", i % 11), text(1 + 3 * i, "d", i)) for i in range(count)]
+
+
+def columns(pairs: list[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    return [query for query, _ in pairs], [document for _, document in pairs]
+
+
+def loaded(base: Path, pooling: Literal["cls", "mean"], max_tokens: int | None = None) -> CrossEncoder:
+    """A model whose random head is large enough for scores to differ."""
+    model = CrossEncoder.load(str(base), pooling=pooling, max_tokens=max_tokens, seed=1)
+    if isinstance(model.network, MeanScorer):
+        with torch.no_grad():
+            model.network.out.weight.mul_(30.0)
+    return model
+
+
+@given(lengths=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=6), limit=st.integers(8, 64))
+def test_pairs_equal_the_tokenizers_own(base: Path, lengths: list[tuple[int, int]], limit: int) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    pairs = PairTokenizer(tokenizer, limit)
+    queries = [text(query, "q", i) for i, (query, _) in enumerate(lengths)]
+    documents = [text(document, "d", i) for i, (_, document) in enumerate(lengths)]
+    index = np.arange(len(lengths))
+    query_tokens, document_tokens = pairs.texts(queries), pairs.texts(documents)
+    ours = pairs.batch(query_tokens, index, document_tokens, index)
+    theirs: Any = tokenizer(queries, documents, truncation=True, max_length=limit, padding=True, return_tensors="np")
+    width = theirs["input_ids"].shape[1]
+    assert ours.ids.shape[1] % 8 == 0 or ours.ids.shape[1] == limit
+    np.testing.assert_array_equal(ours.ids[:, :width], theirs["input_ids"])
+    np.testing.assert_array_equal(ours.mask[:, :width], theirs["attention_mask"])
+    assert ours.type_ids is not None
+    np.testing.assert_array_equal(ours.type_ids[:, :width], theirs["token_type_ids"])
+    assert not ours.mask[:, width:].any()
+    kept = pairs.pair_lengths(query_tokens, index, document_tokens, index)
+    np.testing.assert_array_equal(kept, theirs["attention_mask"].sum(1))
+
+
+@given(lengths=st.lists(st.integers(1, 300), max_size=80), budget=st.integers(8, 2000))
+def test_length_batches_hold_every_pair_once_within_the_budget(lengths: list[int], budget: int) -> None:
+    batches = length_batches(np.array(lengths, dtype=np.int64), budget)
+    assert sorted(int(i) for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or max(lengths[i] for i in batch) * len(batch) <= budget
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("max_tokens", [None, 24])
+def test_export_scores_alike_in_sentence_transformers_and_reloaded(
+    base: Path, tmp_path: Path, pooling: Literal["cls", "mean"], max_tokens: int | None
+) -> None:
+    model = loaded(base, pooling, max_tokens)
+    pairs = some_pairs()
+    scores = model.score(*columns(pairs))
+    assert scores.dtype == np.float32
+    assert scores.std() > 1e-3
+    folder = model.export(tmp_path / "model", "Trained on nothing.")
+    assert "Trained on nothing." in (folder / "README.md").read_text(encoding="utf-8")
+    assert not list(folder.rglob("*.bin"))
+    published = PublishedCrossEncoder(str(folder), device="cpu").predict(pairs, show_progress_bar=False)
+    np.testing.assert_allclose(scores, published, atol=1e-4)
+    again = CrossEncoder.load(str(folder))
+    assert (again.pooling, again.max_tokens) == (pooling, max_tokens or 64)
+    np.testing.assert_allclose(scores, again.score(*columns(pairs)), atol=1e-6)
+
+
+def test_cls_export_is_a_plain_classification_model(base: Path, tmp_path: Path) -> None:
+    model = loaded(base, "cls")
+    folder = model.export(tmp_path / "model")
+    plain, tokenizer = AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    query, document = some_pairs()[5]
+    with torch.inference_mode():
+        logit = float(plain.eval()(**tokenizer(query, document, return_tensors="pt")).logits)
+    assert logit == pytest.approx(float(model.score([query], [document])[0]), abs=1e-5)
+
+
+def test_scores_do_not_depend_on_order_or_company(base: Path) -> None:
+    model = loaded(base, "mean")
+    pairs = some_pairs()
+    scores = model.score(*columns(pairs))
+    np.testing.assert_allclose(model.score(*columns(pairs[::-1]))[::-1], scores, atol=1e-5)
+    np.testing.assert_allclose([model.score([query], [document])[0] for query, document in pairs], scores, atol=1e-5)
+    assert model.score([], []).shape == (0,)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_bfloat16_copy_is_close_keeps_ties_apart_and_leaves_the_model(
+    base: Path, pooling: Literal["cls", "mean"]
+) -> None:
+    model = loaded(base, pooling)
+    copy = model.scorer("bfloat16")
+    pairs = some_pairs()
+    exact, rounded = model.score(*columns(pairs)), copy.score(*columns(pairs))
+    np.testing.assert_allclose(rounded, exact, atol=0.05 * float(exact.std()) + 0.02)
+    assert len(set(rounded.tolist())) > 0.9 * len(set(exact.tolist()))
+    assert {p.dtype for p in model.network.parameters()} == {torch.float32}
+    again = CrossEncoder.load(str(base), pooling=pooling, dtype="bfloat16", threads=1)
+    assert again.precision == "bfloat16"
+    assert torch.bfloat16 in {p.dtype for p in again.network.parameters()}
+
+
+def test_a_new_head_is_drawn_from_the_seed_alone(base: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, second, other = (CrossEncoder.load(str(base), pooling="mean", seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    pairs = some_pairs(5)
+    np.testing.assert_array_equal(first.score(*columns(pairs)), second.score(*columns(pairs)))
+    assert not np.allclose(first.score(*columns(pairs)), other.score(*columns(pairs)))
+
+
+def test_a_folder_without_weights_is_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        CrossEncoder.load(str(tmp_path))

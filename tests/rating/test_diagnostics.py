@@ -1,0 +1,134 @@
+"""Components, connectivity, separation, deviance, and the level and power of the test for no difference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anmi_ray.errors import FitError
+from anmi_ray.rating import diagnostics
+from anmi_ray.rating.diagnostics import components, deviance, equal_ratings_p, lambda2, refuse_without_maximum
+from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion
+from anmi_ray.rating.pairs import read_games
+from anmi_ray.rating.solver import Posterior, solve
+from anmi_ray.scale import link
+from tests.rating.single import planted, single
+from tests.rating.tournaments import tournament
+
+
+def dense_laplacian(n: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    laplacian = np.zeros((n, n))
+    for i, j in zip(first, second, strict=True):
+        laplacian[[i, j], [i, j]] += 1.0
+        laplacian[[i, j], [j, i]] -= 1.0
+    return laplacian
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(seed=st.integers(0, 10_000), n=st.integers(2, 40), k=st.integers(1, 8))
+def test_lambda2_against_dense_eigenvalues(seed: int, n: int, k: int) -> None:
+    games, _ = planted(n, k, 1, "thurstone", seed)
+    expected = np.linalg.eigvalsh(dense_laplacian(n, games.first, games.second))[1]
+    assert lambda2(games)[0] == pytest.approx(max(expected, 0.0), abs=1e-6)
+
+
+def test_lambda2_of_known_graphs() -> None:
+    i, j = np.triu_indices(6, 1)
+    assert lambda2(single(6, i, j, np.full(15, 0.5)))[0] == pytest.approx(6.0)  # complete
+    assert lambda2(single(6, range(5), range(1, 6), [0.5] * 5))[0] == pytest.approx(2 - 2 * np.cos(np.pi / 6))  # path
+    assert lambda2(single(4, [0, 2], [1, 3], [0.5, 0.5]))[0] == 0.0  # disconnected
+
+
+def test_components_are_numbered_inside_each_query() -> None:
+    t = tournament(3, 6, 4, seed=1)
+    games, _ = read_games(*t.tables, 0.5)
+    found = components(games)
+    assert found.count.tolist() == [1, 1, 1]
+    assert not found.component.any()
+    split = components(single(5, [0, 2, 1], [3, 4, 2], [0.5] * 3))
+    assert split.component.tolist() == [0, 1, 1, 0, 1]
+    assert split.count.tolist() == [2]
+
+
+def test_separation_names_the_document() -> None:
+    games = single(3, [0, 1, 0], [1, 2, 2], [0.6, 0.0, 0.0])  # document 2 beat everybody
+    with pytest.raises(FitError, match="separation") as caught:
+        refuse_without_maximum(games)
+    assert games.doc_ids[2].tobytes().hex() in str(caught.value)
+    assert "rate.prior" in str(caught.value)
+
+
+def test_disconnection_names_documents() -> None:
+    games = single(5, [0, 1, 3], [1, 2, 4], [0.5] * 3)
+    with pytest.raises(FitError, match="do not connect") as caught:
+        refuse_without_maximum(games)
+    for i in (3, 4):
+        assert games.doc_ids[i].tobytes().hex() in str(caught.value)
+
+
+def test_cycle_of_wins_has_a_maximum() -> None:
+    refuse_without_maximum(single(3, [0, 1, 2], [1, 2, 0], [1.0, 1.0, 1.0]))
+
+
+def test_deviance() -> None:
+    games, latent = planted(10, 4, 3, "thurstone", seed=2)
+    f = link(latent[games.first] - latent[games.second], "thurstone")
+    w, tiny = games.w, 1e-300
+    by_hand = 2 * np.sum(
+        games.answers * (w * np.log(np.maximum(w, tiny) / f) + (1 - w) * np.log(np.maximum(1 - w, tiny) / (1 - f)))
+    )
+    assert deviance(games, "thurstone", games.answers, latent)[0] == pytest.approx(by_hand)
+    exact = single(10, games.first, games.second, f, games.answers)
+    assert deviance(exact, "thurstone", games.answers, latent)[0] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("k", "judges"), [(8, 3), (6, 1)])
+def test_equal_ratings_test_keeps_its_level(k: int, judges: int) -> None:
+    games, _ = read_games(*tournament(250, 12, k, judges, sd=1e-9, seed=3).tables, 0.5)
+    p = equal_ratings_p(games, games.answers, components(games).count)
+    assert np.mean(p < 0.05) <= 0.08  # with single votes it is cautious: a vote's square carries no noise
+    assert 0.4 <= p.mean() <= 0.6
+    assert judges == 1 or np.mean(p < 0.05) >= 0.02
+
+
+def test_equal_ratings_test_has_power_and_is_the_deviance_test_to_first_order() -> None:
+    games, _ = read_games(*tournament(40, 12, 6, 3, sd=1.0, seed=4).tables, 0.5)
+    assert np.mean(equal_ratings_p(games, games.answers, components(games).count) < 0.05) == 1.0
+    near, _ = planted(8, 6, 1, "bradley-terry", seed=5)
+    w = 0.5 + 0.02 * (near.w - 0.5)
+    many = single(8, near.first, near.second, w, 1000.0)
+    fitted = solve(Posterior(many, "bradley-terry", many.answers, np.zeros(8), np.zeros(8)), 1e-10, 100).latent
+    drop = deviance(many, "bradley-terry", many.answers, np.zeros(8)) - deviance(
+        many, "bradley-terry", many.answers, fitted
+    )
+    from scipy import stats
+
+    p = equal_ratings_p(many, many.answers, np.array([1]))[0]
+    assert p == pytest.approx(stats.chi2.sf(drop[0], 7), rel=0.02)
+
+
+def test_dispersion_of_correlated_and_of_graded_judges() -> None:
+    """Judges that repeat each other are one judge: φ is their number. Graded answers scatter less than coins."""
+    t = tournament(60, 20, 8, judges=1, seed=6, positives=False)
+    games, _ = read_games(*t.tables, 0.5)
+    echoed = games.answers * 4.0
+    target = Posterior(games, "thurstone", echoed / 4.0, np.zeros(1200), np.ones(1200))
+    latent = solve(target, 1e-8, 100).latent
+    repeated = Posterior(
+        games.__class__(**{**games.__dict__, "answers": echoed}),
+        "thurstone",
+        echoed / 4.0,
+        np.zeros(1200),
+        np.ones(1200),
+    )
+    assert pooled_dispersion(repeated, latent, components(games).component) == pytest.approx(4.0, rel=0.1)
+    # fitted residuals are smaller than predicted ones: Pearson's φ is the smaller of the two
+    assert pearson_dispersion(games, "thurstone", latent, components(games).count) < 0.95
+
+
+def test_spread_is_the_standard_deviation() -> None:
+    games = single(4, [0, 1, 2], [1, 2, 3], [0.5] * 3)
+    latent = np.array([-1.0, 0.0, 0.0, 1.0])
+    assert diagnostics.spread(games, latent)[0] == pytest.approx(latent.std())

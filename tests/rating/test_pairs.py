@@ -1,0 +1,138 @@
+"""Both orders and all judges into one preference and strength; what cannot be used is a reject, never a vote."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from anmi_ray import records
+from anmi_ray.identity import comparison_id, doc_id, query_id
+from anmi_ray.rating.games import Games
+from anmi_ray.rating.pairs import combine_orders, positions, read_games, sort_order
+from tests.rating.tournaments import candidates, tournament
+
+NAN = float("nan")
+QUERY = query_id("q")
+DOCS = sorted(doc_id(name) for name in "abcd")
+
+
+def tables(answers: dict[tuple[int, int], dict[str, tuple[float, float]]]) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """(judgments, comparisons, candidates) of {(i, j): {judge: (p_ab, p_ba)}}, NaN for a failed call."""
+    judged, compared = [], []
+    for (i, j), by_judge in answers.items():
+        cid = comparison_id(QUERY, DOCS[i], DOCS[j])
+        compared.append((cid, QUERY, DOCS[i], DOCS[j], 0, "test"))
+        for judge, both in by_judge.items():
+            for order, p in zip(("ab", "ba"), both, strict=True):
+                failed = np.isnan(p)
+                judged.append((cid, QUERY, judge, order, None if failed else p, "refused" if failed else None))
+    return (
+        records.JUDGMENT.table(dict(zip(records.JUDGMENT.schema.names, zip(*judged, strict=True), strict=True))),
+        records.COMPARISON.table(dict(zip(records.COMPARISON.schema.names, zip(*compared, strict=True), strict=True))),
+        candidates([(QUERY, doc, False) for doc in DOCS]),
+    )
+
+
+def read(
+    answers: dict[tuple[int, int], dict[str, tuple[float, float]]], strength: float = 0.5
+) -> tuple[Games, pa.Table]:
+    return read_games(*tables(answers), strength)
+
+
+@pytest.mark.parametrize(
+    ("p", "w", "answers", "inconsistent"),
+    [
+        ([[0.8, 0.6]], 0.7, 1.0, False),
+        ([[1.0, 0.0]], 0.5, 0.5, True),  # kept, with less strength
+        ([[0.9, 0.3]], 0.6, 0.5, True),
+        ([[1.0, 0.5]], 0.75, 1.0, False),  # a tie contradicts nothing
+        ([[NAN, 0.3]], 0.3, 0.5, False),  # one order failed: the other, at half the strength
+        ([[1.0, NAN], [1.0, 1.0]], 1.0, 1.5, False),
+        ([[1.0, 1.0], [0.0, NAN]], 1.0 / 1.5, 1.5, False),
+        ([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], 2.0 / 3.0, 3.0, False),
+        ([[NAN, NAN], [0.0, 0.0]], 0.0, 1.0, False),  # a judge without an answer is no vote
+    ],
+)
+def test_combine_orders(p: list[list[float]], w: float, answers: float, inconsistent: bool) -> None:
+    found = combine_orders(np.array([p]), 0.5)
+    assert found[0][0] == pytest.approx(w)
+    assert found[1][0] == pytest.approx(answers)
+    assert found[2][0] == inconsistent
+
+
+def test_swapping_documents_flips_the_preference() -> None:
+    p = np.random.default_rng(0).random((50, 3, 2))
+    w, answers, inconsistent = combine_orders(p, 0.5)
+    back, answers_back, inconsistent_back = combine_orders(1.0 - p[:, :, ::-1], 0.5)
+    np.testing.assert_allclose(back, 1.0 - w)
+    np.testing.assert_allclose(answers_back, answers)
+    np.testing.assert_array_equal(inconsistent_back, inconsistent)
+
+
+def test_failed_pair_and_lonely_document_are_rejects() -> None:
+    games, rejects = read({(0, 1): {"x": (1.0, 1.0)}, (1, 2): {"x": (NAN, NAN), "y": (NAN, NAN)}})
+    assert games.documents.tolist() == [2]
+    assert games.w.tolist() == [1.0]
+    rows = {(row["reason"], row["key"]): row["detail"] for row in rejects.to_pylist()}
+    pair = comparison_id(QUERY, DOCS[1], DOCS[2]).hex()
+    assert rows["no answer", pair] == "4 judgments, none with an answer"
+    assert {key for reason, key in rows if reason == "no games"} == {DOCS[2].hex(), DOCS[3].hex()}
+    assert len(rows) == 3
+    assert set(rejects["place"].to_pylist()) == {f"rate query {QUERY.hex()}"}
+
+
+def test_unasked_pair_is_a_reject() -> None:
+    judgments, comparisons, docs = tables({(0, 1): {"x": (1.0, 1.0)}, (1, 2): {"x": (1.0, 1.0)}})
+    keep = pc.equal(judgments["comparison_id"], pa.scalar(comparisons["comparison_id"][0].as_py(), pa.binary(16)))
+    _, rejects = read_games(judgments.filter(keep), comparisons, docs, 0.5)
+    row = next(row for row in rejects.to_pylist() if row["reason"] == "no answer")
+    assert row["detail"] == "not judged"
+
+
+def test_judgment_of_unknown_pair_and_pair_of_unknown_document() -> None:
+    judgments, comparisons, docs = tables({(0, 1): {"x": (1.0, 1.0)}, (2, 3): {"x": (1.0, 1.0)}})
+    games, rejects = read_games(judgments, comparisons.slice(0, 1), docs, 0.5)
+    assert games.games.tolist() == [1]
+    assert rejects["reason"].to_pylist().count("unknown comparison") == 2
+    _, rejects = read_games(
+        judgments, comparisons, docs.filter(pc.not_equal(docs["doc_id"], pa.scalar(DOCS[3], pa.binary(16)))), 0.5
+    )
+    assert rejects["reason"].to_pylist().count("not candidates") == 1
+
+
+def test_rows_in_are_rows_out_and_rejects() -> None:
+    t = tournament(queries=6, documents=12, k=4, judges=2, seed=7)
+    broken = t.judgments.slice(0, t.judgments.num_rows // 2)
+    games, rejects = read_games(broken, t.comparisons, t.candidates, 0.5)
+    reasons = rejects["reason"].to_pylist()
+    assert len(games.w) + reasons.count("no answer") == t.comparisons.num_rows
+    assert len(games.doc_ids) + reasons.count("no games") == t.candidates.num_rows
+
+
+def test_row_order_is_immaterial() -> None:
+    t = tournament(queries=4, documents=10, k=4, judges=2, seed=8)
+    games, _ = read_games(*t.tables, 0.5)
+    generator = np.random.default_rng(0)
+    shuffled = [table.take(generator.permutation(table.num_rows)) for table in t.tables]
+    again, _ = read_games(*shuffled, 0.5)
+    for name in ("query_ids", "doc_ids", "doc_start", "game_start", "positive", "first", "second", "w", "answers"):
+        np.testing.assert_array_equal(getattr(games, name), getattr(again, name))
+
+
+def test_random_candidates_are_not_rated() -> None:
+    judgments, comparisons, docs = tables({(0, 1): {"x": (1.0, 1.0)}})
+    random = docs.slice(3, 1)
+    random = random.set_column(2, docs.schema.field("source"), pa.array(["random"]))
+    random = random.set_column(4, docs.schema.field("rank"), pa.array([None], pa.int32()))
+    _, rejects = read_games(judgments, comparisons, pa.concat_tables([docs.slice(0, 3), random]), 0.5)
+    assert rejects["key"].to_pylist() == [DOCS[2].hex()]
+
+
+def test_id_helpers() -> None:
+    ids = np.random.default_rng(1).integers(0, 256, (200, 32), dtype=np.uint8)
+    ids[:, :24] = 0  # ties in the leading words
+    assert [ids[i].tobytes() for i in sort_order(ids)] == sorted(row.tobytes() for row in ids)
+    np.testing.assert_array_equal(positions(ids[50:60], ids), np.arange(50, 60))
+    assert positions(ids[:1] ^ 1, ids[1:]).tolist() == [-1]

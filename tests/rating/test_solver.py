@@ -1,0 +1,170 @@
+"""The Newton solver against gradient ascent, scipy, published fits, and its own symmetries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize
+
+from anmi_ray.errors import FitError
+from anmi_ray.rating import likelihood
+from anmi_ray.rating.games import Games
+from anmi_ray.rating.reference import gradient_ascent
+from anmi_ray.rating.solver import Posterior, Solution, solve
+from anmi_ray.rating.uncertainty import anchors, errors
+from anmi_ray.scale import Floats, Model, link
+from tests.rating.single import planted, single
+
+MODELS: list[Model] = ["thurstone", "bradley-terry"]
+few = settings(deadline=None, derandomize=True, max_examples=25)
+
+
+def fit(games: Games, model: Model, sd: float | None = 1.0, mean: Floats | float = 0.0) -> Solution:
+    documents = len(games.doc_ids)
+    precision = np.full(documents, 0.0 if sd is None else sd**-2)
+    return solve(Posterior(games, model, games.answers, np.zeros(documents) + mean, precision), 1e-10, 100)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("sd", [0.5, 3.0])
+def test_agrees_with_gradient_ascent(model: Model, sd: float) -> None:
+    games, _ = planted(15, 6, 3, model, seed=3)
+    mean = np.linspace(-0.5, 1.0, 15)
+    slow = gradient_ascent(
+        games.first, games.second, games.w, games.answers, mean, np.full(15, sd**-2), model, tolerance=1e-11
+    )
+    found = fit(games, model, sd, mean)
+    assert found.converged.all()
+    np.testing.assert_allclose(found.latent, slow, atol=1e-8)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_agrees_with_scipy(model: Model) -> None:
+    games, _ = planted(20, 6, 1, model, seed=4)
+    args = (games.first, games.second, games.w, games.answers, model)
+
+    def objective(e: Floats) -> float:
+        return -likelihood.log_likelihood(e, *args) + 0.5 * float(e @ e) / 4.0
+
+    found = optimize.minimize(
+        objective, np.zeros(20), jac=lambda e: -likelihood.gradient(e, *args) + e / 4.0, options={"gtol": 1e-9}
+    )
+    np.testing.assert_allclose(fit(games, model, 2.0).latent, found.x, atol=1e-7)
+
+
+def test_reference_says_when_it_did_not_converge() -> None:
+    games, _ = planted(6, 4, 1, "thurstone", seed=5)
+    with pytest.raises(FitError, match="did not converge"):
+        gradient_ascent(
+            games.first, games.second, games.w, games.answers, np.zeros(6), np.ones(6), "thurstone", 1e-12, 3
+        )
+
+
+def test_too_few_iterations_are_flagged() -> None:
+    games, _ = planted(30, 6, 3, "thurstone", seed=6)
+    found = solve(Posterior(games, "thurstone", games.answers, np.zeros(30), np.ones(30)), 1e-8, 1)
+    assert not found.converged[0]
+    assert found.iterations[0] == 1
+    assert found.gradient_norm[0] > 1e-8
+
+
+@pytest.mark.parametrize("model", MODELS)
+@few
+@given(seed=st.integers(0, 10_000), k=st.integers(2, 6))
+def test_swapping_documents_of_a_game_changes_nothing(model: Model, seed: int, k: int) -> None:
+    games, _ = planted(10, k, 2, model, seed)
+    swapped = single(10, games.second, games.first, 1.0 - games.w, games.answers)
+    np.testing.assert_allclose(fit(games, model).latent, fit(swapped, model).latent, atol=1e-8)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@few
+@given(seed=st.integers(0, 10_000))
+def test_all_outcomes_reversed_negates_ratings(model: Model, seed: int) -> None:
+    games, _ = planted(10, 4, 2, model, seed)
+    reversed_ = single(10, games.first, games.second, 1.0 - games.w, games.answers)
+    np.testing.assert_allclose(fit(games, model).latent, -fit(reversed_, model).latent, atol=1e-8)
+
+
+@few
+@given(seed=st.integers(0, 10_000))
+def test_permutation_equivariance(seed: int) -> None:
+    games, _ = planted(12, 4, 2, "thurstone", seed)
+    order = np.random.default_rng(seed).permutation(12)
+    renamed = single(12, order[games.first], order[games.second], games.w, games.answers)
+    np.testing.assert_allclose(fit(renamed, "thurstone").latent[order], fit(games, "thurstone").latent, atol=1e-8)
+
+
+@few
+@given(seed=st.integers(0, 10_000))
+def test_duplicated_games_are_doubled_strength(seed: int) -> None:
+    games, _ = planted(10, 4, 2, "bradley-terry", seed)
+    twice = single(10, *(np.tile(column, 2) for column in (games.first, games.second, games.w, games.answers)))
+    doubled = single(10, games.first, games.second, games.w, 2.0 * games.answers)
+    np.testing.assert_allclose(fit(twice, "bradley-terry").latent, fit(doubled, "bradley-terry").latent, atol=1e-8)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@few
+@given(seed=st.integers(0, 10_000), sd=st.floats(0.1, 2.0))
+def test_exact_probabilities_recover_planted_ratings(model: Model, seed: int, sd: float) -> None:
+    """With w = F(e_i - e_j) and no prior the maximum is at e itself, whatever the strengths."""
+    games, latent = planted(12, 6, 1, model, seed, sd)
+    exact = single(12, games.first, games.second, link(latent[games.first] - latent[games.second], model), 7.0)
+    found = fit(exact, model, None)
+    assert found.converged.all()
+    np.testing.assert_allclose(found.latent - found.latent.mean(), latent - latent.mean(), atol=1e-5)
+
+
+def test_extreme_games_stay_finite() -> None:
+    """A chain of unanimous wins with an almost flat prior: ratings run far out, nothing overflows."""
+    games = single(30, np.arange(29), np.arange(1, 30), np.ones(29), 1000.0)
+    for model in MODELS:
+        found = fit(games, model, 50.0)
+        assert np.isfinite(found.latent).all()
+        assert found.converged.all()
+        assert (np.diff(found.latent) < 0).all()
+
+
+# Citations between statistics journals, 1987-88 (Stigler 1994; Agresti 2002, table 10.10): ability relative to
+# Biometrika and standard errors as printed by Turner and Firth (2012), J. Stat. Software 48(9).
+# In this order: Biometrika, Communications in Statistics, JASA, JRSS-B.
+CITATIONS = {
+    (0, 1): (730, 33),
+    (0, 2): (498, 320),
+    (0, 3): (221, 284),
+    (1, 2): (68, 813),
+    (1, 3): (17, 276),
+    (2, 3): (142, 325),
+}
+# American League baseball 1987, home and away pooled (Agresti 2002, table 10.11): abilities relative to Baltimore.
+BASEBALL = (
+    "MIL DET 7 6|MIL TOR 9 4|MIL NYY 7 6|MIL BOS 7 6|MIL CLE 9 4|MIL BAL 11 2|DET TOR 7 6|DET NYY 5 8|DET BOS 11 2|"
+    "DET CLE 9 4|DET BAL 9 4|TOR NYY 7 6|TOR BOS 7 6|TOR CLE 8 5|TOR BAL 12 1|NYY BOS 6 7|NYY CLE 7 6|NYY BAL 10 3|"
+    "BOS CLE 7 6|BOS BAL 12 1|CLE BAL 6 7"
+)
+ABILITIES = {"CLE": 0.68, "BOS": 1.11, "NYY": 1.25, "TOR": 1.29, "DET": 1.44, "MIL": 1.58, "BAL": 0.0}
+
+
+def test_golden_citations() -> None:
+    first, second = np.array(list(CITATIONS)).T
+    won, lost = np.array(list(CITATIONS.values()), dtype=float).T
+    games = single(4, first, second, won / (won + lost), won + lost)
+    games.positive[0] = True  # gaps to Biometrika
+    found = fit(games, "bradley-terry", None)
+    relative = found.latent - found.latent[0]
+    np.testing.assert_allclose(relative, [0.0, -2.94907, -0.47957, 0.26895], atol=6e-6)
+    target = Posterior(games, "bradley-terry", games.answers, np.zeros(4), np.zeros(4))
+    uncertain = errors(target, found.latent, np.zeros(4, np.int32), anchors(games, found.latent))
+    np.testing.assert_allclose(uncertain.gap_se, [0.10255, 0.06059, 0.07083], atol=6e-6)
+
+
+def test_golden_baseball() -> None:
+    rows = [row.split() for row in BASEBALL.split("|")]
+    teams = list(ABILITIES)
+    first, second = ([teams.index(row[side]) for row in rows] for side in (0, 1))
+    won, lost = (np.array([float(row[side]) for row in rows]) for side in (2, 3))
+    latent = fit(single(7, first, second, won / (won + lost), won + lost), "bradley-terry", None).latent
+    np.testing.assert_allclose(latent - latent[-1], list(ABILITIES.values()), atol=0.0051)

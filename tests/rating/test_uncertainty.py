@@ -1,0 +1,96 @@
+"""Standard errors and gaps against dense linear algebra, and their coverage in simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from anmi_ray.config.rate import RateConfig
+from anmi_ray.rating import likelihood
+from anmi_ray.rating.diagnostics import components
+from anmi_ray.rating.games import Games
+from anmi_ray.rating.globals import fit_globals
+from anmi_ray.rating.solver import Posterior, solve
+from anmi_ray.rating.tables import rate
+from anmi_ray.rating.uncertainty import Anchors, anchors, cholesky, errors, game_variances, inverse_transposed
+from anmi_ray.scale import Floats, Model, to_latent
+from tests.rating.single import planted, single
+from tests.rating.tournaments import tournament, truth_of
+
+
+def dense_covariance(games: Games, model: Model, latent: Floats, precision: Floats) -> Floats:
+    information = likelihood.information(latent, games.first, games.second, games.w, games.answers, model)
+    return np.linalg.pinv(information + np.diag(precision), rcond=1e-11)
+
+
+@pytest.mark.parametrize("model", ["thurstone", "bradley-terry"])
+@pytest.mark.parametrize("tau", [0.0, 1.7])
+def test_against_dense_inverse(model: Model, tau: float) -> None:
+    games, _ = planted(14, 6, 5, model, seed=11, sd=0.5)
+    games.positive[[3, 9]] = True
+    precision = np.full(14, tau)
+    target = Posterior(games, model, games.answers, np.zeros(14), precision)
+    latent = solve(target, 1e-10, 100).latent
+    component = components(games).component
+    to = anchors(games, latent)
+    found = errors(target, latent, component, to)
+    sigma = dense_covariance(games, model, latent, precision)
+    centring = np.eye(14) - 1 / 14
+    np.testing.assert_allclose(found.std_err, np.sqrt(np.diag(centring @ sigma @ centring)), rtol=1e-9)
+    assert to.position.tolist() == [3, 9]
+    for anchor, doc, gap, se in zip(found.gap_anchor, found.gap_doc, found.gap, found.gap_se, strict=True):
+        assert gap == latent[anchor] - latent[doc]
+        assert se**2 == pytest.approx(sigma[anchor, anchor] + sigma[doc, doc] - 2 * sigma[anchor, doc], rel=1e-9)
+    assert len(found.gap) == 26
+    i, j = games.first, games.second
+    np.testing.assert_allclose(
+        game_variances(target, latent, component), sigma[i, i] + sigma[j, j] - 2 * sigma[i, j], rtol=1e-9
+    )
+
+
+def test_two_components_are_centred_apart() -> None:
+    games = single(5, [0, 1, 3], [1, 2, 4], [0.7, 0.6, 0.9], 3.0)
+    precision = np.full(5, 2.0)
+    target = Posterior(games, "thurstone", games.answers, np.zeros(5), precision)
+    latent = solve(target, 1e-10, 100).latent
+    component = components(games).component
+    assert component.tolist() == [0, 0, 0, 1, 1]
+    found = errors(target, latent, component, Anchors(np.array([0, 1]), np.array([0], np.int32), np.array([False])))
+    sigma = dense_covariance(games, "thurstone", latent, precision)
+    centring = np.zeros((5, 5))
+    centring[:3, :3], centring[3:, 3:] = np.eye(3) - 1 / 3, np.eye(2) - 1 / 2
+    np.testing.assert_allclose(found.std_err, np.sqrt(np.diag(centring @ sigma @ centring)), rtol=1e-9)
+    # across components only the prior speaks: the error holds the unknown level of both
+    assert found.gap_se[-1] ** 2 == pytest.approx(sigma[0, 0] + sigma[4, 4], rel=1e-9)
+
+
+def test_factorisation() -> None:
+    matrix = np.random.default_rng(0).normal(size=(9, 12))
+    matrix = matrix @ matrix.T
+    lower = matrix.copy()
+    assert cholesky(lower) == pytest.approx(np.linalg.slogdet(matrix)[1])
+    upper = inverse_transposed(lower)
+    np.testing.assert_allclose(upper @ upper.T, np.linalg.inv(matrix), rtol=1e-8)
+
+
+def test_anchor_of_a_query_without_positive_is_its_best_document() -> None:
+    games = single(4, [0, 1, 2], [1, 2, 3], [0.5, 0.5, 0.5])
+    assert anchors(games, np.array([0.1, 0.4, 0.4, -0.9])).position.tolist() == [1]  # ties: the smallest id
+
+
+@pytest.mark.parametrize(("k", "judges", "model"), [(8, 3, "thurstone"), (4, 1, "thurstone"), (6, 3, "bradley-terry")])
+def test_intervals_cover(k: int, judges: int, model: Model) -> None:
+    """95 % intervals of ratings and of gaps to the best document, everything estimated from the same data."""
+    t = tournament(150, 30, k, judges, sd=1.0 if model == "thurstone" else 1.6, model=model, seed=12)
+    config = RateConfig(model=model)
+    result = rate(*t.tables, fit_globals(*t.tables, config), config)
+    truth = truth_of(result.ratings, t.truth).reshape(150, 30)
+    truth = (truth - truth.mean(axis=1, keepdims=True)).ravel()
+    latent = result.ratings["latent"].to_numpy()
+    std_err = to_latent(result.ratings["std_err_elo"].to_numpy(), model)
+    assert 0.92 <= np.mean(np.abs(latent - truth) < 1.96 * std_err) <= 0.97
+    query, anchor, doc = (result.gaps[name].to_pylist() for name in ("query_id", "anchor_id", "doc_id"))
+    true_gap = np.array([t.truth[q, a] - t.truth[q, d] for q, a, d in zip(query, anchor, doc, strict=True)])
+    gap, se = (to_latent(result.gaps[name].to_numpy(), model) for name in ("gap_elo", "gap_se_elo"))
+    assert 0.92 <= np.mean(np.abs(gap - true_gap) < 1.96 * se) <= 0.97
+    assert abs(np.mean(gap - true_gap)) < 0.1 * (1.0 if model == "thurstone" else 1.6)

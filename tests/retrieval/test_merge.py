@@ -1,0 +1,286 @@
+"""Fusion, runs and candidates: by hand, and as properties of merging any sharding in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from anmi_ray import identity
+from anmi_ray.config.retrieve import RetrieveConfig
+from anmi_ray.errors import DataError
+from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, REJECT, RUN, TEXT_OF
+from anmi_ray.retrieval import bm25, fusion, shard
+from anmi_ray.retrieval.merge import Merged, merge_bucket
+from anmi_ray.retrieval.runs import to_run
+from anmi_ray.retrieval.shard import HITS, ShardHits, ShardIndex, encode_queries, search_shard
+
+WORDS = [f"word{i}" for i in range(30)]
+CONFIG = RetrieveConfig(depth=12, candidates=6, random_negatives=3)
+
+
+class WordEncoder:
+    """Unit vectors from hashed words: near for texts that share words."""
+
+    def encode(self, texts: Sequence[str], prompt: str | None = None) -> NDArray[np.float32]:
+        rows = np.full((len(texts), 24), 1e-3)
+        for row, text in zip(rows, texts, strict=True):
+            for word in text.split():
+                row += identity.rng("word", word).normal(size=24)
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def documents(count: int = 80) -> pa.Table:
+    rng = identity.rng("documents")
+    names = [f"d{i}" for i in range(count)]
+    return DOCUMENT.table(
+        {
+            "doc_id": identity.id_array(map(identity.doc_id, names)),
+            "external_id": names,
+            "title": ["" if i % 3 else f"title{i}" for i in range(count)],
+            "text": [" ".join(rng.choice(WORDS, rng.integers(3, 9))) for _ in names],
+        }
+    )
+
+
+def queries(count: int = 9) -> pa.Table:
+    rng = identity.rng("queries")
+    names = [f"q{i}" for i in range(count)]
+    texts = [" ".join([*rng.choice(WORDS, 3), f"unique{i}"]) for i in range(count)]
+    return QUERY.table(
+        {
+            "query_id": identity.id_array(map(identity.query_id, names)),
+            "external_id": names,
+            "text": texts,
+            "text_hash": identity.id_array(map(identity.text_hash, texts)),
+            "split": [["train", "train", "dev"][i % 3] for i in range(count - 1)] + ["test"],
+        }
+    )
+
+
+def qrels(count: int = 9, positives: int = 3) -> pa.Table:
+    pairs = [(q, 7 * q + 11 * p, 0 if p == 2 else 1) for q in range(count) for p in range(positives)]
+    return QREL.table(
+        {
+            "query_id": identity.id_array(identity.query_id(f"q{q}") for q, _, _ in pairs),
+            "doc_id": identity.id_array(identity.doc_id(f"d{d % 80}") for _, d, _ in pairs),
+            "grade": [grade for *_, grade in pairs],
+        }
+    )
+
+
+def retrieve(parts: Sequence[pa.Table], config: RetrieveConfig = CONFIG, whole_statistics: bool = True) -> Merged:
+    """Index, search and merge the parts of a corpus."""
+    encoder = WordEncoder()
+    statistics = None
+    if whole_statistics:
+        texts = [shard.full_texts(part) for part in parts]
+        statistics = bm25.Statistics.merged(bm25.Bm25Index(t, config.bm25).shard_statistics() for t in texts)
+    vectors = encode_queries(queries(), config, encoder)
+    found = [
+        ShardIndex(part, config, encoder, statistics=statistics).search(queries(), qrels(), vectors, seed=5)
+        for part in parts
+    ]
+    return merge_bucket(found, queries(), qrels(), config, seed=5)
+
+
+@pytest.fixture(scope="module")
+def merged() -> Merged:
+    return retrieve([documents()])
+
+
+def test_rrf_by_hand() -> None:
+    score = fusion.rrf(np.array([[1, 3, 0, 0], [2, 0, 1, 0]]), k=60)
+    np.testing.assert_allclose(score, [1 / 61 + 1 / 62, 1 / 63, 1 / 61, 0.0], rtol=1e-15)
+
+
+def test_equal_scores_are_ranked_by_doc_id_bytes() -> None:
+    ids = np.zeros((4, 16), dtype=np.uint8)
+    ids[:, 15], ids[3, 0] = [9, 200, 3, 0], 128
+    query = np.zeros(4, dtype=np.int64)
+    assert fusion.ranks(query, np.ones(4), ids).tolist() == [2, 3, 1, 4]
+    assert fusion.ranks(query, np.array([0.0, 1.0, 0.0, 2.0]), ids).tolist() == [4, 2, 3, 1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=40), st.randoms())
+def test_ranks_do_not_depend_on_row_order(rows: list[tuple[int, int]], random: object) -> None:
+    query = np.array([q for q, _ in rows], dtype=np.int64)
+    score = np.array([s for _, s in rows], dtype=np.float64)
+    ids = identity.id_matrix(identity.id_array(identity.doc_id(str(i)) for i in range(len(rows))))
+    rank = fusion.ranks(query, score, ids)
+    for q in set(query.tolist()):
+        assert sorted(rank[query == q]) == list(range(1, (query == q).sum() + 1))
+    order = np.array(sorted(range(len(rows)), key=lambda _: random.random()), dtype=np.int64)  # pyright: ignore
+    assert fusion.ranks(query[order], score[order], ids[order]).tolist() == rank[order].tolist()
+
+
+def test_to_run_leaves_rank_zero_out() -> None:
+    ids = identity.id_matrix(identity.id_array(identity.doc_id(str(i)) for i in range(3)))
+    query = np.repeat(identity.id_matrix(identity.id_array([identity.query_id("q")])), 3, axis=0)
+    run = to_run(
+        query, ids, {"b": (np.array([2, 0, 1]), np.array([0.5, 0.0, 0.7])), "a": (np.zeros(3, int), np.zeros(3))}
+    )
+    RUN.check(run, "run")
+    assert run["rank"].to_pylist() == [1, 2]
+    assert run["doc_id"].to_pylist() == [identity.doc_id("2"), identity.doc_id("0")]
+    assert to_run(query, ids, {}).num_rows == 0
+
+
+def test_records_hold(merged: Merged) -> None:
+    RUN.check(merged.runs, "runs")
+    CANDIDATE.check(merged.candidates, "candidates")
+    TEXT_OF.check(merged.texts, "texts")
+    REJECT.check(merged.rejects, "rejects")
+    assert merged.rejects.num_rows == 0
+
+
+def test_runs_are_for_evaluated_splits_and_candidates_for_train(merged: Merged) -> None:
+    split = dict(zip(queries()["query_id"].to_pylist(), queries()["split"].to_pylist(), strict=True))
+    assert {split[query] for query in merged.runs["query_id"].to_pylist()} == {"dev", "test"}
+    assert {split[query] for query in merged.candidates["query_id"].to_pylist()} == {"train"}
+    assert set(merged.runs["system"].to_pylist()) == {"bm25", "dense", "hybrid"}
+    assert pc.max(merged.runs["rank"]).as_py() == CONFIG.depth
+    keys = [("query_id", "ascending"), ("system", "ascending"), ("rank", "ascending")]
+    assert merged.runs.equals(merged.runs.sort_by(keys))
+
+
+def test_candidates_by_definition(merged: Merged) -> None:
+    relevant = qrels().filter(pc.greater_equal(qrels()["grade"], 1))
+    positives = set(zip(relevant["query_id"].to_pylist(), relevant["doc_id"].to_pylist(), strict=True))
+    train = queries().filter(pc.equal(queries()["split"], "train"))["query_id"].to_pylist()
+    rows = merged.candidates.to_pylist()
+    for query in train:
+        mine = [row for row in rows if row["query_id"] == query]
+        by_source = {
+            source: [row for row in mine if row["source"] == source] for source in ("retrieved", "added", "random")
+        }
+        assert [row["rank"] for row in by_source["retrieved"]] == list(range(1, CONFIG.candidates + 1))
+        assert len(by_source["random"]) == CONFIG.random_negatives
+        for row in mine:
+            assert row["is_positive"] == ((query, row["doc_id"]) in positives)
+        assert {row["doc_id"] for row in mine} >= {doc for q, doc in positives if q == query}
+        for row in by_source["retrieved"]:
+            ranks = dict(row["retriever_ranks"])
+            assert row["fused_score"] == pytest.approx(sum(1 / (60 + rank) for rank in ranks.values()))
+        assert all(
+            row["rank"] is None and row["retriever_ranks"] == [] for row in by_source["added"] + by_source["random"]
+        )
+    assert any(row["source"] == "added" for row in rows)
+
+
+def test_random_negatives_were_found_by_no_retriever(merged: Merged) -> None:
+    config = CONFIG.model_copy(update={"candidates": CONFIG.depth})
+    everything = merge_bucket(
+        [search_shard(documents(), queries(), qrels(), config, WordEncoder(), 5)], queries(), qrels(), config, 5,
+        run_splits=("train",),
+    )  # fmt: skip
+    found = set(zip(everything.runs["query_id"].to_pylist(), everything.runs["doc_id"].to_pylist(), strict=True))
+    drawn = merged.candidates.filter(pc.equal(merged.candidates["source"], "random"))
+    assert not found & set(zip(drawn["query_id"].to_pylist(), drawn["doc_id"].to_pylist(), strict=True))
+
+
+def test_random_negatives_are_uniform() -> None:
+    ids = identity.id_matrix(identity.id_array(identity.query_id(str(i)) for i in range(400)))
+    draws = shard.pair_hash(ids[:, None], identity.id_matrix(documents()["doc_id"])[None], 3)
+    chosen = np.bincount(np.argsort(draws, axis=1)[:, :8].ravel(), minlength=80)
+    expected = 400 * 8 / 80
+    assert ((chosen - expected) ** 2 / expected).sum() < 130  # χ² with 79 degrees of freedom: p = .0002
+    other = shard.pair_hash(ids[:, None], identity.id_matrix(documents()["doc_id"])[None], 4)
+    assert abs(np.corrcoef(draws.ravel(), other.ravel())[0, 1]) < 0.03
+
+
+def test_known_positives_never_enter_a_run() -> None:
+    """The run is the same whatever the qrels say."""
+    config = CONFIG.model_copy(update={"depth": 6})
+    runs = [
+        merge_bucket(
+            [search_shard(documents(), queries(), judged, config, WordEncoder(), 5)], queries(), judged, config, 5,
+            run_splits=("train", "dev", "test"),
+        ).runs
+        for judged in (qrels(), qrels(positives=0))
+    ]  # fmt: skip
+    assert runs[0].equals(runs[1])
+
+
+def test_texts_are_those_of_runs_and_candidates(merged: Merged) -> None:
+    used = {*merged.runs["doc_id"].to_pylist(), *merged.candidates["doc_id"].to_pylist()}
+    assert set(merged.texts["doc_id"].to_pylist()) == used
+    row = merged.texts.to_pylist()[0]
+    assert row["text_hash"] == identity.text_hash(row["title"], row["text"])
+
+
+@settings(max_examples=12)
+@given(st.lists(st.integers(0, 2), min_size=80, max_size=80), st.integers(0, 10**6))
+def test_any_sharding_in_any_order_gives_the_same(shards: list[int], seed: int) -> None:
+    """With the whole collection's statistics even BM25 is exact; everything else always is."""
+    order = np.random.default_rng(seed).permutation(80)
+    assigned = np.array(shards)
+    parts = [documents().take(order[assigned[order] == part]) for part in np.random.default_rng(seed).permutation(3)]
+    one, many = retrieve([documents()]), retrieve([part for part in parts if part.num_rows])
+    assert one.candidates.drop_columns("similarity").equals(many.candidates.drop_columns("similarity"))
+    np.testing.assert_allclose(one.candidates["similarity"], many.candidates["similarity"], atol=1e-12)
+    assert one.runs.drop_columns("score").equals(many.runs.drop_columns("score"))
+    assert one.texts.equals(many.texts)
+
+
+def test_dense_is_exact_over_shards_whose_bm25_is_their_own() -> None:
+    one = retrieve([documents()], whole_statistics=False).runs
+    two = retrieve([documents().slice(0, 31), documents().slice(31)], whole_statistics=False).runs
+    assert one.filter(pc.equal(one["system"], "dense")).equals(two.filter(pc.equal(two["system"], "dense")))
+
+
+def test_rows_of_hits_may_come_in_any_order(merged: Merged) -> None:
+    found = search_shard(documents(), queries(), qrels(), CONFIG, WordEncoder(), 5)
+    HITS.check(found.hits, "hits")
+    order = np.random.default_rng(0).permutation(found.hits.num_rows)
+    again = merge_bucket([ShardHits(found.hits.take(order), found.texts)], queries(), qrels(), CONFIG, 5)
+    assert again == merged
+
+
+def test_a_bucket_is_a_part_of_the_whole(merged: Merged) -> None:
+    found = search_shard(documents(), queries(), qrels(), CONFIG, WordEncoder(), 5)
+    parts = []
+    for bucket in (queries().slice(0, 4), queries().slice(4)):
+        mine = found.of_queries(bucket)
+        assert set(mine.texts["doc_id"].to_pylist()) == set(mine.hits["doc_id"].to_pylist())
+        judged = qrels().filter(pc.is_in(qrels()["query_id"], value_set=bucket["query_id"].combine_chunks()))
+        parts.append(merge_bucket([mine], bucket, judged, CONFIG, 5))
+    for name in ("runs", "candidates"):
+        together = pa.concat_tables([getattr(part, name) for part in parts])
+        assert together.num_rows == getattr(merged, name).num_rows
+        assert sorted(map(repr, together.to_pylist())) == sorted(map(repr, getattr(merged, name).to_pylist()))
+
+
+def test_a_document_in_two_shards_is_an_error() -> None:
+    found = search_shard(documents(), queries(), qrels(), CONFIG, WordEncoder(), 5)
+    with pytest.raises(DataError, match="repeat a key"):
+        merge_bucket([found, found], queries(), qrels(), CONFIG, 5)
+
+
+def test_fewer_documents_than_asked_for() -> None:
+    few = retrieve([documents(4)])
+    CANDIDATE.check(few.candidates, "candidates")
+    assert not pc.any(pc.equal(few.candidates["source"], "random")).as_py()
+    assert pc.max(few.runs["rank"]).as_py() == 4
+    lost = few.rejects.filter(pc.equal(few.rejects["reason"], "positive not in the corpus"))
+    assert lost.num_rows > 0
+
+
+def test_a_train_query_without_candidates_is_a_reject() -> None:
+    nothing = ShardHits(HITS.empty(), TEXT_OF.empty())
+    result = merge_bucket([nothing], queries(), qrels(positives=0), CONFIG, 5)
+    assert result.candidates.num_rows == result.runs.num_rows == result.texts.num_rows == 0
+    assert result.rejects["reason"].to_pylist() == ["no candidates"] * 6
+    assert result.rejects["place"].to_pylist()[0] == "queries q0"
+
+
+def test_no_random_negatives_and_no_shards() -> None:
+    config = CONFIG.model_copy(update={"random_negatives": 0})
+    assert set(retrieve([documents()], config).candidates["source"].to_pylist()) == {"retrieved", "added"}
+    assert merge_bucket([], queries(), qrels(), CONFIG, 5).rejects.num_rows > 0

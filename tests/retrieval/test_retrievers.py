@@ -1,0 +1,154 @@
+"""BM25 against bm25s and by hand, dense retrieval against all inner products, and the rule for ties."""
+
+from __future__ import annotations
+
+import bm25s
+import numpy as np
+import pytest
+import Stemmer
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from anmi_ray.config.retrieve import Bm25Config, RetrieveConfig
+from anmi_ray.errors import ConfigError
+from anmi_ray.retrieval import bm25, dense
+from anmi_ray.retrieval.top import top
+
+WORDS = ["alpha", "beta", "gamma", "delta", "running", "runs", "engine", "file", "socket", "thread"]
+PLAIN = Bm25Config(stemmer=None, stopwords=None)
+
+
+def corpus(documents: int, seed: int = 0) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, rng.integers(1, 12))) for _ in range(documents)]
+
+
+@given(st.lists(st.lists(st.integers(0, 4), min_size=7, max_size=7), min_size=1, max_size=4), st.integers(1, 9))
+def test_top_is_a_stable_sort(rows: list[list[int]], depth: int) -> None:
+    scores = np.array(rows, dtype=np.float64)
+    index, value = top(scores, depth, above=0.0)
+    for row in range(len(rows)):
+        wanted = [i for i in np.argsort(-scores[row], kind="stable") if scores[row, i] > 0][:depth]
+        assert index[row].tolist() == wanted + [-1] * (depth - len(wanted))
+        assert value[row, : len(wanted)].tolist() == scores[row, wanted].tolist()
+        assert not value[row, len(wanted) :].any()
+
+
+def test_bm25_by_hand() -> None:
+    texts = ["alpha beta", "alpha alpha gamma delta", "gamma delta"]
+    index, score = bm25.search(texts, ["alpha"], PLAIN, 3)
+    idf = np.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
+    length = np.array([2, 4]) / (8 / 3)
+    frequency = np.array([1, 2])
+    expected = idf * frequency / (frequency + 0.9 * (1 - 0.4 + 0.4 * length))
+    assert index.tolist() == [[1, 0, -1]]
+    np.testing.assert_allclose(score, [[expected[1], expected[0], 0.0]], rtol=1e-12)
+
+
+@pytest.mark.parametrize("config", [Bm25Config(), Bm25Config(k1=1.5, b=0.75, stopwords=None)])
+def test_bm25_agrees_with_bm25s(config: Bm25Config) -> None:
+    texts, queries = corpus(60), ["running the engine", "alpha beta beta", "sockets and threads"]
+    stemmer = Stemmer.Stemmer("english")
+    tokens = [
+        bm25s.tokenize(part, stopwords=config.stopwords or [], stemmer=stemmer, show_progress=False)
+        for part in (texts, queries)
+    ]
+    peer = bm25s.BM25(k1=config.k1, b=config.b, method="lucene")
+    peer.index(tokens[0], show_progress=False)
+    expected = peer.retrieve(tokens[1], k=10, show_progress=False).scores
+    np.testing.assert_allclose(bm25.search(texts, queries, config, 10)[1], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("query", ["the and of", "", "zzz unknown", "?!"])
+def test_bm25_without_hits_is_padded(query: str) -> None:
+    index, score = bm25.search(corpus(5), [query, "alpha"], Bm25Config(), 4)
+    assert index[0].tolist() == [-1] * 4
+    assert not score[0].any()
+    assert (index[1] >= 0).any()
+
+
+def test_bm25_of_nothing() -> None:
+    assert bm25.search([], ["alpha"], PLAIN, 2)[0].tolist() == [[-1, -1]]
+    assert bm25.search(["alpha"], [], PLAIN, 2)[0].shape == (0, 2)
+    assert bm25.search(["the", "of"], ["alpha"], Bm25Config(), 2)[0].tolist() == [[-1, -1]]
+
+
+def test_bm25_ties_go_to_the_smaller_index() -> None:
+    index, _ = bm25.search(["alpha"] * 6, ["alpha"], PLAIN, 4)
+    assert index.tolist() == [[0, 1, 2, 3]]
+
+
+def test_bm25_scores_do_not_depend_on_the_order_of_documents() -> None:
+    texts, order = corpus(80), np.random.default_rng(1).permutation(80)
+    first, second = bm25.Bm25Index(texts, PLAIN), bm25.Bm25Index([texts[i] for i in order], PLAIN)
+    one, two = (index.search(["alpha running file beta"], 80) for index in (first, second))
+    found = one[0][0] >= 0
+    assert dict(zip(one[0][0][found], one[1][0][found], strict=True)) == dict(
+        zip(order[two[0][0][found]], two[1][0][found], strict=True)
+    )
+
+
+def test_statistics_of_the_whole_collection_make_shards_exact() -> None:
+    texts, query = corpus(40), ["alpha running file"]
+    whole = bm25.Bm25Index(texts, PLAIN)
+    parts = [texts[:13], texts[13:]]
+    merged = bm25.Statistics.merged(bm25.Bm25Index(part, PLAIN).shard_statistics() for part in parts)
+    assert merged == whole.statistics
+    scores = np.concatenate([_all_scores(bm25.Bm25Index(part, PLAIN, merged), query, len(part)) for part in parts])
+    np.testing.assert_allclose(scores, _all_scores(whole, query, 40), rtol=1e-12)
+
+
+def _all_scores(index: bm25.Bm25Index, query: list[str], documents: int) -> np.ndarray:
+    hits, score = index.search(query, documents)
+    result = np.zeros(documents)
+    result[hits[0][hits[0] >= 0]] = score[0][hits[0] >= 0]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"stemmer": "klingon"}, "no stemmer 'klingon'"), ({"stopwords": "xx"}, "xx not recog")]
+)
+def test_unknown_languages(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        bm25.search(["a text"], ["a"], Bm25Config(**settings), 1)
+
+
+def vectors(rows: int, seed: int) -> np.ndarray:
+    values = np.random.default_rng(seed).normal(size=(rows, 16)).astype(np.float32)
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(("documents", "depth"), [(300, 10), (20, 20), (5, 8), (50, 45)])
+def test_dense_is_exact(documents: int, depth: int) -> None:
+    queries, docs = vectors(30, 0), vectors(documents, 1)
+    index, score = dense.search(queries, docs, depth)
+    wanted_index, wanted_score = top(queries.astype(np.float64) @ docs.T.astype(np.float64), depth)
+    np.testing.assert_array_equal(index, wanted_index)
+    np.testing.assert_allclose(score, wanted_score, atol=1e-12)
+
+
+def test_dense_ties_go_to_the_smaller_index_however_many() -> None:
+    docs = np.concatenate([vectors(1, 2).repeat(200, axis=0), vectors(50, 3)])
+    index, score = dense.search(docs[:1], docs, 10)
+    assert index.tolist() == [list(range(10))]
+    assert len(set(score[0])) == 1
+
+
+def test_dense_of_nothing() -> None:
+    assert dense.search(vectors(2, 0), vectors(0, 0), 3)[0].tolist() == [[-1] * 3] * 2
+    assert dense.search(vectors(0, 0), vectors(4, 0), 3)[0].shape == (0, 3)
+
+
+def test_similarity_does_not_depend_on_its_company() -> None:
+    queries, docs = vectors(7, 0), vectors(9, 1)
+    row, column = np.divmod(np.arange(63), 9)
+    together = dense.similarity(queries, docs, row, column)
+    alone = [dense.similarity(queries[r : r + 1], docs[[c]], np.zeros(1, int), np.zeros(1, int))[0]
+             for r, c in zip(row, column, strict=True)]  # fmt: skip
+    assert together.tolist() == alone
+
+
+def test_more_candidates_than_depth_are_refused() -> None:
+    with pytest.raises(ValidationError, match="raise depth or lower candidates"):
+        RetrieveConfig(depth=20, candidates=50)

@@ -1,0 +1,58 @@
+"""A small real collection in BEIR layout, cut out of the standard library's documentation, for whole runs in tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from anmi_ray import corpus
+from anmi_ray.config.corpus import CorpusConfig
+
+
+def write_collection(folder: Path, train: int = 48, dev: int = 12, test: int = 20, others: int = 240) -> Path:
+    """Write a collection of so many queries per split, their relevant documents, and `others` more documents."""
+    config = CorpusConfig(max_train_queries=train, max_dev_queries=dev, max_test_queries=test)
+    reader = corpus.read(config)
+    documents = [row for table in reader.documents() for row in table.to_pylist()]
+    queries, qrels = reader.queries(), reader.qrels()
+    names = {row["doc_id"]: row["external_id"] for row in documents}
+    relevant = set(pc.unique(qrels["doc_id"]).to_pylist())
+    (folder / "qrels").mkdir(parents=True)
+    kept = 0
+    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
+        for row in documents:
+            if row["doc_id"] not in relevant:
+                kept += 1
+                if kept > others:
+                    continue
+            file.write(json.dumps({"_id": row["external_id"], "title": row["title"], "text": row["text"]}) + "\n")
+    with (folder / "queries.jsonl").open("w", encoding="utf-8") as file:
+        for row in queries.to_pylist():
+            file.write(json.dumps({"_id": row["external_id"], "text": row["text"]}) + "\n")
+    rows = qrels.to_pylist()
+    for split in ("train", "dev", "test"):
+        chosen = {r["query_id"]: r["external_id"] for r in queries.to_pylist() if r["split"] == split}
+        lines = [f"{chosen[r['query_id']]}\t{names[r['doc_id']]}\t{r['grade']}" for r in rows if r["query_id"] in chosen]
+        text = "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
+        (folder / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
+    return folder
+
+
+def write_config(path: Path, collection: Path, **overrides: object) -> Path:
+    """A configuration over `collection` that trains for a few steps only."""
+    settings: dict[str, object] = {
+        "name": "small",
+        "corpus": {"reader": "beir", "path": str(collection)},
+        "retrieve": {"depth": 30, "candidates": 14, "random_negatives": 3},
+        "compare": {"degree": 4},
+        "mine": {"negatives": 4, "random_negatives": 1, "rated_extra": 1},
+        "train": {"lists_per_step": 8, "epochs": 1, "max_tokens": 64, "dev_points": [0.5, 1.0]},
+        "rerank": {"depth": 10},
+        "evaluate": {"rounds": 1000},
+        "execution": {"buckets": 4},
+        **overrides,
+    }
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    return path

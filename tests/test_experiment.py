@@ -1,0 +1,116 @@
+"""Fingerprints and plans: what a change of settings redoes, known without carrying anything out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.errors import ConfigError, StoreError
+from anmi_ray.experiment import NAMES, STAGES, changes, resolve, run, stage_name
+from anmi_ray.planning import lines
+from anmi_ray.store import Store
+from tests.small import write_config
+
+
+@pytest.fixture
+def config(small_collection: Path, tmp_path: Path) -> Path:
+    return write_config(tmp_path / "small.yaml", small_collection)
+
+
+def fingerprints(config: Path, *overrides: str) -> dict[str, str]:
+    return {name: item.fingerprint for name, item in resolve(load(config, overrides)).items()}
+
+
+@pytest.mark.parametrize(
+    ("override", "first"),
+    [
+        ("corpus.max_test_queries=5", "ingest"),
+        ("retrieve.bm25.k1=1.2", "retrieve"),
+        ("compare.degree=6", "compare"),
+        ("judge.preset=thurstone", "judge"),
+        ("rate.model=bradley-terry", "rate"),
+        ("mine.rule=table2", "mine"),
+        ("train.learning_rate=0.00003", "train"),
+        ("rerank.depth=7", "rerank"),
+        ("evaluate.level=0.9", "evaluate"),
+    ],
+)
+def test_a_changed_setting_redoes_its_stage_and_what_rests_on_it(config: Path, override: str, first: str) -> None:
+    before, after = fingerprints(config), fingerprints(config, override)
+    changed = {name for name in NAMES if before[name] != after[name]}
+    expected = {first}
+    for stage in STAGES:
+        if expected & set(stage.inputs):
+            expected.add(stage.name)
+    assert changed == expected
+
+
+@pytest.mark.parametrize(
+    "override", ["execution.threads=1", "execution.buckets=16", "name=other", "corpus.max_reject_fraction=0.01"]
+)
+def test_how_a_run_is_carried_out_changes_no_fingerprint(config: Path, override: str) -> None:
+    assert fingerprints(config) == fingerprints(config, override)
+
+
+def test_a_moved_collection_keeps_its_fingerprints(config: Path, small_collection: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    moved.symlink_to(small_collection)
+    assert fingerprints(config) == fingerprints(config, f"corpus.path={moved}")
+
+
+def test_a_changed_collection_changes_every_fingerprint(config: Path, small_collection: Path, tmp_path: Path) -> None:
+    before = fingerprints(config)
+    copy = tmp_path / "copy"
+    for file in small_collection.rglob("*"):
+        if file.is_file():
+            target = copy / file.relative_to(small_collection)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read_bytes())
+    with (copy / "corpus.jsonl").open("a") as stream:
+        stream.write('{"_id": "one more", "title": "", "text": "one more document"}\n')
+    after = fingerprints(config, f"corpus.path={copy}")
+    assert all(before[name] != after[name] for name in NAMES)
+
+
+def test_a_stage_reads_only_stages_before_it() -> None:
+    for number, stage in enumerate(STAGES):
+        assert set(stage.inputs) <= set(NAMES[:number])
+
+
+def test_nothing_is_complete_in_an_empty_root(config: Path, tmp_path: Path) -> None:
+    settings = load(config, [f"execution.root={tmp_path / 'root'}"])
+    states = list(changes(settings, resolve(settings)))
+    assert [name for name, _, _ in states] == list(NAMES)
+    assert {(state, why) for _, state, why in states} == {("to do", "not run yet")}
+    assert not (tmp_path / "root").exists()
+
+
+def test_from_a_later_stage_needs_the_earlier_ones(config: Path, tmp_path: Path) -> None:
+    settings = load(config, [f"execution.root={tmp_path / 'root'}"])
+    with pytest.raises(StoreError, match="--from train needs the artifact of stage ingest"):
+        run(settings, first="train")
+
+
+def test_a_run_name_belongs_to_one_corpus(config: Path, tmp_path: Path) -> None:
+    settings = load(config, [f"execution.root={tmp_path / 'root'}"])
+    Store(str(tmp_path / "root")).publish_json("runs/small.json", {"corpus": "another", "corpus_name": "other"})
+    with pytest.raises(ConfigError, match="belongs to a run over another corpus"):
+        run(settings)
+
+
+def test_an_unknown_stage_is_named_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean train"):
+        stage_name("trian")
+    with pytest.raises(ConfigError, match="the stages are ingest"):
+        stage_name("xyz")
+
+
+def test_the_plan_counts_what_the_settings_say() -> None:
+    settings = Experiment.model_validate({"retrieve": {"candidates": 20}, "compare": {"degree": 8}})
+    work = {line.stage: line for line in lines(settings, {"documents": 5000, "train": 500, "dev": 50, "test": 100})}
+    assert list(work) == list(NAMES)
+    assert work["compare"].work.startswith("40,000 pairs")
+    assert work["judge"].work.startswith("240,000 judgments by 3")
+    assert all(line.seconds > 0 and line.bytes > 0 for line in work.values())

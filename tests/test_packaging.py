@@ -1,0 +1,68 @@
+"""What a user installs holds what the program reads at run time; Makefile, CI and pyproject.toml hang together."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Names inside a wheel built from a copy of the tree (a build leaves folders behind)."""
+    tree = tmp_path_factory.mktemp("tree")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "anmi_ray", tree / "anmi_ray", ignore=ignored)
+    for name in ("pyproject.toml", "LICENSE", "README.md"):
+        shutil.copy(ROOT / name, tree / name)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "dist", "."]
+    subprocess.run(command, cwd=tree, check=True, timeout=300, capture_output=True)
+    (wheel,) = (tree / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def test_wheel_holds_every_file_of_the_package(wheel_names: list[str]) -> None:
+    files = [path for path in (ROOT / "anmi_ray").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert any(path.suffix == ".j2" for path in files)
+    assert len(files) > 60
+    assert sorted(str(path.relative_to(ROOT)) for path in files if str(path.relative_to(ROOT)) not in wheel_names) == []
+
+
+def test_wheel_holds_the_licence_and_no_tests(wheel_names: list[str]) -> None:
+    assert any(name.endswith("licenses/LICENSE") for name in wheel_names)
+    assert [name for name in wheel_names if name.startswith(("tests/", "jobs/"))] == []
+
+
+def test_the_command_is_declared() -> None:
+    (command,) = metadata.entry_points(group="console_scripts", name="anmi")
+    assert command.value == "anmi_ray.cli:main"
+    assert callable(command.load())
+
+
+def test_extras_named_by_the_makefile_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    default = re.search(r"^EXTRAS \?= (.*)$", makefile, re.MULTILINE)
+    assert default is not None
+    assert set(default.group(1).split(",")) <= set(project["optional-dependencies"])
+    offered = re.search(r"of pyproject.toml \(([^)]*)\)", makefile)
+    assert offered is not None
+    assert set(offered.group(1).split(", ")) == set(project["optional-dependencies"])
+
+
+def test_ci_runs_the_tests_last() -> None:
+    script = ROOT / ".ci" / "run"
+    subprocess.run(["bash", "-n", str(script)], check=True, timeout=30)
+    lines = [line for line in script.read_text(encoding="utf-8").splitlines() if line]
+    assert lines[-1] == "make test"
+    assert "set -euo pipefail" in lines

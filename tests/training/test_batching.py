@@ -1,0 +1,143 @@
+"""Curriculum and batching: every list once an epoch, the same whatever the order of files, workers and micro-batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from transformers import AutoTokenizer
+
+from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.models.pairs import PairTokenizer
+from anmi_ray.training.batching import (
+    TrainingSet,
+    documents_of_list,
+    effective_weights,
+    lists_of_step,
+    prepare,
+    step_batches,
+    total_steps,
+)
+from anmi_ray.training.curriculum import Phase, phase
+from tests.models.tiny import write_tiny_bert
+from tests.training.lists import Planted, planted
+
+ALL = Phase(0.7, 0.0)
+
+
+def tokens(budget: int) -> TrainExecution:
+    return TrainExecution(micro_batch_tokens=budget, forward_tokens=max(budget // 2, 128))
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> PairTokenizer:
+    return PairTokenizer(AutoTokenizer.from_pretrained(write_tiny_bert(tmp_path_factory.mktemp("bert"))), 32)
+
+
+@pytest.fixture(scope="module")
+def problem() -> Planted:
+    return planted(lists=11)
+
+
+@pytest.fixture(scope="module")
+def data(problem: Planted, pairs: PairTokenizer) -> TrainingSet:
+    return prepare([problem.examples], [problem.texts], [problem.queries], pairs)
+
+
+def test_table_3_is_read_in_eighths_of_the_run() -> None:
+    config = TrainConfig(curriculum="table3")
+    phases = [phase(config, eighth / 8) for eighth in range(9)]
+    assert [p.alpha for p in phases] == [0.5, 0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.8, 0.8]
+    assert [p.minimum_gap_elo for p in phases] == [300, 300, 200, 200, 150, 150, 100, 100, 100]
+    assert phase(TrainConfig(alpha=0.3, minimum_gap_elo=50), 0.9) == Phase(0.3, 50)
+
+
+def test_every_list_once_an_epoch_in_a_new_order(data: TrainingSet) -> None:
+    config = TrainConfig(lists_per_step=4, epochs=3)
+    assert total_steps(config, len(data)) == 8
+    stream = [item for step in range(9) for item in lists_of_step(data, config, step)]
+    epochs = [[e for e, epoch in stream if epoch == wanted] for wanted in range(3)]
+    assert [sorted(order) for order in epochs] == [list(range(11))] * 3
+    assert epochs[0] != epochs[1] != epochs[2]
+    other = TrainConfig(lists_per_step=4, seed=1)
+    assert lists_of_step(data, other, 0) != lists_of_step(data, config, 0)
+
+
+def test_a_step_larger_than_the_set_takes_several_epochs(data: TrainingSet) -> None:
+    chosen = lists_of_step(data, TrainConfig(lists_per_step=30), 1)
+    assert len(chosen) == 30
+    assert {epoch for _, epoch in chosen} == {2, 3, 4, 5}
+
+
+def test_order_does_not_depend_on_files(problem: Planted, pairs: PairTokenizer, data: TrainingSet) -> None:
+    backwards = problem.examples.take(pa.array(range(10, -1, -1)))
+    again = prepare(
+        [backwards.slice(0, 3), backwards.slice(3)],
+        [problem.texts.slice(20), problem.texts.slice(0, 30)],
+        [problem.queries],
+        pairs,
+    )
+    config = TrainConfig(lists_per_step=4)
+    for ours, theirs in zip(step_batches(data, config, 1, ALL, tokens(200)), step_batches(again, config, 1, ALL, tokens(200)), strict=True):
+        np.testing.assert_array_equal(ours.rating_BK, theirs.rating_BK)
+        for a, b in zip(ours.batches, theirs.batches, strict=True):
+            np.testing.assert_array_equal(a.ids, b.ids)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("budget", [150, 400, 10_000])
+def test_workers_and_micro_batches_share_the_steps_lists(data: TrainingSet, world: int, budget: int) -> None:
+    config = TrainConfig(lists_per_step=8)
+    shares = [step_batches(data, config, 0, ALL, tokens(budget), rank, world) for rank in range(world)]
+    assert len({len(share) for share in shares}) == 1
+    means = sorted(float(mean) for share in shares for batch in share for mean in batch.mean_B)
+    whole = step_batches(data, config, 0, ALL, tokens(10**9))
+    assert len(whole) == 1
+    assert means == sorted(float(mean) for mean in whole[0].mean_B)
+    assert sum(len(b.slot_N) for share in shares for b in share) == int(whole[0].mask_BK.sum())
+
+
+def test_slots_put_every_pair_where_its_rating_stands(data: TrainingSet, problem: Planted) -> None:
+    worth = {}
+    for batch in step_batches(data, TrainConfig(lists_per_step=6), 0, ALL, 300):
+        ids = [row[row_mask == 1] for b in batch.batches for row, row_mask in zip(b.ids, b.mask, strict=True)]
+        grid = batch.rating_BK.ravel()[batch.slot_N]
+        worth.update({tuple(row[row.tolist().index(3) + 1 : -1]): rating for row, rating in zip(ids, grid, strict=True)})
+    special = 5  # the vocabulary's first words
+    ratings = np.array([[np.mean(np.array(key) - special), rating] for key, rating in worth.items() if rating == rating])
+    assert len(ratings) > 20
+    assert np.corrcoef(ratings.T)[0, 1] > 0.8
+
+
+def test_the_minimum_gap_drops_rated_negatives_and_spares_random_ones(data: TrainingSet) -> None:
+    positions = np.arange(data.start_E[0], data.start_E[1])
+    weights = effective_weights(data, positions, Phase(1.0, 300.0))
+    rated = np.isfinite(data.rating_P[positions])
+    assert (weights[~rated] == 0.7).all()
+    assert (weights[rated] == np.where(data.gap_P[positions][rated] < 300, 0, data.weight_P[positions][rated])).all()
+    contrastive = documents_of_list(data, TrainConfig(), 0, 0, Phase(1.0, 300.0))
+    hybrid = documents_of_list(data, TrainConfig(), 0, 0, Phase(0.5, 300.0))
+    assert len(contrastive) < len(hybrid) == len(positions)
+    assert contrastive[0] == hybrid[0] == positions[0]
+
+
+def test_list_size_draws_anew_every_epoch_and_keeps_the_anchor(data: TrainingSet) -> None:
+    config = TrainConfig(list_size=3)
+    draws = [tuple(documents_of_list(data, config, 2, epoch, ALL)) for epoch in range(8)]
+    assert {len(draw) for draw in draws} == {3}
+    assert {draw[0] for draw in draws} == {data.start_E[2]}
+    assert len(set(draws)) > 3
+
+
+def test_what_cannot_be_divided_or_is_missing_is_said(
+    problem: Planted, pairs: PairTokenizer, data: TrainingSet
+) -> None:
+    with pytest.raises(ConfigError, match="not a multiple of 3 workers"):
+        step_batches(data, TrainConfig(lists_per_step=8), 0, ALL, tokens(200), 0, 3)
+    with pytest.raises(DataError, match="missing"):
+        prepare([problem.examples], [problem.texts.slice(1)], [problem.queries], pairs)
+    with pytest.raises(DataError, match="no example"):
+        prepare([problem.examples.slice(0, 0)], [problem.texts], [problem.queries], pairs)

@@ -1,0 +1,190 @@
+"""The loop: learns a planted signal, resumes step for step, engines agree, and says what went wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.errors import TrainingError
+from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.training import loop
+from anmi_ray.training.batching import TrainingSet, prepare
+from anmi_ray.training.checkpoints import FolderCheckpoints
+from anmi_ray.training.loop import DevSet, Row, Trained, train
+from tests.models.tiny import write_tiny_bert
+from tests.training.lists import planted
+
+EXECUTION = TrainExecution(micro_batch_tokens=512)
+CONFIG = TrainConfig(
+    engine="ddp",
+    lists_per_step=8,
+    max_tokens=32,
+    max_steps=12,
+    learning_rate=3e-3,
+    head_learning_rate=1e-2,
+    precision="float32",
+    freeze_embeddings=False,
+    dev_points=(0.5, 1.0),
+)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
+
+
+def start(base: Path, config: TrainConfig = CONFIG) -> tuple[CrossEncoder, TrainingSet]:
+    model = CrossEncoder.load(str(base), pooling=config.pooling, max_tokens=config.max_tokens, seed=config.seed)
+    problem = planted()
+    return model, prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+
+
+def dev_set(model: CrossEncoder) -> tuple[DevSet, NDArray[np.float64]]:
+    """All documents of other lists than those trained on, and the correlation of score and worth as the measure."""
+    problem = planted(lists=12, seed=7)
+    worth = np.array(list(problem.worth.values()))
+    queries = model.pairs.texts(problem.queries["text"].to_pylist())
+    documents = model.pairs.texts(problem.texts["text"].to_pylist())
+    index = np.arange(len(documents))
+
+    def measure(score: NDArray[np.float32]) -> float:
+        return float(np.corrcoef(score, worth)[0, 1])
+
+    return DevSet(queries, index % 12, documents, index, measure), worth
+
+
+def run(base: Path, config: TrainConfig = CONFIG, **options: Any) -> Trained:
+    model, data = start(base, config)
+    return train(model, data, dev_set(model)[0], config, EXECUTION, **options)
+
+
+def curve(rows: list[Row]) -> list[list[float | int | None]]:
+    """The rows without what depends on the clock."""
+    return [[value for name, value in row.items() if "second" not in name] for row in rows]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.7, 1.0])
+def test_learns_the_planted_signal_with_every_balance(base: Path, alpha: float) -> None:
+    config = CONFIG.model_copy(update={"alpha": alpha, "max_steps": 60})
+    trained = run(base, config)
+    assert trained.dev is not None
+    assert trained.dev > 0.35
+    assert trained.best_step in (30, 60)
+    assert [row["dev"] for row in trained.rows if row["dev"] is not None] == pytest.approx(
+        [row["dev"] for row in trained.rows if row["step"] in (30, 60)]
+    )
+    model, _ = start(base)
+    dev, _ = dev_set(model)
+    scores = trained.model.score_tokens(dev.queries, dev.query_N, dev.documents, dev.document_N)
+    assert dev.measure(scores) == pytest.approx(trained.dev, abs=1e-6)
+
+
+class Interrupted(Exception):
+    """Stands for a process that dies."""
+
+
+def die_after(step: int) -> Callable[[Row], None]:
+    def on_row(row: Row) -> None:
+        if row["step"] == step:
+            raise Interrupted
+
+    return on_row
+
+
+@pytest.mark.parametrize("engine", ["ddp", "deepspeed"])
+def test_resumes_step_for_step(base: Path, tmp_path: Path, engine: str) -> None:
+    config = CONFIG.model_copy(
+        update={"engine": engine, "dropout": 0.1, "average_decay": 0.5, "average_start": 0.2, "curriculum": "table3"}
+    )
+    execution = EXECUTION.model_copy(update={"checkpoint_minutes": 0.0})
+    model, data = start(base, config)
+    whole = train(model, data, dev_set(model)[0], config, EXECUTION)
+    checkpoints = FolderCheckpoints(tmp_path / "ckpt", kept=2)
+    model, data = start(base, config)
+    with pytest.raises(Interrupted):
+        train(model, data, dev_set(model)[0], config, execution, checkpoints, on_row=die_after(8))
+    assert [path.name for path in sorted((tmp_path / "ckpt").iterdir())] == ["step-000000006", "step-000000007"]
+    seen: list[Row] = []
+    model, data = start(base, config)
+    resumed = train(model, data, dev_set(model)[0], config, execution, checkpoints, on_row=seen.append)
+    assert [row["step"] for row in seen] == [8, 9, 10, 11, 12]
+    assert curve(resumed.rows) == curve(whole.rows)
+    for name, value in whole.model.network.state_dict().items():
+        assert torch.equal(value, resumed.model.network.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_deepspeed_has_the_curve_of_plain_torch(base: Path, stage: int) -> None:
+    plain = run(base)
+    deep = run(base, CONFIG.model_copy(update={"engine": "deepspeed", "zero_stage": stage}))
+    for ours, theirs in zip(deep.rows, plain.rows, strict=True):
+        for name in ("loss", "infonce", "regression", "gradient_norm", "learning_rate"):
+            assert ours[name] == pytest.approx(theirs[name], rel=2e-3, abs=1e-5), (name, ours["step"])
+    assert deep.dev == pytest.approx(plain.dev, abs=1e-3)
+
+
+def test_micro_batches_change_no_step(base: Path) -> None:
+    model, data = start(base)
+    one = train(model, data, None, CONFIG, TrainExecution(micro_batch_tokens=100_000))
+    model, data = start(base)
+    many = train(model, data, None, CONFIG, TrainExecution(micro_batch_tokens=128))
+    assert [row["loss"] for row in one.rows] == pytest.approx([row["loss"] for row in many.rows], rel=1e-3)
+    assert one.best_step == many.best_step == 12
+
+
+def test_two_workers_have_the_curve_of_one(base: Path, tmp_path: Path) -> None:
+    model, data = start(base)
+    alone = train(model, data, None, CONFIG, EXECUTION)
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.training.worker", str(base), str(tmp_path), engine],
+            env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)},
+        )
+        for engine in ("ddp", "deepspeed")
+        for rank in range(2)
+    ]
+    assert [worker.wait(timeout=300) for worker in workers] == [0, 0, 0, 0]
+    for engine in ("ddp", "deepspeed"):
+        losses = json.loads((tmp_path / f"{engine}.json").read_text())
+        assert losses == pytest.approx([row["loss"] for row in alone.rows], rel=2e-3)
+
+
+def test_frozen_weights_stay_and_others_move(base: Path) -> None:
+    config = CONFIG.model_copy(update={"freeze_embeddings": True, "freeze_layers": 1, "max_steps": 2})
+    model, data = start(base, config)
+    before = {name: value.clone() for name, value in model.network.state_dict().items()}
+    after = train(model, data, None, config, EXECUTION).model.network.state_dict()
+    moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert moved
+    assert all("layer.1" in name or name.startswith(("dense", "out")) for name in moved)
+
+
+def test_a_diverging_run_stops_with_a_remedy(base: Path) -> None:
+    model, data = start(base)
+    with torch.no_grad():
+        next(model.network.parameters()).fill_(torch.nan)
+    with pytest.raises(TrainingError, match="loss is nan") as caught:
+        train(model, data, None, CONFIG, EXECUTION)
+    assert "learning_rate" in str(caught.value)
+
+
+def test_a_model_that_scores_everything_alike_stops(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "CONSTANT_STEPS", 3)
+    config = CONFIG.model_copy(update={"learning_rate": 1e-12, "head_learning_rate": 1e-12})
+    model, data = start(base, config)
+    with torch.no_grad():
+        for parameter in model.network.parameters():
+            parameter.zero_()
+    with pytest.raises(TrainingError, match="got one score"):
+        train(model, data, None, config, EXECUTION)
