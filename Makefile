@@ -1,5 +1,5 @@
 # Everything here needs Python 3.11 or newer, make and a C++ compiler. The environment (.venv) is made when missing,
-# brought up to date when pyproject.toml, constraints.txt or the Python version changed, and left alone otherwise.
+# brought up to date when the dependencies, their pins or the Python version changed, and left alone otherwise.
 #
 #   make quickstart                 the whole path on a small collection, on this machine
 #   make test                       all tests but the ones that kill processes and break storage: make test-faults
@@ -24,7 +24,8 @@ endif
 
 PY := $(VENV)/bin/python
 LOG := $(VENV)/install.log
-STATE := $(shell { cat pyproject.toml constraints.txt; echo "$(EXTRAS) $(TORCH_INDEX) $(CURDIR)"; \
+# the tools' settings at the end of pyproject.toml install nothing
+STATE := $(shell { sed '/^\[tool\.ruff\]/,$$d' pyproject.toml; cat constraints.txt; echo "$(EXTRAS) $(TORCH_INDEX) $(CURDIR)"; \
 	$(if $(PYTHON),"$(PYTHON)" -c 'import sys; print(sys.version)';) } 2>&1 | cksum | tr ' ' '-')
 STAMP := $(VENV)/.made-$(STATE)
 

@@ -24,10 +24,19 @@ class TrainConfig(Settings):
         default=False, description="run code that comes with the model; only for models you trust"
     )
     pooling: Pooling = Field(
-        default="mean",
-        description="what the score is read from: cls, the architecture's own classification head (a plain "
-        "AutoModelForSequenceClassification); mean, the mean token through a dense layer, which starts better "
-        "from a mean-pooled bi-encoder (exported as sentence-transformers modules)",
+        default="cls",
+        description="what the score is read from: cls, the architecture's own classification head (exported as a plain "
+        "AutoModelForSequenceClassification); mean, the mean token through a dense layer (as sentence-transformers "
+        "modules)",
+    )
+    whole_head: bool = Field(
+        default=True,
+        description="where the model has no scoring head yet, draw its pooler anew too: a bi-encoder's is untrained",
+    )
+    equal_segments: bool = Field(
+        default=True,
+        description="where the model has no scoring head yet, start with one embedding for query and document: a "
+        "bi-encoder never saw a second segment",
     )
     max_tokens: int = Field(
         default=128, ge=16, le=32_768, description="tokens of a query-document pair, longer ones are cut"
@@ -43,17 +52,21 @@ class TrainConfig(Settings):
 
     epochs: float = Field(default=1.0, gt=0, description="passes over the examples; fractions are allowed")
     max_steps: int | None = Field(default=None, ge=1, description="optimiser steps; overrides epochs")
-    lists_per_step: int = Field(default=16, ge=1, description="lists (an anchor and its negatives) per optimiser step")
+    lists_per_step: int = Field(default=8, ge=1, description="lists (an anchor and its negatives) per optimiser step")
     list_size: int | None = Field(
         default=None, ge=2, description="documents of a list used at a time, drawn anew every epoch; null: all of them"
     )
 
-    learning_rate: float = Field(default=1e-4, gt=0, le=1.0, description="peak learning rate of the transformer")
-    head_learning_rate: float = Field(
-        default=1e-3,
+    learning_rate: float = Field(default=4e-4, gt=0, le=1.0, description="peak learning rate of the transformer")
+    head_learning_rate: float = Field(default=1e-3, gt=0, le=1.0, description="peak learning rate of the scoring head")
+    map_learning_rate: float = Field(
+        default=2e-2,
         gt=0,
         le=1.0,
-        description="peak learning rate of the scoring head and of the map from score to rating",
+        description="peak learning rate of the map a·score + b that regression compares with ratings",
+    )
+    map_start: tuple[float, float] = Field(
+        default=(0.3, 1.0), description="a (positive) and b of that map at the start"
     )
     layer_decay: float = Field(
         default=1.0, gt=0, le=1.0, description="factor on the learning rate per layer below the highest; 1: all alike"
@@ -95,10 +108,6 @@ class TrainConfig(Settings):
         default="normalised",
         description="regression target: ratings less the query's mean by its spread (40), or ratings as they are (31)",
     )
-    spread_floor_elo: float = Field(
-        default=20.0, gt=0.0, description="smallest spread that a query's ratings are divided by"
-    )
-
     precision: Precision = Field(
         default="auto",
         description="arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively",
@@ -107,7 +116,9 @@ class TrainConfig(Settings):
         default=(0.25, 0.5, 0.75, 1.0),
         description="shares of the run at which dev is evaluated; the best point is exported",
     )
-    dev_depth: int = Field(default=20, ge=1, description="documents per dev query, from the top of the hybrid run, to rerank")
+    dev_depth: int = Field(
+        default=20, ge=1, description="documents per dev query, from the top of the hybrid run, to rerank"
+    )
     engine: Literal["deepspeed", "ddp"] = Field(default="deepspeed", description="what carries out a step")
     zero_stage: int = Field(
         default=1, ge=0, le=3, description="DeepSpeed: what is partitioned over workers (ZeRO stage)"
@@ -120,6 +131,13 @@ class TrainConfig(Settings):
         if any(not 0.0 <= point <= 1.0 for point in points) or sorted(set(points)) != list(points):
             raise ValueError("must be rising shares between 0 and 1, such as [0.5, 1.0]")
         return points
+
+    @field_validator("map_start")
+    @classmethod
+    def _rising(cls, start: tuple[float, float]) -> tuple[float, float]:
+        if start[0] <= 0:
+            raise ValueError("must begin with a positive slope: ratings rise with scores")
+        return start
 
     @model_validator(mode="after")
     def _fit_together(self) -> TrainConfig:

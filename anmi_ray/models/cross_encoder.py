@@ -1,7 +1,7 @@
 """The reranker: a transformer that reads query and document together and gives one score (a raw logit).
 
 Two heads. "cls" is the architecture's own sequence classification head with one label. "mean" reads the mean token
-through a dense layer with GELU: the better start from a bi-encoder whose training used the mean and left [CLS] idle.
+through a dense layer with GELU, as the bi-encoder that it starts from was pooled.
 Both export to a folder that `sentence_transformers.CrossEncoder` loads and scores alike (models/export.py).
 Legend: N pairs, T tokens.
 """
@@ -33,6 +33,7 @@ __all__ = ["CrossEncoder", "Precision", "document_text", "native_bfloat16", "res
 Pooling = Literal["cls", "mean"]
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 SCORE_TOKENS = 4096  # padded tokens of a scoring batch: larger ones leave a CPU's cache
+INITIAL_SPREAD = 0.02  # sd of new weights, BERT's own
 DENSE_FOLDER, SCORE_FOLDER = "2_Dense", "3_Dense"
 
 
@@ -49,13 +50,13 @@ class Float32Linear(nn.Linear):
 class MeanScorer(nn.Module):
     """score = w · GELU(W mean(h) + b) + c over the unmasked tokens' last hidden states h [N, T, d]."""
 
-    def __init__(self, encoder: PreTrainedModel, spread: float = 0.02) -> None:
+    def __init__(self, encoder: PreTrainedModel) -> None:
         super().__init__()
         size = int(encoder.config.hidden_size)
         self.encoder = encoder
         self.dense, self.out = Float32Linear(size, size), Float32Linear(size, 1)
         for layer in (self.dense, self.out):
-            nn.init.normal_(layer.weight, std=spread)
+            nn.init.normal_(layer.weight, std=INITIAL_SPREAD)
             nn.init.zeros_(layer.bias)
 
     def forward(self, **inputs: Tensor) -> Tensor:
@@ -103,12 +104,18 @@ class CrossEncoder:
         trust_remote_code: bool = False,
         dtype: Precision = "float32",
         threads: int | None = None,
+        whole_head: bool = True,
+        equal_segments: bool = True,
     ) -> CrossEncoder:
-        """Load a reranker, or start one from a bi-encoder: what the weights lack is drawn from `seed`.
+        """Load a reranker, or start one from a bi-encoder: the head that the weights lack is drawn from `seed`.
+
+        Such a start draws the pooler too if `whole_head` (a bi-encoder's is untrained), and gives both segments the
+        first one's embedding if `equal_segments` (a bi-encoder never saw a second).
 
         `pooling` None: mean where the folder was exported with it, else cls. `max_tokens` None: the tokenizer's own
-        limit. `dtype` other than float32 is for scoring only (the head stays float32); `threads` are those of `score` on a
-        CPU, None leaves the process's. Raises ConfigError where there is no such model, no safetensors, or no fast tokenizer.
+        limit. `dtype` other than float32 is for scoring only (the head stays float32); `threads` are those of `score`
+        on a CPU, None leaves the process's. Raises ConfigError where there is no such model, no safetensors weights,
+        or no fast tokenizer.
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
         where, revision, trust = source.path_or_id, source.hub_revision, source.trust_remote_code
@@ -118,7 +125,9 @@ class CrossEncoder:
             tokenizer = AutoTokenizer.from_pretrained(where, revision=revision, trust_remote_code=trust, use_fast=True)
             with _quiet(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derived_seed("head", seed))
-                network = _network(where, revision, trust, pooling)
+                network, new = _network(where, revision, trust, pooling)
+                if new and not trained_head:
+                    _start(network, whole_head, equal_segments)
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"cannot be loaded as a cross-encoder: {str(error).splitlines()[0]}",
@@ -241,7 +250,8 @@ def torch_threads(count: int | None) -> Iterator[None]:
 
 def _network(
     where: str, revision: str | None, trust: bool, pooling: Pooling
-) -> MeanScorer | ClassifierScorer:
+) -> tuple[MeanScorer | ClassifierScorer, bool]:
+    """The network, and whether the weights lack its head."""
     options = {
         "revision": revision,
         "trust_remote_code": trust,
@@ -250,11 +260,29 @@ def _network(
         "attn_implementation": "sdpa",
     }
     if pooling == "cls":
-        return ClassifierScorer(AutoModelForSequenceClassification.from_pretrained(where, num_labels=1, **options))
+        model, found = AutoModelForSequenceClassification.from_pretrained(
+            where, num_labels=1, output_loading_info=True, **options
+        )
+        return ClassifierScorer(model), bool(found["missing_keys"])
     encoder = AutoModel.from_pretrained(where, **options)
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None  # reads [CLS]; unused parameters would only travel along
-    return MeanScorer(encoder)
+    return MeanScorer(encoder), True
+
+
+def _start(network: MeanScorer | ClassifierScorer, whole_head: bool, equal_segments: bool) -> None:
+    """Make a cross-encoder's start of a bi-encoder's weights."""
+    encoder = cast(PreTrainedModel, network.encoder)
+    if whole_head and isinstance(network, ClassifierScorer):
+        for head in _head_modules(encoder):
+            for layer in head.modules():
+                if isinstance(layer, nn.Linear):
+                    nn.init.normal_(layer.weight, std=INITIAL_SPREAD)
+                    nn.init.zeros_(layer.bias)
+    segments = getattr(getattr(encoder.base_model, "embeddings", None), "token_type_embeddings", None)
+    if equal_segments and isinstance(segments, nn.Embedding):
+        with torch.no_grad():
+            segments.weight.copy_(segments.weight[0].expand_as(segments.weight))
 
 
 def _head_modules(model: PreTrainedModel) -> list[nn.Module]:

@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy import sparse, special
 from scipy.sparse import csgraph
@@ -18,7 +17,7 @@ from anmi_ray.errors import FitError
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import game_log_likelihood
 from anmi_ray.rating.solver import conjugate_gradient, dot, laplacian_diagonal
-from anmi_ray.scale import MODEL_CODES, Floats, Model
+from anmi_ray.scale import MODEL_CODES, Floats, Model, compiled
 
 _NAMED = 5  # documents named in an error
 
@@ -130,7 +129,7 @@ def spread(games: Games, latent: Floats) -> Floats:
     return np.sqrt(np.add.reduceat(latent * latent, games.doc_start[:-1]) / games.documents)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _deviance_all(model, doc_start, game_start, first, second, w, m, latent, total):
     for q in range(len(doc_start) - 1):
         start = doc_start[q]
@@ -144,7 +143,7 @@ def _deviance_all(model, doc_start, game_start, first, second, w, m, latent, tot
             total[q] += 2.0 * m[p] * (saturated - game_log_likelihood(model, x, v))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _score_all(doc_start, game_start, first, second, w, m, statistic):
     for q in range(len(doc_start) - 1):
         n, g0, g1 = doc_start[q + 1] - doc_start[q], game_start[q], game_start[q + 1]
@@ -160,14 +159,14 @@ def _score_all(doc_start, game_start, first, second, w, m, statistic):
             statistic[q] += u[i] * x[i]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _lambda2_all(doc_start, game_start, first, second, result):
     for q in range(len(doc_start) - 1):
         g0, g1 = game_start[q], game_start[q + 1]
         result[q] = _lambda2(doc_start[q + 1] - doc_start[q], first[g0:g1], second[g0:g1])
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _lambda2(n, first, second):
     """Smallest eigenvalue of one graph's Laplacian on the complement of the constant vector."""
     basis, alpha, beta = np.zeros((n, n)), np.zeros(n), np.zeros(n)
@@ -192,23 +191,28 @@ def _lambda2(n, first, second):
     return 0.0
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _orthonormal(basis, k):
-    """Make row k orthogonal to earlier rows and to the constant vector, and of length one; returns its length before."""
+    """Make row k orthogonal to earlier rows and to the constant vector, of length one; returns its length before."""
     v = basis[k]
     for _ in range(2):  # once is not enough in floating point, twice is
-        v -= v.sum() / len(v)
+        mean = 0.0
+        for i in range(len(v)):
+            mean += v[i] / len(v)
+        for i in range(len(v)):
+            v[i] -= mean
         for j in range(k):
             along = dot(basis[j], v)
             for i in range(len(v)):
                 v[i] -= along * basis[j, i]
     length = math.sqrt(dot(v, v))
     if length > 0.0:
-        v /= length
+        for i in range(len(v)):
+            v[i] /= length
     return length
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _smallest_eigenvalue(alpha, beta):
     """Of the symmetric tridiagonal matrix (alpha, beta), by bisection on Sturm's count of negative pivots."""
     low, high = 0.0, alpha[0]

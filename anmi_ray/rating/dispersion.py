@@ -8,14 +8,13 @@ as answers/φ games (methods 3).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import game_terms
 from anmi_ray.rating.solver import Posterior
 from anmi_ray.rating.uncertainty import game_variances
-from anmi_ray.scale import MODEL_CODES, Floats, Model, link
+from anmi_ray.scale import MODEL_CODES, Floats, Model, compiled, link
 
 DISPERSION_BOUNDS = (0.02, 50.0)  # graded judges can follow the model exactly; an answer is at most 50 games
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
@@ -62,7 +61,7 @@ def pearson_dispersion(games: Games, model: Model, latent: Floats, component_cou
     return float(np.clip(chi2 / freedom, *DISPERSION_BOUNDS)) if freedom > 0 else float("nan")
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _terms(model, x, w, m, gradient, curvature):
     for p in range(len(x)):
         g, c = game_terms(model, x[p], w[p])

@@ -9,12 +9,12 @@ Shapes: D documents of a query, P games.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from anmi_ray.scale import (
     Floats,
     Model,
+    compiled,
     inverse_mills,
     link_curvature,
     link_skew,
@@ -27,14 +27,14 @@ from anmi_ray.scale import (
 Ints = NDArray[np.int32]
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def game_log_likelihood(model: int, x: float, w: float) -> float:
     """w log F(x) + (1-w) log F(-x) of one game of strength 1."""
     upper, lower = log_link_both(model, x)
     return w * upper + (1.0 - w) * lower
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def game_terms(model: int, x: float, w: float) -> tuple[float, float]:
     """(gradient in x, observed curvature) of one game: w s(x) - (1-w) s(-x) and w κ(x) + (1-w) κ(-x)."""
     slope, slope_back = link_slope_both(model, x)
@@ -42,7 +42,7 @@ def game_terms(model: int, x: float, w: float) -> tuple[float, float]:
     return w * slope - (1.0 - w) * slope_back, curvature
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def game_skew(model: int, x: float, w: float) -> float:
     """d/dx of a game's observed curvature; the marginal likelihood's gradient needs it."""
     slope, slope_back = link_slope_both(model, x)
@@ -56,7 +56,7 @@ def log_likelihood(latent_D: Floats, first_P: Ints, second_P: Ints, w_P: Floats,
 
 
 def gradient(latent_D: Floats, first_P: Ints, second_P: Ints, w_P: Floats, m_P: Floats, model: Model) -> Floats:
-    """Gradient of `log_likelihood` in e: Σ m [w s(x) - (1-w) s(-x)] for a pair's first document, minus that for its second."""
+    """Gradient of `log_likelihood`: Σ m [w s(x) - (1-w) s(-x)] for a pair's first, minus that for its second."""
     x = latent_D[first_P] - latent_D[second_P]
     g = m_P * (w_P * _slope(x, model) - (1.0 - w_P) * _slope(-x, model))
     n = len(latent_D)

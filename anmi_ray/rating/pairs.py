@@ -41,7 +41,7 @@ def combine_orders(p_CJ2: Floats, inconsistent_strength: float) -> tuple[Floats,
     answers_C = strength_CJ.sum(axis=1)
     with np.errstate(invalid="ignore"):
         w_C = (strength_CJ * w_CJ).sum(axis=1) / answers_C
-    return w_C, answers_C, np.any(disagree_CJ, axis=1)
+    return w_C, answers_C, np.asarray(disagree_CJ.any(axis=1), dtype=np.bool_)
 
 
 def read_games(

@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from scipy import optimize, special
 
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import game_log_likelihood, game_skew
 from anmi_ray.rating.solver import Posterior, dot, solve
 from anmi_ray.rating.uncertainty import covariance_root, gap_variances
-from anmi_ray.scale import MODEL_CODES, Floats, Model, normal_cdf, normal_pdf
+from anmi_ray.scale import MODEL_CODES, Floats, Model, compiled, normal_cdf, normal_pdf
 
 SIGMA0_BOUNDS = (0.02, 50.0)
 MEAN_FACTOR_BOUNDS = (0.0, 2.0)
@@ -185,7 +184,7 @@ def empirical_bayes(
     return PriorFit(shape_at(found.x), -float(found.fun) * documents, int(found.nfev), at_bound, modes)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _marginal_all(
     model, doc_start, game_start, first, second, w, m, mean, precision, latent, value, by_mean, by_log_tau
 ):
@@ -205,7 +204,7 @@ def _marginal_all(
         )
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _marginal(model, first, second, w, m, mean, precision, e, by_mean, by_log_tau):
     """Log marginal likelihood of one query at its mode e; its derivatives in each prior mean and log precision [n]."""
     n = len(e)

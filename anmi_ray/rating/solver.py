@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import game_terms
-from anmi_ray.scale import MODEL_CODES, Floats, Model
+from anmi_ray.scale import MODEL_CODES, Floats, Model, compiled
 
 _OVERSHOOT = 0.5  # a step is cut where the slope along it has turned to less than -0.5 of its start
 _FORCING = 0.1  # relative residual at which conjugate gradient stops, tightened as Newton converges
@@ -75,7 +75,7 @@ def solve(posterior: Posterior, tolerance: float, max_iterations: int, start: Fl
     return Solution(latent, iterations, gradient_norm, gradient_norm <= tolerance)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _solve_all(
     model, doc_start, game_start, first, second, w, m, mean, precision, tolerance, max_iterations, latent, its, norm
 ):
@@ -95,7 +95,7 @@ def _solve_all(
         )
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def newton(model, first, second, w, m, mean, precision, tolerance, max_iterations, e):
     """Fit one query in place in `e`; returns (iterations, gradient norm)."""
     n = len(e)
@@ -125,14 +125,15 @@ def newton(model, first, second, w, m, mean, precision, tolerance, max_iteration
             if slope_new >= -_OVERSHOOT * slope:
                 break
             length *= slope / (slope - slope_new)  # secant to the maximum along the step
-        e[:] = trial
-        grad[:] = grad_new
-        curvature[:] = curvature_new
+        for i in range(n):
+            e[i] = trial[i]
+        grad, grad_new = grad_new, grad
+        curvature, curvature_new = curvature_new, curvature
         norm = _relative_norm(grad, games)
     return max_iterations, norm
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def evaluate(model, first, second, w, m, mean, precision, e, grad, curvature):
     """Gradient [n] of the log posterior at e, and m times the observed curvature of every game [p]."""
     for i in range(len(e)):
@@ -155,7 +156,7 @@ def dot(x, y):
     return total
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _relative_norm(grad, games):
     worst = 0.0
     for i in range(len(grad)):
@@ -163,26 +164,27 @@ def _relative_norm(grad, games):
     return worst
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def laplacian_diagonal(first, second, weight, precision, diagonal):
     """Diagonal of Laplacian(weight) + diag(precision), into `diagonal`."""
-    diagonal[:] = precision
+    for i in range(len(diagonal)):
+        diagonal[i] = precision[i]
     for p in range(len(first)):
         diagonal[first[p]] += weight[p]
         diagonal[second[p]] += weight[p]
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def conjugate_gradient(first, second, weight, precision, diagonal, rhs, forcing, x, work):
     """Solve (Laplacian(weight) + diag(precision)) x = rhs from zero, Jacobi-preconditioned, to a relative residual.
 
     Without a prior the system is singular but consistent (rhs sums to zero per component), which the method bears.
     """
     r, z, d, product = work[0], work[1], work[2], work[3]
-    x[:] = 0.0
-    r[:] = rhs
     rz = 0.0
     for i in range(len(x)):
+        x[i] = 0.0
+        r[i] = rhs[i]
         z[i] = r[i] / diagonal[i]
         d[i] = z[i]
         rz += r[i] * z[i]

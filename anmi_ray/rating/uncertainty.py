@@ -11,13 +11,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from anmi_ray.rating.games import Games, Longs
 from anmi_ray.rating.likelihood import game_terms
 from anmi_ray.rating.solver import Posterior, dot
-from anmi_ray.scale import MODEL_CODES, Floats
+from anmi_ray.scale import MODEL_CODES, Floats, compiled
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def game_variances(posterior: Posterior, latent: Floats, component: NDArray[np.i
     return variance
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _game_variances_all(model, doc_start, game_start, first, second, w, m, precision, latent, component, variance):
     for q in range(len(doc_start) - 1):
         d0, d1, g0, g1 = doc_start[q], doc_start[q + 1], game_start[q], game_start[q + 1]
@@ -120,7 +119,7 @@ def _game_variances_all(model, doc_start, game_start, first, second, w, m, preci
         gap_variances(upper, i, j, variance[g0:g1])
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def gap_variances(upper, first, second, variance):
     """Σ_ii + Σ_jj - 2 Σ_ij of every game [p], from U [n, n] with Σ = U Uᵀ."""
     for p in range(len(first)):
@@ -134,7 +133,7 @@ def gap_variances(upper, first, second, variance):
         variance[p] = total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _errors_all(
     model,
     doc_start,
@@ -175,7 +174,7 @@ def _errors_all(
                 row += 1
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _centred_errors(upper, variance, component, std_err):
     """sqrt((C Σ C)_ii) = sqrt(Σ_ii - 2 (Σ1)_i / n_c + 1ᵀΣ1 / n_c²) per component c; Σ is zero between components."""
     n = len(variance)
@@ -194,7 +193,7 @@ def _centred_errors(upper, variance, component, std_err):
         std_err[i] = math.sqrt(max(0.0, value))
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def covariance_root(model, first, second, w, m, precision, e, component):
     """(U, log det A) with A⁻¹ = U Uᵀ, U upper triangular [n, n], A the posterior information of one query at e.
 
@@ -222,7 +221,7 @@ def covariance_root(model, first, second, w, m, precision, e, component):
     return inverse_transposed(a), log_det
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def cholesky(a):
     """Factor the lower triangle of `a` [n, n] in place into L, a = L Lᵀ; returns log det a."""
     log_det = 0.0
@@ -235,7 +234,7 @@ def cholesky(a):
     return log_det
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def inverse_transposed(lower):
     """U = (L⁻¹)ᵀ, upper triangular with contiguous rows: U[i, k] = L⁻¹[k, i]."""
     n = len(lower)

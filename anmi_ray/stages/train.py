@@ -97,8 +97,8 @@ def run_training(
     """Train on the Example, Text and Query files of all buckets; the Hugging Face folder appears at `output_folder`.
 
     `on_row` sees the newest log row about once a second (its "progress" runs to 1), from a thread. Paths are files or
-    URIs that every worker reaches. Checkpoints go to `execution.storage_path`/`fingerprint`. Raises TrainingError, DataError or ConfigError as the loop does, and TrainingError where workers keep dying. Needs a
-    started Ray.
+    URIs that every worker reaches. Checkpoints go to `execution.storage_path`/`fingerprint`. Raises TrainingError,
+    DataError or ConfigError as the loop does, and TrainingError where workers keep dying. Needs a started Ray.
     """
     storage = execution.storage_path or str(Path(output_folder).absolute().parent / "ray")
     board: ActorHandle = _Board.remote()  # type: ignore[assignment]
@@ -161,8 +161,12 @@ def _train(job: _Job) -> Trained:
         seed=config.seed,
         device=str(ray.train.torch.get_device()),
         trust_remote_code=config.trust_remote_code,
+        whole_head=config.whole_head,
+        equal_segments=config.equal_segments,
     )
-    data = prepare(map(pq.read_table, job.examples), map(pq.read_table, job.texts), map(pq.read_table, job.queries), model.pairs)
+    data = prepare(
+        map(pq.read_table, job.examples), map(pq.read_table, job.texts), map(pq.read_table, job.queries), model.pairs
+    )
     dev = None if job.dev is None else dev_set(job.dev, model)
     with ExitStack() as stack:
         return train(model, data, dev, config, job.execution, _RayCheckpoints(stack), _Report(job.board))

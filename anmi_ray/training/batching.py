@@ -85,12 +85,14 @@ def prepare(
 ) -> TrainingSet:
     """Join Example tables with their texts and tokenise each text once; sorted by example, whatever the files' order.
 
-    `texts` are Text tables, `queries` Query tables (all splits allowed). Raises DataError where there is no example or a
-    text is missing.
+    `texts` are Text tables, `queries` Query tables (all splits allowed). Raises DataError where there is no example, a
+    text is missing, or a query's ratings have no spread.
     """
     example = pa.concat_tables(list(examples))
     if not example.num_rows:
         raise DataError("there is no example to train on", "examples", "loosen mine's rules or judge more queries")
+    if not (example["rating_sd"].to_numpy() > 0).all():
+        raise DataError("a query's ratings have no spread", "examples", "recompute the mine stage, which floors it")
     example = example.combine_chunks().sort_by([("example_id", "ascending")])
     lengths = pc.list_value_length(example["doc_ids"]).to_numpy()
     start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -163,9 +165,7 @@ def step_batches(
     return [_micro_batch(data, _deal(shares[rank], count, part), phase, execution) for part in range(count)]
 
 
-def documents_of_list(
-    data: TrainingSet, config: TrainConfig, e: int, epoch: int, phase: Phase
-) -> NDArray[np.int64]:
+def documents_of_list(data: TrainingSet, config: TrainConfig, e: int, epoch: int, phase: Phase) -> NDArray[np.int64]:
     """Positions in P of the documents of list `e` that this epoch reads, the anchor first.
 
     Documents that would touch neither loss term are left out; of the rest at most list_size - 1, drawn by hash.
@@ -189,12 +189,12 @@ def effective_weights(data: TrainingSet, positions: NDArray[np.int64], phase: Ph
 
 def _deal(items: list[Listed], hands: int, hand: int) -> list[Listed]:
     """Deal items (largest first) to `hands` in turns that reverse: equal counts but for one, sums nearly equal."""
-    return [item for i, item in enumerate(items) if (i % hands if i // hands % 2 == 0 else hands - 1 - i % hands) == hand]
+    return [
+        item for i, item in enumerate(items) if (i % hands if i // hands % 2 == 0 else hands - 1 - i % hands) == hand
+    ]
 
 
-def _micro_batch(
-    data: TrainingSet, lists: list[Listed], phase: Phase, execution: TrainExecution
-) -> MicroBatch:
+def _micro_batch(data: TrainingSet, lists: list[Listed], phase: Phase, execution: TrainExecution) -> MicroBatch:
     width = max(len(documents) for _, documents in lists)
     mask = np.zeros((len(lists), width), dtype=bool)
     weight = np.zeros((len(lists), width), dtype=np.float32)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -192,11 +193,15 @@ def _deepspeed() -> Any:
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     try:
-        import deepspeed
-        import deepspeed.ops
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # its import uses what torch deprecates
+            import deepspeed
+            import deepspeed.ops
     except ImportError as error:
         raise TrainingError(
-            f"DeepSpeed cannot be imported: {error}", "train.engine", "pip install 'anmi-ray[deepspeed]', or engine: ddp"
+            f"DeepSpeed cannot be imported: {error}",
+            "train.engine",
+            "pip install 'anmi-ray[deepspeed]', or engine: ddp",
         ) from error
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed

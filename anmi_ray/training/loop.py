@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -152,9 +151,7 @@ class _Run:
         begin = time.monotonic()
         now = phase(self.config, step / self.steps)
         torch.manual_seed(derived_seed("dropout", self.config.seed, step, self.engine.rank))
-        batches = step_batches(
-            self.data, self.config, step, now, self.execution, self.engine.rank, self.engine.world
-        )
+        batches = step_batches(self.data, self.config, step, now, self.execution, self.engine.rank, self.engine.world)
         # loss, InfoNCE, regression, pairs, tokens, lists with a difference between scores, checkpoint due
         sums = np.zeros(7)
         for i, batch in enumerate(batches):
@@ -187,7 +184,9 @@ class _Run:
         }
         return row, bool(due) and self.checkpoints is not None
 
-    def _objective(self, batch: MicroBatch, now: Phase, sums: NDArray[np.float64]) -> Callable[[Tensor, Tensor], Tensor]:
+    def _objective(
+        self, batch: MicroBatch, now: Phase, sums: NDArray[np.float64]
+    ) -> Callable[[Tensor, Tensor], Tensor]:
         """The loss of a micro-batch as its share of the step's mean over lists; adds the parts to `sums`."""
         config = self.config
 
@@ -198,9 +197,7 @@ class _Run:
                 torch.zeros(mask.numel(), device=mask.device).index_put((on["slot_N"],), values).view_as(mask)
                 for values in (score_N, predicted_N)
             )
-            target = rating_target(
-                on["rating_BK"], on["mean_B"], on["spread_B"], config.target, config.spread_floor_elo
-            )
+            target = rating_target(on["rating_BK"], on["mean_B"], on["spread_B"], config.target)
             infonce = weighted_infonce(score_BK, on["weight_BK"], mask, config.temperature)
             error = regression(predicted_BK, target, mask)
             loss = hybrid(infonce, error, now.alpha).sum() / config.lists_per_step

@@ -20,8 +20,8 @@ def weighted_infonce(score_BK: Tensor, weight_BK: Tensor, mask_BK: Tensor, tempe
 
     Negative i enters as s_i/τ + log w_i; w_i = 0 drops it, so its gradient (39), w_i exp(s_i/τ)/(τ Z), is zero exactly.
 
-    >>> score = torch.tensor([[2.0, 1.0, 5.0]])
-    >>> float(weighted_infonce(score, torch.tensor([[1.0, 1.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)))  # log(1+1/e)
+    >>> score, weight = torch.tensor([[2.0, 1.0, 5.0]]), torch.tensor([[1.0, 1.0, 0.0]])
+    >>> float(weighted_infonce(score, weight, torch.ones(1, 3, dtype=torch.bool)))  # log(1 + 1/e)
     0.31326...
     """
     present = mask_BK & (weight_BK > 0)
@@ -38,16 +38,15 @@ def rating_target(
     mean_B: Tensor,
     spread_B: Tensor,
     kind: Literal["normalised", "absolute"] = "normalised",
-    spread_floor: float = 20.0,
 ) -> Tensor:
     """What the regression aims at, [B, K], in Elo points in, in units of the target out.
 
-    normalised: (e − μ_q)/max(σ_q, floor) with μ_q, σ_q over the query's whole candidate list (report, equation 40);
+    normalised: (e − μ_q)/σ_q with μ_q, σ_q > 0 over the query's whole candidate list (report, equation 40);
     absolute: e in logits (equation 31). Null ratings stay NaN.
     """
     if kind == "absolute":
         return rating_BK / ELO_UNIT
-    return (rating_BK - mean_B[:, None]) / spread_B.clamp_min(spread_floor)[:, None]
+    return (rating_BK - mean_B[:, None]) / spread_B[:, None]
 
 
 def regression(predicted_BK: Tensor, target_BK: Tensor, mask_BK: Tensor) -> Tensor:

@@ -24,7 +24,8 @@ class Trainable(nn.Module):
     def __init__(self, model: CrossEncoder, config: TrainConfig) -> None:
         super().__init__()
         self.network = model.network
-        self.log_scale, self.shift = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+        scale, shift = config.map_start
+        self.log_scale, self.shift = nn.Parameter(torch.tensor([math.log(scale)])), nn.Parameter(torch.tensor([shift]))
         self.bfloat16 = resolve_precision(config.precision, model.device) == "bfloat16"
         _freeze(cast(PreTrainedModel, self.network.encoder), config)
         if config.dropout is not None:
@@ -68,10 +69,11 @@ class Average:
 def parameter_groups(module: Trainable, config: TrainConfig) -> list[dict[str, Any]]:
     """AdamW's groups of the parameters that are trained: learning rate by depth, no decay on vectors.
 
-    The head and g_ψ have a learning rate of their own; layer l of L has learning_rate · layer_decay^(L − 1 − l).
+    The head and g_ψ have learning rates of their own; layer l of L has learning_rate · layer_decay^(L − 1 − l).
     """
     head = {id(p) for layer in head_layers(module.network) for p in layer.parameters()}
-    head |= {id(module.log_scale), id(module.shift)}
+    rates = dict.fromkeys(head, config.head_learning_rate)
+    rates |= dict.fromkeys((id(module.log_scale), id(module.shift)), config.map_learning_rate)
     layers = transformer_layers(cast(PreTrainedModel, module.network.encoder))
     depth = {id(p): i for i, layer in enumerate(layers) for p in layer.parameters()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -79,7 +81,7 @@ def parameter_groups(module: Trainable, config: TrainConfig) -> list[dict[str, A
         if not parameter.requires_grad:
             continue
         below = len(layers) - 1 - depth.get(id(parameter), -1)
-        rate = config.head_learning_rate if id(parameter) in head else config.learning_rate * config.layer_decay**below
+        rate = rates.get(id(parameter), config.learning_rate * config.layer_decay**below)
         decay = config.weight_decay if parameter.dim() > 1 else 0.0
         groups.setdefault((rate, decay), []).append(parameter)
     return [{"params": found, "lr": rate, "weight_decay": decay} for (rate, decay), found in groups.items()]
@@ -133,7 +135,7 @@ def _freeze(encoder: PreTrainedModel, config: TrainConfig) -> None:
 
 
 def _residuals_in_bfloat16(encoder: PreTrainedModel) -> None:
-    """Autocast keeps float32 embeddings, so every residual sum too, and casts before each product: a tenth of a step."""
+    """Autocast would keep embeddings and so residuals in float32, and cast before each product: a tenth of a step."""
     embeddings = getattr(encoder.base_model, "embeddings", None)
     if embeddings is not None:
         embeddings.register_forward_hook(lambda _module, _inputs, output: output.bfloat16())

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from sentence_transformers import CrossEncoder as PublishedCrossEncoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -46,7 +47,10 @@ def loaded(base: Path, pooling: Literal["cls", "mean"], max_tokens: int | None =
     return model
 
 
-@given(lengths=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=6), limit=st.integers(8, 64))
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=6),
+    limit=st.integers(8, 64),
+)
 def test_pairs_equal_the_tokenizers_own(base: Path, lengths: list[tuple[int, int]], limit: int) -> None:
     tokenizer = AutoTokenizer.from_pretrained(base)
     pairs = PairTokenizer(tokenizer, limit)
@@ -138,6 +142,19 @@ def test_a_new_head_is_drawn_from_the_seed_alone(base: Path) -> None:
     pairs = some_pairs(5)
     np.testing.assert_array_equal(first.score(*columns(pairs)), second.score(*columns(pairs)))
     assert not np.allclose(first.score(*columns(pairs)), other.score(*columns(pairs)))
+
+
+def test_a_start_from_a_bi_encoder_draws_the_head_and_a_trained_head_stays(base: Path, tmp_path: Path) -> None:
+    before = load_file(base / "model.safetensors")
+    fresh = CrossEncoder.load(str(base), pooling="cls").network.state_dict()
+    segments = fresh["encoder.bert.embeddings.token_type_embeddings.weight"]
+    assert torch.equal(segments[0], segments[1])
+    assert not torch.equal(fresh["encoder.bert.pooler.dense.weight"], before["pooler.dense.weight"])
+    kept = CrossEncoder.load(str(base), pooling="cls", whole_head=False, equal_segments=False)
+    assert torch.equal(kept.network.state_dict()["encoder.bert.pooler.dense.weight"], before["pooler.dense.weight"])
+    again = CrossEncoder.load(str(kept.export(tmp_path / "model"))).network.state_dict()
+    for name, value in kept.network.state_dict().items():
+        assert torch.equal(value, again[name]), name
 
 
 def test_a_folder_without_weights_is_a_config_error(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ def test_row_order_is_immaterial() -> None:
     t = tournament(queries=4, documents=10, k=4, judges=2, seed=8)
     games, _ = read_games(*t.tables, 0.5)
     generator = np.random.default_rng(0)
-    shuffled = [table.take(generator.permutation(table.num_rows)) for table in t.tables]
-    again, _ = read_games(*shuffled, 0.5)
+    shuffled = t.each(lambda table: table.take(generator.permutation(table.num_rows)))
+    again, _ = read_games(*shuffled.tables, 0.5)
     for name in ("query_ids", "doc_ids", "doc_start", "game_start", "positive", "first", "second", "w", "answers"):
         np.testing.assert_array_equal(getattr(games, name), getattr(again, name))
 
@@ -135,4 +135,4 @@ def test_id_helpers() -> None:
     ids[:, :24] = 0  # ties in the leading words
     assert [ids[i].tobytes() for i in sort_order(ids)] == sorted(row.tobytes() for row in ids)
     np.testing.assert_array_equal(positions(ids[50:60], ids), np.arange(50, 60))
-    assert positions(ids[:1] ^ 1, ids[1:]).tolist() == [-1]
+    assert positions(255 - ids[:1], ids[1:]).tolist() == [-1]

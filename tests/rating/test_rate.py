@@ -69,7 +69,7 @@ def test_planted_ratings_are_recovered(graded: bool) -> None:
 def test_same_bytes_whatever_the_row_order() -> None:
     t = tournament(6, 12, 6, seed=4)
     generator = np.random.default_rng(0)
-    shuffled = Tournament(*(table.take(generator.permutation(table.num_rows)) for table in t.tables), t.truth)
+    shuffled = t.each(lambda table: table.take(generator.permutation(table.num_rows)))
     for one, other in zip(run(t), run(shuffled), strict=True):
         assert one.equals(other)
 
@@ -80,7 +80,7 @@ def test_a_query_rates_alike_alone_and_among_others() -> None:
     shared = fit_globals(*t.tables, config)
     whole = rate(*t.tables, shared, config)
     query = whole.fits["query_id"][2].as_py()
-    alone = rate(*(_of(table, query) for table in t.tables), shared, config)
+    alone = rate(*t.each(lambda table: _of(table, query)).tables, shared, config)
     assert alone.ratings.equals(_of(whole.ratings, query))
     assert alone.gaps.equals(_of(whole.gaps, query))
 
@@ -130,7 +130,7 @@ def test_nothing_judged_is_all_rejects() -> None:
     result = checked(rate(t.judgments.slice(0, 0), t.comparisons, t.candidates, shared, RateConfig()))
     assert result.ratings.num_rows == result.fits.num_rows == result.gaps.num_rows == 0
     assert result.rejects.num_rows == t.comparisons.num_rows + t.candidates.num_rows
-    empty = checked(rate(*(table.slice(0, 0) for table in t.tables), shared, RateConfig()))
+    empty = checked(rate(*t.each(lambda table: table.slice(0, 0)).tables, shared, RateConfig()))
     assert empty.rejects.num_rows == 0
 
 

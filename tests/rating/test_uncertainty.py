@@ -20,7 +20,7 @@ from tests.rating.tournaments import tournament, truth_of
 
 def dense_covariance(games: Games, model: Model, latent: Floats, precision: Floats) -> Floats:
     information = likelihood.information(latent, games.first, games.second, games.w, games.answers, model)
-    return np.linalg.pinv(information + np.diag(precision), rcond=1e-11)
+    return np.linalg.pinv(information + np.diag(precision), rcond=1e-11).astype(np.float64)
 
 
 @pytest.mark.parametrize("model", ["thurstone", "bradley-terry"])

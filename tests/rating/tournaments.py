@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,10 @@ class Tournament:
     @property
     def tables(self) -> tuple[pa.Table, pa.Table, pa.Table]:
         return self.judgments, self.comparisons, self.candidates
+
+    def each(self, change: Callable[[pa.Table], pa.Table]) -> Tournament:
+        """The same with every table changed."""
+        return Tournament(change(self.judgments), change(self.comparisons), change(self.candidates), self.truth)
 
 
 def pair_graph(n: int, k: int, generator: np.random.Generator) -> list[tuple[int, int]]:

@@ -284,3 +284,12 @@ def test_no_random_negatives_and_no_shards() -> None:
     config = CONFIG.model_copy(update={"random_negatives": 0})
     assert set(retrieve([documents()], config).candidates["source"].to_pylist()) == {"retrieved", "added"}
     assert merge_bucket([], queries(), qrels(), CONFIG, 5).rejects.num_rows > 0
+
+
+def test_a_bucket_without_queries() -> None:
+    none = queries().slice(0, 0)
+    found = search_shard(documents(), queries(), qrels(), CONFIG, WordEncoder(), 5)
+    for empty in (none, pa.Table.from_batches([], schema=QUERY.schema)):
+        result = merge_bucket([found.of_queries(empty)], empty, qrels(), CONFIG, 5)
+        assert result.runs.num_rows == result.candidates.num_rows == result.rejects.num_rows == 0
+        assert search_shard(documents(), empty, qrels(), CONFIG, WordEncoder(), 5).hits.num_rows == 0

@@ -1,8 +1,6 @@
-"""Curriculum and batching: every list once an epoch, the same whatever the order of files, workers and micro-batches."""
+"""Curriculum and batching: every list once an epoch, the same whatever the files, workers and micro-batches."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -81,7 +79,9 @@ def test_order_does_not_depend_on_files(problem: Planted, pairs: PairTokenizer, 
         pairs,
     )
     config = TrainConfig(lists_per_step=4)
-    for ours, theirs in zip(step_batches(data, config, 1, ALL, tokens(200)), step_batches(again, config, 1, ALL, tokens(200)), strict=True):
+    for ours, theirs in zip(
+        step_batches(data, config, 1, ALL, tokens(200)), step_batches(again, config, 1, ALL, tokens(200)), strict=True
+    ):
         np.testing.assert_array_equal(ours.rating_BK, theirs.rating_BK)
         for a, b in zip(ours.batches, theirs.batches, strict=True):
             np.testing.assert_array_equal(a.ids, b.ids)
@@ -102,12 +102,16 @@ def test_workers_and_micro_batches_share_the_steps_lists(data: TrainingSet, worl
 
 def test_slots_put_every_pair_where_its_rating_stands(data: TrainingSet, problem: Planted) -> None:
     worth = {}
-    for batch in step_batches(data, TrainConfig(lists_per_step=6), 0, ALL, 300):
+    for batch in step_batches(data, TrainConfig(lists_per_step=6), 0, ALL, tokens(300)):
         ids = [row[row_mask == 1] for b in batch.batches for row, row_mask in zip(b.ids, b.mask, strict=True)]
         grid = batch.rating_BK.ravel()[batch.slot_N]
-        worth.update({tuple(row[row.tolist().index(3) + 1 : -1]): rating for row, rating in zip(ids, grid, strict=True)})
+        worth.update(
+            {tuple(row[row.tolist().index(3) + 1 : -1]): rating for row, rating in zip(ids, grid, strict=True)}
+        )
     special = 5  # the vocabulary's first words
-    ratings = np.array([[np.mean(np.array(key) - special), rating] for key, rating in worth.items() if rating == rating])
+    ratings = np.array(
+        [[np.mean(np.array(key) - special), rating] for key, rating in worth.items() if rating == rating]
+    )
     assert len(ratings) > 20
     assert np.corrcoef(ratings.T)[0, 1] > 0.8
 

@@ -25,6 +25,9 @@ from anmi_ray.training.loop import DevSet, Row, Trained, train
 from tests.models.tiny import write_tiny_bert
 from tests.training.lists import planted
 
+# DeepSpeed calls collectives that torch has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
 EXECUTION = TrainExecution(micro_batch_tokens=512)
 CONFIG = TrainConfig(
     engine="ddp",
@@ -90,14 +93,14 @@ def test_learns_the_planted_signal_with_every_balance(base: Path, alpha: float) 
     assert dev.measure(scores) == pytest.approx(trained.dev, abs=1e-6)
 
 
-class Interrupted(Exception):
+class InterruptedTrainingError(Exception):
     """Stands for a process that dies."""
 
 
 def die_after(step: int) -> Callable[[Row], None]:
     def on_row(row: Row) -> None:
         if row["step"] == step:
-            raise Interrupted
+            raise InterruptedTrainingError
 
     return on_row
 
@@ -112,7 +115,7 @@ def test_resumes_step_for_step(base: Path, tmp_path: Path, engine: str) -> None:
     whole = train(model, data, dev_set(model)[0], config, EXECUTION)
     checkpoints = FolderCheckpoints(tmp_path / "ckpt", kept=2)
     model, data = start(base, config)
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedTrainingError):
         train(model, data, dev_set(model)[0], config, execution, checkpoints, on_row=die_after(8))
     assert [path.name for path in sorted((tmp_path / "ckpt").iterdir())] == ["step-000000006", "step-000000007"]
     seen: list[Row] = []
@@ -143,18 +146,18 @@ def test_micro_batches_change_no_step(base: Path) -> None:
     assert one.best_step == many.best_step == 12
 
 
+@pytest.mark.slow
 def test_two_workers_have_the_curve_of_one(base: Path, tmp_path: Path) -> None:
     model, data = start(base)
     alone = train(model, data, None, CONFIG, EXECUTION)
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.training.worker", str(base), str(tmp_path), engine],
+            [sys.executable, "-m", "tests.training.worker", str(base), str(tmp_path)],
             env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)},
         )
-        for engine in ("ddp", "deepspeed")
         for rank in range(2)
     ]
-    assert [worker.wait(timeout=300) for worker in workers] == [0, 0, 0, 0]
+    assert [worker.wait(timeout=500) for worker in workers] == [0, 0]
     for engine in ("ddp", "deepspeed"):
         losses = json.loads((tmp_path / f"{engine}.json").read_text())
         assert losses == pytest.approx([row["loss"] for row in alone.rows], rel=2e-3)
@@ -167,7 +170,7 @@ def test_frozen_weights_stay_and_others_move(base: Path) -> None:
     after = train(model, data, None, config, EXECUTION).model.network.state_dict()
     moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
     assert moved
-    assert all("layer.1" in name or name.startswith(("dense", "out")) for name in moved)
+    assert all("layer.1" in name or "pooler" in name or "classifier" in name for name in moved)
 
 
 def test_a_diverging_run_stops_with_a_remedy(base: Path) -> None:

@@ -73,9 +73,9 @@ def test_gradients_against_finite_differences(seed: int, alpha: float, kind: str
     assert torch.autograd.gradcheck(loss, tuple(value.detach().requires_grad_(True) for value in inputs))
 
 
-def test_targets_are_normalised_by_the_whole_lists_spread_with_a_floor() -> None:
+def test_targets_are_normalised_by_the_whole_lists_spread() -> None:
     rating = torch.tensor([[100.0, -50.0, torch.nan], [10.0, 0.0, -10.0]])
-    target = rating_target(rating, torch.tensor([20.0, 0.0]), torch.tensor([160.0, 4.0]), spread_floor=20.0)
+    target = rating_target(rating, torch.tensor([20.0, 0.0]), torch.tensor([160.0, 20.0]))
     torch.testing.assert_close(target, torch.tensor([[0.5, -0.4375, torch.nan], [0.5, 0.0, -0.5]]), equal_nan=True)
     absolute = rating_target(rating, torch.tensor([20.0, 0.0]), torch.tensor([160.0, 4.0]), "absolute")
     assert float(absolute[0, 0]) == pytest.approx(100 / 173.718)

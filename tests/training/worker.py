@@ -1,4 +1,4 @@
-"""One of two workers of test_two_workers_have_the_curve_of_one, as a process of its own: BASE OUTPUT ENGINE."""
+"""One of two workers of test_two_workers_have_the_curve_of_one, as a process of its own: BASE OUTPUT."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from anmi_ray.training.loop import train
 from tests.training.test_loop import CONFIG, EXECUTION, start
 
 
-def main(base: str, output: str, engine: str) -> None:
-    """Train and let rank 0 write the losses."""
+def main(base: str, output: str) -> None:
+    """Train with both engines and let rank 0 write the losses."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = dist.FileStore(str(Path(output) / f"{engine}-store"), world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-    config = CONFIG.model_copy(update={"engine": engine, "zero_stage": 2 if engine == "deepspeed" else 0})
-    model, data = start(Path(base), config)
-    trained = train(model, data, None, config, EXECUTION)
-    if rank == 0:
-        losses = [row["loss"] for row in trained.rows]
-        (Path(output) / f"{engine}.json").write_text(json.dumps(losses), encoding="utf-8")
+    dist.init_process_group("gloo", store=dist.FileStore(f"{output}/store", world), rank=rank, world_size=world)
+    for engine, stage in (("ddp", 0), ("deepspeed", 2)):
+        config = CONFIG.model_copy(update={"engine": engine, "zero_stage": stage})
+        model, data = start(Path(base), config)
+        trained = train(model, data, None, config, EXECUTION)
+        if rank == 0:
+            losses = [row["loss"] for row in trained.rows]
+            (Path(output) / f"{engine}.json").write_text(json.dumps(losses), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
 

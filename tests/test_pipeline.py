@@ -1,0 +1,160 @@
+"""The whole path on a small real collection, through Ray, DeepSpeed and the store: what a user can rely on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.experiment import NAMES, Reporter, run
+from anmi_ray.records import CANDIDATE, EXAMPLE, QREL, QUERY, RATING, RUN, TEXT_OF
+from anmi_ray.stages import report, standalone
+from anmi_ray.store import Artifact, Flow, Store
+from tests.small import write_config
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+class Remembering(Reporter):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.computed: list[str] = []
+        self.flows: dict[str, list[Flow]] = {}
+
+    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
+        if seconds is not None:
+            self.computed.append(name)
+        self.flows[name] = flows
+
+
+class Finished:
+    """A finished run and how to read its artifacts."""
+
+    def __init__(self, settings: Experiment, record: dict[str, object], told: Remembering) -> None:
+        self.settings, self.record, self.told = settings, record, told
+        self.store = Store(settings.execution.root)
+
+    def artifact(self, stage: str) -> Artifact:
+        return Artifact(self.store, stage, self.record["stages"][stage]["fingerprint"])  # type: ignore[index]
+
+    def part(self, stage: str, part: str, record: object) -> pa.Table:
+        buckets = range(self.settings.execution.buckets)
+        return pa.concat_tables([self.artifact(stage).read_part(part, b, record) for b in buckets])  # type: ignore[arg-type]
+
+    @property
+    def reports(self) -> Path:
+        return Path(self.settings.execution.root) / "reports" / self.settings.name
+
+
+@pytest.fixture(scope="module")
+def finished(ray_local: None, small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder = tmp_path_factory.mktemp("pipeline")
+    config = write_config(folder / "small.yaml", small_collection)
+    settings = load(config, [f"execution.root={folder / 'root'}"])
+    told = Remembering()
+    record = run(settings, told)
+    report.write(settings, record)
+    return Finished(settings, record, told)
+
+
+def test_every_stage_was_computed_and_rows_add_up(finished: Finished) -> None:
+    assert finished.told.computed == list(NAMES)
+    for name in NAMES:
+        assert finished.told.flows[name], name
+        for flow in finished.told.flows[name]:
+            assert flow.rows_in == flow.rows_out + flow.rejected
+            assert flow.rows_in > 0
+
+
+def test_a_second_run_computes_nothing(finished: Finished) -> None:
+    told = Remembering()
+    again = run(finished.settings, told)
+    assert told.computed == []
+    assert again["stages"] == finished.record["stages"]
+
+
+def test_known_positives_never_enter_an_evaluated_run(finished: Finished) -> None:
+    candidates = finished.part("retrieve", "candidates", CANDIDATE)
+    queries = finished.part("ingest", "queries", QUERY)
+    train = queries.filter(pc.equal(queries["split"], "train"))["query_id"]
+    assert set(candidates["query_id"].to_pylist()) <= set(train.to_pylist())
+    assert pc.sum(candidates["is_positive"]).as_py() > 0
+    for stage in ("retrieve", "rerank"):
+        runs = finished.part(stage, "runs", RUN)
+        assert runs.num_rows
+        assert not pc.any(pc.is_in(runs["query_id"], value_set=train.combine_chunks())).as_py()
+    hybrid = finished.part("retrieve", "runs", RUN)
+    hybrid = hybrid.filter(pc.equal(hybrid["system"], "hybrid"))
+    reranked = finished.part("rerank", "runs", RUN)
+    pairs = [set(zip(t["query_id"].to_pylist(), t["doc_id"].to_pylist(), strict=True)) for t in (hybrid, reranked)]
+    assert pairs[0] == pairs[1]
+
+
+def test_no_held_out_query_is_judged_or_trained_on(finished: Finished) -> None:
+    queries = finished.part("ingest", "queries", QUERY)
+    held_out = set(queries.filter(pc.not_equal(queries["split"], "train"))["query_id"].to_pylist())
+    examples = finished.part("mine", "examples", EXAMPLE)
+    ratings = finished.part("rate", "ratings", RATING)
+    assert examples.num_rows
+    assert not held_out & set(examples["query_id"].to_pylist())
+    assert not held_out & set(ratings["query_id"].to_pylist())
+
+
+def test_ratings_put_known_positives_first(finished: Finished) -> None:
+    candidates = finished.part("retrieve", "candidates", CANDIDATE)
+    ratings = finished.part("rate", "ratings", RATING)
+    keys = ["query_id", "doc_id"]
+    joined = ratings.join(candidates.select([*keys, "is_positive"]), keys, join_type="inner", use_threads=False)
+    positive, points = joined["is_positive"].to_numpy(zero_copy_only=False), joined["rating_elo"].to_numpy()
+    assert points[positive].mean() - points[~positive].mean() > 150
+
+
+def test_the_model_folder_scores_alike_in_sentence_transformers(finished: Finished) -> None:
+    from sentence_transformers import CrossEncoder as Theirs
+
+    from anmi_ray.models.cross_encoder import CrossEncoder, document_text
+
+    folder = Path(finished.settings.execution.root) / finished.artifact("train").path / "model"
+    texts = finished.part("retrieve", "texts", TEXT_OF).slice(0, 40).to_pylist()
+    queries = ["parse a date", "walk a tree of directories"] * 20
+    documents = [document_text(row["title"], row["text"]) for row in texts]
+    ours = CrossEncoder.load(str(folder), threads=1).score(queries, documents)
+    theirs = Theirs(str(folder), device="cpu").predict(list(zip(queries, documents, strict=True)))
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    assert ours.std() > 1e-3
+    assert (folder / "README.md").exists()
+
+
+def test_the_report_and_its_files(finished: Finished) -> None:
+    page = (finished.reports / "report.html").read_text(encoding="utf-8")
+    assert "simulated" in page
+    content = json.loads((finished.reports / "report.json").read_text(encoding="utf-8"))
+    assert {row["system"] for row in content["comparisons"]} == {"bm25", "dense", "hybrid", "reranked", "reranked+hybrid"}
+    assert (finished.reports / "reranked.trec").exists()
+
+
+def test_the_commands_on_files_agree_with_the_run(finished: Finished, small_collection: Path, tmp_path: Path) -> None:
+    hybrid, out = finished.reports / "hybrid.trec", tmp_path / "reranked.trec"
+    measured = standalone.evaluate(small_collection, [hybrid, finished.reports / "reranked.trec"], "test", ["nDCG@10"])
+    known = {row["system"]: row["mean"] for row in finished.artifact("evaluate").read_json("comparisons.json") if row["measure"] == "nDCG@10"}
+    for row in measured.comparisons:
+        assert row["mean"] == pytest.approx(known[row["system"]], abs=1e-9)
+    model = Path(finished.settings.execution.root) / finished.artifact("train").path / "model"
+    flow = standalone.rerank(model, small_collection, hybrid, out, finished.settings.rerank.depth, threads=1)
+    assert flow.rejected == 0
+    again = standalone.evaluate(small_collection, [out], "test", ["nDCG@10"])
+    assert again.comparisons[0]["mean"] == pytest.approx(known["reranked"], abs=5e-3)
+
+
+def test_qrels_of_the_collection_are_what_is_measured(finished: Finished, small_collection: Path) -> None:
+    lines = (small_collection / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    queries = finished.part("ingest", "queries", QUERY)
+    test = queries.filter(pc.equal(queries["split"], "test"))["query_id"]
+    qrels = finished.part("ingest", "qrels", QREL)
+    assert len(lines) == pc.sum(pc.is_in(qrels["query_id"], value_set=test.combine_chunks())).as_py()

@@ -1,0 +1,120 @@
+"""The train stage under Ray Train with DeepSpeed: two workers, a published model, errors that come out whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.errors import DataError
+from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.records import QREL, RUN
+from anmi_ray.training.loop import Row
+from tests.models.tiny import write_tiny_bert
+from tests.training.lists import planted
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+QUERIES = 6
+
+
+def files(folder: Path) -> list[list[str]]:
+    """Example, Text and Query files of the planted problem."""
+    problem = planted()
+    paths: list[list[str]] = []
+    for name in ("examples", "texts", "queries"):
+        pq.write_table(getattr(problem, name), folder / f"{name}.parquet")
+        paths.append([str(folder / f"{name}.parquet")])
+    return paths
+
+
+def dev_inputs() -> Any:
+    """Other lists than those trained on; the document worth most is the relevant one."""
+    from anmi_ray.stages.train import DevInputs
+
+    problem = planted(lists=QUERIES, seed=7)
+    documents = problem.texts["doc_id"].combine_chunks()
+    each = len(documents) // QUERIES
+    run = RUN.table(
+        {
+            "query_id": problem.queries["query_id"].take(pa.array(np.arange(len(documents)) // each)),
+            "doc_id": documents,
+            "system": ["hybrid"] * len(documents),
+            "rank": np.tile(np.arange(1, each + 1), QUERIES),
+            "score": np.zeros(len(documents)),
+        }
+    )
+    ids = documents.to_pylist()
+    best = [max(ids[i * each : (i + 1) * each], key=lambda doc: problem.worth[doc]) for i in range(QUERIES)]
+    qrels = QREL.table({"query_id": problem.queries["query_id"], "doc_id": best, "grade": [1] * QUERIES})
+    return DevInputs(run, qrels, problem.texts, problem.queries)
+
+
+def settings(base: Path) -> TrainConfig:
+    return TrainConfig(
+        model=str(base),
+        max_tokens=32,
+        lists_per_step=8,
+        max_steps=6,
+        learning_rate=3e-3,
+        precision="float32",
+        freeze_embeddings=False,
+        zero_stage=2,
+        dev_points=(0.5, 1.0),
+    )
+
+
+def test_ranked_puts_high_scores_first_and_ties_as_before() -> None:
+    from anmi_ray.stages.train import ranked
+
+    run = dev_inputs().run
+    score = np.zeros(run.num_rows, dtype=np.float32)
+    score[4] = 1.0
+    result = RUN.check(ranked(run, score), "ranked")
+
+    assert result["rank"].to_pylist()[:7] == list(range(1, 8))
+    query = run["query_id"].to_pylist()
+    expected = sorted(range(7), key=lambda i: (-score[i], i))
+    mine = [
+        doc
+        for doc, q in zip(result["doc_id"].to_pylist(), result["query_id"].to_pylist(), strict=True)
+        if q == query[0]
+    ]
+    assert mine == [run["doc_id"].to_pylist()[i] for i in expected]
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_two_workers_train_and_publish_the_best_model(tmp_path: Path) -> None:
+    from anmi_ray.stages.train import run_training
+
+    config = settings(write_tiny_bert(tmp_path / "base"))
+    rows: list[Row] = []
+    execution = TrainExecution(num_workers=2, checkpoint_minutes=0.0)
+    output = tmp_path / "model"
+    result = run_training(*files(tmp_path), dev_inputs(), config, execution, "f1", str(output), rows.append)
+    assert [row["step"] for row in result.rows] == [1, 2, 3, 4, 5, 6]
+    assert result.best_step in (3, 6)
+    assert result.dev == max(row["dev"] for row in result.rows if row["dev"] is not None)
+    assert all(row in result.rows for row in rows)
+    model = CrossEncoder.load(str(output))
+    assert model.max_tokens == 32
+    assert np.isfinite(model.score(["word1 word2"], ["word3"])).all()
+    checkpoints = [path for path in (tmp_path / "ray" / "f1").iterdir() if path.name.startswith("checkpoint_")]
+    assert 1 <= len(checkpoints) <= 2
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_what_no_retry_can_change_comes_out_as_itself(tmp_path: Path) -> None:
+    from anmi_ray.stages.train import run_training
+
+    config = settings(write_tiny_bert(tmp_path / "base"))
+    examples, texts, queries = files(tmp_path)
+    pq.write_table(pq.read_table(texts[0]).slice(3), texts[0])
+    with pytest.raises(DataError, match="missing") as caught:
+        run_training(examples, texts, queries, None, config, TrainExecution(), "f2", str(tmp_path / "model"))
+    assert caught.value.remedy
+    assert not (tmp_path / "model").exists()
