@@ -48,7 +48,15 @@ def plan(experiment: Experiment) -> Iterator[str | Table]:
         f"{counts['test']:,} test; {cores} cores, {experiment.execution.buckets} buckets"
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column, right in (("stage", 0), ("work", 0), ("about", 1), ("keeps", 1), ("dollars", 1), ("state", 0), ("why", 0)):
+    for column, right in (
+        ("stage", 0),
+        ("work", 0),
+        ("about", 1),
+        ("keeps", 1),
+        ("dollars", 1),
+        ("state", 0),
+        ("why", 0),
+    ):
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     total = 0.0
     for line in lines(experiment, counts):

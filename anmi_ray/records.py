@@ -290,7 +290,7 @@ RATING = Record(
 )
 # deviance is minus twice the log-likelihood ratio to the saturated model; spread_elo the standard deviation of the
 # query's ratings; lambda2 the algebraic connectivity of its comparison graph; equal_ratings_p the p-value of the
-# deviance test against "all documents are equally good".
+# score test of "all documents are equally good" (the deviance test to first order).
 FIT = Record(
     "Fit",
     1,

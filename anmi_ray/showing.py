@@ -23,8 +23,9 @@ def show(name: str, root: str, rejects: int) -> Iterator[str | Table]:
             f"{root}/runs/{name}.json",
             "name one of them, or give its root with --root",
         )
-    environment = record["environment"]
-    yield f"run {name} over {record['corpus_name']}, {environment['processor']}, {environment['cores']} cores, git {environment['git']}"
+    where = record["environment"]
+    machine = f"{where['processor']}, {where['cores']} cores"
+    yield f"run {name} over {record['corpus_name']}; {machine}; revision {where['git'] or 'unknown'}"
     yield _boundaries(store, record)
     for stage in STAGES:
         known = record["stages"].get(stage.name)
@@ -55,7 +56,8 @@ def _boundaries(store: Store, record: dict[str, Any]) -> Table:
         seconds = f"{timing['seconds']:.1f}" if "seconds" in timing else ""
         head = (stage.name, artifact.fingerprint, seconds)
         for flow in (Flow(**flow) for flow in (artifact.manifest() or {"flows": []})["flows"]):
-            table.add_row(*head, flow.unit, *(f"{n:,}" for n in (flow.rows_in, flow.rows_out, flow.rejected)), "in = out + rejected")
+            counts = (f"{count:,}" for count in (flow.rows_in, flow.rows_out, flow.rejected))
+            table.add_row(*head, flow.unit, *counts, "in = out + rejected")
             head = ("", "", "")
         if head[0]:
             table.add_row(*head, "not complete", "", "", "", "")

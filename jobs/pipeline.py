@@ -1,6 +1,8 @@
-"""The main path as a Ray job: `ray job submit --working-dir . -- python jobs/pipeline.py CONFIG [key=value …] [--root …]`.
+"""The main path as a Ray job: `anmi run` on the cluster that runs the job.
 
-The same as `anmi run`, but on the cluster that runs the job. The root must be storage that every node reaches.
+ray job submit --working-dir . -- python jobs/pipeline.py CONFIG [key=value ...] [--root ...]
+
+The root must be storage that every node reaches.
 """
 
 import sys

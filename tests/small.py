@@ -34,7 +34,9 @@ def write_collection(folder: Path, train: int = 48, dev: int = 12, test: int = 2
     rows = qrels.to_pylist()
     for split in ("train", "dev", "test"):
         chosen = {r["query_id"]: r["external_id"] for r in queries.to_pylist() if r["split"] == split}
-        lines = [f"{chosen[r['query_id']]}\t{names[r['doc_id']]}\t{r['grade']}" for r in rows if r["query_id"] in chosen]
+        lines = [
+            f"{chosen[r['query_id']]}\t{names[r['doc_id']]}\t{r['grade']}" for r in rows if r["query_id"] in chosen
+        ]
         text = "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
         (folder / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
     return folder

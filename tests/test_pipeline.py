@@ -135,14 +135,24 @@ def test_the_report_and_its_files(finished: Finished) -> None:
     page = (finished.reports / "report.html").read_text(encoding="utf-8")
     assert "simulated" in page
     content = json.loads((finished.reports / "report.json").read_text(encoding="utf-8"))
-    assert {row["system"] for row in content["comparisons"]} == {"bm25", "dense", "hybrid", "reranked", "reranked+hybrid"}
+    assert {row["system"] for row in content["comparisons"]} == {
+        "bm25",
+        "dense",
+        "hybrid",
+        "reranked",
+        "reranked+hybrid",
+    }
     assert (finished.reports / "reranked.trec").exists()
 
 
 def test_the_commands_on_files_agree_with_the_run(finished: Finished, small_collection: Path, tmp_path: Path) -> None:
     hybrid, out = finished.reports / "hybrid.trec", tmp_path / "reranked.trec"
     measured = standalone.evaluate(small_collection, [hybrid, finished.reports / "reranked.trec"], "test", ["nDCG@10"])
-    known = {row["system"]: row["mean"] for row in finished.artifact("evaluate").read_json("comparisons.json") if row["measure"] == "nDCG@10"}
+    known = {
+        row["system"]: row["mean"]
+        for row in finished.artifact("evaluate").read_json("comparisons.json")
+        if row["measure"] == "nDCG@10"
+    }
     for row in measured.comparisons:
         assert row["mean"] == pytest.approx(known[row["system"]], abs=1e-9)
     model = Path(finished.settings.execution.root) / finished.artifact("train").path / "model"

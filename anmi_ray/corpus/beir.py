@@ -11,9 +11,10 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 import pyarrow as pa
 from pyarrow import fs
@@ -49,18 +50,115 @@ class LineError(Exception):
         self.reason, self.key, self.detail = reason, key, detail
 
 
+Row = TypeVar("Row")
+
+
+class BeirFiles:
+    """The files of a BEIR folder, each plain, .gz or .zst. Raises DataError where one is missing."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fs, self._root = _open_folder(path)
+
+    @property
+    def place(self) -> str:
+        """The folder, for messages."""
+        return f"corpus {self._path}"
+
+    def documents(self) -> Iterator[tuple[str, str, str]]:
+        """(id, title, text) of every line of corpus.jsonl that is well-formed."""
+        yield from self._parsed("corpus.jsonl", _document)
+
+    def queries(self) -> Iterator[tuple[str, str]]:
+        """(id, text) of every line of queries.jsonl that is well-formed."""
+        yield from self._parsed("queries.jsonl", _query)
+
+    def columns(self, line: bytes, name: str) -> tuple[list[int], bool]:
+        """Where query, document and grade stand, from the first line; and whether that line is a header."""
+        fields = [field.strip() for field in line.decode("utf-8", "replace").split("\t")]
+        if all(column in fields for column in _COLUMNS) and len(fields) == len(_COLUMNS):
+            return [fields.index(column) for column in _COLUMNS], True
+        if len(fields) == len(_COLUMNS) and _INTEGER.fullmatch(fields[2]):
+            return [0, 1, 2], False
+        raise DataError(
+            f"columns are {', '.join(repr(field) for field in fields)}; must be {', '.join(_COLUMNS)}",
+            f"{self.place}/{name}:1",
+            "write a tab-separated header query-id, corpus-id, score (TREC's four columns: drop the second)",
+        )
+
+    def grades(self, name: str) -> Iterator[tuple[str, str, int]]:
+        """(query, document, grade) of every line of a qrels file that is well-formed."""
+        columns: list[int] | None = None
+        for _, line in self.lines(name):
+            if columns is None:
+                columns, is_header = self.columns(line, name)
+                if is_header:
+                    continue
+            try:
+                yield _grade(line, columns)
+            except LineError:
+                continue
+
+    def _parsed(self, name: str, parse: Callable[[bytes], Row]) -> Iterator[Row]:
+        for _, line in self.lines(self.find(name)):
+            try:
+                yield parse(line)
+            except LineError:
+                continue
+
+    def names(self, folder: str) -> list[str]:
+        path = str(PurePosixPath(self._root) / folder)
+        infos = self._fs.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        return sorted(info.base_name for info in infos)
+
+    def find_optional(self, name: str) -> str | None:
+        for suffix in _SUFFIXES:
+            path = str(PurePosixPath(self._root) / f"{name}{suffix}")
+            if self._fs.get_file_info(path).type == fs.FileType.File:
+                return name + suffix
+        return None
+
+    def find(self, name: str) -> str:
+        found = self.find_optional(name)
+        if found is None:
+            there = ", ".join(self.names("")[:12]) or "nothing"
+            raise DataError(f"no {name} here; there is: {there}", self.place, _LAYOUT)
+        return found
+
+    def open(self, name: str, compression: str | None) -> pa.NativeFile:
+        try:
+            return self._fs.open_input_stream(str(PurePosixPath(self._root) / name), compression=compression)
+        except OSError as error:
+            raise from_os_error(error, f"{self.place}/{name}") from error
+
+    def lines(self, name: str) -> Iterator[tuple[str, bytes]]:
+        """("corpus.jsonl:17", line) of every line that is not blank."""
+        compression = {".gz": "gzip", ".zst": "zstd"}.get(PurePosixPath(name).suffix)
+        with self.open(name, compression) as raw, io.BufferedReader(raw, 1 << 20) as file:  # pyright: ignore[reportArgumentType]
+            try:
+                for number, line in enumerate(file, start=1):
+                    line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                    if line.strip():
+                        yield f"{name}:{number}", line.rstrip(b"\r\n")
+            except OSError as error:
+                place = f"{self.place}/{name}"
+                raise DataError(f"cannot be read to its end: {error}", place, "fetch the file again") from error
+
+
 class BeirReader(Reader):
     """Reads a BEIR folder. Raises DataError where a file or column is missing, naming what is there."""
 
     def __init__(self, config: CorpusConfig) -> None:
         super().__init__(config)
-        self._fs, self._root = _open_folder(str(config.path))
-        self._corpus, self._queries = self._find("corpus.jsonl"), self._find("queries.jsonl")
-        found = {split: self._find_optional(f"qrels/{split}.tsv") for split in ("train", "dev", "test")}
+        self._files = BeirFiles(str(config.path))
+        self._corpus, self._queries = self._files.find("corpus.jsonl"), self._files.find("queries.jsonl")
+        found = {split: self._files.find_optional(f"qrels/{split}.tsv") for split in ("train", "dev", "test")}
         self._qrels = {split: name for split, name in found.items() if name}
         if not self._qrels:
-            there = ", ".join(self._names("qrels")) or "nothing"
-            raise DataError(f"no train.tsv, dev.tsv or test.tsv in qrels/; there is: {there}", self._place(), _LAYOUT)
+            there = ", ".join(self._files.names("qrels")) or "nothing"
+            raise DataError(
+                f"no train.tsv, dev.tsv or test.tsv in qrels/; there is: {there}", self._files.place, _LAYOUT
+            )
         self._documents: set[bytes] = set()
         self._documents_read = False
         self._judged: list[QrelRow] = []
@@ -73,7 +171,7 @@ class BeirReader(Reader):
         h = hashlib.blake2b(digest_size=16)
         for name in (self._corpus, self._queries, *sorted(self._qrels.values())):
             h.update(f"\0{name}\0".encode())
-            with self._open(name, compression=None) as file:
+            with self._files.open(name, compression=None) as file:
                 while chunk := file.read(1 << 22):
                     h.update(chunk)
         return h.hexdigest()
@@ -81,7 +179,7 @@ class BeirReader(Reader):
     def documents(self) -> Iterator[pa.Table]:
         """Documents in file order; a document without title and text, or with an id seen before, is a reject."""
         rows: list[tuple[str, str, str]] = []
-        for place, line in self._lines(self._corpus):
+        for place, line in self._files.lines(self._corpus):
             self._seen["documents"] += 1
             try:
                 row = _document(line)
@@ -146,7 +244,7 @@ class BeirReader(Reader):
 
     def _read_queries(self) -> dict[str, tuple[str, str]]:
         texts: dict[str, tuple[str, str]] = {}
-        for place, line in self._lines(self._queries):
+        for place, line in self._files.lines(self._queries):
             self._seen["queries"] += 1
             try:
                 key, text = _query(line)
@@ -163,9 +261,9 @@ class BeirReader(Reader):
         rows = []
         for split, name in self._qrels.items():
             columns: list[int] | None = None
-            for place, line in self._lines(name):
+            for place, line in self._files.lines(name):
                 if columns is None:
-                    columns, is_header = self._columns(line, name)
+                    columns, is_header = self._files.columns(line, name)
                     if is_header:
                         continue
                 self._seen["qrels"] += 1
@@ -177,31 +275,13 @@ class BeirReader(Reader):
         return rows
 
     def _qrel(self, line: bytes, columns: list[int], split: str, place: str) -> QrelRow:
-        fields = _decode(line).split("\t")
-        if len(fields) != len(_COLUMNS):
-            raise LineError("wrong number of columns", detail=f"{len(fields)} columns, must be 3 (tab-separated)")
-        query, document, grade = (fields[column].strip() for column in columns)
+        query, document, grade = _grade(line, columns)
         key = f"{query} {document}"
-        if not _INTEGER.fullmatch(grade):
-            raise LineError("grade is not an integer", key, grade)
         if query not in self._known:
             raise LineError("unknown query", key)
         if identity.doc_id(document) not in self._documents:
             raise LineError("unknown document", key)
-        return QrelRow(query, document, int(grade), split, place)
-
-    def _columns(self, line: bytes, name: str) -> tuple[list[int], bool]:
-        """Where query, document and grade stand, from the first line; and whether that line is a header."""
-        fields = [field.strip() for field in line.decode("utf-8", "replace").split("\t")]
-        if all(column in fields for column in _COLUMNS) and len(fields) == len(_COLUMNS):
-            return [fields.index(column) for column in _COLUMNS], True
-        if len(fields) == len(_COLUMNS) and _INTEGER.fullmatch(fields[2]):
-            return [0, 1, 2], False
-        raise DataError(
-            f"columns are {', '.join(repr(field) for field in fields)}; must be {', '.join(_COLUMNS)}",
-            f"{self._place()}/{name}:1",
-            "write a tab-separated header query-id, corpus-id, score (TREC's four columns: drop the second)",
-        )
+        return QrelRow(query, document, grade, split, place)
 
     def _carve_dev(self, rows: list[QueryRow]) -> list[QueryRow]:
         """Where the collection has no dev split, a share of its train texts, chosen by hash, becomes one."""
@@ -210,46 +290,6 @@ class BeirReader(Reader):
             QueryRow(row.external_id, row.text, "dev", row.place) if row.split == "train" and split == "dev" else row
             for row, split in zip(rows, chosen, strict=True)
         ]
-
-    # Files
-
-    def _names(self, folder: str) -> list[str]:
-        path = str(PurePosixPath(self._root) / folder)
-        infos = self._fs.get_file_info(fs.FileSelector(path, allow_not_found=True))
-        return sorted(info.base_name for info in infos)
-
-    def _find_optional(self, name: str) -> str | None:
-        for suffix in _SUFFIXES:
-            path = str(PurePosixPath(self._root) / f"{name}{suffix}")
-            if self._fs.get_file_info(path).type == fs.FileType.File:
-                return name + suffix
-        return None
-
-    def _find(self, name: str) -> str:
-        found = self._find_optional(name)
-        if found is None:
-            there = ", ".join(self._names("")[:12]) or "nothing"
-            raise DataError(f"no {name} here; there is: {there}", self._place(), _LAYOUT)
-        return found
-
-    def _open(self, name: str, compression: str | None) -> pa.NativeFile:
-        try:
-            return self._fs.open_input_stream(str(PurePosixPath(self._root) / name), compression=compression)
-        except OSError as error:
-            raise from_os_error(error, f"{self._place()}/{name}") from error
-
-    def _lines(self, name: str) -> Iterator[tuple[str, bytes]]:
-        """("corpus.jsonl:17", line) of every line that is not blank."""
-        compression = {".gz": "gzip", ".zst": "zstd"}.get(PurePosixPath(name).suffix)
-        with self._open(name, compression) as raw, io.BufferedReader(raw, 1 << 20) as file:  # pyright: ignore[reportArgumentType]
-            try:
-                for number, line in enumerate(file, start=1):
-                    line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                    if line.strip():
-                        yield f"{name}:{number}", line.rstrip(b"\r\n")
-            except OSError as error:
-                place = f"{self._place()}/{name}"
-                raise DataError(f"cannot be read to its end: {error}", place, "fetch the file again") from error
 
 
 def _open_folder(path: str) -> tuple[fs.FileSystem, str]:
@@ -327,6 +367,16 @@ def _query(line: bytes) -> tuple[str, str]:
     if not text:
         raise LineError("empty query", key)
     return key, text
+
+
+def _grade(line: bytes, columns: list[int]) -> tuple[str, str, int]:
+    fields = _decode(line).split("\t")
+    if len(fields) != len(_COLUMNS):
+        raise LineError("wrong number of columns", detail=f"{len(fields)} columns, must be 3 (tab-separated)")
+    query, document, grade = (fields[column].strip() for column in columns)
+    if not _INTEGER.fullmatch(grade):
+        raise LineError("grade is not an integer", f"{query} {document}", grade)
+    return query, document, int(grade)
 
 
 def _document_table(rows: list[tuple[str, str, str]]) -> pa.Table:

@@ -23,7 +23,9 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, 
     sources = (inputs["rate"], inputs["retrieve"])
     flows = run_buckets(context, artifact, ("examples", EXAMPLE), _bucket, *sources, config, context.seed)
     if artifact.read_json("summary.json") is None:
-        artifact.publish_json("summary.json", run_task(context, _summary, artifact, inputs["rate"], config, context.buckets))
+        artifact.publish_json(
+            "summary.json", run_task(context, _summary, artifact, inputs["rate"], config, context.buckets)
+        )
     return {"flows": flows}
 
 

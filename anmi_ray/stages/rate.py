@@ -47,7 +47,9 @@ def _globals(
     for bucket in range(buckets):
         path = compare.read_part("comparisons", bucket, COMPARISON, columns=["query_id"])
         queries.update(path["query_id"].to_pylist())
-    sample = pa.table({"query_id": pa.array(hash_sample(sorted(queries), config.sample_queries, "rate"), pa.binary(16))})
+    sample = pa.table(
+        {"query_id": pa.array(hash_sample(sorted(queries), config.sample_queries, "rate"), pa.binary(16))}
+    )
     kept: list[list[pa.Table]] = [[], [], []]
     for bucket in range(buckets):
         for tables, table in zip(kept, _inputs(judge, compare, retrieve, bucket), strict=True):

@@ -23,7 +23,21 @@ from anmi_ray.evaluation.fusion import WeightSweep
 from anmi_ray.evaluation.significance import SystemComparison
 from anmi_ray.experiment import NAMES
 from anmi_ray.identity import ID, hash_sample
-from anmi_ray.records import CANDIDATE, COMPARISON, EXAMPLE, FIT, GAP, METRIC, QREL, QUERY, RATING, RUN, TEXT_OF, TRUTH, Record
+from anmi_ray.records import (
+    CANDIDATE,
+    COMPARISON,
+    EXAMPLE,
+    FIT,
+    GAP,
+    METRIC,
+    QREL,
+    QUERY,
+    RATING,
+    RUN,
+    TEXT_OF,
+    TRUTH,
+    Record,
+)
 from anmi_ray.stages.evaluate import FUSED
 from anmi_ray.stages.ingest import of_queries
 from anmi_ray.store import Artifact, Store
@@ -240,9 +254,7 @@ def _stages(run: _Run) -> tuple[report.StageTime, ...]:
     return tuple(times)
 
 
-def _extremes(
-    run: _Run, metrics: pa.Table, system: str, baseline: str, measure: str
-) -> tuple[report.QueryPair, ...]:
+def _extremes(run: _Run, metrics: pa.Table, system: str, baseline: str, measure: str) -> tuple[report.QueryPair, ...]:
     """The queries that gain and lose most, with the top five documents of both systems."""
     gains, losses = report.extremes(metrics, measure, system, baseline)
     chosen = pa.array([*gains, *losses], type=ID)

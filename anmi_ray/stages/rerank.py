@@ -52,7 +52,9 @@ def _bucket(
     return flows
 
 
-def rerank(run: pa.Table, queries: pa.Table, texts: pa.Table, model: CrossEncoder, system: str = "reranked") -> pa.Table:
+def rerank(
+    run: pa.Table, queries: pa.Table, texts: pa.Table, model: CrossEncoder, system: str = "reranked"
+) -> pa.Table:
     """Score every (query, document) of `run` and rank by score; ties go by the rank before. Returns a Run."""
     query_text = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
     document = {

@@ -58,7 +58,14 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
     with ray.data.DataContext.current(data), our_errors("retrieve"):
         found = ray.data.from_items([{"shard": i} for i in missing], override_num_blocks=len(missing)).map_batches(
             _Searcher,
-            fn_constructor_args=(artifact, ingest, config, context.seed, context.buckets, context.execution.model_threads),
+            fn_constructor_args=(
+                artifact,
+                ingest,
+                config,
+                context.seed,
+                context.buckets,
+                context.execution.model_threads,
+            ),
             batch_size=1,
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(size=searchers),

@@ -66,6 +66,7 @@ def ray_session(execution: ExecutionConfig) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    _quiet()
     if execution.address is not None:
         try:
             ray.init(address=execution.address, log_to_driver=False, logging_level=logging.ERROR)
@@ -79,6 +80,12 @@ def ray_session(execution: ExecutionConfig) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _quiet() -> None:
+    """Ray Data's own progress goes to its log file; on the screen stand the stages' lines only."""
+    for name in ("ray.data", "ray.train", "ray.tune"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _start_local(execution: ExecutionConfig) -> None:
@@ -98,7 +105,7 @@ def _start_local(execution: ExecutionConfig) -> None:
 
 @contextmanager
 def our_errors(stage: str) -> Iterator[None]:
-    """Unwrap what tasks raise: an error meant for the user comes out as itself, Ray's own as one that says what to do."""
+    """Unwrap what tasks raise: an error meant for the user comes out as itself, Ray's own with what to do about it."""
     try:
         yield
     except RayTaskError as error:

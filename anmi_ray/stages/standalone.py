@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray import environment
-from anmi_ray.corpus import beir
+from anmi_ray.corpus import lookup
 from anmi_ray.errors import DataError, from_os_error
 from anmi_ray.evaluation import measures, significance, trec
 from anmi_ray.models.cross_encoder import CrossEncoder
@@ -38,7 +38,7 @@ def rerank(model: Path, collection: Path, run_file: Path, out_file: Path, depth:
         raise DataError("holds no model", str(model), "give the folder that holds config.json or modules.json")
     run = trec.read_run(run_file)
     run = run.filter(pc.less_equal(run["rank"], depth))
-    queries, documents = beir.read_texts(str(collection), run["query_id"], run["doc_id"])
+    queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
     known = run.filter(
         pc.and_(
             pc.is_in(run["query_id"], value_set=queries["query_id"].combine_chunks()),
@@ -52,7 +52,9 @@ def rerank(model: Path, collection: Path, run_file: Path, out_file: Path, depth:
             str(run_file),
             "give the collection that the run was made on: ids must agree",
         )
-    reranked = rerank_run(known, queries, documents, CrossEncoder.load(str(model), threads=threads or environment.cores()))
+    reranked = rerank_run(
+        known, queries, documents, CrossEncoder.load(str(model), threads=threads or environment.cores())
+    )
     try:
         out_file.write_text(trec.format_run(reranked, queries, documents), encoding="utf-8")
     except OSError as error:
@@ -63,7 +65,7 @@ def rerank(model: Path, collection: Path, run_file: Path, out_file: Path, depth:
 
 def evaluate(collection: Path, run_files: list[Path], split: str, names: list[str]) -> Evaluation:
     """Measure TREC runs against `qrels/<split>.tsv`; the first run is what the others are compared with."""
-    qrels = trec.read_qrels(_qrels_file(collection, split))
+    qrels = lookup.read_qrels(str(collection), split)
     labels: list[str] = []
     tables: list[pa.Table] = []
     for path in run_files:
@@ -76,12 +78,3 @@ def evaluate(collection: Path, run_files: list[Path], split: str, names: list[st
     metrics = measures.evaluate(pa.concat_tables(tables), qrels, names, labels)
     rows = [asdict(row) for name in names for row in significance.compare(metrics, labels[0], labels, name)]
     return Evaluation(rows, names, labels[0])
-
-
-def _qrels_file(collection: Path, split: str) -> Path:
-    folder = collection / "qrels"
-    for suffix in (".tsv", ".tsv.gz"):
-        if (folder / f"{split}{suffix}").exists():
-            return folder / f"{split}{suffix}"
-    there = ", ".join(sorted(path.name for path in folder.glob("*"))) if folder.exists() else "no qrels folder"
-    raise DataError(f"no qrels of split {split}; there is: {there}", str(folder), "name another with --split")

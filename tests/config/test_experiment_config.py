@@ -31,7 +31,12 @@ def test_an_empty_file_is_the_defaults_under_the_files_name(tmp_path: Path) -> N
 
 def test_overrides_reach_into_groups_and_are_yaml(tmp_path: Path) -> None:
     settings = load(write(tmp_path, "seed: 3"), ["compare.degree=4", "corpus.packages=[numpy]", "name=other"])
-    assert (settings.compare.degree, settings.corpus.packages, settings.name, settings.seed) == (4, ("numpy",), "other", 3)
+    assert (settings.compare.degree, settings.corpus.packages, settings.name, settings.seed) == (
+        4,
+        ("numpy",),
+        "other",
+        3,
+    )
 
 
 @pytest.mark.parametrize(
