@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -69,7 +70,7 @@ def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
-def _as_array(values: object, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+def _as_array(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values if values.type == kind else values.cast(kind)
     if isinstance(values, np.ndarray) and kind == ID and values.dtype == np.uint8:

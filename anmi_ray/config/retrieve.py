@@ -31,9 +31,9 @@ class DenseConfig(Settings):
     max_tokens: int = Field(
         default=128, ge=8, le=32768, description="tokens of a text that are encoded; the rest is cut off"
     )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        default="float32",
-        description="bfloat16 is twice as fast where the processor has it, and much slower where it has not",
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="arithmetic of the encoder; auto: bfloat16 where the processor computes it natively",
     )
     query_prompt: str | None = Field(default=None, description="put before every query, such as 'query: '")
     document_prompt: str | None = Field(default=None, description="put before every document, such as 'passage: '")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.evaluate import RerankConfig
-from anmi_ray.models.cross_encoder import CrossEncoder, document_text
+from anmi_ray.models.cross_encoder import CrossEncoder, Precision, document_text
 from anmi_ray.records import RUN, TEXT_OF, rejects
 from anmi_ray.stages.folders import local_folder
 from anmi_ray.stages.ingest import of_queries, queries_of
@@ -28,11 +28,9 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RerankConfig
 
 
 @lru_cache(maxsize=1)
-def _model(train: Artifact, config: RerankConfig) -> CrossEncoder:
+def _model(folder: str, max_tokens: int | None, precision: Precision) -> CrossEncoder:
     """The model, loaded once per worker process."""
-    return CrossEncoder.load(
-        str(local_folder(train, "model")), max_tokens=config.max_tokens, dtype=config.precision, threads=1
-    )
+    return CrossEncoder.load(folder, max_tokens=max_tokens, dtype=precision, threads=1)
 
 
 def _bucket(
@@ -43,7 +41,10 @@ def _bucket(
     hybrid = runs.filter(pc.equal(runs["system"], "hybrid"))
     top = hybrid.filter(pc.less_equal(hybrid["rank"], config.depth))
     texts = retrieve.read_part("texts", bucket, TEXT_OF)
-    reranked = with_tail(rerank(top, queries, texts, _model(train, config)), hybrid) if top.num_rows else RUN.empty()
+    reranked = RUN.empty()
+    if top.num_rows:
+        model = _model(str(local_folder(train, "model")), config.max_tokens, config.precision)
+        reranked = with_tail(rerank(top, queries, texts, model), hybrid)
     found = set(reranked["query_id"].to_pylist())
     lost = [query for query in queries["query_id"].to_pylist() if query not in found]
     flows = [Flow("held-out queries", queries.num_rows, len(found), len(lost))]

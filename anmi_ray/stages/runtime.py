@@ -31,6 +31,9 @@ _WORKER_ENVIRONMENT = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+# A laptop's cores do other things too: a thread that waits must not spin, and what the C++ core remarks about
+# harmless details of Ray Data's actors is not for a newcomer's screen.
+_LOCAL_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "RAY_BACKEND_LOG_LEVEL": "fatal"}
 
 
 class Progress(Protocol):
@@ -83,13 +86,14 @@ def ray_session(execution: ExecutionConfig) -> Iterator[None]:
 
 
 def _quiet() -> None:
-    """Ray Data's own progress goes to its log file; on the screen stand the stages' lines only."""
-    for name in ("ray.data", "ray.train", "ray.tune"):
+    """Only errors of Ray's libraries reach the screen, where the stages' lines stand. A user's own level is kept."""
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")
+    for name in ("ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _start_local(execution: ExecutionConfig) -> None:
-    for name, value in _WORKER_ENVIRONMENT.items():
+    for name, value in {**_WORKER_ENVIRONMENT, **_LOCAL_ENVIRONMENT}.items():
         os.environ.setdefault(name, value)
     os.environ.pop("RAY_ADDRESS", None)
     ray.init(

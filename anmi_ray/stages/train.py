@@ -268,7 +268,7 @@ def _shown(board: ActorHandle, on_row: Callable[[Row], None] | None) -> Iterator
     def follow() -> None:
         last: Row = {}
         while not done.wait(1.0):
-            row = ray.get(board.read.remote())
+            row: Row = ray.get(board.read.remote())  # pyright: ignore[reportAssignmentType]
             if row != last and on_row is not None:
                 on_row(row)
                 last = row
@@ -362,6 +362,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
             execution,
             artifact.fingerprint,
             output,
+            lambda row: _tell(context, row),
         )
     result = _collect(_absolute(output))
     artifact.publish_json("log.json", result.rows)
@@ -370,6 +371,12 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
         shutil.rmtree(artifact.store.local / artifact.path / "ray", ignore_errors=True)
     facts = {"best_step": result.best_step, "steps": result.steps, "dev": result.dev}
     return {"flows": [Flow("examples of queries", examples, examples)], **facts}
+
+
+def _tell(context: Context, row: Row) -> None:
+    step, progress = row.get("step"), row.get("progress")
+    if step and progress:
+        context.progress(int(step), round(step / progress), "steps")
 
 
 def _dev_inputs(retrieve: Artifact, ingest: Artifact, depth: int, buckets: int) -> DevInputs | None:

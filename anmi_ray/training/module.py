@@ -26,21 +26,21 @@ class Trainable(nn.Module):
         self.network = model.network
         scale, shift = config.map_start
         self.log_scale, self.shift = nn.Parameter(torch.tensor([math.log(scale)])), nn.Parameter(torch.tensor([shift]))
-        self.bfloat16 = resolve_precision(config.precision, model.device) == "bfloat16"
+        self.in_bfloat16 = resolve_precision(config.precision, model.device) == "bfloat16"
         _freeze(cast(PreTrainedModel, self.network.encoder), config)
         if config.dropout is not None:
             _set_dropout(self.network, config.dropout)
         if model.device.type == "cpu":
             # The fused kernel's backward pass is slower than plain matrix products there: by .7 in bfloat16.
             cast(PreTrainedModel, self.network.encoder).set_attn_implementation("eager")
-        if self.bfloat16:
+        if self.in_bfloat16:
             _residuals_in_bfloat16(cast(PreTrainedModel, self.network.encoder))
         self.to(model.device)
 
     def forward(self, batches: list[Batch]) -> tuple[Tensor, Tensor]:
         """(score, predicted rating in units of the target), float32[N] each, batch after batch."""
         device = self.shift.device
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.in_bfloat16):
             scores = [self.network(**tensors(batch, device)) for batch in batches]
         score = torch.cat(scores).float()
         return score, self.log_scale.exp() * score + self.shift

@@ -38,7 +38,7 @@ def write(tmp_path: Path) -> Write:
         }
         names = {"documents": "corpus.jsonl", "queries": "queries.jsonl"}
         for key, raw in files.items():
-            content[names.get(key, f"qrels/{key}.tsv")] = raw
+            content[names.get(key, f"qrels/{key}.tsv")] = raw  # pyright: ignore[reportArgumentType]
         (tmp_path / "qrels").mkdir(exist_ok=True)
         for name, raw in content.items():
             if raw is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from anmi_ray import corpus
@@ -167,7 +168,7 @@ def test_queries_and_shared_summaries(small: Collection) -> None:
         "shapes.Square.Corner": "One of the four places where two sides meet each other",
         "shapes.fallback": "Work out the same number without the fast module",
     }
-    relevant = small.qrels.filter(pa.compute.equal(small.qrels["query_id"], corpus_query("shapes.area")))
+    relevant = small.qrels.filter(pc.equal(small.qrels["query_id"], corpus_query("shapes.area")))
     assert relevant.num_rows == 2  # area and surface
 
 

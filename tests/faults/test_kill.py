@@ -93,6 +93,7 @@ def undisturbed(config: Path) -> Path:
 def test_killed_in_every_stage_and_resumed(config: Path, undisturbed: Path) -> None:
     root = config.parent / "killed"
     killed: list[str] = []
+    before: dict[str, int] = {}
     for number, stage in enumerate(NAMES):
         if run_until_killed(config, root, stage, delay=0.2 + 0.3 * (number % 4)):
             killed.append(stage)

@@ -44,7 +44,7 @@ def test_krippendorff_on_the_published_example() -> None:
 def test_agreement_of_nothing_is_none() -> None:
     assert krippendorff(np.full((4, 2), np.nan)) is None
     assert krippendorff(np.full((4, 2), 0.5)) is None
-    assert correlation(np.zeros(5), np.arange(5.0)) is None
+    assert correlation(np.zeros(5), np.arange(5, dtype=np.float64)) is None
 
 
 def test_wilson_interval_on_known_values() -> None:

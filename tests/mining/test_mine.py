@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -266,7 +267,7 @@ def test_a_bucket_is_the_sum_of_its_queries(make_tables: Make, spec: Any) -> Non
     for q in range(4):
         keep = pa.scalar(identity.query_id(f"q{q}"), type=identity.ID)
         part = [
-            table.filter(pa.compute.equal(table["query_id"], keep))
+            table.filter(pc.equal(table["query_id"], keep))
             for table in (tables.ratings, tables.gaps, tables.candidates)
         ]
         parts += mine(part[0], part[1], part[2], MineConfig(rule="table2", sampling="weighted"), 0)[0].to_pylist()
