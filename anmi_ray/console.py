@@ -27,14 +27,12 @@ class ConsoleReporter(Reporter):
         self._name, self._spoken = "", 0.0
 
     def stage(self, name: str, does: str) -> None:
-        """Remember the stage; it is announced when it has something to do."""
-        self._name, self._does, self._announced = name, does, False
+        """Say what starts."""
+        self._name = name
+        self._console.print(f"[bold]{name}[/bold]  {does}", highlight=False)
 
     def progress(self, done: int, total: int, unit: str = "buckets") -> None:
         """Move the bar, or print a line now and then."""
-        if not self._announced:
-            self._announced = True
-            self._console.print(f"[bold]{self._name}[/bold]  {self._does}", highlight=False)
         if self._console.is_terminal:
             self._draw(done, total, unit)
         elif time.monotonic() - self._spoken > _QUIET_S:

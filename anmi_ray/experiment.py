@@ -37,7 +37,9 @@ class Stage:
 
 STAGES = (
     Stage("ingest", 1, (), "read the collection, refuse what is malformed, split the queries"),
-    Stage("retrieve", 1, ("ingest",), "BM25, dense and fused runs; candidates of the train queries; their texts"),
+    Stage(
+        "retrieve", 1, ("ingest",), "BM25, dense and fused runs of held-out queries, candidates of train queries, texts"
+    ),
     Stage("compare", 1, ("retrieve",), "choose which pairs of candidates to ask about: a sparse regular graph"),
     Stage("judge", 1, ("compare", "retrieve"), "ask the judges which document of a pair answers better, both ways"),
     Stage("rate", 1, ("judge", "compare", "retrieve"), "fit ratings, their errors, and gaps to the known positives"),
@@ -92,7 +94,7 @@ class Reporter:
     """Told what happens; the command line shows it. This one says nothing."""
 
     def stage(self, name: str, does: str) -> None:
-        """A stage starts."""
+        """A stage has something to do and starts."""
 
     def progress(self, done: int, total: int, unit: str = "buckets") -> None:
         """It is so far."""
@@ -129,8 +131,8 @@ def run(
                     store.where(artifact.path),
                     f"run without --from, or with --from {name}",
                 )
-            reporter.stage(name, item.stage.does)
             if manifest is None:
+                reporter.stage(name, item.stage.does)
                 if not ready:
                     _start(session, experiment)
                     ready = True

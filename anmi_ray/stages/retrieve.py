@@ -1,4 +1,4 @@
-"""retrieve: documents and queries -> runs (every split), candidates (train only), and the texts they need.
+"""retrieve: documents and queries -> runs (dev, test), candidates (train), and the texts they need.
 
 Two steps with one exchange between them. Ray Data streams the corpus shards through an actor pool; each shard writes
 its hits and their texts with a row group per query bucket. Then one plain task per bucket merges its row group of

@@ -28,7 +28,7 @@ import ray.train
 import torch.distributed as dist
 from numpy.typing import NDArray
 from ray.actor import ActorHandle
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError, DataError, TrainingError
@@ -159,7 +159,7 @@ def _train(job: _Job) -> Trained:
         pooling=config.pooling,
         max_tokens=config.max_tokens,
         seed=config.seed,
-        device=str(ray.train.torch.get_device()),
+        device=str(get_device()),
         trust_remote_code=config.trust_remote_code,
         whole_head=config.whole_head,
         equal_segments=config.equal_segments,

@@ -42,21 +42,21 @@ def kill_tree(process: subprocess.Popen[str]) -> int:
 
 def run_until_killed(config: Path, root: Path, stage: str, delay: float) -> bool:
     """Start the run, kill it `delay` seconds after `stage` was announced; False when it ended before."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command(config, root), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(f"{stage} "):
-            time.sleep(delay)
-            break
-    else:
-        process.wait(timeout=60)
-        return False
-    if process.poll() is not None:
-        return False
-    assert kill_tree(process) >= 2
-    return True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(f"{stage} "):
+                time.sleep(delay)
+                break
+        else:
+            process.wait(timeout=60)
+            return False
+        if process.poll() is not None:
+            return False
+        assert kill_tree(process) >= 2
+        return True
 
 
 def files(root: Path) -> dict[str, bytes]:
@@ -138,15 +138,15 @@ def test_a_changed_learning_rate_redoes_training_and_evaluation_only(config: Pat
 
 def test_interrupted_by_control_c(config: Path) -> None:
     root = config.parent / "interrupted"
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command(config, root), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("retrieve "):
-            break
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("retrieve "):
+                break
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "interrupted" in errors
     assert "Traceback" not in errors

@@ -95,7 +95,8 @@ def test_two_workers_train_and_publish_the_best_model(tmp_path: Path) -> None:
     rows: list[Row] = []
     execution = TrainExecution(num_workers=2, checkpoint_minutes=0.0)
     output = tmp_path / "model"
-    result = run_training(*files(tmp_path), dev_inputs(), config, execution, "f1", str(output), rows.append)
+    examples, texts, queries = files(tmp_path)
+    result = run_training(examples, texts, queries, dev_inputs(), config, execution, "f1", str(output), rows.append)
     assert [row["step"] for row in result.rows] == [1, 2, 3, 4, 5, 6]
     assert result.best_step in (3, 6)
     assert result.dev == max(row["dev"] for row in result.rows if row["dev"] is not None)
