@@ -183,6 +183,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit: 0 done, 1 a defect of ours (traceback), 2 the user's to mend, 130 interrupted."""
     try:
         code = app(args=arguments, standalone_mode=False, prog_name="anmi")
+        if code == 130:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
     except AnmiError as error:
         kind = {ConfigError: "configuration", DataError: "data"}.get(type(error), "error")
         print(f"anmi: {kind}: {error}" if kind != "error" else f"anmi: {error}", file=sys.stderr)

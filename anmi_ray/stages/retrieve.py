@@ -1,6 +1,6 @@
 """retrieve: documents and queries -> runs (dev, test), candidates (train), and the texts they need.
 
-Two steps with one exchange between them. Ray Data streams the corpus shards through an actor pool; each shard writes
+Two steps with one exchange between them. Ray Data streams the corpus shards through a pool of searchers; each writes
 its hits and their texts with a row group per query bucket. Then one plain task per bucket merges its row group of
 every shard. No later stage opens the corpus.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -59,24 +60,22 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
     data.execution_no_progress_timeout_s = context.execution.no_progress_s
     with ray.data.DataContext.current(data), our_errors("retrieve"):
         found = ray.data.from_items([{"shard": i} for i in missing], override_num_blocks=len(missing)).map_batches(
-            _Searcher,
-            fn_constructor_args=(
-                artifact,
-                ingest,
-                config,
-                context.seed,
-                context.buckets,
-                context.execution.model_threads,
-            ),
+            _search_shards,
+            fn_args=(artifact, ingest, config, context.seed, context.buckets, context.execution.model_threads),
             batch_size=1,
             batch_format="numpy",
-            compute=ray.data.ActorPoolStrategy(size=searchers),
+            compute=ray.data.TaskPoolStrategy(size=searchers),
             num_cpus=0.5,
         )
         done = shards - len(missing)
         for _ in found.iter_rows():
             done += 1
             context.progress(done, shards, "shards")
+
+
+def _search_shards(batch: dict[str, Any], *args: Any) -> dict[str, Any]:
+    """Search the shards of a batch; the worker process keeps its searcher from batch to batch."""
+    return _searcher(*args)(batch)
 
 
 class _Searcher:
@@ -105,6 +104,9 @@ class _Searcher:
             _publish_exchange(self.artifact, "hits", number, [part.hits for part in by_bucket])
             _publish_exchange(self.artifact, "hit_texts", number, [part.texts for part in by_bucket])
         return batch
+
+
+_searcher = lru_cache(maxsize=1)(_Searcher)
 
 
 def _publish_exchange(artifact: Artifact, name: str, index: int, tables: Sequence[pa.Table]) -> None:

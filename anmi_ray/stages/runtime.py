@@ -31,9 +31,8 @@ _WORKER_ENVIRONMENT = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-# A laptop's cores do other things too: a thread that waits must not spin, and what the C++ core remarks about
-# harmless details of Ray Data's actors is not for a newcomer's screen.
-_LOCAL_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "RAY_BACKEND_LOG_LEVEL": "fatal"}
+# A laptop's cores do other things too: a thread that waits must not spin.
+_LOCAL_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
 
 
 class Progress(Protocol):

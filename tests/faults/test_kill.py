@@ -55,7 +55,7 @@ def run_until_killed(config: Path, root: Path, stage: str, delay: float) -> bool
             return False
         if process.poll() is not None:
             return False
-        assert kill_tree(process) >= 2
+        assert kill_tree(process) >= 1
         return True
 
 
@@ -95,7 +95,7 @@ def test_killed_in_every_stage_and_resumed(config: Path, undisturbed: Path) -> N
     killed: list[str] = []
     before: dict[str, int] = {}
     for number, stage in enumerate(NAMES):
-        if run_until_killed(config, root, stage, delay=0.2 + 0.3 * (number % 4)):
+        if run_until_killed(config, root, stage, delay=5.0 if stage == "ingest" else 0.3 * (number % 4)):
             killed.append(stage)
             before = finished_buckets(root)
     assert len(killed) >= len(NAMES) - 2, f"killed only in {killed}"
