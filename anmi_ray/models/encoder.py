@@ -17,6 +17,7 @@ from sentence_transformers import SentenceTransformer
 
 from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.models.loading import ModelSource
+from anmi_ray.models.pairs import length_batches
 
 Dtype = Literal["float32", "bfloat16"]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -95,20 +96,6 @@ class Encoder:
         features = {name: value.to(self._model.device) for name, value in padded.items()}
         output = self._model(features)["sentence_embedding"]
         return output.float().cpu().numpy()
-
-
-def length_batches(length_N: NDArray[np.int64], budget: int) -> Iterator[NDArray[np.int64]]:
-    """Rows in batches of similar length, longest first, each of at most `budget` padded tokens (or one row).
-
-    >>> [rows.tolist() for rows in length_batches(np.array([1, 5, 2, 4]), 8)]
-    [[1], [3, 2], [0]]
-    """
-    order = np.argsort(-length_N, kind="stable")
-    start = 0
-    while start < len(order):
-        size = max(1, budget // max(1, int(length_N[order[start]])))
-        yield order[start : start + size]
-        start += size
 
 
 @contextmanager

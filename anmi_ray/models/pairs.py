@@ -176,7 +176,7 @@ def length_batches(length_N: NDArray[np.int64], token_budget: int) -> list[NDArr
     batches: list[NDArray[np.int64]] = []
     begin = 0
     while begin < len(order):
-        width = -(-int(length_N[order[begin]]) // MULTIPLE) * MULTIPLE
+        width = max(-(-int(length_N[order[begin]]) // MULTIPLE), 1) * MULTIPLE
         stop = min(begin + max(token_budget // width, 1), len(order))
         narrow = np.flatnonzero(length_N[order[begin + 8 : stop]] < width - max(width // 8, MULTIPLE))
         if len(narrow):

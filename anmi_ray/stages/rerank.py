@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from anmi_ray.config.evaluate import RerankConfig
 from anmi_ray.models.cross_encoder import CrossEncoder, Precision, document_text
@@ -19,6 +20,7 @@ from anmi_ray.stages.runtime import Context, run_buckets
 from anmi_ray.store import Artifact, Flow
 
 HELD_OUT = ("dev", "test")
+SYSTEM = "reranked"
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RerankConfig, context: Context) -> dict[str, Any]:
@@ -53,9 +55,7 @@ def _bucket(
     return flows
 
 
-def rerank(
-    run: pa.Table, queries: pa.Table, texts: pa.Table, model: CrossEncoder, system: str = "reranked"
-) -> pa.Table:
+def rerank(run: pa.Table, queries: pa.Table, texts: pa.Table, model: CrossEncoder, system: str = SYSTEM) -> pa.Table:
     """Score every (query, document) of `run` and rank by score; ties go by the rank before. Returns a Run."""
     query_text = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
     document = {
@@ -66,19 +66,23 @@ def rerank(
     }
     ids, docs = run["query_id"].to_pylist(), run["doc_id"].to_pylist()
     scores = model.score([query_text[q] for q in ids], [document[d] for d in docs]).astype(np.float64)
-    query_number = np.unique(np.array(ids, dtype=object), return_inverse=True)[1]
-    order = np.lexsort((run["rank"].to_numpy(), -scores, query_number))
-    starts = np.flatnonzero(np.diff(query_number[order], prepend=-1))
-    lengths = np.diff(np.append(starts, len(order)))
-    rank = np.arange(len(order)) - np.repeat(starts, lengths) + 1
+    return ranked(run, scores, system)
+
+
+def ranked(run: pa.Table, score: NDArray[np.floating[Any]], system: str = SYSTEM) -> pa.Table:
+    """The documents of `run` (one system) ranked by `score`, highest first; ties go by the rank before."""
+    query = np.unique(np.array(run["query_id"].to_pylist(), dtype=object), return_inverse=True)[1]
+    order = np.lexsort((run["rank"].to_numpy(), -score, query))
+    first = np.flatnonzero(np.diff(query[order], prepend=-1))
+    sizes = np.diff(np.append(first, len(order)))
     taken = run.take(pa.array(order))
     return RUN.table(
         {
             "query_id": taken["query_id"],
             "doc_id": taken["doc_id"],
             "system": [system] * len(order),
-            "rank": rank.astype(np.int32),
-            "score": scores[order],
+            "rank": (np.arange(len(order)) - np.repeat(first, sizes) + 1).astype(np.int32),
+            "score": score[order].astype(np.float64),
         }
     )
 

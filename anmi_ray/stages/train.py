@@ -37,12 +37,12 @@ from anmi_ray.models.pairs import document_text
 from anmi_ray.records import EXAMPLE, QREL, RUN, TEXT_OF
 from anmi_ray.stages.folders import seal_folder
 from anmi_ray.stages.ingest import of_queries, queries_of
+from anmi_ray.stages.rerank import SYSTEM, ranked
 from anmi_ray.stages.runtime import Context
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.training.batching import prepare
 from anmi_ray.training.loop import DevSet, Row, Trained, train
 
-SYSTEM = "reranked"
 RESULT, FAILURE = "training.json", "failure.json"
 _DETERMINED = {kind.__name__: kind for kind in (ConfigError, DataError, TrainingError)}
 
@@ -190,24 +190,6 @@ def dev_set(dev: DevInputs, model: CrossEncoder) -> DevSet:
         documents=model.pairs.texts([document_text(t, b) for t, b in zip(titles, bodies, strict=True)]),
         document_N=document,
         measure=measure,
-    )
-
-
-def ranked(run: pa.Table, score: NDArray[np.float32], system: str = SYSTEM) -> pa.Table:
-    """The documents of `run` (one system) ranked by `score`, highest first; ties go by the rank before."""
-    query, _ = _distinct(run["query_id"])
-    order = np.lexsort((run["rank"].to_numpy(), -score, query))
-    first = np.flatnonzero(np.diff(query[order], prepend=-1))
-    sizes = np.diff(np.append(first, len(order)))
-    taken = run.take(pa.array(order))
-    return RUN.table(
-        {
-            "query_id": taken["query_id"],
-            "doc_id": taken["doc_id"],
-            "system": pa.repeat(system, len(order)),
-            "rank": (np.arange(len(order)) - np.repeat(first, sizes) + 1).astype(np.int32),
-            "score": score[order].astype(np.float64),
-        }
     )
 
 

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.errors import ConfigError
-from anmi_ray.models.encoder import Encoder, length_batches
+from anmi_ray.models.encoder import Encoder
 from anmi_ray.models.loading import PACKAGED, resolve
+from anmi_ray.models.pairs import length_batches
 
 TEXTS = [
     "Return the sum of two numbers.",
