@@ -127,7 +127,12 @@ def _stack(
     parts: list[Markup] = []
     for name in sorted(counts, key=lambda n: (KNOWN_CATEGORIES.index(n) if n in KNOWN_CATEGORIES else 99, n)):
         for b in np.flatnonzero(counts[name]):
-            x0, x1, y0, y1 = x(edges[b]), x(edges[b + 1]), y(float(base[b])), y(float(base[b] + counts[name][b]))
+            x0, x1, y0, y1 = (
+                x(float(edges[b])),
+                x(float(edges[b + 1])),
+                y(float(base[b])),
+                y(float(base[b] + counts[name][b])),
+            )
             title = f"{name}: {counts[name][b]:,} between {edges[b]:.0f} and {edges[b + 1]:.0f}"
             parts.append(svg.rect(x0 + 0.5, y1, x1 - x0 - 1, y0 - y1, f"{category_css(name)} {css}".strip(), title))
         base += counts[name]

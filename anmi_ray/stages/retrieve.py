@@ -73,7 +73,7 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
             context.progress(done, shards, "shards")
 
 
-def _search_shards(batch: dict[str, Any], *args: Any) -> dict[str, Any]:
+def _search_shards(batch: Any, *args: Any) -> Any:
     """Search the shards of a batch; the worker process keeps its searcher from batch to batch."""
     return _searcher(*args)(batch)
 
