@@ -18,10 +18,11 @@ from anmi_ray.store import Artifact, Store
 
 # Core-seconds per row, measured by running the quickstart on two cores of an AMD EPYC with avx512_bf16.
 CORE_SECONDS = {
-    "embed a document": 0.018,
-    "judge a pair in process": 4e-6,
-    "rate a comparison": 6e-6,
-    "train a pair": 0.05,
+    "embed a document": 0.015,
+    "choose a comparison": 8e-5,
+    "judge a pair in process": 9e-6,
+    "rate a comparison": 7e-5,
+    "train a pair": 0.056,
     "score a pair": 0.016,
 }
 _ROW_BYTES = {"run": 30, "candidate": 45, "text": 700, "comparison": 50, "judgment": 12, "rating": 60, "example": 500}
@@ -102,7 +103,12 @@ def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
         (counts["documents"] + queries) * cost["embed a document"],
         queries * retrieve.depth * 3 * _ROW_BYTES["run"] + train * candidates * _ROW_BYTES["text"],
     )
-    yield Line("compare", f"{comparisons:,} pairs, {degree} per document", 2.0, comparisons * _ROW_BYTES["comparison"])
+    yield Line(
+        "compare",
+        f"{comparisons:,} pairs, {degree} per document",
+        comparisons * cost["choose a comparison"],
+        comparisons * _ROW_BYTES["comparison"],
+    )
     yield Line(
         "judge",
         f"{judgments:,} judgments by {len(experiment.judge.judges)} in-process judges, both orders",
