@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from anmi_ray.experiment import NAMES, Reporter
+from anmi_ray.experiment import Reporter
 from anmi_ray.store import Flow
 
 _QUIET_S = 15.0  # plain output says how far a stage is at most this often
@@ -106,6 +106,3 @@ def consoles() -> tuple[Console, Console]:
     """Standard output and standard error. Plain output is not folded: other programs read it."""
     width = None if sys.stdout.isatty() else 200
     return Console(width=width, soft_wrap=not sys.stdout.isatty()), Console(stderr=True, soft_wrap=True)
-
-
-STAGE_HELP = f"one of {', '.join(NAMES)}"

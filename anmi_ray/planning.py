@@ -41,9 +41,10 @@ class Line:
 
 def plan(experiment: Experiment) -> Iterator[str | Table]:
     """What a run would do, as text and a table. Reads the collection to count it; writes nothing."""
-    counts = _counts(experiment)
+    resolved = resolve(experiment)
+    counts = _counts(experiment, resolved["ingest"].fingerprint)
     cores = experiment.execution.cores
-    states = {name: (state, why) for name, state, why in changes(experiment, resolve(experiment))}
+    states = {name: (state, why) for name, state, why in changes(experiment, resolved)}
     yield (
         f"{counts['documents']:,} documents; queries: {counts['train']:,} train, {counts['dev']:,} dev, "
         f"{counts['test']:,} test; {cores} cores, {experiment.execution.buckets} buckets"
@@ -69,10 +70,9 @@ def plan(experiment: Experiment) -> Iterator[str | Table]:
     yield f"to do: about {total / 60:,.1f} minutes on {cores} cores; nothing is sent outside this machine or cluster"
 
 
-def _counts(experiment: Experiment) -> dict[str, int]:
+def _counts(experiment: Experiment, ingest: str) -> dict[str, int]:
     """Documents, and queries by split: from the ingest artifact where there is one, else by reading the collection."""
-    item = resolve(experiment)["ingest"]
-    manifest = Artifact(Store(experiment.execution.root), "ingest", item.fingerprint).manifest()
+    manifest = Artifact(Store(experiment.execution.root), "ingest", ingest).manifest()
     if manifest is not None:
         documents = next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "documents")
         return {"documents": documents, **manifest["splits"]}

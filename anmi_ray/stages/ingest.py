@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.errors import DataError
-from anmi_ray.identity import bucket_of, id_array
+from anmi_ray.identity import bucket_of, hash_sample, id_array
 from anmi_ray.records import DOCUMENT, QREL, QUERY, SPLITS
 from anmi_ray.stages.runtime import Context, run_task
 from anmi_ray.store import Artifact, Flow
@@ -84,3 +84,12 @@ def queries_of(ingest: Artifact, bucket: int, *splits: str) -> pa.Table:
 def of_queries(table: pa.Table, queries: pa.Table) -> pa.Table:
     """The rows of `table` that belong to `queries`."""
     return table.filter(pc.is_in(table["query_id"], value_set=id_array(queries["query_id"].to_pylist())))
+
+
+def sample_queries(artifact: Artifact, part: str, buckets: int, size: int, salt: str) -> pa.Table:
+    """The `size` queries of a part with the smallest salted hash (a column query_id), read bucket by bucket."""
+    found: set[bytes] = set()
+    for bucket in range(buckets):
+        ids = artifact.store.read_table(artifact.part_path(part, bucket), columns=["query_id"])["query_id"]
+        found.update(pc.unique(ids).to_pylist())
+    return pa.table({"query_id": id_array(hash_sample(sorted(found), size, salt))})

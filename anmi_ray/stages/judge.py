@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from anmi_ray import judging
 from anmi_ray.config.judge import JudgeConfig
-from anmi_ray.identity import hash_sample
 from anmi_ray.records import CANDIDATE, COMPARISON, JUDGMENT, TRUTH
-from anmi_ray.stages.ingest import of_queries
+from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.runtime import Context, run_buckets, run_task
 from anmi_ray.store import Artifact, Flow
 
@@ -49,11 +47,7 @@ def _bucket(
 
 def _audit(judge: Artifact, compare: Artifact, config: JudgeConfig, buckets: int) -> dict[str, Any]:
     """The audit over a hash sample of queries, read bucket by bucket."""
-    queries: set[bytes] = set()
-    for bucket in range(buckets):
-        ids = compare.read_part("comparisons", bucket, COMPARISON, columns=["query_id"])["query_id"]
-        queries.update(pc.unique(ids).to_pylist())
-    sample = pa.table({"query_id": pa.array(hash_sample(sorted(queries), _AUDIT_QUERIES, "audit"), pa.binary(16))})
+    sample = sample_queries(compare, "comparisons", buckets, _AUDIT_QUERIES, "audit")
     kept: list[list[pa.Table]] = [[], [], []]
     for bucket in range(buckets):
         tables = (

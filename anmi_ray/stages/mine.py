@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from anmi_ray import mining
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.identity import ID, hash_sample
 from anmi_ray.records import CANDIDATE, EXAMPLE, FIT, GAP, RATING
-from anmi_ray.stages.ingest import of_queries
+from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.runtime import Context, run_buckets, run_task
 from anmi_ray.store import Artifact, Flow
 
@@ -31,10 +30,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, 
 
 def _summary(mine: Artifact, rate: Artifact, config: MineConfig, buckets: int) -> dict[str, object]:
     """Counts, weights and the estimated share of false negatives, over a hash sample of queries."""
-    queries: set[bytes] = set()
-    for bucket in range(buckets):
-        queries.update(mine.read_part("examples", bucket, EXAMPLE, columns=["query_id"])["query_id"].to_pylist())
-    sample = pa.table({"query_id": pa.array(hash_sample(sorted(queries), _SUMMARY_QUERIES, "mine"), ID)})
+    sample = sample_queries(mine, "examples", buckets, _SUMMARY_QUERIES, "mine")
     examples = [of_queries(mine.read_part("examples", bucket, EXAMPLE), sample) for bucket in range(buckets)]
     gaps = [of_queries(rate.read_part("gaps", bucket, GAP), sample) for bucket in range(buckets)]
     return mining.summary(pa.concat_tables(examples), pa.concat_tables(gaps), config)

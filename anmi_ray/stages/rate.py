@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from anmi_ray import rating
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.identity import hash_sample
 from anmi_ray.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING
-from anmi_ray.stages.ingest import of_queries
+from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.runtime import Context, run_buckets, run_task
 from anmi_ray.store import Artifact, Flow
 
@@ -43,13 +42,7 @@ def _globals(
     judge: Artifact, compare: Artifact, retrieve: Artifact, config: RateConfig, buckets: int
 ) -> dict[str, Any]:
     """The global numbers from at most `config.sample_queries` queries, read bucket by bucket, in bucket order."""
-    queries: set[bytes] = set()
-    for bucket in range(buckets):
-        path = compare.read_part("comparisons", bucket, COMPARISON, columns=["query_id"])
-        queries.update(path["query_id"].to_pylist())
-    sample = pa.table(
-        {"query_id": pa.array(hash_sample(sorted(queries), config.sample_queries, "rate"), pa.binary(16))}
-    )
+    sample = sample_queries(compare, "comparisons", buckets, config.sample_queries, "rate")
     kept: list[list[pa.Table]] = [[], [], []]
     for bucket in range(buckets):
         for tables, table in zip(kept, _inputs(judge, compare, retrieve, bucket), strict=True):

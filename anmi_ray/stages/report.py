@@ -22,7 +22,7 @@ from anmi_ray.evaluation import audits, report
 from anmi_ray.evaluation.fusion import WeightSweep
 from anmi_ray.evaluation.significance import SystemComparison
 from anmi_ray.experiment import NAMES
-from anmi_ray.identity import ID, hash_sample
+from anmi_ray.identity import ID
 from anmi_ray.records import (
     CANDIDATE,
     COMPARISON,
@@ -39,7 +39,7 @@ from anmi_ray.records import (
     Record,
 )
 from anmi_ray.stages.evaluate import FUSED
-from anmi_ray.stages.ingest import of_queries
+from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.store import Artifact, Store
 
 VERSION = 1  # rises when the same artifacts would give another report
@@ -118,7 +118,7 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run, simulat
     comparisons = tuple(SystemComparison(**row) for row in evaluate.read_json("comparisons.json"))
     sweep = evaluate.read_json("fusion.json")
     system = FUSED if config.fusion else "reranked"
-    sample = _train_sample(run)
+    sample = sample_queries(run.artifacts["rate"], "fits", run.buckets, _SAMPLE, "report")["query_id"].combine_chunks()
     audit = run.artifacts["judge"].read_json("audit.json") or {}
     summary = run.artifacts["mine"].read_json("summary.json")
     return report.ReportData(
@@ -139,8 +139,8 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run, simulat
         panel=audits.panel_values(audit),
         fits=audits.fit_facts(run.part("rate", "fits", FIT, sample), _prior(run)),
         mining=audits.mining_facts(summary) if summary else None,
-        truth=_truth(run, sample, experiment.rate.model) if simulated else None,
-        example=_example(run, sample, experiment.rate.model, simulated),
+        truth=_truth(run, sample) if simulated else None,
+        example=_example(run, sample, simulated),
         gaps=_gaps(run, sample, experiment),
         training=tuple(run.artifacts["train"].read_json("log.json") or ()),
         stages=_stages(run),
@@ -164,15 +164,7 @@ def _collection(run: _Run, record: Mapping[str, Any]) -> report.Collection:
     )
 
 
-def _train_sample(run: _Run) -> pa.Array:
-    ids: list[bytes] = []
-    for bucket in range(run.buckets):
-        fits = run.artifacts["rate"].read_part("fits", bucket, FIT, columns=["query_id"])
-        ids.extend(fits["query_id"].to_pylist())
-    return pa.array(hash_sample(ids, _SAMPLE, "report"), type=ID)
-
-
-def _truth(run: _Run, sample: pa.Array, model: str) -> report.TruthSample | None:
+def _truth(run: _Run, sample: pa.Array) -> report.TruthSample | None:
     truth = run.part("judge", "truth", TRUTH, sample)
     ratings = run.part("rate", "ratings", RATING, sample).select(["query_id", "doc_id", "rating_elo"])
     joined = ratings.join(truth, ["query_id", "doc_id"], join_type="inner", use_threads=False)
@@ -209,7 +201,7 @@ def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.GapSamp
     return report.GapSample(by_category(values), bands, float(np.mean(spread)), by_category(chosen[rated]))
 
 
-def _example(run: _Run, sample: pa.Array, model: str, simulated: bool) -> report.RatedQuery | None:
+def _example(run: _Run, sample: pa.Array, simulated: bool) -> report.RatedQuery | None:
     """The first sampled query, its candidates by rating."""
     if not len(sample):
         return None
