@@ -51,7 +51,6 @@ GIVES = {
     "rich": "tables and progress in the terminal",
     "jinja2": "the report",
     "markupsafe": "the report",
-    "matplotlib": "figures",
     "bm25s": "lexical retrieval (BM25)",
     "pystemmer": "stemming for BM25",
     "ir-measures": "nDCG, MRR, recall and other measures",

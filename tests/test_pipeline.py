@@ -139,6 +139,7 @@ def test_the_report_and_its_files(finished: Finished) -> None:
         "bm25",
         "dense",
         "hybrid",
+        "bm25+dense",
         "reranked",
         "reranked+hybrid",
     }

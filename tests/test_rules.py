@@ -26,7 +26,7 @@ FLOOR_MAY_IMPORT = {
     "config": ("environment", "errors", "identity", "scale"),
     "models": ("config", "errors", "identity", "scale"),
 }
-HEAVY = ("ray", "torch", "transformers", "sentence_transformers", "deepspeed", "vllm", "faiss", "matplotlib.pyplot")
+HEAVY = ("ray", "torch", "transformers", "sentence_transformers", "deepspeed", "vllm", "faiss")
 MAX_LINES = 450
 MAX_FUNCTION_LINES = 80
 

@@ -33,6 +33,9 @@ class CorpusConfig(Settings):
         "and for beir .1 of the train queries (used only where the collection has no dev qrels)",
     )
     test_fraction: float = Field(default=0.12, ge=0.0, lt=1.0, description="pydocs: share of queries that become test")
+    split_seed: int = Field(
+        default=0, ge=0, description="another number splits the queries another way (beir: carves another dev)"
+    )
     max_train_queries: int | None = Field(
         default=None, ge=0, description="keep so many train queries, by hash of their text"
     )

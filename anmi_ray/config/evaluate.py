@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from anmi_ray.config.base import Settings
 
 Normalisation = Literal["minmax", "zscore"]
+Partner = Literal["bm25", "dense", "hybrid"]
 MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
 
@@ -45,14 +46,18 @@ class EvaluateConfig(Settings):
         description="sign flips of the randomisation test, resamples of the bootstrap",
     )
     level: float = Field(default=0.95, gt=0.5, lt=1.0, description="confidence level of the intervals")
-    fusion: bool = Field(default=True, description="also evaluate the reranked scores fused with the hybrid's")
+    fusion: bool = Field(default=True, description="also evaluate the reranked scores fused with the first stage's")
     normalisation: Normalisation = Field(
         default="zscore", description="how both scores are brought to one scale, per query over the reranked documents"
     )
-    weights: tuple[float, ...] = Field(
-        default=tuple(i / 20 for i in range(21)),
+    partners: tuple[Partner, ...] = Field(
+        default=("bm25", "dense"),
         min_length=1,
-        description="weights of the reranked score to try on the dev queries; 0 is the hybrid, 1 the reranker alone",
+        max_length=3,
+        description="systems whose scores are fused with the reranked ones; hybrid: the fused ranks as one score",
+    )
+    weight_steps: int = Field(
+        default=10, ge=1, le=50, description="weights tried on the dev queries are multiples of 1/weight_steps"
     )
 
     @field_validator("measures")
@@ -73,10 +78,9 @@ class EvaluateConfig(Settings):
                 ) from error
         return measures
 
-    @model_validator(mode="after")
-    def _weights_are_shares(self) -> EvaluateConfig:
-        if any(not 0.0 <= weight <= 1.0 for weight in self.weights):
-            raise ValueError("weights must lie in [0, 1]: 0 is the hybrid alone, 1 the reranker alone")
-        if list(self.weights) != sorted(set(self.weights)):
-            raise ValueError("weights must rise and not repeat")
-        return self
+    @field_validator("partners")
+    @classmethod
+    def _once(cls, partners: tuple[Partner, ...]) -> tuple[Partner, ...]:
+        if len(set(partners)) != len(partners):
+            raise ValueError("a system is named twice")
+        return partners

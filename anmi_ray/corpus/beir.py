@@ -285,7 +285,7 @@ class BeirReader(Reader):
 
     def _carve_dev(self, rows: list[QueryRow]) -> list[QueryRow]:
         """Where the collection has no dev split, a share of its train texts, chosen by hash, becomes one."""
-        chosen = split_of([row.text_key for row in rows], self.config.dev_share, 0.0)
+        chosen = split_of([row.text_key for row in rows], self.config.dev_share, 0.0, self.config.split_seed)
         return [
             QueryRow(row.external_id, row.text, "dev", row.place) if row.split == "train" and split == "dev" else row
             for row, split in zip(rows, chosen, strict=True)

@@ -100,7 +100,8 @@ class PydocsReader(Reader):
             else:
                 rows.append(QueryRow(first.name, _query_text(first.summary), "train", first.place))
                 self._relevant[first.name] = [thing.name for thing in things]
-        splits = split_of([row.text_key for row in rows], self.config.dev_share, self.config.test_fraction)
+        shares = (self.config.dev_share, self.config.test_fraction)
+        splits = split_of([row.text_key for row in rows], *shares, self.config.split_seed)
         rows = [QueryRow(row.external_id, row.text, split, row.place) for row, split in zip(rows, splits, strict=True)]
         table = self._query_table(rows)
         kept = set(table["external_id"].to_pylist())

@@ -134,12 +134,12 @@ class Reader(ABC):
         return mine[:limit]
 
 
-def split_of(text_keys: list[bytes], dev: float, test: float) -> list[str]:
-    """Split of each query by a salted hash of its text: shares `dev` and `test`, the rest train."""
+def split_of(text_keys: list[bytes], dev: float, test: float, seed: int = 0) -> list[str]:
+    """Split of each query by a hash of its text, salted with `seed`: shares `dev` and `test`, the rest train."""
     if not text_keys:
         return []
     ids = np.frombuffer(b"".join(text_keys), dtype=np.uint8).reshape(-1, identity.ID_BYTES)
-    u = identity.uniforms(ids, "split")
+    u = identity.uniforms(ids, "split", *([seed] if seed else []))
     return np.where(u < test, "test", np.where(u < test + dev, "dev", "train")).tolist()
 
 

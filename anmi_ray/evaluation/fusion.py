@@ -1,16 +1,16 @@
-"""The reranked scores fused with the hybrid's: what the first stage knew still counts, by a weight chosen on dev.
+"""The reranked scores fused with the first stage's: what it knew still counts, by weights chosen on dev.
 
-Both scores are brought to one scale per query, over the documents that were reranked; the others follow in the
-hybrid's order. The partner of the reranker is the hybrid itself, or one retriever whose scores say more than the
-hybrid's, which (after reciprocal rank fusion) are only ranks.
+All scores are brought to one scale per query, over the documents that were reranked; the others follow in the hybrid's
+order. The partners of the reranker are the retrievers whose ranks made the hybrid (their scores say more than a rank
+does), or the hybrid itself. A weight of 0 for the reranker is the control: what the fusion gives without training.
 Segments: N rows sorted by (query, hybrid rank), one segment a query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,24 +22,43 @@ from anmi_ray.evaluation import measures
 from anmi_ray.records import RUN
 
 Normalisation = Literal["minmax", "zscore"]
+Weights = tuple[float, ...]  # of the reranker, then of each partner; they sum to 1
 
 
 @dataclass(frozen=True)
 class WeightSweep:
-    """The measure's mean over the dev queries at each weight tried, and the weight chosen."""
+    """The measure's mean over the dev queries at all weights tried, the weights chosen, and those of the control.
+
+    `parts` names the systems that the weights belong to, the reranker first. `control` are the best weights without
+    the reranker.
+    """
 
     measure: str
     queries: int
     normalisation: str
-    weights: tuple[float, ...]
+    parts: tuple[str, ...]
+    weights: tuple[Weights, ...]
     values: tuple[float, ...]
-    chosen: float
-    partner: str = "hybrid"
+    chosen: Weights
+    control: Weights
+
+    def curve(self) -> list[tuple[float, float]]:
+        """(weight of the reranker, the best value at it), by weight."""
+        best: dict[float, float] = {}
+        for weights, value in zip(self.weights, self.values, strict=True):
+            best[weights[0]] = max(best.get(weights[0], value), value)
+        return sorted(best.items())
+
+
+def from_json(content: Mapping[str, Any]) -> WeightSweep:
+    """A sweep that went through JSON, where tuples are lists."""
+    tuples = {name: tuple(content[name]) for name in ("parts", "values", "chosen", "control")}
+    return WeightSweep(**{**content, **tuples, "weights": tuple(tuple(weights) for weights in content["weights"])})
 
 
 @dataclass(frozen=True)
 class _Joined:
-    """The hybrid's rows in order, with what the reranker said; `pool` marks the rows that were reranked."""
+    """The hybrid's rows in order, with what the others said; `pool` marks the rows that were reranked."""
 
     query_id: pa.ChunkedArray
     doc_id: pa.ChunkedArray
@@ -47,72 +66,111 @@ class _Joined:
     segment: NDArray[np.int64]  # row -> query
     hybrid_rank: NDArray[np.float64]
     reranked_rank: NDArray[np.float64]
-    partner: NDArray[np.float64]  # normalised scores, 0 outside the pool
-    reranked: NDArray[np.float64]
+    scores: NDArray[np.float64]  # [parts, N], normalised, 0 outside the pool
     pool: NDArray[np.bool_]
+
+
+def simplex(parts: int, steps: int) -> Iterator[Weights]:
+    """All weights of `parts` systems that are multiples of 1/`steps` and sum to 1.
+
+    >>> list(simplex(2, 2))
+    [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)]
+    """
+
+    def counts(left: int, total: int) -> Iterator[tuple[int, ...]]:
+        if left == 1:
+            yield (total,)
+            return
+        for first in range(total + 1):
+            for rest in counts(left - 1, total - first):
+                yield (first, *rest)
+
+    return (tuple(count / steps for count in each) for each in counts(parts, steps))
 
 
 def fuse(
     reranked: pa.Table,
     hybrid: pa.Table,
-    weight: float,
+    weights: Sequence[float],
     depth: int,
     normalisation: Normalisation = "zscore",
     system: str = "reranked+hybrid",
-    partner: pa.Table | None = None,
+    partners: Sequence[pa.Table] = (),
 ) -> pa.Table:
-    """Run of `system`: weight·reranked + (1 − weight)·partner over the hybrid's top `depth`, the rest below as it was.
+    """Run of `system`: the weighted sum of all scores over the hybrid's top `depth`, the rest below as it was.
 
-    Linear fusion of scores normalised per query (Bruch, Gai and Ingber 2023). `partner` is the run whose scores are
-    fused, by default the hybrid's own; a document that it has not gets its lowest score of the query. Weight 0 is the
-    hybrid's order (without another partner) and 1 the reranked one, exactly: equal fused scores go by the equally
-    weighted ranks. A constant score says nothing and is 0 for all. Documents of the top `depth` without a reranked
-    score keep the hybrid's order below the others.
-    Raises DataError if a table holds several systems, or `reranked` documents that `hybrid` has not.
+    Linear fusion of scores normalised per query (Bruch, Gai and Ingber 2023, "An analysis of fusion functions for
+    hybrid retrieval"). `weights` are the reranker's and each partner's, at least 0, with sum 1. `partners` are runs
+    of one system each, by default the hybrid alone; a document that one has not gets that run's lowest score of the
+    query. With the hybrid as only partner, weights (0, 1) give the hybrid's order and (1, 0) the reranked one,
+    exactly: equal fused scores go by the weighted ranks of the two. A constant score says nothing and is 0 for all.
+    Documents of the top `depth` without a reranked score keep the hybrid's order below the others.
+    Raises DataError if a table holds several systems, or `reranked` documents that `hybrid` has not; ConfigError for
+    weights that are none.
     """
-    if not 0.0 <= weight <= 1.0:
-        raise ConfigError(f"weight {weight} is not in [0, 1]", "fusion", "0 is the hybrid, 1 the reranker alone")
-    return _weighted(_join(reranked, hybrid, partner, depth, normalisation), weight, system)
+    partners = partners or (hybrid,)
+    _check(weights, 1 + len(partners))
+    return _weighted(_join(reranked, hybrid, partners, depth, normalisation), weights, system)
 
 
-def choose_weight(
+def choose_weights(
     reranked: pa.Table,
     hybrid: pa.Table,
     qrels: pa.Table,
-    grid: Sequence[float],
+    steps: int,
     depth: int,
     normalisation: Normalisation = "zscore",
     measure: str = "nDCG@10",
-    partner: pa.Table | None = None,
-) -> tuple[float, WeightSweep]:
-    """The weight of `grid` with the largest mean `measure` on the dev queries, and the whole sweep.
+    partners: Sequence[pa.Table] = (),
+) -> WeightSweep:
+    """Try all weights that are multiples of 1/`steps`; those with the largest mean `measure` on dev are chosen.
 
-    All tables are of dev queries only; `partner` as in `fuse`. Among equals (to 1e-12) the one nearest to ½ is taken,
-    then the smaller.
+    All tables are of dev queries only; `partners` as in `fuse`. Among equals (to 1e-12) the most even weights are
+    taken: the least sum of squares, then the first in order.
     """
-    if not grid:
-        raise ConfigError("no weights to choose from", "fusion", "give evaluate.weights at least one value")
-    joined = _join(reranked, hybrid, partner, depth, normalisation)
-    tables = [measures.evaluate(_weighted(joined, weight, "fused"), qrels, (measure,), ("fused",)) for weight in grid]
+    partners = partners or (hybrid,)
+    joined = _join(reranked, hybrid, partners, depth, normalisation)
+    grid = list(simplex(1 + len(partners), steps))
+    tables = [measures.evaluate(_weighted(joined, weights, "fused"), qrels, (measure,), ("fused",)) for weights in grid]
     values = [measures.mean(table, "fused", measure) for table in tables]
-    best = [weight for weight, value in zip(grid, values, strict=True) if value >= max(values) - 1e-12]
-    chosen = min(best, key=lambda weight: (abs(weight - 0.5), weight))
-    sweep = WeightSweep(
-        measure, tables[0].num_rows, normalisation, tuple(grid), tuple(values), chosen, _name(partner, hybrid)
+    names = tuple(_name(run, f"part {i}") for i, run in enumerate((reranked, *partners)))
+    without = [i for i, weights in enumerate(grid) if weights[0] == 0.0]
+    return WeightSweep(
+        measure,
+        tables[0].num_rows,
+        normalisation,
+        names,
+        tuple(grid),
+        tuple(values),
+        chosen=_best(grid, values, range(len(grid))),
+        control=_best(grid, values, without),
     )
-    return chosen, sweep
 
 
-def _name(partner: pa.Table | None, hybrid: pa.Table) -> str:
-    run = hybrid if partner is None else partner
-    return run["system"][0].as_py() if run.num_rows else "hybrid"
+def _best(grid: Sequence[Weights], values: Sequence[float], among: Sequence[int]) -> Weights:
+    largest = max(values[i] for i in among)
+    equals = (grid[i] for i in among if values[i] >= largest - 1e-12)
+    return min(equals, key=lambda weights: (sum(w * w for w in weights), weights))
+
+
+def _check(weights: Sequence[float], parts: int) -> None:
+    if len(weights) != parts or min(weights) < 0.0 or abs(sum(weights) - 1.0) > 1e-9:
+        raise ConfigError(
+            f"weights {tuple(weights)} are not {parts} numbers of at least 0 with sum 1",
+            "fusion",
+            "give the reranker's weight first, then one for each partner",
+        )
+
+
+def _name(run: pa.Table, otherwise: str) -> str:
+    return run["system"][0].as_py() if run.num_rows else otherwise
 
 
 def _join(
-    reranked: pa.Table, hybrid: pa.Table, partner: pa.Table | None, depth: int, normalisation: Normalisation
+    reranked: pa.Table, hybrid: pa.Table, partners: Sequence[pa.Table], depth: int, normalisation: Normalisation
 ) -> _Joined:
-    for name, run in (("reranked", reranked), ("hybrid", hybrid), ("partner", partner)):
-        if run is not None and run.num_rows and pc.count_distinct(run["system"]).as_py() != 1:
+    for name, run in (("reranked", reranked), ("hybrid", hybrid), *(("partner", run) for run in partners)):
+        if run.num_rows and pc.count_distinct(run["system"]).as_py() != 1:
             raise DataError(f"the {name} run holds several systems", "fusion", "filter it to one")
     rows = hybrid.sort_by([("query_id", "ascending"), ("rank", "ascending")])
     rows = rows.append_column("_row", pa.array(np.arange(rows.num_rows)))
@@ -129,8 +187,7 @@ def _join(
     pool = (hybrid_rank <= depth) & np.isfinite(reranked_rank)
     segment = np.unique(np.array(rows["query_id"].to_pylist(), dtype=object), return_inverse=True)[1].astype(np.int64)
     starts = np.flatnonzero(np.diff(segment, prepend=-1))
-    first = rows["score"].to_numpy() if partner is None else _scores_of(partner, rows)
-    second = scored["score"].fill_null(0.0).to_numpy()
+    parts = [scored["score"].fill_null(0.0).to_numpy(), *(_scores_of(partner, rows) for partner in partners)]
     return _Joined(
         rows["query_id"],
         rows["doc_id"],
@@ -138,8 +195,7 @@ def _join(
         segment,
         hybrid_rank,
         reranked_rank,
-        _normalised(first, pool, segment, starts, normalisation),
-        _normalised(second, pool, segment, starts, normalisation),
+        np.stack([_normalised(part, pool, segment, starts, normalisation) for part in parts]),
         pool,
     )
 
@@ -183,11 +239,12 @@ def _normalised(
     return result
 
 
-def _weighted(joined: _Joined, weight: float, system: str) -> pa.Table:
+def _weighted(joined: _Joined, weights: Sequence[float], system: str) -> pa.Table:
     pool, segment = joined.pool, joined.segment
     if not len(pool):
         return RUN.empty()
-    fused = weight * joined.reranked + (1.0 - weight) * joined.partner
+    weight = weights[0]
+    fused = np.asarray(weights) @ joined.scores
     tie = np.where(pool, weight * np.where(pool, joined.reranked_rank, 0.0) + (1.0 - weight) * joined.hybrid_rank, 0.0)
     order = np.lexsort((joined.hybrid_rank, tie, np.where(pool, -fused, 0.0), ~pool, segment))
     position = np.arange(len(order)) - np.repeat(joined.starts, np.diff(np.append(joined.starts, len(order))))

@@ -122,8 +122,8 @@ def _figures(data: ReportData, measures: Sequence[str], systems: Sequence[str]) 
         if np.any(difference):
             drawn["per_query"] = figures.per_query(difference, data.measure, data.system, data.baseline)
     if data.fusion is not None:
-        curve = list(zip(data.fusion.weights, data.fusion.values, strict=True))
-        best = next(point for point in curve if point[0] == data.fusion.chosen)
+        curve = data.fusion.curve()
+        best = next(point for point in curve if point[0] == data.fusion.chosen[0])
         drawn["fusion"] = figures.lines(
             [("main", "dev", curve)], "weight of the reranked score", f"dev {data.fusion.measure}", mark=best
         )

@@ -1,7 +1,8 @@
 """evaluate: runs and qrels -> metrics per query, comparisons with the baseline, TREC run files.
 
-The weight of the fusion of reranked and hybrid scores is chosen on the dev queries; the test queries are only
-measured. Qrels and runs alone are read: a known positive that was added to candidates is in neither.
+The weights of the fusion of reranked and first-stage scores are chosen on the dev queries; the test queries are only
+measured. The same fusion without the reranker is measured beside it, as the control. Qrels and runs alone are read: a
+known positive that was added to candidates is in neither.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ def _evaluate(
     sweep: fusion.WeightSweep | None = None
     fused = RUN.empty()
     if config.fusion:
-        weight, sweep = _fusion_weight(rerank, retrieve, ingest, buckets, config, depth)
-        pair = (_system(runs, "reranked"), _system(runs, "hybrid"))
-        fused = fusion.fuse(*pair, weight, depth, config.normalisation, FUSED)
+        sweep = _sweep(rerank, retrieve, ingest, buckets, config, depth)
+        fused = _fused(runs, sweep, config, depth)
         runs = pa.concat_tables([runs, fused])
     metrics = measures.evaluate(runs, qrels, config.measures)
-    systems = [name for name in ("bm25", "dense", "hybrid", "reranked", FUSED) if name in set(_names(runs))]
+    order = ("bm25", "dense", "hybrid", control(config), "reranked", FUSED)
+    systems = [name for name in dict.fromkeys(order) if name in set(_names(runs))]
     compared = [
         asdict(row)
         for measure in config.measures
@@ -90,15 +91,39 @@ def _names(runs: pa.Table) -> list[str]:
     return pc.unique(runs["system"]).to_pylist()
 
 
-def _fusion_weight(
+def control(config: EvaluateConfig) -> str:
+    """The name of the fusion of the partners alone."""
+    return "+".join(config.partners)
+
+
+def _parts(runs: pa.Table, config: EvaluateConfig) -> tuple[pa.Table, pa.Table, list[pa.Table]]:
+    return _system(runs, "reranked"), _system(runs, "hybrid"), [_system(runs, name) for name in config.partners]
+
+
+def _fused(runs: pa.Table, sweep: fusion.WeightSweep | None, config: EvaluateConfig, depth: int) -> pa.Table:
+    """The fusion, and, where several partners are fused, the control without the reranker."""
+    reranked, hybrid, partners = _parts(runs, config)
+    count = len(partners)
+    chosen = sweep.chosen if sweep else (0.5, *[0.5 / count] * count)
+    without = sweep.control if sweep else (0.0, *[1.0 / count] * count)
+    wanted = {FUSED: chosen} | ({control(config): without} if count > 1 else {})
+    args = (depth, config.normalisation)
+    fused = [fusion.fuse(reranked, hybrid, weights, *args, name, partners) for name, weights in wanted.items()]
+    return pa.concat_tables(fused).sort_by([("query_id", "ascending"), ("system", "ascending"), ("rank", "ascending")])
+
+
+def _sweep(
     rerank: Artifact, retrieve: Artifact, ingest: Artifact, buckets: int, config: EvaluateConfig, depth: int
-) -> tuple[float, fusion.WeightSweep | None]:
-    """The weight that is best on dev; one half where there is no judged dev query."""
+) -> fusion.WeightSweep | None:
+    """The weights tried on dev; None where there is no judged dev query: even weights are then taken."""
     runs, qrels, _ = _held_out(rerank, retrieve, ingest, buckets, "dev")
     if not qrels.num_rows or not pc.any(pc.greater(qrels["grade"], 0)).as_py():
-        return 0.5, None
-    pair = (_system(runs, "reranked"), _system(runs, "hybrid"))
-    return fusion.choose_weight(*pair, qrels, config.weights, depth, config.normalisation, config.measures[0])
+        return None
+    reranked, hybrid, partners = _parts(runs, config)
+    headline, steps = config.measures[0], config.weight_steps
+    return fusion.choose_weights(
+        reranked, hybrid, qrels, steps, depth, config.normalisation, headline, partners=partners
+    )
 
 
 def _write_trec(

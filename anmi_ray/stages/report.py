@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from anmi_ray import scale
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.evaluation import audits, report
-from anmi_ray.evaluation.fusion import WeightSweep
+from anmi_ray.evaluation import audits, fusion, report
 from anmi_ray.evaluation.significance import SystemComparison
 from anmi_ray.experiment import NAMES
 from anmi_ray.identity import ID
@@ -42,7 +41,7 @@ from anmi_ray.stages.evaluate import FUSED
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.store import Artifact, Store
 
-VERSION = 1  # rises when the same artifacts would give another report
+VERSION = 2  # rises when the same artifacts would give another report
 _SAMPLE = 300  # queries behind the scatter and the histogram
 _SHOWN = 12  # documents of the example query
 _SNIPPET = 300
@@ -132,9 +131,7 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run, simulat
         level=config.level,
         simulated=simulated,
         config_yaml=yaml.safe_dump(record["config"], sort_keys=False, allow_unicode=True),
-        fusion=WeightSweep(**{**sweep, "weights": tuple(sweep["weights"]), "values": tuple(sweep["values"])})
-        if sweep
-        else None,
+        fusion=fusion.from_json(sweep) if sweep else None,
         judges=audits.judge_audits(audit),
         panel=audits.panel_values(audit),
         fits=audits.fit_facts(run.part("rate", "fits", FIT, sample), _prior(run)),

@@ -51,6 +51,19 @@ def test_size_and_splits(stdlib: Collection) -> None:
     assert splits.count("test") / len(splits) == pytest.approx(0.12, abs=0.03)
 
 
+def test_another_seed_splits_the_same_queries_another_way(stdlib: Collection) -> None:
+    def split(collection: Collection) -> dict[bytes, str]:
+        rows = collection.queries
+        return dict(zip(rows["query_id"].to_pylist(), rows["split"].to_pylist(), strict=True))
+
+    before, after = split(stdlib), split(read(split_seed=1))
+    assert before.keys() == after.keys()
+    tested = [query for query, name in before.items() if name == "test"]
+    again = sum(after[query] == "test" for query in tested)
+    assert again < 0.3 * len(tested)  # as many as chance would take, about .12
+    assert list(after.values()).count("test") / len(after) == pytest.approx(0.12, abs=0.03)
+
+
 def test_records_hold_and_books_balance(stdlib: Collection) -> None:
     records = (DOCUMENT, QUERY, QREL, REJECT)
     for record, table in zip(records, stdlib[1:], strict=True):

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from anmi_ray import identity
 from anmi_ray.evaluation import significance
-from anmi_ray.evaluation.fusion import WeightSweep
+from anmi_ray.evaluation.fusion import WeightSweep, simplex
 from anmi_ray.evaluation.report import (
     Band,
     Collection,
@@ -154,9 +154,10 @@ def report_data() -> ReportData:
     comparisons = tuple(
         row for measure in MEASURES for row in significance.compare(table, "hybrid", None, measure, rounds=1_000)
     )
-    weights = tuple(i / 20 for i in range(21))
-    sweep = tuple(0.52 + 0.09 * w - 0.06 * w**4 for w in weights)
+    weights = tuple(simplex(3, 10))
+    sweep = tuple(0.52 + 0.09 * w - 0.06 * w**4 - 0.05 * (bm25 - 0.1) ** 2 for w, bm25, _ in weights)
     best = weights[int(np.argmax(sweep))]
+    parts = ("reranked", "bm25", "dense")
     flow = StageFlow
     return ReportData(
         run="quickstart",
@@ -174,7 +175,7 @@ def report_data() -> ReportData:
         measure="nDCG@10",
         simulated=True,
         config_yaml="name: quickstart\nseed: 0\ncompare:\n  degree: 8\nrate:\n  model: thurstone\n  prior: empirical\n",
-        fusion=WeightSweep("nDCG@10", 131, "minmax", weights, sweep, best),
+        fusion=WeightSweep("nDCG@10", 131, "minmax", parts, weights, sweep, best, control=(0.0, 0.1, 0.9)),
         judges=judges(),
         panel=(JudgeValue("agreement, Krippendorff's α", 0.61), JudgeValue("error correlation, careful ~ hasty", 0.02)),
         fits=FitFacts(1_918, 0, 1, 5.0, 268.4, "empirical prior, σ₀ 0.97 probit; dispersion 1.08"),

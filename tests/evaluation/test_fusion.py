@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -40,7 +44,7 @@ def pairs(draw: st.DrawFn) -> tuple[dict, dict, int]:
 def test_ends_are_the_two_rankings(normalisation: fusion.Normalisation, case: tuple[dict, dict, int], weight: float):
     reranked, hybrid, depth = make_run("r", case[0]), make_run("h", case[1]), case[2]
     for w in (0.0, weight, 1.0):
-        fused = RUN.check(fusion.fuse(reranked, hybrid, w, depth, normalisation), "test")
+        fused = RUN.check(fusion.fuse(reranked, hybrid, (w, 1.0 - w), depth, normalisation), "test")
         got, before, after = order(fused), order(hybrid), order(reranked)
         for query, docs in before.items():
             assert sorted(got[query]) == sorted(docs)
@@ -57,7 +61,7 @@ def test_ends_are_the_two_rankings(normalisation: fusion.Normalisation, case: tu
 def test_hand_computed_fusion():
     hybrid = make_run("h", {"q": [("a", 0.04), ("b", 0.03), ("c", 0.02), ("d", 0.01)]})
     reranked = make_run("r", {"q": [("c", 9.0), ("a", 5.0), ("b", 1.0)]})
-    fused = fusion.fuse(reranked, hybrid, 0.6, 3, "minmax")
+    fused = fusion.fuse(reranked, hybrid, (0.6, 0.4), 3, "minmax")
     # a: .6·.5 + .4·1 = .7, b: .4·.5 = .2, c: .6·1 = .6
     assert order(fused)[identity.query_id("q")] == [identity.doc_id(d) for d in "acbd"]
     assert fused["score"].to_pylist() == pytest.approx([0.7, 0.6, 0.2, -0.8])
@@ -71,30 +75,50 @@ def test_zscore_by_hand():
         "b": (0.0, -3 / np.sqrt(14 / 3)),
         "c": (-np.sqrt(1.5), 2 / np.sqrt(14 / 3)),
     }
-    fused = fusion.fuse(reranked, hybrid, 0.25, 3, "zscore")
+    fused = fusion.fuse(reranked, hybrid, (0.25, 0.75), 3, "zscore")
     expected = sorted((0.75 * first + 0.25 * second for first, second in z.values()), reverse=True)
     assert fused["score"].to_pylist() == pytest.approx(expected)
 
 
-def test_another_partner_gives_its_scores_and_the_hybrid_the_rest():
+def test_other_partners_give_their_scores_and_the_hybrid_the_rest():
     hybrid = make_run("h", {"q": [("a", 4), ("b", 3), ("c", 2), ("d", 1)], "alone": [("a", 2), ("b", 1)]})
     reranked = make_run("r", {"q": [("a", 3), ("b", 2), ("c", 1)], "alone": [("b", 2), ("a", 1)]})
     partner = make_run("dense", {"q": [("c", 0.9), ("x", 0.5), ("a", 0.4)]})  # not b, so b counts like a
-    fused = fusion.fuse(reranked, hybrid, 0.0, 3, partner=partner)
+    fused = fusion.fuse(reranked, hybrid, (0.0, 1.0), 3, partners=[partner])
     assert order(fused)[identity.query_id("q")] == [identity.doc_id(d) for d in "cabd"]
     assert order(fused)[identity.query_id("alone")] == [identity.doc_id(d) for d in "ab"]  # nothing said: hybrid
-    last = order(fusion.fuse(reranked, hybrid, 1.0, 3, partner=partner))
+    last = order(fusion.fuse(reranked, hybrid, (1.0, 0.0), 3, partners=[partner]))
     assert last == {q: docs + order(hybrid)[q][3:] for q, docs in order(reranked).items()}
     qrels = make_qrels({"q": {"c": 1}})
-    weight, sweep = fusion.choose_weight(reranked, hybrid, qrels, (0.0, 1.0), 3, partner=partner)
-    assert (weight, sweep.partner, sweep.values) == (0.0, "dense", (1.0, 0.5))
-    assert fusion.fuse(reranked, hybrid, 0.3, 3, partner=hybrid).equals(fusion.fuse(reranked, hybrid, 0.3, 3))
+    sweep = fusion.choose_weights(reranked, hybrid, qrels, 1, 3, partners=[partner])
+    assert (sweep.chosen, sweep.parts, sweep.values) == ((0.0, 1.0), ("r", "dense"), (1.0, 0.5))
+    alone = fusion.fuse(reranked, hybrid, (0.3, 0.7), 3)
+    assert fusion.fuse(reranked, hybrid, (0.3, 0.7), 3, partners=[hybrid]).equals(alone)
+
+
+def test_three_parts_by_hand():
+    hybrid = make_run("h", {"q": [("a", 0.04), ("b", 0.03), ("c", 0.02), ("d", 0.01)]})
+    reranked = make_run("r", {"q": [("c", 9.0), ("a", 5.0), ("b", 1.0)]})
+    bm25 = make_run("bm25", {"q": [("b", 20.0), ("d", 15.0), ("a", 10.0)]})  # not c: its lowest, 10
+    dense = make_run("dense", {"q": [("a", 0.8), ("c", 0.7), ("b", 0.4)]})
+    fused = fusion.fuse(reranked, hybrid, (0.5, 0.2, 0.3), 3, "minmax", partners=[bm25, dense])
+    # a: .5·.5 + .3·1 = .55, b: .2·1 = .2, c: .5·1 + .3·.75 = .725
+    assert order(fused)[identity.query_id("q")] == [identity.doc_id(d) for d in "cabd"]
+    assert fused["score"].to_pylist() == pytest.approx([0.725, 0.55, 0.2, -0.8])
+
+
+@given(parts=st.integers(1, 4), steps=st.integers(1, 8))
+@settings(deadline=None, max_examples=30)
+def test_simplex(parts: int, steps: int):
+    grid = list(fusion.simplex(parts, steps))
+    assert len(grid) == len(set(grid)) == math.comb(steps + parts - 1, parts - 1)
+    assert all(min(weights) >= 0.0 and sum(weights) == pytest.approx(1.0) for weights in grid)
 
 
 def test_documents_without_a_reranked_score_stand_below_the_pool():
     hybrid = make_run("h", {"q": [("a", 4), ("b", 3), ("c", 2)], "other": [("a", 2), ("b", 1)]})
     reranked = make_run("r", {"q": [("c", 1), ("b", 0)]})
-    ranked = order(fusion.fuse(reranked, hybrid, 1.0, 3))
+    ranked = order(fusion.fuse(reranked, hybrid, (1.0, 0.0), 3))
     assert ranked[identity.query_id("q")] == [identity.doc_id(d) for d in "cba"]
     assert ranked[identity.query_id("other")] == [identity.doc_id(d) for d in "ab"]
 
@@ -102,9 +126,9 @@ def test_documents_without_a_reranked_score_stand_below_the_pool():
 def test_row_order_does_not_matter():
     hybrid = make_run("h", {f"q{i}": [(f"d{j}", 9.0 - j) for j in range(9)] for i in range(4)})
     reranked = make_run("r", {f"q{i}": [(f"d{(j * 5 + i) % 9}", 9.0 - j) for j in range(9)] for i in range(4)})
-    expected = fusion.fuse(reranked, hybrid, 0.4, 9)
+    expected = fusion.fuse(reranked, hybrid, (0.4, 0.6), 9)
     shuffle = identity.rng("fusion").permutation(hybrid.num_rows)
-    assert fusion.fuse(reranked.take(shuffle), hybrid.take(shuffle[::-1]), 0.4, 9).equals(expected)
+    assert fusion.fuse(reranked.take(shuffle), hybrid.take(shuffle[::-1]), (0.4, 0.6), 9).equals(expected)
 
 
 def test_choose_weight_takes_the_best_on_dev():
@@ -112,20 +136,34 @@ def test_choose_weight_takes_the_best_on_dev():
     hybrid = make_run("h", {"q0": [("a", 10), ("b", 0), ("c", 0)], "q1": [("b", 10), ("a", 9), ("c", 0)]})
     reranked = make_run("r", {"q0": [("b", 10), ("a", 9), ("c", 0)], "q1": [("a", 10), ("b", 0), ("c", 0)]})
     qrels = make_qrels({"q0": {"a": 1}, "q1": {"a": 1}})
-    weight, sweep = fusion.choose_weight(reranked, hybrid, qrels, (0.0, 0.3, 0.5, 0.7, 1.0), 3, "minmax")
-    assert (weight, sweep.chosen, sweep.queries) == (0.5, 0.5, 2)  # .3, .5 and .7 are equal: the middle one
+    sweep = fusion.choose_weights(reranked, hybrid, qrels, 10, 3, "minmax")
+    assert (sweep.chosen, sweep.control, sweep.queries) == ((0.5, 0.5), (0.0, 1.0), 2)  # .3 to .7 are equal: the even
     assert max(sweep.values) == 1.0
     assert sweep.values[0] == pytest.approx((1 + 1 / np.log2(3)) / 2)
-    fused = fusion.fuse(reranked, hybrid, weight, 3, "minmax")
+    assert [weight for weight, _ in sweep.curve()] == pytest.approx([i / 10 for i in range(11)])
+    fused = fusion.fuse(reranked, hybrid, sweep.chosen, 3, "minmax")
     assert measures.mean(measures.evaluate(fused, qrels), "reranked+hybrid", "nDCG@10") == 1.0
+    assert fusion.from_json(json.loads(json.dumps(asdict(sweep)))) == sweep
+
+
+def test_the_control_is_the_best_without_the_reranker():
+    # each retriever alone finds one query's document; the reranker finds nothing
+    hybrid = make_run("h", {"q0": [("b", 3), ("a", 2), ("c", 1)], "q1": [("b", 3), ("a", 2), ("c", 1)]})
+    reranked = make_run("r", {q: [("c", 3), ("b", 2), ("a", 1)] for q in ("q0", "q1")})
+    bm25 = make_run("bm25", {"q0": [("a", 9), ("b", 1), ("c", 0)], "q1": [("b", 2), ("a", 1.5), ("c", 0)]})
+    dense = make_run("dense", {"q0": [("b", 2), ("a", 1.5), ("c", 0)], "q1": [("a", 9), ("b", 1), ("c", 0)]})
+    qrels = make_qrels({"q0": {"a": 1}, "q1": {"a": 1}})
+    sweep = fusion.choose_weights(reranked, hybrid, qrels, 4, 3, partners=[bm25, dense])
+    assert sweep.parts == ("r", "bm25", "dense")
+    assert sweep.control == (0.0, 0.5, 0.5)
+    assert dict(sweep.curve())[0.0] == 1.0
 
 
 def test_errors():
     hybrid, reranked = make_run("h", {"q": [("a", 1)]}), make_run("r", {"q": [("b", 1)]})
     with pytest.raises(DataError, match="1 reranked documents are not in the hybrid run"):
-        fusion.fuse(reranked, hybrid, 0.5, 1)
-    with pytest.raises(ConfigError, match=r"not in \[0, 1\]"):
-        fusion.fuse(reranked, hybrid, 1.5, 1)
-    with pytest.raises(ConfigError, match="no weights"):
-        fusion.choose_weight(hybrid, hybrid, make_qrels({"q": {"a": 1}}), (), 1)
-    assert fusion.fuse(RUN.empty(), RUN.empty(), 0.5, 1).num_rows == 0
+        fusion.fuse(reranked, hybrid, (0.5, 0.5), 1)
+    for weights in ((1.5, -0.5), (0.5, 0.4), (1.0,), (0.5, 0.3, 0.2)):
+        with pytest.raises(ConfigError, match="are not 2 numbers of at least 0 with sum 1"):
+            fusion.fuse(hybrid, hybrid, weights, 1)
+    assert fusion.fuse(RUN.empty(), RUN.empty(), (0.5, 0.5), 1).num_rows == 0

@@ -41,22 +41,30 @@ def kill_tree(process: subprocess.Popen[str]) -> int:
 
 
 def run_until_killed(config: Path, root: Path, stage: str, delay: float) -> bool:
-    """Start the run, kill it `delay` seconds after `stage` was announced; False when it ended before."""
-    with subprocess.Popen(
-        command(config, root), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    ) as process:
+    """Start the run, kill it `delay` seconds after `stage` was announced; False when it finished before.
+
+    The errors go to a file of their own: a line of a library among the driver's would hide a stage from us.
+    """
+    errors = root.with_name(f"{stage}.err")
+    said: list[str] = []
+    with (
+        errors.open("w") as sink,
+        subprocess.Popen(
+            command(config, root), stdout=subprocess.PIPE, stderr=sink, text=True, start_new_session=True
+        ) as process,
+    ):
         assert process.stdout is not None
         for line in process.stdout:
+            said.append(line)
             if line.startswith(f"{stage} "):
                 time.sleep(delay)
                 break
-        else:
-            process.wait(timeout=60)
-            return False
-        if process.poll() is not None:
-            return False
-        assert kill_tree(process) >= 1
-        return True
+        if process.poll() is None and said and said[-1].startswith(f"{stage} "):
+            assert kill_tree(process) >= 1
+            return True
+        code = process.wait(timeout=60)
+    assert code == 0, f"the run to be killed in {stage} ended with {code}: {''.join(said)}{errors.read_text()}"
+    return False
 
 
 def files(root: Path) -> dict[str, bytes]:
