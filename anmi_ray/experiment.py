@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from anmi_ray import corpus, environment
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.errors import ConfigError, StoreError
+from anmi_ray.errors import ConfigError, DataError, StoreError
 from anmi_ray.models import loading
 from anmi_ray.store import Artifact, Flow, Store, fingerprint
 
@@ -145,7 +145,18 @@ def run(
             }
             store.publish_json(f"runs/{experiment.name}.json", record)
             reporter.finished(name, seconds, flows)
+            if name == "ingest":
+                _check_splits(manifest["splits"], chosen)
     return record
+
+
+def _check_splits(splits: Mapping[str, int], chosen: tuple[str, ...]) -> None:
+    """Say before hours of work, not after, that there is nothing to train on or to measure."""
+    needs = {"train": ("compare", "no train query is judged", "give qrels of a train split")}
+    needs["test"] = ("evaluate", "no test query is judged", "give qrels of a test split, or stop with --until rerank")
+    for split, (stage, what, remedy) in needs.items():
+        if stage in chosen and not splits.get(split):
+            raise DataError(what, f"stage {stage}", remedy)
 
 
 def _start(session: ExitStack, experiment: Experiment) -> None:

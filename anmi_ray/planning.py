@@ -16,14 +16,14 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.experiment import changes, resolve
 from anmi_ray.store import Artifact, Store
 
-# Core-seconds per row, measured by running the quickstart on two cores of an AMD EPYC with avx512_bf16.
+# Core-seconds per row or token, measured by running the quickstart on two cores of an AMD EPYC with avx512_bf16.
 CORE_SECONDS = {
     "embed a document": 0.015,
     "choose a comparison": 8e-5,
     "judge a pair in process": 9e-6,
     "rate a comparison": 7e-5,
-    "train a pair": 0.056,
-    "score a pair": 0.016,
+    "train a token": 4e-4,  # of pairs as long as max_tokens allows: most are shorter
+    "score a token": 1.4e-4,
 }
 _ROW_BYTES = {"run": 30, "candidate": 45, "text": 700, "comparison": 50, "judgment": 12, "rating": 60, "example": 500}
 
@@ -95,7 +95,8 @@ def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
     steps = experiment.train.max_steps
     pairs = steps * experiment.train.lists_per_step * listed if steps else int(experiment.train.epochs * train) * listed
     scored = held_out * min(experiment.rerank.depth, counts["documents"])
-    cost = CORE_SECONDS
+    cost, tokens = CORE_SECONDS, experiment.train.max_tokens
+    scored_tokens = scored * (experiment.rerank.max_tokens or tokens)
     yield Line("ingest", f"read {counts['documents']:,} documents, {queries:,} queries", 2.0, counts["documents"] * 500)
     yield Line(
         "retrieve",
@@ -122,8 +123,8 @@ def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
         train * candidates * _ROW_BYTES["rating"],
     )
     yield Line("mine", f"about {train:,} examples of {listed} documents", 2.0, train * _ROW_BYTES["example"])
-    yield Line("train", f"{pairs:,} pairs forward and back", pairs * cost["train a pair"], 9e7)
-    yield Line("rerank", f"score {scored:,} pairs", scored * cost["score a pair"], scored * _ROW_BYTES["run"])
+    yield Line("train", f"{pairs:,} pairs forward and back", pairs * tokens * cost["train a token"], 9e7)
+    yield Line("rerank", f"score {scored:,} pairs", scored_tokens * cost["score a token"], scored * _ROW_BYTES["run"])
     yield Line("evaluate", f"{counts['test']:,} test queries", 5.0, held_out * retrieve.depth * _ROW_BYTES["run"])
 
 

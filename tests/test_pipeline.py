@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.errors import DataError
 from anmi_ray.experiment import NAMES, Reporter, run
 from anmi_ray.records import CANDIDATE, EXAMPLE, QREL, QUERY, RATING, RUN, TEXT_OF
 from anmi_ray.stages import report, standalone
@@ -77,6 +78,18 @@ def test_a_second_run_computes_nothing(finished: Finished) -> None:
     again = run(finished.settings, told)
     assert told.computed == []
     assert again["stages"] == finished.record["stages"]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_missing_split_is_said_before_the_work(
+    ray_local: None, small_collection: Path, tmp_path: Path, split: str
+) -> None:
+    config = write_config(tmp_path / "small.yaml", small_collection)
+    settings = load(config, [f"execution.root={tmp_path / 'root'}", f"corpus.max_{split}_queries=0"])
+    told = Remembering()
+    with pytest.raises(DataError, match=f"no {split} query is judged"):
+        run(settings, told)
+    assert told.computed == ["ingest"]
 
 
 def test_known_positives_never_enter_an_evaluated_run(finished: Finished) -> None:

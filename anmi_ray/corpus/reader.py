@@ -84,10 +84,11 @@ class Reader(ABC):
         bad, seen, limit = self._malformed[kind], self._seen[kind], self.config.max_reject_fraction
         if seen and len(bad) > limit * seen:
             share = len(bad) / seen
+            others = f", or set corpus.max_reject_fraction to {_round_up(share)} to leave them out"
             raise DataError(
                 f"{len(bad)} of {seen} {kind} are malformed ({share:.1%}, allowed {limit:.1%}): {'; '.join(bad[:3])}",
                 self._place(),
-                f"mend these rows, or set corpus.max_reject_fraction to {_round_up(share)} to leave them out",
+                f"mend these rows{others if len(bad) < seen else '; no others are left'}",
             )
 
     def _place(self) -> str:
