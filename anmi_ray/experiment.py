@@ -152,11 +152,13 @@ def run(
 
 def _check_splits(splits: Mapping[str, int], chosen: tuple[str, ...]) -> None:
     """Say before hours of work, not after, that there is nothing to train on or to measure."""
-    needs = {"train": ("compare", "no train query is judged", "give qrels of a train split")}
-    needs["test"] = ("evaluate", "no test query is judged", "give qrels of a test split, or stop with --until rerank")
-    for split, (stage, what, remedy) in needs.items():
+    needs = (
+        ("train", "compare", "give qrels of a train split"),
+        ("test", "evaluate", "give qrels of a test split, or stop with --until rerank"),
+    )
+    for split, stage, remedy in needs:
         if stage in chosen and not splits.get(split):
-            raise DataError(what, f"stage {stage}", remedy)
+            raise DataError(f"no {split} query is judged", f"stage {stage}", remedy)
 
 
 def _start(session: ExitStack, experiment: Experiment) -> None:
