@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.evaluation import measures
+from anmi_ray.identity import rng
 from anmi_ray.records import RUN
 
 Normalisation = Literal["minmax", "zscore"]
+_RESAMPLES = 1000
 Weights = tuple[float, ...]  # of the reranker, then of each partner; they sum to 1
 
 
@@ -29,8 +31,8 @@ Weights = tuple[float, ...]  # of the reranker, then of each partner; they sum t
 class WeightSweep:
     """The measure's mean over the dev queries at all weights tried, the weights chosen, and those of the control.
 
-    `parts` names the systems that the weights belong to, the reranker first. `control` are the best weights without
-    the reranker.
+    `parts` names the systems that the weights belong to, the reranker first. `control` are the weights chosen without
+    the reranker; `value` is the measure at the chosen ones.
     """
 
     measure: str
@@ -40,6 +42,7 @@ class WeightSweep:
     weights: tuple[Weights, ...]
     values: tuple[float, ...]
     chosen: Weights
+    value: float
     control: Weights
 
     def curve(self) -> list[tuple[float, float]]:
@@ -122,35 +125,47 @@ def choose_weights(
     normalisation: Normalisation = "zscore",
     measure: str = "nDCG@10",
     partners: Sequence[pa.Table] = (),
+    seed: int = 0,
 ) -> WeightSweep:
-    """Try all weights that are multiples of 1/`steps`; those with the largest mean `measure` on dev are chosen.
+    """Try all weights that are multiples of 1/`steps` on dev, and choose by mean `measure`, bagged over the queries.
 
-    All tables are of dev queries only; `partners` as in `fuse`. Among equals (to 1e-12) the most even weights are
-    taken: the least sum of squares, then the first in order.
+    On a hundred queries the measure is flat around its largest value, so the largest itself is mostly chance. The
+    choice is the mean of the best weights over bootstrap resamples of the queries (Breiman 1996, "Bagging
+    predictors"); among equals the most even are the best: the least sum of squares, then the first in order.
+    All tables are of dev queries only; `partners` as in `fuse`.
     """
     partners = partners or (hybrid,)
     joined = _join(reranked, hybrid, partners, depth, normalisation)
+
+    def values(weights: Weights) -> NDArray[np.float64]:
+        table = measures.evaluate(_weighted(joined, weights, "fused"), qrels, (measure,), ("fused",))
+        return table["value"].to_numpy()  # in order of query_id
+
     grid = list(simplex(1 + len(partners), steps))
-    tables = [measures.evaluate(_weighted(joined, weights, "fused"), qrels, (measure,), ("fused",)) for weights in grid]
-    values = [measures.mean(table, "fused", measure) for table in tables]
-    names = tuple(_name(run, f"part {i}") for i, run in enumerate((reranked, *partners)))
+    value_WQ = np.stack([values(weights) for weights in grid])
     without = [i for i, weights in enumerate(grid) if weights[0] == 0.0]
+    chosen = _bagged(grid, value_WQ, seed)
     return WeightSweep(
         measure,
-        tables[0].num_rows,
+        value_WQ.shape[1],
         normalisation,
-        names,
+        tuple(_name(run, f"part {i}") for i, run in enumerate((reranked, *partners))),
         tuple(grid),
-        tuple(values),
-        chosen=_best(grid, values, range(len(grid))),
-        control=_best(grid, values, without),
+        tuple(value_WQ.mean(1).tolist()),
+        chosen,
+        float(values(chosen).mean()),
+        control=_bagged([grid[i] for i in without], value_WQ[without], seed),
     )
 
 
-def _best(grid: Sequence[Weights], values: Sequence[float], among: Sequence[int]) -> Weights:
-    largest = max(values[i] for i in among)
-    equals = (grid[i] for i in among if values[i] >= largest - 1e-12)
-    return min(equals, key=lambda weights: (sum(w * w for w in weights), weights))
+def _bagged(grid: Sequence[Weights], value_WQ: NDArray[np.float64], seed: int) -> Weights:
+    """The mean over resamples of the queries of the weights with the largest mean value."""
+    even = sorted(range(len(grid)), key=lambda i: (sum(w * w for w in grid[i]), grid[i]))
+    queries = value_WQ.shape[1]
+    share_RQ = rng("fusion weights", seed).multinomial(queries, np.full(queries, 1.0 / queries), _RESAMPLES) / queries
+    mean_WR = np.round(value_WQ[even] @ share_RQ.T, 12)  # so that equal values are equal
+    best_R = np.array(even)[mean_WR.argmax(0)]
+    return tuple(np.asarray(grid)[best_R].mean(0).tolist())
 
 
 def _check(weights: Sequence[float], parts: int) -> None:

@@ -123,7 +123,7 @@ def _figures(data: ReportData, measures: Sequence[str], systems: Sequence[str]) 
             drawn["per_query"] = figures.per_query(difference, data.measure, data.system, data.baseline)
     if data.fusion is not None:
         curve = data.fusion.curve()
-        best = next(point for point in curve if point[0] == data.fusion.chosen[0])
+        best = (data.fusion.chosen[0], data.fusion.value)
         drawn["fusion"] = figures.lines(
             [("main", "dev", curve)], "weight of the reranked score", f"dev {data.fusion.measure}", mark=best
         )

@@ -65,7 +65,7 @@ def _evaluate(
     sweep: fusion.WeightSweep | None = None
     fused = RUN.empty()
     if config.fusion:
-        sweep = _sweep(rerank, retrieve, ingest, buckets, config, depth)
+        sweep = _sweep(rerank, retrieve, ingest, buckets, config, depth, seed)
         fused = _fused(runs, sweep, config, depth)
         runs = pa.concat_tables([runs, fused])
     metrics = measures.evaluate(runs, qrels, config.measures)
@@ -113,7 +113,7 @@ def _fused(runs: pa.Table, sweep: fusion.WeightSweep | None, config: EvaluateCon
 
 
 def _sweep(
-    rerank: Artifact, retrieve: Artifact, ingest: Artifact, buckets: int, config: EvaluateConfig, depth: int
+    rerank: Artifact, retrieve: Artifact, ingest: Artifact, buckets: int, config: EvaluateConfig, depth: int, seed: int
 ) -> fusion.WeightSweep | None:
     """The weights tried on dev; None where there is no judged dev query: even weights are then taken."""
     runs, qrels, _ = _held_out(rerank, retrieve, ingest, buckets, "dev")
@@ -121,9 +121,7 @@ def _sweep(
         return None
     reranked, hybrid, partners = _parts(runs, config)
     headline, steps = config.measures[0], config.weight_steps
-    return fusion.choose_weights(
-        reranked, hybrid, qrels, steps, depth, config.normalisation, headline, partners=partners
-    )
+    return fusion.choose_weights(reranked, hybrid, qrels, steps, depth, config.normalisation, headline, partners, seed)
 
 
 def _write_trec(

@@ -175,7 +175,7 @@ def report_data() -> ReportData:
         measure="nDCG@10",
         simulated=True,
         config_yaml="name: quickstart\nseed: 0\ncompare:\n  degree: 8\nrate:\n  model: thurstone\n  prior: empirical\n",
-        fusion=WeightSweep("nDCG@10", 131, "minmax", parts, weights, sweep, best, control=(0.0, 0.1, 0.9)),
+        fusion=WeightSweep("nDCG@10", 131, "minmax", parts, weights, sweep, best, max(sweep), (0.0, 0.1, 0.9)),
         judges=judges(),
         panel=(JudgeValue("agreement, Krippendorff's α", 0.61), JudgeValue("error correlation, careful ~ hasty", 0.02)),
         fits=FitFacts(1_918, 0, 1, 5.0, 268.4, "empirical prior, σ₀ 0.97 probit; dispersion 1.08"),

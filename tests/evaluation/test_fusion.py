@@ -137,7 +137,11 @@ def test_choose_weight_takes_the_best_on_dev():
     reranked = make_run("r", {"q0": [("b", 10), ("a", 9), ("c", 0)], "q1": [("a", 10), ("b", 0), ("c", 0)]})
     qrels = make_qrels({"q0": {"a": 1}, "q1": {"a": 1}})
     sweep = fusion.choose_weights(reranked, hybrid, qrels, 10, 3, "minmax")
-    assert (sweep.chosen, sweep.control, sweep.queries) == ((0.5, 0.5), (0.0, 1.0), 2)  # .3 to .7 are equal: the even
+    assert (sweep.chosen, sweep.control, sweep.queries) == (
+        pytest.approx((0.5, 0.5)),
+        (0.0, 1.0),
+        2,
+    )  # .3 to .7 are equal: the even
     assert max(sweep.values) == 1.0
     assert sweep.values[0] == pytest.approx((1 + 1 / np.log2(3)) / 2)
     assert [weight for weight, _ in sweep.curve()] == pytest.approx([i / 10 for i in range(11)])
@@ -155,8 +159,22 @@ def test_the_control_is_the_best_without_the_reranker():
     qrels = make_qrels({"q0": {"a": 1}, "q1": {"a": 1}})
     sweep = fusion.choose_weights(reranked, hybrid, qrels, 4, 3, partners=[bm25, dense])
     assert sweep.parts == ("r", "bm25", "dense")
-    assert sweep.control == (0.0, 0.5, 0.5)
+    assert sweep.control == pytest.approx((0.0, 0.5, 0.5))
     assert dict(sweep.curve())[0.0] == 1.0
+
+
+def test_the_choice_is_the_mean_over_resamples():
+    # the reranker is right for seven queries, the hybrid for three: which share of resamples prefers which is binomial
+    docs = {True: [("a", 2.0), ("b", 1.0)], False: [("b", 2.0), ("a", 1.0)]}
+    hybrid = make_run("h", {f"q{i}": docs[i < 3] for i in range(10)})
+    reranked = make_run("r", {f"q{i}": docs[i >= 3] for i in range(10)})
+    sweep = fusion.choose_weights(reranked, hybrid, make_qrels({f"q{i}": {"a": 1} for i in range(10)}), 1, 2)
+    worse = sum(math.comb(10, k) * 0.7**k * 0.3 ** (10 - k) for k in range(5))  # ties go to the first in order
+    tied = math.comb(10, 5) * 0.7**5 * 0.3**5
+    assert sweep.chosen[0] == pytest.approx(1 - worse - tied, abs=0.04)
+    assert sweep.value == pytest.approx(max(sweep.values))
+    again = fusion.choose_weights(reranked, hybrid, make_qrels({f"q{i}": {"a": 1} for i in range(10)}), 1, 2)
+    assert again == sweep
 
 
 def test_errors():
