@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, cast, overload
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from anmi_ray.identity import seed as derived_seed
 from anmi_ray.models.loading import ModelSource, resolve
 from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, document_text, length_batches
 
-__all__ = ["CrossEncoder", "Precision", "document_text", "native_bfloat16", "resolve_precision"]
+__all__ = ["CrossEncoder", "Precision", "document_text", "resolve_precision"]
 
 Pooling = Literal["cls", "mean"]
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
@@ -230,6 +230,12 @@ def native_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and bool(capabilities[1] or torch.cpu._is_amx_tile_supported())
 
 
+@overload
+def resolve_precision(
+    precision: Literal["auto", "float32", "bfloat16"], device: torch.device
+) -> Literal["float32", "bfloat16"]: ...
+@overload
+def resolve_precision(precision: Precision, device: torch.device) -> Literal["float32", "bfloat16", "float16"]: ...
 def resolve_precision(precision: Precision, device: torch.device) -> Literal["float32", "bfloat16", "float16"]:
     """The number format of the forward pass: auto is bfloat16 where `device` computes it natively."""
     if precision == "auto":

@@ -20,7 +20,7 @@ import torch
 
 from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.models import loading
-from anmi_ray.models.cross_encoder import native_bfloat16
+from anmi_ray.models.cross_encoder import resolve_precision
 from anmi_ray.models.encoder import Encoder
 from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.retrieval import merge, shard
@@ -87,8 +87,7 @@ class _Searcher:
         self.artifact, self.ingest, self.config, self.seed, self.threads = artifact, ingest, config, seed, threads
         dense = config.dense
         source = loading.resolve(dense.model, trust_remote_code=dense.trust_remote_code)
-        native = native_bfloat16(torch.device("cpu"))
-        dtype = dense.dtype if dense.dtype != "auto" else "bfloat16" if native else "float32"
+        dtype = resolve_precision(dense.dtype, torch.device("cpu"))
         self.encoder = Encoder(source, dense.max_tokens, dtype, threads)
         self.queries = [ingest.read_part("queries", bucket, QUERY) for bucket in range(buckets)]
         self.qrels = pa.concat_tables([ingest.read_part("qrels", bucket, QREL) for bucket in range(buckets)])
