@@ -113,9 +113,10 @@ class CrossEncoder:
         first one's embedding if `equal_segments` (a bi-encoder never saw a second).
 
         `pooling` None: mean where the folder was exported with it, else cls. `max_tokens` None: the tokenizer's own
-        limit. `dtype` other than float32 is for scoring only (the head stays float32); `threads` are those of `score`
-        on a CPU, None leaves the process's. Raises ConfigError where there is no such model, no safetensors weights,
-        or no fast tokenizer.
+        limit, which is what an exported model was trained with; more is allowed up to the model's positions. `dtype`
+        other than float32 is for scoring only (the head stays float32); `threads` are those of `score` on a CPU, None
+        leaves the process's. Raises ConfigError where there is no such model, no safetensors weights, no fast
+        tokenizer, or `max_tokens` exceeds the positions.
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
         where, revision, trust = source.path_or_id, source.hub_revision, source.trust_remote_code
@@ -137,8 +138,7 @@ class CrossEncoder:
         if isinstance(network, MeanScorer) and trained_head:
             network.dense.load_state_dict(trained_head[0])
             network.out.load_state_dict(trained_head[1])
-        limit = _limit(network.encoder, int(tokenizer.model_max_length))
-        pairs = PairTokenizer(tokenizer, min(max_tokens or limit, limit))
+        pairs = PairTokenizer(tokenizer, _tokens(network.encoder, int(tokenizer.model_max_length), max_tokens))
         loaded = cls(cast(MeanScorer | ClassifierScorer, network.to(device).eval()), pairs, source.name, threads)
         loaded._cast(dtype)
         return loaded
@@ -299,13 +299,18 @@ def _head_modules(model: PreTrainedModel) -> list[nn.Module]:
     return [*heads, pooler] if isinstance(pooler, nn.Module) else heads
 
 
-def _limit(encoder: nn.Module, tokenizer_limit: int) -> int:
-    """Most tokens that both the model's positions and its tokenizer allow."""
+def _tokens(encoder: nn.Module, tokenizer_limit: int, asked: int | None) -> int:
+    """Tokens that a pair is cut to: as asked, else what both the model's positions and its tokenizer allow."""
     config = cast(PreTrainedModel, encoder).config
-    positions = getattr(config, "max_position_embeddings", None) or tokenizer_limit
     # RoBERTa's positions start after the padding index.
     offset = (config.pad_token_id or 0) + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
-    return min(positions - offset, tokenizer_limit)
+    held = getattr(config, "max_position_embeddings", None)
+    positions = held - offset if held else None
+    if asked and positions and asked > positions:
+        raise ConfigError(
+            f"is {asked}, and the model has {positions} positions", "max_tokens", f"set it to at most {positions}"
+        )
+    return asked or min(positions or tokenizer_limit, tokenizer_limit)
 
 
 def _trained_mean_head(where: str) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:

@@ -3,7 +3,8 @@
 judgments -> pairs (games) -> globals (prior, dispersion; once) -> solver -> uncertainty, diagnostics -> tables.
 """
 
-from anmi_ray.rating.globals import Globals, fit_globals, sample_queries
-from anmi_ray.rating.tables import RateResult, rate
+from anmi_ray.rating.games import Games
+from anmi_ray.rating.globals import Globals, fit_globals, globals_of, sample_queries
+from anmi_ray.rating.tables import RateResult, rate, rate_games
 
-__all__ = ["Globals", "RateResult", "fit_globals", "rate", "sample_queries"]
+__all__ = ["Games", "Globals", "RateResult", "fit_globals", "globals_of", "rate", "rate_games", "sample_queries"]

@@ -30,14 +30,19 @@ class RateResult(NamedTuple):
 def rate(
     judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, globals_: Globals, config: RateConfig
 ) -> RateResult:
-    """Rate every query of a bucket: maximum a posteriori, centred per component, with errors, gaps and diagnostics.
+    """Rate every query of a bucket; see `rate_games`. Rejects are judgments and candidates that no game holds."""
+    games, rejects = read_games(judgments, comparisons, candidates, config.inconsistent_strength)
+    return rate_games(games, globals_, config)._replace(rejects=rejects)
+
+
+def rate_games(games: Games, globals_: Globals, config: RateConfig) -> RateResult:
+    """Rate every query: maximum a posteriori, centred per component, with errors, gaps and diagnostics.
 
     Gaps go from every rated known positive to every other rated document of its query; in a query without one, from
     the top-rated document. FitError: plain maximum likelihood was asked for and a query has no finite maximum.
     """
-    games, rejects = read_games(judgments, comparisons, candidates, config.inconsistent_strength)
     if not games.queries:
-        return RateResult(records.RATING.empty(), records.FIT.empty(), records.GAP.empty(), rejects)
+        return RateResult(records.RATING.empty(), records.FIT.empty(), records.GAP.empty(), records.REJECT.empty())
     m = games.answers / globals_.dispersion
     target = posterior(games, globals_.model, m, globals_.prior())
     solution = solve(target, config.tolerance, config.max_iterations)
@@ -49,7 +54,7 @@ def rate(
         _ratings(games, globals_.model, m, centred, parts.component, uncertain),
         _fits(games, globals_.model, m, centred, parts, solution),
         _gaps(games, globals_.model, to, uncertain),
-        rejects,
+        records.REJECT.empty(),
     )
 
 

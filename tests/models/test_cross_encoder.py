@@ -99,6 +99,16 @@ def test_export_scores_alike_in_sentence_transformers_and_reloaded(
     np.testing.assert_allclose(scores, again.score(*columns(pairs)), atol=1e-6)
 
 
+def test_more_tokens_than_in_training_are_scored_up_to_the_positions(base: Path, tmp_path: Path) -> None:
+    folder = str(loaded(base, "cls", 24).export(tmp_path / "model"))
+    longer = CrossEncoder.load(folder, max_tokens=48)
+    assert (CrossEncoder.load(folder).max_tokens, longer.max_tokens) == (24, 48)
+    query, document = "how long", " ".join(["word"] * 60)
+    assert longer.score([query], [document]) != CrossEncoder.load(folder).score([query], [document])
+    with pytest.raises(ConfigError, match="is 65, and the model has 64 positions"):
+        CrossEncoder.load(folder, max_tokens=65)
+
+
 def test_cls_export_is_a_plain_classification_model(base: Path, tmp_path: Path) -> None:
     model = loaded(base, "cls")
     folder = model.export(tmp_path / "model")
