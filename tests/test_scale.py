@@ -28,7 +28,7 @@ def test_normal_tail_golden(x: float, log_cdf: float, mills: float) -> None:
     assert scale.log_normal_cdf(x) == pytest.approx(log_cdf, rel=1e-12)
     assert scale.inverse_mills(x) == pytest.approx(mills, rel=1e-10)
     assert scale.log_link_both(scale.THURSTONE, x)[0] == pytest.approx(log_cdf, rel=1e-12)
-    assert scale.link_slope_both(scale.THURSTONE, x)[0] == pytest.approx(mills, rel=1e-10)
+    assert scale.link_terms(scale.THURSTONE, x)[0] == pytest.approx(mills, rel=1e-10)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -37,7 +37,7 @@ def test_compiled_kernels_agree_with_numpy(model: scale.Model) -> None:
     for x in np.concatenate([np.linspace(-45, 45, 361), [-1e3, -200.0, 200.0, 1e3]]):
         upper, lower = scale.log_link_both(code, float(x))
         np.testing.assert_allclose([upper, lower], scale.log_link([x, -x], model), rtol=2e-13, atol=1e-300)
-        slope, back = scale.link_slope_both(code, float(x))
+        slope, back, _, _ = scale.link_terms(code, float(x))
         if model == "thurstone":
             np.testing.assert_allclose([slope, back], scale.inverse_mills([x, -x]), rtol=1e-11, atol=1e-300)
         else:
@@ -53,13 +53,20 @@ def test_log_cdf_against_scipy_far_out() -> None:
 def test_derivatives_by_finite_differences(model: scale.Model) -> None:
     code, h = scale.MODEL_CODES[model], 1e-5
     for x in np.linspace(-8, 8, 65):
-        slope = scale.link_slope_both(code, x)[0]
+        slope, back, curvature, curvature_back = scale.link_terms(code, x)
+        assert scale.link_terms(code, -x) == pytest.approx((back, slope, curvature_back, curvature), rel=1e-14)
         up, down = (scale.log_link_both(code, x + s)[0] for s in (h, -h))
         assert slope == pytest.approx((up - down) / (2 * h), abs=2e-9)
-        up, down = (scale.link_slope_both(code, x + s)[0] for s in (h, -h))
-        assert scale.link_curvature(code, x, slope) == pytest.approx((down - up) / (2 * h), abs=2e-9)
-        up, down = (scale.link_curvature(code, x + s, scale.link_slope_both(code, x + s)[0]) for s in (h, -h))
-        assert scale.link_skew(code, x, slope) == pytest.approx((up - down) / (2 * h), abs=2e-9)
+        up, down = (scale.link_terms(code, x + s) for s in (h, -h))
+        assert curvature == pytest.approx((down[0] - up[0]) / (2 * h), abs=2e-9)
+        assert scale.link_skew(code, x, slope, curvature) == pytest.approx((up[2] - down[2]) / (2 * h), abs=2e-9)
+
+
+def test_probit_curvature_keeps_its_digits_far_behind() -> None:
+    """κ(x) = λ(λ + x) → 1 - 1/x² as x → -∞, where λ + x cancels."""
+    for z in (30.0, 1e3, 1e6):
+        curvature = scale.link_terms(scale.THURSTONE, -z)[2]
+        assert 1.0 - curvature == pytest.approx(z**-2 - 6.0 * z**-4, rel=1e-4, abs=1e-15)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -67,10 +74,11 @@ def test_derivatives_by_finite_differences(model: scale.Model) -> None:
 @given(x=st.floats(-1e8, 1e8))
 def test_curvature_stays_in_the_unit_interval(model: scale.Model, x: float) -> None:
     code = scale.MODEL_CODES[model]
-    slope, back = scale.link_slope_both(code, x)
+    slope, back, curvature, curvature_back = scale.link_terms(code, x)
     assert slope >= 0.0
     assert back >= 0.0
-    assert 0.0 <= scale.link_curvature(code, x, slope) <= 1.0
+    assert 0.0 <= curvature <= 1.0
+    assert 0.0 <= curvature_back <= 1.0
 
 
 def test_units_of_the_report() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from anmi_ray.config.base import Settings
 
@@ -39,6 +39,22 @@ class RateConfig(Settings):
         le=1.0,
         description="strength of a judge's answer whose two orders prefer different documents",
     )
+    ties: Literal["half", "davidson", "rao-kupper", "glenn-david"] = Field(
+        default="half",
+        description="what a preference of one half says: half a win, or a tie of its own probability: davidson and "
+        "rao-kupper with bradley-terry, glenn-david with thurstone",
+    )
+    tie_width: Literal["fitted"] | LatentSd = Field(
+        default="fitted", description="how wide ties reach: davidson's nu, else eta in latent units; needs ties"
+    )
+    lapse: Literal["fitted"] | Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
+        default=0.0, description="share of answers that are a coin's, whatever the documents; with ties: half only"
+    )
+    judge_offsets: bool = Field(
+        default=False,
+        description="fit how far every judge leans towards the document it is shown first; answers are then games of "
+        "their own, not averaged over the two orders",
+    )
     max_iterations: int = Field(default=100, ge=1, le=10_000, description="Newton steps per query before giving up")
     tolerance: float = Field(
         default=1e-8,
@@ -46,3 +62,12 @@ class RateConfig(Settings):
         le=1e-2,
         description="largest gradient per game of a document at which a fit has converged",
     )
+
+    @model_validator(mode="after")
+    def _combination(self) -> RateConfig:
+        wanted = {"davidson": "bradley-terry", "rao-kupper": "bradley-terry", "glenn-david": "thurstone"}
+        if self.ties != "half" and wanted[self.ties] != self.model:
+            raise ValueError(f"ties: {self.ties} is a model of {wanted[self.ties]}, and model is {self.model}")
+        if self.ties != "half" and self.lapse:
+            raise ValueError(f"ties: {self.ties} has no form with a lapse rate; set lapse to 0 or ties to half")
+        return self

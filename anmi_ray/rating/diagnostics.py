@@ -15,9 +15,18 @@ from scipy.sparse import csgraph
 
 from anmi_ray.errors import FitError
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.likelihood import game_log_likelihood
-from anmi_ray.rating.solver import conjugate_gradient, dot, laplacian_diagonal
-from anmi_ray.scale import MODEL_CODES, Floats, Model, compiled
+from anmi_ray.rating.likelihood import game_log_likelihood, shares
+from anmi_ray.rating.solver import (
+    Posterior,
+    conjugate_gradient,
+    dot,
+    index,
+    largest,
+    one_query,
+    over_queries,
+    workspace,
+)
+from anmi_ray.scale import BRADLEY_TERRY, Floats, compiled
 
 _NAMED = 5  # documents named in an error
 
@@ -92,16 +101,14 @@ def _renumber(games: Games, labels: NDArray[np.int32]) -> tuple[NDArray[np.int32
     return (ordered - base[games.query_of_doc]).astype(np.int32), count
 
 
-def deviance(games: Games, model: Model, m: Floats, latent: Floats) -> Floats:
-    """2 Σ m [w log(w/F) + (1-w) log((1-w)/(1-F))] per query, F = F(e_i - e_j): zero for a perfect fit."""
-    total = np.empty(games.queries)
-    _deviance_all(
-        MODEL_CODES[model], games.doc_start, games.game_start, games.first, games.second, games.w, m, latent, total
-    )
+def deviance(posterior: Posterior, latent: Floats) -> Floats:
+    """2 Σ m [ℓ of a model that predicts every game's shares - ℓ] per query: zero for a perfect fit."""
+    total = np.empty(posterior.games.queries)
+    _deviance_all(posterior.likelihood, posterior.flat, latent, total)
     return total
 
 
-def equal_ratings_p(games: Games, m: Floats, component_count: NDArray[np.int64]) -> Floats:
+def equal_ratings_p(posterior: Posterior, component_count: NDArray[np.int64], threads: int = 1) -> Floats:
     """p-value per query of "all documents are equally good", by the score test at equal ratings.
 
     S = uᵀ L⁺ u, u_i = Σ m (2w - 1) (signed), L the Laplacian of the games weighted by m; under the hypothesis S is
@@ -109,8 +116,10 @@ def equal_ratings_p(games: Games, m: Floats, component_count: NDArray[np.int64])
     order and keeps its level where games are few; the likelihood ratio itself rejects too often there, because a
     quarter as many parameters as games inflates it (Sur and Candès 2019).
     """
+    games = posterior.games
     statistic = np.empty(games.queries)
-    _score_all(games.doc_start, games.game_start, games.first, games.second, games.w, m, statistic)
+    flat = posterior.flat
+    over_queries(games, threads, lambda begin, stop: _score_all(flat, begin, stop, statistic))
     return special.chdtrc(games.documents - component_count, statistic)
 
 
@@ -130,33 +139,51 @@ def spread(games: Games, latent: Floats) -> Floats:
 
 
 @compiled
-def _deviance_all(model, doc_start, game_start, first, second, w, m, latent, total):
-    for q in range(len(doc_start) - 1):
-        start = doc_start[q]
+def _deviance_all(like, flat, latent, total):
+    for q in range(len(flat.doc_start) - 1):
+        query, e = one_query(flat, q), latent[flat.doc_start[q] : flat.doc_start[q + 1]]
         total[q] = 0.0
-        for p in range(game_start[q], game_start[q + 1]):
-            v = w[p]
-            saturated = 0.0
-            if 0.0 < v < 1.0:
-                saturated = v * math.log(v) + (1.0 - v) * math.log(1.0 - v)
-            x = latent[start + first[p]] - latent[start + second[p]]
-            total[q] += 2.0 * m[p] * (saturated - game_log_likelihood(model, x, v))
+        for p in range(len(query.first)):
+            w = query.w[p]
+            x = e[query.first[p]] - e[query.second[p]] + query.offset[p]
+            best = _saturated(like, w)
+            total[q] += 2.0 * query.m[p] * (best - game_log_likelihood(like, x, w))
 
 
 @compiled
-def _score_all(doc_start, game_start, first, second, w, m, statistic):
-    for q in range(len(doc_start) - 1):
-        n, g0, g1 = doc_start[q + 1] - doc_start[q], game_start[q], game_start[q + 1]
-        u, x, none, diagonal, work = np.zeros(n), np.empty(n), np.zeros(n), np.empty(n), np.empty((4, n))
-        for p in range(g0, g1):
-            push = m[p] * (2.0 * w[p] - 1.0)
-            u[first[p]] += push
-            u[second[p]] -= push
-        laplacian_diagonal(first[g0:g1], second[g0:g1], m[g0:g1], none, diagonal)
-        conjugate_gradient(first[g0:g1], second[g0:g1], m[g0:g1], none, diagonal, u, 1e-6, x, work)
-        statistic[q] = 0.0
+def _saturated(like, w):
+    """Log-likelihood of a model that predicts exactly this game."""
+    if like.kind <= BRADLEY_TERRY:
+        return _x_log_x(w) + _x_log_x(1.0 - w)
+    win, tie, loss = shares(w)
+    return _x_log_x(win) + _x_log_x(tie) + _x_log_x(loss)
+
+
+@compiled
+def _x_log_x(x):
+    return x * math.log(x) if x > 0.0 else 0.0
+
+
+@compiled
+def _score_all(flat, begin, stop, statistic):
+    documents, games = largest(flat, begin, stop)
+    work, pushes, solutions = workspace(documents, games), np.empty(documents), np.empty(documents)
+    for q in range(begin, stop):
+        query, n = one_query(flat, q), flat.doc_start[q + 1] - flat.doc_start[q]
+        u, x, diagonal = pushes[:n], solutions[:n], work.rows[5, :n]
+        index(query, n, work)
         for i in range(n):
-            statistic[q] += u[i] * x[i]
+            u[i], diagonal[i] = 0.0, 0.0
+            for k in range(work.start[i], work.start[i + 1]):
+                p = work.entry[k]
+                own = p < len(query.m)
+                p = p if own else p - len(query.m)
+                push = query.m[p] * (2.0 * query.w[p] - 1.0)
+                u[i] += push if own else -push
+                work.weight[k] = query.m[p]
+                diagonal[i] += query.m[p]
+        conjugate_gradient(u, diagonal, 1e-6, x, work)
+        statistic[q] = dot(u, x)
 
 
 @compiled

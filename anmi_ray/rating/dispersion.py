@@ -10,31 +10,30 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.rating.games import Games
-from anmi_ray.rating.likelihood import game_terms
+from anmi_ray.rating.likelihood import Likelihood, game_terms, moments
 from anmi_ray.rating.solver import Posterior
 from anmi_ray.rating.uncertainty import game_variances
-from anmi_ray.scale import MODEL_CODES, Floats, Model, compiled, link
+from anmi_ray.scale import Floats, compiled
 
 DISPERSION_BOUNDS = (0.02, 50.0)  # graded judges can follow the model exactly; an answer is at most 50 games
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _TAIL = 1e-3  # fitted probabilities are held this far from 0 and 1: one stray upset must not set φ for all
 
 
-def pooled_dispersion(posterior: Posterior, latent: Floats, component: NDArray[np.int32]) -> float:
+def pooled_dispersion(posterior: Posterior, latent: Floats, component: NDArray[np.int32], threads: int = 1) -> float:
     """φ by moments of leave-one-out predictions; NaN where no game can be predicted from the others.
 
     Each game's gap is predicted without it, x ~ N(x̂ - v₋ g, v₋), v₋ = v / (1 - c v) (approximate leave-one-out, Rad
-    and Maleki 2020; g, c the game's gradient and curvature, v the gap's posterior variance). With p = E F(x) and
-    s = E F(x)², E (w - p)² = (s - p²) + φ (p - s) / answers, so φ = Σ answers [(w - p)² - (s - p²)] / Σ (p - s).
-    Fitted residuals would be too small wherever games are few: Pearson's φ falls to .7 for independent judges.
+    and Maleki 2020; g, c the game's gradient and curvature, v the gap's posterior variance). With μ(x) and V(x) the
+    mean and variance of one answer, p = E μ: E (w - p)² = (E μ² - p²) + φ E V / answers, so
+    φ = Σ answers [(w - p)² - (E μ² - p²)] / Σ E V. Fitted residuals would be too small wherever games are few:
+    Pearson's φ falls to .7 for independent judges.
     """
-    games = posterior.games
-    first, second = games.global_ends()
-    x = latent[first] - latent[second]
+    games, like = posterior.games, posterior.likelihood
+    x = gaps(posterior, latent)
     g, c = np.empty_like(x), np.empty_like(x)
-    _terms(MODEL_CODES[posterior.model], x, games.w, posterior.m, g, c)
-    variance = game_variances(posterior, latent, component)
+    _terms(like, x, games.w, posterior.m, g, c)
+    variance = game_variances(posterior, latent, component, threads)
     left = 1.0 - c * variance
     usable = left > 1e-6  # without a prior, a game that alone connects its documents predicts nothing
     if not usable.any():
@@ -42,27 +41,36 @@ def pooled_dispersion(posterior: Posterior, latent: Floats, component: NDArray[n
     w, answers = games.w[usable], games.answers[usable]
     without = variance[usable] / left[usable]
     centre, width = x[usable] - without * g[usable], np.sqrt(without)
-    mean, square = np.zeros_like(w), np.zeros_like(w)
+    mean, square, noise = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
     for node, weight in zip(_NODES, _WEIGHTS / _WEIGHTS.sum(), strict=True):
-        f = link(centre + width * node, posterior.model)
-        mean += weight * f
-        square += weight * f * f
+        outcome, spread = moments(like, centre + width * node)
+        mean += weight * outcome
+        square += weight * outcome * outcome
+        noise += weight * spread
     surplus = float(np.sum(answers * (np.square(w - mean) - (square - np.square(mean)))))
-    expected = float(np.sum(mean - square))
+    expected = float(np.sum(noise))
     return float(np.clip(surplus / expected, *DISPERSION_BOUNDS)) if expected > 0.0 else float("nan")
 
 
-def pearson_dispersion(games: Games, model: Model, latent: Floats, component_count: NDArray[np.int64]) -> float:
-    """Pearson's X² = Σ answers (w - F)² / (F (1 - F)) over Σ_q (P - n + components); NaN without residual freedom."""
-    first, second = games.global_ends()
-    fitted = np.clip(link(latent[first] - latent[second], model), _TAIL, 1.0 - _TAIL)
-    chi2 = float(np.sum(games.answers * np.square(games.w - fitted) / (fitted * (1.0 - fitted))))
+def pearson_dispersion(posterior: Posterior, latent: Floats, component_count: NDArray[np.int64]) -> float:
+    """Pearson's X² = Σ answers (w - μ)² / V over Σ_q (P - n + components); NaN without residual freedom."""
+    games = posterior.games
+    mean, variance = moments(posterior.likelihood, gaps(posterior, latent))
+    mean, variance = np.clip(mean, _TAIL, 1.0 - _TAIL), np.maximum(variance, _TAIL * (1.0 - _TAIL))
+    chi2 = float(np.sum(games.answers * np.square(games.w - mean) / variance))
     freedom = int(np.sum(games.games - games.documents + component_count))
     return float(np.clip(chi2 / freedom, *DISPERSION_BOUNDS)) if freedom > 0 else float("nan")
 
 
+def gaps(posterior: Posterior, latent: Floats) -> Floats:
+    """The latent gap of every game, e_i - e_j and its offset, float64[P]."""
+    first, second = posterior.games.global_ends()
+    x = latent[first] - latent[second]
+    return x if posterior.offset is None else x + posterior.offset
+
+
 @compiled
-def _terms(model, x, w, m, gradient, curvature):
+def _terms(like: Likelihood, x: Floats, w: Floats, m: Floats, gradient: Floats, curvature: Floats) -> None:
     for p in range(len(x)):
-        g, c = game_terms(model, x[p], w[p])
+        g, c = game_terms(like, x[p], w[p])
         gradient[p], curvature[p] = m[p] * g, m[p] * c

@@ -23,7 +23,8 @@ class Games:
     query_ids uint8[Q, 16]; doc_ids uint8[D, 16]; doc_start, game_start int64[Q + 1]; positive bool[D];
     first, second int32[P] (positions inside the query); w float64[P], the preference for `first`;
     answers float64[P], how many judges' answers it holds (strength before dispersion); inconsistent bool[P], some
-    judge's two orders disagree.
+    judge's two orders disagree. Where games are single answers: judge int32[P] into `judges`, and shown int8[P], 1
+    where `first` was shown first, -1 where `second` was, 0 unknown; without them no judge's leaning can be told.
     """
 
     query_ids: NDArray[np.uint8]
@@ -36,6 +37,9 @@ class Games:
     w: Floats
     answers: Floats
     inconsistent: NDArray[np.bool_]
+    judges: tuple[str, ...] = ()
+    judge: NDArray[np.int32] | None = None
+    shown: NDArray[np.int8] | None = None
 
     @property
     def queries(self) -> int:
@@ -66,3 +70,15 @@ class Games:
         """(first, second) as positions in the bucket's documents, int64[P] each."""
         start = np.repeat(self.doc_start[:-1], self.games)
         return start + self.first, start + self.second
+
+    def offset(self, leaning: Floats) -> Floats | None:
+        """What every game's gap gains from its judge's leaning (float64[J]) towards the document shown first."""
+        if self.judge is None or self.shown is None or not leaning.any():
+            return None
+        return leaning[self.judge] * self.shown
+
+    def by_judge(self, by_offset: Floats) -> Floats:
+        """Derivatives in every judge's leaning, float64[J], from those in every game's offset."""
+        if self.judge is None or self.shown is None:
+            return np.zeros(len(self.judges))
+        return np.bincount(self.judge, by_offset * self.shown, len(self.judges)).astype(np.float64)

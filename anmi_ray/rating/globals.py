@@ -1,4 +1,7 @@
-"""What all queries share: prior and dispersion, estimated once from a hash sample of queries and then frozen."""
+"""What all queries share, estimated once from a hash sample of queries and then frozen.
+
+Prior, dispersion and, where asked for, tie width, lapse rate and judges' leanings towards what they are shown first.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,25 @@ from dataclasses import asdict, dataclass, fields, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy import optimize
 
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.errors import DataError, FitError
 from anmi_ray.identity import hash_sample, id_array
-from anmi_ray.rating.diagnostics import components, refuse_without_maximum
+from anmi_ray.rating.diagnostics import Components, components, refuse_without_maximum
 from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion
 from anmi_ray.rating.games import Games
+from anmi_ray.rating.likelihood import Likelihood, Ties
 from anmi_ray.rating.pairs import read_games
-from anmi_ray.rating.prior import SD_FACTOR_BOUNDS, Free, PriorShape, empirical_bayes, prior_arrays, top_of_normals
+from anmi_ray.rating.prior import (
+    SD_FACTOR_BOUNDS,
+    Free,
+    PriorShape,
+    empirical_bayes,
+    log_marginal,
+    prior_arrays,
+    top_of_normals,
+)
 from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.scale import Floats, Model
 
@@ -28,15 +41,19 @@ MIN_POSITIVES = 100  # rated known positives from which their own prior is fitte
 SPREAD_GAIN = 0.03
 _ROUNDS = 20  # prior and dispersion depend on each other; they settle in three to six rounds
 _SETTLED = 2e-3
+WIDTH_BOUNDS, LAPSE_BOUNDS = (1e-3, 50.0), (1e-4, 0.9)
+_FIRST_WIDTH, _FIRST_LAPSE = 0.3, 0.05
 
 
 @dataclass(frozen=True)
 class Globals:
-    """Prior and dispersion of a run, in latent units, and how each was obtained.
+    """Prior, dispersion and the judges' habits, in latent units, and how each was obtained.
 
     sigma0: sd of the prior, None for plain maximum likelihood. positive_mean_factor, positive_sd_factor: a known
     positive's prior is N(a M σ0, (b S σ0)²), M and S those of the maximum of the query's n draws (None: like all).
     positive_mean, positive_sd: the same in latent units at the sample's median n, for reading. dispersion: φ.
+    tie_width: ν or η of `ties`, 0 where a tie is half a win. offsets: by judge, what a gap gains in favour of the
+    document shown first. log_marginal: of the sample, for comparing models that use the same games.
     """
 
     model: Model
@@ -49,10 +66,15 @@ class Globals:
     positive_how: str
     dispersion: float
     dispersion_how: str
+    ties: Ties
+    tie_width: float
+    lapse: float
+    offsets: dict[str, float]
     queries: int
     documents: int
     games: int
     positives: int
+    log_marginal: float
 
     def to_json(self) -> str:
         """All fields as one JSON object, keys sorted."""
@@ -75,102 +97,132 @@ class Globals:
             return None
         return PriorShape(self.sigma0, self.positive_mean_factor, self.positive_sd_factor)
 
+    def likelihood(self) -> Likelihood:
+        """What a game says."""
+        return Likelihood.of(self.model, self.ties, self.tie_width, self.lapse)
+
+    def offset(self, games: Games) -> Floats | None:
+        """What every game's gap gains from its judge's leaning, float64[P]; a judge unknown here has none."""
+        return games.offset(np.array([self.offsets.get(name, 0.0) for name in games.judges]))
+
 
 def sample_queries(query_ids: Iterable[bytes], size: int) -> list[bytes]:
     """The queries that `fit_globals` uses: a hash sample, so samples of parts hold the sample of the whole."""
     return hash_sample(list(query_ids), size, "rate")
 
 
-def posterior(games: Games, model: Model, m: Floats, shape: PriorShape | None) -> Posterior:
+def posterior(
+    games: Games, like: Likelihood, m: Floats, shape: PriorShape | None, offset: Floats | None = None
+) -> Posterior:
     """Likelihood and prior of all queries; without a prior, FitError where there is no finite unique maximum."""
     if shape is None:
         refuse_without_maximum(games)
-        none = np.zeros(len(games.doc_ids))
-        return Posterior(games, model, m, none, none)
-    return Posterior(games, model, m, *prior_arrays(games, shape))
+    return Posterior(games, like, m, *prior_arrays(games, shape), offset)
 
 
 def fit_globals(judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, config: RateConfig) -> Globals:
-    """Estimate prior and dispersion from at most `config.sample_queries` of the queries given.
-
-    Prior (empirical Bayes, pooled over queries) and dispersion (Pearson, pooled) are found in turn until both stand.
-    FitError: no pair has an answer, or plain maximum likelihood has no maximum.
-    """
+    """`globals_of` the games of at most `config.sample_queries` of the queries given."""
     chosen = sample_queries(pc.unique(comparisons["query_id"]).to_pylist(), config.sample_queries)
     judgments, comparisons, candidates = (
         table.filter(pc.is_in(table["query_id"], value_set=id_array(chosen)))
         for table in (judgments, comparisons, candidates)
     )
-    games, _ = read_games(judgments, comparisons, candidates, config.inconsistent_strength)
+    games, _ = read_games(judgments, comparisons, candidates, config.inconsistent_strength, config.judge_offsets)
     return globals_of(games, config)
 
 
-def globals_of(games: Games, config: RateConfig) -> Globals:
-    """`fit_globals` on games already read."""
+def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
+    """Estimate what all queries share from the games of a sample.
+
+    Prior and judges' leanings (empirical Bayes, pooled over queries), dispersion (pooled) and tie width or lapse rate
+    (marginal likelihood) are found in turn until all stand. FitError: no pair has an answer, or plain maximum
+    likelihood has no maximum.
+    """
     if not games.queries:
         raise FitError(
             "no pair has an answer, so nothing can be estimated",
             "rate",
             "look at the judge stage's rejects; every judgment failed or none was asked",
         )
+    if config.prior is None:
+        refuse_without_maximum(games)
     positives = int(games.positive.sum())
     fitted = config.positive_prior == "fitted" and positives >= MIN_POSITIVES and config.prior is not None
-    state = _State(
-        shape=_first_shape(config),
-        dispersion=1.0 if isinstance(config.dispersion, str) else config.dispersion,
-        dispersion_how=config.dispersion if isinstance(config.dispersion, str) else "fixed",
-    )
-    free = Free(sigma0=config.prior == "empirical-bayes", mean_factor=fitted)
-    state = _settle(games, config, state, free)
+    sample = _Sample(games, config, components(games), threads)
+    free = Free(config.prior == "empirical-bayes", fitted, offsets=config.judge_offsets)
+    state = _settle(sample, _first_state(sample), free)
     spread = False
     if fitted:  # a wider prior of positives has to pay for itself: Laplace alone would widen it where games are few
-        m, wider = games.answers / state.dispersion, free._replace(sd_factor=True)
-        narrow = empirical_bayes(games, config.model, m, state.shape, free, state.latent)
-        wide = empirical_bayes(games, config.model, m, narrow.shape, wider, narrow.latent)
-        gain = wide.log_marginal - narrow.log_marginal
-        inside = (wide.shape.sd_factor or 0.0) < SD_FACTOR_BOUNDS[1]  # at the bound it is not identified
-        spread = inside and gain > SPREAD_GAIN * positives
+        wider = free._replace(sd_factor=True)
+        narrow, narrow_value = _fit_prior(sample, state, free)
+        wide, wide_value = _fit_prior(sample, narrow, wider)
+        inside = wide.shape is not None and (wide.shape.sd_factor or 0.0) < SD_FACTOR_BOUNDS[1]  # else not identified
+        spread = inside and wide_value - narrow_value > SPREAD_GAIN * positives
         if spread:
-            state = _settle(games, config, replace(state, shape=wide.shape, latent=wide.latent), wider)
-    return _globals(games, config, state, positives, fitted, spread)
+            state = _settle(sample, wide, wider)
+    return _globals(sample, state, positives, fitted, spread)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """What the estimates are made from."""
+
+    games: Games
+    config: RateConfig
+    parts: Components
+    threads: int
 
 
 @dataclass(frozen=True)
 class _State:
-    """Where the turns between prior and dispersion stand."""
+    """Where the turns between the estimates stand."""
 
-    shape: PriorShape
+    shape: PriorShape | None
     dispersion: float
     dispersion_how: str
+    like: Likelihood
+    leaning: Floats
     latent: Floats | None = None
     at_bound: bool = False
 
 
-def _settle(games: Games, config: RateConfig, state: _State, free: Free) -> _State:
-    """Fit prior and dispersion in turn, by secant steps in log φ, until an estimate repeats what it was given."""
-    parts = components(games)
+def _first_state(sample: _Sample) -> _State:
+    config = sample.config
+    width = 0.0 if config.ties == "half" else _FIRST_WIDTH if config.tie_width == "fitted" else config.tie_width
+    lapse = _FIRST_LAPSE if config.lapse == "fitted" else config.lapse
+    return _State(
+        shape=_first_shape(config),
+        dispersion=1.0 if isinstance(config.dispersion, str) else config.dispersion,
+        dispersion_how=config.dispersion if isinstance(config.dispersion, str) else "fixed",
+        like=Likelihood.of(config.model, config.ties, width, lapse),
+        leaning=np.zeros(len(sample.games.judges)),
+    )
+
+
+def _first_shape(config: RateConfig) -> PriorShape | None:
+    if config.prior is None:
+        return None
+    sigma0 = 1.0 if isinstance(config.prior, str) else config.prior
+    return PriorShape(sigma0, None, None) if config.positive_prior == "same" else PriorShape(sigma0)
+
+
+def _settle(sample: _Sample, state: _State, free: Free) -> _State:
+    """Fit prior, habits and dispersion in turn, by secant steps in log φ, until an estimate repeats its input."""
     before: tuple[float, float] | None = None
     for _ in range(_ROUNDS):
-        m = games.answers / state.dispersion
-        if any(free):
-            found = empirical_bayes(games, config.model, m, state.shape, free, state.latent)
-            state = replace(state, shape=found.shape, latent=found.latent, at_bound=found.at_bound)
+        state, habits_stand = _fit_habits(sample, _fit_prior(sample, state, free)[0])
         if state.dispersion_how not in ("pooled", "pearson"):
-            return state
-        target = posterior(games, config.model, m, None if config.prior is None else state.shape)
-        latent = solve(target, config.tolerance, config.max_iterations, state.latent).latent
-        if state.dispersion_how == "pearson":  # once: fed back, it runs towards zero where games are few
-            estimate, how = pearson_dispersion(games, config.model, latent, parts.count), "pearson at dispersion 1"
-        else:
-            estimate, how = pooled_dispersion(target, latent, parts.component), state.dispersion_how
-        state = replace(state, latent=latent, dispersion_how=how)
+            if habits_stand:
+                return state
+            continue
+        state, estimate = _fit_dispersion(sample, state)
         if np.isnan(estimate):
             return replace(state, dispersion_how="1, no game is predicted by others")
-        if how != "pooled":
+        if state.dispersion_how != "pooled":
             state = replace(state, dispersion=estimate)
             continue
         given, got = math.log(state.dispersion), math.log(estimate)
-        if abs(got - given) <= _SETTLED:
+        if abs(got - given) <= _SETTLED and habits_stand:
             return state
         # a larger φ gives a smaller σ0, which gives a smaller φ: the plain iteration swings, so steps are shortened
         slope = -0.6 if before is None or given == before[0] else (got - before[1]) / (given - before[0])
@@ -180,37 +232,78 @@ def _settle(games: Games, config: RateConfig, state: _State, free: Free) -> _Sta
     return replace(state, dispersion_how=f"{state.dispersion_how}, not settled after {_ROUNDS} rounds")
 
 
-def _first_shape(config: RateConfig) -> PriorShape:
-    sigma0 = 1.0 if config.prior is None or isinstance(config.prior, str) else config.prior
-    return PriorShape(sigma0, None, None) if config.positive_prior == "same" else PriorShape(sigma0)
+def _fit_prior(sample: _Sample, state: _State, free: Free) -> tuple[_State, float]:
+    """The prior and the judges' leanings that explain the games best, and the log marginal likelihood."""
+    games, m = sample.games, sample.games.answers / state.dispersion
+    if not (free.sigma0 or free.mean_factor or free.sd_factor or (free.offsets and len(state.leaning))):
+        offset = games.offset(state.leaning)
+        at = log_marginal(games, state.like, m, state.shape, state.latent, offset, sample.threads)
+        return replace(state, latent=at.latent), at.value
+    found = empirical_bayes(games, state.like, m, state.shape, free, state.latent, state.leaning, sample.threads)
+    fitted = replace(state, shape=found.shape, latent=found.latent, at_bound=found.at_bound, leaning=found.offsets)
+    return fitted, found.log_marginal
 
 
-def _globals(games: Games, config: RateConfig, state: _State, positives: int, fitted: bool, spread: bool) -> Globals:
+def _fit_habits(sample: _Sample, state: _State) -> tuple[_State, bool]:
+    """The tie width or lapse rate that explains the games best, and whether it is what it was."""
+    config, games, m = sample.config, sample.games, sample.games.answers / state.dispersion
+    if config.ties != "half" and config.tie_width == "fitted":
+        name, bounds = "width", WIDTH_BOUNDS
+    elif config.lapse == "fitted":
+        name, bounds = "lapse", LAPSE_BOUNDS
+    else:
+        return state, True
+    offset = games.offset(state.leaning)
+
+    def loss(log_value: float) -> float:
+        like = state.like._replace(**{name: math.exp(log_value)})
+        return -log_marginal(games, like, m, state.shape, state.latent, offset, sample.threads).value
+
+    found = optimize.minimize_scalar(loss, bounds=np.log(bounds), method="bounded", options={"xatol": _SETTLED})
+    value, old = math.exp(found.x), getattr(state.like, name)
+    return replace(state, like=state.like._replace(**{name: value})), abs(math.log(value / old)) <= 5.0 * _SETTLED
+
+
+def _fit_dispersion(sample: _Sample, state: _State) -> tuple[_State, float]:
+    games, config = sample.games, sample.config
+    m, offset = games.answers / state.dispersion, games.offset(state.leaning)
+    target = posterior(games, state.like, m, state.shape, offset)
+    latent = solve(target, config.tolerance, config.max_iterations, state.latent, sample.threads).latent
+    if state.dispersion_how == "pearson":  # once: fed back, it runs towards zero where games are few
+        how, estimate = "pearson at dispersion 1", pearson_dispersion(target, latent, sample.parts.count)
+    else:
+        how, estimate = "pooled", pooled_dispersion(target, latent, sample.parts.component, sample.threads)
+    return replace(state, latent=latent, dispersion_how=how), estimate
+
+
+def _globals(sample: _Sample, state: _State, positives: int, fitted: bool, spread: bool) -> Globals:
+    games, config, shape = sample.games, sample.config, state.shape
     bound = ", at a bound of its range" if state.at_bound else ""
-    shape = state.shape if config.prior is not None else PriorShape(0.0, None, None)
     mean = sd = None
-    if shape.mean_factor is not None and shape.sd_factor is not None:
+    if shape is not None and shape.mean_factor is not None and shape.sd_factor is not None:
         top_mean, top_sd = top_of_normals(int(np.median(games.documents)))
         mean, sd = shape.mean_factor * top_mean * shape.sigma0, shape.sd_factor * top_sd * shape.sigma0
+    how = f"empirical Bayes{bound}" if config.prior == "empirical-bayes" else "fixed" if config.prior else "none"
     return Globals(
         model=config.model,
-        sigma0=None if config.prior is None else shape.sigma0,
-        sigma0_how=f"empirical Bayes{bound}"
-        if config.prior == "empirical-bayes"
-        else "fixed"
-        if config.prior
-        else "none",
-        positive_mean_factor=shape.mean_factor,
-        positive_sd_factor=shape.sd_factor,
+        sigma0=None if shape is None else shape.sigma0,
+        sigma0_how=how,
+        positive_mean_factor=None if shape is None else shape.mean_factor,
+        positive_sd_factor=None if shape is None else shape.sd_factor,
         positive_mean=mean,
         positive_sd=sd,
         positive_how=_positive_how(config, positives, fitted, spread),
         dispersion=state.dispersion,
         dispersion_how=state.dispersion_how,
+        ties=config.ties,
+        tie_width=state.like.width,
+        lapse=state.like.lapse,
+        offsets=dict(zip(games.judges, state.leaning.tolist(), strict=True)) if config.judge_offsets else {},
         queries=games.queries,
         documents=len(games.doc_ids),
         games=len(games.w),
         positives=positives,
+        log_marginal=_fit_prior(sample, state, Free(False))[1],
     )
 
 

@@ -1,52 +1,273 @@
-"""The likelihood of pairwise games: log-likelihood, gradient, observed curvature and its slope, per game and per query.
+"""The likelihood of pairwise games: log-likelihood, gradient, curvature and its slope, per game and per query.
 
-methods: a game between i and j with preference w for i and strength m adds m [w log F(x) + (1-w) log F(-x)],
-x = e_i - e_j, F = Φ (Thurstone) or σ (Bradley-Terry). Compiled scalar kernels serve the solver; the numpy functions
-are the same in readable form, for tests and for reading.
+A game between i and j with preference w for i and strength m adds m ℓ(x; w), x = e_i - e_j + offset. Letters: a, t, b
+are the shares of w that are wins, ties and losses of i: t = 1 - |2w - 1|, a = max(0, 2w - 1), b = max(0, 1 - 2w).
+
+| ties | model | ℓ(x; w) | source |
+|---|---|---|---|
+| half | either | w log F(x) + (1-w) log F(-x), F = Φ or σ; a tie is half a win | (22), (30) |
+| davidson | Bradley-Terry | P(win), P(tie), P(loss) ∝ e^{x/2}, ν, e^{-x/2} | Davidson 1970 |
+| rao-kupper | Bradley-Terry | P(win) = σ(x - η), P(loss) = σ(-x - η), P(tie) the rest | Rao and Kupper 1967 |
+| glenn-david | Thurstone | P(win) = Φ(x - η), P(loss) = Φ(-x - η), P(tie) the rest | Glenn and David 1960 |
+
+With a lapse rate l a judge answers by a fair coin in a share l of the games: F becomes l/2 + (1-l) F. That
+log-likelihood is not concave, so its curvature is the expected information, which is never negative; all others are
+concave and theirs is the observed one. Compiled scalar kernels say what a game is; `terms` is the same for all games
+of a query, vectorised for the two plain links; the numpy functions at the end are the plain form, for tests and for
+reading.
 Shapes: D documents of a query, P games.
 """
 
 from __future__ import annotations
 
+import math
+from typing import Literal, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.scale import (
+    BRADLEY_TERRY,
+    MODEL_CODES,
+    THURSTONE,
     Floats,
     Model,
     compiled,
+    inlined,
     inverse_mills,
-    link_curvature,
+    link,
     link_skew,
-    link_slope_both,
+    link_terms,
     log_link,
     log_link_both,
+    mills_excess,
     sigmoid,
 )
 
 Ints = NDArray[np.int32]
+Ties = Literal["half", "davidson", "rao-kupper", "glenn-david"]
+
+DAVIDSON, RAO_KUPPER, GLENN_DAVID = 2, 3, 4
+TIE_CODES: dict[Ties, int] = {"davidson": DAVIDSON, "rao-kupper": RAO_KUPPER, "glenn-david": GLENN_DAVID}
+TIE_MODELS: dict[Ties, Model] = {"davidson": "bradley-terry", "rao-kupper": "bradley-terry", "glenn-david": "thurstone"}
+_SKEW_STEP = 1e-4  # of the central difference of a curvature where its derivative has no short form
+_INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
+
+
+class Likelihood(NamedTuple):
+    """What a game says, as the compiled kernels read it: link or tie model, tie width (ν or η, latent), lapse rate."""
+
+    kind: int
+    width: float
+    lapse: float
+
+    @classmethod
+    def of(cls, model: Model, ties: Ties = "half", width: float = 0.0, lapse: float = 0.0) -> Likelihood:
+        """The likelihood of a model by its names; AssertionError for a combination that does not exist."""
+        if ties == "half":
+            return cls(MODEL_CODES[model], 0.0, float(lapse))
+        if TIE_MODELS[ties] != model or lapse or width <= 0.0:
+            raise AssertionError(f"no likelihood: {model}, ties {ties}, width {width}, lapse {lapse}")
+        return cls(TIE_CODES[ties], float(width), 0.0)
 
 
 @compiled
-def game_log_likelihood(model: int, x: float, w: float) -> float:
-    """w log F(x) + (1-w) log F(-x) of one game of strength 1."""
-    upper, lower = log_link_both(model, x)
-    return w * upper + (1.0 - w) * lower
+def shares(w: float) -> tuple[float, float, float]:
+    """(win, tie, loss) shares of a preference w, equally a mean of votes: 1 is a win, 1/2 a tie, 3/4 half of either."""
+    return max(0.0, 2.0 * w - 1.0), 1.0 - abs(2.0 * w - 1.0), max(0.0, 1.0 - 2.0 * w)
 
 
 @compiled
-def game_terms(model: int, x: float, w: float) -> tuple[float, float]:
-    """(gradient in x, observed curvature) of one game: w s(x) - (1-w) s(-x) and w κ(x) + (1-w) κ(-x)."""
-    slope, slope_back = link_slope_both(model, x)
-    curvature = w * link_curvature(model, x, slope) + (1.0 - w) * link_curvature(model, -x, slope_back)
-    return w * slope - (1.0 - w) * slope_back, curvature
+def game_log_likelihood(like: Likelihood, x: float, w: float) -> float:
+    """ℓ(x; w) of one game of strength 1."""
+    if like.kind <= BRADLEY_TERRY and like.lapse == 0.0:
+        upper, lower = log_link_both(like.kind, x)
+        return w * upper + (1.0 - w) * lower
+    if like.kind <= BRADLEY_TERRY:
+        upper, lower = log_link_both(like.kind, x)
+        guess = 0.5 * like.lapse
+        value = w * math.log(guess + (1.0 - like.lapse) * math.exp(upper))
+        return value + (1.0 - w) * math.log(guess + (1.0 - like.lapse) * math.exp(lower))
+    win, tie, loss = shares(w)
+    if like.kind == DAVIDSON:
+        log_z = _davidson_log_z(like.width, x)
+        return 0.5 * (win - loss) * x - log_z + tie * math.log(like.width)
+    if like.kind == RAO_KUPPER:
+        value = (win + tie) * log_link_both(BRADLEY_TERRY, x - like.width)[0]
+        value += (loss + tie) * log_link_both(BRADLEY_TERRY, -x - like.width)[0]
+        return value + tie * math.log(math.expm1(2.0 * like.width))
+    value = win * log_link_both(THURSTONE, x - like.width)[0] + loss * log_link_both(THURSTONE, -x - like.width)[0]
+    return value + tie * _glenn_david_tie(like.width, x)[0]
 
 
 @compiled
-def game_skew(model: int, x: float, w: float) -> float:
-    """d/dx of a game's observed curvature; the marginal likelihood's gradient needs it."""
-    slope, slope_back = link_slope_both(model, x)
-    return w * link_skew(model, x, slope) - (1.0 - w) * link_skew(model, -x, slope_back)
+def game_terms(like: Likelihood, x: float, w: float) -> tuple[float, float]:
+    """(gradient in x, curvature ≥ 0) of one game: observed, with a lapse rate expected information."""
+    if like.kind <= BRADLEY_TERRY and like.lapse == 0.0:
+        slope, slope_back, curved, curved_back = link_terms(like.kind, x)
+        return w * slope - (1.0 - w) * slope_back, w * curved + (1.0 - w) * curved_back
+    if like.kind <= BRADLEY_TERRY:
+        up, down, density = _lapsed(like, x)
+        return (w / up - (1.0 - w) / down) * density, density * density / (up * down)
+    win, tie, loss = shares(w)
+    if like.kind == DAVIDSON:
+        mean, variance = outcome_moments(like, x)
+        return w - mean, variance
+    if like.kind == RAO_KUPPER:
+        slope, _, curved, _ = link_terms(BRADLEY_TERRY, x - like.width)
+        back, _, curved_back, _ = link_terms(BRADLEY_TERRY, -x - like.width)
+        return (win + tie) * slope - (loss + tie) * back, (win + tie) * curved + (loss + tie) * curved_back
+    slope, _, curved, _ = link_terms(THURSTONE, x - like.width)
+    back, _, curved_back, _ = link_terms(THURSTONE, -x - like.width)
+    _, middle, curved_middle = _glenn_david_tie(like.width, x)
+    return win * slope - loss * back + tie * middle, win * curved + loss * curved_back + tie * curved_middle
+
+
+@compiled
+def game_skew(like: Likelihood, x: float, w: float) -> float:
+    """d/dx of a game's curvature; the marginal likelihood's gradient needs it."""
+    if like.kind <= BRADLEY_TERRY and like.lapse == 0.0:
+        slope, back, curved, curved_back = link_terms(like.kind, x)
+        skew = w * link_skew(like.kind, x, slope, curved)
+        return skew - (1.0 - w) * link_skew(like.kind, -x, back, curved_back)
+    above, below = game_terms(like, x + _SKEW_STEP, w)[1], game_terms(like, x - _SKEW_STEP, w)[1]
+    return (above - below) / (2.0 * _SKEW_STEP)
+
+
+@compiled
+def outcome_moments(like: Likelihood, x: float) -> tuple[float, float]:
+    """Mean and variance of one judge's outcome (win 1, tie 1/2, loss 0) at gap x."""
+    if like.kind <= BRADLEY_TERRY:
+        upper, lower = log_link_both(like.kind, x)
+        up = 0.5 * like.lapse + (1.0 - like.lapse) * math.exp(upper)
+        down = 0.5 * like.lapse + (1.0 - like.lapse) * math.exp(lower)
+        return up, up * down
+    if like.kind == DAVIDSON:
+        tail = math.exp(-abs(x))
+        tie = like.width * math.exp(-0.5 * abs(x))
+        total = 1.0 + tail + tie
+        better, worse = 1.0 / total, tail / total
+        win, loss = (better, worse) if x >= 0.0 else (worse, better)
+    elif like.kind == RAO_KUPPER:
+        win = math.exp(log_link_both(BRADLEY_TERRY, x - like.width)[0])
+        loss = math.exp(log_link_both(BRADLEY_TERRY, -x - like.width)[0])
+    else:
+        win = math.exp(log_link_both(THURSTONE, x - like.width)[0])
+        loss = math.exp(log_link_both(THURSTONE, -x - like.width)[0])
+    difference = win - loss
+    return 0.5 + 0.5 * difference, 0.25 * (win + loss - difference * difference)
+
+
+@compiled
+def _lapsed(like, x):
+    """(P(win), P(loss), dP(win)/dx) with a lapse rate."""
+    upper, lower = log_link_both(like.kind, x)
+    slope = link_terms(like.kind, x)[0]
+    keep = 1.0 - like.lapse
+    win, loss = math.exp(upper), math.exp(lower)
+    return 0.5 * like.lapse + keep * win, 0.5 * like.lapse + keep * loss, keep * slope * win
+
+
+@compiled
+def _davidson_log_z(width, x):
+    """log(e^{x/2} + e^{-x/2} + ν)."""
+    z = abs(x)
+    return 0.5 * z + math.log(1.0 + math.exp(-z) + width * math.exp(-0.5 * z))
+
+
+@compiled
+def _glenn_david_tie(width, x):
+    """(log P, its slope, its curvature) of P = Φ(x + η) - Φ(x - η), without cancellation far from zero."""
+    z = abs(x)
+    if z <= width + 1.0:
+        upper, lower = log_link_both(THURSTONE, width - z)
+        below = math.exp(log_link_both(THURSTONE, -width - z)[0])
+        inside = 1.0 - math.exp(lower) - below if z <= width else math.exp(upper) - below
+        near = _INV_SQRT_2PI * math.exp(-0.5 * (z - width) * (z - width))
+        far = _INV_SQRT_2PI * math.exp(-0.5 * (z + width) * (z + width))
+        log_p = math.log(inside)
+        slope = (far - near) / inside
+        bend = ((z - width) * near - (z + width) * far) / inside
+    else:  # both bounds in the upper tail: in units of φ(z - η), R = Φ(-·)/φ(·)
+        ratio, ratio_far = 1.0 / (z - width + mills_excess(z - width)), 1.0 / (z + width + mills_excess(z + width))
+        far = math.exp(-2.0 * z * width)
+        inside = ratio - far * ratio_far
+        log_p = math.log(inside * _INV_SQRT_2PI) - 0.5 * (z - width) * (z - width)
+        slope = (far - 1.0) / inside
+        bend = ((z - width) - (z + width) * far) / inside
+    return log_p, (slope if x >= 0.0 else -slope), max(0.0, slope * slope - bend)
+
+
+# exp on the loop below: 2^k by bits, the rest by its series of degree 13 on |r| ≤ ½ log 2, exact to rounding. Numba's
+# own exp is a call, which keeps a loop from being vectorised.
+_LOG2_E, _LN_2 = 1.0 / math.log(2.0), math.log(2.0)
+_SHIFT = 1.5 * 2.0**52  # adding it rounds a double to an integer, which then stands in the lowest bits
+_LEAST = -1020.0  # powers of two below are taken as this one: 1e-307 beside numbers near one
+_SERIES = tuple(1.0 / math.factorial(k) for k in range(14))
+
+
+@inlined
+def _series(r):
+    a = _SERIES
+    r2 = r * r
+    r4 = r2 * r2
+    low = (a[0] + a[1] * r) + (a[2] + a[3] * r) * r2
+    middle = (a[4] + a[5] * r) + (a[6] + a[7] * r) * r2
+    high = (a[8] + a[9] * r) + (a[10] + a[11] * r) * r2 + (a[12] + a[13] * r) * r4
+    return low + (middle + high * r4) * r4
+
+
+@compiled
+def terms(like, x, w, m, gradient, curvature, scratch, bits):
+    """m times `game_terms` of all games [p]; `scratch` float64[p] and `bits` int64[p] are the same memory."""
+    if like.kind > BRADLEY_TERRY or like.lapse != 0.0:
+        for p in range(len(x)):
+            g, c = game_terms(like, x[p], w[p])
+            gradient[p], curvature[p] = m[p] * g, m[p] * c
+        return
+    thurstone = like.kind == THURSTONE
+    for p in range(len(x)):  # the exponent base 2 of φ(x) or e^{-|x|}, and what rounding leaves of it
+        z = abs(x[p])
+        power = max(-_LOG2_E * (0.5 * z * z if thurstone else z), _LEAST)
+        shifted = power + _SHIFT
+        scratch[p] = shifted
+        gradient[p] = _series((power - (shifted - _SHIFT)) * _LN_2)
+    for p in range(len(x)):
+        bits[p] = (bits[p] + 1023) << 52
+    if thurstone:
+        for p in range(len(x)):
+            z = abs(x[p])
+            excess = mills_excess(z)
+            lower = z + excess
+            density = _INV_SQRT_2PI * gradient[p] * scratch[p]
+            upper = density * lower / (lower - density)
+            better = w[p] if x[p] >= 0.0 else 1.0 - w[p]  # the preference for the document ahead
+            push = better * upper - (1.0 - better) * lower
+            gradient[p] = m[p] * (push if x[p] >= 0.0 else -push)
+            curvature[p] = m[p] * (better * upper * (upper + z) + (1.0 - better) * lower * excess)
+    else:
+        for p in range(len(x)):
+            tail = gradient[p] * scratch[p]
+            lower = 1.0 / (1.0 + tail)
+            upper = tail * lower
+            gradient[p] = m[p] * (w[p] - (lower if x[p] >= 0.0 else upper))
+            curvature[p] = m[p] * upper * lower
+
+
+def moments(like: Likelihood, x: Floats) -> tuple[Floats, Floats]:
+    """`outcome_moments` of gaps float64[P]: mean and variance of one judge's outcome."""
+    if like.kind <= BRADLEY_TERRY:
+        up = 0.5 * like.lapse + (1.0 - like.lapse) * link(x, "thurstone" if like.kind == THURSTONE else "bradley-terry")
+        return up, up * (1.0 - up)
+    mean, variance = np.empty_like(x), np.empty_like(x)
+    _moments_all(like, x, mean, variance)
+    return mean, variance
+
+
+@compiled
+def _moments_all(like, x, mean, variance):
+    for p in range(len(x)):
+        mean[p], variance[p] = outcome_moments(like, x[p])
 
 
 def log_likelihood(latent_D: Floats, first_P: Ints, second_P: Ints, w_P: Floats, m_P: Floats, model: Model) -> float:

@@ -9,6 +9,8 @@ Letters: C comparisons, J judges, 2 orders, N ids.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,23 +47,31 @@ def combine_orders(p_CJ2: Floats, inconsistent_strength: float) -> tuple[Floats,
 
 
 def read_games(
-    judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, inconsistent_strength: float
+    judgments: pa.Table,
+    comparisons: pa.Table,
+    candidates: pa.Table,
+    inconsistent_strength: float,
+    single_answers: bool = False,
 ) -> tuple[Games, pa.Table]:
     """The games of one bucket, and Reject rows for what could not become one.
 
-    Documents come sorted by (query_id, doc_id) and games by their documents, so row order in the inputs is immaterial.
+    A game is a pair with all its answers, or with `single_answers` each answer alone, half as strong as an answer in
+    both orders, with its judge and what was shown first. Documents come sorted by (query_id, doc_id) and games by their
+    documents, so row order in the inputs is immaterial.
     """
     doc_keys, positive = _candidate_keys(candidates)
     query_C = id_matrix(comparisons["query_id"])
     first = positions(np.hstack([query_C, id_matrix(comparisons["doc_a"])]), doc_keys)
     second = positions(np.hstack([query_C, id_matrix(comparisons["doc_b"])]), doc_keys)
-    p_CJ2, failed_C, strays = _answers(judgments, comparisons)
+    p_CJ2, judges, failed_C, strays = _answers(judgments, comparisons)
     w, answers, inconsistent = combine_orders(p_CJ2, inconsistent_strength)
 
     known = (first >= 0) & (second >= 0)
     used = np.flatnonzero(known & (answers > 0.0))
     used = used[np.lexsort((second[used], first[used]))]
     games, rated = _games(doc_keys, positive, first[used], second[used], w[used], answers[used], inconsistent[used])
+    if single_answers:
+        games = _single(games, p_CJ2[used], judges)
 
     pair_ids = id_matrix(comparisons["comparison_id"])
     silent, foreign = np.flatnonzero(known & (answers <= 0.0)), np.flatnonzero(~known)
@@ -73,6 +83,24 @@ def read_games(
         _rejects(doc_keys[~rated, :ID_BYTES], doc_keys[~rated, ID_BYTES:], "no games", "no pair with an answer"),
     ]
     return games, pa.concat_tables(rejects)
+
+
+def _single(games: Games, p_PJ2: Floats, judges: tuple[str, ...]) -> Games:
+    """Every answer p_a[P, J, order] of the games as a game of its own."""
+    game, judge, order = np.nonzero(~np.isnan(p_PJ2))
+    per_query = np.bincount(games.query_of_game[game], minlength=games.queries)
+    return replace(
+        games,
+        game_start=np.concatenate([[0], np.cumsum(per_query)]).astype(np.int64),
+        first=games.first[game],
+        second=games.second[game],
+        w=p_PJ2[game, judge, order],
+        answers=np.full(len(game), 0.5),
+        inconsistent=games.inconsistent[game],
+        judges=judges,
+        judge=judge.astype(np.int32),
+        shown=np.where(order == 0, 1, -1).astype(np.int8),
+    )
 
 
 def positions(needles: Ids, haystack: Ids) -> Longs:
@@ -100,8 +128,8 @@ def _candidate_keys(candidates: pa.Table) -> tuple[Ids, NDArray[np.bool_]]:
     return keys[order], compared["is_positive"].to_numpy()[order].astype(np.bool_)
 
 
-def _answers(judgments: pa.Table, comparisons: pa.Table) -> tuple[Floats, Longs, pa.Table]:
-    """(p_a[C, J, order] with NaN for no answer, judgments without answer per comparison, rejects of strays)."""
+def _answers(judgments: pa.Table, comparisons: pa.Table) -> tuple[Floats, tuple[str, ...], Longs, pa.Table]:
+    """(p_a[C, J, order] with NaN for no answer, judges, judgments without answer per comparison, rejects of strays)."""
     pair = positions(id_matrix(judgments["comparison_id"]), id_matrix(comparisons["comparison_id"]))
     names = pc.unique(judgments["judge"]).sort()  # a fixed order of judges: sums do not depend on row order
     judge = pc.index_in(judgments["judge"], value_set=names).to_numpy().astype(np.int64)
@@ -118,7 +146,7 @@ def _answers(judgments: pa.Table, comparisons: pa.Table) -> tuple[Floats, Longs,
         "unknown comparison",
         "a judgment of a pair that is no comparison of this bucket",
     )
-    return p_CJ2, failed, rejects
+    return p_CJ2, tuple(names.to_pylist()), failed, rejects
 
 
 def _games(

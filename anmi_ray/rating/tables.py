@@ -13,7 +13,7 @@ from anmi_ray.rating import diagnostics
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.globals import Globals, posterior
 from anmi_ray.rating.pairs import read_games
-from anmi_ray.rating.solver import Solution, solve
+from anmi_ray.rating.solver import Posterior, Solution, solve
 from anmi_ray.rating.uncertainty import Anchors, Errors, anchors, errors
 from anmi_ray.scale import Floats, Model, to_elo
 
@@ -31,11 +31,11 @@ def rate(
     judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, globals_: Globals, config: RateConfig
 ) -> RateResult:
     """Rate every query of a bucket; see `rate_games`. Rejects are judgments and candidates that no game holds."""
-    games, rejects = read_games(judgments, comparisons, candidates, config.inconsistent_strength)
+    games, rejects = read_games(judgments, comparisons, candidates, config.inconsistent_strength, config.judge_offsets)
     return rate_games(games, globals_, config)._replace(rejects=rejects)
 
 
-def rate_games(games: Games, globals_: Globals, config: RateConfig) -> RateResult:
+def rate_games(games: Games, globals_: Globals, config: RateConfig, threads: int = 1) -> RateResult:
     """Rate every query: maximum a posteriori, centred per component, with errors, gaps and diagnostics.
 
     Gaps go from every rated known positive to every other rated document of its query; in a query without one, from
@@ -44,15 +44,15 @@ def rate_games(games: Games, globals_: Globals, config: RateConfig) -> RateResul
     if not games.queries:
         return RateResult(records.RATING.empty(), records.FIT.empty(), records.GAP.empty(), records.REJECT.empty())
     m = games.answers / globals_.dispersion
-    target = posterior(games, globals_.model, m, globals_.prior())
-    solution = solve(target, config.tolerance, config.max_iterations)
+    target = posterior(games, globals_.likelihood(), m, globals_.prior(), globals_.offset(games))
+    solution = solve(target, config.tolerance, config.max_iterations, threads=threads)
     parts = diagnostics.components(games)
     centred = centre(games, parts.component, solution.latent)
     to = anchors(games, centred)
-    uncertain = errors(target, solution.latent, parts.component, to)
+    uncertain = errors(target, solution.latent, parts.component, to, threads)
     return RateResult(
-        _ratings(games, globals_.model, m, centred, parts.component, uncertain),
-        _fits(games, globals_.model, m, centred, parts, solution),
+        _ratings(target, globals_.model, centred, parts.component, uncertain),
+        _fits(target, globals_.model, centred, parts, solution, threads),
         _gaps(games, globals_.model, to, uncertain),
         records.REJECT.empty(),
     )
@@ -66,9 +66,8 @@ def centre(games: Games, component: np.ndarray, latent: Floats) -> Floats:
     return latent - total[label] / size[label]
 
 
-def _ratings(
-    games: Games, model: Model, m: Floats, centred: Floats, component: np.ndarray, uncertain: Errors
-) -> pa.Table:
+def _ratings(target: Posterior, model: Model, centred: Floats, component: np.ndarray, uncertain: Errors) -> pa.Table:
+    games, m = target.games, target.m
     first, second = games.global_ends()
     n = len(games.doc_ids)
     return records.RATING.table(
@@ -85,8 +84,14 @@ def _ratings(
 
 
 def _fits(
-    games: Games, model: Model, m: Floats, centred: Floats, parts: diagnostics.Components, solution: Solution
+    target: Posterior,
+    model: Model,
+    centred: Floats,
+    parts: diagnostics.Components,
+    solution: Solution,
+    threads: int,
 ) -> pa.Table:
+    games = target.games
     return records.FIT.table(
         {
             "query_id": games.query_ids,
@@ -97,9 +102,9 @@ def _fits(
             "converged": solution.converged,
             "components": parts.count.astype(np.int32),
             "lambda2": diagnostics.lambda2(games),
-            "deviance": diagnostics.deviance(games, model, m, solution.latent),
+            "deviance": diagnostics.deviance(target, solution.latent),
             "spread_elo": to_elo(diagnostics.spread(games, centred), model),
-            "equal_ratings_p": diagnostics.equal_ratings_p(games, m, parts.count),
+            "equal_ratings_p": diagnostics.equal_ratings_p(target, parts.count, threads),
         }
     )
 

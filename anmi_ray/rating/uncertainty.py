@@ -1,7 +1,8 @@
-"""Uncertainty from one factorisation per query of the observed posterior information A = Laplacian(m κ) + diag(τ).
+"""Uncertainty from one factorisation per query of the posterior information A = Laplacian(m κ) + diag(τ).
 
-A = L Lᵀ; with U = (L⁻¹)ᵀ the covariance is Σ = U Uᵀ, and every number wanted is a product of rows of U: Σ is never
-formed. From it come standard errors of centred ratings, var(gap) to anchors, and log det A for the prior.
+A = Rᵀ R; with X = (Rᵀ)⁻¹, lower triangular, the covariance is Σ = Xᵀ X, and every number wanted is a sum over columns
+of X: Σ is never formed. From it come standard errors of centred ratings, var(gap) to anchors, and log det A for the
+prior. Both triangular loops add four rows at a time to a row, which a compiler vectorises; n³/3 multiplications in all.
 Letters: Q queries, D documents, P games, G gaps; n is one query's number of documents.
 """
 
@@ -14,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.rating.games import Games, Longs
-from anmi_ray.rating.likelihood import game_terms
-from anmi_ray.rating.solver import Posterior, dot
-from anmi_ray.scale import MODEL_CODES, Floats, compiled
+from anmi_ray.rating.solver import Posterior, dot, evaluate, index, largest, one_query, over_queries, workspace
+from anmi_ray.scale import Floats, compiled
 
 
 @dataclass(frozen=True)
@@ -55,136 +55,143 @@ def anchors(games: Games, latent: Floats) -> Anchors:
     return Anchors(start, (where - games.doc_start[query[where]]).astype(np.int32), known)
 
 
-def errors(posterior: Posterior, latent: Floats, component: NDArray[np.int32], to: Anchors) -> Errors:
+def errors(posterior: Posterior, latent: Floats, component: NDArray[np.int32], to: Anchors, threads: int = 1) -> Errors:
     """Standard errors of ratings centred per component, and gaps to the anchors with theirs.
 
     With C the centring per component, std_err_i² = (C Σ C)_ii and gap_se² = Σ_aa + Σ_ii - 2 Σ_ai, Σ = A⁻¹ from the
-    observed information including the prior. Inside a component a gap is the difference of the exported ratings;
-    across components it is the posterior's own, which only the prior informs.
+    information including the prior. Inside a component a gap is the difference of the exported ratings; across
+    components it is the posterior's own, which only the prior informs.
     """
     games = posterior.games
-    sizes = games.documents
-    total = int(np.sum(np.diff(to.start) * (sizes - 1)))
+    rows = np.diff(to.start) * (games.documents - 1)
+    row_start = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
+    total = int(row_start[-1])
     std_err = np.empty(len(games.doc_ids))
-    gap_anchor, gap_doc = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
-    gap, gap_se = np.empty(total), np.empty(total)
-    _errors_all(
-        MODEL_CODES[posterior.model],
-        games.doc_start,
-        games.game_start,
-        games.first,
-        games.second,
-        games.w,
-        posterior.m,
-        posterior.prior_precision,
-        latent,
-        component,
-        to.start,
-        to.position,
-        std_err,
-        gap_anchor,
-        gap_doc,
-        gap,
-        gap_se,
-    )
-    return Errors(std_err, gap_anchor, gap_doc, gap, gap_se)
+    gaps = (np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total), np.empty(total))
+    flat = posterior.flat
+
+    def part(begin: int, stop: int) -> None:
+        given = (latent, component, to.start, to.position, row_start)
+        _errors_all(posterior.likelihood, flat, begin, stop, *given, std_err, *gaps)
+
+    over_queries(games, threads, part)
+    return Errors(std_err, *gaps)
 
 
-def game_variances(posterior: Posterior, latent: Floats, component: NDArray[np.int32]) -> Floats:
+def game_variances(posterior: Posterior, latent: Floats, component: NDArray[np.int32], threads: int = 1) -> Floats:
     """Posterior variance of e_i - e_j for every game, float64[P], latent units squared."""
-    games = posterior.games
-    variance = np.empty(len(games.w))
-    _game_variances_all(
-        MODEL_CODES[posterior.model],
-        games.doc_start,
-        games.game_start,
-        games.first,
-        games.second,
-        games.w,
-        posterior.m,
-        posterior.prior_precision,
-        latent,
-        component,
-        variance,
-    )
+    variance = np.empty(len(posterior.games.w))
+    flat = posterior.flat
+
+    def part(begin: int, stop: int) -> None:
+        _game_variances_all(posterior.likelihood, flat, begin, stop, latent, component, variance)
+
+    over_queries(posterior.games, threads, part)
     return variance
 
 
 @compiled
-def _game_variances_all(model, doc_start, game_start, first, second, w, m, precision, latent, component, variance):
-    for q in range(len(doc_start) - 1):
-        d0, d1, g0, g1 = doc_start[q], doc_start[q + 1], game_start[q], game_start[q + 1]
-        i, j = first[g0:g1], second[g0:g1]
-        upper, _ = covariance_root(model, i, j, w[g0:g1], m[g0:g1], precision[d0:d1], latent[d0:d1], component[d0:d1])
-        gap_variances(upper, i, j, variance[g0:g1])
+def _game_variances_all(like, flat, begin, stop, latent, component, variance):
+    documents, games = largest(flat, begin, stop)
+    work, root, inverse = workspace(documents, games), np.empty(documents**2), np.empty(documents**2)
+    for q in range(begin, stop):
+        docs = slice(flat.doc_start[q], flat.doc_start[q + 1])
+        played = slice(flat.game_start[q], flat.game_start[q + 1])
+        query, e = one_query(flat, q), latent[docs]
+        x, _ = covariance_root(like, query, e, component[docs], work, root, inverse)
+        gap_variances(np.ascontiguousarray(x.T), query.first, query.second, variance[played])
 
 
 @compiled
-def gap_variances(upper, first, second, variance):
-    """Σ_ii + Σ_jj - 2 Σ_ij of every game [p], from U [n, n] with Σ = U Uᵀ."""
+def gap_variances(columns, first, second, variance):
+    """Σ_ii + Σ_jj - 2 Σ_ij of every game [p], from the columns of X as rows [n, n], Σ = Xᵀ X."""
     for p in range(len(first)):
         i, j = min(first[p], second[p]), max(first[p], second[p])
-        total = 0.0
-        for k in range(i, j):
-            total += upper[i, k] * upper[i, k]
-        for k in range(j, upper.shape[1]):
-            d = upper[i, k] - upper[j, k]
+        total = dot(columns[i, i:j], columns[i, i:j])
+        for k in range(j, columns.shape[1]):
+            d = columns[i, k] - columns[j, k]
             total += d * d
         variance[p] = total
 
 
 @compiled
 def _errors_all(
-    model,
-    doc_start,
-    game_start,
-    first,
-    second,
-    w,
-    m,
-    precision,
+    like,
+    flat,
+    begin,
+    stop,
     latent,
     component,
     anchor_start,
     anchor,
+    row_start,
     std_err,
     gap_anchor,
     gap_doc,
     gap,
     gap_se,
 ):
-    row = 0
-    for q in range(len(doc_start) - 1):
-        d0, d1, g0, g1 = doc_start[q], doc_start[q + 1], game_start[q], game_start[q + 1]
-        e, c = latent[d0:d1], component[d0:d1]
-        upper, _ = covariance_root(model, first[g0:g1], second[g0:g1], w[g0:g1], m[g0:g1], precision[d0:d1], e, c)
-        n = d1 - d0
-        variance = np.empty(n)
-        for i in range(n):
-            variance[i] = dot(upper[i, i:], upper[i, i:])
-        _centred_errors(upper, variance, c, std_err[d0:d1])
+    documents, games = largest(flat, begin, stop)
+    work, root, inverse = workspace(documents, games), np.empty(documents**2), np.empty(documents**2)
+    for q in range(begin, stop):
+        d0, d1 = flat.doc_start[q], flat.doc_start[q + 1]
+        e, c, n = latent[d0:d1], component[d0:d1], d1 - d0
+        x, _ = covariance_root(like, one_query(flat, q), e, c, work, root, inverse)
+        variance, joint = work.rows[0, :n], work.rows[1, :n]
+        _square_sums(x, variance)
+        _centred_errors(x, variance, c, std_err[d0:d1])
+        row = row_start[q]
         for a in anchor[anchor_start[q] : anchor_start[q + 1]]:
+            covariances(x, a, joint)
             for i in range(n):
-                if i == a:
-                    continue
-                k = max(a, i)
-                gap_anchor[row], gap_doc[row] = d0 + a, d0 + i
-                gap[row] = e[a] - e[i]
-                gap_se[row] = math.sqrt(max(0.0, variance[a] + variance[i] - 2.0 * dot(upper[a, k:], upper[i, k:])))
-                row += 1
+                if i != a:
+                    gap_anchor[row], gap_doc[row] = d0 + a, d0 + i
+                    gap[row] = e[a] - e[i]
+                    gap_se[row] = math.sqrt(max(0.0, variance[a] + variance[i] - 2.0 * joint[i]))
+                    row += 1
 
 
 @compiled
-def _centred_errors(upper, variance, component, std_err):
+def _square_sums(x, variance):
+    """Σ_jj = Σ_i X_ij² into `variance` [n]."""
+    for j in range(len(variance)):
+        variance[j] = 0.0
+    for i in range(len(variance)):
+        row = x[i]
+        for j in range(i + 1):
+            variance[j] += row[j] * row[j]
+
+
+@compiled
+def covariances(x, a, joint):
+    """Σ_aj = Σ_i X_ia X_ij into `joint` [n]."""
+    for j in range(len(joint)):
+        joint[j] = 0.0
+    for i in range(a, len(joint)):
+        row, factor = x[i], x[i, a]
+        for j in range(i + 1):
+            joint[j] += factor * row[j]
+
+
+@compiled
+def times_covariance(x, vector, out):
+    """Σ vector = Xᵀ (X vector) into `out` [n]."""
+    for j in range(len(out)):
+        out[j] = 0.0
+    for i in range(len(out)):
+        row = x[i, : i + 1]
+        factor = dot(row, vector[: i + 1])
+        for j in range(i + 1):
+            out[j] += factor * row[j]
+
+
+@compiled
+def _centred_errors(x, variance, component, std_err):
     """sqrt((C Σ C)_ii) = sqrt(Σ_ii - 2 (Σ1)_i / n_c + 1ᵀΣ1 / n_c²) per component c; Σ is zero between components."""
     n = len(variance)
-    sums, row = np.zeros(n), np.empty(n)
-    for k in range(n):  # Uᵀ 1, then U (Uᵀ 1)
-        for i in range(k + 1):
-            sums[k] += upper[i, k]
-    size, total = np.zeros(n), np.zeros(n)
+    row, size, total = np.empty(n), np.zeros(n), np.zeros(n)
+    times_covariance(x, np.ones(n), row)
     for i in range(n):
-        row[i] = dot(upper[i, i:], sums[i:])
         size[component[i]] += 1.0
         total[component[i]] += row[i]
     for i in range(n):
@@ -194,53 +201,72 @@ def _centred_errors(upper, variance, component, std_err):
 
 
 @compiled
-def covariance_root(model, first, second, w, m, precision, e, component):
-    """(U, log det A) with A⁻¹ = U Uᵀ, U upper triangular [n, n], A the posterior information of one query at e.
+def covariance_root(like, query, e, component, work, root, inverse):
+    """(X, log det A) of one query at e, A⁻¹ = Xᵀ X, X lower triangular [n, n] in the memory of `inverse`.
 
     Without a prior A is singular along each component's shift; adding 11ᵀ per component fixes the shift and leaves
-    every centred quantity and every gap inside the component as it is.
+    every centred quantity and every gap inside the component as it is. `root`, `inverse`: float64[≥ n²].
     """
     n = len(e)
-    a = np.zeros((n, n))
+    a, x = root[: n * n].reshape(n, n), inverse[: n * n].reshape(n, n)
+    index(query, n, work)
+    evaluate(like, query, e, work.rows[1, :n], work.rows[5, :n], work)
     for i in range(n):
-        a[i, i] = precision[i]
-    for p in range(len(first)):
-        i, j = first[p], second[p]
-        c = m[p] * game_terms(model, e[i] - e[j], w[p])[1]
-        a[i, i] += c
-        a[j, j] += c
-        if i < j:
-            a[j, i] -= c
-        else:
-            a[i, j] -= c
-    for i in range(n):
-        for j in range(i + 1):
-            if precision[i] == 0.0 and component[i] == component[j]:
-                a[i, j] += 1.0
+        for j in range(i, n):
+            a[i, j] = 1.0 if query.precision[i] == 0.0 and component[i] == component[j] else 0.0
+        a[i, i] += work.rows[5, i]
+        for k in range(work.start[i], work.start[i + 1]):
+            if work.other[k] > i:
+                a[i, work.other[k]] -= work.weight[k]
     log_det = cholesky(a)
-    return inverse_transposed(a), log_det
+    inverse_lower(a, x)
+    return x, log_det
 
 
 @compiled
 def cholesky(a):
-    """Factor the lower triangle of `a` [n, n] in place into L, a = L Lᵀ; returns log det a."""
+    """Factor the upper triangle of `a` [n, n] in place into R, a = Rᵀ R; returns log det a."""
+    n = len(a)
     log_det = 0.0
-    for i in range(len(a)):
-        for j in range(i):
-            a[i, j] = (a[i, j] - dot(a[i, :j], a[j, :j])) / a[j, j]
-        pivot = a[i, i] - dot(a[i, :i], a[i, :i])
-        log_det += math.log(pivot)
-        a[i, i] = math.sqrt(pivot)
+    for block in range(0, n, 4):
+        stop = min(block + 4, n)
+        for k in range(block, stop):
+            row = a[k, k:]
+            for above in range(block, k):
+                factor, earlier = a[above, k], a[above, k:]
+                for j in range(n - k):
+                    row[j] -= factor * earlier[j]
+            log_det += math.log(row[0])
+            scale = 1.0 / math.sqrt(row[0])
+            for j in range(n - k):
+                row[j] *= scale
+        for i in range(stop, n):  # only whole blocks have rows below them
+            row, r0, r1, r2, r3 = a[i, i:], a[block, i:], a[block + 1, i:], a[block + 2, i:], a[block + 3, i:]
+            f0, f1, f2, f3 = r0[0], r1[0], r2[0], r3[0]
+            for j in range(n - i):
+                row[j] -= f0 * r0[j] + f1 * r1[j] + f2 * r2[j] + f3 * r3[j]
     return log_det
 
 
 @compiled
-def inverse_transposed(lower):
-    """U = (L⁻¹)ᵀ, upper triangular with contiguous rows: U[i, k] = L⁻¹[k, i]."""
-    n = len(lower)
-    upper = np.zeros((n, n))
+def inverse_lower(a, x):
+    """X = (Rᵀ)⁻¹ into `x` [n, n], zeros above its diagonal, from R in the upper triangle of `a`."""
+    n = len(a)
     for i in range(n):
-        upper[i, i] = 1.0 / lower[i, i]
-        for k in range(i + 1, n):
-            upper[i, k] = -dot(lower[k, i:k], upper[i, i:k]) / lower[k, k]
-    return upper
+        row = x[i]
+        for j in range(n):
+            row[j] = 0.0
+        whole = i - i % 4
+        for k in range(0, whole, 4):
+            f0, f1, f2, f3 = a[k, i], a[k + 1, i], a[k + 2, i], a[k + 3, i]
+            r0, r1, r2, r3 = x[k], x[k + 1], x[k + 2], x[k + 3]
+            for j in range(k + 4):
+                row[j] += f0 * r0[j] + f1 * r1[j] + f2 * r2[j] + f3 * r3[j]
+        for k in range(whole, i):
+            factor, earlier = a[k, i], x[k]
+            for j in range(k + 1):
+                row[j] += factor * earlier[j]
+        scale = 1.0 / a[i, i]
+        for j in range(i):
+            row[j] *= -scale
+        row[i] = scale

@@ -11,11 +11,18 @@ from anmi_ray.errors import FitError
 from anmi_ray.rating import diagnostics
 from anmi_ray.rating.diagnostics import components, deviance, equal_ratings_p, lambda2, refuse_without_maximum
 from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion
+from anmi_ray.rating.games import Games
+from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.solver import Posterior, solve
-from anmi_ray.scale import link
+from anmi_ray.scale import Model, link
 from tests.rating.single import planted, single
 from tests.rating.tournaments import tournament
+
+
+def flat_prior(games: Games, model: Model) -> Posterior:
+    none = np.zeros(len(games.doc_ids))
+    return Posterior(games, Likelihood.of(model), games.answers, none, none)
 
 
 def dense_laplacian(n: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -79,15 +86,15 @@ def test_deviance() -> None:
     by_hand = 2 * np.sum(
         games.answers * (w * np.log(np.maximum(w, tiny) / f) + (1 - w) * np.log(np.maximum(1 - w, tiny) / (1 - f)))
     )
-    assert deviance(games, "thurstone", games.answers, latent)[0] == pytest.approx(by_hand)
+    assert deviance(flat_prior(games, "thurstone"), latent)[0] == pytest.approx(by_hand)
     exact = single(10, games.first, games.second, f, games.answers)
-    assert deviance(exact, "thurstone", games.answers, latent)[0] == pytest.approx(0.0, abs=1e-9)
+    assert deviance(flat_prior(exact, "thurstone"), latent)[0] == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize(("k", "judges"), [(8, 3), (6, 1)])
 def test_equal_ratings_test_keeps_its_level(k: int, judges: int) -> None:
     games, _ = read_games(*tournament(250, 12, k, judges, sd=1e-9, seed=3).tables, 0.5)
-    p = equal_ratings_p(games, games.answers, components(games).count)
+    p = equal_ratings_p(flat_prior(games, "thurstone"), components(games).count)
     assert np.mean(p < 0.05) <= 0.08  # with single votes it is cautious: a vote's square carries no noise
     assert 0.4 <= p.mean() <= 0.6
     assert judges == 1 or np.mean(p < 0.05) >= 0.02
@@ -95,17 +102,15 @@ def test_equal_ratings_test_keeps_its_level(k: int, judges: int) -> None:
 
 def test_equal_ratings_test_has_power_and_is_the_deviance_test_to_first_order() -> None:
     games, _ = read_games(*tournament(40, 12, 6, 3, sd=1.0, seed=4).tables, 0.5)
-    assert np.mean(equal_ratings_p(games, games.answers, components(games).count) < 0.05) == 1.0
+    assert np.mean(equal_ratings_p(flat_prior(games, "thurstone"), components(games).count) < 0.05) == 1.0
     near, _ = planted(8, 6, 1, "bradley-terry", seed=5)
     w = 0.5 + 0.02 * (near.w - 0.5)
     many = single(8, near.first, near.second, w, 1000.0)
-    fitted = solve(Posterior(many, "bradley-terry", many.answers, np.zeros(8), np.zeros(8)), 1e-10, 100).latent
-    drop = deviance(many, "bradley-terry", many.answers, np.zeros(8)) - deviance(
-        many, "bradley-terry", many.answers, fitted
-    )
+    target = flat_prior(many, "bradley-terry")
+    drop = deviance(target, np.zeros(8)) - deviance(target, solve(target, 1e-10, 100).latent)
     from scipy import stats
 
-    p = equal_ratings_p(many, many.answers, np.array([1]))[0]
+    p = equal_ratings_p(target, np.array([1]))[0]
     assert p == pytest.approx(stats.chi2.sf(drop[0], 7), rel=0.02)
 
 
@@ -114,18 +119,18 @@ def test_dispersion_of_correlated_and_of_graded_judges() -> None:
     t = tournament(60, 20, 8, judges=1, seed=6, positives=False)
     games, _ = read_games(*t.tables, 0.5)
     echoed = games.answers * 4.0
-    target = Posterior(games, "thurstone", echoed / 4.0, np.zeros(1200), np.ones(1200))
+    target = Posterior(games, Likelihood.of("thurstone"), echoed / 4.0, np.zeros(1200), np.ones(1200))
     latent = solve(target, 1e-8, 100).latent
     repeated = Posterior(
         games.__class__(**{**games.__dict__, "answers": echoed}),
-        "thurstone",
+        Likelihood.of("thurstone"),
         echoed / 4.0,
         np.zeros(1200),
         np.ones(1200),
     )
     assert pooled_dispersion(repeated, latent, components(games).component) == pytest.approx(4.0, rel=0.1)
     # fitted residuals are smaller than predicted ones: Pearson's φ is the smaller of the two
-    assert pearson_dispersion(games, "thurstone", latent, components(games).count) < 0.95
+    assert pearson_dispersion(flat_prior(games, "thurstone"), latent, components(games).count) < 0.95
 
 
 def test_spread_is_the_standard_deviation() -> None:

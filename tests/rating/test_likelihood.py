@@ -1,16 +1,32 @@
-"""Gradient, information and skew against finite differences; compiled kernels against the numpy form."""
+"""Gradient, curvature and skew of every likelihood against finite differences; fast forms against plain ones."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
+from anmi_ray.config.rate import RateConfig
 from anmi_ray.rating import likelihood
-from anmi_ray.rating.solver import evaluate
-from anmi_ray.scale import MODEL_CODES, Floats, Model
+from anmi_ray.rating.likelihood import Likelihood, Ties, game_log_likelihood, game_skew, game_terms, outcome_moments
+from anmi_ray.rating.solver import Posterior, evaluate, index, one_query, workspace
+from anmi_ray.scale import Floats, Model
 from tests.rating.single import planted
 
 MODELS: list[Model] = ["thurstone", "bradley-terry"]
+LIKELIHOODS = [
+    Likelihood.of("thurstone"),
+    Likelihood.of("bradley-terry"),
+    Likelihood.of("thurstone", lapse=0.1),
+    Likelihood.of("bradley-terry", lapse=0.3),
+    Likelihood.of("bradley-terry", "davidson", 0.7),
+    Likelihood.of("bradley-terry", "rao-kupper", 0.4),
+    Likelihood.of("thurstone", "glenn-david", 0.3),
+]
+TIED = LIKELIHOODS[4:]
+DAVIDSON, RAO_KUPPER, GLENN_DAVID = TIED
 
 
 def central_difference(function, point: Floats, h: float = 1e-5) -> Floats:
@@ -35,27 +51,96 @@ def test_gradient_and_information(model: Model) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_compiled_evaluation_agrees(model: Model) -> None:
     games, latent = planted(12, 4, 3, model, seed=2, sd=3.0)
-    grad, curvature = np.empty(12), np.empty(len(games.w))
-    none = np.zeros(12)
-    evaluate(MODEL_CODES[model], games.first, games.second, games.w, games.answers, none, none, latent, grad, curvature)
+    none, played = np.zeros(12), len(games.w)
+    target = Posterior(games, Likelihood.of(model), games.answers, none, none)
+    work, query, grad, diagonal = workspace(12, played), one_query(target.flat, 0), np.empty(12), np.empty(12)
+    index(query, 12, work)
+    evaluate(target.likelihood, query, latent, grad, diagonal, work)
     args = (games.first, games.second, games.w, games.answers, model)
     np.testing.assert_allclose(grad, likelihood.gradient(latent, *args), atol=1e-12)
     laplacian = likelihood.information(latent, *args)
-    np.testing.assert_allclose(-curvature, laplacian[games.first, games.second], atol=1e-12)
-    np.testing.assert_allclose(laplacian.sum(axis=0), 0.0, atol=1e-12)
+    np.testing.assert_allclose(diagonal, np.diag(laplacian), atol=1e-12)
+    for i in range(12):
+        entries = slice(work.start[i], work.start[i + 1])
+        np.testing.assert_allclose(-work.weight[entries], laplacian[i, work.other[entries]], atol=1e-12)
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("w", [0.0, 0.3, 1.0])
-def test_game_kernels(model: Model, w: float) -> None:
-    code, h = MODEL_CODES[model], 1e-5
+@pytest.mark.parametrize("like", LIKELIHOODS)
+def test_games_together_are_the_games_one_by_one(like: Likelihood) -> None:
+    """The vectorised loop, far into both tails; nothing overflows at ±40 and beyond."""
+    x = np.concatenate([np.linspace(-45, 45, 181), [-1e4, -300.0, -38.5, 0.0, 38.5, 300.0, 1e4]])
+    w, m = np.random.default_rng(0).random((2, len(x)))
+    w[:20:2], w[1:20:2] = 0.0, 1.0
+    gradient, curvature, scratch = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    likelihood.terms(like, x, w, m, gradient, curvature, scratch, scratch.view(np.int64))
+    one_by_one = m[:, None] * np.array([game_terms(like, *game) for game in zip(x, w, strict=True)])
+    assert np.isfinite(one_by_one).all()
+    np.testing.assert_allclose(gradient, one_by_one[:, 0], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(curvature, one_by_one[:, 1], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("like", LIKELIHOODS)
+@pytest.mark.parametrize("w", [0.0, 0.3, 0.5, 0.85, 1.0])
+def test_game_kernels(like: Likelihood, w: float) -> None:
+    h = 1e-5
     for x in np.linspace(-6, 6, 25):
-        gradient, curvature = likelihood.game_terms(code, x, w)
-        values = [likelihood.game_log_likelihood(code, x + s, w) for s in (h, -h)]
-        assert gradient == pytest.approx((values[0] - values[1]) / (2 * h), abs=2e-9)
-        slopes = [likelihood.game_terms(code, x + s, w) for s in (h, -h)]
-        assert curvature == pytest.approx((slopes[1][0] - slopes[0][0]) / (2 * h), abs=2e-9)
-        assert likelihood.game_skew(code, x, w) == pytest.approx((slopes[0][1] - slopes[1][1]) / (2 * h), abs=2e-9)
+        gradient, curvature = game_terms(like, x, w)
+        values = [game_log_likelihood(like, x + s, w) for s in (h, -h)]
+        assert gradient == pytest.approx((values[0] - values[1]) / (2 * h), abs=5e-9)
+        slopes = [game_terms(like, x + s, w) for s in (h, -h)]
+        if not like.lapse:  # with a lapse rate the curvature is the expected one, below
+            assert curvature == pytest.approx((slopes[1][0] - slopes[0][0]) / (2 * h), abs=5e-9)
+        assert curvature >= 0.0
+        assert game_skew(like, x, w) == pytest.approx((slopes[0][1] - slopes[1][1]) / (2 * h), abs=3e-8)
         # swapping the documents flips the label: same likelihood, opposite gradient, same curvature
-        back = likelihood.game_terms(code, -x, 1.0 - w)
-        assert (-back[0], back[1]) == pytest.approx((gradient, curvature), abs=1e-14)
+        back = game_terms(like, -x, 1.0 - w)
+        assert (-back[0], back[1]) == pytest.approx((gradient, curvature), abs=1e-13)
+
+
+@pytest.mark.parametrize("like", LIKELIHOODS)
+def test_outcomes_are_a_distribution(like: Likelihood) -> None:
+    """Win, tie and loss sum to one; mean, variance and expected gradient follow from them."""
+    for x in np.linspace(-5, 5, 21):
+        outcomes = [1.0, 0.5, 0.0] if like in TIED else [1.0, 0.0]
+        p = np.array([math.exp(game_log_likelihood(like, x, outcome)) for outcome in outcomes])
+        assert p.sum() == pytest.approx(1.0, abs=1e-12)
+        mean, variance = outcome_moments(like, x)
+        assert mean == pytest.approx(p @ outcomes, abs=1e-12)
+        assert variance == pytest.approx(p @ np.square(outcomes) - mean**2, abs=1e-12)
+        terms = np.array([game_terms(like, x, outcome) for outcome in outcomes])
+        assert p @ terms[:, 0] == pytest.approx(0.0, abs=1e-12)  # the score has mean zero
+        assert p @ terms[:, 1] == pytest.approx(p @ terms[:, 0] ** 2, abs=1e-12)  # and its variance is the information
+
+
+def test_published_forms_of_ties() -> None:
+    """With π = exp(latent): Davidson's ν √(π_i π_j), Rao and Kupper's θ = e^η, both as printed in 1970 and 1967."""
+    a, b = 0.9, -0.4
+    p, q = math.exp(a), math.exp(b)
+    nu, theta = DAVIDSON.width, math.exp(RAO_KUPPER.width)
+    total = p + q + nu * math.sqrt(p * q)
+    davidson = [p / total, nu * math.sqrt(p * q) / total, q / total]
+    tie = (theta**2 - 1) * p * q / ((p + theta * q) * (theta * p + q))
+    rao_kupper = [p / (p + theta * q), tie, q / (theta * p + q)]
+    for like, expected in ((DAVIDSON, davidson), (RAO_KUPPER, rao_kupper)):
+        found = [math.exp(game_log_likelihood(like, a - b, outcome)) for outcome in (1.0, 0.5, 0.0)]
+        assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_glenn_david_ties_far_apart() -> None:
+    """log[Φ(x+η) - Φ(x-η)] in 50 digits at gaps where both are 1 in double precision."""
+    golden = {(3.0, 0.3): -5.81464152604, (12.0, 0.3): -71.831414567617, (40.0, 0.3): -792.645923199187}
+    for (x, width), value in golden.items():
+        like = Likelihood.of("thurstone", "glenn-david", width)
+        assert game_log_likelihood(like, x, 0.5) == pytest.approx(value, rel=1e-12)
+        assert game_log_likelihood(like, -x, 0.5) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model", "ties", "lapse"),
+    [("thurstone", "davidson", 0.0), ("bradley-terry", "glenn-david", 0.0), ("bradley-terry", "davidson", 0.1)],
+)
+def test_combinations_that_do_not_exist_are_refused(model: Model, ties: Ties, lapse: float) -> None:
+    with pytest.raises(AssertionError, match="no likelihood"):
+        Likelihood.of(model, ties, 0.5, lapse)
+    with pytest.raises(ValidationError, match="ties"):
+        RateConfig(model=model, ties=ties, lapse=lapse)

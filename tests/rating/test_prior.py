@@ -11,6 +11,7 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.errors import DataError, FitError
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.globals import MIN_POSITIVES, Globals, fit_globals, globals_of, sample_queries
+from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.prior import PriorShape, log_marginal, prior_arrays, top_and_rest, top_of_normals
 from anmi_ray.scale import Model
@@ -52,7 +53,8 @@ def _one_query(n: int, r: int) -> Games:
 @pytest.mark.parametrize("shape", [PriorShape(0.8), PriorShape(1.5, 0.6, 1.7), PriorShape(0.8, None, None)])
 def test_gradient_of_the_marginal_likelihood(model: Model, shape: PriorShape) -> None:
     games = games_of(tournament(3, 12, 4, judges=2, seed=1))
-    _, gradient, _ = log_marginal(games, model, games.answers, shape)
+    like = Likelihood.of(model)
+    gradient = log_marginal(games, like, games.answers, shape).by_shape
     theta = np.array([math.log(shape.sigma0), shape.mean_factor or 0.0, math.log(shape.sd_factor or 1.0)])
     h = 1e-5
     for i in range(3 if shape.mean_factor else 1):
@@ -61,7 +63,8 @@ def test_gradient_of_the_marginal_likelihood(model: Model, shape: PriorShape) ->
             moved = theta.copy()
             moved[i] += sign * h
             factors = (float(moved[1]), math.exp(moved[2])) if shape.mean_factor else (None, None)
-            values.append(log_marginal(games, model, games.answers, PriorShape(math.exp(moved[0]), *factors))[0])
+            moved_shape = PriorShape(math.exp(moved[0]), *factors)
+            values.append(log_marginal(games, like, games.answers, moved_shape).value)
         assert gradient[i] == pytest.approx((values[0] - values[1]) / (2 * h), abs=2e-5)
 
 
@@ -70,7 +73,7 @@ def test_marginal_likelihood_against_quadrature() -> None:
     from tests.rating.single import single
 
     games = single(2, [0], [1], [0.6], [40.0])
-    value, _, _ = log_marginal(games, "bradley-terry", games.answers, PriorShape(0.7, None, None))
+    value = log_marginal(games, Likelihood.of("bradley-terry"), games.answers, PriorShape(0.7, None, None)).value
     gap = np.linspace(-8, 8, 20_001)
     log_density = -0.25 * (gap / 0.7) ** 2 - 0.5 * math.log(4 * math.pi * 0.7**2)
     log_likelihood = -40.0 * (0.6 * np.log1p(np.exp(-gap)) + 0.4 * np.log1p(np.exp(gap)))

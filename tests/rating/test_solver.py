@@ -10,12 +10,16 @@ from scipy import optimize
 
 from anmi_ray.errors import FitError
 from anmi_ray.rating import likelihood
+from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games
+from anmi_ray.rating.likelihood import Likelihood
+from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.reference import gradient_ascent
 from anmi_ray.rating.solver import Posterior, Solution, solve
 from anmi_ray.rating.uncertainty import anchors, errors
 from anmi_ray.scale import Floats, Model, link
 from tests.rating.single import planted, single
+from tests.rating.tournaments import tournament
 
 MODELS: list[Model] = ["thurstone", "bradley-terry"]
 few = settings(deadline=None, derandomize=True, max_examples=25)
@@ -24,7 +28,9 @@ few = settings(deadline=None, derandomize=True, max_examples=25)
 def fit(games: Games, model: Model, sd: float | None = 1.0, mean: Floats | float = 0.0) -> Solution:
     documents = len(games.doc_ids)
     precision = np.full(documents, 0.0 if sd is None else sd**-2)
-    return solve(Posterior(games, model, games.answers, np.zeros(documents) + mean, precision), 1e-10, 100)
+    return solve(
+        Posterior(games, Likelihood.of(model), games.answers, np.zeros(documents) + mean, precision), 1e-10, 100
+    )
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -64,7 +70,7 @@ def test_reference_says_when_it_did_not_converge() -> None:
 
 def test_too_few_iterations_are_flagged() -> None:
     games, _ = planted(30, 6, 3, "thurstone", seed=6)
-    found = solve(Posterior(games, "thurstone", games.answers, np.zeros(30), np.ones(30)), 1e-8, 1)
+    found = solve(Posterior(games, Likelihood.of("thurstone"), games.answers, np.zeros(30), np.ones(30)), 1e-8, 1)
     assert not found.converged[0]
     assert found.iterations[0] == 1
     assert found.gradient_norm[0] > 1e-8
@@ -118,6 +124,20 @@ def test_exact_probabilities_recover_planted_ratings(model: Model, seed: int, sd
     np.testing.assert_allclose(found.latent - found.latent.mean(), latent - latent.mean(), atol=1e-5)
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_threads_change_nothing(model: Model) -> None:
+    games, _ = read_games(*tournament(23, 11, 4, 2, model=model, seed=7).tables, 0.5)
+    n = len(games.doc_ids)
+    target = Posterior(games, Likelihood.of(model), games.answers, np.zeros(n), np.ones(n))
+    one, three = (solve(target, 1e-9, 50, threads=threads) for threads in (1, 3))
+    assert one.latent.tobytes() == three.latent.tobytes()
+    assert one.iterations.tolist() == three.iterations.tolist()
+    where = (components(games).component, anchors(games, one.latent))
+    alone, together = (errors(target, one.latent, *where, threads=threads) for threads in (1, 3))
+    assert alone.std_err.tobytes() == together.std_err.tobytes()
+    assert alone.gap_se.tobytes() == together.gap_se.tobytes()
+
+
 def test_extreme_games_stay_finite() -> None:
     """A chain of unanimous wins with an almost flat prior: ratings run far out, nothing overflows."""
     games = single(30, np.arange(29), np.arange(1, 30), np.ones(29), 1000.0)
@@ -156,7 +176,7 @@ def test_golden_citations() -> None:
     found = fit(games, "bradley-terry", None)
     relative = found.latent - found.latent[0]
     np.testing.assert_allclose(relative, [0.0, -2.94907, -0.47957, 0.26895], atol=6e-6)
-    target = Posterior(games, "bradley-terry", games.answers, np.zeros(4), np.zeros(4))
+    target = Posterior(games, Likelihood.of("bradley-terry"), games.answers, np.zeros(4), np.zeros(4))
     uncertain = errors(target, found.latent, np.zeros(4, np.int32), anchors(games, found.latent))
     np.testing.assert_allclose(uncertain.gap_se, [0.10255, 0.06059, 0.07083], atol=6e-6)
 

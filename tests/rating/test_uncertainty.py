@@ -10,9 +10,10 @@ from anmi_ray.rating import likelihood
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.globals import fit_globals
+from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.tables import rate
-from anmi_ray.rating.uncertainty import Anchors, anchors, cholesky, errors, game_variances, inverse_transposed
+from anmi_ray.rating.uncertainty import Anchors, anchors, cholesky, errors, game_variances, inverse_lower
 from anmi_ray.scale import Floats, Model, to_latent
 from tests.rating.single import planted, single
 from tests.rating.tournaments import tournament, truth_of
@@ -29,7 +30,7 @@ def test_against_dense_inverse(model: Model, tau: float) -> None:
     games, _ = planted(14, 6, 5, model, seed=11, sd=0.5)
     games.positive[[3, 9]] = True
     precision = np.full(14, tau)
-    target = Posterior(games, model, games.answers, np.zeros(14), precision)
+    target = Posterior(games, Likelihood.of(model), games.answers, np.zeros(14), precision)
     latent = solve(target, 1e-10, 100).latent
     component = components(games).component
     to = anchors(games, latent)
@@ -51,7 +52,7 @@ def test_against_dense_inverse(model: Model, tau: float) -> None:
 def test_two_components_are_centred_apart() -> None:
     games = single(5, [0, 1, 3], [1, 2, 4], [0.7, 0.6, 0.9], 3.0)
     precision = np.full(5, 2.0)
-    target = Posterior(games, "thurstone", games.answers, np.zeros(5), precision)
+    target = Posterior(games, Likelihood.of("thurstone"), games.answers, np.zeros(5), precision)
     latent = solve(target, 1e-10, 100).latent
     component = components(games).component
     assert component.tolist() == [0, 0, 0, 1, 1]
@@ -64,13 +65,15 @@ def test_two_components_are_centred_apart() -> None:
     assert found.gap_se[-1] ** 2 == pytest.approx(sigma[0, 0] + sigma[4, 4], rel=1e-9)
 
 
-def test_factorisation() -> None:
-    matrix = np.random.default_rng(0).normal(size=(9, 12))
+@pytest.mark.parametrize("n", [1, 3, 4, 9, 33])
+def test_factorisation(n: int) -> None:
+    matrix = np.random.default_rng(0).normal(size=(n, n + 3))
     matrix = matrix @ matrix.T
-    lower = matrix.copy()
-    assert cholesky(lower) == pytest.approx(np.linalg.slogdet(matrix)[1])
-    upper = inverse_transposed(lower)
-    np.testing.assert_allclose(upper @ upper.T, np.linalg.inv(matrix), rtol=1e-8)
+    root, x = matrix.copy(), np.full((n, n), np.nan)
+    assert cholesky(root) == pytest.approx(np.linalg.slogdet(matrix)[1])
+    inverse_lower(root, x)
+    np.testing.assert_allclose(x.T @ x, np.linalg.inv(matrix), rtol=1e-7)
+    assert not np.triu(x, 1).any()
 
 
 def test_anchor_of_a_query_without_positive_is_its_best_document() -> None:

@@ -1,0 +1,131 @@
+"""Judges' habits, planted and found: tie widths, lapse rates, leanings towards what is shown first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from anmi_ray import records
+from anmi_ray.config.rate import RateConfig
+from anmi_ray.identity import rng
+from anmi_ray.rating.games import Games
+from anmi_ray.rating.globals import Globals, globals_of
+from anmi_ray.rating.likelihood import Likelihood, Ties, game_log_likelihood
+from anmi_ray.rating.pairs import read_games
+from anmi_ray.rating.prior import PriorShape, log_marginal
+from anmi_ray.rating.tables import rate_games
+from anmi_ray.scale import Floats, Model, link
+from tests.rating.tournaments import Tournament, tournament
+
+MODELS: dict[Ties, Model] = {"davidson": "bradley-terry", "rao-kupper": "bradley-terry", "glenn-david": "thurstone"}
+
+
+def replayed(t: Tournament, like: Likelihood, seed: int) -> Games:
+    """The tournament's pairs, each judged once by a judge of this likelihood: wins, ties and losses."""
+    games, _ = read_games(*t.tables, 0.5)
+    first, second = games.global_ends()
+    keys = [(games.query_ids[q].tobytes(), d.tobytes()) for q, d in zip(games.query_of_doc, games.doc_ids, strict=True)]
+    truth = np.array([t.truth[key] for key in keys])
+    generator = rng("replayed", seed)
+    w = np.empty(len(games.w))
+    outcomes = [1.0, 0.5, 0.0] if like.width else [1.0, 0.0]
+    for p, gap in enumerate(truth[first] - truth[second]):
+        chances = np.exp([game_log_likelihood(like, gap, outcome) for outcome in outcomes])
+        w[p] = generator.choice(outcomes, p=chances / chances.sum())
+    return replace(games, w=w, answers=np.ones(len(w)))
+
+
+@pytest.mark.parametrize(("ties", "width"), [("davidson", 0.8), ("rao-kupper", 0.5), ("glenn-david", 0.3)])
+def test_planted_tie_width_is_found(ties: Ties, width: float) -> None:
+    model = MODELS[ties]
+    sd = 1.0 if model == "thurstone" else 1.6
+    games = replayed(
+        tournament(120, 20, 8, 1, sd, model, positives=False, seed=1), Likelihood.of(model, ties, width), 2
+    )
+    found = globals_of(games, RateConfig(model=model, ties=ties, dispersion=1.0))
+    assert found.tie_width == pytest.approx(width, rel=0.12)
+    assert found.sigma0 == pytest.approx(sd, rel=0.12)
+    # the right model explains ties better than calling each half a win (which cannot even say how often they come)
+    given = globals_of(games, RateConfig(model=model, ties=ties, tie_width=3.0 * width, dispersion=1.0))
+    assert given.tie_width == 3.0 * width
+    assert found.log_marginal > given.log_marginal + 10.0
+
+
+def test_dispersion_of_ties_is_one_under_their_own_model() -> None:
+    like = Likelihood.of("thurstone", "glenn-david", 0.4)
+    games = replayed(tournament(120, 20, 8, 1, positives=False, seed=3), like, 4)
+    assert globals_of(games, RateConfig(ties="glenn-david")).dispersion == pytest.approx(1.0, abs=0.1)
+    # taken as half wins, ties scatter less than coins, and the strength of a game rises in their place
+    assert globals_of(games, RateConfig()).dispersion < 0.9
+
+
+@pytest.mark.parametrize(("model", "sd"), [("thurstone", 2.0), ("bradley-terry", 3.0)])
+def test_planted_lapse_rate_is_found(model: Model, sd: float) -> None:
+    """Wide gaps show it: no document however much better wins more often than 1 - lapse/2."""
+    t, like = tournament(30, 25, 8, 1, sd, model, positives=False, seed=5), Likelihood.of(model, lapse=0.2)
+    votes = [replayed(t, like, seed) for seed in range(5)]
+    games = replace(votes[0], w=np.mean([one.w for one in votes], axis=0), answers=np.full(len(votes[0].w), 5.0))
+    found = globals_of(games, RateConfig(model=model, lapse="fitted", dispersion=1.0))
+    assert found.lapse == pytest.approx(0.2, abs=0.04)
+    assert found.sigma0 == pytest.approx(sd, rel=0.2)
+    blind = globals_of(games, RateConfig(model=model, dispersion=1.0))
+    assert blind.lapse == 0.0
+    assert found.log_marginal > blind.log_marginal + 10.0
+    assert rate_games(games, found, RateConfig(model=model)).fits["converged"].to_numpy(zero_copy_only=False).all()
+
+
+def leaning_judges(leaning: Floats, seed: int) -> tuple[Tournament, Tournament]:
+    """A tournament whose judges lean towards the first shown, in both orders, and the same without the leaning."""
+    t = tournament(60, 20, 8, len(leaning), positives=False, seed=seed)
+    rows = {name: t.judgments[name].to_pylist() for name in t.judgments.column_names}
+    pairs = {c: (q, a, b) for c, q, a, b in zip(*(t.comparisons[n].to_pylist() for n in ID_COLUMNS), strict=True)}
+    generator = rng("leaning", seed)
+    for row, (pair, judge, order) in enumerate(zip(rows["comparison_id"], rows["judge"], rows["order"], strict=True)):
+        q, a, b = pairs[pair]
+        side = 1.0 if order == "ab" else -1.0
+        gap = t.truth[q, a] - t.truth[q, b] + side * leaning[int(judge.removeprefix("judge"))]
+        rows["p_a"][row] = float(generator.random() < link(gap, "thurstone"))
+    return Tournament(records.JUDGMENT.table(rows), t.comparisons, t.candidates, t.truth), t
+
+
+ID_COLUMNS = ("comparison_id", "query_id", "doc_a", "doc_b")
+
+
+def test_planted_leanings_are_found() -> None:
+    planted = np.array([0.6, -0.2, 0.0])
+    t, _ = leaning_judges(planted, seed=7)
+    games, _ = read_games(*t.tables, 0.5, single_answers=True)
+    assert len(games.w) == t.judgments.num_rows
+    assert games.judges == ("judge0", "judge1", "judge2")
+    config = RateConfig(judge_offsets=True)
+    found = globals_of(games, config)
+    np.testing.assert_allclose(list(found.offsets.values()), planted, atol=0.06)
+    assert Globals.from_json(found.to_json()) == found
+    assert found.sigma0 == pytest.approx(1.0, rel=0.1)
+    # the leanings explain what would otherwise be noise
+    ignored = globals_of(games, RateConfig(dispersion=found.dispersion))
+    kept = globals_of(games, RateConfig(dispersion=found.dispersion, judge_offsets=True))
+    assert kept.log_marginal > ignored.log_marginal + 10.0
+
+
+def test_gradient_in_the_leanings() -> None:
+    t, _ = leaning_judges(np.array([0.4, -0.3]), seed=8)
+    games, _ = read_games(*t.tables, 0.5, single_answers=True)
+    like, at, h = Likelihood.of("thurstone"), np.array([0.2, 0.1]), 1e-5
+    for shape in (PriorShape(0.8, None, None), None):
+        gradient = games.by_judge(log_marginal(games, like, games.answers, shape, offset=games.offset(at)).by_offset)
+        for j in range(2):
+            moved = [at + sign * h * np.eye(2)[j] for sign in (1, -1)]
+            up, down = (
+                log_marginal(games, like, games.answers, shape, offset=games.offset(leaning)).value for leaning in moved
+            )
+            if shape is not None:
+                assert gradient[j] == pytest.approx((up - down) / (2 * h), rel=1e-5)
+
+
+def test_leanings_without_orders_are_none() -> None:
+    games, _ = read_games(*tournament(3, 6, 4, seed=9).tables, 0.5)
+    assert games.offset(np.zeros(0)) is None
+    assert globals_of(games, RateConfig(judge_offsets=True)).offsets == {}
