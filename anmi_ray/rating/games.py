@@ -6,10 +6,12 @@ Letters: Q queries, D documents (all queries together), P games (all queries tog
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from anmi_ray.scale import Floats
 
@@ -82,3 +84,59 @@ class Games:
         if self.judge is None or self.shown is None:
             return np.zeros(len(self.judges))
         return np.bincount(self.judge, by_offset * self.shown, len(self.judges)).astype(np.float64)
+
+
+def bounded(games: Games, documents: int) -> Games:
+    """The games, every larger query cut to the first `documents` that a breadth-first walk reaches and what they played.
+
+    The walk starts at the query's first document and goes on to the next unreached one where it ends; it knows nothing
+    of outcomes, so what is estimated from the piece is estimated without bias.
+    """
+    if not games.queries or games.documents.max() <= documents:
+        return games
+    keep = np.ones(len(games.doc_ids), dtype=np.bool_)
+    first, second = games.global_ends()
+    for q in np.flatnonzero(games.documents > documents):
+        d0, n = int(games.doc_start[q]), int(games.documents[q])
+        played = slice(games.game_start[q], games.game_start[q + 1])
+        ends = (
+            np.concatenate([games.first[played], games.second[played]]),
+            np.concatenate([games.second[played], games.first[played]]),
+        )
+        graph = sparse.csr_array((np.ones(len(ends[0])), ends), shape=(n, n))
+        reached: list[NDArray[np.int32]] = []
+        seen = np.zeros(n, dtype=np.bool_)
+        while sum(map(len, reached)) < documents:
+            piece = csgraph.breadth_first_order(graph, int(np.argmin(seen)), return_predecessors=False)
+            seen[piece] = True
+            reached.append(piece)
+        keep[d0 : d0 + n] = False
+        keep[d0 + np.concatenate(reached)[:documents]] = True
+    inside = keep[first] & keep[second]
+    played_in = np.zeros_like(keep)
+    played_in[first[inside]] = played_in[second[inside]] = True
+    return _subset(games, keep & played_in, inside)
+
+
+def _subset(games: Games, keep: NDArray[np.bool_], inside: NDArray[np.bool_]) -> Games:
+    """The documents kept and the games inside; every query keeps at least one game."""
+    new = np.cumsum(keep) - 1
+    first, second = games.global_ends()
+    documents = np.add.reduceat(keep, games.doc_start[:-1], dtype=np.int64)
+    played = np.bincount(games.query_of_game[inside], minlength=games.queries)
+    doc_start = np.concatenate([[0], np.cumsum(documents)]).astype(np.int64)
+    base = np.repeat(doc_start[:-1], played)
+    return replace(
+        games,
+        doc_ids=games.doc_ids[keep],
+        doc_start=doc_start,
+        game_start=np.concatenate([[0], np.cumsum(played)]).astype(np.int64),
+        positive=games.positive[keep],
+        first=(new[first[inside]] - base).astype(np.int32),
+        second=(new[second[inside]] - base).astype(np.int32),
+        w=games.w[inside],
+        answers=games.answers[inside],
+        inconsistent=games.inconsistent[inside],
+        judge=None if games.judge is None else games.judge[inside],
+        shown=None if games.shown is None else games.shown[inside],
+    )

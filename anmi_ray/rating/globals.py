@@ -20,7 +20,7 @@ from anmi_ray.errors import DataError, FitError
 from anmi_ray.identity import hash_sample, id_array
 from anmi_ray.rating.diagnostics import Components, components, refuse_without_maximum
 from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion
-from anmi_ray.rating.games import Games
+from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.likelihood import Likelihood, Ties
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.prior import (
@@ -41,6 +41,7 @@ MIN_POSITIVES = 100  # rated known positives from which their own prior is fitte
 SPREAD_GAIN = 0.03
 _ROUNDS = 20  # prior and dispersion depend on each other; they settle in three to six rounds
 _SETTLED = 2e-3
+SAMPLE_DOCUMENTS = 2000  # of a larger query only a piece of its graph is looked at: the estimates factorise it
 WIDTH_BOUNDS, LAPSE_BOUNDS = (1e-3, 50.0), (1e-4, 0.9)
 _FIRST_WIDTH, _FIRST_LAPSE = 0.3, 0.05
 
@@ -134,6 +135,7 @@ def fit_globals(judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table
 def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
     """Estimate what all queries share from the games of a sample.
 
+    `games` are the documents and games looked at: a query of more than SAMPLE_DOCUMENTS gives a piece of its graph.
     Prior and judges' leanings (empirical Bayes, pooled over queries), dispersion (pooled) and tie width or lapse rate
     (marginal likelihood) are found in turn until all stand. FitError: no pair has an answer, or plain maximum
     likelihood has no maximum.
@@ -146,6 +148,7 @@ def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
         )
     if config.prior is None:
         refuse_without_maximum(games)
+    games = bounded(games, SAMPLE_DOCUMENTS)
     positives = int(games.positive.sum())
     fitted = config.positive_prior == "fitted" and positives >= MIN_POSITIVES and config.prior is not None
     sample = _Sample(games, config, components(games), threads)

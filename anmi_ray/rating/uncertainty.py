@@ -3,6 +3,8 @@
 A = Rᵀ R; with X = (Rᵀ)⁻¹, lower triangular, the covariance is Σ = Xᵀ X, and every number wanted is a sum over columns
 of X: Σ is never formed. From it come standard errors of centred ratings, var(gap) to anchors, and log det A for the
 prior. Both triangular loops add four rows at a time to a row, which a compiler vectorises; n³/3 multiplications in all.
+A query of more than DENSE_DOCUMENTS documents is not factorised: each of its errors is one system solved by conjugate
+gradient, which is slower and needs no n² of memory.
 Letters: Q queries, D documents, P games, G gaps; n is one query's number of documents.
 """
 
@@ -15,8 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.rating.games import Games, Longs
-from anmi_ray.rating.solver import Posterior, dot, evaluate, index, largest, one_query, over_queries, workspace
+from anmi_ray.rating.solver import (
+    Posterior,
+    conjugate_gradient,
+    dot,
+    evaluate,
+    index,
+    largest,
+    one_query,
+    over_queries,
+    workspace,
+)
 from anmi_ray.scale import Floats, compiled
+
+DENSE_DOCUMENTS = 3000  # two matrices of this size take 144 MB
+_RESIDUAL = 1e-7  # relative, of the systems of larger queries
 
 
 @dataclass(frozen=True)
@@ -132,23 +147,65 @@ def _errors_all(
     gap_se,
 ):
     documents, games = largest(flat, begin, stop)
-    work, root, inverse = workspace(documents, games), np.empty(documents**2), np.empty(documents**2)
+    work, dense = workspace(documents, games), min(documents, DENSE_DOCUMENTS)
+    root, inverse = np.empty(dense * dense), np.empty(dense * dense)
     for q in range(begin, stop):
         d0, d1 = flat.doc_start[q], flat.doc_start[q + 1]
-        e, c, n = latent[d0:d1], component[d0:d1], d1 - d0
-        x, _ = covariance_root(like, one_query(flat, q), e, c, work, root, inverse)
-        variance, joint = work.rows[0, :n], work.rows[1, :n]
-        _square_sums(x, variance)
-        _centred_errors(x, variance, c, std_err[d0:d1])
+        e, c, n, query = latent[d0:d1], component[d0:d1], d1 - d0, one_query(flat, q)
+        anchors_of = anchor[anchor_start[q] : anchor_start[q + 1]]
+        rows = slice(row_start[q], row_start[q + 1])
+        if n <= DENSE_DOCUMENTS:
+            x, _ = covariance_root(like, query, e, c, work, root, inverse)
+            _dense_errors(x, c, anchors_of, work, std_err[d0:d1], gap_se[rows])
+        else:
+            _solved_errors(like, query, e, c, anchors_of, work, std_err[d0:d1], gap_se[rows])
         row = row_start[q]
-        for a in anchor[anchor_start[q] : anchor_start[q + 1]]:
-            covariances(x, a, joint)
+        for a in anchors_of:
             for i in range(n):
                 if i != a:
-                    gap_anchor[row], gap_doc[row] = d0 + a, d0 + i
-                    gap[row] = e[a] - e[i]
-                    gap_se[row] = math.sqrt(max(0.0, variance[a] + variance[i] - 2.0 * joint[i]))
+                    gap_anchor[row], gap_doc[row], gap[row] = d0 + a, d0 + i, e[a] - e[i]
                     row += 1
+
+
+@compiled
+def _dense_errors(x, component, anchors_of, work, std_err, gap_se):
+    """Errors of one query from X, gaps by anchor, then document."""
+    n, row = len(std_err), 0
+    variance, joint = work.rows[0, :n], work.rows[1, :n]
+    _square_sums(x, variance)
+    _centred_errors(x, variance, component, std_err)
+    for a in anchors_of:
+        covariances(x, a, joint)
+        for i in range(n):
+            if i != a:
+                gap_se[row] = math.sqrt(max(0.0, variance[a] + variance[i] - 2.0 * joint[i]))
+                row += 1
+
+
+@compiled
+def _solved_errors(like, query, e, component, anchors_of, work, std_err, gap_se):
+    """The same without a matrix: vᵀ Σ v for every contrast v, by solving A u = v."""
+    n, row = len(e), 0
+    contrast, solution, diagonal = np.zeros(n), np.empty(n), work.rows[5, :n]
+    index(query, n, work)
+    evaluate(like, query, e, work.rows[1, :n], diagonal, work)
+    size = np.zeros(n)
+    for i in range(n):
+        size[component[i]] += 1.0
+    for i in range(n):
+        for j in range(n):
+            contrast[j] = -1.0 / size[component[i]] if component[j] == component[i] else 0.0
+        contrast[i] += 1.0
+        conjugate_gradient(contrast, diagonal, _RESIDUAL, solution, work)
+        std_err[i] = math.sqrt(max(0.0, dot(contrast, solution)))
+    for a in anchors_of:
+        for i in range(n):
+            if i != a:
+                contrast[:] = 0.0
+                contrast[a], contrast[i] = 1.0, -1.0
+                conjugate_gradient(contrast, diagonal, _RESIDUAL, solution, work)
+                gap_se[row] = math.sqrt(max(0.0, dot(contrast, solution)))
+                row += 1
 
 
 @compiled

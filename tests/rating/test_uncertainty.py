@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.rating import likelihood
+from anmi_ray.rating import likelihood, uncertainty
 from anmi_ray.rating.diagnostics import components
-from anmi_ray.rating.games import Games
+from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.globals import fit_globals
 from anmi_ray.rating.likelihood import Likelihood
-from anmi_ray.rating.solver import Posterior, solve
+from anmi_ray.rating.pairs import read_games
+from anmi_ray.rating.solver import Posterior, one_query, solve, workspace
 from anmi_ray.rating.tables import rate
 from anmi_ray.rating.uncertainty import Anchors, anchors, cholesky, errors, game_variances, inverse_lower
 from anmi_ray.scale import Floats, Model, to_latent
@@ -97,3 +98,41 @@ def test_intervals_cover(k: int, judges: int, model: Model) -> None:
     gap, se = (to_latent(result.gaps[name].to_numpy(), model) for name in ("gap_elo", "gap_se_elo"))
     assert 0.92 <= np.mean(np.abs(gap - true_gap) < 1.96 * se) <= 0.97
     assert abs(np.mean(gap - true_gap)) < 0.1 * (1.0 if model == "thurstone" else 1.6)
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_large_queries_have_the_same_errors_without_a_matrix(tau: float) -> None:
+    games, _ = planted(60, 6, 3, "thurstone", seed=13, sd=0.4)
+    games.positive[7] = True
+    target = Posterior(games, Likelihood.of("thurstone"), games.answers, np.zeros(60), np.full(60, tau))
+    latent = solve(target, 1e-10, 100).latent
+    component = components(games).component
+    dense = errors(target, latent, component, anchors(games, latent))
+    std_err, gap_se = np.empty(60), np.empty(59)
+    arguments = (target.likelihood, one_query(target.flat, 0), latent, component, np.array([7], np.int32))
+    uncertainty._solved_errors(*arguments, workspace(60, len(games.w)), std_err, gap_se)
+    np.testing.assert_allclose(std_err, dense.std_err, rtol=1e-6)
+    np.testing.assert_allclose(gap_se, dense.gap_se, rtol=1e-6)
+
+
+def test_a_piece_of_a_large_query() -> None:
+    small, _ = planted(20, 4, 1, "thurstone", seed=14)
+    assert bounded(small, 20) is small
+    t = tournament(3, 40, 8, 1, sd=1.0, positives=False, seed=15)
+    games, _ = read_games(*t.tables, 0.5)
+    piece = bounded(games, 25)
+    assert piece.queries == 3
+    assert (piece.documents <= 25).all()
+    assert (piece.documents >= 20).all()
+    first, second = piece.global_ends()
+    whole = {d.tobytes(): i for i, d in enumerate(games.doc_ids)}
+    a, b = games.global_ends()
+    weight = dict(zip(zip(a.tolist(), b.tolist(), strict=True), games.w.tolist(), strict=True))
+    for i, j, w in zip(first.tolist(), second.tolist(), piece.w.tolist(), strict=True):
+        assert weight[whole[piece.doc_ids[i].tobytes()], whole[piece.doc_ids[j].tobytes()]] == w
+    # every game between documents that were kept is kept
+    kept = {whole[d.tobytes()] for d in piece.doc_ids}
+    assert len(piece.w) == sum(i in kept and j in kept for i, j in weight)
+    parts = planted(10, 2, 1, "thurstone", seed=16)[0]
+    apart = single(20, [*parts.first, *(parts.first + 10)], [*parts.second, *(parts.second + 10)], [*parts.w, *parts.w])
+    assert bounded(apart, 15).documents[0] >= 12  # the walk goes on where a component ends

@@ -1,0 +1,215 @@
+"""Rating fits against evalica and choix: the same games, model, optimum and tolerance, one core, one run.
+
+    python tests/benchmarks/bench_rating.py [QUERIES]
+
+Prints microseconds per fit of 100 documents and 400 comparisons (median of passes taken in turns; every peer gets its
+inputs in its own form and runs to a gradient below 1e-6), then a run of QUERIES such queries with all standard errors
+on all cores, then one large query.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import choix
+import evalica
+import numpy as np
+from evalica import _brzo
+
+from anmi_ray import environment
+from anmi_ray.comparisons.graph import k_regular
+from anmi_ray.errors import FitError
+from anmi_ray.identity import rng
+from anmi_ray.rating import likelihood
+from anmi_ray.rating.diagnostics import components, refuse_without_maximum
+from anmi_ray.rating.games import Games
+from anmi_ray.rating.likelihood import Likelihood
+from anmi_ray.rating.solver import Posterior, solve
+from anmi_ray.rating.uncertainty import anchors, errors
+from anmi_ray.scale import Floats, Model, link
+
+DOCUMENTS, DEGREE, JUDGES, FITS, PASSES = 100, 8, 3, 100, 5
+GRADIENT = 1e-6
+
+
+def played(queries: int, documents: int, degree: int, judges: int, sd: float, model: Model) -> Games:
+    """Queries of simulated games on random regular graphs; w is the share of the judges' votes."""
+    pairs, votes = [], []
+    for q in range(queries):
+        generator = rng("bench", q % 500)  # five hundred graphs, fresh votes
+        edges = np.asarray(k_regular(documents, degree, generator))
+        latent = generator.normal(0.0, sd, documents)
+        p = link(latent[edges[:, 0]] - latent[edges[:, 1]], model)
+        pairs.append(edges)
+        votes.append((rng("votes", q).random((judges, len(edges))) < p).mean(axis=0))
+    first, second = np.concatenate(pairs).T.astype(np.int32)
+    games = len(pairs[0])
+    return Games(
+        query_ids=np.arange(queries * 16).astype(np.uint8).reshape(queries, 16),
+        doc_ids=np.zeros((queries * documents, 16), np.uint8),
+        doc_start=np.arange(queries + 1) * documents,
+        game_start=np.arange(queries + 1) * games,
+        positive=np.zeros(queries * documents, np.bool_),
+        first=np.ascontiguousarray(first),
+        second=np.ascontiguousarray(second),
+        w=np.concatenate(votes),
+        answers=np.full(queries * games, float(judges)),
+        inconsistent=np.zeros(queries * games, np.bool_),
+    )
+
+
+def target(games: Games, model: Model, sd: float | None) -> Posterior:
+    """The posterior with a prior of this sd, or plain maximum likelihood."""
+    n = len(games.doc_ids)
+    return Posterior(games, Likelihood.of(model), games.answers, np.zeros(n), np.full(n, sd**-2 if sd else 0.0))
+
+
+def our_tolerance(games: Games) -> float:
+    """Ours is the gradient per game of a document; every document here has the same number of games."""
+    return GRADIENT / (games.answers[0] * DEGREE)
+
+
+def largest_gradient(games: Games, latent: Floats) -> float:
+    """Largest entry of the Bradley-Terry likelihood's gradient at these ratings, over all documents."""
+    first, second = games.global_ends()
+    args = (first.astype(np.int32), second.astype(np.int32), games.w, games.answers, "bradley-terry")
+    return float(np.abs(likelihood.gradient(latent, *args)).max())
+
+
+def one(games: Games, q: int) -> Games:
+    """Query q alone."""
+    docs = slice(games.doc_start[q], games.doc_start[q + 1])
+    part = slice(games.game_start[q], games.game_start[q + 1])
+    return replace(
+        games,
+        query_ids=games.query_ids[q : q + 1],
+        doc_ids=games.doc_ids[docs],
+        doc_start=np.array([0, DOCUMENTS]),
+        game_start=np.array([0, len(games.w[part])]),
+        positive=games.positive[docs],
+        first=games.first[part],
+        second=games.second[part],
+        w=games.w[part],
+        answers=games.answers[part],
+        inconsistent=games.inconsistent[part],
+    )
+
+
+def evalica_fit(games: Games, tolerance: float) -> Callable[[], Floats]:
+    """Each game as a weighted win of either side: the same likelihood."""
+    xs, ys = games.first.tolist() * 2, games.second.tolist() * 2
+    winners = [evalica.Winner.X] * len(games.w) + [evalica.Winner.Y] * len(games.w)
+    weights = [*(games.w * games.answers).tolist(), *((1.0 - games.w) * games.answers).tolist()]
+
+    def fit() -> Floats:
+        scores, _ = _brzo.bradley_terry(xs, ys, winners, weights, DOCUMENTS, 1.0, 0.5, tolerance, 100_000)
+        return np.log(scores)
+
+    return fit
+
+
+def choix_fit(games: Games, tolerance: float) -> Callable[[], Floats]:
+    """Hard outcomes as (winner, loser)."""
+    sides = zip(games.first.tolist(), games.second.tolist(), games.w.tolist(), strict=True)
+    data = [(a, b) if w > 0.5 else (b, a) for a, b, w in sides]
+    return lambda: choix.ilsr_pairwise(DOCUMENTS, data, max_iter=10_000, tol=tolerance)
+
+
+def reaching(make: Callable[[Games, float], Callable[[], Floats]], games: Games) -> float:
+    """The peer's loosest tolerance, in powers of ten, whose result has a gradient below the bound."""
+    for power in range(2, 15):
+        tolerance = 10.0**-power
+        if largest_gradient(games, make(games, tolerance)()) < GRADIENT:
+            return tolerance
+    raise AssertionError("the peer does not reach the optimum at any tolerance")
+
+
+def fits(name: str, games: Games, make: Callable[[Games, float], Callable[[], Floats]]) -> None:
+    """Time ours and a peer on the same maximum likelihood fits, pass by pass."""
+    tolerance = reaching(make, one(games, 0))
+    peers = [make(one(games, q), tolerance) for q in range(games.queries)]
+    ours_target = target(games, "bradley-terry", None)
+    seconds: dict[str, list[float]] = {"anmi_ray": [], name: []}
+    latent = solve(ours_target, our_tolerance(games), 100).latent
+    for _ in range(PASSES):
+        begin = time.perf_counter()
+        solve(ours_target, our_tolerance(games), 100)
+        middle = time.perf_counter()
+        theirs = [peer() for peer in peers]
+        seconds["anmi_ray"].append(middle - begin)
+        seconds[name].append(time.perf_counter() - middle)
+    ours, peer = (statistics.median(times) / games.queries * 1e6 for times in seconds.values())
+    worst = max(largest_gradient(one(games, q), e) for q, e in enumerate(theirs))
+    print(f"maximum likelihood, Bradley-Terry: {ours:.1f} µs, {name} {peer:.0f} µs, ratio {peer / ours:.0f}")
+    print(f"  largest gradient: {largest_gradient(games, latent):.1e}, {name} {worst:.1e}")
+
+
+def timed(call: Callable[[], object], passes: int = PASSES) -> float:
+    """Median seconds of a call, after one that warms up."""
+    call()
+    seconds = []
+    for _ in range(passes):
+        begin = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
+
+
+def with_errors(games: Games, model: Model, threads: int = 1) -> None:
+    """Fit and all standard errors, gaps to the top document among them."""
+    posterior = target(games, model, 1.0)
+    latent = solve(posterior, our_tolerance(games), 100, threads=threads).latent
+    errors(posterior, latent, components(games).component, anchors(games, latent), threads)
+
+
+def with_maximum(queries: int) -> Games:
+    """Queries of hard outcomes that have a finite maximum likelihood fit."""
+    found = []
+    q = 0
+    games = played(40 * queries, DOCUMENTS, DEGREE, 1, 0.3, "bradley-terry")
+    while len(found) < queries:
+        try:
+            refuse_without_maximum(one(games, q))
+            found.append(one(games, q))
+        except FitError:
+            pass
+        q += 1
+    sides = [np.concatenate([getattr(g, name) for g in found]) for name in ("first", "second", "w", "answers")]
+    chosen = played(queries, DOCUMENTS, DEGREE, 1, 0.3, "bradley-terry")
+    return replace(chosen, first=sides[0], second=sides[1], w=sides[2], answers=sides[3])
+
+
+def main() -> None:
+    """Print the figures."""
+    many = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
+    threads = environment.cores()
+    games = played(FITS, DOCUMENTS, DEGREE, JUDGES, 1.0, "thurstone")
+    smoothed = replace(games, w=(JUDGES * games.w + 0.5) / (JUDGES + 1.0), answers=games.answers + 1.0)
+    print(f"{DOCUMENTS} documents, {len(games.w) // FITS} comparisons, one core")
+    for model in ("thurstone", "bradley-terry"):
+        posterior = target(games, model, 1.0)
+        fit = timed(lambda posterior=posterior: solve(posterior, our_tolerance(games), 100)) / FITS
+        both = timed(lambda model=model: with_errors(games, model)) / FITS
+        print(f"posterior, {model}: {fit * 1e6:.1f} µs a fit, {both * 1e6:.0f} µs with all standard errors")
+    fits("evalica", smoothed, evalica_fit)
+    fits("choix", with_maximum(20), choix_fit)
+
+    games = played(many, DOCUMENTS, DEGREE, JUDGES, 1.0, "thurstone")
+    begin = time.perf_counter()
+    with_errors(games, "thurstone", threads)
+    taken = time.perf_counter() - begin
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"{many:,} queries with all standard errors, {threads} threads: {taken:.1f} s, peak {peak:.2f} GiB")
+    large = played(1, 10_000, 16, JUDGES, 1.0, "thurstone")
+    print(
+        f"10,000 documents, 80,000 comparisons: {timed(lambda: solve(target(large, 'thurstone', 1.0), 1e-8, 100)):.3f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()
