@@ -189,7 +189,7 @@ def _split_by_text(table: pa.Table) -> str | None:
 
 
 SPLITS = ("train", "dev", "test")
-TEXT, INT, REAL, FLAG = pa.string(), pa.int32(), pa.float64(), pa.bool_()
+TEXT, INT, LONG, REAL, FLAG = pa.string(), pa.int32(), pa.int64(), pa.float64(), pa.bool_()
 
 DOCUMENT = Record(
     "Document",
@@ -291,10 +291,12 @@ RATING = Record(
 )
 # deviance is minus twice the log-likelihood ratio to the saturated model; spread_elo the standard deviation of the
 # query's ratings; lambda2 the algebraic connectivity of its comparison graph; equal_ratings_p the p-value of the
-# score test of "all documents are equally good" (the deviance test to first order).
+# score test of "all documents are equally good" (the deviance test to first order). A degree counts opponents; the
+# diameter is the largest component's; never_won and never_lost count documents; a triad is three documents of which
+# every two were judged and no two tied, and cycle_rate the share of those in which each beat one: 1/4 by coins.
 FIT = Record(
     "Fit",
-    1,
+    2,
     ("query_id",),
     _schema(
         {
@@ -305,13 +307,25 @@ FIT = Record(
             "gradient_norm": REAL,
             "converged": FLAG,
             "components": INT,
+            "min_degree": INT,
+            "max_degree": INT,
+            "diameter": INT,
+            "never_won": INT,
+            "never_lost": INT,
+            "triads": LONG,
+            "cycle_rate": REAL,
             "lambda2": REAL,
             "deviance": REAL,
             "spread_elo": REAL,
             "equal_ratings_p": REAL,
-        }
+        },
+        nullable=("cycle_rate",),
     ),
-    (_finite("gradient_norm", "lambda2", "deviance", "spread_elo"),),
+    (
+        _finite("gradient_norm", "lambda2", "deviance", "spread_elo"),
+        _between("cycle_rate", 0.0, 1.0),
+        _all(lambda t: pc.equal(pc.is_null(t["cycle_rate"]), pc.equal(t["triads"], 0)), "a cycle rate without triads"),
+    ),
 )
 GAP = Record(
     "Gap",

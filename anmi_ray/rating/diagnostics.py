@@ -1,5 +1,6 @@
-"""What to look at before trusting a fit: components, connectivity, separation, deviance, and a test for no difference.
+"""What to look at before trusting a fit: components, separation, deviance, and a test for no difference.
 
+The graph's own facts, which need no fit, are in `graph` and `spectrum`.
 Letters: Q queries, D documents, P games.
 """
 
@@ -123,16 +124,6 @@ def equal_ratings_p(posterior: Posterior, component_count: NDArray[np.int64], th
     return special.chdtrc(games.documents - component_count, statistic)
 
 
-def lambda2(games: Games) -> Floats:
-    """Algebraic connectivity per query: second smallest eigenvalue of the unweighted comparison graph's Laplacian.
-
-    By the Lanczos method with full reorthogonalisation on the space of vectors that sum to zero; 0 if disconnected.
-    """
-    result = np.empty(games.queries)
-    _lambda2_all(games.doc_start, games.game_start, games.first, games.second, result)
-    return result
-
-
 def spread(games: Games, latent: Floats) -> Floats:
     """Standard deviation of each query's (centred) ratings, latent units."""
     return np.sqrt(np.add.reduceat(latent * latent, games.doc_start[:-1]) / games.documents)
@@ -184,77 +175,3 @@ def _score_all(flat, begin, stop, statistic):
                 diagonal[i] += query.m[p]
         conjugate_gradient(u, diagonal, 1e-6, x, work)
         statistic[q] = dot(u, x)
-
-
-@compiled
-def _lambda2_all(doc_start, game_start, first, second, result):
-    for q in range(len(doc_start) - 1):
-        g0, g1 = game_start[q], game_start[q + 1]
-        result[q] = _lambda2(doc_start[q + 1] - doc_start[q], first[g0:g1], second[g0:g1])
-
-
-@compiled
-def _lambda2(n, first, second):
-    """Smallest eigenvalue of one graph's Laplacian on the complement of the constant vector."""
-    basis, alpha, beta = np.zeros((n, n)), np.zeros(n), np.zeros(n)
-    for i in range(n):  # any vector with a part along every eigenvector will do
-        basis[0, i] = math.sin(1.0 + i * i)
-    _orthonormal(basis, 0)
-    ritz = math.inf
-    for k in range(n - 1):
-        v, nxt = basis[k], basis[k + 1]
-        for p in range(len(first)):
-            flow = v[first[p]] - v[second[p]]
-            nxt[first[p]] += flow
-            nxt[second[p]] -= flow
-        alpha[k] = dot(v, nxt)
-        beta[k] = _orthonormal(basis, k + 1)
-        last = k == n - 2 or beta[k] < 1e-9 * n
-        if last or k % 8 == 7:
-            found = _smallest_eigenvalue(alpha[: k + 1], beta[:k])
-            if last or ritz - found < 1e-9 * n:
-                return max(0.0, found) if found > 1e-9 * n else 0.0
-            ritz = found
-    return 0.0
-
-
-@compiled
-def _orthonormal(basis, k):
-    """Make row k orthogonal to earlier rows and to the constant vector, of length one; returns its length before."""
-    v = basis[k]
-    for _ in range(2):  # once is not enough in floating point, twice is
-        mean = 0.0
-        for i in range(len(v)):
-            mean += v[i] / len(v)
-        for i in range(len(v)):
-            v[i] -= mean
-        for j in range(k):
-            along = dot(basis[j], v)
-            for i in range(len(v)):
-                v[i] -= along * basis[j, i]
-    length = math.sqrt(dot(v, v))
-    if length > 0.0:
-        for i in range(len(v)):
-            v[i] /= length
-    return length
-
-
-@compiled
-def _smallest_eigenvalue(alpha, beta):
-    """Of the symmetric tridiagonal matrix (alpha, beta), by bisection on Sturm's count of negative pivots."""
-    low, high = 0.0, alpha[0]
-    for i in range(len(alpha)):
-        high = min(high, alpha[i])
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        pivot, below = alpha[0] - middle, False
-        for i in range(1, len(alpha)):
-            if pivot <= 0.0:
-                below = True
-                break
-            pivot = alpha[i] - middle - beta[i - 1] * beta[i - 1] / pivot
-        if below or pivot <= 0.0:
-            high = middle
-        else:
-            low = middle
-    return high

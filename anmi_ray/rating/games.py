@@ -87,7 +87,7 @@ class Games:
 
 
 def bounded(games: Games, documents: int) -> Games:
-    """The games, every larger query cut to the first `documents` that a breadth-first walk reaches and what they played.
+    """The games, every larger query cut to the first `documents` that a breadth-first walk reaches.
 
     The walk starts at the query's first document and goes on to the next unreached one where it ends; it knows nothing
     of outcomes, so what is estimated from the piece is estimated without bias.

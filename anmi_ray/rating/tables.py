@@ -12,6 +12,7 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.rating import diagnostics
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.globals import Globals, posterior
+from anmi_ray.rating.graph import graph_facts
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.solver import Posterior, Solution, solve
 from anmi_ray.rating.uncertainty import Anchors, Errors, anchors, errors
@@ -91,7 +92,7 @@ def _fits(
     solution: Solution,
     threads: int,
 ) -> pa.Table:
-    games = target.games
+    games, graph = target.games, graph_facts(target.games, target.m)
     return records.FIT.table(
         {
             "query_id": games.query_ids,
@@ -101,7 +102,14 @@ def _fits(
             "gradient_norm": solution.gradient_norm,
             "converged": solution.converged,
             "components": parts.count.astype(np.int32),
-            "lambda2": diagnostics.lambda2(games),
+            "min_degree": graph.min_degree,
+            "max_degree": graph.max_degree,
+            "diameter": graph.diameter,
+            "never_won": graph.never_won,
+            "never_lost": graph.never_lost,
+            "triads": graph.triads,
+            "cycle_rate": pa.array(graph.cycle_rate, from_pandas=True),  # NaN, where there is no triad, becomes null
+            "lambda2": graph.lambda2,
             "deviance": diagnostics.deviance(target, solution.latent),
             "spread_elo": to_elo(diagnostics.spread(games, centred), model),
             "equal_ratings_p": diagnostics.equal_ratings_p(target, parts.count, threads),

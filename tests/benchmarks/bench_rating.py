@@ -136,6 +136,7 @@ def fits(name: str, games: Games, make: Callable[[Games, float], Callable[[], Fl
     ours_target = target(games, "bradley-terry", None)
     seconds: dict[str, list[float]] = {"anmi_ray": [], name: []}
     latent = solve(ours_target, our_tolerance(games), 100).latent
+    theirs: list[Floats] = []
     for _ in range(PASSES):
         begin = time.perf_counter()
         solve(ours_target, our_tolerance(games), 100)
@@ -206,9 +207,8 @@ def main() -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"{many:,} queries with all standard errors, {threads} threads: {taken:.1f} s, peak {peak:.2f} GiB")
     large = played(1, 10_000, 16, JUDGES, 1.0, "thurstone")
-    print(
-        f"10,000 documents, 80,000 comparisons: {timed(lambda: solve(target(large, 'thurstone', 1.0), 1e-8, 100)):.3f} s"
-    )
+    seconds = timed(lambda: solve(target(large, "thurstone", 1.0), 1e-8, 100))
+    print(f"10,000 documents, 80,000 comparisons: {seconds:.3f} s")
 
 
 if __name__ == "__main__":

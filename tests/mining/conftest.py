@@ -110,12 +110,9 @@ def _gaps(rows: list[tuple[bytes, bytes, bytes, float, float, str]]) -> pa.Table
 
 
 def _fits(rows: list[tuple[bytes, float]]) -> pa.Table:
-    whole = {name: [1] * len(rows) for name in ("documents", "comparisons", "iterations", "components")}
-    real = {name: [0.0] * len(rows) for name in ("gradient_norm", "lambda2", "deviance", "spread_elo")}
     return FIT.table(
         {
-            **whole,
-            **real,
+            **{field.name: [1] * len(rows) for field in FIT.schema},
             "query_id": [row[0] for row in rows],
             "converged": [True] * len(rows),
             "equal_ratings_p": [row[1] for row in rows],

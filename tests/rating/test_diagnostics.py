@@ -1,15 +1,13 @@
-"""Components, connectivity, separation, deviance, and the level and power of the test for no difference."""
+"""Components, separation, deviance, and the level and power of the test for no difference."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from anmi_ray.errors import FitError
 from anmi_ray.rating import diagnostics
-from anmi_ray.rating.diagnostics import components, deviance, equal_ratings_p, lambda2, refuse_without_maximum
+from anmi_ray.rating.diagnostics import components, deviance, equal_ratings_p, refuse_without_maximum
 from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import Likelihood
@@ -23,29 +21,6 @@ from tests.rating.tournaments import tournament
 def flat_prior(games: Games, model: Model) -> Posterior:
     none = np.zeros(len(games.doc_ids))
     return Posterior(games, Likelihood.of(model), games.answers, none, none)
-
-
-def dense_laplacian(n: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    laplacian = np.zeros((n, n))
-    for i, j in zip(first, second, strict=True):
-        laplacian[[i, j], [i, j]] += 1.0
-        laplacian[[i, j], [j, i]] -= 1.0
-    return laplacian
-
-
-@settings(deadline=None, derandomize=True, max_examples=40)
-@given(seed=st.integers(0, 10_000), n=st.integers(2, 40), k=st.integers(1, 8))
-def test_lambda2_against_dense_eigenvalues(seed: int, n: int, k: int) -> None:
-    games, _ = planted(n, k, 1, "thurstone", seed)
-    expected = np.linalg.eigvalsh(dense_laplacian(n, games.first, games.second))[1]
-    assert lambda2(games)[0] == pytest.approx(max(expected, 0.0), abs=1e-6)
-
-
-def test_lambda2_of_known_graphs() -> None:
-    i, j = np.triu_indices(6, 1)
-    assert lambda2(single(6, i, j, np.full(15, 0.5)))[0] == pytest.approx(6.0)  # complete
-    assert lambda2(single(6, range(5), range(1, 6), [0.5] * 5))[0] == pytest.approx(2 - 2 * np.cos(np.pi / 6))  # path
-    assert lambda2(single(4, [0, 2], [1, 3], [0.5, 0.5]))[0] == 0.0  # disconnected
 
 
 def test_components_are_numbered_inside_each_query() -> None:
