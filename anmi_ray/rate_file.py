@@ -164,8 +164,9 @@ def _summary(result: NamedRatings, config: RateConfig, unrated: int | None) -> I
     if read.silent:
         yield f"               {read.silent:,} documents have only rows with games = 0 and are not rated"
     if unrated is not None:
-        missing = f", {unrated:,} rows of --anchors name no rated document" if unrated else ""
-        yield f"anchors        {len(read.anchors):,} known positives; prior: {shared.positive_how}{missing}"
+        yield f"anchors        {len(read.anchors):,} known positives; their prior: {shared.positive_how}"
+        if unrated:
+            yield f"               {unrated:,} of their rows name no rated document"
     yield f"model          {config.model}, {_prior(result)}"
     yield f"dispersion     {shared.dispersion:.3g} ({shared.dispersion_how})"
     yield from (f"               {note}" for note in _notes(result))

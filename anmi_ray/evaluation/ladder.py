@@ -41,7 +41,8 @@ def figure(ladder: Ladder) -> tuple[float, Markup]:
     rows = np.lexsort((np.arange(len(ladder.names)), -ladder.rating, ladder.component))[:MAX_DOCUMENTS]
     step = 24.0 if len(rows) <= 30 else 17.0
     left = _PAD + 14.0 + 6.9 * max(len(_short(ladder.names[int(i)])) for i in rows)
-    right, top = _WIDTH - _PAD - _VALUES, 74.0
+    tall = len(rows) > 40  # the axis below is out of sight: one above too
+    right, top = _WIDTH - _PAD - _VALUES, 92.0 if tall else 74.0
     half = Z * ladder.std_err[rows]
     ends = np.concatenate([ladder.rating[rows] - half, ladder.rating[rows] + half])
     x = svg.axis(ends.tolist(), left, right, 0.03, zero=True)
@@ -56,7 +57,7 @@ def figure(ladder: Ladder) -> tuple[float, Markup]:
             for k in breaks
         ),
     ]
-    if len(rows) > 40:  # the axis below is out of sight
+    if tall:
         tick = svg.tick_step(x.low, x.high, 6)
         parts += [svg.text(x(value), top - 11, svg.number(value, tick)) for value in x.ticks(6)]
     for k, i in enumerate(rows):
@@ -80,16 +81,19 @@ def _row(ladder: Ladder, i: int, y: float, x: svg.Axis) -> Markup:
     )
 
 
-def _title(ladder: Ladder, shown: int, parts: int) -> Markup:
+def _title(ladder: Ladder, shown: int, groups: int) -> Markup:
     count = len(ladder.names)
     said = f"{count:,} documents" if shown == count else f"the first {shown} of {count:,} documents"
-    if parts > 1:
-        said += f" in {parts} groups that no comparison connects: a group's mean is 0, groups are not comparable"
+    if groups > 1:
+        said += f" in {groups} groups that no comparison connects: a group's mean is 0, groups are not comparable"
+    parts = [svg.text(_PAD, 32, f"query {_short(ladder.query, 60)}", "title", "start")]
+    parts += [svg.text(_PAD, 52, said, "label", "start")]
     if ladder.known.any():
-        said += "; known positives in the second colour"
-    return svg.text(_PAD, 32, f"query {_short(ladder.query, 70)}", "title", "start") + svg.text(
-        _PAD, 52, said, "label", "start"
-    )
+        parts += [
+            svg.circle(_WIDTH - _PAD - 116, 28, 4.2, "dot second"),
+            svg.text(_WIDTH - _PAD, 32, "known positive", "label", "end"),
+        ]
+    return svg.join(parts)
 
 
 def _short(name: str, limit: int = _NAME) -> str:
@@ -134,6 +138,7 @@ def to_html(ladders: Sequence[Ladder], heading: str, note: str) -> str:
 _EXTRA = """
 svg .title { font-size: 16px; font-weight: 600; fill: var(--ink); }
 svg .name { fill: var(--ink); } svg .name, svg .value { font-size: 12.5px; }
+svg .whisker.second { stroke: var(--second); }
 """
 _PAGE = """
 header.top .kicker { margin: 10px 0 0; }

@@ -109,14 +109,10 @@ def _read_csv(content: bytes, path: Path, columns: Sequence[str]) -> Rows:
     head = content.split(b"\n", 1)[0].decode("utf-8-sig", "replace").rstrip("\r")
     found = next(csv.reader([head]), [])
     wanted = [name for name in dict.fromkeys(found) if name in columns]
-    broken: dict[int, str] = {}
+    broken: dict[int, tuple[str, str]] = {}
 
-    def refuse(row: pacsv.InvalidRow) -> str:
-        if row.text.strip():
-            _refuse_open_quote(row.text, row.number, path)
-            broken[row.number] = f"{row.actual_columns} cells, the header has {row.expected_columns}"
-        else:
-            broken[row.number] = ""
+    def refuse(row: pacsv.InvalidRow) -> str:  # what is raised in here is swallowed
+        broken[row.number] = row.text.strip(), f"{row.actual_columns} cells, the header has {row.expected_columns}"
         return "skip"
 
     if not wanted or any(found.count(name) > 1 for name in wanted):
@@ -136,24 +132,17 @@ def _read_csv(content: bytes, path: Path, columns: Sequence[str]) -> Rows:
         remedy = "mend the file; it must be comma-separated and UTF-8 (iconv -f <its encoding> -t utf-8)"
         raise DataError(f"cannot be read as CSV: {error}", str(path), remedy) from None
     numbers = np.setdiff1d(np.arange(2, table.num_rows + len(broken) + 2), list(broken))
+    folded = [number for number, (text, _) in broken.items() if "\n" in text]
     for name in wanted:
-        open_quotes = np.flatnonzero(pc.match_substring(table[name], "\n").to_numpy())
-        if len(open_quotes):
-            row = int(open_quotes[0])
-            _refuse_open_quote(table[name][row].as_py(), int(numbers[row]), path)
+        folded += numbers[pc.match_substring(table[name], "\n").to_numpy()].tolist()
+    if folded:  # a quote left open swallows the rows up to the next quote
+        place = f"{path}:{min(folded)}"
+        raise DataError("a quote that opens in this line closes in another one or never", place, "mend the quotes")
     full = np.zeros(table.num_rows, dtype=np.bool_)
     for name in wanted:
         full |= pc.not_equal(table[name], "").to_numpy()
-    refused = _refused(path, ((number, why) for number, why in sorted(broken.items()) if why))
+    refused = _refused(path, ((number, why) for number, (text, why) in sorted(broken.items()) if text))
     return Rows(table.filter(pa.array(full)), str(path), ":", numbers[full], refused, tuple(found))
-
-
-def _refuse_open_quote(text: str, number: int, path: Path) -> None:
-    """DataError where a cell that is read spans lines: a quote left open swallows rows without a trace."""
-    if "\n" in text.strip():
-        raise DataError(
-            "a quote that opens in this line closes in another one or never", f"{path}:{number}", "mend the quotes"
-        )
 
 
 def _read_jsonl(content: bytes, path: Path, columns: Sequence[str]) -> Rows:
@@ -183,8 +172,11 @@ def _read_jsonl(content: bytes, path: Path, columns: Sequence[str]) -> Rows:
 
 def _cell(name: str, value: Any) -> str | None:
     """A value of a JSON object as text; ValueError where such a column cannot hold it."""
-    if value is None or isinstance(value, str):
+    if isinstance(value, str):
+        value.encode()  # UnicodeEncodeError is a ValueError: half a surrogate pair
         return value
+    if value is None:
+        return None
     if isinstance(value, bool) or not isinstance(value, int | float if name in NUMBERS else int):
         raise ValueError(f"{name} is {json.dumps(value)[:40]}")
     return repr(value)
