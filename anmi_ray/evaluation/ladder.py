@@ -38,7 +38,8 @@ class Ladder:
 
 def figure(ladder: Ladder) -> tuple[float, Markup]:
     """(height, shapes) of one query's picture, _WIDTH wide, its top at 0."""
-    rows = np.lexsort((np.arange(len(ladder.names)), -ladder.rating, ladder.component))[:MAX_DOCUMENTS]
+    rows = np.argsort(-ladder.rating, kind="stable")[:MAX_DOCUMENTS]
+    rows = rows[np.argsort(ladder.component[rows], kind="stable")]
     step = 24.0 if len(rows) <= 30 else 17.0
     left = _PAD + 14.0 + 6.9 * max(len(_short(ladder.names[int(i)])) for i in rows)
     tall = len(rows) > 40  # the axis below is out of sight: one above too
@@ -62,7 +63,7 @@ def figure(ladder: Ladder) -> tuple[float, Markup]:
         parts += [svg.text(x(value), top - 11, svg.number(value, tick)) for value in x.ticks(6)]
     for k, i in enumerate(rows):
         parts.append(_row(ladder, int(i), float(y[k]), x))
-    parts += [_title(ladder, len(rows), len(breaks) + 1)]
+    parts += [_title(ladder, len(rows), len(np.unique(ladder.component)))]
     return bottom + 56.0, svg.join(parts)
 
 

@@ -128,7 +128,9 @@ def test_errors_of_the_citations_as_published() -> None:
     for doc, expected in variance.items():
         assert found["JASA", doc] ** 2 == pytest.approx(expected, rel=1e-3)
     for (i, j), expected in covariance.items():
-        assert (variance[i] + variance[j] - found[i, j] ** 2) / 2 == pytest.approx(expected, rel=2e-3)
+        assert (found["JASA", i] ** 2 + found["JASA", j] ** 2 - found[i, j] ** 2) / 2 == pytest.approx(
+            expected, rel=2e-3
+        )
 
 
 def test_baseball_as_published() -> None:
