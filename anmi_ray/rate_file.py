@@ -160,7 +160,8 @@ def _summary(result: NamedRatings, config: RateConfig, unrated: int | None) -> I
         more = ", ..." if count > len(places) else ""
         yield f"               {count:,} {reason} ({', '.join(places)}{more})"
     games = len(read.outcomes.w)
-    yield f"rated          {fits.num_rows:,} queries, {ratings.num_rows:,} documents, {games:,} games"
+    queries = "1 query" if fits.num_rows == 1 else f"{fits.num_rows:,} queries"
+    yield f"rated          {queries}, {ratings.num_rows:,} documents, {games:,} games"
     if read.silent:
         yield f"               {read.silent:,} documents have only rows with games = 0 and are not rated"
     if unrated is not None:

@@ -157,10 +157,10 @@ def read_preferences(source: pa.Table | Rows, one_query: bool = False) -> Prefer
     judge = pc.fill_null(_text(rows, "judge"), "") if "judge" in rows.table.column_names else _constant("", count)
     preference, silent_preference = _number(rows, "preference")
     games, silent_games = _number(rows, "games") if "games" in rows.table.column_names else _ones(count)
-    reason = _verdict(query, a, b, (preference, silent_preference), (games, silent_games))
-    rejects = pa.concat_tables([rows.refused, _rejects(rows, reason, query, a, b)])
+    code, reasons = _verdict(query, a, b, (preference, silent_preference), (games, silent_games))
+    rejects = pa.concat_tables([rows.refused, _rejects(rows, code, reasons, query, a, b)])
 
-    good = np.flatnonzero(reason == "")
+    good = np.flatnonzero(code == 0)
     query, a, b, judge = (column.take(pa.array(good)) for column in (query, a, b, judge))
     queries, judges = pc.unique(query).sort(), pc.unique(judge).sort()
     documents = pc.unique(pa.concat_arrays([a, b])).sort()
@@ -270,8 +270,8 @@ def _verdict(
     b: pa.Array,
     preference: tuple[Floats, Mapping[str, Flags]],
     games: tuple[Floats, Mapping[str, Flags]],
-) -> NDArray[np.str_]:
-    """Why each row is refused, the first reason that applies; "" where it is accepted."""
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Which reason refuses each row, the first that applies (its number from 1; 0: accepted), and the reasons."""
     p, g = preference[0], games[0]
     checks: dict[str, Any] = {
         "query_id missing": query.is_null().to_numpy(zero_copy_only=False),
@@ -282,21 +282,27 @@ def _verdict(
     checks |= {"preference NaN": np.isnan(p), "preference outside [0, 1]": ~((p >= 0.0) & (p <= 1.0))}
     checks |= {f"games {why}": flags for why, flags in games[1].items()}
     checks |= {"games NaN": np.isnan(g), "games infinite": np.isinf(g), "games negative": g < 0.0}
-    return np.select(list(checks.values()), list(checks), default="")
+    code = np.zeros(len(p), np.int64)
+    for number, flags in reversed(list(enumerate(checks.values(), 1))):
+        code[flags] = number
+    return code, list(checks)
 
 
-def _rejects(rows: Rows, reason: NDArray[np.str_], query: pa.Array, a: pa.Array, b: pa.Array) -> pa.Table:
-    """Reject rows of what `reason` refuses; key is "query: doc_a, doc_b", detail the value that is wrong."""
-    bad = np.flatnonzero(reason != "")
+def _rejects(
+    rows: Rows, code: NDArray[np.int64], reasons: list[str], query: pa.Array, a: pa.Array, b: pa.Array
+) -> pa.Table:
+    """Reject rows of what `code` refuses; key is "query: doc_a, doc_b", detail the value that is wrong."""
+    bad = np.flatnonzero(code)
+    reason = np.array(["", *reasons])[code[bad]]
     query, a, b = (pc.fill_null(column.take(pa.array(bad)), "") for column in (query, a, b))
     key = pc.binary_join_element_wise(pc.binary_join_element_wise(query, a, ": "), b, ", ")
     detail = np.full(len(bad), "", dtype=object)
     for name in NUMBERS:
-        mine = np.char.startswith(reason[bad], f"{name} ")
+        mine = np.char.startswith(reason, f"{name} ")
         if mine.any():
             held = rows.table[name].take(pa.array(bad[mine])).cast(pa.string())
             detail[mine] = pc.fill_null(held, "").to_numpy(zero_copy_only=False)
-    return REJECT.table({"place": rows.places(bad), "key": key, "reason": reason[bad].tolist(), "detail": detail})
+    return REJECT.table({"place": rows.places(bad), "key": key, "reason": reason.tolist(), "detail": detail})
 
 
 def _rank(column: pa.Array, known: pa.Array) -> Longs:
