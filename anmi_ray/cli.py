@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.exceptions import TyperException
@@ -114,6 +114,66 @@ def show(
     out, _ = console.consoles()
     for block in showing.show(run_name, root, rejects):
         out.print(block, highlight=False)
+
+
+@app.command()
+def rate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="preferences: .csv, .jsonl (also .gz, .zst), .parquet")],
+    out: Annotated[Path, typer.Option("--out", help="ratings to write: .csv, .jsonl (also .gz, .zst), .parquet")],
+    model: Annotated[
+        Literal["thurstone", "bradley-terry"], typer.Option("--model", help="link of the win probability")
+    ] = "thurstone",
+    prior: Annotated[
+        str,
+        typer.Option(help="empirical-bayes, none (maximum likelihood), or the ratings' SD in probits or logits"),
+    ] = "empirical-bayes",
+    ties: Annotated[
+        Literal["half", "davidson", "rao-kupper", "glenn-david"], typer.Option(help="what a preference of .5 is")
+    ] = "half",
+    lapse: Annotated[
+        str, typer.Option(help="share of answers that are blind guesses: none, fitted, or a RATE")
+    ] = "none",
+    judge_offsets: Annotated[
+        bool, typer.Option("--judge-offsets", help="fit each judge's leaning towards the document shown first, doc_a")
+    ] = False,
+    dispersion: Annotated[
+        str,
+        typer.Option(help="variance of an answer over a fair coin's: pooled, pearson, or a NUMBER (1: as it stands)"),
+    ] = "pooled",
+    anchors: Annotated[
+        Path | None, typer.Option(help="file of known positives (query_id, doc_id): gaps are measured to them")
+    ] = None,
+    fits: Annotated[
+        Path | None, typer.Option(help="write a row about every query's fit: converged, connected, ...")
+    ] = None,
+    gaps: Annotated[Path | None, typer.Option(help="write gaps to the anchors, else to the best, with errors")] = None,
+    plot: Annotated[Path | None, typer.Option(help="draw ratings with 95 % intervals: .svg or .html")] = None,
+    plot_query: Annotated[str | None, typer.Option(metavar="ID", help="the query to draw; else the first few")] = None,
+    rejects: Annotated[
+        Path | None, typer.Option(help="write the rows that were refused, with place and reason")
+    ] = None,
+    max_reject_fraction: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="fail if a larger share of the rows is refused")
+    ] = 0.1,
+    all_one_query: Annotated[
+        bool, typer.Option("--all-one-query", help="one query: query_id is not needed, and not read")
+    ] = False,
+    threads: Annotated[int, typer.Option(min=0, help="threads, over queries; 0: all cores")] = 0,
+) -> None:
+    """Rate documents from pairwise preferences that you have, with standard errors.
+
+    Columns of FILE: query_id, doc_a, doc_b (text or integers), preference (of doc_a, 0 to 1); and, if there are, games
+    (how many games the row counts for; default 1, 0 carries nothing) and judge (text). doc_a is the document that was
+    shown first. Every row is games of its own, so rows that repeat count again. Rows that cannot be used are counted.
+    """
+    from anmi_ray import rate_file
+
+    options = rate_file.ModelOptions(model, prior, ties, lapse, judge_offsets, dispersion)
+    outputs = rate_file.Outputs(out, fits, gaps, rejects, plot)
+    for said in rate_file.rate_file(
+        file, options, outputs, anchors, plot_query, all_one_query, max_reject_fraction, threads
+    ):
+        print(said)
 
 
 @app.command()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 
+_NAMED = 5  # documents named in an error
+
 
 class AnmiError(Exception):
     """Base of all errors that are shown to a user as one message, without a traceback, with exit code 2.
@@ -39,6 +41,32 @@ class StoreError(AnmiError):
 
 class FitError(AnmiError):
     """A numerical fit has no answer under the given settings (separation or disconnection without a prior)."""
+
+
+class NoMaximumError(FitError):
+    """Plain maximum likelihood has no finite or no unique maximum for some query.
+
+    `query` and `documents` name an offending query and the documents to look at: hashed ids in hexadecimal from the
+    fit itself, the user's own ids where somebody who knows them raised it again.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        place: str | None = None,
+        remedy: str | None = None,
+        query: str = "",
+        documents: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message, place, remedy)
+        self.query, self.documents = query, documents
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.documents[:_NAMED])
+        more = f" and {len(self.documents) - _NAMED} more" if len(self.documents) > _NAMED else ""
+        message = f"{self.message}; see documents {shown}{more}" if self.documents else self.message
+        place = ", ".join(filter(None, (self.place, self.query and f"query {self.query}")))
+        return str(AnmiError(message, place or None, self.remedy))
 
 
 class TrainingError(AnmiError):

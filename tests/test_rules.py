@@ -180,6 +180,10 @@ def test_mathematics_does_not_load_torch_with_the_module(domain: str) -> None:
         "from anmi_ray.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
         "from anmi_ray.cli import main\ntry: main(['rate', '--help'])\nexcept SystemExit: pass",
         "import anmi_ray.doctor as d; assert len(d.report()) > 20",
+        "import os, tempfile; from anmi_ray.cli import main; os.chdir(tempfile.mkdtemp())\n"
+        "open('p.csv', 'w').write('query_id,doc_a,doc_b,preference\\nq,a,b,1\\n')\n"
+        "try: main(['rate', 'p.csv', '--prior', '1', '--out', 'o.csv', '--plot', 'o.html'])\n"
+        "except SystemExit as done: assert not done.code, done",
     ],
 )
 def test_commands_load_neither_torch_nor_ray(statement: str) -> None:

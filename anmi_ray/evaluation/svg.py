@@ -41,7 +41,8 @@ def axis(values: Iterable[float], start: float, stop: float, pad: float = 0.05, 
         finite.append(0.0)
     low, high = min(finite), max(finite)
     margin = (high - low) * pad or max(abs(high) * 0.05, 0.01)
-    return Axis(low if zero and low == 0 else low - margin, high if zero and high == 0 else high + margin, start, stop)
+    low, high = low if zero and low == 0 < high else low - margin, high if zero and high == 0 > low else high + margin
+    return Axis(low, high, start, stop)
 
 
 def tick_step(low: float, high: float, count: int) -> float:

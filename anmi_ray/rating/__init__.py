@@ -5,6 +5,18 @@ judgments -> pairs (games) -> globals (prior, dispersion; once) -> solver -> unc
 
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.globals import Globals, fit_globals, globals_of, sample_queries
+from anmi_ray.rating.named import NamedRatings, rate_preferences
 from anmi_ray.rating.tables import RateResult, rate, rate_games
 
-__all__ = ["Games", "Globals", "RateResult", "fit_globals", "globals_of", "rate", "rate_games", "sample_queries"]
+__all__ = [
+    "Games",
+    "Globals",
+    "NamedRatings",
+    "RateResult",
+    "fit_globals",
+    "globals_of",
+    "rate",
+    "rate_games",
+    "rate_preferences",
+    "sample_queries",
+]

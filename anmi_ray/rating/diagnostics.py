@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse, special
 from scipy.sparse import csgraph
 
-from anmi_ray.errors import FitError
+from anmi_ray.errors import NoMaximumError
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import game_log_likelihood, shares
 from anmi_ray.rating.solver import (
@@ -28,8 +28,6 @@ from anmi_ray.rating.solver import (
     workspace,
 )
 from anmi_ray.scale import BRADLEY_TERRY, Floats, compiled
-
-_NAMED = 5  # documents named in an error
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def components(games: Games) -> Components:
 
 
 def refuse_without_maximum(games: Games) -> None:
-    """Raise FitError where plain maximum likelihood has no finite or no unique maximum, naming query and documents.
+    """Raise NoMaximumError where plain maximum likelihood has no finite unique maximum, naming query and documents.
 
     It has one exactly if every document can be reached from every other by steps from loser to winner (Ford 1957):
     the graph with an edge i -> j wherever j took something from i is strongly connected.
@@ -66,13 +64,12 @@ def refuse_without_maximum(games: Games) -> None:
         what, group = "some documents won or lost everything against the others (separation)", strong[docs]
     sizes = np.bincount(group)
     named = np.flatnonzero(group == int(sizes.argmin()))
-    ids = ", ".join(games.doc_ids[docs][i].tobytes().hex() for i in named[:_NAMED])
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    raise FitError(
-        f"without a prior the ratings have no finite unique maximum: {what}; see documents {ids}{more} "
-        f"({len(bad)} of {games.queries} queries)",
-        f"rate query {games.query_ids[q].tobytes().hex()}",
+    raise NoMaximumError(
+        f"without a prior the ratings have no finite unique maximum: {what} ({len(bad)} of {games.queries} queries)",
+        "rate",
         "set rate.prior to empirical-bayes or to a standard deviation",
+        games.query_ids[q].tobytes().hex(),
+        tuple(games.doc_ids[docs][i].tobytes().hex() for i in named),
     )
 
 

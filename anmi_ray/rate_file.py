@@ -1,0 +1,252 @@
+"""`anmi rate`: a file of preferences in, files of ratings, fits, gaps and rejects, a picture and a summary out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import ValidationError
+
+from anmi_ray import environment
+from anmi_ray.config.rate import RateConfig
+from anmi_ray.errors import ConfigError
+from anmi_ray.evaluation import ladder
+from anmi_ray.rating import files
+from anmi_ray.rating.dispersion import DISPERSION_BOUNDS
+from anmi_ray.rating.named import NamedRatings, rate_read
+from anmi_ray.rating.preferences import ANCHOR_TEXTS, NUMBERS, TEXTS, Preferences, read_preferences, with_anchors
+from anmi_ray.scale import to_elo
+
+PLOTTED = 3  # queries in a picture, unless one is asked for
+_NAMED = 3  # ids named in the summary
+_UNITS = {"thurstone": "probit", "bradley-terry": "logit"}
+_COMMAND = "command line"
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """What is typed about the model; words or numbers as text."""
+
+    model: str = "thurstone"
+    prior: str = "empirical-bayes"
+    ties: str = "half"
+    lapse: str = "none"
+    judge_offsets: bool = False
+    dispersion: str = "pooled"
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Files to write."""
+
+    out: Path
+    fits: Path | None = None
+    gaps: Path | None = None
+    rejects: Path | None = None
+    plot: Path | None = None
+
+
+def rate_file(
+    file: Path,
+    options: ModelOptions,
+    outputs: Outputs,
+    anchors: Path | None = None,
+    plot_query: str | None = None,
+    one_query: bool = False,
+    max_reject_fraction: float = 0.1,
+    threads: int = 0,
+) -> Iterator[str]:
+    """Rate a file's documents and write what was asked for; yields the summary's lines.
+
+    Raises ConfigError, DataError, FitError or StoreError; nothing but the rejects is written then.
+    """
+    config = _config(options)
+    _check_outputs(outputs, [path for path in (file, anchors) if path is not None])
+    read = read_preferences(files.read_rows(file, (*TEXTS, *NUMBERS)), one_query)
+    if outputs.rejects is not None:
+        files.write_table(read.rejects, outputs.rejects)
+    read.refuse_rejects(max_reject_fraction)
+    unrated = 0
+    if anchors is not None:
+        read, unrated = with_anchors(read, files.read_rows(anchors, ANCHOR_TEXTS), one_query)
+    if plot_query is not None:
+        _check_query(plot_query, read)
+    result = rate_read(read, config, threads or environment.cores())
+    tables = ((outputs.out, result.ratings), (outputs.fits, result.fits), (outputs.gaps, result.gaps))
+    for path, table in tables:
+        if path is not None:
+            files.write_table(table, path)
+    yield from _summary(result, config, unrated if anchors is not None else None)
+    if outputs.plot is not None:
+        drawn = [plot_query] if plot_query is not None else _first_queries(result)
+        _plot(result, drawn, outputs.plot)
+    yield from _written(result, outputs, plot_query)
+
+
+def _config(options: ModelOptions) -> RateConfig:
+    """The settings that the options stand for. ConfigError where a value is none that may be."""
+    given: dict[str, Any] = {
+        "model": options.model,
+        "prior": _word_or_number("prior", options.prior, {"none": None, "empirical-bayes": "empirical-bayes"}),
+        "dispersion": _word_or_number("dispersion", options.dispersion, {"pooled": "pooled", "pearson": "pearson"}),
+        "ties": options.ties,
+        "lapse": _word_or_number("lapse", options.lapse, {"none": 0.0, "fitted": "fitted"}),
+        "judge_offsets": options.judge_offsets,
+    }
+    unset = {"ties": "half", "lapse": 0.0, "judge_offsets": False}
+    given = {name: value for name, value in given.items() if name not in unset or value != unset[name]}
+    try:
+        return RateConfig(**given)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[-1]  # of a choice of forms the last is the number's
+        option = f"--{str(detail['loc'][0]).replace('_', '-')}"
+        raise ConfigError(
+            f"{option} {detail.get('input')}: {detail['msg']}", _COMMAND, "anmi rate --help says what is allowed"
+        ) from None
+
+
+def _word_or_number(option: str, text: str, words: dict[str, Any]) -> Any:
+    if text in words:
+        return words[text]
+    try:
+        return float(text)
+    except ValueError:
+        allowed = " or ".join([*words, "a number"])
+        near = difflib.get_close_matches(text, words, n=1, cutoff=0.6)
+        remedy = f"did you mean --{option} {near[0]}?" if near else "anmi rate --help says what each means"
+        raise ConfigError(f"--{option} must be {allowed}, not '{text}'", _COMMAND, remedy) from None
+
+
+def _check_outputs(outputs: Outputs, inputs: list[Path]) -> None:
+    """Refuse, before anything is computed, a name without a format, and two names for one file."""
+    seen = {path.resolve(): "is read" for path in inputs}
+    for option, path in vars(outputs).items():
+        if path is None:
+            continue
+        if option == "plot":
+            if path.suffix not in (".svg", ".html"):
+                raise ConfigError("a picture is .svg or .html", str(path), "name it so")
+        else:
+            files.format_of(path)
+        if path.resolve() in seen:
+            raise ConfigError(
+                f"--{option} would overwrite it; it {seen[path.resolve()]}", str(path), "give another name"
+            )
+        if not path.parent.is_dir():
+            raise ConfigError(f"--{option}: its folder does not exist", str(path), f"mkdir -p {path.parent}")
+        seen[path.resolve()] = f"is written by --{option}"
+
+
+def _check_query(name: str, read: Preferences) -> None:
+    known = read.queries.take(pa.array(np.unique(read.outcomes.query)))
+    if pc.is_in(pa.array([name]), value_set=known)[0].as_py():
+        return
+    near = difflib.get_close_matches(name, known.slice(0, 1000).to_pylist(), n=1)
+    hint = f"did you mean {near[0]}?" if near else f"the first is {known[0].as_py()}" if len(known) else "mend the file"
+    raise ConfigError(f"--plot-query {name}: no such query is rated", read.place, hint)
+
+
+def _summary(result: NamedRatings, config: RateConfig, unrated: int | None) -> Iterator[str]:
+    read, shared, ratings, fits = result.preferences, result.globals_, result.ratings, result.fits
+    refused = read.rejects.num_rows
+    yield f"rows           {read.rows:,} read, {read.rows - refused:,} accepted, {refused:,} rejected"
+    for reason, (count, places) in read.reasons().items():
+        more = ", ..." if count > len(places) else ""
+        yield f"               {count:,} {reason} ({', '.join(places)}{more})"
+    games = len(read.outcomes.w)
+    queries = "1 query" if fits.num_rows == 1 else f"{fits.num_rows:,} queries"
+    yield f"rated          {queries}, {ratings.num_rows:,} documents, {games:,} games"
+    if read.silent:
+        yield f"               {read.silent:,} documents have only rows with games = 0 and are not rated"
+    if unrated is not None:
+        yield f"anchors        {len(read.anchors):,} known positives; their prior: {shared.positive_how}"
+        if unrated:
+            yield f"               {unrated:,} of their rows name no rated document"
+    yield f"model          {config.model}, {_prior(result)}"
+    yield f"dispersion     {shared.dispersion:.3g} ({shared.dispersion_how})"
+    yield from (f"               {note}" for note in _notes(result))
+    yield f"converged      {_which(fits, pc.invert(fits['converged']), 'not converged')}"
+    yield f"connected      {_which(fits, pc.greater(fits['components'], 1), 'disconnected')}"
+    yield f"std. error     median {np.median(ratings['std_err_elo'].to_numpy()):.1f} Elo points"
+
+
+def _prior(result: NamedRatings) -> str:
+    shared = result.globals_
+    if shared.sigma0 is None:
+        return "no prior (maximum likelihood)"
+    elo = float(to_elo(shared.sigma0, shared.model))
+    return f"prior sd {shared.sigma0:.3g} {_UNITS[shared.model]}, {elo:.0f} Elo points ({shared.sigma0_how})"
+
+
+def _notes(result: NamedRatings) -> Iterator[str]:
+    """What a reader of the numbers should know about how they came to be."""
+    shared, o = result.globals_, result.preferences.outcomes
+    if "bound" in shared.sigma0_how:
+        yield "note: these games do not determine the prior's spread; give one with --prior, such as --prior 1"
+    counted = int(np.sum((o.strength > 1.0) & ((o.w == 0.0) | (o.w == 1.0))))
+    if counted and shared.dispersion_how in ("pooled", "pearson at dispersion 1"):
+        yield (
+            f"note: in {counted:,} rows several games all end alike, which the dispersion takes for judges who copy"
+            " each other; where such rows count independent outcomes, use --dispersion 1"
+        )
+    elif not DISPERSION_BOUNDS[0] < shared.dispersion < DISPERSION_BOUNDS[1]:
+        yield "note: the dispersion sits at a bound of its range; --dispersion 1 takes every game at its word"
+
+
+def _which(fits: pa.Table, bad: pa.ChunkedArray, word: str) -> str:
+    count = pc.sum(bad).as_py() or 0
+    if not count:
+        return "every query"
+    ids = fits["query_id"].filter(bad).slice(0, _NAMED).to_pylist()
+    return f"{count:,} of {fits.num_rows:,} queries {word} ({', '.join(ids)}{', ...' if count > len(ids) else ''})"
+
+
+def _first_queries(result: NamedRatings) -> list[str]:
+    return result.fits["query_id"].slice(0, PLOTTED).to_pylist()
+
+
+def _plot(result: NamedRatings, queries: list[str], path: Path) -> None:
+    ladders = [_ladder(result, query) for query in queries]
+    total = result.fits.num_rows
+    note = "Best first. An interval is about the rating itself; the error of a difference stands in the gaps (--gaps)."
+    if len(queries) < total:
+        note = f"{len(queries)} of {total:,} queries. {note}"
+    if path.suffix == ".svg":
+        content = ladder.to_svg(ladders)
+    else:
+        content = ladder.to_html(ladders, f"Ratings of {Path(result.preferences.place).name}", note)
+    with files.replacing(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
+
+
+def _ladder(result: NamedRatings, query: str) -> ladder.Ladder:
+    rows = result.ratings.filter(pc.equal(result.ratings["query_id"], query))
+    gaps = result.gaps.filter(
+        pc.and_(pc.equal(result.gaps["query_id"], query), pc.equal(result.gaps["anchor_kind"], "known"))
+    )
+    return ladder.Ladder(
+        query,
+        rows["doc_id"].to_pylist(),
+        rows["rating_elo"].to_numpy(),
+        rows["std_err_elo"].to_numpy(),
+        pc.is_in(rows["doc_id"], value_set=pc.unique(gaps["anchor_id"])).to_numpy(),
+        rows["component"].to_numpy(),
+    )
+
+
+def _written(result: NamedRatings, outputs: Outputs, plot_query: str | None) -> Iterator[str]:
+    for option, path in vars(outputs).items():
+        if path is None:
+            continue
+        name = "ratings" if option == "out" else option
+        also = ""
+        if option == "plot" and plot_query is None and result.fits.num_rows > PLOTTED:
+            shown = ", ".join(_first_queries(result))
+            also = f" (queries {shown} of {result.fits.num_rows:,}; another with --plot-query)"
+        yield f"{name:14} -> {path}{also}"

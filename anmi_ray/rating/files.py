@@ -1,0 +1,194 @@
+"""Tables from and to files that people have: CSV, JSONL (each also .gz, .zst) and Parquet, chosen by the suffix.
+
+Reading keeps what a message needs: the number of every row's line, and the lines that make no row, as rejects.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from anmi_ray import records
+from anmi_ray.errors import ConfigError, DataError, from_os_error
+from anmi_ray.rating.preferences import NUMBERS, Rows
+
+KNOWN = ".csv, .jsonl (each also .gz or .zst) or .parquet"
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+_FORMATS = (".csv", ".jsonl", ".parquet")
+_BROKEN = "broken line"
+_DEFAULTS = {"games": "1", "judge": ""}  # what a JSON object without the key means
+
+
+def format_of(path: Path) -> tuple[str, str | None]:
+    """(".csv", ".jsonl" or ".parquet", compression or None) of a file by its name; ConfigError on any other."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
+    kind = (suffixes[:-1] if compression else suffixes)[-1:]
+    if not kind or kind[0] not in _FORMATS or (compression and kind[0] == ".parquet"):
+        raise ConfigError("its format cannot be told from its name", str(path), f"name it {KNOWN}")
+    return kind[0], compression
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> Rows:
+    """The rows of a file with those of `columns` that it has. DataError or StoreError where it cannot be read.
+
+    In CSV a record whose quoted cell runs over several lines counts as one line; records without content are skipped.
+    """
+    kind, compression = format_of(path)
+    if path.is_dir():
+        raise DataError("is a folder, not a file", str(path), "give the file's path")
+    try:
+        if kind == ".parquet":
+            return _read_parquet(path, columns)
+        with pa.input_stream(str(path), compression=compression) as stream:
+            content = stream.read()
+    except pa.ArrowInvalid as error:
+        raise DataError(f"is no Parquet file: {error}", str(path), "mend the file, or name it as what it is") from None
+    except OSError as error:
+        if compression and error.errno is None:  # what a decompressor says
+            remedy = f"mend the file, or name it without {path.suffix}"
+            raise DataError(f"cannot be unpacked: {error}", str(path), remedy) from None
+        raise from_os_error(error, str(path)) from None
+    return _read_csv(content, path, columns) if kind == ".csv" else _read_jsonl(content, path, columns)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, which then takes the place of `path`: it is replaced whole or not at all.
+
+    StoreError where the storage refuses.
+    """
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        try:
+            yield temporary
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise from_os_error(error, str(path)) from None
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write a table in the format of the file's name."""
+    kind, compression = format_of(path)
+    with replacing(path) as temporary, pa.output_stream(str(temporary), compression=compression) as sink:
+        if kind == ".parquet":
+            pq.write_table(table, sink)
+        elif kind == ".csv":
+            pacsv.write_csv(table, sink, pacsv.WriteOptions(quoting_style="needed"))
+        else:
+            names = table.column_names
+            for values in zip(*(table[name].to_pylist() for name in names), strict=True):
+                sink.write(json.dumps(dict(zip(names, values, strict=True)), ensure_ascii=False).encode() + b"\n")
+
+
+def _read_parquet(path: Path, columns: Sequence[str]) -> Rows:
+    with pq.ParquetFile(path) as file:
+        found = file.schema_arrow.names
+        wanted = [name for name in found if name in columns]
+        table = file.read(columns=wanted)
+    return Rows(table, str(path), found=tuple(found))
+
+
+def _read_csv(content: bytes, path: Path, columns: Sequence[str]) -> Rows:
+    """All columns as text. A line with another number of cells than the header is a reject."""
+    head = content.split(b"\n", 1)[0].decode("utf-8-sig", "replace").rstrip("\r")
+    found = next(csv.reader([head]), [])
+    wanted = [name for name in dict.fromkeys(found) if name in columns]
+    broken: dict[int, tuple[str, str]] = {}
+
+    def refuse(row: pacsv.InvalidRow) -> str:  # what is raised in here is swallowed
+        broken[row.number] = row.text.strip(), f"{row.actual_columns} cells, the header has {row.expected_columns}"
+        return "skip"
+
+    if not wanted or any(found.count(name) > 1 for name in wanted):
+        return Rows(pa.table({}), str(path), found=tuple(found))  # refused where the columns are checked
+    try:
+        table = pacsv.read_csv(
+            io.BytesIO(content),
+            read_options=pacsv.ReadOptions(use_threads=False),  # else rows that are refused come without a number
+            parse_options=pacsv.ParseOptions(
+                newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=refuse
+            ),
+            convert_options=pacsv.ConvertOptions(
+                include_columns=wanted, column_types={name: pa.string() for name in wanted}, strings_can_be_null=False
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        remedy = "mend the file; it must be comma-separated and UTF-8 (iconv -f <its encoding> -t utf-8)"
+        raise DataError(f"cannot be read as CSV: {error}", str(path), remedy) from None
+    numbers = np.setdiff1d(np.arange(2, table.num_rows + len(broken) + 2), list(broken))
+    folded = [number for number, (text, _) in broken.items() if "\n" in text]
+    for name in wanted:
+        folded += numbers[pc.match_substring(table[name], "\n").to_numpy()].tolist()
+    if folded:  # a quote left open swallows the rows up to the next quote
+        place = f"{path}:{min(folded)}"
+        raise DataError("a quote that opens in this line closes in another one or never", place, "mend the quotes")
+    full = np.zeros(table.num_rows, dtype=np.bool_)
+    for name in wanted:
+        full |= pc.not_equal(table[name], "").to_numpy()
+    refused = _refused(path, ((number, why) for number, (text, why) in sorted(broken.items()) if text))
+    return Rows(table.filter(pa.array(full)), str(path), ":", numbers[full], refused, tuple(found))
+
+
+def _read_jsonl(content: bytes, path: Path, columns: Sequence[str]) -> Rows:
+    """One object a line; values as text, so that all formats are checked alike."""
+    cells: dict[str, list[str | None]] = {name: [] for name in columns}
+    numbers: list[int] = []
+    broken: list[tuple[int, str]] = []
+    found: dict[str, None] = {}
+    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError("not an object")
+            values = [_cell(name, row.get(name, _DEFAULTS.get(name))) for name in columns]
+        except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+            broken.append((number, str(error)))
+            continue
+        found.update(dict.fromkeys(row))
+        numbers.append(number)
+        for name, value in zip(columns, values, strict=True):
+            cells[name].append(value)
+    table = pa.table({name: pa.array(cells[name], pa.string()) for name in columns if name in found})
+    return Rows(table, str(path), ":", np.array(numbers, np.int64), _refused(path, broken), tuple(found))
+
+
+def _cell(name: str, value: Any) -> str | None:
+    """A value of a JSON object as text; ValueError where such a column cannot hold it."""
+    if isinstance(value, str):
+        value.encode()  # UnicodeEncodeError is a ValueError: half a surrogate pair
+        return value
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float if name in NUMBERS else int):
+        raise ValueError(f"{name} is {json.dumps(value)[:40]}")
+    return repr(value)
+
+
+def _refused(path: Path, broken: Iterable[tuple[int, str]]) -> pa.Table:
+    rows = list(broken)
+    return records.REJECT.table(
+        {
+            "place": [f"{path}:{number}" for number, _ in rows],
+            "key": [""] * len(rows),
+            "reason": [_BROKEN] * len(rows),
+            "detail": [why for _, why in rows],
+        }
+    )

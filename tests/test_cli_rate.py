@@ -1,0 +1,227 @@
+"""`anmi rate` as a user meets it: files in and out, the summary, and one message with exit code 2 per mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.json as pajson
+import pyarrow.parquet as pq
+import pytest
+
+from anmi_ray.cli import main
+
+HEAD = "query_id,doc_a,doc_b,preference\n"
+GOOD = "".join(
+    f"{q},{a},{b},{p}\n" for q in ("q1", "q2") for a, b, p in (("a", "b", 1), ("b", "c", 0.8), ("a", "c", 0))
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "preferences.csv"
+    path.write_text(HEAD + GOOD)
+    return path
+
+
+def rate(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What it prints when it succeeds."""
+    with pytest.raises(SystemExit) as done:
+        main(["rate", *map(str, arguments)])
+    said = capsys.readouterr()
+    assert done.value.code == 0, said.err
+    return said.out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What it prints when it refuses."""
+    with pytest.raises(SystemExit) as done:
+        main(["rate", *map(str, arguments)])
+    said = capsys.readouterr().err
+    assert done.value.code == 2, said
+    assert "Traceback" not in said
+    assert "remedy: " in said
+    return said
+
+
+def test_as_a_process(file: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "anmi_ray", "rate", str(file), "--out", str(tmp_path / "o.csv"), "--prior", "-1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.startswith("anmi: configuration: command line: --prior")
+    assert "Traceback" not in done.stderr
+
+
+def test_everything_it_writes(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, fits, gaps = tmp_path / "o.parquet", tmp_path / "f.csv", tmp_path / "g.jsonl"
+    plot, rejects, anchors = tmp_path / "p.html", tmp_path / "r.csv.gz", tmp_path / "anchors.jsonl"
+    anchors.write_text('{"query_id": "q1", "doc_id": "b"}\n{"query_id": "q1", "doc_id": "nowhere"}\n')
+    file.write_text(HEAD + GOOD + "q1,a,b,2\n")
+    said = rate(
+        capsys, file, "--model", "bradley-terry", "--prior", "1.5", "--dispersion", "1", "--out", out, "--fits", fits,
+        "--gaps", gaps, "--plot", plot, "--rejects", rejects, "--anchors", anchors, "--max-reject-fraction", "0.2",
+    )  # fmt: skip
+    ratings = pq.read_table(out)
+    names = ["query_id", "doc_id", "rating_elo", "std_err_elo", "latent", "games", "component"]
+    assert ratings.column_names == names
+    rows = [(row["query_id"], -row["rating_elo"], row["doc_id"]) for row in ratings.to_pylist()]
+    assert rows == sorted(rows)
+    assert pacsv.read_csv(fits)["query_id"].to_pylist() == ["q1", "q2"]
+    lines = [json.loads(line) for line in gaps.read_text().splitlines()]
+    assert [(row["query_id"], row["anchor_id"], row["anchor_kind"]) for row in lines[:2]] == [("q1", "b", "known")] * 2
+    assert lines[2]["anchor_kind"] == "top-rated"
+    assert pacsv.read_csv(rejects).to_pylist()[0]["place"] == f"{file}:8"
+    assert "known positive" in plot.read_text()
+    for line in (
+        "rows           7 read, 6 accepted, 1 rejected",
+        f"               1 preference outside [0, 1] ({file}:8)",
+        "rated          2 queries, 6 documents, 6 games",
+        "model          bradley-terry, prior sd 1.5 logit, 261 Elo points (fixed)",
+        "dispersion     1 (fixed)",
+        "converged      every query",
+        "connected      every query",
+        f"ratings        -> {out}",
+    ):
+        assert line in said
+    assert "1 of their rows name no rated document" in said
+    assert {path.name for path in tmp_path.iterdir()} == {
+        path.name for path in (file, out, fits, gaps, plot, rejects, anchors)
+    }
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".csv.gz", ".jsonl.zst"])
+def test_output_formats_agree(file: Path, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / f"o{kind}" for kind in (".parquet", suffix)]
+    for path in paths:
+        rate(capsys, file, "--prior", 1, "--out", path)
+    read = pajson.read_json if ".jsonl" in suffix else pacsv.read_csv
+    with pa.input_stream(str(paths[1])) as stream:  # unpacks by the suffix
+        assert read(stream).to_pylist() == pq.read_table(paths[0]).to_pylist()
+
+
+def test_the_picture(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(HEAD + "".join(f"q{i},<a&b>,b,1\nq{i},c,d,0.5\n" for i in range(5)))
+    said = rate(capsys, file, "--prior", 1, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg")
+    assert "(queries q0, q1, q2 of 5; another with --plot-query)" in said
+    assert "connected      5 of 5 queries disconnected (q0, q1, q2, ...)" in said
+    drawn = (tmp_path / "p.svg").read_text()
+    assert "query q2" in drawn
+    assert "query q3" not in drawn
+    assert "&lt;a&amp;b&gt;" in drawn
+    assert "var(" not in drawn
+    rate(capsys, file, "--prior", 1, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg", "--plot-query", "q3")
+    assert "query q3" in (tmp_path / "p.svg").read_text()
+    said = refused(capsys, file, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg", "--plot-query", "q33")
+    assert "did you mean q3?" in said
+
+
+def test_counts_of_wins_are_noticed(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(
+        "query_id,doc_a,doc_b,preference,games\nq,a,b,1,30\nq,b,a,1,20\nq,b,c,1,20\nq,c,a,1,9\nq,a,c,1,21\n"
+    )
+    assert "--dispersion 1" in rate(capsys, file, "--out", tmp_path / "o.csv")
+    assert "--dispersion 1" not in rate(capsys, file, "--out", tmp_path / "o.csv", "--dispersion", "1")
+
+
+def test_what_did_not_converge_is_said(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("query_id,doc_a,doc_b,preference,games\nq,a,b,1,1e300\nq,b,c,1,1\nq,c,a,1,1\n")
+    said = rate(
+        capsys, file, "--prior", 1, "--dispersion", 1, "--out", tmp_path / "o.csv", "--fits", tmp_path / "f.csv"
+    )
+    converged = pacsv.read_csv(tmp_path / "f.csv")["converged"][0].as_py()
+    assert ("1 of 1 queries not converged (q)" in said) == (not converged)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--out", "o.xlsx"], "name it .csv, .jsonl (each also .gz or .zst) or .parquet"),
+        (["--out", "o.parquet.gz"], "its format cannot be told"),
+        (["--out", "nowhere/o.csv"], "mkdir -p"),
+        (["--out", "preferences.csv"], "would overwrite it; it is read"),
+        (["--out", "o.csv", "--fits", "o.csv"], "it is written by --out"),
+        (["--out", "o.csv", "--plot", "p.png"], "a picture is .svg or .html"),
+        (["--out", "o.csv", "--prior", "empirical"], "did you mean --prior empirical-bayes?"),
+        (["--out", "o.csv", "--prior", "0"], "--prior 0"),
+        (["--out", "o.csv", "--dispersion", "nan"], "--dispersion nan"),
+        (["--out", "o.csv", "--lapse", "some"], "--lapse must be none or fitted or a number, not 'some'"),
+        (["--out", "o.csv", "--model", "elo"], "'elo' is not one of"),
+        (["--out", "o.csv", "--max-reject-fraction", "2"], "--max-reject-fraction"),
+        (["--out", "o.csv", "--anchors", "absent.csv"], "absent.csv: no such file or folder"),
+        ([], "Missing option '--out'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_on_the_command_line(
+    file: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    assert says in refused(capsys, file.name, *arguments)
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("absent.csv", None, "absent.csv: no such file or folder"),
+        ("p.txt", HEAD + GOOD, "p.txt: its format cannot be told from its name"),
+        ("p", HEAD + GOOD, "its format cannot be told"),
+        ("p.csv", GOOD, "its columns are 'q1', 'a', 'b', '1'"),
+        ("p.csv", "", "its columns are none"),
+        ("p.csv", (HEAD + GOOD).replace("query_id", "qid"), "--all-one-query"),
+        ("p.jsonl", '{"query_id": 1, "doc_a": 1, "doc_b": 2}\n', "has no column preference"),
+        ("p.jsonl", "[]\n", "has no column query_id, doc_a, doc_b, preference; its columns are none"),
+        ("p.csv", HEAD, "nothing to rate"),
+        ("p.csv", HEAD + "q,a,a,1\n", "1 of 1 rows cannot be used (100.0%, allowed 10.0%): 1 document compared with"),
+        ("p.csv", HEAD + GOOD + "q1,a\n", "1 of 7 rows cannot be used (14.3%, allowed 10.0%): 1 broken line (p.csv:8)"),
+    ],
+)
+def test_mistakes_in_the_file(
+    tmp_path: Path,
+    name: str,
+    content: str | None,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    assert says in refused(capsys, name, "--out", "o.csv")
+    assert not (tmp_path / "o.csv").exists()
+
+
+def test_rejects_are_written_before_it_fails(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(HEAD + GOOD + "q1,a,b,\n" * 9)
+    said = refused(capsys, file, "--out", tmp_path / "o.csv", "--rejects", tmp_path / "r.csv")
+    assert f"9 preference missing ({file}:8, {file}:9, {file}:10)" in said
+    assert "--max-reject-fraction" in said
+    assert pacsv.read_csv(tmp_path / "r.csv").num_rows == 9
+    rate(capsys, file, "--out", tmp_path / "o.csv", "--max-reject-fraction", 0.7)
+
+
+def test_separation_names_ids_as_they_stand_in_the_file(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(HEAD + "the query,winner,x,1\nthe query,x,y,.5\n")
+    said = refused(capsys, file, "--prior", "none", "--out", tmp_path / "o.csv")
+    assert f"{file}, query the query: without a prior" in said
+    assert "see documents winner" in said
+
+
+def test_one_query_without_the_column(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("doc_a,doc_b,preference\na,b,1\nb,c,.5\n")
+    rate(capsys, file, "--all-one-query", "--prior", 1, "--out", tmp_path / "o.csv")
+    assert set(pacsv.read_csv(tmp_path / "o.csv")["query_id"].to_pylist()) == {"all"}
+
+
+def test_parquet_rows_have_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "p.parquet"
+    rows = {"query_id": [1] * 20, "doc_a": list(range(20)), "doc_b": [99] * 20, "preference": [0.5] * 19 + [None]}
+    pq.write_table(pa.table(rows), path)
+    said = rate(capsys, path, "--prior", 1, "--out", tmp_path / "o.csv")
+    assert f"1 preference missing ({path} row 20)" in said
