@@ -130,6 +130,9 @@ def rate(
     ties: Annotated[
         Literal["half", "davidson", "rao-kupper", "glenn-david"], typer.Option(help="what a preference of .5 is")
     ] = "half",
+    tie_width: Annotated[
+        str, typer.Option(help="how wide ties reach: fitted, or the model's NUMBER (nu of davidson, eta of the others)")
+    ] = "fitted",
     lapse: Annotated[
         str, typer.Option(help="share of answers that are blind guesses: none, fitted, or a RATE")
     ] = "none",
@@ -168,7 +171,7 @@ def rate(
     """
     from anmi_ray import rate_file
 
-    options = rate_file.ModelOptions(model, prior, ties, lapse, judge_offsets, dispersion)
+    options = rate_file.ModelOptions(model, prior, ties, tie_width, lapse, judge_offsets, dispersion)
     outputs = rate_file.Outputs(out, fits, gaps, rejects, plot)
     for said in rate_file.rate_file(
         file, options, outputs, anchors, plot_query, all_one_query, max_reject_fraction, threads

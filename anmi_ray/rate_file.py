@@ -19,6 +19,7 @@ from anmi_ray.errors import ConfigError
 from anmi_ray.evaluation import ladder
 from anmi_ray.rating import files
 from anmi_ray.rating.dispersion import DISPERSION_BOUNDS
+from anmi_ray.rating.globals import Globals
 from anmi_ray.rating.named import NamedRatings, rate_read
 from anmi_ray.rating.preferences import ANCHOR_TEXTS, NUMBERS, TEXTS, Preferences, read_preferences, with_anchors
 from anmi_ray.scale import to_elo
@@ -36,6 +37,7 @@ class ModelOptions:
     model: str = "thurstone"
     prior: str = "empirical-bayes"
     ties: str = "half"
+    tie_width: str = "fitted"
     lapse: str = "none"
     judge_offsets: bool = False
     dispersion: str = "pooled"
@@ -96,19 +98,18 @@ def _config(options: ModelOptions) -> RateConfig:
         "prior": _word_or_number("prior", options.prior, {"none": None, "empirical-bayes": "empirical-bayes"}),
         "dispersion": _word_or_number("dispersion", options.dispersion, {"pooled": "pooled", "pearson": "pearson"}),
         "ties": options.ties,
+        "tie_width": _word_or_number("tie-width", options.tie_width, {"fitted": "fitted"}),
         "lapse": _word_or_number("lapse", options.lapse, {"none": 0.0, "fitted": "fitted"}),
         "judge_offsets": options.judge_offsets,
     }
-    unset = {"ties": "half", "lapse": 0.0, "judge_offsets": False}
-    given = {name: value for name, value in given.items() if name not in unset or value != unset[name]}
     try:
         return RateConfig(**given)
     except ValidationError as error:
         detail = error.errors(include_url=False)[-1]  # of a choice of forms the last is the number's
-        option = f"--{str(detail['loc'][0]).replace('_', '-')}"
-        raise ConfigError(
-            f"{option} {detail.get('input')}: {detail['msg']}", _COMMAND, "anmi rate --help says what is allowed"
-        ) from None
+        what = str(detail["msg"]).removeprefix("Value error, ")
+        if detail["loc"]:
+            what = f"--{str(detail['loc'][0]).replace('_', '-')} {detail.get('input')}: {what}"
+        raise ConfigError(what, _COMMAND, "anmi rate --help says what is allowed") from None
 
 
 def _word_or_number(option: str, text: str, words: dict[str, Any]) -> Any:
@@ -169,6 +170,7 @@ def _summary(result: NamedRatings, config: RateConfig, unrated: int | None) -> I
         if unrated:
             yield f"               {unrated:,} of their rows name no rated document"
     yield f"model          {config.model}, {_prior(result)}"
+    yield from _habits(shared)
     yield f"dispersion     {shared.dispersion:.3g} ({shared.dispersion_how})"
     yield from (f"               {note}" for note in _notes(result))
     yield f"converged      {_which(fits, pc.invert(fits['converged']), 'not converged')}"
@@ -184,18 +186,25 @@ def _prior(result: NamedRatings) -> str:
     return f"prior sd {shared.sigma0:.3g} {_UNITS[shared.model]}, {elo:.0f} Elo points ({shared.sigma0_how})"
 
 
+def _habits(shared: Globals) -> Iterator[str]:
+    """Tie width, lapse rate and leanings, where the model has them."""
+    if shared.ties != "half":
+        yield f"ties           {shared.ties}, width {shared.tie_width:.3g}"
+    if shared.lapse:
+        yield f"lapse          {shared.lapse:.3g} of all answers are a coin's"
+    for judge, leaning in sorted(shared.offsets.items(), key=lambda item: -abs(item[1]))[:_NAMED]:
+        elo = float(to_elo(leaning, shared.model))
+        yield f"leaning        judge {judge or '(unnamed)'}: {elo:+.0f} Elo points for the document shown first"
+    if len(shared.offsets) > _NAMED:
+        yield f"               and {len(shared.offsets) - _NAMED} judges who lean less"
+
+
 def _notes(result: NamedRatings) -> Iterator[str]:
     """What a reader of the numbers should know about how they came to be."""
-    shared, o = result.globals_, result.preferences.outcomes
+    shared = result.globals_
     if "bound" in shared.sigma0_how:
         yield "note: these games do not determine the prior's spread; give one with --prior, such as --prior 1"
-    counted = int(np.sum((o.strength > 1.0) & ((o.w == 0.0) | (o.w == 1.0))))
-    if counted and shared.dispersion_how in ("pooled", "pearson at dispersion 1"):
-        yield (
-            f"note: in {counted:,} rows several games all end alike, which the dispersion takes for judges who copy"
-            " each other; where such rows count independent outcomes, use --dispersion 1"
-        )
-    elif not DISPERSION_BOUNDS[0] < shared.dispersion < DISPERSION_BOUNDS[1]:
+    if not DISPERSION_BOUNDS[0] < shared.dispersion < DISPERSION_BOUNDS[1]:
         yield "note: the dispersion sits at a bound of its range; --dispersion 1 takes every game at its word"
 
 

@@ -119,12 +119,27 @@ def test_the_picture(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "did you mean q3?" in said
 
 
-def test_counts_of_wins_are_noticed(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file.write_text(
-        "query_id,doc_a,doc_b,preference,games\nq,a,b,1,30\nq,b,a,1,20\nq,b,c,1,20\nq,c,a,1,9\nq,a,c,1,21\n"
+def test_ties_lapses_and_leanings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every option of the model reaches the fit, and the summary says what was found."""
+    rows = [(a, b, judge) for a in range(6) for b in range(6) if a != b for judge in ("x", "y")]
+    lines = [
+        f"q,d{a},d{b},{1 if a < b + 2 * (judge == 'x') else 0.5 if a == b + 1 else 0},{judge}" for a, b, judge in rows
+    ]
+    file, out = tmp_path / "judged.csv", tmp_path / "o.csv"
+    file.write_text("query_id,doc_a,doc_b,preference,judge\n" + "\n".join(lines) + "\n")
+    said = rate(capsys, file, "--out", out, "--prior", 1, "--ties", "glenn-david")
+    assert "ties           glenn-david, width " in said
+    said = rate(
+        capsys, file, "--out", out, "--prior", 1, "--model", "bradley-terry", "--ties", "davidson", "--tie-width", 0.5
     )
-    assert "--dispersion 1" in rate(capsys, file, "--out", tmp_path / "o.csv")
-    assert "--dispersion 1" not in rate(capsys, file, "--out", tmp_path / "o.csv", "--dispersion", "1")
+    assert "davidson, width 0.5" in said
+    assert "of all answers are a coin's" in rate(capsys, file, "--out", out, "--prior", 1, "--lapse", 0.05)
+    said = rate(capsys, file, "--out", out, "--prior", 1, "--judge-offsets")
+    leaning = {line.split()[2]: int(line.split()[3]) for line in said.splitlines() if line.startswith("leaning")}
+    assert leaning["x:"] > leaning["y:"]
+    said = refused(capsys, file, "--out", out, "--ties", "davidson")
+    assert "davidson is a model of bradley-terry" in said
+    assert "--lapse 2" in refused(capsys, file, "--out", out, "--lapse", 2)
 
 
 def test_what_did_not_converge_is_said(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,9 +66,10 @@ def rate_read(preferences: Preferences, config: RateConfig, threads: int = 1) ->
             preferences.place,
             "give rows in which two different documents are compared, with games above 0",
         )
-    judged = bool(getattr(config, "judge_offsets", False))
+    judged = config.judge_offsets
     try:
-        globals_ = globals_of(preferences.games(_sample(preferences, config.sample_queries), judged), config)
+        sample = preferences.games(_sample(preferences, config.sample_queries), judged)
+        globals_ = globals_of(sample, config, threads)
         result = _rate(preferences, globals_, config, judged, threads)
     except NoMaximumError as error:
         raise _named(error, preferences) from None

@@ -112,3 +112,19 @@ def test_spread_is_the_standard_deviation() -> None:
     games = single(4, [0, 1, 2], [1, 2, 3], [0.5] * 3)
     latent = np.array([-1.0, 0.0, 0.0, 1.0])
     assert diagnostics.spread(games, latent)[0] == pytest.approx(latent.std())
+
+
+def test_dispersion_is_of_pairs_however_their_games_are_written() -> None:
+    """A row of counts, its wins and losses as two rows, one of them turned round: the same pair, the same φ."""
+    games, _ = planted(30, 6, 5, "thurstone", seed=7)
+    sides = games.first, games.second
+    won, lost = games.w * 5.0, (1.0 - games.w) * 5.0
+    apart = single(30, np.tile(sides[0], 2), np.tile(sides[1], 2), np.repeat([1.0, 0.0], len(won)), [*won, *lost])
+    turned = single(30, [*sides[0], *sides[1]], [*sides[1], *sides[0]], np.ones(2 * len(won)), [*won, *lost])
+    found = []
+    for written in (games, apart, turned):
+        target = Posterior(written, Likelihood.of("thurstone"), written.answers, np.zeros(30), np.ones(30))
+        latent = solve(target, 1e-10, 100).latent
+        found.append(pooled_dispersion(target, latent, components(written).component))
+    assert found == pytest.approx([found[0]] * 3, rel=1e-6)
+    assert found[0] == pytest.approx(1.0, abs=0.35)
