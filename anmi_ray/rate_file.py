@@ -190,8 +190,8 @@ def _habits(shared: Globals) -> Iterator[str]:
     """Tie width, lapse rate and leanings, where the model has them."""
     if shared.ties != "half":
         yield f"ties           {shared.ties}, width {shared.tie_width:.3g}"
-    if shared.lapse:
-        yield f"lapse          {shared.lapse:.3g} of all answers are a coin's"
+    if shared.lapse_how != "none":
+        yield f"lapse          {shared.lapse:.3g} of all answers are a coin's ({shared.lapse_how})"
     for judge, leaning in sorted(shared.offsets.items(), key=lambda item: -abs(item[1]))[:_NAMED]:
         elo = float(to_elo(leaning, shared.model))
         yield f"leaning        judge {judge or '(unnamed)'}: {elo:+.0f} Elo points for the document shown first"

@@ -5,10 +5,8 @@ Self-contained SVG or HTML for `anmi rate --plot`, in the report's colours; take
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 
 import numpy as np
 from markupsafe import Markup
@@ -109,12 +107,7 @@ def to_svg(ladders: Sequence[Ladder]) -> str:
         height, shapes = figure(ladder)
         parts.append(Markup('<g transform="translate(0 {})">{}</g>').format(svg.xy(y), shapes))
         y += height
-    return Markup(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" width="{w}" height="{h}"><style>{style}</style>'
-        '<rect width="100%" height="100%" fill="{paper}"/>{parts}</svg>\n'
-    ).format(
-        w=svg.xy(_WIDTH), h=svg.xy(y), style=Markup(_fixed_style()), paper=_colours()["card"], parts=svg.join(parts)
-    )  # fmt: skip
+    return svg.standalone(_WIDTH, y, svg.join(parts), _EXTRA)
 
 
 def to_html(ladders: Sequence[Ladder], heading: str, note: str) -> str:
@@ -133,7 +126,7 @@ def to_html(ladders: Sequence[Ladder], heading: str, note: str) -> str:
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         '<style>{style}</style></head><body><header class="top"><h1>{heading}</h1><p class="kicker">{note}</p></header>'
         "<main>{cards}</main></body></html>\n"
-    ).format(heading=heading, note=note, style=Markup(_stylesheet() + _EXTRA + _PAGE), cards=svg.join(cards))
+    ).format(heading=heading, note=note, style=Markup(svg.stylesheet() + _EXTRA + _PAGE), cards=svg.join(cards))
 
 
 _EXTRA = """
@@ -147,21 +140,3 @@ main { padding-bottom: 48px; }
 figure.ladder { margin-top: 24px; background: var(--card); border: 1px solid var(--rule); border-radius: 10px; }
 figure.ladder svg { display: block; width: 100%; height: auto; }
 """
-
-
-def _stylesheet() -> str:
-    return resources.files("anmi_ray.evaluation").joinpath("templates/report.css").read_text(encoding="utf-8")
-
-
-def _colours() -> dict[str, str]:
-    """The light colours of the report by name."""
-    light = _stylesheet().split("}", 1)[0]
-    return dict(re.findall(r"--([\w-]+): (#\w+)", light))
-
-
-def _fixed_style() -> str:
-    """The rules for shapes with colours put in: many viewers of SVG know no CSS variables."""
-    rules = "".join(re.findall(r"svg [^{}]*\{[^{}]*\}", _stylesheet())) + _EXTRA
-    font = 'svg { font-family: system-ui, "Segoe UI", "Helvetica Neue", "Liberation Sans", Arial, sans-serif; }'
-    colours = _colours()
-    return font + re.sub(r"var\(--([\w-]+)\)", lambda match: colours[match.group(1)], rules)

@@ -6,8 +6,10 @@ Coordinates are in SVG units of a picture WIDTH wide; every text is escaped.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib import resources
 
 from markupsafe import Markup
 
@@ -141,3 +143,29 @@ def legend(entries: Sequence[tuple[str, str]], x: float, y: float) -> Markup:
         parts += [rect(x, y - 9, 10, 10, css), text(x + 15, y, name, "tick", "start")]
         x += 15 + 7.2 * len(name) + 16
     return join(parts)
+
+
+def standalone(width: float, height: float, shapes: Markup, extra: str = "") -> str:
+    """One SVG file of its own, for any viewer: the report's colours and rules, and those of `extra`, put in."""
+    return Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" width="{w}" height="{h}"><style>{style}</style>'
+        '<rect width="100%" height="100%" fill="{paper}"/>{shapes}</svg>\n'
+    ).format(w=xy(width), h=xy(height), style=Markup(_fixed_style(extra)), paper=_colours()["card"], shapes=shapes)
+
+
+def stylesheet() -> str:
+    """The report's, which the classes of all shapes are from."""
+    return resources.files("anmi_ray.evaluation").joinpath("templates/report.css").read_text(encoding="utf-8")
+
+
+def _colours() -> dict[str, str]:
+    """The light colours of the report by name."""
+    return dict(re.findall(r"--([\w-]+): (#\w+)", stylesheet().split("}", 1)[0]))
+
+
+def _fixed_style(extra: str) -> str:
+    """The rules for shapes with colours put in: many viewers of SVG know no CSS variables."""
+    rules = "".join(re.findall(r"svg [^{}]*\{[^{}]*\}", stylesheet())) + extra
+    font = 'svg { font-family: system-ui, "Segoe UI", "Helvetica Neue", "Liberation Sans", Arial, sans-serif; }'
+    colours = _colours()
+    return font + re.sub(r"var\(--([\w-]+)\)", lambda match: colours[match.group(1)], rules)

@@ -7,10 +7,12 @@ as answers/φ games (methods 3).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
-from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import Likelihood, game_terms, moments
 from anmi_ray.rating.solver import Posterior
 from anmi_ray.rating.uncertainty import game_variances
@@ -18,6 +20,7 @@ from anmi_ray.scale import Floats, compiled
 
 DISPERSION_BOUNDS = (0.02, 50.0)  # graded judges can follow the model exactly; an answer is at most 50 games
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 _TAIL = 1e-3  # fitted probabilities are held this far from 0 and 1: one stray upset must not set φ for all
 
 
@@ -25,37 +28,28 @@ def pooled_dispersion(posterior: Posterior, latent: Floats, component: NDArray[n
     """φ by moments of leave-one-pair-out predictions; NaN where no pair can be predicted from the others.
 
     All games of a pair are one mean preference w of `answers` answers: who repeats another's errors, or a file that
-    counts wins and losses in rows of their own, shows only there. Each pair's gap is predicted without it,
-    x ~ N(x̂ - v₋ g, v₋), v₋ = v / (1 - c v) (approximate leave-one-out, Rad and Maleki 2020; g, c the gradient and
-    curvature of the pair's games, v the gap's posterior variance). With μ(x) and V(x) the mean and variance of one
-    answer, p = E μ: E (w - p)² = (E μ² - p²) + φ E V / answers, so φ = Σ answers [(w - p)² - (E μ² - p²)] / Σ E V.
-    Fitted residuals would be too small wherever games are few: Pearson's φ falls to .7 for independent judges.
+    counts wins and losses in rows of their own, shows only there. With μ(x) and V(x) the mean and variance of one
+    answer at the gap x that the other pairs predict, p = E μ: E (w - p)² = (E μ² - p²) + φ E V / answers, so
+    φ = Σ answers [(w - p)² - (E μ² - p²)] / Σ E V. Fitted residuals would be too small wherever games are few:
+    Pearson's φ falls to .7 for independent judges.
     """
-    games, like = posterior.games, posterior.likelihood
-    pair, sign = _pairs(games)
-    x = gaps(posterior, latent)
-    g, c = np.empty_like(x), np.empty_like(x)
-    _terms(like, x, games.w, posterior.m, g, c)
-    variance = game_variances(posterior, latent, component, threads)
-    left = 1.0 - np.bincount(pair, c)[pair] * variance
-    usable = left > 1e-6  # without a prior, a pair that alone connects its documents predicts nothing
-    if not usable.any():
+    left = leave_one_pair_out(posterior, latent, component, threads)
+    if not len(left.pair):
         return float("nan")
-    pair, sign = np.unique(pair[usable], return_inverse=True)[1], sign[usable]
-    without = variance[usable] / left[usable]
-    centre = x[usable] - sign * without * np.bincount(pair, sign * g[usable])[pair]
-    width, answers = sign * np.sqrt(without), games.answers[usable]
-    total = np.bincount(pair, answers)
+    games, like = posterior.games, posterior.likelihood
+    answers, forward = games.answers[left.game], left.sign > 0
+    total = np.bincount(left.pair, answers)
 
     def per_pair(of_first: Floats) -> Floats:
         """Mean over a pair's answers of something about its first document."""
-        return np.bincount(pair, answers * of_first) / total
+        return np.bincount(left.pair, answers * of_first) / total
 
-    w = per_pair(np.where(sign > 0, games.w[usable], 1.0 - games.w[usable]))
+    w = games.w[left.game]
+    w = per_pair(np.where(forward, w, 1.0 - w))
     mean, square, noise = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
-    for node, weight in zip(_NODES, _WEIGHTS / _WEIGHTS.sum(), strict=True):
-        outcome, spread = moments(like, centre + width * node)
-        predicted = per_pair(np.where(sign > 0, outcome, 1.0 - outcome))
+    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+        outcome, spread = moments(like, left.gap + left.width * node)
+        predicted = per_pair(np.where(forward, outcome, 1.0 - outcome))
         mean += weight * predicted
         square += weight * predicted * predicted
         noise += weight * per_pair(spread)
@@ -64,12 +58,53 @@ def pooled_dispersion(posterior: Posterior, latent: Floats, component: NDArray[n
     return float(np.clip(surplus / expected, *DISPERSION_BOUNDS)) if expected > 0.0 else float("nan")
 
 
-def _pairs(games: Games) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(pair int64[P], numbered from 0; 1 where the game's first document is the pair's smaller one, else -1)."""
+def predictive_score(posterior: Posterior, latent: Floats, component: NDArray[np.int32], threads: int = 1) -> float:
+    """Mean over answers of w log E μ(x) + (1-w) log(1 - E μ(x)), x as leave-one-pair-out predicts it; -inf for none."""
+    left = leave_one_pair_out(posterior, latent, component, threads)
+    if not len(left.game):
+        return -np.inf
+    mean = np.zeros(len(left.game))
+    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+        mean += weight * moments(posterior.likelihood, left.gap + left.width * node)[0]
+    w, answers = posterior.games.w[left.game], posterior.games.answers[left.game]
+    score = special.xlogy(w, mean) + special.xlog1py(1.0 - w, -mean)
+    return float(np.sum(answers * score) / np.sum(answers))
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Games whose pair the other pairs predict: game int64[G] (positions), pair int64[G] numbered from 0, sign (1 where
+    the game's first document is the pair's smaller one, else -1), and the predicted gap N(gap, width²), float64[G].
+    """
+
+    game: NDArray[np.int64]
+    pair: NDArray[np.int64]
+    sign: NDArray[np.int64]
+    gap: Floats
+    width: Floats
+
+
+def leave_one_pair_out(posterior: Posterior, latent: Floats, component: NDArray[np.int32], threads: int = 1) -> LeftOut:
+    """Each pair's gap without its own games: x ~ N(x̂ - v₋ g, v₋), v₋ = v / (1 - c v).
+
+    Approximate leave-one-out (Rad and Maleki 2020); g, c the gradient and curvature of the pair's games, v the gap's
+    posterior variance. Without a prior, a pair that alone connects its documents is predicted by nothing.
+    """
+    games = posterior.games
     first, second = games.global_ends()
     low, high = np.minimum(first, second), np.maximum(first, second)
-    pair = np.unique(low * len(games.doc_ids) + high, return_inverse=True)[1]
-    return pair, np.where(first < second, 1, -1)
+    pair, sign = np.unique(low * len(games.doc_ids) + high, return_inverse=True)[1], np.where(first < second, 1, -1)
+    x = gaps(posterior, latent)
+    g, c = np.empty_like(x), np.empty_like(x)
+    _terms(posterior.likelihood, x, games.w, posterior.m, g, c)
+    variance = game_variances(posterior, latent, component, threads)
+    left = 1.0 - np.bincount(pair, c)[pair] * variance
+    usable = np.flatnonzero(left > 1e-6)
+    without = variance[usable] / left[usable]
+    pull = np.bincount(pair, sign * g)[pair]
+    gap = x[usable] - sign[usable] * without * pull[usable]
+    width = sign[usable] * np.sqrt(without)  # one draw of the pair's gap moves its games together
+    return LeftOut(usable, np.unique(pair[usable], return_inverse=True)[1], sign[usable], gap, width)
 
 
 def pearson_dispersion(posterior: Posterior, latent: Floats, component_count: NDArray[np.int64]) -> float:

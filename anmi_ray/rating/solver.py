@@ -324,8 +324,8 @@ def dot(x, y):
 @compiled
 def _relative_norm(grad, games):
     worst = 0.0
-    for i in range(len(grad)):
-        worst = max(worst, abs(grad[i]) / games[i])
+    for i in range(len(grad)):  # a document whose every game has strength zero has only its prior
+        worst = max(worst, abs(grad[i]) / (games[i] if games[i] > 0.0 else 1.0))
     return worst
 
 

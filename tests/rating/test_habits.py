@@ -61,19 +61,29 @@ def test_dispersion_of_ties_is_one_under_their_own_model() -> None:
     assert globals_of(games, RateConfig()).dispersion < 0.9
 
 
-@pytest.mark.parametrize(("model", "sd"), [("thurstone", 2.0), ("bradley-terry", 3.0)])
+@pytest.mark.parametrize(("model", "sd"), [("thurstone", 2.5), ("bradley-terry", 4.0)])
 def test_planted_lapse_rate_is_found(model: Model, sd: float) -> None:
     """Wide gaps show it: no document however much better wins more often than 1 - lapse/2."""
     t, like = tournament(30, 25, 8, 1, sd, model, positives=False, seed=5), Likelihood.of(model, lapse=0.2)
-    votes = [replayed(t, like, seed) for seed in range(5)]
-    games = replace(votes[0], w=np.mean([one.w for one in votes], axis=0), answers=np.full(len(votes[0].w), 5.0))
+    votes = [replayed(t, like, seed) for seed in range(8)]
+    games = replace(votes[0], w=np.mean([one.w for one in votes], axis=0), answers=np.full(len(votes[0].w), 8.0))
     found = globals_of(games, RateConfig(model=model, lapse="fitted", dispersion=1.0))
     assert found.lapse == pytest.approx(0.2, abs=0.04)
     assert found.sigma0 == pytest.approx(sd, rel=0.2)
+    assert found.lapse_how == "fitted"
     blind = globals_of(games, RateConfig(model=model, dispersion=1.0))
-    assert blind.lapse == 0.0
+    assert (blind.lapse, blind.lapse_how) == (0.0, "none")
     assert found.log_marginal > blind.log_marginal + 10.0
     assert rate_games(games, found, RateConfig(model=model)).fits["converged"].to_numpy(zero_copy_only=False).all()
+
+
+def test_a_lapse_rate_that_foretells_no_better_is_refused() -> None:
+    """Few single answers, none of them a lapse: whatever the marginal likelihood says, none is assumed."""
+    games = replayed(tournament(30, 15, 6, 1, positives=False, seed=6), Likelihood.of("thurstone"), 9)
+    found = globals_of(games, RateConfig(lapse="fitted", dispersion=1.0))
+    assert found.lapse == 0.0
+    assert "no better than none" in found.lapse_how
+    assert globals_of(games, RateConfig(lapse=0.1, dispersion=1.0)).lapse_how == "fixed"
 
 
 def leaning_judges(leaning: Floats, seed: int) -> tuple[Tournament, Tournament]:
