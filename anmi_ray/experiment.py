@@ -36,7 +36,7 @@ class Stage:
 
 
 STAGES = (
-    Stage("ingest", 1, (), "read the collection, refuse what is malformed, split the queries"),
+    Stage("ingest", 2, (), "read the collection, refuse what is malformed, split the queries"),
     Stage(
         "retrieve", 1, ("ingest",), "BM25, dense and fused runs of held-out queries, candidates of train queries, texts"
     ),

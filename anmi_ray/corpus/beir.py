@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from anmi_ray import identity
 from anmi_ray.config.corpus import CorpusConfig
-from anmi_ray.corpus.reader import SPLITS_BY_RANK, QueryRow, Reader, split_of
+from anmi_ray.corpus.reader import SPLITS_BY_RANK, QueryRow, Reader, dev_by_group
 from anmi_ray.errors import DataError, from_os_error
 from anmi_ray.records import DOCUMENT, QREL
 
@@ -284,12 +284,20 @@ class BeirReader(Reader):
         return QrelRow(query, document, grade, split, place)
 
     def _carve_dev(self, rows: list[QueryRow]) -> list[QueryRow]:
-        """Where the collection has no dev split, a share of its train texts, chosen by hash, becomes one."""
-        chosen = split_of([row.text_key for row in rows], self.config.dev_share, 0.0, self.config.split_seed)
-        return [
-            QueryRow(row.external_id, row.text, "dev", row.place) if row.split == "train" and split == "dev" else row
-            for row, split in zip(rows, chosen, strict=True)
-        ]
+        """Where the collection has no dev split, a share of its train queries, chosen by hash, becomes one.
+
+        Queries that share a relevant document stay together: a reranker remembers documents, and a dev whose documents
+        it was trained on promises more than a test whose documents are new to it.
+        """
+        train = [row for row in rows if row.split == "train"]
+        relevant: dict[str, list[str]] = {}
+        for judged in self._judged:
+            if judged.grade > 0:
+                relevant.setdefault(judged.query, []).append(judged.document)
+        groups = [[row.text_key, *map(identity.doc_id, relevant.get(row.external_id, []))] for row in train]
+        dev = dev_by_group([row.text_key for row in train], groups, self.config.dev_share, self.config.split_seed)
+        chosen = {row.external_id for row, is_dev in zip(train, dev, strict=True) if is_dev}
+        return [replace(row, split="dev") if row.external_id in chosen else row for row in rows]
 
 
 def _open_folder(path: str) -> tuple[fs.FileSystem, str]:

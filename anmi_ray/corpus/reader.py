@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from anmi_ray import identity
 from anmi_ray.config.corpus import CorpusConfig
@@ -142,6 +144,32 @@ def split_of(text_keys: list[bytes], dev: float, test: float, seed: int = 0) -> 
     ids = np.frombuffer(b"".join(text_keys), dtype=np.uint8).reshape(-1, identity.ID_BYTES)
     u = identity.uniforms(ids, "split", *([seed] if seed else []))
     return np.where(u < test, "test", np.where(u < test + dev, "dev", "train")).tolist()
+
+
+def dev_by_group(text_keys: list[bytes], members: list[list[bytes]], share: float, seed: int = 0) -> list[bool]:
+    """Which queries become dev: about `share` of them, in whole groups of queries with a member in common.
+
+    `members[i]` are ids that query i holds on to: its text, its relevant documents. Groups come in the order of a hash
+    of their texts, salted with `seed`, and one that would make dev too large is passed over. Where that leaves nothing,
+    because almost all queries hang together, every query is on its own.
+    """
+    if not text_keys or not share:
+        return [False] * len(text_keys)
+    row = np.repeat(np.arange(len(members)), [len(ids) for ids in members])
+    column = np.unique(np.array([key for ids in members for key in ids]), return_inverse=True)[1] + len(members)
+    size = len(members) + len(row)
+    graph = sparse.coo_array((np.ones(len(row)), (row, column)), shape=(size, size))
+    group = np.unique(csgraph.connected_components(graph, directed=False)[1][: len(members)], return_inverse=True)[1]
+    ids = np.frombuffer(b"".join(text_keys), dtype=np.uint8).reshape(-1, identity.ID_BYTES)
+    u = identity.uniforms(ids, "split", *([seed] if seed else []))
+    first, count = np.full(int(group.max()) + 1, np.inf), np.bincount(group)
+    np.minimum.at(first, group, u)
+    dev, left = np.zeros(len(first), dtype=bool), round(share * len(text_keys))
+    for g in np.argsort(first, kind="stable"):
+        if count[g] <= left:
+            dev[g] = True
+            left -= int(count[g])
+    return (dev[group] if dev.any() else u < share).tolist()
 
 
 def _valid(text: str) -> str:

@@ -313,3 +313,18 @@ def test_content_fingerprint_follows_content_only(write: Write, tmp_path: Path) 
 def test_the_order_of_calls_is_enforced(write: Write) -> None:
     with pytest.raises(AssertionError, match="before queries"):
         corpus.read(CorpusConfig(reader="beir", path=str(write()))).queries()
+
+
+def test_dev_queries_share_no_relevant_document_with_train(write: Write) -> None:
+    """Three queries a document: they go to one side together, and dev has about its share."""
+    queries = [{"_id": f"q{i}", "text": f"question {i}"} for i in range(300)]
+    documents = [{"_id": f"d{i}", "title": "", "text": f"text {i}"} for i in range(100)]
+    judged = [(f"q{i}", f"d{i // 3}", "1") for i in range(300)] + [(f"q{i}", "d0", "0") for i in range(3, 300)]
+    folder = write(documents=lines(documents), queries=lines(queries), train=tsv(judged), test=None)
+    (folder / "qrels/test.tsv").unlink(missing_ok=True)
+    _, _, first, _, _ = read(folder, dev_fraction=0.2)
+    split = dict(zip(first["external_id"].to_pylist(), first["split"].to_pylist(), strict=True))
+    assert all(split[f"q{3 * d}"] == split[f"q{3 * d + 1}"] == split[f"q{3 * d + 2}"] for d in range(100))
+    assert list(split.values()).count("dev") == 60
+    other = read(folder, dev_fraction=0.2, split_seed=1)[2]
+    assert other["split"].to_pylist() != first["split"].to_pylist()
