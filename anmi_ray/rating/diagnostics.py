@@ -162,13 +162,13 @@ def _score_all(flat, begin, stop, statistic):
         index(query, n, work)
         for i in range(n):
             u[i], diagonal[i] = 0.0, 0.0
-            for k in range(work.start[i], work.start[i + 1]):
-                p = work.entry[k]
-                own = p < len(query.m)
-                p = p if own else p - len(query.m)
-                push = query.m[p] * (2.0 * query.w[p] - 1.0)
-                u[i] += push if own else -push
-                work.weight[k] = query.m[p]
-                diagonal[i] += query.m[p]
-        conjugate_gradient(u, diagonal, 1e-6, x, work)
+        for p in range(len(query.m)):
+            push = query.m[p] * (2.0 * query.w[p] - 1.0)
+            work.curve[p] = query.m[p]
+            for end, sign in ((query.first[p], 1.0), (query.second[p], -1.0)):
+                u[end] += sign * push
+                diagonal[end] += query.m[p]
+        for k in range(len(query.m)):
+            work.weight[k] = query.m[work.entry[k]]
+        conjugate_gradient(query, u, diagonal, 1e-6, x, work)
         statistic[q] = dot(u, x)

@@ -23,10 +23,10 @@ class Games:
     """Documents that played and the games between them, per query.
 
     query_ids uint8[Q, 16]; doc_ids uint8[D, 16]; doc_start, game_start int64[Q + 1]; positive bool[D];
-    first, second int32[P] (positions inside the query); w float64[P], the preference for `first`;
-    answers float64[P], how many judges' answers it holds (strength before dispersion); inconsistent bool[P], some
-    judge's two orders disagree. Where games are single answers: judge int32[P] into `judges`, and shown int8[P], 1
-    where `first` was shown first, -1 where `second` was, 0 unknown; without them no judge's leaning can be told.
+    first, second int32[P] (positions inside the query, its games sorted by `first`); w float64[P], the preference for
+    `first`; answers float64[P], how many judges' answers it holds (strength before dispersion); inconsistent bool[P],
+    some judge's two orders disagree. Where games are single answers: judge int32[P] into `judges`, and shown int8[P],
+    1 where `first` was shown first, -1 where `second` was, 0 unknown; without them no judge's leaning can be told.
     """
 
     query_ids: NDArray[np.uint8]
@@ -42,6 +42,11 @@ class Games:
     judges: tuple[str, ...] = ()
     judge: NDArray[np.int32] | None = None
     shown: NDArray[np.int8] | None = None
+
+    def __post_init__(self) -> None:
+        falls = np.flatnonzero(self.first[1:] < self.first[:-1]) + 1
+        if not np.isin(falls, self.game_start).all():  # the solver sums over rows
+            raise AssertionError("games of a query must be sorted by their first document")
 
     @property
     def queries(self) -> int:

@@ -5,8 +5,9 @@ object per query, on as many threads as are given; queries are independent, so t
 of a query is a log-likelihood plus a Gaussian prior per document, Σ -τ_i (e_i - μ_i)²/2. A comparison graph is an
 expander, so conjugate gradient needs a handful of products.
 
-What makes it fast: games are evaluated by a vectorised loop (`likelihood.terms`), the graph's index turns scatters into
-gathers, and a fit starts where every game is linearised at its own likely gap, which saves two of five iterations.
+What makes it fast: games are evaluated by a vectorised loop (`likelihood.terms`), games sorted by their first document
+and an index of their second one turn scatters into sums over rows, and a fit starts where every game is linearised at
+its own likely gap, which saves two of five iterations.
 Letters: Q queries, D documents, P games; n and p are one query's.
 """
 
@@ -141,10 +142,11 @@ def one_query(flat, q):
 class Work(NamedTuple):
     """Memory that queries of one call share: documents n and games p of the largest, and the graph's index.
 
-    Entry k of document i, start[i] ≤ k < start[i+1], is a game: `other` its opponent, `entry` where its terms stand,
-    p for a game's first document and p + P for its second (where the gradient has the other sign).
+    The games whose first document is i are own[i] ≤ p < own[i+1]. Those whose second it is are the entries
+    start[i] ≤ k < start[i+1]: `entry` says which game, `other` is its first document, `weight` its curvature.
     """
 
+    own: NDArray[np.int64]
     start: NDArray[np.int64]
     other: NDArray[np.uint32]
     entry: NDArray[np.uint32]
@@ -163,14 +165,15 @@ def workspace(documents, games):
     scratch = np.empty(games)
     return Work(
         np.empty(documents + 1, np.int64),
-        np.empty(2 * games, np.uint32),
-        np.empty(2 * games, np.uint32),
+        np.empty(documents + 1, np.int64),
+        np.empty(games, np.uint32),
+        np.empty(games, np.uint32),
         np.empty(games),
         scratch,
         scratch.view(np.int64),
-        np.empty(2 * games),
-        np.empty(2 * games),
-        np.empty(2 * games),
+        np.empty(games),
+        np.empty(games),
+        np.empty(games),
         np.empty((12, documents)),
     )
 
@@ -204,7 +207,7 @@ def newton(like, query, cold, tolerance, max_iterations, e, work):
     _strengths(query, work, games)
     if cold:
         linearise(like, query, grad, diagonal, work)
-        conjugate_gradient(grad, diagonal, _FORCING, e, work)
+        conjugate_gradient(query, grad, diagonal, _FORCING, e, work)
     evaluate(like, query, e, grad, diagonal, work)
     norm = _relative_norm(grad, games)
     start_norm = norm
@@ -213,7 +216,7 @@ def newton(like, query, cold, tolerance, max_iterations, e, work):
             return iteration, norm
         # the residual shrinks as fast as Newton's own error, and never below what is asked
         forcing = max(_FORCING * min(1.0, norm / start_norm), 0.3 * tolerance / norm)
-        conjugate_gradient(grad, diagonal, forcing, step, work)
+        conjugate_gradient(query, grad, diagonal, forcing, step, work)
         slope = dot(grad, step)
         length = 1.0
         for _ in range(30):
@@ -233,22 +236,19 @@ def newton(like, query, cold, tolerance, max_iterations, e, work):
 
 @compiled
 def index(query, n, work):
-    """Fill start, other and entry of `work` with the graph of a query's n documents."""
-    first, second, start = query.first, query.second, work.start
-    games = len(first)
+    """Fill own, start, other and entry of `work` with the graph of a query's n documents."""
+    first, second, own, start = query.first, query.second, work.own, work.start
     for i in range(n + 1):
-        start[i] = 0
-    for p in range(games):
-        start[first[p] + 1] += 1
+        own[i], start[i] = 0, 0
+    for p in range(len(first)):
+        own[first[p] + 1] += 1
         start[second[p] + 1] += 1
     for i in range(n):
+        own[i + 1] += own[i]
         start[i + 1] += start[i]
-    for p in range(games):
-        at = start[first[p]]
-        work.other[at], work.entry[at] = second[p], p
-        start[first[p]] = at + 1
+    for p in range(len(first)):
         at = start[second[p]]
-        work.other[at], work.entry[at] = first[p], p + games
+        work.other[at], work.entry[at] = first[p], p
         start[second[p]] = at + 1
     for i in range(n, 0, -1):
         start[i] = start[i - 1]
@@ -258,12 +258,12 @@ def index(query, n, work):
 @compiled
 def _strengths(query, work, games):
     """Σ m of every document's games, into `games`."""
-    count = len(query.first)
     for i in range(len(games)):
         games[i] = 0.0
+        for p in range(work.own[i], work.own[i + 1]):
+            games[i] += query.m[p]
         for k in range(work.start[i], work.start[i + 1]):
-            p = work.entry[k]
-            games[i] += query.m[p if p < count else p - count]
+            games[i] += query.m[work.entry[k]]
 
 
 @compiled
@@ -283,7 +283,7 @@ def linearise(like, query, grad, diagonal, work):
 
 @compiled
 def evaluate(like, query, e, grad, diagonal, work):
-    """Gradient [n] of the log posterior at e, and its information: the diagonal [n], and work.weight per entry."""
+    """Gradient [n] of the log posterior at e, and its information: the diagonal [n], and work.curve per game."""
     games = len(query.first)
     x = work.x[:games]
     for p in range(games):
@@ -297,16 +297,15 @@ def evaluate(like, query, e, grad, diagonal, work):
 @compiled
 def _gather(query, work, grad, diagonal):
     """Sums over every document's games of what `terms` wrote per game."""
-    games = len(query.first)
     push, curve = work.push, work.curve
-    for p in range(games):
-        push[games + p] = -push[p]
-        curve[games + p] = curve[p]
     for i in range(len(grad)):
         total, weights = 0.0, query.precision[i]
+        for p in range(work.own[i], work.own[i + 1]):
+            total += push[p]
+            weights += curve[p]
         for k in range(work.start[i], work.start[i + 1]):
             p = work.entry[k]
-            total += push[p]
+            total -= push[p]
             work.weight[k] = curve[p]
             weights += curve[p]
         grad[i], diagonal[i] = total, weights
@@ -330,18 +329,20 @@ def _relative_norm(grad, games):
 
 
 @compiled
-def product(diagonal, d, out, work):
-    """(Laplacian(weight) + diag(precision)) d into `out`, by the graph's index."""
+def product(query, diagonal, d, out, work):
+    """(Laplacian(curve) + diag(precision)) d into `out`, by the graph's index."""
     for i in range(len(d)):
         total = diagonal[i] * d[i]
+        for p in range(work.own[i], work.own[i + 1]):
+            total -= work.curve[p] * d[query.second[p]]
         for k in range(work.start[i], work.start[i + 1]):
             total -= work.weight[k] * d[work.other[k]]
         out[i] = total
 
 
 @compiled
-def conjugate_gradient(rhs, diagonal, forcing, x, work):
-    """Solve (Laplacian(weight) + diag(precision)) x = rhs from zero, Jacobi-preconditioned, to a relative residual.
+def conjugate_gradient(query, rhs, diagonal, forcing, x, work):
+    """Solve (Laplacian(curve) + diag(precision)) x = rhs from zero, Jacobi-preconditioned, to a relative residual.
 
     Without a prior the system is singular but consistent (rhs sums to zero per component), which the method bears.
     """
@@ -358,7 +359,7 @@ def conjugate_gradient(rhs, diagonal, forcing, x, work):
     for _ in range(4 * n):
         if rz <= goal or rz <= 0.0:
             break
-        product(diagonal, d, image, work)
+        product(query, diagonal, d, image, work)
         scale = rz / dot(d, image)
         for i in range(n):
             x[i] += scale * d[i]

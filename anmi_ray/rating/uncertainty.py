@@ -196,14 +196,14 @@ def _solved_errors(like, query, e, component, anchors_of, work, std_err, gap_se)
         for j in range(n):
             contrast[j] = -1.0 / size[component[i]] if component[j] == component[i] else 0.0
         contrast[i] += 1.0
-        conjugate_gradient(contrast, diagonal, _RESIDUAL, solution, work)
+        conjugate_gradient(query, contrast, diagonal, _RESIDUAL, solution, work)
         std_err[i] = math.sqrt(max(0.0, dot(contrast, solution)))
     for a in anchors_of:
         for i in range(n):
             if i != a:
                 contrast[:] = 0.0
                 contrast[a], contrast[i] = 1.0, -1.0
-                conjugate_gradient(contrast, diagonal, _RESIDUAL, solution, work)
+                conjugate_gradient(query, contrast, diagonal, _RESIDUAL, solution, work)
                 gap_se[row] = math.sqrt(max(0.0, dot(contrast, solution)))
                 row += 1
 
@@ -272,9 +272,8 @@ def covariance_root(like, query, e, component, work, root, inverse):
         for j in range(i, n):
             a[i, j] = 1.0 if query.precision[i] == 0.0 and component[i] == component[j] else 0.0
         a[i, i] += work.rows[5, i]
-        for k in range(work.start[i], work.start[i + 1]):
-            if work.other[k] > i:
-                a[i, work.other[k]] -= work.weight[k]
+    for p in range(len(query.first)):
+        a[min(query.first[p], query.second[p]), max(query.first[p], query.second[p])] -= work.curve[p]
     log_det = cholesky(a)
     inverse_lower(a, x)
     return x, log_det

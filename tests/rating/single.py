@@ -12,18 +12,20 @@ from tests.rating.tournaments import pair_graph
 
 
 def single(documents: int, first: ArrayLike, second: ArrayLike, w: ArrayLike, answers: ArrayLike = 1.0) -> Games:
-    """Games of one query; `answers` broadcasts."""
-    first, second, w = np.asarray(first, np.int32), np.asarray(second, np.int32), np.asarray(w, np.float64)
+    """Games of one query, sorted by `first`; `answers` broadcasts."""
+    order = np.argsort(np.asarray(first), kind="stable")
+    first, second, w = (np.asarray(column)[order] for column in (first, second, w))
+    answers = np.broadcast_to(np.asarray(answers, np.float64), w.shape)[order]
     return Games(
         query_ids=np.zeros((1, 16), np.uint8),
         doc_ids=np.arange(documents * 16, dtype=np.int64).astype(np.uint8).reshape(documents, 16),
         doc_start=np.array([0, documents]),
         game_start=np.array([0, len(w)]),
         positive=np.zeros(documents, np.bool_),
-        first=first,
-        second=second,
-        w=w,
-        answers=np.broadcast_to(np.asarray(answers, np.float64), w.shape).copy(),
+        first=first.astype(np.int32),
+        second=second.astype(np.int32),
+        w=w.astype(np.float64),
+        answers=answers,
         inconsistent=np.zeros(len(w), np.bool_),
     )
 

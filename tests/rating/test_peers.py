@@ -48,7 +48,8 @@ def games_with_ties() -> tuple[Games, list[evalica.Winner]]:
     """Wins, losses and ties of nine documents, several games of a pair, ours and as evalica takes them."""
     generator = rng("evalica", 1)
     first, second = generator.integers(0, 9, (2, 400))
-    first, second = first[first != second], second[first != second]
+    order = np.argsort(first, kind="stable")
+    first, second = first[order][first[order] != second[order]], second[order][first[order] != second[order]]
     w = generator.choice([0.0, 0.5, 1.0], len(first), p=[0.3, 0.2, 0.5])
     games = single(9, first, second, w)
     refuse_without_maximum(games)
