@@ -1,4 +1,4 @@
-"""Random k-regular comparison graphs on n documents, and the two numbers that say how well they connect.
+"""Random k-regular comparison graphs on n documents.
 
 A union of k/2 random Hamiltonian cycles (report, eq. 32) shares edges, so it is neither k-regular nor worth its price;
 here the cycles after the first are repaired by degree-preserving edge swaps until the graph is simple.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import maximum_flow
 
 Edges = NDArray[np.int64]
 RESTARTS = 1000
@@ -103,21 +101,3 @@ def _repair(
             _add(count, v, y, 1)
             edges[e, 0], edges[e, 1], edges[f, 0], edges[f, 1] = u, x, v, y
     return True
-
-
-def lambda2(documents: int, edges: Edges) -> float:
-    """Algebraic connectivity: the second smallest eigenvalue of the graph's Laplacian (0 if disconnected)."""
-    laplacian = np.zeros((documents, documents))
-    np.add.at(laplacian, (edges[:, 0], edges[:, 1]), -1.0)
-    laplacian += laplacian.T
-    np.fill_diagonal(laplacian, -laplacian.sum(axis=1))
-    return float(np.linalg.eigvalsh(laplacian)[1])
-
-
-def edge_connectivity(documents: int, edges: Edges) -> int:
-    """Fewest edges whose removal disconnects the graph: the least maximum flow from document 0 to another (Menger)."""
-    both = np.concatenate([edges, edges[:, ::-1]])
-    capacity = coo_array(
-        (np.ones(len(both), dtype=np.int32), (both[:, 0], both[:, 1])), shape=(documents, documents)
-    ).tocsr()
-    return min(maximum_flow(capacity, 0, sink).flow_value for sink in range(1, documents))
