@@ -41,6 +41,7 @@ MIN_POSITIVES = 100  # rated known positives from which their own prior is fitte
 SPREAD_GAIN = 0.03
 _ROUNDS = 20  # prior and dispersion depend on each other; they settle in three to six rounds
 _SETTLED = 2e-3
+_PRECISE = 1e-4  # relative, of a tie width or lapse rate given all else
 SAMPLE_DOCUMENTS = 2000  # of a larger query only a piece of its graph is looked at: the estimates factorise it
 WIDTH_BOUNDS, LAPSE_BOUNDS = (1e-3, 50.0), (1e-4, 0.5)
 _FIRST_WIDTH, _FIRST_LAPSE = 0.3, 0.05
@@ -287,7 +288,7 @@ def _fit_habits(sample: _Sample, state: _State) -> tuple[_State, bool]:
         like = state.like._replace(**{name: math.exp(log_value)})
         return -log_marginal(games, like, m, state.shape, state.latent, offset, sample.threads).value
 
-    found = optimize.minimize_scalar(loss, bounds=np.log(bounds), method="bounded", options={"xatol": _SETTLED})
+    found = optimize.minimize_scalar(loss, bounds=np.log(bounds), method="bounded", options={"xatol": _PRECISE})
     value, old = math.exp(found.x), getattr(state.like, name)
     return replace(state, like=state.like._replace(**{name: value})), abs(math.log(value / old)) <= 5.0 * _SETTLED
 
