@@ -21,6 +21,7 @@ from anmi_ray.rating.solver import (
     Posterior,
     conjugate_gradient,
     dot,
+    gather,
     index,
     largest,
     one_query,
@@ -155,20 +156,14 @@ def _x_log_x(x):
 @compiled
 def _score_all(flat, begin, stop, statistic):
     documents, games = largest(flat, begin, stop)
-    work, pushes, solutions = workspace(documents, games), np.empty(documents), np.empty(documents)
+    work, none = workspace(documents, games), np.zeros(documents)
+    pushes, solutions = np.empty(documents), np.empty(documents)
     for q in range(begin, stop):
         query, n = one_query(flat, q), flat.doc_start[q + 1] - flat.doc_start[q]
         u, x, diagonal = pushes[:n], solutions[:n], work.rows[5, :n]
         index(query, n, work)
-        for i in range(n):
-            u[i], diagonal[i] = 0.0, 0.0
         for p in range(len(query.m)):
-            push = query.m[p] * (2.0 * query.w[p] - 1.0)
-            work.curve[p] = query.m[p]
-            for end, sign in ((query.first[p], 1.0), (query.second[p], -1.0)):
-                u[end] += sign * push
-                diagonal[end] += query.m[p]
-        for k in range(len(query.m)):
-            work.weight[k] = query.m[work.entry[k]]
-        conjugate_gradient(query, u, diagonal, 1e-6, x, work)
+            work.push[p], work.curve[p] = query.m[p] * (2.0 * query.w[p] - 1.0), query.m[p]
+        gather(none[:n], work, u, diagonal)
+        conjugate_gradient(u, diagonal, 1e-6, x, work)
         statistic[q] = dot(u, x)

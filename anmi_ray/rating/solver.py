@@ -142,12 +142,14 @@ def one_query(flat, q):
 class Work(NamedTuple):
     """Memory that queries of one call share: documents n and games p of the largest, and the graph's index.
 
-    The games whose first document is i are own[i] ≤ p < own[i+1]. Those whose second it is are the entries
-    start[i] ≤ k < start[i+1]: `entry` says which game, `other` is its first document, `weight` its curvature.
+    The games whose first document is i are own[i] ≤ p < own[i+1]; those whose second it is, entry[k] for
+    start[i] ≤ k < start[i+1]. Row i of the information's off-diagonal part is row[i] ≤ k < row[i+1] of `other`, the
+    opponents, and `weight`, the curvatures: own games first, then the others.
     """
 
     own: NDArray[np.int64]
     start: NDArray[np.int64]
+    row: NDArray[np.int64]
     other: NDArray[np.uint32]
     entry: NDArray[np.uint32]
     x: Floats
@@ -166,14 +168,15 @@ def workspace(documents, games):
     return Work(
         np.empty(documents + 1, np.int64),
         np.empty(documents + 1, np.int64),
-        np.empty(games, np.uint32),
+        np.empty(documents + 1, np.int64),
+        np.empty(2 * games, np.uint32),
         np.empty(games, np.uint32),
         np.empty(games),
         scratch,
         scratch.view(np.int64),
         np.empty(games),
         np.empty(games),
-        np.empty(games),
+        np.empty(2 * games),
         np.empty((12, documents)),
     )
 
@@ -207,7 +210,7 @@ def newton(like, query, cold, tolerance, max_iterations, e, work):
     _strengths(query, work, games)
     if cold:
         linearise(like, query, grad, diagonal, work)
-        conjugate_gradient(query, grad, diagonal, _FORCING, e, work)
+        conjugate_gradient(grad, diagonal, _FORCING, e, work)
     evaluate(like, query, e, grad, diagonal, work)
     norm = _relative_norm(grad, games)
     start_norm = norm
@@ -216,7 +219,7 @@ def newton(like, query, cold, tolerance, max_iterations, e, work):
             return iteration, norm
         # the residual shrinks as fast as Newton's own error, and never below what is asked
         forcing = max(_FORCING * min(1.0, norm / start_norm), 0.3 * tolerance / norm)
-        conjugate_gradient(query, grad, diagonal, forcing, step, work)
+        conjugate_gradient(grad, diagonal, forcing, step, work)
         slope = dot(grad, step)
         length = 1.0
         for _ in range(30):
@@ -236,7 +239,7 @@ def newton(like, query, cold, tolerance, max_iterations, e, work):
 
 @compiled
 def index(query, n, work):
-    """Fill own, start, other and entry of `work` with the graph of a query's n documents."""
+    """Fill own, start, row, other and entry of `work` with the graph of a query's n documents."""
     first, second, own, start = query.first, query.second, work.own, work.start
     for i in range(n + 1):
         own[i], start[i] = 0, 0
@@ -248,11 +251,21 @@ def index(query, n, work):
         start[i + 1] += start[i]
     for p in range(len(first)):
         at = start[second[p]]
-        work.other[at], work.entry[at] = first[p], p
+        work.entry[at] = p
         start[second[p]] = at + 1
     for i in range(n, 0, -1):
         start[i] = start[i - 1]
     start[0] = 0
+    at = 0
+    for i in range(n):
+        work.row[i] = at
+        for p in range(own[i], own[i + 1]):
+            work.other[at] = second[p]
+            at += 1
+        for k in range(start[i], start[i + 1]):
+            work.other[at] = first[work.entry[k]]
+            at += 1
+    work.row[n] = at
 
 
 @compiled
@@ -276,7 +289,7 @@ def linearise(like, query, grad, diagonal, work):
     terms(like, x, query.w, query.m, work.push[:games], work.curve[:games], work.scratch[:games], work.bits[:games])
     for p in range(games):
         work.push[p] += work.curve[p] * (x[p] - query.offset[p])
-    _gather(query, work, grad, diagonal)
+    gather(query.precision, work, grad, diagonal)
     for i in range(len(grad)):
         grad[i] += query.precision[i] * query.mean[i]
 
@@ -289,25 +302,28 @@ def evaluate(like, query, e, grad, diagonal, work):
     for p in range(games):
         x[p] = e[query.first[p]] - e[query.second[p]] + query.offset[p]
     terms(like, x, query.w, query.m, work.push[:games], work.curve[:games], work.scratch[:games], work.bits[:games])
-    _gather(query, work, grad, diagonal)
+    gather(query.precision, work, grad, diagonal)
     for i in range(len(e)):
         grad[i] -= query.precision[i] * (e[i] - query.mean[i])
 
 
 @compiled
-def _gather(query, work, grad, diagonal):
-    """Sums over every document's games of what `terms` wrote per game."""
+def gather(precision, work, grad, diagonal):
+    """Sums over every document's games of what `terms` wrote per game; `diagonal` holds `precision` too."""
     push, curve = work.push, work.curve
     for i in range(len(grad)):
-        total, weights = 0.0, query.precision[i]
+        total, weights, at = 0.0, precision[i], work.row[i]
         for p in range(work.own[i], work.own[i + 1]):
             total += push[p]
             weights += curve[p]
+            work.weight[at] = curve[p]
+            at += 1
         for k in range(work.start[i], work.start[i + 1]):
             p = work.entry[k]
             total -= push[p]
-            work.weight[k] = curve[p]
             weights += curve[p]
+            work.weight[at] = curve[p]
+            at += 1
         grad[i], diagonal[i] = total, weights
 
 
@@ -329,20 +345,18 @@ def _relative_norm(grad, games):
 
 
 @compiled
-def product(query, diagonal, d, out, work):
-    """(Laplacian(curve) + diag(precision)) d into `out`, by the graph's index."""
+def product(diagonal, d, out, work):
+    """(Laplacian(weight) + diag(precision)) d into `out`, by the graph's index."""
     for i in range(len(d)):
         total = diagonal[i] * d[i]
-        for p in range(work.own[i], work.own[i + 1]):
-            total -= work.curve[p] * d[query.second[p]]
-        for k in range(work.start[i], work.start[i + 1]):
+        for k in range(work.row[i], work.row[i + 1]):
             total -= work.weight[k] * d[work.other[k]]
         out[i] = total
 
 
 @compiled
-def conjugate_gradient(query, rhs, diagonal, forcing, x, work):
-    """Solve (Laplacian(curve) + diag(precision)) x = rhs from zero, Jacobi-preconditioned, to a relative residual.
+def conjugate_gradient(rhs, diagonal, forcing, x, work):
+    """Solve (Laplacian(weight) + diag(precision)) x = rhs from zero, Jacobi-preconditioned, to a relative residual.
 
     Without a prior the system is singular but consistent (rhs sums to zero per component), which the method bears.
     """
@@ -359,7 +373,7 @@ def conjugate_gradient(query, rhs, diagonal, forcing, x, work):
     for _ in range(4 * n):
         if rz <= goal or rz <= 0.0:
             break
-        product(query, diagonal, d, image, work)
+        product(diagonal, d, image, work)
         scale = rz / dot(d, image)
         for i in range(n):
             x[i] += scale * d[i]

@@ -196,14 +196,14 @@ def _solved_errors(like, query, e, component, anchors_of, work, std_err, gap_se)
         for j in range(n):
             contrast[j] = -1.0 / size[component[i]] if component[j] == component[i] else 0.0
         contrast[i] += 1.0
-        conjugate_gradient(query, contrast, diagonal, _RESIDUAL, solution, work)
+        conjugate_gradient(contrast, diagonal, _RESIDUAL, solution, work)
         std_err[i] = math.sqrt(max(0.0, dot(contrast, solution)))
     for a in anchors_of:
         for i in range(n):
             if i != a:
                 contrast[:] = 0.0
                 contrast[a], contrast[i] = 1.0, -1.0
-                conjugate_gradient(query, contrast, diagonal, _RESIDUAL, solution, work)
+                conjugate_gradient(contrast, diagonal, _RESIDUAL, solution, work)
                 gap_se[row] = math.sqrt(max(0.0, dot(contrast, solution)))
                 row += 1
 

@@ -149,7 +149,13 @@ def test_a_changed_learning_rate_redoes_training_and_evaluation_only(config: Pat
 def test_interrupted_by_control_c(config: Path) -> None:
     root = config.parent / "interrupted"
     with subprocess.Popen(
-        command(config, root), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command(config, root),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # a shell's background job, such as a whole test run, ignores the signal, and so would what it starts
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

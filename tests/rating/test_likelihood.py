@@ -62,7 +62,7 @@ def test_compiled_evaluation_agrees(model: Model) -> None:
     np.testing.assert_allclose(diagonal, np.diag(laplacian), atol=1e-12)
     np.testing.assert_allclose(-work.curve, laplacian[games.first, games.second], atol=1e-12)
     for i in range(12):
-        entries = slice(work.start[i], work.start[i + 1])
+        entries = slice(work.row[i], work.row[i + 1])
         np.testing.assert_allclose(-work.weight[entries], laplacian[i, work.other[entries]], atol=1e-12)
         assert (games.first[work.own[i] : work.own[i + 1]] == i).all()
 
