@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from anmi_ray.rating.likelihood import Likelihood, game_terms, moments
+from anmi_ray.rating.likelihood import moments, terms
 from anmi_ray.rating.solver import Posterior
 from anmi_ray.rating.uncertainty import game_variances
-from anmi_ray.scale import Floats, compiled
+from anmi_ray.scale import Floats
 
 DISPERSION_BOUNDS = (0.02, 50.0)  # graded judges can follow the model exactly; an answer is at most 50 games
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
@@ -95,8 +95,8 @@ def leave_one_pair_out(posterior: Posterior, latent: Floats, component: NDArray[
     low, high = np.minimum(first, second), np.maximum(first, second)
     pair, sign = np.unique(low * len(games.doc_ids) + high, return_inverse=True)[1], np.where(first < second, 1, -1)
     x = gaps(posterior, latent)
-    g, c = np.empty_like(x), np.empty_like(x)
-    _terms(posterior.likelihood, x, games.w, posterior.m, g, c)
+    g, c, scratch = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    terms(posterior.likelihood, x, games.w, posterior.m, g, c, scratch, scratch.view(np.int64))
     variance = game_variances(posterior, latent, component, threads)
     left = 1.0 - np.bincount(pair, c)[pair] * variance
     usable = np.flatnonzero(left > 1e-6)
@@ -122,10 +122,3 @@ def gaps(posterior: Posterior, latent: Floats) -> Floats:
     first, second = posterior.games.global_ends()
     x = latent[first] - latent[second]
     return x if posterior.offset is None else x + posterior.offset
-
-
-@compiled
-def _terms(like: Likelihood, x: Floats, w: Floats, m: Floats, gradient: Floats, curvature: Floats) -> None:
-    for p in range(len(x)):
-        g, c = game_terms(like, x[p], w[p])
-        gradient[p], curvature[p] = m[p] * g, m[p] * c

@@ -120,11 +120,11 @@ def bounded(games: Games, documents: int) -> Games:
     inside = keep[first] & keep[second]
     played_in = np.zeros_like(keep)
     played_in[first[inside]] = played_in[second[inside]] = True
-    return _subset(games, keep & played_in, inside)
+    return subset(games, keep & played_in, inside)
 
 
-def _subset(games: Games, keep: NDArray[np.bool_], inside: NDArray[np.bool_]) -> Games:
-    """The documents kept and the games inside; every query keeps at least one game."""
+def subset(games: Games, keep: NDArray[np.bool_], inside: NDArray[np.bool_]) -> Games:
+    """The documents kept (bool[D]) and the games inside (bool[P]), whose documents are all kept; queries stay."""
     new = np.cumsum(keep) - 1
     first, second = games.global_ends()
     documents = np.add.reduceat(keep, games.doc_start[:-1], dtype=np.int64)

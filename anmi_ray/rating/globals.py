@@ -181,9 +181,7 @@ def _accepted(sample: _Sample, state: _State, free: Free) -> tuple[_State, str]:
     plain = _settle(sample, replace(_first_state(sample), like=state.like._replace(lapse=0.0)), free, habits=False)
     scores = []
     for fitted in (plain, state):
-        m, offset = sample.games.answers / fitted.dispersion, sample.games.offset(fitted.leaning)
-        target = posterior(sample.games, fitted.like, m, fitted.shape, offset)
-        latent = solve(target, sample.config.tolerance, sample.config.max_iterations, None, sample.threads).latent
+        target, latent = _mode(sample, replace(fitted, latent=None))
         scores.append(predictive_score(target, latent, sample.parts.component, sample.threads))
     if scores[1] > scores[0]:
         return state, "fitted"
@@ -293,11 +291,16 @@ def _fit_habits(sample: _Sample, state: _State) -> tuple[_State, bool]:
     return replace(state, like=state.like._replace(**{name: value})), abs(math.log(value / old)) <= 5.0 * _SETTLED
 
 
-def _fit_dispersion(sample: _Sample, state: _State) -> tuple[_State, float]:
+def _mode(sample: _Sample, state: _State) -> tuple[Posterior, Floats]:
+    """The posterior where the turns stand, and its modes, from those before."""
     games, config = sample.games, sample.config
     m, offset = games.answers / state.dispersion, games.offset(state.leaning)
     target = posterior(games, state.like, m, state.shape, offset)
-    latent = solve(target, config.tolerance, config.max_iterations, state.latent, sample.threads).latent
+    return target, solve(target, config.tolerance, config.max_iterations, state.latent, sample.threads).latent
+
+
+def _fit_dispersion(sample: _Sample, state: _State) -> tuple[_State, float]:
+    target, latent = _mode(sample, state)
     if state.dispersion_how == "pearson":  # once: fed back, it runs towards zero where games are few
         how, estimate = "pearson at dispersion 1", pearson_dispersion(target, latent, sample.parts.count)
     else:

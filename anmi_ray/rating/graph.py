@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.rating.games import Games, Longs
+from anmi_ray.rating.solver import over_queries
 from anmi_ray.rating.spectrum import lambda2
 from anmi_ray.scale import Floats, compiled
 
@@ -48,16 +49,18 @@ class GraphFacts:
     lambda2: Floats
 
 
-def graph_facts(games: Games, m: Floats) -> GraphFacts:
+def graph_facts(games: Games, m: Floats, threads: int = 1) -> GraphFacts:
     """All facts of a bucket's queries; m float64[P] is the games' strength."""
-    starts = games.doc_start, games.game_start
+    arrays = games.doc_start, games.game_start, games.first, games.second, games.w, m
     min_degree, max_degree, diameter, never_won, never_lost = np.zeros((5, games.queries), dtype=np.int32)
     triads, cyclic = np.zeros((2, games.queries), dtype=np.int64)
     counts = min_degree, max_degree, diameter, never_won, never_lost, triads, cyclic
-    _facts_all(*starts, games.first, games.second, games.w, m, *counts)
+    over_queries(games, threads, lambda begin, stop: _facts_all(begin, stop, *arrays, *counts))
     cycle_rate = np.full(games.queries, np.nan)
     np.divide(cyclic, triads, out=cycle_rate, where=triads > 0)
-    return GraphFacts(min_degree, max_degree, diameter, never_won, never_lost, triads, cycle_rate, lambda2(games))
+    return GraphFacts(
+        min_degree, max_degree, diameter, never_won, never_lost, triads, cycle_rate, lambda2(games, threads)
+    )
 
 
 def edge_connectivity(games: Games) -> Longs:
@@ -73,6 +76,8 @@ def edge_connectivity(games: Games) -> Longs:
 
 @compiled
 def _facts_all(
+    begin,
+    stop,
     doc_start,
     game_start,
     first,
@@ -87,7 +92,7 @@ def _facts_all(
     triads,
     cyclic,
 ):
-    for q in range(len(doc_start) - 1):
+    for q in range(begin, stop):
         g0, g1 = game_start[q], game_start[q + 1]
         i, j, wins, strength = first[g0:g1], second[g0:g1], w[g0:g1], m[g0:g1]
         start, other, arc = _arcs(doc_start[q + 1] - doc_start[q], i, j)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from anmi_ray.errors import FitError, NoMaximumError
 from anmi_ray.identity import query_id
 from anmi_ray.rating.globals import Globals, globals_of, sample_queries
 from anmi_ray.rating.preferences import Outcomes, Preferences, Rows, read_preferences, with_anchors
-from anmi_ray.rating.tables import RateResult, rate_games
+from anmi_ray.rating.tables import rate_games
 
 
 class NamedRatings(NamedTuple):
@@ -70,7 +69,7 @@ def rate_read(preferences: Preferences, config: RateConfig, threads: int = 1) ->
     try:
         sample = preferences.games(_sample(preferences, config.sample_queries), judged)
         globals_ = globals_of(sample, config, threads)
-        result = _rate(preferences, globals_, config, judged, threads)
+        result = rate_games(preferences.games(judged=judged), globals_, config, threads)
     except NoMaximumError as error:
         raise _named(error, preferences) from None
     ratings, fits, gaps = (_with_names(table, preferences) for table in result[:3])
@@ -88,17 +87,6 @@ def _sample(preferences: Preferences, size: int) -> Outcomes:
         query_id(name): rank for rank, name in zip(ranks, preferences.queries.take(ranks).to_pylist(), strict=True)
     }
     return o.take(np.isin(o.query, [hashed[key] for key in sample_queries(hashed, size)]))
-
-
-def _rate(preferences: Preferences, globals_: Globals, config: RateConfig, judged: bool, threads: int) -> RateResult:
-    """All queries, in as many runs of whole queries as there are threads (compiled code holds no lock)."""
-    o = preferences.outcomes
-    starts = np.flatnonzero(np.diff(o.query, prepend=-1))
-    cuts = [int(run[0]) for run in np.array_split(starts, min(max(threads, 1), len(starts)))]
-    parts = [preferences.games(o.take(slice(a, b)), judged) for a, b in zip(cuts, [*cuts[1:], len(o.w)], strict=True)]
-    with ThreadPoolExecutor(len(parts)) as pool:
-        results = list(pool.map(lambda games: rate_games(games, globals_, config), parts))
-    return RateResult(*(pa.concat_tables(tables) for tables in zip(*results, strict=True)))
 
 
 def _with_names(table: pa.Table, preferences: Preferences) -> pa.Table:

@@ -77,6 +77,10 @@ class Outcomes:
         """Some of the rows, in the same order."""
         return Outcomes(*(getattr(self, column.name)[which] for column in fields(self)))
 
+    def players(self, documents: int) -> Longs:
+        """query · documents + document of both sides, int64[2P], all first ones before all second ones."""
+        return np.concatenate([self.query * documents + self.first, self.query * documents + self.second])
+
 
 @dataclass(frozen=True)
 class Preferences:
@@ -100,7 +104,7 @@ class Preferences:
         """The solver's input, of all outcomes or of some; `judged` adds who judged and what was shown first."""
         o = self.outcomes if outcomes is None else outcomes
         n = max(len(self.documents), 1)
-        keys, end = np.unique(np.concatenate([o.query * n + o.first, o.query * n + o.second]), return_inverse=True)
+        keys, end = np.unique(o.players(n), return_inverse=True)
         query, doc_start = np.unique(keys // n, return_index=True)
         base = doc_start[np.searchsorted(query, o.query)]
         games = Games(
@@ -176,7 +180,7 @@ def read_preferences(source: pa.Table | Rows, one_query: bool = False) -> Prefer
         judges=tuple(judges.to_pylist()),
         place=rows.place,
         rows=count + rows.refused.num_rows,
-        silent=_documents(outcomes, len(documents)) - _documents(played, len(documents)),
+        silent=len(np.unique(outcomes.players(len(documents)))) - len(np.unique(played.players(len(documents)))),
         rejects=rejects,
     )
 
@@ -194,7 +198,7 @@ def with_anchors(preferences: Preferences, source: pa.Table | Rows, one_query: b
         pc.fill_null(pc.index_in(column, value_set=known), -1).to_numpy(zero_copy_only=False).astype(np.int64)
         for column, known in ((query, preferences.queries), (_text(rows, "doc_id"), preferences.documents))
     )
-    rated = np.concatenate([o.query * n + o.first, o.query * n + o.second])
+    rated = o.players(n)
     found = (q >= 0) & (d >= 0) & np.isin(q * n + d, rated)
     missing = int(np.sum(~found)) + rows.refused.num_rows
     if not found.any():
@@ -323,10 +327,6 @@ def _outcomes(query: Longs, a: Longs, b: Longs, preference: Floats, strength: Fl
     )
     o = outcomes
     return o.take(np.lexsort((o.shown, o.judge, o.strength, o.w, o.second, o.first, o.query)))
-
-
-def _documents(o: Outcomes, n: int) -> int:
-    return len(np.unique(np.concatenate([o.query * n + o.first, o.query * n + o.second])))
 
 
 def _rank_ids(rank: Longs) -> NDArray[np.uint8]:

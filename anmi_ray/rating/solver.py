@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -46,31 +47,17 @@ class Posterior:
     prior_precision: Floats
     offset: Floats | None = None
 
-    @property
+    @cached_property
     def flat(self) -> Flat:
         """The same as the compiled functions read it."""
         games = self.games
         none = np.zeros(len(games.w)) if self.offset is None else self.offset
-        ends = (games.doc_start, games.game_start, games.first, games.second)
-        return Flat(*ends, games.w, self.m, none, self.prior_mean, self.prior_precision)
-
-
-class Flat(NamedTuple):
-    """All queries' games, offsets and priors."""
-
-    doc_start: NDArray[np.int64]
-    game_start: NDArray[np.int64]
-    first: NDArray[np.int32]
-    second: NDArray[np.int32]
-    w: Floats
-    m: Floats
-    offset: Floats
-    mean: Floats
-    precision: Floats
+        every = One(games.first, games.second, games.w, self.m, none, self.prior_mean, self.prior_precision)
+        return Flat(games.doc_start, games.game_start, every)
 
 
 class One(NamedTuple):
-    """One query's part of `Flat`."""
+    """Games, offsets and priors: of all queries, or one query's part."""
 
     first: NDArray[np.int32]
     second: NDArray[np.int32]
@@ -79,6 +66,14 @@ class One(NamedTuple):
     offset: Floats
     mean: Floats
     precision: Floats
+
+
+class Flat(NamedTuple):
+    """All queries' games, offsets and priors, and where each query's stand."""
+
+    doc_start: NDArray[np.int64]
+    game_start: NDArray[np.int64]
+    every: One
 
 
 @dataclass(frozen=True)
@@ -129,13 +124,13 @@ def one_query(flat, q):
     """Query q's part of `flat`."""
     d0, d1, g0, g1 = flat.doc_start[q], flat.doc_start[q + 1], flat.game_start[q], flat.game_start[q + 1]
     return One(
-        flat.first[g0:g1],
-        flat.second[g0:g1],
-        flat.w[g0:g1],
-        flat.m[g0:g1],
-        flat.offset[g0:g1],
-        flat.mean[d0:d1],
-        flat.precision[d0:d1],
+        flat.every.first[g0:g1],
+        flat.every.second[g0:g1],
+        flat.every.w[g0:g1],
+        flat.every.m[g0:g1],
+        flat.every.offset[g0:g1],
+        flat.every.mean[d0:d1],
+        flat.every.precision[d0:d1],
     )
 
 

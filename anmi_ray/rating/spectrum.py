@@ -12,14 +12,14 @@ import math
 import numpy as np
 
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.solver import dot
+from anmi_ray.rating.solver import dot, over_queries
 from anmi_ray.scale import Floats, compiled
 
 _LANCZOS_WORK = 5e8  # documents x steps², about a second; more than a graph of 793 documents can take
 _LANCZOS_ROWS = 64  # the basis starts with so many vectors and doubles when they are used up
 
 
-def lambda2(games: Games) -> Floats:
+def lambda2(games: Games, threads: int = 1) -> Floats:
     """Algebraic connectivity per query, float64[Q]: second smallest eigenvalue of the unweighted games' Laplacian.
 
     By the Lanczos method with full reorthogonalisation on the space of vectors that sum to zero, until eight steps
@@ -28,13 +28,14 @@ def lambda2(games: Games) -> Floats:
     about 60. Only long chains need more.
     """
     result = np.empty(games.queries)
-    _lambda2_all(games.doc_start, games.game_start, games.first, games.second, result)
+    ends = games.doc_start, games.game_start, games.first, games.second
+    over_queries(games, threads, lambda begin, stop: _lambda2_all(begin, stop, *ends, result))
     return result
 
 
 @compiled
-def _lambda2_all(doc_start, game_start, first, second, result):
-    for q in range(len(doc_start) - 1):
+def _lambda2_all(begin, stop, doc_start, game_start, first, second, result):
+    for q in range(begin, stop):
         g0, g1 = game_start[q], game_start[q + 1]
         result[q] = _lambda2(doc_start[q + 1] - doc_start[q], first[g0:g1], second[g0:g1])
 

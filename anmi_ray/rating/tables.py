@@ -92,7 +92,7 @@ def _fits(
     solution: Solution,
     threads: int,
 ) -> pa.Table:
-    games, graph = target.games, graph_facts(target.games, target.m)
+    games, graph = target.games, graph_facts(target.games, target.m, threads)
     return records.FIT.table(
         {
             "query_id": games.query_ids,

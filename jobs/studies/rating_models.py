@@ -15,7 +15,7 @@ bootstrapped over queries (judgments) or pairs (votes); differences are to Thurs
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.evaluation import svg
 from anmi_ray.identity import doc_id, uniforms
 from anmi_ray.rating.diagnostics import components
-from anmi_ray.rating.games import Games
+from anmi_ray.rating.games import Games, subset
 from anmi_ray.rating.globals import globals_of, posterior
 from anmi_ray.rating.likelihood import Likelihood, game_log_likelihood
 from anmi_ray.rating.named import rate_preferences
@@ -104,7 +104,7 @@ def held_out(games: Games, config: RateConfig, by_query: bool) -> Predicted:
 def _predict(games: Games, config: RateConfig, out: NDArray[np.bool_]) -> Floats:
     """(win, tie, loss, latent gap)[4, held out] of the games `out` from the others: strength zero carries nothing."""
     threads = environment.cores()
-    shared = globals_of(_without(games, out), config, threads)
+    shared = globals_of(subset(games, np.ones(len(games.doc_ids), dtype=np.bool_), ~out), config, threads)
     m = np.where(out, 0.0, games.answers / shared.dispersion)
     like = shared.likelihood()
     target = posterior(games, like, m, shared.prior())
@@ -124,20 +124,6 @@ def _outcomes(like: Likelihood, x: Floats, rate: float) -> Floats:
     tied = like.width > 0.0
     p = np.exp([[game_log_likelihood(like, float(v), outcome) for v in x] for outcome in (1.0, 0.5, 0.0)])
     return p if tied else np.array([(1.0 - rate) * p[0], np.full(len(x), rate), (1.0 - rate) * p[2]])
-
-
-def _without(games: Games, out: NDArray[np.bool_]) -> Games:
-    """The games that are not held out; a document without any stays, with no game."""
-    kept = np.bincount(games.query_of_game[~out], minlength=games.queries)
-    return replace(
-        games,
-        game_start=np.concatenate([[0], np.cumsum(kept)]).astype(np.int64),
-        first=games.first[~out],
-        second=games.second[~out],
-        w=games.w[~out],
-        answers=games.answers[~out],
-        inconsistent=games.inconsistent[~out],
-    )
 
 
 def scores(p: Predicted) -> tuple[Floats, Floats]:

@@ -135,7 +135,7 @@ def test_lambda2_of_a_large_graph_stops_in_time() -> None:
 
 
 def test_very_large_graphs_by_two_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "lambda2", lambda games: np.zeros(games.queries))  # it has its own test
+    monkeypatch.setattr(graph, "lambda2", lambda games, threads: np.zeros(games.queries))  # it has its own test
     n = 20_000  # a complete binary tree: 14 steps down on the left, where the last level is begun, 13 on the right
     tree = [((i - 1) // 2, i) for i in range(1, n)]
     assert facts(of_edges(n, tree)).diameter[0] == 27
