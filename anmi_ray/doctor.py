@@ -168,8 +168,6 @@ def _package(name: str, requirement: Requirement, extra: str | None) -> Check:
     part = f"[{extra}]" if extra else ""
     remedy = f"make env{f' EXTRAS={extras}' if extra not in (None, 'cpu', 'deepspeed') else ''}"
     remedy += f" (or in a clone: pip install --constraint constraints.txt '.{part}')"
-    if extra == "deepspeed":
-        remedy += "; with plain pip, install torch first and add --no-build-isolation: its setup.py imports torch"
     version = version_of(requirement.name)
     if version is None:
         return Check(name, "optional" if extra else "missing", "not installed", GIVES.get(name, ""), remedy)
