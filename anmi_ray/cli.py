@@ -143,6 +143,9 @@ def rate(
         str,
         typer.Option(help="variance of an answer over a fair coin's: pooled, pearson, or a NUMBER (1: as it stands)"),
     ] = "pooled",
+    estimate: Annotated[
+        Literal["mean", "mode"], typer.Option(help="point of the posterior; without a prior always its mode")
+    ] = "mean",
     anchors: Annotated[
         Path | None, typer.Option(help="file of known positives (query_id, doc_id): gaps are measured to them")
     ] = None,
@@ -171,7 +174,7 @@ def rate(
     """
     from anmi_ray import rate_file
 
-    options = rate_file.ModelOptions(model, prior, ties, tie_width, lapse, judge_offsets, dispersion)
+    options = rate_file.ModelOptions(model, prior, ties, tie_width, lapse, judge_offsets, dispersion, estimate)
     outputs = rate_file.Outputs(out, fits, gaps, rejects, plot)
     for said in rate_file.rate_file(
         file, options, outputs, anchors, plot_query, all_one_query, max_reject_fraction, threads

@@ -41,6 +41,7 @@ class ModelOptions:
     lapse: str = "none"
     judge_offsets: bool = False
     dispersion: str = "pooled"
+    estimate: str = "mean"
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def _config(options: ModelOptions) -> RateConfig:
         "tie_width": _word_or_number("tie-width", options.tie_width, {"fitted": "fitted"}),
         "lapse": _word_or_number("lapse", options.lapse, {"none": 0.0, "fitted": "fitted"}),
         "judge_offsets": options.judge_offsets,
+        "estimate": options.estimate,
     }
     try:
         return RateConfig(**given)
@@ -173,9 +175,17 @@ def _summary(result: NamedRatings, config: RateConfig, unrated: int | None) -> I
     yield from _habits(shared)
     yield f"dispersion     {shared.dispersion:.3g} ({shared.dispersion_how})"
     yield from (f"               {note}" for note in _notes(result))
+    yield f"estimate       {_estimate(fits)}"
     yield f"converged      {_which(fits, pc.invert(fits['converged']), 'not converged')}"
     yield f"connected      {_which(fits, pc.greater(fits['components'], 1), 'disconnected')}"
     yield f"std. error     median {np.median(ratings['std_err_elo'].to_numpy()):.1f} Elo points"
+
+
+def _estimate(fits: pa.Table) -> str:
+    modes = pc.sum(pc.equal(fits["estimate"], "mode")).as_py()
+    if not modes:
+        return "posterior means"
+    return "posterior modes" if modes == fits.num_rows else f"posterior means; modes in {modes:,} queries (see --fits)"
 
 
 def _prior(result: NamedRatings) -> str:

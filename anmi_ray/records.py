@@ -289,14 +289,15 @@ RATING = Record(
     ),
     (_finite("rating_elo", "std_err_elo", "latent", "games"), _mean_zero),
 )
-# deviance is minus twice the log-likelihood ratio to the saturated model; spread_elo the standard deviation of the
-# query's ratings; lambda2 the algebraic connectivity of its comparison graph; equal_ratings_p the p-value of the
-# score test of "all documents are equally good" (the deviance test to first order). A degree counts opponents; the
-# diameter is the largest component's; never_won and never_lost count documents; a triad is three documents of which
-# every two were judged and no two tied, and cycle_rate the share of those in which each beat one: 1/4 by coins.
+# estimate is what the ratings are, the posterior's mean or its mode; deviance is minus twice the log-likelihood ratio
+# to the saturated model; spread_elo the standard deviation of the query's ratings; lambda2 the algebraic connectivity
+# of its comparison graph; equal_ratings_p the p-value of the score test of "all documents are equally good" (the
+# deviance test to first order). A degree counts opponents; the diameter is the largest component's; never_won and
+# never_lost count documents; a triad is three documents of which every two were judged and no two tied, and cycle_rate
+# the share of those in which each beat one: 1/4 by coins.
 FIT = Record(
     "Fit",
-    2,
+    3,
     ("query_id",),
     _schema(
         {
@@ -306,6 +307,7 @@ FIT = Record(
             "iterations": INT,
             "gradient_norm": REAL,
             "converged": FLAG,
+            "estimate": TEXT,
             "components": INT,
             "min_degree": INT,
             "max_degree": INT,
@@ -323,6 +325,7 @@ FIT = Record(
     ),
     (
         _finite("gradient_norm", "lambda2", "deviance", "spread_elo"),
+        _one_of("estimate", ("mean", "mode")),
         _between("cycle_rate", 0.0, 1.0),
         _all(lambda t: pc.equal(pc.is_null(t["cycle_rate"]), pc.equal(t["triads"], 0)), "a cycle rate without triads"),
     ),

@@ -82,6 +82,7 @@ def test_everything_it_writes(file: Path, tmp_path: Path, capsys: pytest.Capture
         "rated          2 queries, 6 documents, 6 games",
         "model          bradley-terry, prior sd 1.5 logit, 261 Elo points (fixed)",
         "dispersion     1 (fixed)",
+        "estimate       posterior means",
         "converged      every query",
         "connected      every query",
         f"ratings        -> {out}",

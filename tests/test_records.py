@@ -66,7 +66,12 @@ def _row(name: str, q: int, i: int, size: int) -> Row:
         },
         "Truth": {"latent": -1.5},
         "Rating": {"rating_elo": 1.0, "std_err_elo": 2.0, "latent": i - (size - 1) / 2, "games": 3.0, "component": 0},
-        "Fit": {"query_id": an_id(100 * q + i), "triads": i, "cycle_rate": 0.25 if i else None},
+        "Fit": {
+            "query_id": an_id(100 * q + i),
+            "estimate": ("mean", "mode")[i % 2],
+            "triads": i,
+            "cycle_rate": 0.25 if i else None,
+        },
         "Gap": {"anchor_id": an_id(500), "anchor_kind": ("known", "top-rated")[i % 2]},
         "Example": {
             "example_id": doc,
@@ -235,6 +240,7 @@ VIOLATIONS: list[tuple[str, str, Change]] = [
     ("Rating", "have mean", put(latent=-1.5 + 1e-5)),
     ("Rating", "have mean", put(component=1)),
     *not_finite("Fit", "gradient_norm", "lambda2", "deviance", "spread_elo"),
+    ("Fit", "estimate must be one of mean, mode", put(estimate="median")),
     ("Fit", "1 rows: cycle_rate outside [0.0, 1.0]", put(triads=1, cycle_rate=1.5)),
     ("Fit", "1 rows: a cycle rate without triads", put(triads=0, cycle_rate=0.5)),
     ("Fit", "1 rows: a cycle rate without triads", put(triads=3, cycle_rate=None)),

@@ -12,7 +12,7 @@ LatentSd = Annotated[float, Field(gt=0.0, le=100.0)]
 
 
 class RateConfig(Settings):
-    """How judgments become ratings (Thurstone or Bradley-Terry, maximum a posteriori)."""
+    """How judgments become ratings (Thurstone or Bradley-Terry, posterior means or modes)."""
 
     model: Literal["thurstone", "bradley-terry"] = Field(
         default="thurstone", description="link of the win probability: thurstone (probit) or bradley-terry (logit)"
@@ -26,6 +26,11 @@ class RateConfig(Settings):
         default="fitted",
         description="prior of a known positive: maximum of n draws, the same with mean and spread fitted from the "
         "sample where it holds enough positives, or the same as every document's",
+    )
+    estimate: Literal["mean", "mode"] = Field(
+        default="mean",
+        description="which point of the posterior is the rating: its mean, with the errors that belong to it, or its "
+        "mode, which is faster and understates wide gaps; without a prior always the mode (maximum likelihood)",
     )
     sample_queries: int = Field(default=5000, ge=1, description="queries from which prior and dispersion are estimated")
     dispersion: Literal["pooled", "pearson"] | Annotated[float, Field(gt=0.0, le=100.0)] = Field(

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from anmi_ray.rating.likelihood import moments, terms
+from anmi_ray.rating.gaussian import gaps, linearise
+from anmi_ray.rating.likelihood import moments
 from anmi_ray.rating.solver import Posterior
 from anmi_ray.rating.uncertainty import game_variances
 from anmi_ray.scale import Floats
@@ -91,13 +92,9 @@ def leave_one_pair_out(posterior: Posterior, latent: Floats, component: NDArray[
     posterior variance. Without a prior, a pair that alone connects its documents is predicted by nothing.
     """
     games = posterior.games
-    first, second = games.global_ends()
-    low, high = np.minimum(first, second), np.maximum(first, second)
-    pair, sign = np.unique(low * len(games.doc_ids) + high, return_inverse=True)[1], np.where(first < second, 1, -1)
-    x = gaps(posterior, latent)
-    g, c, scratch = np.empty_like(x), np.empty_like(x), np.empty_like(x)
-    terms(posterior.likelihood, x, games.w, posterior.m, g, c, scratch, scratch.view(np.int64))
-    variance = game_variances(posterior, latent, component, threads)
+    pair, sign = games.pairs()
+    x, g, c = linearise(posterior, latent)
+    variance = game_variances(posterior, c, component, threads)
     left = 1.0 - np.bincount(pair, c)[pair] * variance
     usable = np.flatnonzero(left > 1e-6)
     without = variance[usable] / left[usable]
@@ -115,10 +112,3 @@ def pearson_dispersion(posterior: Posterior, latent: Floats, component_count: ND
     chi2 = float(np.sum(games.answers * np.square(games.w - mean) / variance))
     freedom = int(np.sum(games.games - games.documents + component_count))
     return float(np.clip(chi2 / freedom, *DISPERSION_BOUNDS)) if freedom > 0 else float("nan")
-
-
-def gaps(posterior: Posterior, latent: Floats) -> Floats:
-    """The latent gap of every game, e_i - e_j and its offset, float64[P]."""
-    first, second = posterior.games.global_ends()
-    x = latent[first] - latent[second]
-    return x if posterior.offset is None else x + posterior.offset

@@ -78,6 +78,14 @@ class Games:
         start = np.repeat(self.doc_start[:-1], self.games)
         return start + self.first, start + self.second
 
+    def pairs(self) -> tuple[Longs, Longs]:
+        """(pair, sign) of every game, int64[P] each: games of two documents share a number, in the order of queries,
+        smaller and larger document; sign is 1 where the game's first document is the smaller one, else -1.
+        """
+        first, second = self.global_ends()
+        key = np.minimum(first, second) * len(self.doc_ids) + np.maximum(first, second)
+        return np.unique(key, return_inverse=True)[1], np.where(first < second, 1, -1)
+
     def offset(self, leaning: Floats) -> Floats | None:
         """What every game's gap gains from its judge's leaning (float64[J]) towards the document shown first."""
         if self.judge is None or self.shown is None or not leaning.any():

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize, special
 
+from anmi_ray.rating.factor import covariance_root, gap_variances, times_covariance
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.likelihood import Likelihood, game_log_likelihood, game_skew, game_terms
+from anmi_ray.rating.likelihood import Likelihood, game_log_likelihood, game_skew, game_terms, terms
 from anmi_ray.rating.solver import Posterior, dot, largest, one_query, over_queries, solve, workspace
-from anmi_ray.rating.uncertainty import covariance_root, gap_variances, times_covariance
 from anmi_ray.scale import Floats, compiled, normal_cdf, normal_pdf
 
 SIGMA0_BOUNDS = (0.02, 50.0)
@@ -256,25 +256,26 @@ def _marginal(like, query, e, work, root, inverse, by_mean, by_log_tau, by_offse
 
     Also its derivatives in each prior mean and log precision [n] and in each game's offset [p].
     """
-    n = len(e)
-    x, log_det = covariance_root(like, query, e, np.zeros(n, np.int32), work, root, inverse)
+    n, games = len(e), len(query.first)
+    gap, slope, curve = work.x[:games], work.push[:games], work.curve[:games]
+    for p in range(games):
+        gap[p] = e[query.first[p]] - e[query.second[p]] + query.offset[p]
+    terms(like, gap, query.w, query.m, slope, curve, work.scratch[:games], work.bits[:games])
+    x, log_det = covariance_root(query, curve, np.zeros(n, np.int32), root, inverse)
     columns = np.ascontiguousarray(x.T)
     gap_variances(columns, query.first, query.second, by_offset)
     value, force = -0.5 * log_det, np.zeros(n)  # force = ∂(-½ log det A)/∂e
-    for p in range(len(query.first)):
+    for p in range(games):
         i, j = query.first[p], query.second[p]
-        gap = e[i] - e[j] + query.offset[p]
-        value += query.m[p] * game_log_likelihood(like, gap, query.w[p])
-        push = -0.5 * query.m[p] * game_skew(like, gap, query.w[p]) * by_offset[p]
+        value += query.m[p] * game_log_likelihood(like, gap[p], query.w[p])
+        push = -0.5 * query.m[p] * game_skew(like, gap[p], query.w[p]) * by_offset[p]
         by_offset[p] = push
         force[i] += push
         force[j] -= push
     shift = np.empty(n)  # Σ force: how the mode's motion feels the force
     times_covariance(x, force, shift)
-    for p in range(len(query.first)):
-        i, j = query.first[p], query.second[p]
-        gradient, curvature = game_terms(like, e[i] - e[j] + query.offset[p], query.w[p])
-        by_offset[p] += query.m[p] * (gradient - curvature * (shift[i] - shift[j]))
+    for p in range(games):
+        by_offset[p] += slope[p] - curve[p] * (shift[query.first[p]] - shift[query.second[p]])
     for i in range(n):
         off, tau = e[i] - query.mean[i], query.precision[i]
         value += 0.5 * math.log(tau) - 0.5 * tau * off * off

@@ -11,6 +11,7 @@ from anmi_ray import records
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.rating import diagnostics
 from anmi_ray.rating.games import Games
+from anmi_ray.rating.gaussian import Gaussian, laplace, propagate
 from anmi_ray.rating.globals import Globals, posterior
 from anmi_ray.rating.graph import graph_facts
 from anmi_ray.rating.pairs import read_games
@@ -37,7 +38,7 @@ def rate(
 
 
 def rate_games(games: Games, globals_: Globals, config: RateConfig, threads: int = 1) -> RateResult:
-    """Rate every query: maximum a posteriori, centred per component, with errors, gaps and diagnostics.
+    """Rate every query: posterior means or modes, centred per component, with errors, gaps and diagnostics.
 
     Gaps go from every rated known positive to every other rated document of its query; in a query without one, from
     the top-rated document. FitError: plain maximum likelihood was asked for and a query has no finite maximum.
@@ -47,13 +48,15 @@ def rate_games(games: Games, globals_: Globals, config: RateConfig, threads: int
     m = games.answers / globals_.dispersion
     target = posterior(games, globals_.likelihood(), m, globals_.prior(), globals_.offset(games))
     solution = solve(target, config.tolerance, config.max_iterations, threads=threads)
+    mode = solution.latent
+    found = propagate(target, mode, threads) if config.estimate == "mean" else laplace(target, mode)
     parts = diagnostics.components(games)
-    centred = centre(games, parts.component, solution.latent)
+    centred = centre(games, parts.component, found.mean)
     to = anchors(games, centred)
-    uncertain = errors(target, solution.latent, parts.component, to, threads)
+    uncertain = errors(found, parts.component, to, threads)
     return RateResult(
         _ratings(target, globals_.model, centred, parts.component, uncertain),
-        _fits(target, globals_.model, centred, parts, solution, threads),
+        _fits(found, globals_.model, centred, parts, solution, threads),
         _gaps(games, globals_.model, to, uncertain),
         records.REJECT.empty(),
     )
@@ -85,14 +88,15 @@ def _ratings(target: Posterior, model: Model, centred: Floats, component: np.nda
 
 
 def _fits(
-    target: Posterior,
+    found: Gaussian,
     model: Model,
     centred: Floats,
     parts: diagnostics.Components,
     solution: Solution,
     threads: int,
 ) -> pa.Table:
-    games, graph = target.games, graph_facts(target.games, target.m, threads)
+    target, games = found.posterior, found.posterior.games
+    graph = graph_facts(games, target.m, threads)
     return records.FIT.table(
         {
             "query_id": games.query_ids,
@@ -101,6 +105,7 @@ def _fits(
             "iterations": solution.iterations,
             "gradient_norm": solution.gradient_norm,
             "converged": solution.converged,
+            "estimate": np.where(found.propagated, "mean", "mode"),
             "components": parts.count.astype(np.int32),
             "min_degree": graph.min_degree,
             "max_degree": graph.max_degree,

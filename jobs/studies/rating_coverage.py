@@ -1,6 +1,6 @@
 """Do 95 % intervals of rating gaps cover 95 %? Simulated queries of 100 documents, everything estimated from the games.
 
-    python jobs/studies/rating_coverage.py [--queries 300] [--documents 100]
+    python jobs/studies/rating_coverage.py [--queries 300] [--documents 100] [--estimate mode]
 
 Claim: for gaps of random pairs and of a known positive (whose prior is that of a maximum) the intervals cover 93-97 %,
 whatever the degree, the number of judges and the spread of the truth. It is refuted by a row of the first table outside
@@ -24,6 +24,7 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.identity import rng
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games
+from anmi_ray.rating.gaussian import laplace, propagate
 from anmi_ray.rating.globals import globals_of, posterior
 from anmi_ray.rating.solver import solve
 from anmi_ray.rating.uncertainty import Anchors, anchors, errors
@@ -44,12 +45,12 @@ class Design:
 
 @dataclass(frozen=True)
 class Cell:
-    """Coverage and its half-width, mean error (estimated less true) and median standard error of gaps, in points."""
+    """Coverage and its half-width, mean and root mean square error (estimated less true) of gaps, in points."""
 
     coverage: float
     half_width: float
     bias: float
-    std_err: float
+    rmse: float
 
 
 def simulate(design: Design, queries: int, documents: int) -> tuple[Games, Floats]:
@@ -83,7 +84,7 @@ def simulate(design: Design, queries: int, documents: int) -> tuple[Games, Float
     return games, truth_QD.ravel()
 
 
-def measure(design: Design, queries: int, documents: int) -> dict[str, Cell]:
+def measure(design: Design, queries: int, documents: int, estimate: str) -> dict[str, Cell]:
     """Coverage of gaps to a random document, to the known positive, and (no positive known) to the top-rated one."""
     games, truth = simulate(design, queries, documents)
     unlabelled = replace(games, positive=np.zeros_like(games.positive))
@@ -94,29 +95,30 @@ def measure(design: Design, queries: int, documents: int) -> dict[str, Cell]:
         found = globals_of(data, RateConfig(), threads)
         like, m = found.likelihood(), data.answers / found.dispersion
         target = posterior(data, like, m, found.prior())
-        latent = solve(target, 1e-8, 100, threads=threads).latent
-        to = anchors(data, latent)
+        mode = solve(target, 1e-8, 100, threads=threads).latent
+        approximation = propagate(target, mode, threads) if estimate == "mean" else laplace(target, mode)
+        to = anchors(data, approximation.mean)
         if name == "random pairs":
             to = Anchors(np.arange(queries + 1), random, np.zeros(queries, np.bool_))
-        result = errors(target, latent, components(data).component, to, threads)
+        result = errors(approximation, components(data).component, to, threads)
         off = (result.gap - (truth[result.gap_anchor] - truth[result.gap_doc])).reshape(queries, -1)
         inside = np.abs(off) <= 1.96 * result.gap_se.reshape(queries, -1)
         half = 1.96 * inside.mean(axis=1).std() / math.sqrt(queries)
-        bias, std_err = (float(to_elo(value, "thurstone")) for value in (off.mean(), np.median(result.gap_se)))
-        cells[name] = Cell(float(inside.mean()), float(half), bias, std_err)
+        bias, rmse = (float(to_elo(value, "thurstone")) for value in (off.mean(), np.sqrt(np.mean(off * off))))
+        cells[name] = Cell(float(inside.mean()), float(half), bias, rmse)
     return cells
 
 
-def table(designs: Iterator[Design], queries: int, documents: int, names: tuple[str, ...]) -> None:
+def table(designs: Iterator[Design], queries: int, documents: int, names: tuple[str, ...], estimate: str) -> None:
     """Print one row per design."""
-    print("| k | judges | sd | correlation | " + " | ".join(f"{n}: coverage | bias | std err" for n in names) + " |")
+    print("| k | judges | sd | correlation | " + " | ".join(f"{n}: coverage | bias | RMSE" for n in names) + " |")
     print("|---|---|---|---|" + "---|---|---|" * len(names))
     for design in designs:
-        cells = measure(design, queries, documents)
+        cells = measure(design, queries, documents, estimate)
         row = f"| {design.degree} | {design.judges} | {design.sd} | {design.correlation} |"
         for name in names:
             cell = cells[name]
-            row += f" {cell.coverage:.3f} ± {cell.half_width:.3f} | {cell.bias:+.0f} | {cell.std_err:.0f} |"
+            row += f" {cell.coverage:.3f} ± {cell.half_width:.3f} | {cell.bias:+.0f} | {cell.rmse:.0f} |"
         print(row, flush=True)
 
 
@@ -125,14 +127,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, default=300, help="simulated queries a row")
     parser.add_argument("--documents", type=int, default=100, help="documents a query")
+    parser.add_argument("--estimate", choices=("mean", "mode"), default="mean", help="as rate.estimate")
     given = parser.parse_args()
     degrees, sds = (4, 8, 16), (0.5, 1.0, 2.0)
-    print(f"{given.queries} queries of {given.documents} documents; bias and errors in Elo points\n")
+    print(
+        f"posterior {given.estimate}s; {given.queries} queries of {given.documents} documents; errors in Elo points\n"
+    )
     held = (Design(k, j, sd) for k in degrees for j in (1, 3) for sd in sds)
-    table(held, given.queries, given.documents, TARGETS[:2])
+    table(held, given.queries, given.documents, TARGETS[:2], given.estimate)
     print()
     broken = (Design(k, 3, 1.0, correlation) for k in degrees for correlation in (0.0, 0.3, 0.6))
-    table(broken, given.queries, given.documents, TARGETS)
+    table(broken, given.queries, given.documents, TARGETS, given.estimate)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from anmi_ray.evaluation import svg
 from anmi_ray.identity import doc_id, uniforms
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games, subset
+from anmi_ray.rating.gaussian import gaps, propagate
 from anmi_ray.rating.globals import globals_of, posterior
 from anmi_ray.rating.likelihood import Likelihood, game_log_likelihood
 from anmi_ray.rating.named import rate_preferences
@@ -108,10 +109,9 @@ def _predict(games: Games, config: RateConfig, out: NDArray[np.bool_]) -> Floats
     m = np.where(out, 0.0, games.answers / shared.dispersion)
     like = shared.likelihood()
     target = posterior(games, like, m, shared.prior())
-    latent = solve(target, 1e-8, 200, threads=threads).latent
-    first, second = games.global_ends()
-    gap = (latent[first] - latent[second])[out]
-    width = np.sqrt(game_variances(target, latent, components(games).component, threads)[out])
+    found = propagate(target, solve(target, 1e-8, 200, threads=threads).latent, threads)
+    gap = gaps(target, found.mean)[out]
+    width = np.sqrt(game_variances(target, found.weight, components(games).component, threads)[out])
     rate = float(np.mean(games.w[~out] == 0.5))
     shares = np.zeros((3, len(gap)))
     for node, weight in zip(_NODES, _WEIGHTS / _WEIGHTS.sum(), strict=True):

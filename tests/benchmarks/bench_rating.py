@@ -28,6 +28,7 @@ from anmi_ray.identity import rng
 from anmi_ray.rating import likelihood
 from anmi_ray.rating.diagnostics import components, refuse_without_maximum
 from anmi_ray.rating.games import Games
+from anmi_ray.rating.gaussian import laplace
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.uncertainty import anchors, errors
@@ -166,7 +167,7 @@ def with_errors(games: Games, model: Model, threads: int = 1) -> None:
     """Fit and all standard errors, gaps to the top document among them."""
     posterior = target(games, model, 1.0)
     latent = solve(posterior, our_tolerance(games), 100, threads=threads).latent
-    errors(posterior, latent, components(games).component, anchors(games, latent), threads)
+    errors(laplace(posterior, latent), components(games).component, anchors(games, latent), threads)
 
 
 def with_maximum(queries: int) -> Games:

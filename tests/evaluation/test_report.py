@@ -294,6 +294,7 @@ def test_fit_facts():
     rows = {name: [1.0, 2.0] for name in FIT.schema.names} | {
         "query_id": [identity.query_id(q) for q in "ab"],
         "converged": [True, False],
+        "estimate": ["mean", "mode"],
         "components": [1, 2],
         "iterations": [4, 6],
         "documents": [9, 9],

@@ -115,6 +115,7 @@ def _fits(rows: list[tuple[bytes, float]]) -> pa.Table:
             **{field.name: [1] * len(rows) for field in FIT.schema},
             "query_id": [row[0] for row in rows],
             "converged": [True] * len(rows),
+            "estimate": ["mean"] * len(rows),
             "equal_ratings_p": [row[1] for row in rows],
         }
     )

@@ -12,6 +12,7 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.identity import rng
 from anmi_ray.rating.diagnostics import components, refuse_without_maximum
 from anmi_ray.rating.games import Games
+from anmi_ray.rating.gaussian import laplace
 from anmi_ray.rating.globals import globals_of
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.solver import Posterior, solve
@@ -40,7 +41,7 @@ def test_thurstone_is_a_probit_regression() -> None:
     games.positive[0] = True
     target, found = maximum_likelihood(games, "thurstone")
     np.testing.assert_allclose(found[1:] - found[0], peer.params, atol=1e-6)
-    uncertain = errors(target, found, components(games).component, anchors(games, latent))
+    uncertain = errors(laplace(target, found), components(games).component, anchors(games, latent))
     np.testing.assert_allclose(uncertain.gap_se, peer.bse, atol=1e-6)
 
 

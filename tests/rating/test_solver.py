@@ -12,6 +12,7 @@ from anmi_ray.errors import FitError
 from anmi_ray.rating import likelihood
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games
+from anmi_ray.rating.gaussian import laplace
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.reference import gradient_ascent
@@ -133,7 +134,7 @@ def test_threads_change_nothing(model: Model) -> None:
     assert one.latent.tobytes() == three.latent.tobytes()
     assert one.iterations.tolist() == three.iterations.tolist()
     where = (components(games).component, anchors(games, one.latent))
-    alone, together = (errors(target, one.latent, *where, threads=threads) for threads in (1, 3))
+    alone, together = (errors(laplace(target, one.latent), *where, threads=threads) for threads in (1, 3))
     assert alone.std_err.tobytes() == together.std_err.tobytes()
     assert alone.gap_se.tobytes() == together.gap_se.tobytes()
 
@@ -177,7 +178,7 @@ def test_golden_citations() -> None:
     relative = found.latent - found.latent[0]
     np.testing.assert_allclose(relative, [0.0, -2.94907, -0.47957, 0.26895], atol=6e-6)
     target = Posterior(games, Likelihood.of("bradley-terry"), games.answers, np.zeros(4), np.zeros(4))
-    uncertain = errors(target, found.latent, np.zeros(4, np.int32), anchors(games, found.latent))
+    uncertain = errors(laplace(target, found.latent), np.zeros(4, np.int32), anchors(games, found.latent))
     np.testing.assert_allclose(uncertain.gap_se, [0.10255, 0.06059, 0.07083], atol=6e-6)
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.rating import likelihood, uncertainty
 from anmi_ray.rating.diagnostics import components
+from anmi_ray.rating.factor import cholesky, inverse_lower
 from anmi_ray.rating.games import Games, bounded
+from anmi_ray.rating.gaussian import laplace
 from anmi_ray.rating.globals import fit_globals
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.solver import Posterior, one_query, solve, workspace
 from anmi_ray.rating.tables import rate
-from anmi_ray.rating.uncertainty import Anchors, anchors, cholesky, errors, game_variances, inverse_lower
+from anmi_ray.rating.uncertainty import Anchors, anchors, errors, game_variances
 from anmi_ray.scale import Floats, Model, to_latent
 from tests.rating.single import planted, single
 from tests.rating.tournaments import tournament, truth_of
@@ -35,7 +39,8 @@ def test_against_dense_inverse(model: Model, tau: float) -> None:
     latent = solve(target, 1e-10, 100).latent
     component = components(games).component
     to = anchors(games, latent)
-    found = errors(target, latent, component, to)
+    approximation = laplace(target, latent)
+    found = errors(approximation, component, to)
     sigma = dense_covariance(games, model, latent, precision)
     centring = np.eye(14) - 1 / 14
     np.testing.assert_allclose(found.std_err, np.sqrt(np.diag(centring @ sigma @ centring)), rtol=1e-9)
@@ -46,7 +51,7 @@ def test_against_dense_inverse(model: Model, tau: float) -> None:
     assert len(found.gap) == 26
     i, j = games.first, games.second
     np.testing.assert_allclose(
-        game_variances(target, latent, component), sigma[i, i] + sigma[j, j] - 2 * sigma[i, j], rtol=1e-9
+        game_variances(target, approximation.weight, component), sigma[i, i] + sigma[j, j] - 2 * sigma[i, j], rtol=1e-9
     )
 
 
@@ -57,7 +62,9 @@ def test_two_components_are_centred_apart() -> None:
     latent = solve(target, 1e-10, 100).latent
     component = components(games).component
     assert component.tolist() == [0, 0, 0, 1, 1]
-    found = errors(target, latent, component, Anchors(np.array([0, 1]), np.array([0], np.int32), np.array([False])))
+    found = errors(
+        laplace(target, latent), component, Anchors(np.array([0, 1]), np.array([0], np.int32), np.array([False]))
+    )
     sigma = dense_covariance(games, "thurstone", latent, precision)
     centring = np.zeros((5, 5))
     centring[:3, :3], centring[3:, 3:] = np.eye(3) - 1 / 3, np.eye(2) - 1 / 2
@@ -82,11 +89,25 @@ def test_anchor_of_a_query_without_positive_is_its_best_document() -> None:
     assert anchors(games, np.array([0.1, 0.4, 0.4, -0.9])).position.tolist() == [1]  # ties: the smallest id
 
 
-@pytest.mark.parametrize(("k", "judges", "model"), [(8, 3, "thurstone"), (4, 1, "thurstone"), (6, 3, "bradley-terry")])
-def test_intervals_cover(k: int, judges: int, model: Model) -> None:
-    """95 % intervals of ratings and of gaps to the best document, everything estimated from the same data."""
+@pytest.mark.parametrize(
+    ("k", "judges", "model", "estimate"),
+    [
+        (8, 3, "thurstone", "mode"),
+        (4, 1, "thurstone", "mode"),
+        (6, 3, "bradley-terry", "mode"),
+        (8, 3, "thurstone", "mean"),
+        (4, 1, "thurstone", "mean"),
+        (6, 3, "bradley-terry", "mean"),
+    ],
+)
+def test_intervals_cover(k: int, judges: int, model: Model, estimate: Literal["mode", "mean"]) -> None:
+    """95 % intervals of ratings and of gaps to the best document, everything estimated from the same data.
+
+    The best document's prior says that it is a maximum, the others' do not say that they are below it: that overstates
+    its gaps, and the mode, which understates wide ones, hides it.
+    """
     t = tournament(150, 30, k, judges, sd=1.0 if model == "thurstone" else 1.6, model=model, seed=12)
-    config = RateConfig(model=model)
+    config = RateConfig(model=model, estimate=estimate)
     result = rate(*t.tables, fit_globals(*t.tables, config), config)
     truth = truth_of(result.ratings, t.truth).reshape(150, 30)
     truth = (truth - truth.mean(axis=1, keepdims=True)).ravel()
@@ -97,7 +118,8 @@ def test_intervals_cover(k: int, judges: int, model: Model) -> None:
     true_gap = np.array([t.truth[q, a] - t.truth[q, d] for q, a, d in zip(query, anchor, doc, strict=True)])
     gap, se = (to_latent(result.gaps[name].to_numpy(), model) for name in ("gap_elo", "gap_se_elo"))
     assert 0.92 <= np.mean(np.abs(gap - true_gap) < 1.96 * se) <= 0.97
-    assert abs(np.mean(gap - true_gap)) < 0.1 * (1.0 if model == "thurstone" else 1.6)
+    bias = 0.1 if estimate == "mode" else 0.15
+    assert abs(np.mean(gap - true_gap)) < bias * (1.0 if model == "thurstone" else 1.6)
 
 
 @pytest.mark.parametrize("tau", [0.0, 1.0])
@@ -107,9 +129,10 @@ def test_large_queries_have_the_same_errors_without_a_matrix(tau: float) -> None
     target = Posterior(games, Likelihood.of("thurstone"), games.answers, np.zeros(60), np.full(60, tau))
     latent = solve(target, 1e-10, 100).latent
     component = components(games).component
-    dense = errors(target, latent, component, anchors(games, latent))
+    approximation = laplace(target, latent)
+    dense = errors(approximation, component, anchors(games, latent))
     std_err, gap_se = np.empty(60), np.empty(59)
-    arguments = (target.likelihood, one_query(target.flat, 0), latent, component, np.array([7], np.int32))
+    arguments = (one_query(target.flat, 0), approximation.weight, component, np.array([7], np.int32))
     uncertainty._solved_errors(*arguments, workspace(60, len(games.w)), std_err, gap_se)
     np.testing.assert_allclose(std_err, dense.std_err, rtol=1e-6)
     np.testing.assert_allclose(gap_se, dense.gap_se, rtol=1e-6)
