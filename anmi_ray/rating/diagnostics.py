@@ -45,17 +45,22 @@ def components(games: Games) -> Components:
     return Components(*_renumber(games, labels))
 
 
-def refuse_without_maximum(games: Games) -> None:
-    """Raise NoMaximumError where plain maximum likelihood has no finite unique maximum, naming query and documents.
+def without_maximum(games: Games) -> NDArray[np.int64]:
+    """Queries (positions) where plain maximum likelihood has no finite unique maximum.
 
     It has one exactly if every document can be reached from every other by steps from loser to winner (Ford 1957):
     the graph with an edge i -> j wherever j took something from i is strongly connected.
     """
-    weak = components(games)
     _, strong_count = _renumber(games, _labels(games, directed=True))
-    bad = np.flatnonzero((weak.count > 1) | (strong_count > 1))
+    return np.flatnonzero(strong_count > 1)
+
+
+def refuse_without_maximum(games: Games) -> None:
+    """Raise NoMaximumError where plain maximum likelihood has no finite unique maximum, naming query and documents."""
+    bad = without_maximum(games)
     if not len(bad):
         return
+    weak = components(games)
     q = int(bad[0])
     docs = slice(int(games.doc_start[q]), int(games.doc_start[q + 1]))
     if weak.count[q] > 1:

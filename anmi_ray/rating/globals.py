@@ -18,7 +18,7 @@ from scipy import optimize
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.errors import DataError, FitError
 from anmi_ray.identity import hash_sample, id_array
-from anmi_ray.rating.diagnostics import Components, components, refuse_without_maximum
+from anmi_ray.rating.diagnostics import Components, components, refuse_without_maximum, without_maximum
 from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion, predictive_score
 from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.likelihood import Likelihood, Ties
@@ -151,6 +151,13 @@ def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
     if config.prior is None:
         refuse_without_maximum(games)
     games = bounded(games, SAMPLE_DOCUMENTS)
+    if config.prior is None and isinstance(config.dispersion, str) and len(without_maximum(games)):
+        raise FitError(  # whole queries have a maximum, pieces need not
+            f"the dispersion is estimated on at most {SAMPLE_DOCUMENTS:,} connected documents of a query, and without "
+            "a prior such a piece of a larger query has no finite maximum here",
+            "rate",
+            "set rate.dispersion (--dispersion) to a number, such as 1, or the prior to empirical-bayes",
+        )
     positives = int(games.positive.sum())
     fitted = config.positive_prior == "fitted" and positives >= MIN_POSITIVES and config.prior is not None
     sample = _Sample(games, config, components(games), threads)

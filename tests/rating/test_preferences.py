@@ -333,6 +333,16 @@ def test_separation_names_the_users_ids() -> None:
     assert "1 of 2 queries" in said
 
 
+def test_a_large_query_whose_pieces_have_no_maximum() -> None:
+    """A circle of 2,100 wins has a maximum, a piece of it is a path and has none: the dispersion must be given."""
+    circle = table([(f"d{i:04}", f"d{(i + 1) % 2100:04}", 1.0) for i in range(2100)])
+    with pytest.raises(FitError, match="dispersion is estimated on at most 2,000") as caught:
+        rate_preferences(circle, PLAIN.model_copy(update={"dispersion": "pooled"}))
+    assert "--dispersion" in str(caught.value)
+    found = rate_preferences(circle, PLAIN.model_copy(update={"dispersion": 1.0}))
+    assert np.allclose(found.ratings["latent"], 0.0, atol=1e-6)
+
+
 def test_many_documents_are_named_in_part() -> None:
     lost = [("champion", f"d{i}", 1) for i in range(9)]
     with pytest.raises(NoMaximumError, match="separation") as caught:
