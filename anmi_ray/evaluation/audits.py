@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.evaluation.report import FitFacts, JudgeAudit, JudgeValue, MiningFacts
+from anmi_ray.evaluation.report import FitFacts, JudgeAudit, JudgeValue, MiningFacts, Quantiles
+from anmi_ray.records import FIT
 
 # key of the audit -> how the report names it; what is injected comes first, because it can be checked
 INJECTED = {
@@ -25,6 +27,10 @@ FOUND = {
     "accuracy": "right, per answer (share)",
     "accuracy_both_orders": "right, both orders averaged (share)",
 }
+# columns of Fit whose quantiles over queries the report shows
+PER_QUERY = ("documents", "comparisons", "iterations", "min_degree", "max_degree", "diameter", "lambda2")
+PER_QUERY += ("never_won", "never_lost", "spread_elo")
+EQUAL_P = 0.05  # above it a query's ratings vary no more than noise would
 FIRST = "preference for the first shown (share above ½)"
 
 
@@ -60,17 +66,48 @@ def mining_facts(summary: Mapping[str, Any]) -> MiningFacts:
     )
 
 
-def fit_facts(fits: pa.Table, prior: str = "") -> FitFacts:
-    """Counts over Fit rows; `prior` says in words which prior and dispersion were used."""
-    rows = fits.num_rows
+def fit_facts(buckets: Iterable[pa.Table], sample: pa.Array, prior: str = "") -> FitFacts:
+    """Counts over Fit rows, read once, a bucket at a time, and quantiles over the queries of `sample`.
+
+    `prior` says in words which prior and dispersion were used.
+    """
+    counts: Counter[str] = Counter()
+    kept = [FIT.empty()]
+    for fits in buckets:
+        rate, triads = pc.fill_null(fits["cycle_rate"], 0.0).to_numpy(), fits["triads"].to_numpy()
+        counts["queries"] += fits.num_rows
+        counts["converged"] += int(np.count_nonzero(fits["converged"].to_numpy()))
+        counts["disconnected"] += int(np.count_nonzero(fits["components"].to_numpy() > 1))
+        counts["equal"] += int(np.count_nonzero(fits["equal_ratings_p"].to_numpy() > EQUAL_P))
+        counts["triads"] += int(triads.sum())
+        counts["cycles"] += int(np.rint(rate * triads).sum())
+        kept.append(fits.filter(pc.is_in(fits["query_id"], value_set=sample)))
+    sampled = pa.concat_tables(kept)
     return FitFacts(
-        rows,
-        rows - (pc.sum(fits["converged"]).as_py() or 0),
-        pc.sum(pc.greater(fits["components"], 1)).as_py() or 0,
-        float(np.median(fits["iterations"].to_numpy())) if rows else None,
-        float(np.mean(fits["spread_elo"].to_numpy())) if rows else None,
-        prior,
+        queries=counts["queries"],
+        not_converged=counts["queries"] - counts["converged"],
+        disconnected=counts["disconnected"],
+        equal=counts["equal"],
+        triads=counts["triads"],
+        cycle_rate=counts["cycles"] / counts["triads"] if counts["triads"] else None,
+        sampled=sampled.num_rows,
+        quantiles=_quantiles(sampled),
+        prior=prior,
     )
+
+
+def _quantiles(fits: pa.Table) -> dict[str, Quantiles]:
+    """Of every column in PER_QUERY, and of the deviance where a query has more comparisons than a tree."""
+    columns = {name: fits[name].to_numpy().astype(np.float64) for name in PER_QUERY}
+    freedom = columns["comparisons"] - columns["documents"] + fits["components"].to_numpy()
+    spare = freedom > 0
+    columns["deviance_per_df"] = fits["deviance"].to_numpy()[spare] / freedom[spare]
+    found: dict[str, Quantiles] = {}
+    for name, values in columns.items():
+        if len(values):
+            low, median, high = np.quantile(values, [0.05, 0.5, 0.95], method="inverted_cdf").tolist()
+            found[name] = Quantiles(median, low, high)
+    return found
 
 
 def _values(figures: Mapping[str, Any]) -> list[JudgeValue]:

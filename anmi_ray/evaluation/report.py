@@ -80,14 +80,31 @@ class TruthSample:
 
 
 @dataclass(frozen=True)
+class Quantiles:
+    """Median, 5 % and 95 % quantile over queries; each is the value of some query."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class FitFacts:
-    """How the fits of the train queries went; `spread_elo` is the mean standard deviation of a query's ratings."""
+    """How the fits of the train queries went.
+
+    `equal` counts queries whose ratings vary no more than noise would (p > .05 in the test of equal ratings);
+    `cycle_rate` is the share of all `triads` that run in a circle. `quantiles` are of `sampled` queries, by the Fit
+    record's columns, and `deviance_per_df` of the deviance over comparisons - documents + components.
+    """
 
     queries: int
     not_converged: int
     disconnected: int
-    median_iterations: float | None
-    spread_elo: float | None
+    equal: int
+    triads: int
+    cycle_rate: float | None
+    sampled: int
+    quantiles: Mapping[str, Quantiles]
     prior: str = ""
 
 

@@ -159,11 +159,12 @@ def log_marginal(
         _marginal_all(like, flat, begin, stop, solution.latent, value, by_mean, by_log_tau, by_offset)
 
     over_queries(games, threads, part)
-    by_log_scale = float(by_mean @ mean)  # every prior mean is proportional to a σ0
+    # Every prior mean is proportional to a σ0. Not `@`: BLAS sums in as many parts as it has threads.
+    by_log_scale = float(np.sum(by_mean * mean))
     gradient = np.array([by_log_scale - 2.0 * by_log_tau.sum(), 0.0, -2.0 * by_log_tau[games.positive].sum()])
     if shape.mean_factor is not None:
         unit = prior_arrays(games, replace(shape, mean_factor=1.0))[0]
-        gradient[1] = by_mean @ unit
+        gradient[1] = np.sum(by_mean * unit)
     return Marginal(float(value.sum()), gradient, by_offset, solution.latent)
 
 

@@ -6,7 +6,7 @@ the run points at other artifacts. Samples are of whole queries and bounded, so 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +41,9 @@ from anmi_ray.stages.evaluate import FUSED
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.store import Artifact, Store
 
-VERSION = 2  # rises when the same artifacts would give another report
+VERSION = 3  # rises when the same artifacts would give another report
 _SAMPLE = 300  # queries behind the scatter and the histogram
+_FITS = 5_000  # queries behind the quantiles of the fits, the others among them
 _SHOWN = 12  # documents of the example query
 _SNIPPET = 300
 
@@ -71,11 +72,14 @@ class _Run:
 
     def part(self, stage: str, part: str, record: Record, queries: pa.Array | None = None) -> pa.Table:
         """A part of all buckets; only rows of `queries` are kept when given."""
-        tables = []
-        for bucket in range(self.buckets):
-            table = self.artifacts[stage].read_part(part, bucket, record)
-            tables.append(table if queries is None else table.filter(pc.is_in(table["query_id"], value_set=queries)))
+        tables = self.tables(stage, part, record)
+        if queries is not None:
+            tables = (table.filter(pc.is_in(table["query_id"], value_set=queries)) for table in tables)
         return pa.concat_tables(tables)
+
+    def tables(self, stage: str, part: str, record: Record) -> Iterator[pa.Table]:
+        """A part, one bucket's table after another."""
+        return (self.artifacts[stage].read_part(part, bucket, record) for bucket in range(self.buckets))
 
     def texts(self, docs: pa.Array) -> dict[bytes, tuple[str, str]]:
         """Title and text of documents."""
@@ -117,7 +121,8 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run, simulat
     comparisons = tuple(SystemComparison(**row) for row in evaluate.read_json("comparisons.json"))
     sweep = evaluate.read_json("fusion.json")
     system = FUSED if config.fusion else "reranked"
-    sample = sample_queries(run.artifacts["rate"], "fits", run.buckets, _SAMPLE, "report")["query_id"].combine_chunks()
+    fitted = sample_queries(run.artifacts["rate"], "fits", run.buckets, _FITS, "report")["query_id"].combine_chunks()
+    sample = fitted[:_SAMPLE]  # they stand in the order of their hash
     audit = run.artifacts["judge"].read_json("audit.json") or {}
     summary = run.artifacts["mine"].read_json("summary.json")
     return report.ReportData(
@@ -134,7 +139,7 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run, simulat
         fusion=fusion.from_json(sweep) if sweep else None,
         judges=audits.judge_audits(audit),
         panel=audits.panel_values(audit),
-        fits=audits.fit_facts(run.part("rate", "fits", FIT, sample), _prior(run)),
+        fits=audits.fit_facts(run.tables("rate", "fits", FIT), fitted, _prior(run)),
         mining=audits.mining_facts(summary) if summary else None,
         truth=_truth(run, sample) if simulated else None,
         example=_example(run, sample, simulated),

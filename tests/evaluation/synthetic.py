@@ -17,6 +17,7 @@ from anmi_ray.evaluation.report import (
     JudgeAudit,
     JudgeValue,
     MiningFacts,
+    Quantiles,
     QueryPair,
     RatedDocument,
     RatedQuery,
@@ -148,6 +149,25 @@ def judges() -> tuple[JudgeAudit, ...]:
     )
 
 
+def fits() -> FitFacts:
+    """Fits of 50 documents with 8 opponents each."""
+    quantiles = {
+        "documents": Quantiles(50.0, 50.0, 51.0),
+        "comparisons": Quantiles(200.0, 200.0, 204.0),
+        "iterations": Quantiles(5.0, 4.0, 6.0),
+        "min_degree": Quantiles(8.0, 8.0, 8.0),
+        "max_degree": Quantiles(8.0, 8.0, 9.0),
+        "diameter": Quantiles(3.0, 3.0, 4.0),
+        "lambda2": Quantiles(3.21, 2.87, 3.44),
+        "never_won": Quantiles(4.0, 1.0, 7.0),
+        "never_lost": Quantiles(3.0, 1.0, 6.0),
+        "spread_elo": Quantiles(268.4, 201.7, 322.9),
+        "deviance_per_df": Quantiles(0.94, 0.71, 1.22),
+    }
+    prior = "empirical prior, σ₀ 0.97 probit; dispersion 1.08"
+    return FitFacts(1_918, 0, 1, 12, 107_408, 0.0361, 1_918, quantiles, prior)
+
+
 def report_data() -> ReportData:
     """All sections filled."""
     table = metrics()
@@ -178,7 +198,7 @@ def report_data() -> ReportData:
         fusion=WeightSweep("nDCG@10", 131, "minmax", parts, weights, sweep, best, max(sweep), (0.0, 0.1, 0.9)),
         judges=judges(),
         panel=(JudgeValue("agreement, Krippendorff's α", 0.61), JudgeValue("error correlation, careful ~ hasty", 0.02)),
-        fits=FitFacts(1_918, 0, 1, 5.0, 268.4, "empirical prior, σ₀ 0.97 probit; dispersion 1.08"),
+        fits=fits(),
         truth=truth(),
         example=example(),
         gaps=gaps(),

@@ -11,12 +11,18 @@ from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from anmi_ray import identity
+from anmi_ray.config.rate import RateConfig
 from anmi_ray.evaluation import audits, page, report
-from anmi_ray.evaluation.report import GapSample, Hit, QueryPair, RatedDocument, ReportData, TruthSample
+from anmi_ray.evaluation.report import GapSample, Hit, Quantiles, QueryPair, RatedDocument, ReportData, TruthSample
+from anmi_ray.identity import ID
+from anmi_ray.rating import fit_globals, rate
 from anmi_ray.records import FIT, METRIC
+from tests.rating.tournaments import tournament
 
 from . import synthetic
 
@@ -289,16 +295,72 @@ def test_audits_become_rows():
     assert audits.judge_audits({}) == audits.panel_values({}) == ()
 
 
+def test_what_the_ratings_rest_on(html: str, data: ReportData):
+    words = Page(html).words().partition("What the ratings rest on")[2]
+    for said in (
+        "fitted 1,918 queries, with a median of 50 documents and 200 comparisons",
+        "not converged 0 ",
+        "in pieces 1 ",
+        "no more than noise 12 0.6 %:",
+        "circles 3.6 % of 107,408 triads",
+        "fewest opponents 8 8 – 8 ",
+        "diameter 3 3 – 4 ",
+        "connectivity λ₂ 3.21 2.87 – 3.44 ",
+        "k − 2√(k − 1) = 2.71 in a large random graph of k = 8 opponents each",
+        "never won 4 1 – 7 ",
+        "never lost 3 1 – 6 ",
+        "spread, Elo 268 202 – 323 ",
+        "deviance per d.f. 0.94 0.71 – 1.22 ",
+        "range over 1,918 queries; 5 %",
+    ):
+        assert said in words
+    assert data.fits
+    few = replace(data.fits, sampled=1_000, quantiles={**data.fits.quantiles, "min_degree": Quantiles(2.0, 1.0, 2.0)})
+    words = check_safe(report.to_html(replace(data, fits=few))).words()
+    assert "range over 1,000 queries, a sample; 5 %" in words
+    assert "random graph" not in words
+    none = audits.fit_facts([FIT.empty()], pa.array([], ID))
+    assert "What the ratings rest on" not in report.to_html(replace(data, fits=none))
+
+
 def test_fit_facts():
-    assert audits.fit_facts(FIT.empty()).median_iterations is None
-    rows = {name: [1.0, 2.0] for name in FIT.schema.names} | {
-        "query_id": [identity.query_id(q) for q in "ab"],
-        "converged": [True, False],
-        "estimate": ["mean", "mode"],
-        "components": [1, 2],
-        "iterations": [4, 6],
-        "documents": [9, 9],
-        "comparisons": [9, 9],
-        "spread_elo": [200.0, 300.0],
+    nothing = audits.fit_facts([], pa.array([], ID), "p")
+    assert nothing == report.FitFacts(0, 0, 0, 0, 0, None, 0, {}, "p")
+    ids = [identity.query_id(q) for q in "abc"]
+    rows = {name: [1.0, 2.0, 3.0] for name in FIT.schema.names} | {
+        "query_id": ids,
+        "converged": [True, False, True],
+        "estimate": ["mean", "mode", "mean"],
+        "components": [1, 2, 1],
+        "documents": [9, 9, 9],
+        "comparisons": [18, 7, 8],
+        "deviance": [20.0, 30.0, 40.0],
+        "triads": [10, 0, 30],
+        "cycle_rate": [0.1, None, 0.2],
+        "equal_ratings_p": [0.05, 0.06, float("nan")],
+        "spread_elo": [200.0, 300.0, 250.0],
     }
-    assert audits.fit_facts(FIT.table(rows), "p") == report.FitFacts(2, 1, 1, 5.0, 250.0, "p")
+    fits = FIT.table(rows)
+    found = audits.fit_facts([fits.slice(0, 1), fits.slice(1, 2)], pa.array(ids, ID), "p")
+    assert (found.queries, found.not_converged, found.disconnected, found.equal, found.sampled) == (3, 1, 1, 1, 3)
+    assert found.triads == 40
+    assert found.cycle_rate == pytest.approx((1 + 6) / 40)
+    assert found.quantiles["spread_elo"] == Quantiles(250.0, 200.0, 300.0)
+    assert found.quantiles["lambda2"] == Quantiles(2.0, 1.0, 3.0)
+    assert found.quantiles["deviance_per_df"] == Quantiles(2.0, 2.0, 2.0)  # the others have no comparison to spare
+    sampled = audits.fit_facts([fits], pa.array(ids[1:2], ID))
+    assert (sampled.queries, sampled.equal, sampled.sampled) == (3, 1, 1)
+    assert sampled.quantiles["spread_elo"] == Quantiles(300.0, 300.0, 300.0)
+    assert "deviance_per_df" not in sampled.quantiles
+
+
+def test_a_query_of_every_shape_gives_facts():
+    """From a real fit: a connected query and one in two pieces, of which nothing is compared thrice."""
+    chain = tournament(2, 8, 2, seed=10)
+    lost = pc.is_in(chain.comparisons["comparison_id"], value_set=chain.comparisons["comparison_id"].take([0, 4]))
+    tables = chain.judgments, chain.comparisons.filter(pc.invert(lost)), chain.candidates
+    config = RateConfig()
+    fits = rate(*tables, fit_globals(*tables, config), config).fits
+    found = audits.fit_facts([fits], fits["query_id"].combine_chunks())
+    assert (found.queries, found.disconnected, found.triads, found.cycle_rate) == (2, 1, 0, None)
+    assert found.quantiles["lambda2"].low == 0

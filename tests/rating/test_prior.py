@@ -49,6 +49,18 @@ def _one_query(n: int, r: int) -> Games:
     return games
 
 
+@pytest.mark.parametrize("shape", [PriorShape(0.8), PriorShape(1.5, 0.6, 1.7)])
+def test_threads_of_the_linear_algebra_change_no_gradient(shape: PriorShape) -> None:
+    """More than 10,000 documents: from there on OpenBLAS sums a product in as many parts as it has threads."""
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    games = games_of(tournament(350, 30, 2, judges=1, seed=3))
+    found: list[bytes] = []
+    for threads in (1, 2, 3):
+        with threadpoolctl.threadpool_limits(threads, user_api="blas"):
+            found.append(log_marginal(games, Likelihood.of("thurstone"), games.answers, shape).by_shape.tobytes())
+    assert found[0] == found[1] == found[2]
+
+
 @pytest.mark.parametrize("model", ["thurstone", "bradley-terry"])
 @pytest.mark.parametrize("shape", [PriorShape(0.8), PriorShape(1.5, 0.6, 1.7), PriorShape(0.8, None, None)])
 def test_gradient_of_the_marginal_likelihood(model: Model, shape: PriorShape) -> None:
