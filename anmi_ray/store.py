@@ -27,7 +27,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from anmi_ray.errors import StoreError, from_os_error
-from anmi_ray.records import REJECT, Record
+from anmi_ray.records import REJECT
+from anmi_ray.schema import Record
 
 FORMAT = 1
 _FOOTER = b"anmi"

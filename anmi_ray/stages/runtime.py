@@ -20,7 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.errors import AnmiError, StoreError
-from anmi_ray.records import Record
+from anmi_ray.schema import Record
 from anmi_ray.store import Artifact, Flow, Store
 
 # One thread per process unless a task asks for more: processes, not threads, share the cores.
