@@ -18,6 +18,12 @@ def single(documents: int, first: ArrayLike, second: ArrayLike, w: ArrayLike, an
     return bucket([Played(pairs, w, np.broadcast_to(answers, w.shape).astype(np.float64), np.zeros(documents))])[0]
 
 
+def of_edges(documents: int, edges: ArrayLike, w: ArrayLike | None = None) -> Games:
+    """One query's games on these pairs [P, 2]; all ties if not told."""
+    first, second = np.array(edges, dtype=np.int32).T
+    return single(documents, first, second, np.full(len(first), 0.5) if w is None else w)
+
+
 def planted(documents: int, k: int, judges: int, model: Model, seed: int, sd: float = 1.0) -> tuple[Games, Floats]:
     """A simulated query: (games, true latent ratings)."""
     generator = rng("planted", seed)
