@@ -19,6 +19,16 @@ from anmi_ray.rating.reference import gradient_ascent
 from anmi_ray.rating.solver import Posterior, Solution, solve
 from anmi_ray.rating.uncertainty import anchors, errors
 from anmi_ray.scale import Floats, Model, link
+from tests.rating.published import (
+    BASEBALL,
+    BASEBALL_ABILITIES,
+    CITATION_ABILITIES,
+    CITATION_ERRORS,
+    CITATIONS,
+    JOURNALS,
+    TEAMS,
+    pooled,
+)
 from tests.rating.single import planted, single
 from tests.rating.tournaments import tournament
 
@@ -149,43 +159,16 @@ def test_extreme_games_stay_finite() -> None:
         assert (np.diff(found.latent) < 0).all()
 
 
-# Citations between statistics journals, 1987-88 (Stigler 1994; Agresti 2002, table 10.10): ability relative to
-# Biometrika and standard errors as printed by Turner and Firth (2012), J. Stat. Software 48(9).
-# In this order: Biometrika, Communications in Statistics, JASA, JRSS-B.
-CITATIONS = {
-    (0, 1): (730, 33),
-    (0, 2): (498, 320),
-    (0, 3): (221, 284),
-    (1, 2): (68, 813),
-    (1, 3): (17, 276),
-    (2, 3): (142, 325),
-}
-# American League baseball 1987, home and away pooled (Agresti 2002, table 10.11): abilities relative to Baltimore.
-BASEBALL = (
-    "MIL DET 7 6|MIL TOR 9 4|MIL NYY 7 6|MIL BOS 7 6|MIL CLE 9 4|MIL BAL 11 2|DET TOR 7 6|DET NYY 5 8|DET BOS 11 2|"
-    "DET CLE 9 4|DET BAL 9 4|TOR NYY 7 6|TOR BOS 7 6|TOR CLE 8 5|TOR BAL 12 1|NYY BOS 6 7|NYY CLE 7 6|NYY BAL 10 3|"
-    "BOS CLE 7 6|BOS BAL 12 1|CLE BAL 6 7"
-)
-ABILITIES = {"CLE": 0.68, "BOS": 1.11, "NYY": 1.25, "TOR": 1.29, "DET": 1.44, "MIL": 1.58, "BAL": 0.0}
-
-
 def test_golden_citations() -> None:
-    first, second = np.array(list(CITATIONS)).T
-    won, lost = np.array(list(CITATIONS.values()), dtype=float).T
-    games = single(4, first, second, won / (won + lost), won + lost)
+    games = pooled(JOURNALS, CITATIONS)
     games.positive[0] = True  # gaps to Biometrika
     found = fit(games, "bradley-terry", None)
-    relative = found.latent - found.latent[0]
-    np.testing.assert_allclose(relative, [0.0, -2.94907, -0.47957, 0.26895], atol=6e-6)
+    np.testing.assert_allclose(found.latent - found.latent[0], [CITATION_ABILITIES[j] for j in JOURNALS], atol=6e-6)
     target = Posterior(games, Likelihood.of("bradley-terry"), games.answers, np.zeros(4), np.zeros(4))
     uncertain = errors(laplace(target, found.latent), np.zeros(4, np.int32), anchors(games, found.latent))
-    np.testing.assert_allclose(uncertain.gap_se, [0.10255, 0.06059, 0.07083], atol=6e-6)
+    np.testing.assert_allclose(uncertain.gap_se, [CITATION_ERRORS[j] for j in JOURNALS[1:]], atol=6e-6)
 
 
 def test_golden_baseball() -> None:
-    rows = [row.split() for row in BASEBALL.split("|")]
-    teams = list(ABILITIES)
-    first, second = ([teams.index(row[side]) for row in rows] for side in (0, 1))
-    won, lost = (np.array([float(row[side]) for row in rows]) for side in (2, 3))
-    latent = fit(single(7, first, second, won / (won + lost), won + lost), "bradley-terry", None).latent
-    np.testing.assert_allclose(latent - latent[-1], list(ABILITIES.values()), atol=0.0051)
+    latent = fit(pooled(TEAMS, BASEBALL), "bradley-terry", None).latent
+    np.testing.assert_allclose(latent - latent[-1], [BASEBALL_ABILITIES[team] for team in TEAMS], atol=0.0051)
