@@ -41,7 +41,12 @@ STAGES = (
         "retrieve", 1, ("ingest",), "BM25, dense and fused runs of held-out queries, candidates of train queries, texts"
     ),
     Stage("compare", 1, ("retrieve",), "choose which pairs of candidates to ask about: a sparse regular graph"),
-    Stage("judge", 1, ("compare", "retrieve"), "ask the judges which document of a pair answers better, both ways"),
+    Stage(
+        "judge",
+        2,
+        ("compare", "retrieve", "ingest"),
+        "ask the judges which document of a pair answers better, both ways",
+    ),
     Stage("rate", 3, ("judge", "compare", "retrieve"), "fit ratings, their errors, and gaps to the known positives"),
     Stage("mine", 1, ("rate", "retrieve"), "choose and weigh negatives by their gap"),
     Stage("train", 1, ("mine", "retrieve", "ingest"), "train the reranker with the hybrid loss, keep the best on dev"),
