@@ -29,28 +29,7 @@ from anmi_ray.stages.runtime import Context, ray_session
 from anmi_ray.store import Artifact, Store
 
 DOCUMENTS, DEGREE, PER_BUCKET = 100, 8, 250
-WORDS = [
-    "what",
-    "is",
-    "asked",
-    "here",
-    "of",
-    "a",
-    "document",
-    "that",
-    "answers",
-    "the",
-    "query",
-    "in",
-    "some",
-    "three",
-    "hundred",
-    "words",
-    "or",
-    "fewer",
-    "than",
-    "that",
-]
+WORDS = ("what", "is", "asked", "of", "a", "document", "that", "answers", "the", "query", "in", "three", "words")
 
 
 def inputs(store: Store, queries: int, buckets: int) -> dict[str, Artifact]:
