@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.experiment import Experiment, load, validate
 from anmi_ray.errors import ConfigError
 
 SHIPPED = sorted((Path(__file__).parents[2] / "jobs" / "configs").glob("*.yaml"))
@@ -80,3 +80,10 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         load(write(tmp_path, "compare: {degre: 4}\nmine: {rule: guess}"))
     assert "compare.degre" in str(caught.value)
     assert "mine.rule" in str(caught.value)
+
+
+def test_weights_of_judges_that_are_not_in_the_panel() -> None:
+    panel = {"judges": [{"kind": "similarity"}, {"kind": "null"}]}
+    assert validate({"judge": panel, "rate": {"judge_weights": {"null": 2.0}}}, "here").rate.judge_weights
+    with pytest.raises(ConfigError, match=r"names gpt, but the panel \(judge.judges\) is similarity, null"):
+        validate({"judge": panel, "rate": {"judge_weights": {"gpt": 2.0}}}, "here")
