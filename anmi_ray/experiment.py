@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from anmi_ray import corpus, environment
+from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.errors import ConfigError, DataError, StoreError
 from anmi_ray.models import loading
@@ -91,7 +92,8 @@ def resolve(experiment: Experiment) -> dict[str, Resolved]:
 
 def _settings(stage: Stage, experiment: Experiment) -> dict[str, Any]:
     group = getattr(experiment, _GROUPS.get(stage.name, stage.name))
-    settings = group.model_dump(mode="json", exclude_defaults=True, exclude=_LOCATIONS.get(stage.name))
+    left_out = _LOCATIONS.get(stage.name, set())
+    settings = {name: value for name, value in result_settings(group).items() if name not in left_out}
     return {**settings, **({"seed": experiment.seed} if experiment.seed else {})}
 
 
