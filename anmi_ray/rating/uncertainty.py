@@ -22,7 +22,6 @@ from anmi_ray.rating.solver import (
     conjugate_gradient,
     dot,
     evaluate,
-    index,
     largest,
     one_query,
     over_queries,
@@ -83,7 +82,7 @@ def errors(posterior: Posterior, latent: Floats, component: NDArray[np.int32], t
     total = int(row_start[-1])
     std_err = np.empty(len(games.doc_ids))
     gaps = (np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total), np.empty(total))
-    flat = posterior.flat
+    flat = posterior.upward
 
     def part(begin: int, stop: int) -> None:
         given = (latent, component, to.start, to.position, row_start)
@@ -187,7 +186,6 @@ def _solved_errors(like, query, e, component, anchors_of, work, std_err, gap_se)
     """The same without a matrix: vᵀ Σ v for every contrast v, by solving A u = v."""
     n, row = len(e), 0
     contrast, solution, diagonal = np.zeros(n), np.empty(n), work.rows[5, :n]
-    index(query, n, work)
     evaluate(like, query, e, work.rows[1, :n], diagonal, work)
     size = np.zeros(n)
     for i in range(n):
@@ -196,14 +194,14 @@ def _solved_errors(like, query, e, component, anchors_of, work, std_err, gap_se)
         for j in range(n):
             contrast[j] = -1.0 / size[component[i]] if component[j] == component[i] else 0.0
         contrast[i] += 1.0
-        conjugate_gradient(contrast, diagonal, _RESIDUAL, solution, work)
+        conjugate_gradient(query, contrast, diagonal, _RESIDUAL, solution, work)
         std_err[i] = math.sqrt(max(0.0, dot(contrast, solution)))
     for a in anchors_of:
         for i in range(n):
             if i != a:
                 contrast[:] = 0.0
                 contrast[a], contrast[i] = 1.0, -1.0
-                conjugate_gradient(contrast, diagonal, _RESIDUAL, solution, work)
+                conjugate_gradient(query, contrast, diagonal, _RESIDUAL, solution, work)
                 gap_se[row] = math.sqrt(max(0.0, dot(contrast, solution)))
                 row += 1
 
@@ -266,7 +264,6 @@ def covariance_root(like, query, e, component, work, root, inverse):
     """
     n = len(e)
     a, x = root[: n * n].reshape(n, n), inverse[: n * n].reshape(n, n)
-    index(query, n, work)
     evaluate(like, query, e, work.rows[1, :n], work.rows[5, :n], work)
     for i in range(n):
         for j in range(i, n):
