@@ -46,7 +46,7 @@ class Games:
 
     def __post_init__(self) -> None:
         falls = np.flatnonzero(self.first[1:] < self.first[:-1]) + 1
-        if not np.isin(falls, self.game_start).all():  # the solver sums over rows
+        if not np.isin(falls, self.game_start).all():  # the solver goes through the documents by their games
             raise AssertionError("games of a query must be sorted by their first document")
 
     @property

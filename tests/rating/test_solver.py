@@ -88,12 +88,35 @@ def test_too_few_iterations_are_flagged() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("power", [2, 4, 6, 8])
+def test_gradient_norm_is_what_it_says(model: Model, power: int) -> None:
+    """The reported norm is never below the true one, also where the last step is not evaluated."""
+    for seed in range(20):
+        games, _ = planted(30, 6, 3, model, seed, sd=2.0)
+        n = np.bincount(games.first, games.answers, 30) + np.bincount(games.second, games.answers, 30)
+        found = solve(Posterior(games, Likelihood.of(model), games.answers, np.zeros(30), np.ones(30)), 10.0**-power, 9)
+        args = (games.first, games.second, games.w, games.answers, model)
+        true = np.abs((likelihood.gradient(found.latent, *args) - found.latent) / n).max()
+        assert true <= found.gradient_norm[0] + 1e-14 <= 10.0**-power + 1e-14
+
+
+@pytest.mark.parametrize("model", MODELS)
 @few
 @given(seed=st.integers(0, 10_000), k=st.integers(2, 6))
 def test_swapping_documents_of_a_game_changes_nothing(model: Model, seed: int, k: int) -> None:
     games, _ = planted(10, k, 2, model, seed)
     swapped = single(10, games.second, games.first, 1.0 - games.w, games.answers)
     np.testing.assert_allclose(fit(games, model).latent, fit(swapped, model).latent, atol=1e-8)
+
+
+def test_swapping_documents_turns_offsets() -> None:
+    games, _ = planted(10, 4, 2, "thurstone", seed=8)
+    order = np.argsort(games.second, kind="stable")
+    swapped = single(10, games.second, games.first, 1.0 - games.w, games.answers)
+    offset, flat, like = np.linspace(-0.5, 0.7, len(order)), (np.zeros(10), np.ones(10)), Likelihood.of("thurstone")
+    one = solve(Posterior(games, like, games.answers, *flat, offset), 1e-10, 100)
+    other = solve(Posterior(swapped, like, swapped.answers, *flat, -offset[order]), 1e-10, 100)
+    np.testing.assert_allclose(one.latent, other.latent, atol=1e-8)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -157,6 +180,14 @@ def test_extreme_games_stay_finite() -> None:
         assert np.isfinite(found.latent).all()
         assert found.converged.all()
         assert (np.diff(found.latent) < 0).all()
+
+
+def test_a_weak_game_between_strong_ones() -> None:
+    """A step that overshoots on the weak game ends where the link is flat, unless it is shortened."""
+    games = single(4, [0, 1, 3], [1, 2, 0], [0.9, 0.9, 0.9], [1.0, 100.0, 100.0])
+    found = fit(games, "bradley-terry", None)
+    assert found.converged.all()
+    np.testing.assert_allclose(found.latent[games.first] - found.latent[games.second], np.log(9.0), rtol=1e-8)
 
 
 def test_golden_citations() -> None:
