@@ -6,6 +6,7 @@ Errors cross process boundaries (Ray pickles them), so each is rebuilt from its 
 from __future__ import annotations
 
 import errno
+import json
 
 _NAMED = 5  # documents named in an error
 
@@ -75,6 +76,20 @@ class JudgeError(AnmiError):
 
 class TrainingError(AnmiError):
     """Training cannot go on (loss not finite, scores constant, out of memory)."""
+
+
+def flatten(error: AnmiError) -> str:
+    """An error as text that `rebuild` makes an error of, for where an exception cannot pass."""
+    return json.dumps([type(error).__name__, *error.args])
+
+
+def rebuild(text: str) -> AnmiError:
+    """The inverse of `flatten`; a class that is not one of these comes out as their base."""
+    name, *args = json.loads(text)
+    kind = {one.__name__: one for one in (ConfigError, DataError, StoreError, FitError, JudgeError)}.get(
+        name, AnmiError
+    )
+    return kind(*args)
 
 
 _AGAIN = "running again resumes"

@@ -28,8 +28,10 @@ def result_settings(group: Settings) -> dict[str, Any]:
     """What of a group can change a result and is not its default, as JSON values."""
     found: dict[str, Any] = {}
     for name, field in type(group).model_fields.items():
-        value, default = getattr(group, name), field.get_default(call_default_factory=True)
-        if name in group.how_only or isinstance(value, ExecutionSettings) or whole(value) == whole(default):
+        value = getattr(group, name)
+        if name in group.how_only or isinstance(value, ExecutionSettings):
+            continue
+        if not field.is_required() and whole(value) == whole(field.get_default(call_default_factory=True)):
             continue
         found[name] = result_settings(value) if isinstance(value, Settings) else whole(value, shorten=True)
     return found

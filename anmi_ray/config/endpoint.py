@@ -7,6 +7,7 @@ the server is reached. The key itself is never a setting: `key_env` names the en
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
@@ -43,7 +44,15 @@ class SamplingConfig(Settings):
 
 
 class EndpointConfig(SamplingConfig):
-    """A model behind a server, and how to reach it. What is added to SamplingConfig cannot change an answer."""
+    """A model behind a server, and how to reach it. What is added to SamplingConfig cannot change an answer.
+
+    But for the address: another server's model of the same name may be another model.
+    """
+
+    how_only: ClassVar[frozenset[str]] = frozenset({
+        "allow_external", "key_env", "timeout_s", "connect_timeout_s", "deadline_s", "retries", "backoff_s", "max_wait_s",
+        "concurrency", "requests_per_minute", "tokens_per_minute", "input_price", "cached_price", "output_price",
+    })  # fmt: skip
 
     base_url: str = Field(description="the server's API up to /v1, such as http://127.0.0.1:8000/v1")
     allow_external: bool = Field(

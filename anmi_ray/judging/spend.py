@@ -79,13 +79,7 @@ class Account:
 
     def dollars(self, tokens: Tokens) -> float | None:
         """Price of so many tokens; None where prices are unknown."""
-        config = self._config
-        if config.input_price is None or config.output_price is None:
-            return None
-        cached_price = config.input_price if config.cached_price is None else config.cached_price
-        fresh = tokens.prompt - tokens.cached
-        spent = fresh * config.input_price + tokens.cached * cached_price + tokens.answer * config.output_price
-        return spent / _MILLION
+        return dollars(self._config, tokens)
 
     def allows(self, estimate: Tokens) -> bool:
         """Whether a request of about `estimate` is within the budget."""
@@ -116,6 +110,15 @@ class Account:
             self.spend = spend + Spend(0, tokens.prompt, tokens.cached, tokens.answer, self.dollars(tokens))
         elif perhaps_billed:
             self.spend = spend + Spend(unreported=1, unreported_dollars=charge.dollars)
+
+
+def dollars(config: EndpointConfig, tokens: Tokens) -> float | None:
+    """Price of so many tokens; None where prices are unknown."""
+    if config.input_price is None or config.output_price is None:
+        return None
+    cached_price = config.input_price if config.cached_price is None else config.cached_price
+    fresh = tokens.prompt - tokens.cached
+    return (fresh * config.input_price + tokens.cached * cached_price + tokens.answer * config.output_price) / _MILLION
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

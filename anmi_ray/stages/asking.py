@@ -7,7 +7,6 @@ log.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ import ray.data
 from anmi_ray import judging
 from anmi_ray.answers import AnswerLog
 from anmi_ray.config.judge import JudgeConfig, TextJudgeConfig
+from anmi_ray.errors import AnmiError, flatten, rebuild
 from anmi_ray.judging.bought import judge_of
 from anmi_ray.judging.protocol import Judge
 from anmi_ray.judging.questions import TextQuestions, text_questions
@@ -120,6 +120,8 @@ def _ask_chunks(
             num_cpus=0.5,
         )
         for row in asked.iter_rows():
+            if problem := row.pop("problem"):
+                raise rebuild(problem)
             for name, value in row.items():
                 counts[name] = counts.get(name, 0) + int(value)
             context.progress(counts["asked"], total, "questions")
@@ -130,13 +132,31 @@ class _Asker:
     """Holds a judge's engine; a call asks what a chunk still lacks and publishes every batch of answers at once."""
 
     def __init__(self) -> None:
-        self.engine = functools.lru_cache(maxsize=1)(judging.engine)
+        self.engine: judging.Engine | None = None
 
     def __call__(
         self, batch: dict[str, Any], artifact: Artifact, sources: Sources, judge: TextJudgeConfig
     ) -> dict[str, Any]:
-        log, engine = log_of(artifact, judge), self.engine(judge)
+        """Counts, and under "problem" an error meant for the user: Ray Data would wrap one that is raised."""
         counts = {"asked": 0, "answered": 0, "failed": 0, "segments": 0}
+        problem = ""
+        try:
+            self._ask(batch, artifact, sources, judge, counts)
+        except AnmiError as error:
+            problem = flatten(error)
+        counts["answered"] = counts["asked"] - counts["failed"]
+        return {"problem": np.array([problem]), **{name: np.array([value]) for name, value in counts.items()}}
+
+    def _ask(
+        self,
+        batch: dict[str, Any],
+        artifact: Artifact,
+        sources: Sources,
+        judge: TextJudgeConfig,
+        counts: dict[str, int],
+    ) -> None:
+        log = log_of(artifact, judge)
+        self.engine = engine = self.engine or judging.engine(judge)
         for bucket, start, stop in zip(*(batch[name].tolist() for name in ("bucket", "start", "stop")), strict=True):
             questions = sources.questions(bucket)
             final = log.read(bucket).final(questions.ids[start:stop])
@@ -150,5 +170,3 @@ class _Asker:
 
             if len(which):
                 engine.ask(questions, which, hand_over)
-        counts["answered"] = counts["asked"] - counts["failed"]
-        return {name: np.array([value]) for name, value in counts.items()}

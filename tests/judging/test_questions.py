@@ -124,9 +124,11 @@ def test_answers_are_read_whatever_their_form() -> None:
     words = [None, "first", "gibberish", None, None, "tie"]
     rows = answer_rows(asked, np.arange(6), text=words, error=[None, None, None, "timeout", None, None], **logs)
     p, error = preferences(ANSWER.check(rows, "here"), read)
-    assert error.to_pylist() == [None, None, "not understood", "timeout", None, None]
-    np.testing.assert_allclose(p, [0.7, 1.0, np.nan, np.nan, 1 / (1 + math.exp(-1)), 0.5])
-    assert preferences(rows, None)[1].to_pylist()[1] == "words from a judge that gives probabilities"
+    assert error.to_pylist() == ["no words", None, "not understood", "timeout", "no words", None]
+    np.testing.assert_allclose(p, [np.nan, 1.0, np.nan, np.nan, np.nan, 0.5])
+    p, error = preferences(rows, None)
+    assert error.to_pylist() == [None, "no probabilities", "no probabilities", "timeout", None, "no probabilities"]
+    np.testing.assert_allclose(p, [0.7, np.nan, np.nan, np.nan, 1 / (1 + math.exp(-1)), np.nan])
 
 
 @settings(max_examples=30)
