@@ -108,14 +108,19 @@ def _written(audited: Audited, outputs: Outputs) -> Audited:
         text = json.dumps(audited.figures, indent=1, ensure_ascii=False, allow_nan=False)
         files.write_text(text + "\n", outputs.json)
     if outputs.plot is not None:
-        leanings, agreement = _leanings(audited.figures), _agreement(audited.figures)
-        if outputs.plot.suffix == ".svg":
-            content = judges.to_svg(leanings, agreement)
-        else:
-            note = "Intervals respect queries: answers about one query are not independent."
-            content = judges.to_html(leanings, agreement, f"Judges of {audited.name}", note)
-        files.write_text(content, outputs.plot)
+        draw(audited.figures, outputs.plot, f"Judges of {audited.name}")
     return audited
+
+
+def draw(figures: Mapping[str, Any], path: Path, heading: str) -> None:
+    """Draw an audit as .svg or .html."""
+    leanings, agreement = _leanings(figures), _agreement(figures)
+    if path.suffix == ".svg":
+        content = judges.to_svg(leanings, agreement)
+    else:
+        note = "Intervals respect queries: answers about one query are not independent."
+        content = judges.to_html(leanings, agreement, heading, note)
+    files.write_text(content, path)
 
 
 def _leanings(figures: Mapping[str, Any]) -> list[judges.Leaning]:

@@ -131,7 +131,7 @@ _AUDIT: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "asked": lambda found: f"{found['n']:,}",
     "failed %": _share_of("failure_rate", interval=False),
     "ties %": _share_of("tie_rate", interval=False),
-    "order-inconsistent %": _share_of("order_inconsistent_rate"),
+    "orders differ %": _share_of("order_inconsistent_rate"),
     "position bias %": lambda found: _percent(
         found["position_bias"].get("probability"), found["position_bias"].get("interval"), "+"
     ),

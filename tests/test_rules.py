@@ -185,6 +185,10 @@ def test_mathematics_does_not_load_torch_with_the_module(domain: str) -> None:
         "open('p.csv', 'w').write('query_id,doc_a,doc_b,preference\\nq,a,b,1\\n')\n"
         "try: main(['rate', 'p.csv', '--prior', '1', '--out', 'o.csv', '--plot', 'o.html'])\n"
         "except SystemExit as done: assert not done.code, done",
+        "import os, tempfile; from anmi_ray.cli import main; os.chdir(tempfile.mkdtemp())\n"
+        "open('p.csv', 'w').write('query_id,doc_a,doc_b,preference\\nq,a,b,1\\n')\n"
+        "try: main(['audit', 'p.csv', '--plot', 'o.html'])\n"
+        "except SystemExit as done: assert not done.code, done",
     ],
 )
 def test_commands_load_neither_torch_nor_ray(statement: str) -> None:

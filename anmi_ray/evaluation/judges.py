@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -46,10 +47,19 @@ class Agreement:
     pairs: NDArray[np.int64]
 
 
-def leanings(rows: Sequence[Leaning]) -> tuple[float, Markup]:
-    """(height, shapes) of the position biases, _WIDTH wide; 0 is a judge that the order leaves cold."""
+class Picture(NamedTuple):
+    """Shapes with their top left at 0, 0; label is what a screen reader says."""
+
+    width: float
+    height: float
+    label: str
+    shapes: Markup
+
+
+def leanings(rows: Sequence[Leaning]) -> Picture:
+    """The position biases; 0 is a judge that the order leaves cold."""
     left = _PAD + 14.0 + 7.0 * max(len(_short(row.judge)) for row in rows)
-    right, top = _WIDTH - _PAD - 230.0, 84.0
+    right, top = _WIDTH - _PAD - 246.0, 84.0
     ends = [100 * v for row in rows for v in (row.bias, row.low, row.high) if v is not None]
     x = svg.axis(ends, left, right, 0.05, zero=True)
     bottom = top + _ROW * len(rows) + 4
@@ -58,7 +68,7 @@ def leanings(rows: Sequence[Leaning]) -> tuple[float, Markup]:
         svg.text(
             _PAD, 52, "preference for the document shown first, above ½, with its 95 % interval", "label", "start"
         ),
-        svg.text(_WIDTH - _PAD - 92, top - 10, "% above ½", "tick", "end"),
+        svg.text(_WIDTH - _PAD - 106, top - 10, "% above ½", "tick", "end"),
         svg.text(_WIDTH - _PAD, top - 10, "first : second", "tick", "end"),
         svg.bottom_axis(x, bottom, top - 4, "percentage points"),
         svg.line(x(0.0), bottom, x(0.0), top - 4, "reference"),
@@ -67,7 +77,7 @@ def leanings(rows: Sequence[Leaning]) -> tuple[float, Markup]:
         parts.append(_leaning(row, top + _ROW * (k + 0.5), x))
     note = "first : second counts the pairs whose verdict changed with the order, by the side that it went to"
     parts.append(svg.text(_PAD, bottom + 60, note, "label", "start"))
-    return bottom + 80.0, svg.join(parts)
+    return Picture(_WIDTH, bottom + 80.0, "position bias of every judge", svg.join(parts))
 
 
 def _leaning(row: Leaning, y: float, x: svg.Axis) -> Markup:
@@ -81,14 +91,14 @@ def _leaning(row: Leaning, y: float, x: svg.Axis) -> Markup:
         said += f" [{_signed(100 * row.low)}, {_signed(100 * row.high)}]"
     parts += [
         svg.circle(x(value), y, 4.2, "dot main", f"{row.judge}: {said}, {row.pairs:,} pairs"),
-        svg.text(_WIDTH - _PAD - 92, y + 4.5, said, "value", "end"),
+        svg.text(_WIDTH - _PAD - 106, y + 4.5, said, "value", "end"),
         svg.text(_WIDTH - _PAD, y + 4.5, f"{row.first:,} : {row.second:,}", "value", "end"),
     ]
     return svg.join(parts)
 
 
-def matrix(agreement: Agreement) -> tuple[float, Markup]:
-    """(height, shapes) of the agreement of every two judges, columns numbered as the rows; darker is more."""
+def matrix(agreement: Agreement) -> Picture:
+    """The agreement of every two judges, columns numbered as the rows; darker is more. Many judges widen it."""
     count = len(agreement.judges)
     left = _PAD + 42.0 + 7.0 * max(len(_short(name)) for name in agreement.judges)
     top, cell = 92.0, min(46.0, max(14.0, (_WIDTH - _PAD - left) / count))
@@ -106,7 +116,9 @@ def matrix(agreement: Agreement) -> tuple[float, Markup]:
         parts.append(svg.text(left + cell * (i + 0.5), top - 8, i + 1, "tick" if cell > 20 else "small"))
         parts += [_cell(agreement, i, j, left + cell * j, y, cell, (float(low), float(high))) for j in range(count)]
     bottom = top + cell * count
-    return bottom + 62.0, svg.join([*parts, _scale(left, bottom + 18, float(low), float(high))])
+    shapes = svg.join([*parts, _scale(left, bottom + 18, float(low), float(high))])
+    width = max(_WIDTH, left + cell * count + _PAD)
+    return Picture(width, bottom + 62.0, "agreement of every two judges", shapes)
 
 
 def _cell(agreement: Agreement, i: int, j: int, x: float, y: float, size: float, ends: tuple[float, float]) -> Markup:
@@ -118,7 +130,7 @@ def _cell(agreement: Agreement, i: int, j: int, x: float, y: float, size: float,
     shape = svg.rect(x + 0.5, y + 0.5, size - 1, size - 1, f"shade-{shade}", title)
     if len(agreement.judges) > _NUMBERED:
         return shape
-    dark = " dark" if shade >= _SHADES // 2 else ""
+    dark = " dark" if shade >= 0.7 * _SHADES else ""
     return shape + svg.text(x + size / 2, y + size / 2 + 4.5, f"{100 * share:.0f}", f"cell{dark}")
 
 
@@ -130,25 +142,26 @@ def _scale(x: float, y: float, low: float, high: float) -> Markup:
     return svg.join(parts)
 
 
-def _pictures(rows: Sequence[Leaning], agreement: Agreement | None) -> list[tuple[float, Markup, str]]:
-    """(height, shapes, label) of what there is to draw."""
-    drawn = [(*leanings(rows), "position bias of every judge")]
-    return drawn if agreement is None else [*drawn, (*matrix(agreement), "agreement of every two judges")]
+def _pictures(rows: Sequence[Leaning], agreement: Agreement | None) -> list[Picture]:
+    """What there is to draw; no bias where there is agreement only."""
+    drawn = []
+    if agreement is None or any(row.bias is not None for row in rows):
+        drawn.append(leanings(rows))
+    return drawn if agreement is None else [*drawn, matrix(agreement)]
 
 
 def to_svg(rows: Sequence[Leaning], agreement: Agreement | None) -> str:
     """One SVG file with the pictures below one another, in fixed colours, for any viewer."""
-    parts, y = [], 0.0
-    for height, shapes, _ in _pictures(rows, agreement):
-        parts.append(Markup('<g transform="translate(0 {})">{}</g>').format(svg.xy(y), shapes))
-        y += height
-    return svg.standalone(_WIDTH, y, svg.join(parts), _EXTRA)
+    pictures, parts, y = _pictures(rows, agreement), [], 0.0
+    for picture in pictures:
+        parts.append(Markup('<g transform="translate(0 {})">{}</g>').format(svg.xy(y), picture.shapes))
+        y += picture.height
+    return svg.standalone(max(picture.width for picture in pictures), y, svg.join(parts), _EXTRA)
 
 
 def to_html(rows: Sequence[Leaning], agreement: Agreement | None, heading: str, note: str) -> str:
     """One page with the pictures below one another; it loads nothing."""
-    cards = [svg.card(_WIDTH, height, label, shapes) for height, shapes, label in _pictures(rows, agreement)]
-    return svg.page(heading, note, cards, _EXTRA)
+    return svg.page(heading, note, [svg.card(*picture) for picture in _pictures(rows, agreement)], _EXTRA)
 
 
 def _signed(value: float) -> str:

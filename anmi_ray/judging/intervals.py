@@ -2,7 +2,9 @@
 
 A figure is a ratio of sums over comparisons: a share, or a mean preference, in [0, 1]. Where at least MIN_QUERIES
 queries have it, queries are drawn again with replacement (percentile bootstrap, Efron 1979; the same draws for every
-figure); with fewer, the ratio is linearised over comparisons. Letters: C comparisons, Q queries, F figures, R rounds.
+figure); with fewer, the ratio is linearised over comparisons. Where all of them agree to the last one, nothing varies
+that could be drawn again, and the interval says how much of the unlike may have been missed.
+Letters: C comparisons, Q queries, F figures, R rounds.
 """
 
 from __future__ import annotations
@@ -62,9 +64,9 @@ class Queries:
                 continue
             value = float(part.sum()) / total
             ends = drawn.get(name) or (linearised(*pairs) if pairs else None)
-            if value in (0.0, 1.0) and ends is not None:  # nothing varies: what so many units could have hidden
-                units = np.count_nonzero(whole) if name in drawn or pairs is None else np.count_nonzero(pairs[1])
-                ends = binomial(int(value) * int(units), int(units))[1:]
+            units = (part, whole) if name in drawn or pairs is None else pairs
+            if ends is not None and _all_alike(*units):
+                ends = _unseen(value, int(np.count_nonzero(units[1])))
             found[name] = Share(value, None if ends is None else list(ends), total)
         return found
 
@@ -100,6 +102,17 @@ def linearised(part: Reals, whole: Reals) -> tuple[float, float] | None:
     spread = np.sqrt(len(part) / (len(part) - 1) * np.square(part - value * whole).sum())
     slack = Z95 * float(spread / whole.sum())
     return max(value - slack, 0.0), min(value + slack, 1.0)
+
+
+def _all_alike(part: Reals, whole: Reals) -> bool:
+    ratio = part[whole > 0] / whole[whole > 0]
+    return bool(np.ptp(ratio) < 1e-12)
+
+
+def _unseen(value: float, units: int) -> tuple[float, float]:
+    """Interval where all units agree: the share of others, none of which was among so many, may have any ratio."""
+    others = binomial(0, units)[2]
+    return value * (1 - others), value * (1 - others) + others
 
 
 def binomial(count: int, total: int) -> Interval:
