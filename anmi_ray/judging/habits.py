@@ -65,19 +65,19 @@ def figures(p_a: Reals, failed: Reals, world: World) -> dict[str, object]:
 
 
 def _reliability(p_a: Reals, failed: Reals) -> dict[str, tuple[Reals, Reals]]:
-    answered = (~np.isnan(p_a)).sum(axis=1).astype(np.float64)
-    return {"failure_rate": (failed, answered + failed), "tie_rate": ((p_a == 0.5).sum(axis=1).astype(float), answered)}
+    answered = _total(~np.isnan(p_a))
+    return {"failure_rate": (failed, answered + failed), "tie_rate": (_total(p_a == 0.5), answered)}
 
 
 def _orders(p_a: Reals) -> dict[str, tuple[Reals, Reals]]:
     """Over comparisons answered in both orders: the mean preference for the first shown, whose true gap cancels;
     verdicts that differ (flips: that contradict each other, ties apart)."""
-    both = (~np.isnan(p_a).any(axis=1)).astype(np.float64)
-    signs = np.sign(p_a - 0.5)
+    told = ~np.isnan(p_a).any(axis=1)
+    both, signs = np.asarray(told, np.float64), np.sign(p_a - 0.5)
     return {
-        "first": (np.where(both > 0, (p_a[:, 0] + 1 - p_a[:, 1]) / 2, 0.0), both),
+        "first": (np.where(told, (p_a[:, 0] + 1.0 - p_a[:, 1]) / 2.0, 0.0), both),
         "flip_rate": ((signs[:, 0] * signs[:, 1] < 0).astype(float), both),
-        "order_inconsistent_rate": (both * (signs[:, 0] != signs[:, 1]), both),
+        "order_inconsistent_rate": ((told & (signs[:, 0] != signs[:, 1])).astype(float), both),
     }
 
 

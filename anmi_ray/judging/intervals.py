@@ -43,11 +43,11 @@ class Queries:
 
     def sums(self, values: Reals) -> Reals:
         """Per query, float[Q], of values[C]."""
-        return np.bincount(self.of, values, self.count)
+        return np.bincount(self.of, values, self.count).astype(np.float64)
 
     def shares(self, figures: Mapping[str, tuple[Reals, Reals]]) -> dict[str, Share]:
         """Every figure (part[C], whole[C]), 0 <= part <= whole, as a share with its interval."""
-        return self._shares({name: (*map(self.sums, pair), pair) for name, pair in figures.items()})
+        return self._shares({name: (self.sums(p), self.sums(w), (p, w)) for name, (p, w) in figures.items()})
 
     def share_of_sums(self, part: Reals, whole: Reals) -> Share:
         """A figure known by query only, part[Q] and whole[Q]; no interval over fewer than MIN_QUERIES."""

@@ -59,7 +59,13 @@ def verdicts(path: Path, corpus: Path | None) -> pa.Table:
     with path.open(encoding="utf-8") as file:
         for _, asked, query, a, b, first, second in list(csv.reader(file))[1:]:
             for order, verdict in (("ab", int(first)), ("ba", -int(second))):
-                row = {"query_id": query, "doc_a": a, "doc_b": b, "round": int(asked), "order": order}
+                row: dict[str, object] = {
+                    "query_id": query,
+                    "doc_a": a,
+                    "doc_b": b,
+                    "round": int(asked),
+                    "order": order,
+                }
                 row |= {
                     "preference": (verdict + 1) / 2 if verdict else None,
                     "error": None if verdict else "no verdict",
@@ -236,8 +242,8 @@ def ensembles(labels: Labels) -> dict[str, Floats]:
 
 def tau(score: Floats, human: NDArray[np.int64]) -> float:
     """Kendall's τ-b; 0 for a judge that ties everything."""
-    value = stats.kendalltau(score, human)[0]
-    return 0.0 if np.isnan(value) else float(value)
+    value = float(stats.kendalltau(score, human).statistic)  # type: ignore[union-attr]
+    return 0.0 if np.isnan(value) else value
 
 
 def pair_accuracy(score: Floats, human: NDArray[np.int64]) -> float:
