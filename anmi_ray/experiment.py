@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from anmi_ray import corpus, environment
+from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.errors import ConfigError, DataError, StoreError
 from anmi_ray.models import loading
@@ -41,7 +42,12 @@ STAGES = (
         "retrieve", 1, ("ingest",), "BM25, dense and fused runs of held-out queries, candidates of train queries, texts"
     ),
     Stage("compare", 1, ("retrieve",), "choose which pairs of candidates to ask about: a sparse regular graph"),
-    Stage("judge", 1, ("compare", "retrieve"), "ask the judges which document of a pair answers better, both ways"),
+    Stage(
+        "judge",
+        2,
+        ("compare", "retrieve", "ingest"),
+        "ask the judges which document of a pair answers better, both ways",
+    ),
     Stage("rate", 3, ("judge", "compare", "retrieve"), "fit ratings, their errors, and gaps to the known positives"),
     Stage("mine", 1, ("rate", "retrieve"), "choose and weigh negatives by their gap"),
     Stage("train", 1, ("mine", "retrieve", "ingest"), "train the reranker with the hybrid loss, keep the best on dev"),
@@ -86,7 +92,8 @@ def resolve(experiment: Experiment) -> dict[str, Resolved]:
 
 def _settings(stage: Stage, experiment: Experiment) -> dict[str, Any]:
     group = getattr(experiment, _GROUPS.get(stage.name, stage.name))
-    settings = group.model_dump(mode="json", exclude_defaults=True, exclude=_LOCATIONS.get(stage.name))
+    left_out = _LOCATIONS.get(stage.name, set())
+    settings = {name: value for name, value in result_settings(group).items() if name not in left_out}
     return {**settings, **({"seed": experiment.seed} if experiment.seed else {})}
 
 

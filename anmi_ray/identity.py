@@ -116,6 +116,11 @@ def mix(*columns: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return state
 
 
+def mix_ids(*columns: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A 16-byte id per row over id columns (uint8[N, 16]): two hashes that read the columns in two orders."""
+    return np.stack([mix(*columns), mix(*reversed(columns))], axis=1).view(np.uint8).reshape(-1, ID_BYTES)
+
+
 def uniforms(ids: NDArray[np.uint8], *salt: str | bytes | int) -> NDArray[np.float64]:
     """One uniform in (0, 1) per row of `ids` (uint8[N, 16]), a pure function of the row and `salt`.
 

@@ -1,128 +1,21 @@
 """The data dictionary: one Arrow schema per boundary between stages, with its key and what must hold.
 
-A table is checked where it crosses a boundary (`Record.check`), on writing and on reading. Ids are binary(16)
+A table is checked where it crosses a boundary (`schema.Record.check`), on writing and on reading. Ids are binary(16)
 digests (`identity`); `external_id` is the collection's own id and is carried only where a person reads it.
 Letters in the invariants: a comparison is stored with doc_a < doc_b, and p_a always speaks about doc_a.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray.errors import DataError
-from anmi_ray.identity import ID, ID_BYTES, id_matrix, mix
-
-Invariant = Callable[[pa.Table], str | None]
-
-
-def _schema(fields: Mapping[str, pa.DataType], nullable: tuple[str, ...] = ()) -> pa.Schema:
-    return pa.schema([pa.field(name, kind, nullable=name in nullable) for name, kind in fields.items()])
-
-
-@dataclass(frozen=True)
-class Record:
-    """A named, versioned schema with a unique `key` and invariants (each returns what is wrong, or None)."""
-
-    name: str
-    version: int
-    key: tuple[str, ...]
-    schema: pa.Schema
-    invariants: tuple[Invariant, ...] = ()
-
-    def empty(self) -> pa.Table:
-        """A table of this record without rows."""
-        return self.schema.empty_table()
-
-    def table(self, columns: Mapping[str, object]) -> pa.Table:
-        """Build a table of this record from columns (arrays or sequences), checked against the schema only."""
-        missing, extra = set(self.schema.names) - set(columns), set(columns) - set(self.schema.names)
-        if missing or extra:
-            raise AssertionError(f"{self.name}: missing columns {sorted(missing)}, unknown columns {sorted(extra)}")
-        arrays = [_as_array(columns[field.name], field.type) for field in self.schema]
-        return pa.Table.from_arrays(arrays, schema=self.schema)
-
-    def check(self, table: pa.Table, place: str) -> pa.Table:
-        """Return `table` if it is a valid table of this record, else raise DataError naming `place`."""
-        if table.schema.names != self.schema.names or table.schema.types != self.schema.types:
-            raise DataError(
-                f"not a {self.name} table (version {self.version}): has {_columns(table.schema)}, "
-                f"must have {_columns(self.schema)}",
-                place,
-                "recompute the stage that wrote it",
-            )
-        for field in self.schema:
-            if not field.nullable and table.column(field.name).null_count:
-                raise DataError(f"{self.name}.{field.name} holds nulls", place, "recompute the stage that wrote it")
-        checks = (lambda t: _duplicate_key(t, self.key), *self.invariants)
-        for problem in filter(None, (check(table) for check in checks)):  # the first: a check may rely on those before
-            raise DataError(f"{self.name}: {problem}", place, "recompute the stage that wrote it")
-        return table
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
-
-
-def _as_array(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values if values.type == kind else values.cast(kind)
-    if isinstance(values, np.ndarray) and kind == ID and values.dtype == np.uint8:
-        if values.ndim != 2 or values.shape[1] != ID_BYTES:
-            raise AssertionError(f"ids must be uint8[N, {ID_BYTES}], not {values.shape}")
-        flat = np.ascontiguousarray(values)
-        return pa.FixedSizeBinaryArray.from_buffers(ID, len(flat), [None, pa.py_buffer(flat.tobytes())])
-    return pa.array(values, type=kind)
-
-
-def _duplicate_key(table: pa.Table, key: tuple[str, ...]) -> str | None:
-    if not key or table.num_rows < 2:
-        return None
-    counts = table.select(list(key)).group_by(list(key)).aggregate([([], "count_all")])
-    doubled = table.num_rows - counts.num_rows
-    return f"{doubled} rows repeat a key ({', '.join(key)})" if doubled else None
-
-
-def _all(condition: Callable[[pa.Table], pa.ChunkedArray], problem: str) -> Invariant:
-    def invariant(table: pa.Table) -> str | None:
-        bad = pc.sum(pc.invert(pc.fill_null(condition(table), False))).as_py() if table.num_rows else 0
-        return f"{bad} rows: {problem}" if bad else None
-
-    return invariant
-
-
-def _one_of(column: str, allowed: tuple[str, ...]) -> Invariant:
-    values = pa.array(allowed)
-    return _all(lambda t: pc.is_in(t[column], value_set=values), f"{column} must be one of {', '.join(allowed)}")
-
-
-def _finite(*columns: str) -> Invariant:
-    def invariant(table: pa.Table) -> str | None:
-        for column in columns:
-            values = pc.drop_null(table[column])
-            if len(values) and not pc.all(pc.is_finite(values)).as_py():
-                return f"{column} holds values that are not finite"
-        return None
-
-    return invariant
-
-
-def _between(column: str, low: float, high: float) -> Invariant:  # NaN is outside
-    def invariant(table: pa.Table) -> str | None:
-        values = pc.drop_null(table[column])
-        if not len(values):
-            return None
-        inside = pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))
-        bad = len(values) - pc.sum(inside).as_py()
-        return f"{bad} rows: {column} outside [{low}, {high}]" if bad else None
-
-    return invariant
+from anmi_ray.identity import ID, id_matrix, mix
+from anmi_ray.schema import Record, between, every, finite, one_of, schema_of
 
 
 def _ranks(table: pa.Table) -> str | None:
@@ -195,23 +88,23 @@ DOCUMENT = Record(
     "Document",
     1,
     ("doc_id",),
-    _schema({"doc_id": ID, "external_id": TEXT, "title": TEXT, "text": TEXT}),
-    (_all(lambda t: pc.greater(pc.add(pc.utf8_length(t["title"]), pc.utf8_length(t["text"])), 0), "empty text"),),
+    schema_of({"doc_id": ID, "external_id": TEXT, "title": TEXT, "text": TEXT}),
+    (every(lambda t: pc.greater(pc.add(pc.utf8_length(t["title"]), pc.utf8_length(t["text"])), 0), "empty text"),),
 )
 QUERY = Record(
     "Query",
     1,
     ("query_id",),
-    _schema({"query_id": ID, "external_id": TEXT, "text": TEXT, "text_hash": ID, "split": TEXT}),
-    (_one_of("split", SPLITS), _split_by_text),
+    schema_of({"query_id": ID, "external_id": TEXT, "text": TEXT, "text_hash": ID, "split": TEXT}),
+    (one_of("split", SPLITS), _split_by_text),
 )
-QREL = Record("Qrel", 1, ("query_id", "doc_id"), _schema({"query_id": ID, "doc_id": ID, "grade": INT}))
+QREL = Record("Qrel", 1, ("query_id", "doc_id"), schema_of({"query_id": ID, "doc_id": ID, "grade": INT}))
 RUN = Record(
     "Run",
     1,
     ("query_id", "doc_id", "system"),
-    _schema({"query_id": ID, "doc_id": ID, "system": TEXT, "rank": INT, "score": REAL}),
-    (_ranks, _finite("score")),
+    schema_of({"query_id": ID, "doc_id": ID, "system": TEXT, "rank": INT, "score": REAL}),
+    (_ranks, finite("score")),
 )
 # source: retrieved = in the fused top; added = a known positive that retrieval missed; random = a corpus negative
 # that is trained on but never compared. rank, fused_score and retriever_ranks speak of the retrieved only.
@@ -219,7 +112,7 @@ CANDIDATE = Record(
     "Candidate",
     1,
     ("query_id", "doc_id"),
-    _schema(
+    schema_of(
         {
             "query_id": ID,
             "doc_id": ID,
@@ -233,50 +126,89 @@ CANDIDATE = Record(
         nullable=("rank", "fused_score"),
     ),
     (
-        _one_of("source", ("retrieved", "added", "random")),
-        _finite("similarity", "fused_score"),
-        _all(lambda t: pc.xor(pc.equal(t["source"], "retrieved"), pc.is_null(t["rank"])), "ranked are the retrieved"),
-        _all(lambda t: pc.equal(pc.is_null(t["rank"]), pc.is_null(t["fused_score"])), "a rank or a fused score alone"),
-        _all(lambda t: pc.or_(pc.not_equal(t["source"], "added"), t["is_positive"]), "added but not a known positive"),
-        _all(lambda t: pc.or_(pc.not_equal(t["source"], "random"), pc.invert(t["is_positive"])), "a random positive"),
+        one_of("source", ("retrieved", "added", "random")),
+        finite("similarity", "fused_score"),
+        every(lambda t: pc.xor(pc.equal(t["source"], "retrieved"), pc.is_null(t["rank"])), "ranked are the retrieved"),
+        every(lambda t: pc.equal(pc.is_null(t["rank"]), pc.is_null(t["fused_score"])), "a rank or a fused score alone"),
+        every(lambda t: pc.or_(pc.not_equal(t["source"], "added"), t["is_positive"]), "added but not a known positive"),
+        every(lambda t: pc.or_(pc.not_equal(t["source"], "random"), pc.invert(t["is_positive"])), "a random positive"),
     ),
 )
 TEXT_OF = Record(
     "Text",
     1,
     ("doc_id",),
-    _schema({"doc_id": ID, "external_id": TEXT, "text_hash": ID, "title": TEXT, "text": TEXT}),
+    schema_of({"doc_id": ID, "external_id": TEXT, "text_hash": ID, "title": TEXT, "text": TEXT}),
 )
 COMPARISON = Record(
     "Comparison",
     1,
     ("comparison_id",),
-    _schema({"comparison_id": ID, "query_id": ID, "doc_a": ID, "doc_b": ID, "round": INT, "design": TEXT}),
+    schema_of({"comparison_id": ID, "query_id": ID, "doc_a": ID, "doc_b": ID, "round": INT, "design": TEXT}),
     (_ordered_pair,),
 )
 JUDGMENT = Record(
     "Judgment",
     1,
     ("comparison_id", "judge", "order"),
-    _schema(
+    schema_of(
         {"comparison_id": ID, "query_id": ID, "judge": TEXT, "order": TEXT, "p_a": REAL, "error": TEXT},
         nullable=("p_a", "error"),
     ),
     (
-        _one_of("order", ("ab", "ba")),
-        _between("p_a", 0.0, 1.0),
-        _all(lambda t: pc.xor(pc.is_null(t["p_a"]), pc.is_null(t["error"])), "must have exactly one of p_a and error"),
+        one_of("order", ("ab", "ba")),
+        between("p_a", 0.0, 1.0),
+        every(lambda t: pc.xor(pc.is_null(t["p_a"]), pc.is_null(t["error"])), "must have exactly one of p_a and error"),
+    ),
+)
+# What was bought from a judge, as it came: the question is named by the hashes of its three texts, so runs share it.
+# Either the judge's words, or log probabilities of its answers (the first document, the second, a tie), or an error.
+# A transient error may go away when asked again; every other row is final. p_a is derived on reading.
+ANSWER = Record(
+    "Answer",
+    1,
+    ("query_hash", "first_hash", "second_hash"),
+    schema_of(
+        {
+            "query_hash": ID,
+            "first_hash": ID,
+            "second_hash": ID,
+            "text": TEXT,
+            "log_first": REAL,
+            "log_second": REAL,
+            "log_tie": REAL,
+            "error": TEXT,
+            "transient": FLAG,
+            "prompt_tokens": INT,
+            "cached_tokens": INT,
+            "answer_tokens": INT,
+            "dollars": REAL,
+            "seconds": REAL,
+            "attempts": INT,
+        },
+        nullable=("text", "log_first", "log_second", "log_tie", "error"),
+    ),
+    (
+        every(
+            lambda t: pc.xor(
+                pc.or_(pc.is_valid(t["text"]), pc.and_(pc.is_valid(t["log_first"]), pc.is_valid(t["log_second"]))),
+                pc.is_valid(t["error"]),
+            ),
+            "must have an answer or an error, not both",
+        ),
+        every(lambda t: pc.or_(pc.invert(t["transient"]), pc.is_valid(t["error"])), "transient but no error"),
+        finite("dollars", "seconds"),
     ),
 )
 # What a simulated panel was told, in probit units; written only where judges are simulated.
 TRUTH = Record(
-    "Truth", 1, ("query_id", "doc_id"), _schema({"query_id": ID, "doc_id": ID, "latent": REAL}), (_finite("latent"),)
+    "Truth", 1, ("query_id", "doc_id"), schema_of({"query_id": ID, "doc_id": ID, "latent": REAL}), (finite("latent"),)
 )
 RATING = Record(
     "Rating",
     1,
     ("query_id", "doc_id"),
-    _schema(
+    schema_of(
         {
             "query_id": ID,
             "doc_id": ID,
@@ -287,7 +219,7 @@ RATING = Record(
             "component": INT,
         }
     ),
-    (_finite("rating_elo", "std_err_elo", "latent", "games"), _mean_zero),
+    (finite("rating_elo", "std_err_elo", "latent", "games"), _mean_zero),
 )
 # estimate is what the ratings are, the posterior's mean or its mode; deviance is minus twice the log-likelihood ratio
 # to the saturated model; spread_elo the standard deviation of the query's ratings; lambda2 the algebraic connectivity
@@ -299,7 +231,7 @@ FIT = Record(
     "Fit",
     3,
     ("query_id",),
-    _schema(
+    schema_of(
         {
             "query_id": ID,
             "documents": INT,
@@ -324,18 +256,20 @@ FIT = Record(
         nullable=("cycle_rate",),
     ),
     (
-        _finite("gradient_norm", "lambda2", "deviance", "spread_elo"),
-        _one_of("estimate", ("mean", "mode")),
-        _between("cycle_rate", 0.0, 1.0),
-        _all(lambda t: pc.equal(pc.is_null(t["cycle_rate"]), pc.equal(t["triads"], 0)), "a cycle rate without triads"),
+        finite("gradient_norm", "lambda2", "deviance", "spread_elo"),
+        one_of("estimate", ("mean", "mode")),
+        between("cycle_rate", 0.0, 1.0),
+        every(lambda t: pc.equal(pc.is_null(t["cycle_rate"]), pc.equal(t["triads"], 0)), "a cycle rate without triads"),
     ),
 )
 GAP = Record(
     "Gap",
     1,
     ("query_id", "anchor_id", "doc_id"),
-    _schema({"query_id": ID, "anchor_id": ID, "doc_id": ID, "gap_elo": REAL, "gap_se_elo": REAL, "anchor_kind": TEXT}),
-    (_finite("gap_elo", "gap_se_elo"), _one_of("anchor_kind", ("known", "top-rated"))),
+    schema_of(
+        {"query_id": ID, "anchor_id": ID, "doc_id": ID, "gap_elo": REAL, "gap_se_elo": REAL, "anchor_kind": TEXT}
+    ),
+    (finite("gap_elo", "gap_se_elo"), one_of("anchor_kind", ("known", "top-rated"))),
 )
 # The anchor stands first in every list with weight 1, gap 0 and category "anchor". Random documents have a null
 # rating, gap and gap error, category "random". rating_mean and rating_sd are the query's, over all rated candidates.
@@ -343,7 +277,7 @@ EXAMPLE = Record(
     "Example",
     1,
     ("query_id", "example_id"),
-    _schema(
+    schema_of(
         {
             "query_id": ID,
             "example_id": ID,
@@ -358,19 +292,19 @@ EXAMPLE = Record(
             "rating_sd": REAL,
         }
     ),
-    (_equal_lengths, _members, _finite("rating_mean", "rating_sd")),
+    (_equal_lengths, _members, finite("rating_mean", "rating_sd")),
 )
 METRIC = Record(
     "Metric",
     1,
     ("query_id", "system", "measure"),
-    _schema({"query_id": ID, "system": TEXT, "measure": TEXT, "value": REAL}),
-    (_finite("value"),),
+    schema_of({"query_id": ID, "system": TEXT, "measure": TEXT, "value": REAL}),
+    (finite("value"),),
 )
 # place: file and line, or stage and query; key: the id refused; several rejects may share both.
-REJECT = Record("Reject", 1, (), _schema({"place": TEXT, "key": TEXT, "reason": TEXT, "detail": TEXT}))
+REJECT = Record("Reject", 1, (), schema_of({"place": TEXT, "key": TEXT, "reason": TEXT, "detail": TEXT}))
 
-_ALL = (DOCUMENT, QUERY, QREL, RUN, CANDIDATE, TEXT_OF, COMPARISON, JUDGMENT)
+_ALL = (DOCUMENT, QUERY, QREL, RUN, CANDIDATE, TEXT_OF, COMPARISON, JUDGMENT, ANSWER)
 _ALL += (TRUTH, RATING, FIT, GAP, EXAMPLE, METRIC, REJECT)
 RECORDS: dict[str, Record] = {record.name: record for record in _ALL}
 

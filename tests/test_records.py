@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from anmi_ray.errors import DataError
 from anmi_ray.identity import ID
-from anmi_ray.records import RECORDS, REJECT, RUN, TRUTH, Record, by_query, rejects
+from anmi_ray.records import RECORDS, REJECT, RUN, TRUTH, by_query, rejects
+from anmi_ray.schema import Record
 
 Row = dict[str, Any]
 Columns = dict[str, list[Any]]
@@ -63,6 +64,15 @@ def _row(name: str, q: int, i: int, size: int) -> Row:
             "order": ("ab", "ba")[i % 2],
             "p_a": i % 3 / 2 if i % 5 else None,
             "error": None if i % 5 else "refused",
+        },
+        "Answer": {
+            "query_hash": query,
+            "first_hash": an_id(100 * q + i),
+            "second_hash": an_id(7),
+            "text": None if i % 3 else "0.5",
+            "error": "http 500" if i % 3 == 1 else None,
+            "transient": i % 3 == 1,
+            **dict.fromkeys(("log_first", "log_second", "log_tie"), -1.0 if i % 3 == 2 else None),
         },
         "Truth": {"latent": -1.5},
         "Rating": {"rating_elo": 1.0, "std_err_elo": 2.0, "latent": i - (size - 1) / 2, "games": 3.0, "component": 0},
@@ -234,6 +244,10 @@ VIOLATIONS: list[tuple[str, str, Change]] = [
     ("Judgment", "p_a outside [0.0, 1.0]", put(p_a=NAN, error=None)),
     ("Judgment", "exactly one of p_a and error", put(p_a=0.5, error="refused")),
     ("Judgment", "exactly one of p_a and error", put(p_a=None, error=None)),
+    ("Answer", "an answer or an error, not both", put(text=None, log_first=None)),
+    ("Answer", "an answer or an error, not both", put(text="1", error="http 500", transient=False)),
+    ("Answer", "1 rows: transient but no error", put(text="1", error=None, transient=True)),
+    *not_finite("Answer", "dollars", "seconds"),
     *not_finite("Truth", "latent"),
     *not_finite("Rating", "rating_elo", "std_err_elo", "games"),
     *not_finite("Rating", "latent"),

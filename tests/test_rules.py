@@ -16,13 +16,14 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "anmi_ray"
 
 DOMAINS = ("comparisons", "corpus", "evaluation", "judging", "mining", "rating", "retrieval", "training")
-FLOOR = ("config", "errors", "identity", "models", "records", "rows", "scale")
+FLOOR = ("config", "errors", "identity", "models", "records", "rows", "scale", "schema")
 # inside the floor, the lower ones know nothing of the upper ones
 FLOOR_MAY_IMPORT = {
     "errors": (),
     "identity": ("errors",),
     "scale": ("errors",),
-    "records": ("errors", "identity"),
+    "schema": ("errors", "identity"),
+    "records": ("identity", "schema"),
     "rows": ("errors", "records"),
     "config": ("environment", "errors", "identity", "scale"),
     "models": ("config", "errors", "identity", "scale"),

@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, cast
+
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_jsonable_python
 
 
 class Settings(BaseModel):
-    """Base of every group of settings. Non-default values enter the fingerprint of the stage that owns the group."""
+    """Base of every group of settings. Non-default values enter the fingerprint of the stage that owns the group.
+
+    `how_only`: fields that say how something is carried out and cannot change a result; they enter no fingerprint.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    how_only: ClassVar[frozenset[str]] = frozenset()
 
 
 class ExecutionSettings(BaseModel):
     """Base of settings that cannot change a result (resources, paths, logging); they enter no fingerprint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+def result_settings(group: Settings) -> dict[str, Any]:
+    """What of a group can change a result and is not its default, as JSON values."""
+    found: dict[str, Any] = {}
+    for name, field in type(group).model_fields.items():
+        value, default = getattr(group, name), field.get_default(call_default_factory=True)
+        if name in group.how_only or isinstance(value, ExecutionSettings) or whole(value) == whole(default):
+            continue
+        found[name] = result_settings(value) if isinstance(value, Settings) else whole(value, shorten=True)
+    return found
+
+
+def whole(value: object, shorten: bool = False) -> Any:
+    """A setting's value without what cannot change a result, as JSON values; inside lists defaults may be left out."""
+    if isinstance(value, Settings):
+        if shorten:
+            return result_settings(value)
+        return {name: whole(getattr(value, name)) for name in type(value).model_fields if name not in value.how_only}
+    if isinstance(value, ExecutionSettings):
+        return {}
+    if isinstance(value, tuple | list):
+        return [whole(one, shorten) for one in cast(tuple[object, ...], value)]
+    return to_jsonable_python(value)

@@ -25,6 +25,8 @@ class ExecutionConfig(ExecutionSettings):
     threads: int = Field(default=0, ge=0, description="threads of a task that runs a model; 0: all cores")
     task_retries: int = Field(default=3, ge=0, description="times a bucket's task is tried again when its process dies")
     window: int = Field(default=0, ge=0, description="buckets under way at once; 0: the number of CPUs")
+    askers: int = Field(default=0, ge=0, description="actors that ask a judge; 0: the number of cores")
+    chunk: int = Field(default=8192, ge=1, description="questions that an actor takes at once, in whole queries")
     train: TrainExecution = Field(default=TrainExecution(), description="with what training is carried out")
     no_progress_s: int = Field(
         default=7200, ge=60, description="seconds without progress after which Ray Data gives up"

@@ -57,6 +57,11 @@ class Experiment(Settings):
                 f"rerank.depth is {self.rerank.depth}, but a ranking holds retrieve.depth = {self.retrieve.depth} "
                 "documents: lower rerank.depth or raise retrieve.depth"
             )
+        judges = [judge.name for judge in self.judge.judges]
+        if strangers := sorted(set(self.rate.judge_weights) - set(judges)):
+            raise ValueError(
+                f"rate.judge_weights names {', '.join(strangers)}, but the panel (judge.judges) is {', '.join(judges)}"
+            )
         return self
 
 

@@ -70,7 +70,15 @@ class SimilarityJudgeConfig(Settings):
     readout: Readout = Field(default="soft", description="soft: p_a as above; sign: 0, 1/2 or 1")
 
 
-JudgeSettings = Annotated[SimulatedJudgeConfig | SimilarityJudgeConfig, Field(discriminator="kind")]
+class NullJudgeConfig(Settings):
+    """A judge that answers at random, by hash, without reading: for measuring what everything but judging costs."""
+
+    kind: Literal["null"]
+    name: str = Field(default="null", pattern=_NAME, description="name of the judge, unique in the panel")
+
+
+TextJudgeConfig = NullJudgeConfig  # judges that read texts; their answers are bought and kept
+JudgeSettings = Annotated[SimulatedJudgeConfig | SimilarityJudgeConfig | NullJudgeConfig, Field(discriminator="kind")]
 
 
 def _panel(*judges: dict[str, Any], **shared: Any) -> list[dict[str, Any]]:
@@ -129,6 +137,9 @@ class JudgeConfig(Settings):
         min_length=1,
         description="the judges; each answers every comparison in both orders",
     )
+    retry_passes: int = Field(
+        default=1, ge=0, le=10, description="times that failures which may go away are asked again when all is done"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -153,6 +164,11 @@ class JudgeConfig(Settings):
         if doubled:
             raise ValueError(f"judges share a name ({', '.join(doubled)}): give every judge its own name")
         return self
+
+    @property
+    def reading(self) -> tuple[TextJudgeConfig, ...]:
+        """The judges of the panel that read texts."""
+        return tuple(judge for judge in self.judges if isinstance(judge, TextJudgeConfig))
 
     @property
     def simulated(self) -> tuple[SimulatedJudgeConfig, ...]:

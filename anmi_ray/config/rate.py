@@ -44,6 +44,9 @@ class RateConfig(Settings):
         le=1.0,
         description="strength of a judge's answer whose two orders prefer different documents",
     )
+    judge_weights: dict[str, Annotated[float, Field(ge=0.0, le=1000.0)]] = Field(
+        default={}, description="by judge, how many answers one of its answers counts for; 1 where it is not named"
+    )
     ties: Literal["half", "davidson", "rao-kupper", "glenn-david"] = Field(
         default="half",
         description="what a preference of one half says: half a win, or a tie of its own probability: davidson and "

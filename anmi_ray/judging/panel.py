@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 
-from anmi_ray.config.judge import JudgeConfig, SimilarityJudgeConfig, SimulatedJudgeConfig
+from anmi_ray.config.judge import JudgeConfig, JudgeSettings, SimilarityJudgeConfig, SimulatedJudgeConfig
 from anmi_ray.judging import similarity, simulated
 from anmi_ray.judging.protocol import Answers, Judge, Order, Questions, answer, documents, questions
 from anmi_ray.records import TRUTH
 
 
-def judge(comparisons: pa.Table, candidates: pa.Table, config: JudgeConfig, seed: int) -> pa.Table:
+def judge(
+    comparisons: pa.Table,
+    candidates: pa.Table,
+    config: JudgeConfig,
+    seed: int,
+    reading: Mapping[str, Judge] | None = None,
+) -> pa.Table:
     """Judgment table of one bucket, sorted by (query_id, comparison_id, judge, order); every judge, both orders.
 
-    A failure is a row with an error and no p_a. Raises DataError if a compared document is not a candidate.
+    `reading`: by name, the judges that read texts, as what was bought from them. A failure is a row with an error and
+    no p_a. Raises DataError if a compared document is not a candidate.
     """
     asked = questions(comparisons, candidates)
     difference = (
@@ -22,7 +31,8 @@ def judge(comparisons: pa.Table, candidates: pa.Table, config: JudgeConfig, seed
         if config.simulated
         else np.zeros(len(asked.ids))
     )
-    return answer(asked, [(one.name, _bind(one, difference, seed)) for one in config.judges])
+    given = reading or {}
+    return answer(asked, [(one.name, given.get(one.name) or _bind(one, difference, seed)) for one in config.judges])
 
 
 def truth(candidates: pa.Table, config: JudgeConfig, seed: int) -> pa.Table:
@@ -39,10 +49,12 @@ def truth(candidates: pa.Table, config: JudgeConfig, seed: int) -> pa.Table:
     )
 
 
-def _bind(config: SimulatedJudgeConfig | SimilarityJudgeConfig, difference: simulated.Reals, seed: int) -> Judge:
+def _bind(config: JudgeSettings, difference: simulated.Reals, seed: int) -> Judge:
     def ask(asked: Questions, order: Order) -> Answers:
         if isinstance(config, SimulatedJudgeConfig):
             return simulated.ask(asked, order, config, difference, seed)
-        return similarity.ask(asked, order, config)
+        if isinstance(config, SimilarityJudgeConfig):
+            return similarity.ask(asked, order, config)
+        raise AssertionError(f"nothing was bought from judge {config.name}")
 
     return ask

@@ -22,7 +22,6 @@ from anmi_ray.rating.solver import (
     conjugate_gradient,
     dot,
     gather,
-    index,
     largest,
     one_query,
     over_queries,
@@ -122,7 +121,7 @@ def equal_ratings_p(posterior: Posterior, component_count: NDArray[np.int64], th
     """
     games = posterior.games
     statistic = np.empty(games.queries)
-    flat = posterior.flat
+    flat = posterior.upward
     over_queries(games, threads, lambda begin, stop: _score_all(flat, begin, stop, statistic))
     return special.chdtrc(games.documents - component_count, statistic)
 
@@ -161,14 +160,13 @@ def _x_log_x(x):
 @compiled
 def _score_all(flat, begin, stop, statistic):
     documents, games = largest(flat, begin, stop)
-    work, none = workspace(documents, games), np.zeros(documents)
+    work = workspace(documents, games)
     pushes, solutions = np.empty(documents), np.empty(documents)
     for q in range(begin, stop):
         query, n = one_query(flat, q), flat.doc_start[q + 1] - flat.doc_start[q]
         u, x, diagonal = pushes[:n], solutions[:n], work.rows[5, :n]
-        index(query, n, work)
         for p in range(len(query.m)):
             work.push[p], work.curve[p] = query.m[p] * (2.0 * query.w[p] - 1.0), query.m[p]
-        gather(none[:n], work, u, diagonal)
-        conjugate_gradient(u, diagonal, 1e-6, x, work)
+        gather(query, work, u, diagonal)
+        conjugate_gradient(query, u, diagonal, 1e-6, x, work)
         statistic[q] = dot(u, x)

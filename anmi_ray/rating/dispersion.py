@@ -100,7 +100,9 @@ def leave_one_pair_out(posterior: Posterior, latent: Floats, component: NDArray[
     without = variance[usable] / left[usable]
     pull = np.bincount(pair, sign * g)[pair]
     gap = x[usable] - sign[usable] * without * pull[usable]
-    width = sign[usable] * np.sqrt(without)  # one draw of the pair's gap moves its games together
+    width = np.where(sign[usable] > 0, 1.0, -1.0) * np.sqrt(
+        without
+    )  # one draw of the pair's gap moves its games together
     return LeftOut(usable, np.unique(pair[usable], return_inverse=True)[1], sign[usable], gap, width)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse import csgraph
 
+from anmi_ray.identity import ID_BYTES
 from anmi_ray.scale import Floats
 
 Longs = NDArray[np.int64]
@@ -45,7 +46,7 @@ class Games:
 
     def __post_init__(self) -> None:
         falls = np.flatnonzero(self.first[1:] < self.first[:-1]) + 1
-        if not np.isin(falls, self.game_start).all():  # the solver sums over rows
+        if not np.isin(falls, self.game_start).all():  # the solver goes through the documents by their games
             raise AssertionError("games of a query must be sorted by their first document")
 
     @property
@@ -153,3 +154,19 @@ def subset(games: Games, keep: NDArray[np.bool_], inside: NDArray[np.bool_]) -> 
         judge=None if games.judge is None else games.judge[inside],
         shown=None if games.shown is None else games.shown[inside],
     )
+
+
+def rank_ids(rank: Longs) -> NDArray[np.uint8]:
+    """Ranks int64[N] as ids uint8[N, 16] that sort as the ranks do."""
+    ids = np.zeros((len(rank), ID_BYTES), np.uint8)
+    ids[:, ID_BYTES - 8 :] = rank.astype(">u8").view(np.uint8).reshape(-1, 8)
+    return ids
+
+
+def ranks_of(ids: NDArray[np.uint8]) -> Longs:
+    """The inverse of `rank_ids`.
+
+    >>> ranks_of(rank_ids(np.array([7, 300]))).tolist()
+    [7, 300]
+    """
+    return np.ascontiguousarray(ids[:, ID_BYTES - 8 :]).view(">u8").reshape(-1).astype(np.int64)

@@ -67,13 +67,13 @@ def laplace(posterior: Posterior, mode: Floats) -> Gaussian:
 class Pairs(NamedTuple):
     """The pairs of all queries: where each query's start, their two documents, and each pair's games.
 
-    start int64[Q + 1]; low, high int32[K], positions inside the query; game int64[P], in the order of pairs, each of
+    start int64[Q + 1]; low, high uint32[K], positions inside the query; game int64[P], in the order of pairs, each of
     which has those from games[k] to games[k + 1]; sign float64[P], 1 where such a game's first document is `low`.
     """
 
     start: Longs
-    low: NDArray[np.int32]
-    high: NDArray[np.int32]
+    low: NDArray[np.uint32]
+    high: NDArray[np.uint32]
     games: Longs
     game: Longs
     sign: Floats
@@ -112,7 +112,7 @@ def _pairs(posterior: Posterior, pair: Longs, sign: Longs) -> Pairs:
     low, high = np.minimum(games.first[one], games.second[one]), np.maximum(games.first[one], games.second[one])
     return Pairs(
         np.searchsorted(games.query_of_game[one], np.arange(games.queries + 1)),
-        low, high, start, order, sign[order].astype(np.float64),
+        low.view(np.uint32), high.view(np.uint32), start, order, sign[order].astype(np.float64),
     )  # fmt: skip
 
 

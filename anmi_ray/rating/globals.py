@@ -130,7 +130,8 @@ def fit_globals(judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table
         table.filter(pc.is_in(table["query_id"], value_set=id_array(chosen)))
         for table in (judgments, comparisons, candidates)
     )
-    games, _ = read_games(judgments, comparisons, candidates, config.inconsistent_strength, config.judge_offsets)
+    how = (config.inconsistent_strength, config.judge_offsets, config.judge_weights)
+    games, _ = read_games(judgments, comparisons, candidates, *how)
     return globals_of(games, config)
 
 

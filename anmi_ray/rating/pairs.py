@@ -9,6 +9,7 @@ Letters: C comparisons, J judges, 2 orders, N ids.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -25,11 +26,14 @@ Ids = NDArray[np.uint8]
 _PLACE = "rate"
 
 
-def combine_orders(p_CJ2: Floats, inconsistent_strength: float) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+def combine_orders(
+    p_CJ2: Floats, inconsistent_strength: float, weight_J: Floats | None = None
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """(w, answers, inconsistent) per comparison from p_a[C, J, order], NaN where there is no answer.
 
     methods 3: w = mean over orders, then over judges weighted by their strength: 1 for both orders, 1/2 for one,
-    times `inconsistent_strength` where the orders lie on different sides of 1/2. w is NaN where nobody answered.
+    times `inconsistent_strength` where the orders lie on different sides of 1/2, times the judge's own weight. w is NaN
+    where nobody answered.
     """
     ab, ba = p_CJ2[:, :, 0], p_CJ2[:, :, 1]
     has_ab, has_ba = ~np.isnan(ab), ~np.isnan(ba)
@@ -37,6 +41,8 @@ def combine_orders(p_CJ2: Floats, inconsistent_strength: float) -> tuple[Floats,
     disagree_CJ = (ab - 0.5) * (ba - 0.5) < 0.0
     strength_CJ = 0.5 * has_ab + 0.5 * has_ba
     strength_CJ = np.where(disagree_CJ, strength_CJ * inconsistent_strength, strength_CJ)
+    if weight_J is not None:
+        strength_CJ = strength_CJ * weight_J
     # a missing order was set to 1/2, so its sum with the other is counted once by the sum of the answered ones
     votes = np.maximum(has_ab.astype(np.int64) + has_ba, 1)
     w_CJ = (ab * has_ab + ba * has_ba) / votes
@@ -52,26 +58,28 @@ def read_games(
     candidates: pa.Table,
     inconsistent_strength: float,
     single_answers: bool = False,
+    weights: Mapping[str, float] | None = None,
 ) -> tuple[Games, pa.Table]:
     """The games of one bucket, and Reject rows for what could not become one.
 
     A game is a pair with all its answers, or with `single_answers` each answer alone, half as strong as an answer in
     both orders, with its judge and what was shown first. Documents come sorted by (query_id, doc_id) and games by their
-    documents, so row order in the inputs is immaterial.
+    documents, so row order in the inputs is immaterial. `weights`: by judge, how many answers one of its counts for.
     """
     doc_keys, positive = _candidate_keys(candidates)
     query_C = id_matrix(comparisons["query_id"])
     first = positions(np.hstack([query_C, id_matrix(comparisons["doc_a"])]), doc_keys)
     second = positions(np.hstack([query_C, id_matrix(comparisons["doc_b"])]), doc_keys)
     p_CJ2, judges, failed_C, strays = _answers(judgments, comparisons)
-    w, answers, inconsistent = combine_orders(p_CJ2, inconsistent_strength)
+    weight_J = np.array([(weights or {}).get(name, 1.0) for name in judges])
+    w, answers, inconsistent = combine_orders(p_CJ2, inconsistent_strength, weight_J)
 
     known = (first >= 0) & (second >= 0)
     used = np.flatnonzero(known & (answers > 0.0))
     used = used[np.lexsort((second[used], first[used]))]
     games, rated = _games(doc_keys, positive, first[used], second[used], w[used], answers[used], inconsistent[used])
     if single_answers:
-        games = _single(games, p_CJ2[used], judges)
+        games = _single(games, p_CJ2[used], judges, weight_J)
 
     pair_ids = id_matrix(comparisons["comparison_id"])
     silent, foreign = np.flatnonzero(known & (answers <= 0.0)), np.flatnonzero(~known)
@@ -85,9 +93,9 @@ def read_games(
     return games, pa.concat_tables(rejects)
 
 
-def _single(games: Games, p_PJ2: Floats, judges: tuple[str, ...]) -> Games:
+def _single(games: Games, p_PJ2: Floats, judges: tuple[str, ...], weight_J: Floats) -> Games:
     """Every answer p_a[P, J, order] of the games as a game of its own."""
-    game, judge, order = np.nonzero(~np.isnan(p_PJ2))
+    game, judge, order = np.nonzero(~np.isnan(p_PJ2) & (weight_J > 0.0)[:, None])
     per_query = np.bincount(games.query_of_game[game], minlength=games.queries)
     return replace(
         games,
@@ -95,7 +103,7 @@ def _single(games: Games, p_PJ2: Floats, judges: tuple[str, ...]) -> Games:
         first=games.first[game],
         second=games.second[game],
         w=p_PJ2[game, judge, order],
-        answers=np.full(len(game), 0.5),
+        answers=0.5 * weight_J[judge],
         inconsistent=games.inconsistent[game],
         judges=judges,
         judge=judge.astype(np.int32),

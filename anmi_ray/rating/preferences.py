@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray.errors import DataError
-from anmi_ray.identity import ID_BYTES, id_matrix
-from anmi_ray.rating.games import Games, Longs
+from anmi_ray.identity import id_matrix
+from anmi_ray.rating.games import Games, Longs, rank_ids, ranks_of
 from anmi_ray.rows import Flags, Numbers, Refusals, Rows, pair_checks, preference_checks, verdict
 from anmi_ray.scale import Floats
 
@@ -76,8 +76,8 @@ class Preferences(Refusals):
         query, doc_start = np.unique(keys // n, return_index=True)
         base = doc_start[np.searchsorted(query, o.query)]
         games = Games(
-            query_ids=_rank_ids(query),
-            doc_ids=_rank_ids(keys % n),
+            query_ids=rank_ids(query),
+            doc_ids=rank_ids(keys % n),
             doc_start=np.append(doc_start, len(keys)).astype(np.int64),
             game_start=np.append(np.searchsorted(o.query, query), len(o.query)).astype(np.int64),
             positive=np.isin(keys, self.anchors),
@@ -91,7 +91,7 @@ class Preferences(Refusals):
 
     def names(self, column: str, ids: pa.ChunkedArray | pa.Array) -> pa.Array:
         """The user's ids of a column query_id, doc_id or anchor_id of a result."""
-        return (self.queries if column == "query_id" else self.documents).take(pa.array(_ranks(id_matrix(ids))))
+        return (self.queries if column == "query_id" else self.documents).take(pa.array(ranks_of(id_matrix(ids))))
 
 
 def read_preferences(source: pa.Table | Rows, one_query: bool = False) -> Preferences:
@@ -194,15 +194,3 @@ def _outcomes(query: Longs, a: Longs, b: Longs, preference: Floats, strength: Fl
     )
     o = outcomes
     return o.take(np.lexsort((o.shown, o.judge, o.strength, o.w, o.second, o.first, o.query)))
-
-
-def _rank_ids(rank: Longs) -> NDArray[np.uint8]:
-    """Ranks as 16 bytes, sorted as the ranks are."""
-    ids = np.zeros((len(rank), ID_BYTES), np.uint8)
-    ids[:, ID_BYTES - 8 :] = rank.astype(">u8").view(np.uint8).reshape(-1, 8)
-    return ids
-
-
-def _ranks(ids: NDArray[np.uint8]) -> Longs:
-    """The inverse of `_rank_ids`."""
-    return np.ascontiguousarray(ids[:, ID_BYTES - 8 :]).view(">u8").reshape(-1).astype(np.int64)

@@ -3,11 +3,12 @@
 All queries of a bucket are fitted by compiled calls over flat arrays (`Games`), without the GIL and without a Python
 object per query, on as many threads as are given; queries are independent, so threads change nothing. The posterior
 of a query is a log-likelihood plus a Gaussian prior per document, Σ -τ_i (e_i - μ_i)²/2. A comparison graph is an
-expander, so conjugate gradient needs a handful of products.
+expander, so conjugate gradient needs a handful of steps.
 
-What makes it fast: games are evaluated by a vectorised loop (`likelihood.terms`), games sorted by their first document
-and an index of their second one turn scatters into sums over rows, and a fit starts where every game is linearised at
-its own likely gap, which saves two of five iterations.
+What makes it fast: games are evaluated by a vectorised loop (`likelihood.terms`); every other loop runs over the games
+without a loop inside, since the ends of short ones of uneven length are what a processor cannot foresee; a fit starts
+where every game is linear, which saves two of five evaluations, and ends without another one where Newton's own error
+is known to be small enough; conjugate gradient is preconditioned by Gauss-Seidel at no more than a product's cost.
 Letters: Q queries, D documents, P games; n and p are one query's.
 """
 
@@ -24,12 +25,14 @@ from numba import njit
 from numpy.typing import NDArray
 
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.likelihood import Likelihood, terms
-from anmi_ray.scale import Floats, compiled
+from anmi_ray.rating.likelihood import GLENN_DAVID, Likelihood, game_terms, steepest, terms
+from anmi_ray.scale import THURSTONE, Floats, compiled
 
 _OVERSHOOT = 0.5  # a step is cut where the slope along it has turned to less than -0.5 of its start
 _FORCING = 0.1  # relative residual at which conjugate gradient stops, tightened as Newton converges
-_LIKELY_GAP = 1.0  # latent gap that a clear win suggests, where games are linearised for the start
+_LAST_FORCING = 0.5  # of the tolerance: what a residual need not fall below
+_FAR = 8.0  # latent units: a step that changes a gap by more is shortened before it is tried
+_LIKELY_PROBITS, _LIKELY_LOGITS = 1.0, 1.6  # the gap that a clear win suggests, where games are linear for the start
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,43 @@ class Posterior:
         """The same as the compiled functions read it."""
         games = self.games
         none = np.zeros(len(games.w)) if self.offset is None else self.offset
-        every = One(games.first, games.second, games.w, self.m, none, self.prior_mean, self.prior_precision)
+        first, second = games.first.view(np.uint32), games.second.view(np.uint32)
+        every = One(first, second, games.w, self.m, none, self.prior_mean, self.prior_precision)
         return Flat(games.doc_start, games.game_start, every)
+
+    @cached_property
+    def upward(self) -> Flat:
+        """`flat` with every game told from its lower document, and sorted by it: what `conjugate_gradient` takes.
+
+        Games as the rate stage reads them stand like that, and this is `flat` itself.
+        """
+        flat, every, order = self.flat, self.flat.every, self.upward_order
+        if isinstance(order, slice):
+            return flat
+        turned = every.first > every.second
+        games = every._replace(
+            first=np.minimum(every.first, every.second)[order],
+            second=np.maximum(every.first, every.second)[order],
+            w=np.where(turned, 1.0 - every.w, every.w)[order],
+            m=every.m[order],
+            offset=np.where(turned, -every.offset, every.offset)[order],
+        )
+        return flat._replace(every=games)
+
+    @cached_property
+    def upward_order(self) -> NDArray[np.int64] | slice:
+        """Which game stands where in `upward`: int64[P], or a slice of all where they stand so already."""
+        first, second = self.games.first, self.games.second
+        if (first < second).all():
+            return slice(None)
+        return np.lexsort((np.minimum(first, second), self.games.query_of_game))
 
 
 class One(NamedTuple):
-    """Games, offsets and priors: of all queries, or one query's part."""
+    """Games, offsets and priors: of all queries, or one query's part. Documents are unsigned, which indexes faster."""
 
-    first: NDArray[np.int32]
-    second: NDArray[np.int32]
+    first: NDArray[np.uint32]
+    second: NDArray[np.uint32]
     w: Floats
     m: Floats
     offset: Floats
@@ -92,13 +123,14 @@ def solve(
     """Maximise every query's posterior, from `start` (float64[D]) where given.
 
     Converged: |gradient_i| ≤ tolerance · (games of document i), for every document. `gradient_norm` is the largest
-    such ratio. A query that does not get there is flagged, not raised.
+    such ratio, or what it is at most after a last step that needed no evaluation. A query that does not get there is
+    flagged, not raised.
     """
     games = posterior.games
     latent = np.zeros(len(games.doc_ids)) if start is None else start.copy()
     iterations = np.zeros(games.queries, dtype=np.int32)
     gradient_norm = np.zeros(games.queries)
-    flat = posterior.flat
+    flat = posterior.upward
 
     def part(begin: int, stop: int) -> None:
         how = (start is None, tolerance, max_iterations)
@@ -135,18 +167,8 @@ def one_query(flat, q):
 
 
 class Work(NamedTuple):
-    """Memory that queries of one call share: documents n and games p of the largest, and the graph's index.
+    """Memory that queries of one call share, for the documents and games of the largest; `rows` [12, documents]."""
 
-    The games whose first document is i are own[i] ≤ p < own[i+1]; those whose second it is, entry[k] for
-    start[i] ≤ k < start[i+1]. Row i of the information's off-diagonal part is row[i] ≤ k < row[i+1] of `other`, the
-    opponents, and `weight`, the curvatures: own games first, then the others.
-    """
-
-    own: NDArray[np.int64]
-    start: NDArray[np.int64]
-    row: NDArray[np.int64]
-    other: NDArray[np.uint32]
-    entry: NDArray[np.uint32]
     x: Floats
     scratch: Floats
     bits: NDArray[np.int64]
@@ -161,17 +183,12 @@ def workspace(documents, games):
     """Memory for queries of at most so many documents and games."""
     scratch = np.empty(games)
     return Work(
-        np.empty(documents + 1, np.int64),
-        np.empty(documents + 1, np.int64),
-        np.empty(documents + 1, np.int64),
-        np.empty(2 * games, np.uint32),
-        np.empty(games, np.uint32),
         np.empty(games),
         scratch,
         scratch.view(np.int64),
         np.empty(games),
         np.empty(games),
-        np.empty(2 * games),
+        np.empty(games),
         np.empty((12, documents)),
     )
 
@@ -201,11 +218,7 @@ def newton(like, query, cold, tolerance, max_iterations, e, work):
     n = len(e)
     games, grad, grad_new, step = work.rows[0, :n], work.rows[1, :n], work.rows[2, :n], work.rows[3, :n]
     trial, diagonal = work.rows[4, :n], work.rows[5, :n]
-    index(query, n, work)
-    _strengths(query, work, games)
-    if cold:
-        linearise(like, query, grad, diagonal, work)
-        conjugate_gradient(grad, diagonal, _FORCING, e, work)
+    begin(like, query, cold, games, grad, diagonal, e, work)
     evaluate(like, query, e, grad, diagonal, work)
     norm = _relative_norm(grad, games)
     start_norm = norm
@@ -213,10 +226,16 @@ def newton(like, query, cold, tolerance, max_iterations, e, work):
         if norm <= tolerance:
             return iteration, norm
         # the residual shrinks as fast as Newton's own error, and never below what is asked
-        forcing = max(_FORCING * min(1.0, norm / start_norm), 0.3 * tolerance / norm)
-        conjugate_gradient(grad, diagonal, forcing, step, work)
+        forcing = max(_FORCING * min(1.0, norm / start_norm), _LAST_FORCING * tolerance / norm)
+        conjugate_gradient(query, grad, diagonal, forcing, step, work)
+        reach = _range(step)
+        norm = _norm_after(like, query, reach, games, tolerance, grad_new, work)
+        if norm <= tolerance:
+            for i in range(n):
+                e[i] += step[i]
+            return iteration + 1, norm
         slope = dot(grad, step)
-        length = 1.0
+        length = 1.0 if reach < _FAR else _cautious(query, step)
         for _ in range(30):
             for i in range(n):
                 trial[i] = e[i] + length * step[i]
@@ -233,60 +252,27 @@ def newton(like, query, cold, tolerance, max_iterations, e, work):
 
 
 @compiled
-def index(query, n, work):
-    """Fill own, start, row, other and entry of `work` with the graph of a query's n documents."""
-    first, second, own, start = query.first, query.second, work.own, work.start
-    for i in range(n + 1):
-        own[i], start[i] = 0, 0
-    for p in range(len(first)):
-        own[first[p] + 1] += 1
-        start[second[p] + 1] += 1
-    for i in range(n):
-        own[i + 1] += own[i]
-        start[i + 1] += start[i]
-    for p in range(len(first)):
-        at = start[second[p]]
-        work.entry[at] = p
-        start[second[p]] = at + 1
-    for i in range(n, 0, -1):
-        start[i] = start[i - 1]
-    start[0] = 0
-    at = 0
-    for i in range(n):
-        work.row[i] = at
-        for p in range(own[i], own[i + 1]):
-            work.other[at] = second[p]
-            at += 1
-        for k in range(start[i], start[i + 1]):
-            work.other[at] = first[work.entry[k]]
-            at += 1
-    work.row[n] = at
+def begin(like, query, cold, games, grad, diagonal, e, work):
+    """Every document's strength of games, Σ m, into `games`; if `cold`, the start into `e`.
 
-
-@compiled
-def _strengths(query, work, games):
-    """Σ m of every document's games, into `games`."""
-    for i in range(len(games)):
-        games[i] = 0.0
-        for p in range(work.own[i], work.own[i + 1]):
-            games[i] += query.m[p]
-        for k in range(work.start[i], work.start[i + 1]):
-            games[i] += query.m[work.entry[k]]
-
-
-@compiled
-def linearise(like, query, grad, diagonal, work):
-    """Gradient at zero, and weights, of the posterior with every game linearised at the gap its outcome suggests."""
-    games = len(query.first)
-    x = work.x[:games]
-    for p in range(games):
-        x[p] = _LIKELY_GAP * (2.0 * query.w[p] - 1.0)
-    terms(like, x, query.w, query.m, work.push[:games], work.curve[:games], work.scratch[:games], work.bits[:games])
-    for p in range(games):
-        work.push[p] += work.curve[p] * (x[p] - query.offset[p])
-    gather(query.precision, work, grad, diagonal)
-    for i in range(len(grad)):
+    The start is the posterior's mode with every game linear: pushed as a clear win at a likely gap is, times 2w - 1,
+    and as curved as it is there.
+    """
+    gap = _LIKELY_PROBITS if like.kind == THURSTONE or like.kind == GLENN_DAVID else _LIKELY_LOGITS
+    gradient, curvature = game_terms(like, gap, 1.0)
+    at_zero = gradient + curvature * gap
+    for p in range(len(query.m)):
+        work.push[p] = query.m[p] * (at_zero * (2.0 * query.w[p] - 1.0) - curvature * query.offset[p])
+        work.curve[p] = query.m[p]
+    gather(query, work, grad, games)
+    if not cold:
+        return
+    for p in range(len(query.m)):
+        work.curve[p] *= curvature
+    for i in range(len(e)):
         grad[i] += query.precision[i] * query.mean[i]
+        diagonal[i] = curvature * games[i] + query.precision[i]
+    conjugate_gradient(query, grad, diagonal, _FORCING, e, work)
 
 
 @compiled
@@ -297,29 +283,23 @@ def evaluate(like, query, e, grad, diagonal, work):
     for p in range(games):
         x[p] = e[query.first[p]] - e[query.second[p]] + query.offset[p]
     terms(like, x, query.w, query.m, work.push[:games], work.curve[:games], work.scratch[:games], work.bits[:games])
-    gather(query.precision, work, grad, diagonal)
+    gather(query, work, grad, diagonal)
     for i in range(len(e)):
         grad[i] -= query.precision[i] * (e[i] - query.mean[i])
+        diagonal[i] += query.precision[i]
 
 
 @compiled
-def gather(precision, work, grad, diagonal):
-    """Sums over every document's games of what `terms` wrote per game; `diagonal` holds `precision` too."""
-    push, curve = work.push, work.curve
-    for i in range(len(grad)):
-        total, weights, at = 0.0, precision[i], work.row[i]
-        for p in range(work.own[i], work.own[i + 1]):
-            total += push[p]
-            weights += curve[p]
-            work.weight[at] = curve[p]
-            at += 1
-        for k in range(work.start[i], work.start[i + 1]):
-            p = work.entry[k]
-            total -= push[p]
-            weights += curve[p]
-            work.weight[at] = curve[p]
-            at += 1
-        grad[i], diagonal[i] = total, weights
+def gather(query, work, pushes, curves):
+    """Sums over every document's games [n]: work.push, negative where it is the second document, and work.curve."""
+    for i in range(len(pushes)):
+        pushes[i], curves[i] = 0.0, 0.0
+    for p in range(len(query.first)):
+        i, j, push, curve = query.first[p], query.second[p], work.push[p], work.curve[p]
+        pushes[i] += push
+        curves[i] += curve
+        pushes[j] -= push
+        curves[j] += curve
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"}, no_cfunc_wrapper=True)
@@ -333,49 +313,116 @@ def dot(x, y):
 
 @compiled
 def _relative_norm(grad, games):
+    """Largest |gradient_i| per game of i; infinite where one is not a number, which a comparison would pass over."""
     worst = 0.0
     for i in range(len(grad)):  # a document whose every game has strength zero has only its prior
         worst = max(worst, abs(grad[i]) / (games[i] if games[i] > 0.0 else 1.0))
-    return worst
+    return worst if dot(grad, grad) < np.inf else np.inf
 
 
 @compiled
-def product(diagonal, d, out, work):
-    """(Laplacian(weight) + diag(precision)) d into `out`, by the graph's index."""
-    for i in range(len(d)):
-        total = diagonal[i] * d[i]
-        for k in range(work.row[i], work.row[i + 1]):
-            total -= work.weight[k] * d[work.other[k]]
-        out[i] = total
+def _range(step):
+    low, high = step[0], step[0]
+    for i in range(len(step)):
+        low, high = min(low, step[i]), max(high, step[i])
+    return high - low
 
 
 @compiled
-def conjugate_gradient(rhs, diagonal, forcing, x, work):
-    """Solve (Laplacian(weight) + diag(precision)) x = rhs from zero, Jacobi-preconditioned, to a relative residual.
+def _cautious(query, step):
+    """The length to try of a step that changes gaps by far more than the information at its start speaks of.
 
+    Over a gap of x a logistic curvature changes by e^x at most, which makes ln(1 + x)/x the length that is sure to
+    climb (Sun and Tran-Dinh 2019, Math. Program. 178). The slope along the step alone would not tell: it turns little
+    where the link is flat on the other side.
+    """
+    widest = 0.0
+    for p in range(len(query.first)):
+        widest = max(widest, abs(step[query.first[p]] - step[query.second[p]]))
+    return 1.0 if widest < _FAR else np.log1p(widest) / widest
+
+
+@compiled
+def _norm_after(like, query, reach, games, tolerance, residual, work):
+    """At most what the relative gradient norm is after a Newton step just solved for; infinite where that is too much.
+
+    The new gradient is the residual of the step and what the curvature changed on the way: at most half its steepest
+    slope times the square of the change of a game's gap, and no gap changes by more than the step's range, `reach`.
+    """
+    bound = 0.5 * steepest(like) * reach * reach
+    if not bound <= tolerance:
+        return np.inf
+    _residual(query, residual, work)
+    return bound + _relative_norm(residual, games)
+
+
+@compiled
+def conjugate_gradient(query, rhs, diagonal, forcing, x, work):
+    """Solve A x = rhs from zero, A = Laplacian(work.curve) + diag(precision), to a relative residual.
+
+    With A = L + D + U, its triangles and diagonal, the preconditioner is symmetric Gauss-Seidel, (D + L) D⁻¹ (D + U):
+    half as many steps as with D alone. Of the residual r and the direction t only ρ = D (D + L)⁻¹ r and
+    d = D⁻¹ (D + U) t are kept; then a step is one solution with either triangle, together the multiplications of one
+    product A t (Eisenstat 1981, SIAM J. Sci. Stat. Comput. 2(1)).
     Without a prior the system is singular but consistent (rhs sums to zero per component), which the method bears.
     """
     n = len(rhs)
-    r, z, d, image, inverse = work.rows[7, :n], work.rows[8, :n], work.rows[9, :n], work.rows[10, :n], work.rows[11, :n]
+    rho, inverse, z = work.rows[6, :n], work.rows[7, :n], work.rows[8, :n]
+    d, t, image = work.rows[9, :n], work.rows[10, :n], work.rows[11, :n]
     for i in range(n):
-        inverse[i] = 1.0 / diagonal[i]
+        inverse[i] = 1.0 / diagonal[i] if diagonal[i] > 0.0 else 0.0  # zero: a document whose games weigh nothing
         x[i] = 0.0
-        r[i] = rhs[i]
-        z[i] = r[i] * inverse[i]
+        rho[i] = rhs[i]
+    for p in range(len(query.first)):
+        work.weight[p] = work.curve[p] * inverse[query.first[p]]
+    _solve_lower(query, rho, work)
+    for i in range(n):
+        z[i] = inverse[i] * rho[i]
         d[i] = z[i]
-    rz = dot(r, z)
+    rz = dot(rho, z)
     goal = forcing * forcing * rz
     for _ in range(4 * n):
-        if rz <= goal or rz <= 0.0:
+        if not rz > max(goal, 0.0):  # solved, or not a number
             break
-        product(diagonal, d, image, work)
+        for i in range(n):
+            t[i] = d[i]
+        _solve_upper(query, t, work)
+        for i in range(n):
+            image[i] = diagonal[i] * (d[i] - t[i])
+        _solve_lower(query, image, work)
+        for i in range(n):
+            image[i] += diagonal[i] * t[i]
         scale = rz / dot(d, image)
         for i in range(n):
-            x[i] += scale * d[i]
-            r[i] -= scale * image[i]
-            z[i] = r[i] * inverse[i]
-        rz_new = dot(r, z)
+            x[i] += scale * t[i]
+            rho[i] -= scale * image[i]
+            z[i] = inverse[i] * rho[i]
+        rz_new = dot(rho, z)
         ratio = rz_new / rz
         for i in range(n):
             d[i] = z[i] + ratio * d[i]
         rz = rz_new
+
+
+@compiled
+def _solve_lower(query, y, work):
+    """y := D (D + L)⁻¹ y: a game hands what its lower document has got, which is complete, to the higher one."""
+    for p in range(len(query.first)):
+        y[query.second[p]] += work.weight[p] * y[query.first[p]]
+
+
+@compiled
+def _solve_upper(query, y, work):
+    """y := (D + U)⁻¹ D y."""
+    for p in range(len(query.first) - 1, -1, -1):
+        y[query.first[p]] += work.weight[p] * y[query.second[p]]
+
+
+@compiled
+def _residual(query, residual, work):
+    """What the last `conjugate_gradient` left of its right side, (D + L) D⁻¹ ρ."""
+    rho = work.rows[6]
+    for i in range(len(residual)):
+        residual[i] = rho[i]
+    for p in range(len(query.first)):
+        residual[query.second[p]] -= work.weight[p] * rho[query.first[p]]

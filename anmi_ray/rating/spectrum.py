@@ -2,7 +2,7 @@
 
 Games tell ratings apart along an eigenvector of the graph's Laplacian as well as its eigenvalue is large: λ₂ is the
 weakest of them (0: the graph falls apart), and k - 2 √(k - 1) is about the best that k opponents each can give.
-Letters: Q queries; n documents of one query.
+Letters: Q queries; of one query n documents, P games, a arcs (every game once from either end).
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ from anmi_ray.rating.games import Games
 from anmi_ray.rating.solver import dot, over_queries
 from anmi_ray.scale import Floats, compiled
 
-_LANCZOS_WORK = 5e8  # documents x steps², about a second; more than a graph of 793 documents can take
-_LANCZOS_ROWS = 64  # the basis starts with so many vectors and doubles when they are used up
+_WINDOW = 8  # steps from one look at the eigenvalue to the next
+_CHANGE, _RELATIVE_CHANGE = 1e-9, 1e-6  # less than both, of n and of itself, between two looks: it is found
+_STEPS = 8  # most steps a document; chains, the slowest of all graphs, take one
+_WORK = 5e8  # most steps x (documents + arcs), about a second
 
 
 def lambda2(games: Games, threads: int = 1) -> Floats:
     """Algebraic connectivity per query, float64[Q]: second smallest eigenvalue of the unweighted games' Laplacian.
 
-    By the Lanczos method with full reorthogonalisation on the space of vectors that sum to zero, until eight steps
-    change it by less than 1e-9 n; 0 below 1e-9 n, so for every disconnected graph. Above 793 documents the steps are
-    limited to √(5e8 / n), after which it is an upper bound: to 223 for 10,000 documents, of which random graphs need
-    about 60. Only long chains need more.
+    0 for a graph that is not connected. Else by the Lanczos method on the space of vectors that sum to zero, until
+    eight steps change it by less than 1e-9 n and than a millionth of itself: random graphs of 100 documents need about
+    40 steps, of 10,000 about 60, chains n. The steps are limited to 5e8 / (n + a), after which it is an upper bound;
+    chains of more than 10,000 documents and the like would need more.
+
+    The vectors are not made orthogonal again. Rounding then lets eigenvalues that are found come back, but adds none
+    (Paige 1980, Linear Algebra and its Applications 34): the smallest is as exact, long chains take more steps. Only
+    the constant vector is taken out at every step, for its eigenvalue 0 is no candidate.
     """
     result = np.empty(games.queries)
     ends = games.doc_start, games.game_start, games.first, games.second
@@ -37,85 +43,127 @@ def lambda2(games: Games, threads: int = 1) -> Floats:
 def _lambda2_all(begin, stop, doc_start, game_start, first, second, result):
     for q in range(begin, stop):
         g0, g1 = game_start[q], game_start[q + 1]
-        result[q] = _lambda2(doc_start[q + 1] - doc_start[q], first[g0:g1], second[g0:g1])
+        n = doc_start[q + 1] - doc_start[q]
+        row, other = _arcs(n, first[g0:g1], second[g0:g1])
+        result[q] = _lambda2(row, other) if _connected(row, other) else 0.0
 
 
 @compiled
-def _lambda2(n, first, second):
-    """Smallest eigenvalue of one graph's Laplacian on the complement of the constant vector."""
-    steps = min(n - 1, max(_LANCZOS_ROWS, int(math.sqrt(_LANCZOS_WORK / n))))
-    basis, alpha, beta = np.zeros((min(n, _LANCZOS_ROWS), n)), np.zeros(n), np.zeros(n)
+def _arcs(n, first, second):
+    """Opponents of document i: other[row[i] : row[i + 1]], once a game."""
+    row = np.zeros(n + 2, np.uint32)  # unsigned: an index that may be negative is checked at every use
+    for p in range(len(first)):
+        row[first[p] + 2] += 1
+        row[second[p] + 2] += 1
+    for i in range(2, n + 2):
+        row[i] += row[i - 1]
+    other = np.empty(2 * len(first), np.uint32)
+    for p in range(len(first)):  # row[i + 1] is where the next arc of i goes, and ends where those of i + 1 begin
+        for i, j in ((first[p], second[p]), (second[p], first[p])):
+            other[row[i + 1]] = j
+            row[i + 1] += 1
+    return row[: n + 1], other
+
+
+@compiled
+def _connected(row, other):
+    """Whether a walk from document 0 reaches all."""
+    n = len(row) - 1
+    reached, queue = np.zeros(n, np.bool_), np.empty(n, np.uint32)
+    reached[0], queue[0] = True, 0
+    done, found = 0, 1
+    while done < found:
+        i = queue[done]
+        done += 1
+        for a in range(row[i], row[i + 1]):
+            j = other[a]
+            if not reached[j]:
+                reached[j] = True
+                queue[found] = j
+                found += 1
+    return found == n
+
+
+@compiled
+def _lambda2(row, other):
+    """Smallest eigenvalue of one connected graph's Laplacian on the complement of the constant vector."""
+    n = len(row) - 1
+    steps = max(_WINDOW, min(_STEPS * n, int(_WORK / (n + len(other)))))
+    alpha, beta = np.empty(steps), np.empty(steps)
+    before, v, product, constant = np.zeros(n), np.zeros(n), np.empty(n), np.full(n, 1.0 / math.sqrt(n))
     for i in range(n):  # any vector with a part along every eigenvector will do
-        basis[0, i] = math.sin(1.0 + i * i)
-    _orthonormal(basis, 0)
-    ritz = math.inf
+        product[i] = math.sin(1.0 + i * i)
+    _take_out(product, constant)
+    length, ritz, guess, precision = math.sqrt(dot(product, product)), math.inf, 0.0, 1e-3 * _CHANGE * n
     for k in range(steps):
-        if k + 1 == len(basis):
-            basis = _longer(basis)
-        v, nxt = basis[k], basis[k + 1]
-        for p in range(len(first)):
-            flow = v[first[p]] - v[second[p]]
-            nxt[first[p]] += flow
-            nxt[second[p]] -= flow
-        alpha[k] = dot(v, nxt)
-        beta[k] = _orthonormal(basis, k + 1)
-        last = k == steps - 1 or beta[k] < 1e-9 * n
-        if last or k % 8 == 7:
-            found = _smallest_eigenvalue(alpha[: k + 1], beta[:k])
-            if last or ritz - found < 1e-9 * n:
-                return max(0.0, found) if found > 1e-9 * n else 0.0
-            ritz = found
-    return 0.0
-
-
-@compiled
-def _longer(basis):
-    """The same rows and as many rows of zeros, up to a square."""
-    rows, n = basis.shape
-    longer = np.zeros((min(n, 2 * rows), n))
-    for k in range(rows):
+        before, v, product = v, product, before
         for i in range(n):
-            longer[k, i] = basis[k, i]
-    return longer
-
-
-@compiled
-def _orthonormal(basis, k):
-    """Make row k orthogonal to earlier rows and to the constant vector, of length one; returns its length before."""
-    v = basis[k]
-    for _ in range(2):  # once is not enough in floating point, twice is
-        mean = 0.0
-        for i in range(len(v)):
-            mean += v[i] / len(v)
-        for i in range(len(v)):
-            v[i] -= mean
-        for j in range(k):
-            along = dot(basis[j], v)
-            for i in range(len(v)):
-                v[i] -= along * basis[j, i]
-    length = math.sqrt(dot(v, v))
-    if length > 0.0:
-        for i in range(len(v)):
             v[i] /= length
-    return length
+        _multiply(row, other, v, before, length if k else 0.0, product)
+        alpha[k] = _take_out(product, v)
+        _take_out(product, constant)
+        beta[k] = length = math.sqrt(dot(product, product))
+        last = k == steps - 1 or length < _CHANGE * n
+        if last or k % _WINDOW == _WINDOW - 1:
+            found = _smallest_eigenvalue(alpha[: k + 1], beta[:k], guess, precision)
+            if last or ritz - found < min(_CHANGE * n, _RELATIVE_CHANGE * found):
+                return found
+            guess = max(0.0, 2.0 * found - ritz - precision)  # it rarely falls by more than the last time
+            ritz = found
+    return ritz
 
 
 @compiled
-def _smallest_eigenvalue(alpha, beta):
-    """Of the symmetric tridiagonal matrix (alpha, beta), by bisection on Sturm's count of negative pivots."""
-    low, high = 0.0, alpha[0]
-    for i in range(len(alpha)):
-        high = min(high, alpha[i])
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        pivot, below = alpha[0] - middle, False
-        for i in range(1, len(alpha)):
-            if pivot <= 0.0:
-                below = True
-                break
-            pivot = alpha[i] - middle - beta[i - 1] * beta[i - 1] / pivot
-        if below or pivot <= 0.0:
-            high = middle
+def _multiply(row, other, v, before, beta, product):
+    """The Laplacian times v, less beta times the vector before."""
+    for i in range(len(v)):
+        total = 0.0
+        for a in range(row[i], row[i + 1]):
+            total += v[other[a]]
+        product[i] = (row[i + 1] - row[i]) * v[i] - total - beta * before[i]
+
+
+@compiled
+def _take_out(x, direction):
+    """Make x orthogonal to a direction of length one; returns its part along it."""
+    along = dot(x, direction)
+    for i in range(len(x)):
+        x[i] -= along * direction[i]
+    return along
+
+
+@compiled
+def _smallest_eigenvalue(alpha, beta, guess, tolerance):
+    """Of the symmetric tridiagonal matrix (alpha, beta) without negative eigenvalues; a guess from below saves time."""
+    x = guess
+    for i in range(60):
+        step = _laguerre(alpha, beta, x)
+        if i == 0 and step < 0.0:  # the guess is too high, 0 is not
+            x = 0.0
+        elif step < tolerance:  # below zero it is rounding
+            return x + max(0.0, step)
         else:
-            low = middle
-    return high
+            x += step
+    return x
+
+
+@compiled
+def _laguerre(alpha, beta, x):
+    """Laguerre's step from x up to the smallest root of the characteristic polynomial, -1 where x is no lower.
+
+    As all roots are real it never passes the root, and near it what remains falls to its cube. d is a pivot of the
+    matrix less x, r and q are its first and second derivative divided by d.
+    """
+    k, d = len(alpha), alpha[0] - x
+    r, q = -1.0 / d, 0.0
+    g, h = -r, r * r
+    for i in range(1, k):
+        if d <= 0.0:
+            return -1.0
+        t = beta[i - 1] * beta[i - 1] / d
+        d = alpha[i] - x - t
+        q = t * (q - 2.0 * r * r) / d
+        r = (t * r - 1.0) / d
+        g -= r
+        h += r * r - q
+    return k / (g + math.sqrt(max(0.0, (k - 1) * (k * h - g * g)))) if d > 0.0 else -1.0

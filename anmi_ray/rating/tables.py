@@ -33,7 +33,8 @@ def rate(
     judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, globals_: Globals, config: RateConfig
 ) -> RateResult:
     """Rate every query of a bucket; see `rate_games`. Rejects are judgments and candidates that no game holds."""
-    games, rejects = read_games(judgments, comparisons, candidates, config.inconsistent_strength, config.judge_offsets)
+    how = (config.inconsistent_strength, config.judge_offsets, config.judge_weights)
+    games, rejects = read_games(judgments, comparisons, candidates, *how)
     return rate_games(games, globals_, config)._replace(rejects=rejects)
 
 

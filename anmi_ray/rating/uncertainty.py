@@ -22,7 +22,6 @@ from anmi_ray.rating.solver import (
     conjugate_gradient,
     dot,
     gather,
-    index,
     largest,
     one_query,
     over_queries,
@@ -76,7 +75,8 @@ def errors(approximation: Gaussian, component: NDArray[np.int32], to: Anchors, t
     approximation, the prior included. Inside a component a gap is the difference of the exported ratings; across
     components it is the posterior's own, which only the prior informs.
     """
-    games, flat = approximation.posterior.games, approximation.posterior.flat
+    posterior, games = approximation.posterior, approximation.posterior.games
+    flat, weight = posterior.upward, approximation.weight[posterior.upward_order]
     rows = np.diff(to.start) * (games.documents - 1)
     row_start = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
     total = int(row_start[-1])
@@ -84,7 +84,7 @@ def errors(approximation: Gaussian, component: NDArray[np.int32], to: Anchors, t
     gaps = (np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total), np.empty(total))
 
     def part(begin: int, stop: int) -> None:
-        given = (approximation.mean, approximation.weight, component, to.start, to.position, row_start)
+        given = (approximation.mean, weight, component, to.start, to.position, row_start)
         _errors_all(flat, begin, stop, *given, std_err, *gaps)
 
     over_queries(games, threads, part)
@@ -174,10 +174,11 @@ def _solved_errors(query, weight, component, anchors_of, work, std_err, gap_se):
     """The same without a matrix: vᵀ Σ v for every contrast v, by solving A u = v."""
     n, row = len(std_err), 0
     contrast, solution, diagonal = np.zeros(n), np.empty(n), work.rows[5, :n]
-    index(query, n, work)
     for p in range(len(weight)):
         work.curve[p], work.push[p] = weight[p], 0.0
-    gather(query.precision, work, work.rows[1, :n], diagonal)
+    gather(query, work, work.rows[1, :n], diagonal)
+    for i in range(n):
+        diagonal[i] += query.precision[i]
     size = np.zeros(n)
     for i in range(n):
         size[component[i]] += 1.0
@@ -185,14 +186,14 @@ def _solved_errors(query, weight, component, anchors_of, work, std_err, gap_se):
         for j in range(n):
             contrast[j] = -1.0 / size[component[i]] if component[j] == component[i] else 0.0
         contrast[i] += 1.0
-        conjugate_gradient(contrast, diagonal, _RESIDUAL, solution, work)
+        conjugate_gradient(query, contrast, diagonal, _RESIDUAL, solution, work)
         std_err[i] = math.sqrt(max(0.0, dot(contrast, solution)))
     for a in anchors_of:
         for i in range(n):
             if i != a:
                 contrast[:] = 0.0
                 contrast[a], contrast[i] = 1.0, -1.0
-                conjugate_gradient(contrast, diagonal, _RESIDUAL, solution, work)
+                conjugate_gradient(query, contrast, diagonal, _RESIDUAL, solution, work)
                 gap_se[row] = math.sqrt(max(0.0, dot(contrast, solution)))
                 row += 1
 

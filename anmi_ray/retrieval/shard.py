@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from anmi_ray import identity
 from anmi_ray.config.retrieve import RetrieveConfig
-from anmi_ray.records import TEXT_OF, Record
+from anmi_ray.records import TEXT_OF
 from anmi_ray.retrieval import bm25, dense
 from anmi_ray.retrieval.top import Hits
+from anmi_ray.schema import Record
 
 RETRIEVERS = ("bm25", "dense")
 

@@ -7,6 +7,7 @@ laptop's Ray, started with more logical CPUs than cores, never runs more of them
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import tempfile
@@ -20,7 +21,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.errors import AnmiError, StoreError
-from anmi_ray.records import Record
+from anmi_ray.schema import Record
 from anmi_ray.store import Artifact, Flow, Store
 
 # One thread per process unless a task asks for more: processes, not threads, share the cores.
@@ -153,21 +154,42 @@ def run_buckets(
     part, record = seal
     found = {bucket: artifact.seal(part, record, bucket) for bucket in range(context.buckets)}
     missing = [bucket for bucket, flows in found.items() if flows is None]
+    done = context.buckets - len(missing)
+    context.progress(done, context.buckets)
+    with our_errors(artifact.stage):
+        calls = ((bucket, task, (artifact, bucket, *args)) for bucket in missing)
+        for bucket, flows in _windowed(context, calls, cores, gpus):
+            found[bucket] = flows
+            done += 1
+            context.progress(done, context.buckets)
+    return [flow for bucket in range(context.buckets) for flow in found[bucket] or []]
+
+
+def over_buckets(context: Context, buckets: list[int], task: Callable[..., Any], *args: Any) -> list[Any]:
+    """What `task(bucket, *args)` returns for each of `buckets`, in their order; for tasks that commit nothing."""
+    calls = ((bucket, task, (bucket, *args)) for bucket in buckets)
+    with our_errors(task.__module__.rsplit(".", 1)[-1]):
+        found = dict(_windowed(context, calls))
+    return [found[bucket] for bucket in buckets]
+
+
+def _windowed(
+    context: Context,
+    calls: Iterator[tuple[int, Callable[..., Any], tuple[Any, ...]]],
+    cores: float = 1.0,
+    gpus: float = 0.0,
+) -> Iterator[tuple[int, Any]]:
+    """(bucket, result) of every call (bucket, task, arguments) as they end, at most `execution.window` at once."""
     window = context.execution.window or max(2, context.execution.local_cpus)
     call = _call.options(
         num_cpus=cores * context.cpus_per_core, num_gpus=gpus, max_retries=context.execution.task_retries
     )
     under_way: dict[Any, int] = {}
-    done = context.buckets - len(missing)
-    context.progress(done, context.buckets)
-    with our_errors(artifact.stage):
-        while missing or under_way:
-            while missing and len(under_way) < window:
-                bucket = missing.pop(0)
-                under_way[call.remote(task, (artifact, bucket, *args))] = bucket
-            ready, _ = ray.wait(list(under_way), num_returns=1)
-            for reference in ready:
-                found[under_way.pop(reference)] = ray.get(reference)
-                done += 1
-                context.progress(done, context.buckets)
-    return [flow for bucket in range(context.buckets) for flow in found[bucket] or []]
+    while True:
+        for bucket, task, args in itertools.islice(calls, window - len(under_way)):
+            under_way[call.remote(task, args)] = bucket
+        if not under_way:
+            return
+        ready, _ = ray.wait(list(under_way), num_returns=1)
+        for reference in ready:
+            yield under_way.pop(reference), ray.get(reference)

@@ -26,6 +26,7 @@ from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.gaussian import laplace, propagate
 from anmi_ray.rating.globals import globals_of, posterior
+from anmi_ray.rating.simulate import simulate
 from anmi_ray.rating.solver import solve
 from anmi_ray.rating.uncertainty import Anchors, anchors, errors
 from anmi_ray.scale import Floats, to_elo
@@ -53,40 +54,23 @@ class Cell:
     rmse: float
 
 
-def simulate(design: Design, queries: int, documents: int) -> tuple[Games, Floats]:
+def simulated(design: Design, queries: int, documents: int) -> tuple[Games, Floats]:
     """Games and true latent ratings; the best document of every query is its known positive."""
-    pairs, votes, truths = [], [], []
-    for q in range(queries):
-        generator = rng("coverage", design.degree, design.judges, q)
-        edges = np.asarray(k_regular(documents, design.degree, generator))
-        truth = generator.normal(0.0, design.sd, documents)
-        shared = generator.normal(size=(1, len(edges)))
-        own = generator.normal(size=(design.judges, len(edges)))
-        noise = math.sqrt(design.correlation) * shared + math.sqrt(1.0 - design.correlation) * own
-        pairs.append(edges)
-        votes.append((truth[edges[:, 0]] - truth[edges[:, 1]] + noise > 0.0).mean(axis=0))
-        truths.append(truth)
-    first, second = np.ascontiguousarray(np.concatenate(pairs).T.astype(np.int32))
-    truth_QD = np.array(truths)
-    positive = truth_QD == truth_QD.max(axis=1, keepdims=True)
-    games = Games(
-        query_ids=np.arange(queries * 16).astype(np.uint8).reshape(queries, 16),
-        doc_ids=np.zeros((queries * documents, 16), np.uint8),
-        doc_start=np.arange(queries + 1) * documents,
-        game_start=np.arange(queries + 1) * len(pairs[0]),
-        positive=positive.ravel(),
-        first=first,
-        second=second,
-        w=np.concatenate(votes),
-        answers=np.full(len(first), float(design.judges)),
-        inconsistent=np.zeros(len(first), np.bool_),
+    return simulate(
+        queries,
+        documents,
+        lambda n, generator: k_regular(n, design.degree, generator),
+        seed=("coverage", design.degree, design.judges),
+        judges=design.judges,
+        sd=design.sd,
+        correlation=design.correlation,
+        positives=True,
     )
-    return games, truth_QD.ravel()
 
 
 def measure(design: Design, queries: int, documents: int, estimate: str) -> dict[str, Cell]:
     """Coverage of gaps to a random document, to the known positive, and (no positive known) to the top-rated one."""
-    games, truth = simulate(design, queries, documents)
+    games, truth = simulated(design, queries, documents)
     unlabelled = replace(games, positive=np.zeros_like(games.positive))
     random = np.array([rng("anchor", q).integers(documents) for q in range(queries)], np.int32)
     cells = {}

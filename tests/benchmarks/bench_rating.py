@@ -27,41 +27,28 @@ from anmi_ray.errors import FitError
 from anmi_ray.identity import rng
 from anmi_ray.rating import likelihood
 from anmi_ray.rating.diagnostics import components, refuse_without_maximum
-from anmi_ray.rating.games import Games
-from anmi_ray.rating.gaussian import laplace
+from anmi_ray.rating.games import Games, subset
+from anmi_ray.rating.gaussian import laplace, propagate
 from anmi_ray.rating.likelihood import Likelihood
+from anmi_ray.rating.simulate import Played, bucket, play
 from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.uncertainty import anchors, errors
-from anmi_ray.scale import Floats, Model, link
+from anmi_ray.scale import Floats, Model
 
 DOCUMENTS, DEGREE, JUDGES, FITS, PASSES, BUCKET = 100, 8, 3, 500, 7, 4_000
 GRADIENT = 1e-6
 
 
-def played(queries: int, documents: int, degree: int, judges: int, sd: float, model: Model) -> Games:
+def played(queries: int, documents: int, degree: int, judges: int, sd: float, model: Model) -> list[Played]:
     """Queries of simulated games of strength 1 on random regular graphs; w is the share of the judges' votes."""
-    pairs, votes = [], []
+    drawn = []
     for q in range(queries):
         generator = rng("bench", q % 500)  # five hundred graphs, fresh votes
-        edges = np.asarray(k_regular(documents, degree, generator))
+        pairs = k_regular(documents, degree, generator)
         latent = generator.normal(0.0, sd, documents)
-        p = link(latent[edges[:, 0]] - latent[edges[:, 1]], model)
-        pairs.append(edges)
-        votes.append((rng("votes", q).random((judges, len(edges))) < p).mean(axis=0))
-    first, second = np.concatenate(pairs).T.astype(np.int32)
-    games = len(pairs[0])
-    return Games(
-        query_ids=np.arange(queries * 16).astype(np.uint8).reshape(queries, 16),
-        doc_ids=np.zeros((queries * documents, 16), np.uint8),
-        doc_start=np.arange(queries + 1) * documents,
-        game_start=np.arange(queries + 1) * games,
-        positive=np.zeros(queries * documents, np.bool_),
-        first=np.ascontiguousarray(first),
-        second=np.ascontiguousarray(second),
-        w=np.concatenate(votes),
-        answers=np.ones(queries * games),
-        inconsistent=np.zeros(queries * games, np.bool_),
-    )
+        one = play(pairs, latent, judges, model, rng("votes", q))
+        drawn.append(replace(one, answers=np.ones(len(pairs))))
+    return drawn
 
 
 def target(games: Games, model: Model, sd: float | None) -> Posterior:
@@ -84,21 +71,9 @@ def largest_gradient(games: Games, latent: Floats) -> float:
 
 def one(games: Games, q: int) -> Games:
     """Query q alone."""
-    docs = slice(games.doc_start[q], games.doc_start[q + 1])
-    part = slice(games.game_start[q], games.game_start[q + 1])
-    return replace(
-        games,
-        query_ids=games.query_ids[q : q + 1],
-        doc_ids=games.doc_ids[docs],
-        doc_start=np.array([0, DOCUMENTS]),
-        game_start=np.array([0, len(games.w[part])]),
-        positive=games.positive[docs],
-        first=games.first[part],
-        second=games.second[part],
-        w=games.w[part],
-        answers=games.answers[part],
-        inconsistent=games.inconsistent[part],
-    )
+    part = subset(games, games.query_of_doc == q, games.query_of_game == q)
+    ends = np.array([0, len(part.doc_ids)]), np.array([0, len(part.w)])
+    return replace(part, query_ids=games.query_ids[q : q + 1], doc_start=ends[0], game_start=ends[1])
 
 
 def evalica_fit(games: Games, tolerance: float) -> Callable[[], Floats]:
@@ -163,54 +138,57 @@ def timed(call: Callable[[], object], passes: int = PASSES) -> float:
     return statistics.median(seconds)
 
 
-def with_errors(games: Games, model: Model, threads: int = 1) -> None:
-    """Fit and all standard errors, gaps to the top document among them."""
+def with_errors(games: Games, model: Model, threads: int = 1, means: bool = False) -> None:
+    """Fit and all standard errors, gaps to the top document among them; of posterior modes, or of means."""
     posterior = target(games, model, 1.0)
-    latent = solve(posterior, our_tolerance(games), 100, threads=threads).latent
-    errors(laplace(posterior, latent), components(games).component, anchors(games, latent), threads)
+    mode = solve(posterior, our_tolerance(games), 100, threads=threads).latent
+    found = propagate(posterior, mode, threads) if means else laplace(posterior, mode)
+    errors(found, components(games).component, anchors(games, found.mean), threads)
 
 
 def with_maximum(queries: int) -> Games:
     """Queries of hard outcomes that have a finite maximum likelihood fit."""
-    found = []
-    q = 0
-    games = played(40 * queries, DOCUMENTS, DEGREE, 1, 0.3, "bradley-terry")
-    while len(found) < queries:
+    found: list[Played] = []
+    for candidate in played(40 * queries, DOCUMENTS, DEGREE, 1, 0.3, "bradley-terry"):
         try:
-            refuse_without_maximum(one(games, q))
-            found.append(one(games, q))
+            refuse_without_maximum(bucket([candidate])[0])
         except FitError:
-            pass
-        q += 1
-    sides = [np.concatenate([getattr(g, name) for g in found]) for name in ("first", "second", "w", "answers")]
-    chosen = played(queries, DOCUMENTS, DEGREE, 1, 0.3, "bradley-terry")
-    return replace(chosen, first=sides[0], second=sides[1], w=sides[2], answers=sides[3])
+            continue
+        found.append(candidate)
+        if len(found) == queries:
+            break
+    return bucket(found)[0]
 
 
 def main() -> None:
     """Print the figures."""
     many = int(sys.argv[1]) if len(sys.argv) > 1 else 112_000
     threads = environment.cores()
-    games = played(FITS, DOCUMENTS, DEGREE, JUDGES, 1.0, "thurstone")
+    games, _ = bucket(played(FITS, DOCUMENTS, DEGREE, JUDGES, 1.0, "thurstone"))
     smoothed = replace(games, w=(JUDGES * games.w + 0.5) / (JUDGES + 1.0))
     print(f"{DOCUMENTS} documents, {len(games.w) // FITS} comparisons, one core")
     for model in ("thurstone", "bradley-terry"):
         posterior = target(games, model, 1.0)
         fit = timed(lambda posterior=posterior: solve(posterior, our_tolerance(games), 100)) / FITS
         both = timed(lambda model=model: with_errors(games, model)) / FITS
-        print(f"posterior, {model}: {fit * 1e6:.1f} µs a fit, {both * 1e6:.0f} µs with all standard errors")
+        mean = timed(lambda model=model: with_errors(games, model, means=True), 3) / FITS
+        print(
+            f"posterior, {model}: {fit * 1e6:.1f} µs a mode, {both * 1e6:.0f} µs with all standard errors, "
+            f"{mean * 1e6:.0f} µs for means with theirs"
+        )
     fits("evalica", smoothed, evalica_fit)
     fits("choix", with_maximum(20), choix_fit)
 
-    bucket = played(BUCKET, DOCUMENTS, DEGREE, JUDGES, 1.0, "thurstone")  # a run reads one bucket after another
-    taken = 0.0
-    for _ in range(-(-many // BUCKET)):
-        begin = time.perf_counter()
-        with_errors(bucket, "thurstone", threads)
-        taken += time.perf_counter() - begin
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{many:,} queries with all standard errors, {threads} threads: {taken:.1f} s, peak {peak:.2f} GiB")
-    large = played(1, 10_000, 16, JUDGES, 1.0, "thurstone")
+    held, _ = bucket(played(BUCKET, DOCUMENTS, DEGREE, JUDGES, 1.0, "thurstone"))
+    for what, means in (("modes", False), ("means", True)):
+        taken = 0.0
+        for _ in range(-(-many // BUCKET)):  # a run reads one bucket after another
+            begin = time.perf_counter()
+            with_errors(held, "thurstone", threads, means)
+            taken += time.perf_counter() - begin
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(f"{many:,} queries, {what} with all errors, {threads} threads: {taken:.1f} s, peak {peak:.2f} GiB")
+    large, _ = bucket(played(1, 10_000, 16, JUDGES, 1.0, "thurstone"))
     seconds = timed(lambda: solve(target(large, "thurstone", 1.0), 1e-8, 100))
     print(f"10,000 documents, 80,000 comparisons: {seconds:.3f} s")
 

@@ -1,10 +1,14 @@
 """One validation with remedies: YAML, overrides, unknown keys, ranges, settings that do not fit together."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from pydantic import Field
 
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.base import Settings, result_settings, whole
+from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.experiment import Experiment, load, validate
 from anmi_ray.errors import ConfigError
 
 SHIPPED = sorted((Path(__file__).parents[2] / "jobs" / "configs").glob("*.yaml"))
@@ -80,3 +84,35 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         load(write(tmp_path, "compare: {degre: 4}\nmine: {rule: guess}"))
     assert "compare.degre" in str(caught.value)
     assert "mine.rule" in str(caught.value)
+
+
+def test_weights_of_judges_that_are_not_in_the_panel() -> None:
+    panel = {"judges": [{"kind": "similarity"}, {"kind": "null"}]}
+    assert validate({"judge": panel, "rate": {"judge_weights": {"null": 2.0}}}, "here").rate.judge_weights
+    with pytest.raises(ConfigError, match=r"names gpt, but the panel \(judge.judges\) is similarity, null"):
+        validate({"judge": panel, "rate": {"judge_weights": {"gpt": 2.0}}}, "here")
+
+
+def test_settings_that_only_say_how_are_left_out() -> None:
+    class Inner(Settings):
+        how_only: ClassVar[frozenset[str]] = frozenset({"speed"})
+        speed: int = 1
+        what: int = 2
+
+    class Outer(Settings):
+        inner: Inner = Inner()
+        several: tuple[Inner, ...] = (Inner(), Inner())
+        execution: ExecutionConfig = ExecutionConfig()
+        plain: dict[str, int] = Field(default={})
+
+    given = Outer(
+        inner=Inner(speed=5, what=6),
+        several=(Inner(speed=3), Inner(what=7)),
+        execution=ExecutionConfig(root="elsewhere"),
+        plain={"speed": 1},
+    )
+    assert result_settings(Outer()) == {}
+    how = Outer(inner=Inner(speed=9), several=(Inner(speed=3), Inner()), execution=ExecutionConfig(root="there"))
+    assert result_settings(how) == {}
+    assert result_settings(given) == {"inner": {"what": 6}, "several": [{}, {"what": 7}], "plain": {"speed": 1}}
+    assert whole(Inner(speed=9)) == {"what": 2}

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import ArrayLike
 
 from anmi_ray import identity
 from anmi_ray.comparisons import k_regular
@@ -18,18 +17,12 @@ from anmi_ray.rating.games import Games
 from anmi_ray.rating.graph import GraphFacts, edge_connectivity, graph_facts
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.spectrum import lambda2
-from tests.rating.single import planted, single
+from tests.rating.single import of_edges, planted, single
 from tests.rating.tournaments import tournament
 
 
 def facts(games: Games) -> GraphFacts:
     return graph_facts(games, games.answers)
-
-
-def of_edges(documents: int, edges: ArrayLike, w: ArrayLike | None = None) -> Games:
-    """One query's games on these pairs [P, 2]; all ties if not told."""
-    first, second = np.array(edges, dtype=np.int32).T.copy()  # strided columns would be compiled anew
-    return single(documents, first, second, np.full(len(first), 0.5) if w is None else w)
 
 
 def as_networkx(games: Games) -> nx.Graph:

@@ -62,6 +62,22 @@ def test_combine_orders(p: list[list[float]], w: float, answers: float, inconsis
     assert found[2][0] == inconsistent
 
 
+def test_a_judge_counts_as_much_as_its_weight() -> None:
+    p = np.array([[[1.0, 1.0], [0.0, 0.0], [NAN, 0.25]]])
+    w, answers, _ = combine_orders(p, 0.5, np.array([2.0, 1.0, 4.0]))
+    assert answers[0] == 2.0 + 1.0 + 2.0
+    assert w[0] == pytest.approx((2.0 * 1.0 + 2.0 * 0.25) / 5.0)
+    t = tournament(2, 6, 4, judges=3, seed=4)
+    whole, _ = read_games(*t.tables, 0.5, weights={"judge0": 0.0, "judge1": 3.0})
+    for single in (False, True):
+        named, _ = read_games(*t.tables, 0.5, single_answers=single, weights={"judge1": 3.0, "judge0": 0.0})
+        left_out = t.judgments.filter(pc.not_equal(t.judgments["judge"], "judge0"))
+        without, _ = read_games(left_out, *t.tables[1:], 0.5, single_answers=single, weights={"judge1": 3.0})
+        np.testing.assert_array_equal(named.w, without.w)
+        np.testing.assert_array_equal(named.answers, without.answers)
+    assert set(whole.answers.tolist()) == {4.0}
+
+
 def test_swapping_documents_flips_the_preference() -> None:
     p = np.random.default_rng(0).random((50, 3, 2))
     w, answers, inconsistent = combine_orders(p, 0.5)

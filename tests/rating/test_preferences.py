@@ -18,47 +18,22 @@ from anmi_ray.rating import NamedRatings, rate_preferences
 from anmi_ray.rating.preferences import NUMBERS, TEXTS, read_preferences
 from anmi_ray.records import REJECT
 from anmi_ray.scale import to_elo, to_latent
+from tests.rating.published import (
+    AWAY_WINS,
+    BASEBALL_ABILITIES,
+    BASEBALL_ERROR,
+    CITATION_COVARIANCES,
+    CITATION_RATINGS,
+    CITATION_VARIANCES,
+    CITATIONS,
+    HOME_WINS,
+    TEAMS,
+    TOY,
+    TOY_ERRORS,
+    TOY_RATINGS,
+)
 
 PLAIN = RateConfig(model="bradley-terry", prior=None, dispersion=1.0)
-# Stigler (1994), in Agresti, Categorical Data Analysis: citations among four journals of statistics.
-CITATIONS = [
-    ("Biometrika", "Comm Statist", 730),
-    ("Biometrika", "JASA", 498),
-    ("Biometrika", "JRSS-B", 221),
-    ("Comm Statist", "Biometrika", 33),
-    ("Comm Statist", "JASA", 68),
-    ("Comm Statist", "JRSS-B", 17),
-    ("JASA", "Biometrika", 320),
-    ("JASA", "Comm Statist", 813),
-    ("JASA", "JRSS-B", 142),
-    ("JRSS-B", "Biometrika", 284),
-    ("JRSS-B", "Comm Statist", 276),
-    ("JRSS-B", "JASA", 325),
-]
-TEAMS = ("Milwaukee", "Detroit", "Toronto", "New York", "Boston", "Cleveland", "Baltimore")
-# Agresti (2002), table 10.11: wins of the home team (row) over the visitors (column), and of the visitors, 1987.
-HOME_WINS = [
-    [0, 4, 4, 4, 6, 4, 6],
-    [3, 0, 4, 4, 6, 6, 4],
-    [2, 4, 0, 2, 4, 4, 6],
-    [3, 5, 2, 0, 4, 4, 6],
-    [5, 2, 3, 4, 0, 5, 6],
-    [2, 3, 3, 4, 4, 0, 2],
-    [2, 1, 1, 2, 1, 3, 0],
-]
-AWAY_WINS = [
-    [0, 3, 2, 3, 1, 2, 0],
-    [3, 0, 2, 3, 0, 1, 3],
-    [5, 3, 0, 4, 3, 2, 0],
-    [3, 1, 5, 0, 3, 2, 1],
-    [1, 5, 3, 2, 0, 2, 0],
-    [5, 3, 4, 3, 2, 0, 4],
-    [5, 5, 6, 4, 6, 4, 0],
-]
-# BradleyTerryScalable's example: eight players who do not all meet; W1, W2 or a draw of half a win each.
-TOY = """
-Cyd Amy 1|Amy Ben .5|Ben Eve 0|Cyd Dan 0|Ben Dan .5|Dan Eve 0|Fin Eve 0|Fin Gal 0|Fin Han 0|Eve Gal 1|Fin Gal .5
-Han Gal 1|Han Gal 0|Amy Dan 1|Cyd Amy 1|Ben Dan .5|Dan Amy 0""".strip().replace("\n", "|")
 
 
 def table(rows: list[tuple], query: str = "q") -> pa.Table:
@@ -66,6 +41,9 @@ def table(rows: list[tuple], query: str = "q") -> pa.Table:
     names = ("doc_a", "doc_b", "preference", "games")
     columns = {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=False)}
     return pa.table({"query_id": [query] * len(rows), **columns})
+
+
+CITED = table([(winner, loser, 1, count) for (winner, loser), count in CITATIONS.items()])
 
 
 def random_table(seed: int, rows: int = 60, queries: int = 3, documents: int = 6) -> pa.Table:
@@ -87,20 +65,15 @@ def latent(result: NamedRatings) -> dict[str, float]:
 
 
 def test_citations_as_published() -> None:
-    result = rate_preferences(table([(winner, loser, 1, count) for winner, loser, count in CITATIONS]), PLAIN)
-    assert {name: round(value, 2) for name, value in latent(result).items()} == {
-        "JRSS-B": 1.06,
-        "Biometrika": 0.79,
-        "JASA": 0.31,
-        "Comm Statist": -2.16,
-    }
-    assert result.fits["converged"].to_pylist() == [True]
+    result = rate_preferences(CITED, PLAIN)
     e = latent(result)
-    won = {name: sum(count for winner, _, count in CITATIONS if winner == name) for name in e}
+    assert {name: round(value, 2) for name, value in e.items()} == CITATION_RATINGS
+    assert result.fits["converged"].to_pylist() == [True]
+    won = {name: sum(count for (winner, _), count in CITATIONS.items() if winner == name) for name in e}
     for name in e:  # at the maximum every journal is expected to win what it won
         met = [
             (loser if winner == name else winner, count)
-            for winner, loser, count in CITATIONS
+            for (winner, loser), count in CITATIONS.items()
             if name in (winner, loser)
         ]
         expected = sum(count / (1 + math.exp(e[other] - e[name])) for other, count in met)
@@ -108,25 +81,16 @@ def test_citations_as_published() -> None:
 
 
 def test_errors_of_the_citations_as_published() -> None:
-    """Variances and covariances relative to JASA, as BradleyTerryScalable prints them.
-
-    It stops where a step is small: the fit that it prints expects 885.47 wins of JRSS-B, which has 885. So its nine
-    digits agree to two parts in a thousand only.
-    """
-    games = table([(winner, loser, 1, count) for winner, loser, count in CITATIONS])
-    variance = {"JRSS-B": 0.005323938, "Biometrika": 0.003671841, "Comm Statist": 0.009638953}
-    covariance = {("JRSS-B", "Biometrika"): 0.001988435, ("JRSS-B", "Comm Statist"): 0.001172936}
-    covariance["Biometrika", "Comm Statist"] = 0.001396292
     found = {}
     for anchor in ("JASA", "JRSS-B", "Biometrika"):
         known = pa.table({"query_id": ["q"], "doc_id": [anchor]})
-        gaps = rate_preferences(games, PLAIN, anchors=known).gaps
+        gaps = rate_preferences(CITED, PLAIN, anchors=known).gaps
         assert set(gaps["anchor_kind"].to_pylist()) == {"known"}
         errors = to_latent(gaps["gap_se_elo"].to_numpy(), "bradley-terry")
         found |= {(anchor, doc): float(se) for doc, se in zip(gaps["doc_id"].to_pylist(), errors, strict=True)}
-    for doc, expected in variance.items():
+    for doc, expected in CITATION_VARIANCES.items():
         assert found["JASA", doc] ** 2 == pytest.approx(expected, rel=1e-3)
-    for (i, j), expected in covariance.items():
+    for (i, j), expected in CITATION_COVARIANCES.items():
         assert (found["JASA", i] ** 2 + found["JASA", j] ** 2 - found[i, j] ** 2) / 2 == pytest.approx(
             expected, rel=2e-3
         )
@@ -141,26 +105,25 @@ def test_baseball_as_published() -> None:
         for won, count in ((1, HOME_WINS), (0, AWAY_WINS))
     ]
     result = rate_preferences(table(rows), PLAIN, anchors=pa.table({"query_id": ["q"], "doc_id": ["Baltimore"]}))
-    abilities = sorted(-round(gap, 2) for gap in to_latent(result.gaps["gap_elo"].to_numpy(), "bradley-terry"))
-    assert abilities == [0.68, 1.11, 1.25, 1.29, 1.44, 1.58]
+    gaps = to_latent(result.gaps["gap_elo"].to_numpy(), "bradley-terry")
+    abilities = {doc: -round(gap, 2) for doc, gap in zip(result.gaps["doc_id"].to_pylist(), gaps, strict=True)}
+    assert {"Baltimore": 0.0, **abilities} == BASEBALL_ABILITIES
     errors = to_latent(result.gaps["gap_se_elo"].to_numpy(), "bradley-terry")
-    assert np.all(np.abs(errors - 0.33) < 0.03)
+    assert np.all(np.abs(errors - BASEBALL_ERROR) < 0.03)
     assert result.preferences.silent == 0  # rows of no wins carry nothing, but every team has others
 
 
 def test_disconnected_players_as_published() -> None:
     """Each strongly connected part has a maximum of its own; all of them together have none, which is said."""
     rows = [tuple(game.split()) for game in TOY.split("|")]
-    parts = {"Han Gal Fin": {"Han": 0.696, "Gal": 0.413, "Fin": -1.11}}
-    parts["Cyd Amy Ben Dan"] = {"Cyd": 0.592, "Amy": 0.0325, "Ben": -0.243, "Dan": -0.382}
-    errors = {"Han": 0.911, "Gal": 0.768, "Fin": 1.05, "Cyd": 0.991, "Amy": 0.699, "Ben": 0.944, "Dan": 0.712}
-    for members, published in parts.items():
-        inside = [row for row in rows if row[0] in members and row[1] in members]
+    for published in TOY_RATINGS:
+        inside = [row for row in rows if row[0] in published and row[1] in published]
         result = rate_preferences(table(inside), PLAIN)
-        assert latent(result) == pytest.approx(published, abs=3e-3)  # that package stops early, see above
+        assert latent(result) == pytest.approx(published, abs=3e-3)  # that package stops early, see the citations
         said = dict(zip(result.ratings["doc_id"].to_pylist(), result.ratings["std_err_elo"].to_pylist(), strict=True))
         for name, se in said.items():
-            assert to_latent(se, "bradley-terry") == pytest.approx(errors[name], abs=2e-3 if errors[name] < 1 else 6e-3)
+            tolerance = 2e-3 if TOY_ERRORS[name] < 1 else 6e-3
+            assert to_latent(se, "bradley-terry") == pytest.approx(TOY_ERRORS[name], abs=tolerance)
     with pytest.raises(NoMaximumError, match="separation") as caught:
         rate_preferences(table(rows), PLAIN)
     assert caught.value.query == "q"

@@ -124,7 +124,10 @@ def test_intervals_cover(k: int, judges: int, model: Model, estimate: Literal["m
 
 @pytest.mark.parametrize("tau", [0.0, 1.0])
 def test_large_queries_have_the_same_errors_without_a_matrix(tau: float) -> None:
-    games, _ = planted(60, 6, 3, "thurstone", seed=13, sd=0.4)
+    upward, _ = planted(60, 6, 3, "thurstone", seed=13, sd=0.4)
+    back = np.arange(len(upward.w)) % 3 == 0  # told from their higher document
+    first, second = np.where(back, upward.second, upward.first), np.where(back, upward.first, upward.second)
+    games = single(60, first, second, np.where(back, 1.0 - upward.w, upward.w), upward.answers)
     games.positive[7] = True
     target = Posterior(games, Likelihood.of("thurstone"), games.answers, np.zeros(60), np.full(60, tau))
     latent = solve(target, 1e-10, 100).latent
@@ -132,10 +135,16 @@ def test_large_queries_have_the_same_errors_without_a_matrix(tau: float) -> None
     approximation = laplace(target, latent)
     dense = errors(approximation, component, anchors(games, latent))
     std_err, gap_se = np.empty(60), np.empty(59)
-    arguments = (one_query(target.flat, 0), approximation.weight, component, np.array([7], np.int32))
+    weight = approximation.weight[target.upward_order]
+    arguments = (one_query(target.upward, 0), weight, component, np.array([7], np.int32))
     uncertainty._solved_errors(*arguments, workspace(60, len(games.w)), std_err, gap_se)
     np.testing.assert_allclose(std_err, dense.std_err, rtol=1e-6)
     np.testing.assert_allclose(gap_se, dense.gap_se, rtol=1e-6)
+    straight = Posterior(upward, target.likelihood, upward.answers, np.zeros(60), np.full(60, tau))
+    upward.positive[7] = True
+    same = errors(laplace(straight, latent), component, anchors(upward, latent))
+    np.testing.assert_allclose(same.std_err, dense.std_err, rtol=1e-6)
+    np.testing.assert_allclose(same.gap_se, dense.gap_se, rtol=1e-6)
 
 
 def test_a_piece_of_a_large_query() -> None:

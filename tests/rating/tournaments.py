@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from anmi_ray import records
 from anmi_ray.identity import comparison_id, doc_id, query_id, rng
-from anmi_ray.scale import Floats, Model, link
+from anmi_ray.rating.simulate import votes
+from anmi_ray.scale import Floats, Model
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,13 @@ def tournament(
         best = int(latent.argmax())
         rows += [(qid, ids[i], positives and i == best) for i in range(documents)]
         truth |= {(qid, ids[i]): float(latent[i]) for i in range(documents)}
-        for i, j in pair_graph(documents, k, generator):
-            a, b = (i, j) if ids[i] < ids[j] else (j, i)
+        pairs = [(i, j) if ids[i] < ids[j] else (j, i) for i, j in pair_graph(documents, k, generator)]
+        first, second = np.array(pairs).T
+        answers_JP = votes(latent[first] - latent[second], judges, model, generator, graded=graded)
+        for (a, b), answers in zip(pairs, answers_JP.T.tolist(), strict=True):
             cid = comparison_id(qid, ids[a], ids[b])
             _append(compared, cid, qid, ids[a], ids[b], 0, "test")
-            p = float(link(latent[a] - latent[b], model))
-            for judge in range(judges):
-                answer = p if graded else float(generator.random() < p)
+            for judge, answer in enumerate(answers):
                 for order in ("ab", "ba"):
                     _append(judged, cid, qid, f"judge{judge}", order, answer, None)
     return Tournament(records.JUDGMENT.table(judged), records.COMPARISON.table(compared), candidates(rows), truth)

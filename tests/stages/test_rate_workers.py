@@ -19,7 +19,8 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.experiment import Reporter
 from anmi_ray.identity import bucket_of
-from anmi_ray.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, REJECT, Record
+from anmi_ray.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, REJECT
+from anmi_ray.schema import Record
 from anmi_ray.stages import rate, runtime
 from anmi_ray.store import Artifact, Flow, Store
 from tests.rating.tournaments import tournament

@@ -1,23 +1,18 @@
-"""The store: what stages made, on any pyarrow filesystem, resumable by running again.
+"""Files under a root on any pyarrow filesystem: published whole or not at all, Parquet with our key in its footer.
 
-One root holds `artifacts/<stage>/<fingerprint>/` (immutable, shared by every run) and `runs/<name>.json` (which
-fingerprint each stage of a run uses). A file is built whole in memory and published at once: locally by a temporary
-file, fsync and os.replace; on object storage by one upload. That a file opens proves nothing (a writer that dies
-inside leaves a valid partial file), so a part counts only when its footer names its fingerprint, schema version and
-row counts, and an artifact only when `manifest.json`, written last, is there. Nothing written carries a time, so
-a rerun publishes the same bytes.
+A file is built whole in memory and published at once: locally by a temporary file, fsync and os.replace; on object
+storage by one upload.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
 import re
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,44 +22,12 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from anmi_ray.errors import StoreError, from_os_error
-from anmi_ray.records import REJECT, Record
 
 FORMAT = 1
 _FOOTER = b"anmi"
 _ONE_PUT = 8 << 20  # below the 10 MB at which pyarrow starts a multipart upload
 _TAIL = 1 << 16  # read first from the end of a part: holds the footer of all but the widest files
 _SECRET = re.compile(r"(?<=://)[^/@:]*:(?!\d+(?:/|$)).*@")  # user:password@, even when the password is not URI-encoded
-
-
-@dataclass(frozen=True)
-class Flow:
-    """Rows of one unit across a boundary. `rows_in = rows_out + rejected`, always."""
-
-    unit: str
-    rows_in: int
-    rows_out: int
-    rejected: int = 0
-
-    def __post_init__(self) -> None:
-        if self.rows_in != self.rows_out + self.rejected:
-            raise AssertionError(f"{self.unit}: {self.rows_in} in, {self.rows_out} out, {self.rejected} rejected")
-
-
-def add_flows(flows: Iterable[Flow]) -> list[Flow]:
-    """Sum flows by unit, in order of first appearance."""
-    totals: dict[str, list[int]] = {}
-    for flow in flows:
-        total = totals.setdefault(flow.unit, [0, 0, 0])
-        for i, value in enumerate((flow.rows_in, flow.rows_out, flow.rejected)):
-            total[i] += value
-    return [Flow(unit, *counts) for unit, counts in totals.items()]
-
-
-def fingerprint(stage: str, version: int, settings: Mapping[str, Any], inputs: Iterable[str]) -> str:
-    """Identity of an artifact: stage version, the non-default settings that can change it, its inputs' fingerprints."""
-    content = {"stage": stage, "version": version, "settings": settings, "inputs": list(inputs)}
-    raw = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    return hashlib.blake2b(raw, digest_size=8).hexdigest()
 
 
 def public_root(root: str) -> str:
@@ -308,101 +271,3 @@ def parquet_bytes(table: pa.Table, footer: Mapping[str, Any], row_group_rows: in
     rows = row_group_rows or max(table.num_rows, 1)
     pq.write_table(table, sink, compression="zstd", row_group_size=rows, write_page_checksum=True)
     return sink.getvalue()
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """What one stage made from one set of inputs and settings: Parquet parts per bucket, small JSON, a manifest."""
-
-    store: Store
-    stage: str
-    fingerprint: str
-
-    @property
-    def path(self) -> str:
-        """The artifact's folder in the store."""
-        return f"artifacts/{self.stage}/{self.fingerprint}"
-
-    def part_path(self, part: str, bucket: int) -> str:
-        """Where a part of a bucket stands."""
-        return f"{self.path}/{part}/{bucket:05d}.parquet"
-
-    def publish_part(self, part: str, bucket: int, table: pa.Table, record: Record, flows: Iterable[Flow] = ()) -> None:
-        """Check `table` against `record` and publish it as `part` of `bucket`."""
-        place = self.store.where(self.part_path(part, bucket))
-        footer = {
-            "fingerprint": self.fingerprint,
-            "record": record.name,
-            "version": record.version,
-            "flows": [asdict(flow) for flow in flows],
-        }
-        # The cast changes no value: it takes the record's nullability and field names, which are part of the bytes.
-        table = record.check(table, place).cast(record.schema)
-        self.store.publish(self.part_path(part, bucket), parquet_bytes(table, footer))
-
-    def commit_bucket(
-        self,
-        bucket: int,
-        parts: Mapping[str, tuple[Record, pa.Table]],
-        flows: list[Flow],
-        rejects: pa.Table | None,
-        explained: int = 0,
-    ) -> None:
-        """Publish a bucket: its rejects, then its parts, the first named part last: its footer is the seal.
-
-        Rejected rows counted in `flows` stand in `rejects`, but for the `explained` ones, which stand in a part with
-        their reason (a judgment with its error).
-        """
-        counted = sum(flow.rejected for flow in flows) - explained
-        if counted and (rejects is None or not rejects.num_rows):
-            raise AssertionError(f"{self.stage}: {counted} rows rejected, but no reject rows say which")
-        if rejects is not None and rejects.num_rows:
-            self.publish_part("rejects", bucket, rejects, REJECT)
-        for name in reversed(list(parts)):
-            record, table = parts[name]
-            self.publish_part(name, bucket, table, record, flows)
-
-    def seal(self, part: str, record: Record, bucket: int) -> list[Flow] | None:
-        """The flows of a finished bucket, or None when it is not finished under this fingerprint and schema."""
-        footer = self.store.footer(self.part_path(part, bucket))
-        wanted = {"fingerprint": self.fingerprint, "record": record.name, "version": record.version}
-        if footer is None or any(footer.get(key) != value for key, value in wanted.items()):
-            return None
-        return [Flow(**flow) for flow in footer["flows"]]
-
-    def read_part(self, part: str, bucket: int, record: Record, columns: list[str] | None = None) -> pa.Table:
-        """A part of a bucket, checked against its record when all columns are read."""
-        path = self.part_path(part, bucket)
-        table = self.store.read_table(path, columns)
-        if columns is None:
-            return record.check(table.replace_schema_metadata(None), self.store.where(path)).cast(record.schema)
-        return table.replace_schema_metadata(None)
-
-    def rejects(self) -> pa.Table:
-        """All rejects of the artifact."""
-        names = self.store.names(f"{self.path}/rejects")
-        tables = [self.store.read_table(f"{self.path}/rejects/{name}").replace_schema_metadata(None) for name in names]
-        return pa.concat_tables([REJECT.empty(), *(table.cast(REJECT.schema) for table in tables)])
-
-    def read_json(self, name: str) -> Any:
-        """A small document of the artifact, or None."""
-        return self.store.read_json(f"{self.path}/{name}")
-
-    def publish_json(self, name: str, content: Any) -> None:
-        """Publish a small document of the artifact."""
-        self.store.publish_json(f"{self.path}/{name}", content)
-
-    def manifest(self) -> dict[str, Any] | None:
-        """The manifest of a complete artifact, or None."""
-        return self.read_json("manifest.json")
-
-    def complete(self, flows: list[Flow], **facts: Any) -> dict[str, Any]:
-        """Declare the artifact complete. `facts` are settings, inputs and whatever a reader should find here."""
-        content = {
-            "stage": self.stage,
-            "fingerprint": self.fingerprint,
-            "flows": [asdict(flow) for flow in add_flows(flows)],
-            **facts,
-        }
-        self.publish_json("manifest.json", content)
-        return content

@@ -1,0 +1,75 @@
+"""What every judge that reads texts is: an engine that takes questions and hands over what it got, in batches.
+
+An engine is built where it runs (an actor) and may hold a connection or a model. It hands over every question that it
+was given exactly once, as an answer or as a failure with its reason, at the latest when it returns.
+Letters: N questions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from anmi_ray.config.judge import NullJudgeConfig, TextJudgeConfig
+from anmi_ray.identity import digest, uniforms
+from anmi_ray.judging.bought import Readout
+from anmi_ray.judging.questions import TextQuestions
+from anmi_ray.records import ANSWER
+
+HandOver = Callable[[pa.Table], None]  # takes Answer rows
+_NULL_BATCH = 16_384
+
+
+class Engine(Protocol):
+    """Asks questions; see the module."""
+
+    def ask(self, questions: TextQuestions, which: NDArray[np.int64], hand_over: HandOver) -> None:
+        """Ask the questions `which` int64[N]."""
+        ...
+
+
+def answer_rows(questions: TextQuestions, which: NDArray[np.int64], **columns: object) -> pa.Table:
+    """Answer rows of the questions `which`; a column that is not given is null, zero or false throughout."""
+    count = len(which)
+    given: dict[str, object] = {**questions.hashes(which), **columns}
+    for field in ANSWER.schema:
+        if field.name not in given:
+            empty = pa.nulls(count, field.type) if field.nullable else pa.repeat(pa.scalar(0).cast(field.type), count)
+            given[field.name] = empty
+    return ANSWER.table(given)
+
+
+def judge_id(config: TextJudgeConfig) -> str:
+    """Names a judge's answers: everything that can change one, and not what the judge is called in a panel."""
+    content = config.model_dump(mode="json", exclude={"name"})
+    return digest("judge", json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)).hex()[:16]
+
+
+def engine(config: TextJudgeConfig) -> Engine:
+    """The engine of a judge, for use where it was built."""
+    return NullEngine(config)
+
+
+def readout(config: TextJudgeConfig) -> Readout | None:
+    """How a judge's words are read; None where it gives probabilities."""
+    del config
+    return None
+
+
+class NullEngine:
+    """Answers by hash, without reading: what is left is the cost of everything but judging."""
+
+    def __init__(self, config: NullJudgeConfig) -> None:
+        self.config = config
+
+    def ask(self, questions: TextQuestions, which: NDArray[np.int64], hand_over: HandOver) -> None:
+        """One batch after another."""
+        for start in range(0, len(which), _NULL_BATCH):
+            part = which[start : start + _NULL_BATCH]
+            p = uniforms(questions.ids[part], "null")
+            hand_over(answer_rows(questions, part, log_first=np.log(p), log_second=np.log1p(-p)))

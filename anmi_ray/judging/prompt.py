@@ -1,0 +1,196 @@
+"""Prompts of judges: templates in files, rendered with the query first, then the document shown first, then the second.
+
+A template is Jinja with front matter (name, version, form) and the blocks `system`, `user` and, for engines without
+chat messages, `cue`, which ends the text. It places {{ query }}, {{ first }} and {{ second }}, once each and in this
+order, so that prompts with the same query and first document share all up to the end of that document, which engines
+compute once. The three arrive neutralised and fenced; a template cannot forget to.
+
+Signs: an answer s in [-1, 1], or a letter, speaks of the document shown first, which the judge knows as document A.
+1 and A are for it, -1 and B against it, whatever the two are called elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Literal, cast
+
+import jinja2
+import yaml
+from jinja2 import nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from anmi_ray import identity
+from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.judging.fencing import LABELS, fenced, neutralise
+
+Form = Literal["scale", "letters"]
+Message = dict[str, str]  # role, content
+SHIPPED = ("scale", "letters")
+LAYOUT = 1  # of what is around a template: neutralising, fences, the joints of the text; part of every content hash
+
+_BLOCKS = ("system", "user", "cue")
+_PARTS = ("query", "first document", "second document")
+_FRONT = re.compile(r"\A---\n(.*?)\n---\n(.*)\Z", re.DOTALL)
+_REMEDY = "see the shipped templates scale.jinja and letters.jinja in anmi_ray/judging/templates"
+# What rendering somebody's template may raise, besides its own errors.
+_FAULTS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError)
+
+
+class _Front(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
+    version: int = Field(ge=1)
+    form: Form
+
+
+@dataclass(frozen=True)
+class Template:
+    """A prompt template. `form` is what it asks for; `place` is where it was read; `source` is its whole file."""
+
+    name: str
+    version: int
+    form: Form
+    source: str
+    place: str
+
+    @property
+    def content_hash(self) -> str:
+        """Hash (32 hexadecimal digits) of all that the template gives to a prompt: its file, and the layout around."""
+        return identity.digest("template", LAYOUT, self.source).hex()
+
+    def messages(self, query: str, first: str, second: str, special_tokens: Iterable[str] = ()) -> list[Message]:
+        """The system and the user message that ask which of two documents answers the query better.
+
+        `special_tokens` of the judge's tokenizer are broken where the texts hold them, beside the common ones.
+        Raises DataError naming the text that is empty, ConfigError if the template does not show the three texts whole.
+        """
+        texts = [_shown(*part, special_tokens) for part in zip(_PARTS, LABELS, (query, first, second), strict=True)]
+        values: dict[str, str] = dict(zip(("query", "first", "second"), texts, strict=True))
+        system, user = self._render("system", {}), self._render("user", values)
+        places = [user.find(text) for text in texts]
+        if places != sorted(places) or any(user.count(text) != 1 for text in texts):
+            message = "must show query, first and second whole, once each and in this order, in its block user"
+            raise ConfigError(message, self.place, _REMEDY)
+        return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+
+    def text(self, query: str, first: str, second: str, special_tokens: Iterable[str] = ()) -> str:
+        """The same prompt as one text, with a cue for the answer at its end, for engines without a chat template."""
+        return self.flat(self.messages(query, first, second, special_tokens))
+
+    def flat(self, messages: list[Message]) -> str:
+        """`messages` of this template as one text."""
+        return "\n\n".join([*(message["content"] for message in messages), self._render("cue", {})]).strip()
+
+    def _render(self, block: str, values: dict[str, str]) -> str:
+        compiled = _compiled(self.source, self.place)
+        if block not in compiled.blocks:
+            return ""
+        try:
+            return "".join(compiled.blocks[block](compiled.new_context(values))).strip()
+        except _FAULTS as error:
+            raise ConfigError(f"block {block} cannot be rendered: {error}", self.place, _REMEDY) from None
+
+
+def load_template(name_or_path: str) -> Template:
+    """The shipped template of this name, or the one in a file.
+
+    Raises ConfigError if there is none, its front matter lacks something, or what it renders does not suit a judge.
+    """
+    if name_or_path in SHIPPED:
+        file = resources.files("anmi_ray.judging").joinpath(f"templates/{name_or_path}.jinja")
+        template = _parse(file.read_text(encoding="utf-8"), f"template {name_or_path}")
+    else:
+        try:
+            source = Path(name_or_path).expanduser().read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = "no such template" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
+            remedy = f"name a shipped template ({', '.join(SHIPPED)}), or give the path of a file"
+            raise ConfigError(reason, f"template {name_or_path}", remedy) from None
+        template = _parse(source, f"template {name_or_path}")
+    _probe(template)
+    return template
+
+
+def without_system(messages: list[Message]) -> list[Message]:
+    """`messages` with the system message put before the user's, for chat templates that know no system role."""
+    return [{"role": "user", "content": "\n\n".join(message["content"] for message in messages)}]
+
+
+def _parse(source: str, place: str) -> Template:
+    source = source.removeprefix("\ufeff").replace("\r\n", "\n")
+    parts = _FRONT.match(source)
+    if parts is None:
+        raise ConfigError("does not begin with front matter between two lines ---", place, _REMEDY)
+    try:
+        front = _Front.model_validate(yaml.safe_load(parts.group(1)))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"its front matter is not YAML: {error}", place, _REMEDY) from None
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, detail['loc'])) or 'front matter'}: {detail['msg']}"
+            for detail in error.errors(include_url=False)
+        )
+        raise ConfigError(wrong, place, "begin with name, version (1, 2, …) and form (scale or letters)") from None
+    return Template(front.name, front.version, front.form, source, place)
+
+
+@lru_cache(maxsize=16)
+def _compiled(source: str, place: str) -> jinja2.Template:
+    """A sandboxed template: no attribute of Python's own is reached, nothing is loaded, every name must be given."""
+    environment = ImmutableSandboxedEnvironment(
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.DictLoader({}),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+    body = cast("re.Match[str]", _FRONT.match(source)).group(2)
+    first_line = source[: len(source) - len(body)].count("\n")
+    try:
+        for node in environment.parse(body).body:
+            _check_block(node, first_line, place)
+        return environment.from_string(body)
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError(f"line {first_line + error.lineno}: {error.message}", place, _REMEDY) from None
+
+
+def _check_block(node: nodes.Node, first_line: int, place: str) -> None:
+    """Raise ConfigError for anything that prompts would not show: only the blocks are rendered."""
+    if isinstance(node, nodes.Block):
+        if node.name not in _BLOCKS:
+            message = f"line {first_line + node.lineno}: block {node.name} is not one of {', '.join(_BLOCKS)}"
+            raise ConfigError(message, place, _REMEDY)
+        return
+    blank = isinstance(node, nodes.Output) and all(
+        isinstance(part, nodes.TemplateData) and not part.data.strip() for part in node.nodes
+    )
+    if not blank:
+        message = f"line {first_line + node.lineno}: only what stands inside a block is shown"
+        raise ConfigError(message, place, f"move it into a block ({', '.join(_BLOCKS)})")
+
+
+def _probe(template: Template) -> None:
+    """Render the template on probes. Raises ConfigError if it fails, or the second document changes what precedes."""
+    missing = {"system", "user"} - set(_compiled(template.source, template.place).blocks)
+    if missing:
+        raise ConfigError(f"has no block {' and no block '.join(sorted(missing))}", template.place, _REMEDY)
+    query, first = "Probe query?", "Probe, the First one."
+    one, other = (template.text(query, first, second) for second in ("Probe, the Second one.", "Another\nprobe " * 400))
+    shown = _shown(_PARTS[1], LABELS[1], first, ())
+    if not other.startswith(one[: one.index(shown) + len(shown)]):
+        message = "what precedes the second document depends on it: prompts would share no beginning"
+        raise ConfigError(message, template.place, _REMEDY)
+
+
+def _shown(part: str, label: str, text: str, special_tokens: Iterable[str]) -> str:
+    """A text as prompts show it: neutralised, without white space around, fenced. Raises DataError if none is left."""
+    clean = neutralise(text, special_tokens).strip()
+    if not clean:
+        raise DataError(f"the {part} is empty", "prompt", "leave out documents and queries without text")
+    return fenced(label, clean)

@@ -1,0 +1,87 @@
+"""Questions to judges that read texts: which of two documents, shown in this order, answers a query better.
+
+A question is named by the hashes of its three texts, so documents and queries of equal text share it, and what was
+bought for one run answers another. Questions stand sorted by query, first-shown and second document: prompts that begin
+alike are neighbours, and both orders of a pair are two questions. A chunk is a range of whole queries.
+Letters: P comparisons, N questions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from anmi_ray.errors import DataError
+from anmi_ray.identity import ID_BYTES, id_matrix, id_order, mix_ids
+from anmi_ray.judging.protocol import PLACE
+from anmi_ray.records import find_rows
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TextQuestions:
+    """The questions of a bucket, each once.
+
+    queries: Query rows; texts: Text rows; query, first, second int64[N]: rows of them; ids uint8[N, 16] (`mix_ids` of
+    the texts' hashes); of_comparison int64[P, 2]: the question of each comparison in the orders ab and ba, comparisons
+    in the order of (query_id, comparison_id).
+    """
+
+    queries: pa.Table
+    texts: pa.Table
+    query: Rows
+    first: Rows
+    second: Rows
+    ids: NDArray[np.uint8]
+    of_comparison: Rows
+
+    def hashes(self, which: Rows) -> dict[str, pa.Array]:
+        """Columns query_hash, first_hash, second_hash of the questions `which`."""
+        texts = self.texts["text_hash"].combine_chunks()
+        return {
+            "query_hash": self.queries["text_hash"].combine_chunks().take(pa.array(self.query[which])),
+            "first_hash": texts.take(pa.array(self.first[which])),
+            "second_hash": texts.take(pa.array(self.second[which])),
+        }
+
+    def chunks(self, size: int) -> list[tuple[int, int]]:
+        """Ranges of questions that hold whole queries, of at most `size` questions each unless one query has more."""
+        ends = np.append(np.flatnonzero(np.diff(self.query)) + 1, len(self.query))
+        bounds, start = [], 0
+        for before, end in zip(np.concatenate([[0], ends[:-1]]).tolist(), ends.tolist(), strict=True):
+            if end - start > size and before > start:
+                bounds.append((start, before))
+                start = before
+        return [*bounds, (start, len(self.query))] if len(self.query) else []
+
+
+def text_questions(comparisons: pa.Table, queries: pa.Table, texts: pa.Table) -> TextQuestions:
+    """The questions of a bucket's Comparisons. Raises DataError where a query's or a document's text is not there."""
+    order = id_order(id_matrix(comparisons["query_id"]), id_matrix(comparisons["comparison_id"]))
+    comparisons = comparisons.take(pa.array(order))
+    query = find_rows(queries, {"query_id": comparisons["query_id"]})
+    a, b = (find_rows(texts, {"doc_id": comparisons[name].combine_chunks()}) for name in ("doc_a", "doc_b"))
+    missing = [int((rows < 0).sum()) for rows in (query, a, b)]
+    if any(missing):
+        raise DataError(
+            f"no text of {missing[0]} queries and {missing[1] + missing[2]} documents that are compared",
+            PLACE,
+            "recompute the retrieve stage",
+        )
+    rows = np.stack([np.tile(query, 2), np.concatenate([a, b]), np.concatenate([b, a])])
+    sort = np.lexsort((rows[2], rows[1], rows[0]))
+    text_hashes = id_matrix(texts["text_hash"])
+    hashes = (id_matrix(queries["text_hash"])[rows[0]], text_hashes[rows[1]], text_hashes[rows[2]])
+    ids = mix_ids(*hashes)[sort]
+    found = pa.FixedSizeBinaryArray.from_buffers(pa.binary(ID_BYTES), len(ids), [None, pa.py_buffer(ids)])
+    number = found.dictionary_encode().indices.to_numpy().astype(np.int64)  # in order of first appearance
+    once = np.unique(number, return_index=True)[1]
+    of_row = np.empty(len(sort), dtype=np.int64)
+    of_row[sort] = number
+    kept = sort[once]
+    query_row, first, second = rows[:, kept]
+    return TextQuestions(queries, texts, query_row, first, second, ids[once], of_row.reshape(2, -1).T)
