@@ -84,6 +84,31 @@ def plan(config: ConfigArg, overrides: OverrideArg = None, root: RootOption = No
         out.print(block)
 
 
+@app.command("judge")
+def judge_(
+    config: ConfigArg,
+    overrides: OverrideArg = None,
+    root: RootOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the exact prompt of every judge about two documents, send nothing")
+    ] = False,
+    query: Annotated[str | None, typer.Option("--query", metavar="ID", help="the query; else a train query")] = None,
+    first: Annotated[str | None, typer.Option("--first", metavar="ID", help="the document shown first")] = None,
+    second: Annotated[str | None, typer.Option("--second", metavar="ID", help="the document shown second")] = None,
+) -> None:
+    """Ask the judges: all stages up to judge; with --dry-run show what they would be asked."""
+    from anmi_ray import console, prompting
+
+    if not dry_run:
+        if query or first or second:
+            raise ConfigError("--query, --first and --second choose what --dry-run shows", "command line", "add it")
+        run(config, overrides, root, "", "judge")
+        return
+    out, _ = console.consoles()
+    for line in prompting.dry_run(_load(config, overrides, root), query, first, second):
+        out.print(line, markup=False, highlight=False)
+
+
 @app.command("config")
 def config_(config: ConfigArg, overrides: OverrideArg = None, root: RootOption = None) -> None:
     """Print every setting, the fingerprints, and which stages a run would redo and why."""

@@ -69,6 +69,10 @@ class NoMaximumError(FitError):
         return str(AnmiError(message, place or None, self.remedy))
 
 
+class JudgeError(AnmiError):
+    """A judge cannot be asked: its server is out of reach, or refuses the key, the model or every question."""
+
+
 class TrainingError(AnmiError):
     """Training cannot go on (loss not finite, scores constant, out of memory)."""
 

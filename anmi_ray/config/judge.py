@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field, model_validator
 
 from anmi_ray.config.base import Settings
+from anmi_ray.config.endpoint import EndpointConfig
+from anmi_ray.config.prompt import PromptConfig
 
 Preset = Literal["realistic", "thurstone", "correlated", "heavy-tailed", "misspecified", "similarity"]
 Readout = Literal["sign", "soft"]
@@ -77,8 +79,30 @@ class NullJudgeConfig(Settings):
     name: str = Field(default="null", pattern=_NAME, description="name of the judge, unique in the panel")
 
 
-TextJudgeConfig = NullJudgeConfig  # judges that read texts; their answers are bought and kept
-JudgeSettings = Annotated[SimulatedJudgeConfig | SimilarityJudgeConfig | NullJudgeConfig, Field(discriminator="kind")]
+class ApiJudgeConfig(Settings):
+    """A language model behind an OpenAI-compatible endpoint (OpenAI, Gemini, Anthropic, a vLLM server)."""
+
+    kind: Literal["api"]
+    name: str = Field(pattern=_NAME, description="name of the judge, unique in the panel")
+    endpoint: EndpointConfig = Field(description="the model, and how its server is reached")
+    prompt: PromptConfig = Field(default=PromptConfig(), description="what it is asked, and how its answer is read")
+    identity: str | None = Field(
+        default=None,
+        description="what its answers are kept under, beside model and prompt; null: the server's address, so that a "
+        "model of the same name elsewhere is asked anew",
+    )
+
+    @model_validator(mode="after")
+    def _logprobs_are_asked_for(self) -> ApiJudgeConfig:
+        if self.prompt.readout == "logprob" and not self.endpoint.logprobs:
+            raise ValueError("readout logprob needs the first token's log probabilities: set endpoint.logprobs to 20")
+        return self
+
+
+TextJudgeConfig = NullJudgeConfig | ApiJudgeConfig  # judges that read texts; their answers are bought and kept
+JudgeSettings = Annotated[
+    SimulatedJudgeConfig | SimilarityJudgeConfig | NullJudgeConfig | ApiJudgeConfig, Field(discriminator="kind")
+]
 
 
 def _panel(*judges: dict[str, Any], **shared: Any) -> list[dict[str, Any]]:

@@ -89,6 +89,14 @@ def read_logprobs(logprobs: Mapping[str, float], min_mass: float = MIN_MASS) -> 
     >>> round(read_logprobs({"A": -0.1, " A": -4.0, "B": -3.0}), 3)
     0.949
     """
+    mass = letter_mass(logprobs, min_mass)
+    if isinstance(mass, Unreadable):
+        return mass
+    return min(1.0, (mass["A"] + 0.5 * mass["T"]) / math.fsum(mass.values()))
+
+
+def letter_mass(logprobs: Mapping[str, float], min_mass: float = MIN_MASS) -> dict[str, float] | Unreadable:
+    """P(A), P(B) and P(T) as `read_logprobs` takes them."""
     shown = _excerpt(str(dict(list(logprobs.items())[:10])))
     if not logprobs:
         return Unreadable("empty answer", shown)
@@ -108,7 +116,7 @@ def read_logprobs(logprobs: Mapping[str, float], min_mass: float = MIN_MASS) -> 
         return Unreadable("not log-probabilities", shown)
     if total <= 0.0 or total < min_mass:
         return Unreadable("letters too improbable", shown)
-    return min(1.0, (mass["A"] + 0.5 * mass["T"]) / total)
+    return mass
 
 
 def _excerpt(answer: str) -> str:

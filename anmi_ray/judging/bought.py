@@ -22,25 +22,33 @@ Readout = Callable[[str], float | str]  # preference for the first document in [
 def preferences(answers: pa.Table, read: Readout | None) -> tuple[NDArray[np.float64], pa.Array]:
     """(p_first float64[N], error text[N] or null) of Answer rows; exactly one of both in every row.
 
-    Log probabilities are renormalised over the first document, the second and, where there is one, a tie, which is half
-    of either. Words are read by `read`; words without it are an error.
+    Words are read by `read`; without it log probabilities are, renormalised over the first document, the second and,
+    where there is one, a tie, which is half of either. An answer in the other form is an error.
     """
+    p_first, why = _of_words(answers, read) if read else _of_logs(answers)
+    failed = pc.is_valid(answers["error"]).combine_chunks()
+    error = pc.if_else(failed, answers["error"].combine_chunks(), why)
+    return np.where(failed.to_numpy(zero_copy_only=False), np.nan, p_first), error
+
+
+def _of_logs(answers: pa.Table) -> tuple[NDArray[np.float64], pa.Array]:
     logs = np.stack([answers[name].to_numpy() for name in ("log_first", "log_second", "log_tie")])
     logs = np.where(np.isnan(logs), -np.inf, logs)
     with np.errstate(invalid="ignore"):
-        share = np.exp(logs - logs[:2].max(axis=0, initial=-np.inf))
-    p_first = (share[0] + 0.5 * share[2]) / share.sum(axis=0)
+        share = np.exp(logs - logs.max(axis=0, initial=-np.inf))
+        p_first = (share[0] + 0.5 * share[2]) / share.sum(axis=0)
+    silent = np.isnan(p_first)
+    return p_first, pa.array(np.full(len(silent), "no probabilities", object), pa.string(), mask=~silent)
+
+
+def _of_words(answers: pa.Table, read: Readout) -> tuple[NDArray[np.float64], pa.Array]:
+    """Words are read once, however often they were said."""
     said = answers["text"].combine_chunks().dictionary_encode()
-    found = [
-        read(words) if read else "words from a judge that gives probabilities" for words in said.dictionary.to_pylist()
-    ]
-    value = np.array([one if isinstance(one, float) else np.nan for one in found] or [np.nan])
-    why = pa.array([None if isinstance(one, float) else one for one in found] or [None], pa.string())
-    spoken = pc.is_valid(answers["text"]).to_numpy() & np.isnan(p_first)
-    index = pc.fill_null(said.indices, 0).to_numpy(zero_copy_only=False)
-    p_first = np.where(spoken, value[index], p_first)
-    error = pc.if_else(pa.array(spoken), why.take(pa.array(index)), answers["error"].combine_chunks())
-    return p_first, error
+    found = [*(read(words) for words in said.dictionary.to_pylist()), "no words"]
+    row = pc.fill_null(said.indices, len(found) - 1).to_numpy(zero_copy_only=False)
+    value = np.array([one if isinstance(one, float) else np.nan for one in found])
+    why = pa.array([None if isinstance(one, float) else one for one in found], pa.string())
+    return value[row], why.take(pa.array(row))
 
 
 def judge_of(questions: TextQuestions, answers: pa.Table, rows: NDArray[np.int64], read: Readout | None) -> Judge:

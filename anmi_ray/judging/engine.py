@@ -15,10 +15,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from anmi_ray.config.judge import NullJudgeConfig, TextJudgeConfig
+from anmi_ray.config.base import whole
+from anmi_ray.config.judge import ApiJudgeConfig, NullJudgeConfig, TextJudgeConfig
 from anmi_ray.identity import digest, uniforms
+from anmi_ray.judging import answers
 from anmi_ray.judging.bought import Readout
+from anmi_ray.judging.prompt import load_template
 from anmi_ray.judging.questions import TextQuestions
+from anmi_ray.judging.readout import vote
 from anmi_ray.records import ANSWER
 
 HandOver = Callable[[pa.Table], None]  # takes Answer rows
@@ -46,19 +50,36 @@ def answer_rows(questions: TextQuestions, which: NDArray[np.int64], **columns: o
 
 def judge_id(config: TextJudgeConfig) -> str:
     """Names a judge's answers: everything that can change one, and not what the judge is called in a panel."""
-    content = config.model_dump(mode="json", exclude={"name"})
+    content: dict[str, object] = {"kind": config.kind}
+    if isinstance(config, ApiJudgeConfig):
+        shown = whole(config.prompt)
+        content |= {name: shown[name] for name in ("query_tokens", "document_tokens", "tokenizer")}
+        content["template"] = load_template(config.prompt.template).content_hash
+        content["logprob"] = config.prompt.readout == "logprob"  # then probabilities are kept, else words
+        content |= {"sampling": whole(config.endpoint.sampling), "at": config.identity or config.endpoint.base_url}
     return digest("judge", json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)).hex()[:16]
 
 
 def engine(config: TextJudgeConfig) -> Engine:
     """The engine of a judge, for use where it was built."""
+    if isinstance(config, ApiJudgeConfig):
+        from anmi_ray.judging.api import ApiEngine
+
+        return ApiEngine(config)
     return NullEngine(config)
 
 
 def readout(config: TextJudgeConfig) -> Readout | None:
     """How a judge's words are read; None where it gives probabilities."""
-    del config
-    return None
+    if not isinstance(config, ApiJudgeConfig) or config.prompt.readout == "logprob":
+        return None
+    form, kind = load_template(config.prompt.template).form, config.prompt.readout
+
+    def read(words: str) -> float | str:
+        found = answers.read(words, form)
+        return found.reason if isinstance(found, answers.Unreadable) else float(vote(np.array([found]), kind)[0])
+
+    return read
 
 
 class NullEngine:

@@ -1,0 +1,88 @@
+"""The judge behind an HTTP endpoint: prompts out, replies in, as Answer rows.
+
+Letters: N questions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anmi_ray.config.judge import ApiJudgeConfig
+from anmi_ray.judging.answers import Unreadable, letter_mass
+from anmi_ray.judging.asking import Question, Result, ask_all
+from anmi_ray.judging.client import ChatClient, Failed, Reply
+from anmi_ray.judging.engine import HandOver, answer_rows
+from anmi_ray.judging.preview import Part, Prompter
+from anmi_ray.judging.questions import TextQuestions
+from anmi_ray.judging.spend import dollars
+
+_LETTERS = {"log_first": "A", "log_second": "B", "log_tie": "T"}
+_DOCUMENTS = 4096  # prepared at once: those of a few queries, for prompts stand sorted by query
+
+
+class ApiEngine:
+    """Asks through one client; answers are handed over every 256 or 5 seconds."""
+
+    def __init__(self, config: ApiJudgeConfig) -> None:
+        self.config, self.prompter = config, Prompter.load(config.prompt)
+
+    def ask(self, questions: TextQuestions, which: NDArray[np.int64], hand_over: HandOver) -> None:
+        """Ask all. Raises ConfigError or JudgeError for what the user has to mend, after handing over what arrived."""
+        asyncio.run(self._ask(questions, which, hand_over))
+
+    async def _ask(self, questions: TextQuestions, which: NDArray[np.int64], hand_over: HandOver) -> None:
+        row = {questions.ids[q].tobytes(): int(q) for q in which}
+
+        def publish(results: list[Result]) -> None:
+            asked = np.array([row[key] for key, _ in results], dtype=np.int64)
+            hand_over(answer_rows(questions, asked, **self._columns([result for _, result in results])))
+
+        async with ChatClient(self.config.endpoint) as client:
+            await ask_all(client, self._prompts(questions, which), publish)
+
+    def _prompts(self, questions: TextQuestions, which: NDArray[np.int64]) -> Iterator[Question]:
+        queries, titles = questions.queries["text"], questions.texts["title"]
+        bodies = questions.texts["text"]
+
+        @functools.lru_cache(maxsize=_DOCUMENTS)
+        def document(row: int) -> Part:
+            return self.prompter.document(f"{titles[row].as_py()}\n{bodies[row].as_py()}".strip())
+
+        @functools.lru_cache(maxsize=1)
+        def query(row: int) -> Part:
+            return self.prompter.query(queries[row].as_py())
+
+        for q in which.tolist():
+            shown = document(int(questions.first[q])), document(int(questions.second[q]))
+            yield questions.ids[q].tobytes(), self.prompter.messages(query(int(questions.query[q])), *shown)
+
+    def _columns(self, results: Sequence[Reply | Failed]) -> dict[str, object]:
+        """The Answer columns of replies and failures."""
+        rows = [self._row(result) for result in results]
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    def _row(self, result: Reply | Failed) -> dict[str, object]:
+        row: dict[str, object] = {"seconds": result.seconds, "attempts": result.attempts}
+        row |= {"text": None, "error": None, "transient": False, "dollars": 0.0}
+        row |= dict.fromkeys(("log_first", "log_second", "log_tie"))
+        row |= dict.fromkeys(("prompt_tokens", "cached_tokens", "answer_tokens"), 0)
+        if isinstance(result, Failed):
+            return row | {"error": result.reason, "transient": result.transient}
+        if result.tokens is not None:
+            row |= {"prompt_tokens": result.tokens.prompt, "cached_tokens": result.tokens.cached}
+            row |= {
+                "answer_tokens": result.tokens.answer,
+                "dollars": dollars(self.config.endpoint, result.tokens) or 0.0,
+            }
+        if self.config.prompt.readout != "logprob":
+            return row | {"text": result.text}
+        mass = letter_mass(result.logprobs or {})
+        if isinstance(mass, Unreadable):
+            return row | {"error": mass.reason}
+        return row | {name: math.log(mass[letter] + 1e-300) for name, letter in _LETTERS.items()}

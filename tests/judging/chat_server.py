@@ -1,0 +1,177 @@
+"""A chat-completions server that misbehaves as told: a process of its own, with its own log of what it was sent.
+
+Started as `python chat_server.py`, it prints its port. POST /NAME/setup {"faults": {action: share}, "latency_s", "key",
+"model"} opens a server under /NAME; its questions go to /NAME/v1/chat/completions; GET /NAME/log gives a list of
+{t, question, visit, action, active}. What a question meets is drawn from a hash of it and of how often it was asked; or
+its text prescribes it: "script 500 429:1 ok", one action a visit, the last one for all later ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import socket
+import struct
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from typing import Any
+
+from aiohttp import web
+
+WORDS = {
+    "400": {"message": "Unsupported parameter: 'seed'", "type": "invalid_request_error", "code": None},
+    "403": {"message": "Project does not have access", "code": "forbidden"},
+    "404": {"message": "The model `x` does not exist", "code": "model_not_found"},
+    "context": {"message": "This model's maximum context length is 8192 tokens", "code": "context_length_exceeded"},
+    "filtered": {"message": "The response was filtered", "code": "content_filter"},
+    "quota": {"message": "You exceeded your current quota, please check your billing", "code": "insufficient_quota"},
+}
+STATUS = {"context": 400, "filtered": 400, "quota": 429}
+
+
+@dataclass
+class Served:
+    faults: dict[str, float] = field(default_factory=dict)
+    latency_s: float = 0.0
+    key: str | None = None
+    model: str | None = None
+    active: int = 0
+    visits: Counter[str] = field(default_factory=Counter)
+    log: list[dict[str, Any]] = field(default_factory=list)
+
+
+SERVED: dict[str, Served] = {}
+
+
+def draw(served: Served, question: str, visit: int) -> str:
+    """The action that a question meets at its n-th visit."""
+    if question.startswith("script "):
+        actions = question.split()[1:]
+        return actions[min(visit, len(actions) - 1)]
+    uniform = int.from_bytes(hashlib.sha256(f"{visit} {question}".encode()).digest()[:8], "big") / 2**64
+    for action, share in served.faults.items():
+        if uniform < share:
+            return action
+        uniform -= share
+    return "ok"
+
+
+def answer(text: str, model: str, finish: str = "stop", logprobs: bool = False) -> dict[str, Any]:
+    tokens = [{"token": "A", "logprob": -0.1}, {"token": "B", "logprob": -2.4}, {"token": " A", "logprob": -9999.0}]
+    return {
+        "model": f"{model}-0001",
+        "choices": [
+            {
+                "message": {"role": "assistant", "content": text},
+                "finish_reason": finish,
+                "logprobs": {"content": [{**tokens[0], "top_logprobs": tokens}]} if logprobs else None,
+            }
+        ],
+        "usage": {"prompt_tokens": 100, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 40}},
+    }
+
+
+async def drip(request: web.Request, body: bytes) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    for position in range(len(body)):
+        await response.write(body[position : position + 1])
+        await asyncio.sleep(0.2)
+    return response
+
+
+def reset(request: web.Request) -> None:
+    """Close the connection with a reset instead of a farewell."""
+    assert request.transport is not None
+    connection = request.transport.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    request.transport.abort()
+
+
+async def perform(request: web.Request, action: str, asked: dict[str, Any]) -> web.StreamResponse:
+    """Do what `action` says; those with a colon carry the Retry-After."""
+    kind, _, wait = action.partition(":")
+    good = answer("wrong letters" if kind == "wrong" else "A", asked["model"], logprobs=bool(asked.get("logprobs")))
+    if kind in ("ok", "wrong"):
+        return web.json_response(good)
+    if kind == "hang":
+        await asyncio.sleep(30)
+    elif kind == "drip":
+        return await drip(request, json.dumps(good).encode())
+    elif kind == "reset":
+        reset(request)
+    elif kind == "invalid":
+        return web.Response(text='{"choices": [{"mess', content_type="application/json")
+    elif kind == "empty":
+        return web.json_response(answer("", asked["model"]))
+    elif kind == "cut":
+        return web.json_response(answer("", asked["model"], finish="length"))
+    elif kind == "nochoices":
+        return web.json_response(answer("", asked["model"]) | {"choices": []})
+    elif kind == "echo":  # the key comes back in a body, as some gateways do
+        key = request.headers.get("Authorization", "")
+        return web.json_response({"error": {"message": f"bad header {key}", "type": key}}, status=int(wait or 400))
+    elif kind == "echotext":
+        return web.json_response(answer(request.headers.get("Authorization", ""), asked["model"]))
+    elif kind == "redirect":
+        return web.Response(status=307, headers={"Location": "http://127.0.0.1:1/"})
+    elif kind == "date":
+        return web.Response(status=429, headers={"Retry-After": formatdate(time.time() + float(wait), usegmt=True)})
+    else:
+        status = STATUS[kind] if kind in STATUS else int(kind)
+        headers = {"Retry-After": wait} if wait else {}
+        error = WORDS.get(kind, {"message": f"injected {status}"})
+        return web.json_response({"error": error}, status=status, headers=headers)
+    return web.Response(status=500)
+
+
+async def complete(request: web.Request) -> web.StreamResponse:
+    served = SERVED[request.match_info["name"]]
+    asked = await request.json()
+    question = asked["messages"][-1]["content"]
+    visit = served.visits[question]
+    served.visits[question] += 1
+    served.active += 1
+    action = draw(served, question, visit)
+    if served.key is not None and request.headers.get("Authorization") != f"Bearer {served.key}":
+        action = "echo:401"
+    elif served.model is not None and asked["model"] != served.model:
+        action = "404"
+    entry = {"t": time.monotonic(), "question": question, "visit": visit, "action": action, "active": served.active}
+    served.log.append(entry)
+    try:
+        if served.latency_s:
+            await asyncio.sleep(served.latency_s)
+        return await perform(request, action, asked)
+    finally:
+        served.active -= 1
+
+
+async def setup(request: web.Request) -> web.Response:
+    SERVED[request.match_info["name"]] = Served(**await request.json())
+    return web.json_response({})
+
+
+async def log(request: web.Request) -> web.Response:
+    return web.json_response(SERVED[request.match_info["name"]].log)
+
+
+async def main() -> None:
+    app = web.Application()
+    app.router.add_post("/{name}/v1/chat/completions", complete)
+    app.router.add_post("/{name}/setup", setup)
+    app.router.add_get("/{name}/log", log)
+    # a caller who leaves ends its handler, so that `active` counts callers
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, keepalive_timeout=600)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
+    await site.start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

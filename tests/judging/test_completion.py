@@ -1,0 +1,200 @@
+"""The chat-completions format as servers write it and break it, and when to try again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anmi_ray.config.endpoint import EndpointConfig
+from anmi_ray.errors import JudgeError
+from anmi_ray.judging.completion import Completion, Tokens, Unreadable, read, request_body, words
+from anmi_ray.judging.retry import backoff, of_status, retry_after
+
+CONFIG = EndpointConfig(base_url="http://127.0.0.1:1/v1", model="m")
+FIELDS = ["choices", "message", "content", "logprobs", "top_logprobs", "token", "logprob", "usage", "prompt_tokens"]
+FIELDS += ["error", "model"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(FIELDS),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+def body(**fields: Any) -> bytes:
+    message = {"role": "assistant", "content": "A"}
+    return json.dumps({"choices": [{"message": message, "finish_reason": "stop"}], **fields}).encode()
+
+
+def test_a_request_leaves_out_what_is_null_and_passes_extra_through() -> None:
+    config = CONFIG.model_copy(update={"max_tokens": None, "temperature": None, "extra": {"reasoning_effort": "low"}})
+    messages = [{"role": "user", "content": "naïve \ud800?"}]
+    assert json.loads(request_body(config, messages)) == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "naïve ??"}],
+        "reasoning_effort": "low",
+    }
+    full = json.loads(request_body(CONFIG.model_copy(update={"seed": 3, "logprobs": 5}), messages))
+    assert (full["max_tokens"], full["temperature"], full["seed"]) == (16, 0.0, 3)
+    assert (full["logprobs"], full["top_logprobs"]) == (True, 5)
+
+
+def test_tokens_include_hidden_reasoning_and_cached_ones_are_prompt() -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 61}
+    answer = read(body(usage=usage | {"prompt_tokens_details": {"cached_tokens": 99}}))
+    assert isinstance(answer, Completion)
+    assert answer.tokens == Tokens(10, 10, 51)
+    assert Tokens(10, 10, 51).total == 61
+    for nothing in (None, {}, {"prompt_tokens": "10"}, {"prompt_tokens": True}, {"prompt_tokens": -4}):
+        answer = read(body(usage=nothing))
+        assert isinstance(answer, Completion)
+        assert answer.tokens is None
+
+
+def test_first_token_logprobs_keep_the_likelier_of_equals_and_drop_what_is_no_number() -> None:
+    top = [
+        {"token": "A", "logprob": -0.5},
+        {"token": "A", "logprob": -0.2},
+        {"token": "B", "logprob": float("-inf")},
+        {"token": "C", "logprob": float("nan")},
+        {"token": 5, "logprob": -1.0},
+        {"token": "\udcff", "logprob": -3},
+    ]
+    choice = {
+        "message": {"content": "A"},
+        "logprobs": {"content": [{"token": "D", "logprob": -4.0, "top_logprobs": top}]},
+    }
+    answer = read(json.dumps({"choices": [choice]}).encode())
+    assert isinstance(answer, Completion)
+    assert answer.logprobs == {"A": -0.2, "?": -3.0, "D": -4.0}
+
+
+@pytest.mark.parametrize(
+    ("message", "finish", "reason", "transient"),
+    [
+        ({"content": None}, "stop", "empty answer", True),
+        ({"content": " \n"}, "stop", "empty answer", True),
+        ({"content": ""}, "length", "max_tokens before an answer", False),
+        ({"content": None, "refusal": "I cannot"}, "stop", "refused: model", False),
+        ({"content": "A"}, "content_filter", "refused: content filter", False),
+    ],
+)
+def test_bodies_without_an_answer_are_named(message: object, finish: str, reason: str, transient: bool) -> None:
+    answer = read(body(choices=[{"message": message, "finish_reason": finish}], usage={"prompt_tokens": 7}))
+    assert answer == Unreadable(reason, transient, Tokens(7, 0, 0))
+
+
+def test_parts_are_one_text() -> None:
+    answer = read(body(choices=[{"message": {"content": [{"type": "text", "text": "A"}, {"type": "image"}, "x"]}}]))
+    assert isinstance(answer, Completion)
+    assert answer.text == "A"
+
+
+@given(JSON)
+def test_no_json_breaks_the_reader(value: object) -> None:
+    answer = read(json.dumps(value).encode())
+    assert isinstance(answer, Completion | Unreadable)
+    if isinstance(answer, Completion):
+        answer.text.encode()
+        answer.model.encode()
+    words(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b"<html>busy</html>"])
+def test_no_bytes_break_the_reader(content: bytes) -> None:
+    assert read(content) == Unreadable("invalid JSON", transient=True)
+    assert len(words(content)[1]) <= 300
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('[{"error": {"code": 400, "message": "bad", "status": "INVALID_ARGUMENT"}}]', ("INVALID_ARGUMENT", "bad")),
+        ('{"object": "error", "message": "no", "type": "NotFoundError", "code": 404}', ("NotFoundError", "no")),
+        ('{"detail": [{"msg": "field required"}]}', ("", '[{"msg": "field required"}]')),
+        ('{"error": "plain"}', ("", "plain")),
+        ("upstream\n  gone", ("", "upstream gone")),
+    ],
+)
+def test_error_bodies_of_many_servers(content: str, said: tuple[str, str]) -> None:
+    assert words(content.encode()) == said
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "reason"),
+    [
+        (400, "This model's maximum context length is 8192 tokens. However, you requested 9000", "context length"),
+        (400, "'max_tokens' is too large: 16. This model's maximum context length is 2048 tokens", "context length"),
+        (400, "prompt is too long: 210000 tokens > 200000 maximum", "context length"),
+        (400, "The input token count (1200000) exceeds the maximum number of tokens allowed", "context length"),
+        (413, "Request Entity Too Large", "context length"),
+        (400, "The response was filtered due to Azure OpenAI's content management policy", "refused: content filter"),
+        (429, "Request too large for gpt on tokens per min (TPM)", "http 429"),
+        (429, "You exceeded your current quota, please check your plan and billing details", "http 429"),
+        (529, "Overloaded", "http 529"),
+        (400, "Invalid value for seed", "http 400"),
+    ],
+)
+def test_statuses_are_named(status: int, message: str, reason: str) -> None:
+    content = json.dumps({"error": {"message": message}}).encode()
+    trouble = of_status(status, {}, content, CONFIG, replied=True, now=0.0)
+    assert trouble.reason == reason
+    assert trouble.again == (status in (429, 529)) == trouble.overload == trouble.transient
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (401, "Incorrect API key"),
+        (402, "Payment required"),
+        (400, "Your credit balance is too low to access the API"),
+        (400, "The model `m` does not exist"),
+        (404, ""),
+        (308, ""),
+    ],
+)
+def test_what_the_user_must_mend_is_raised_at_any_time(status: int, message: str) -> None:
+    content = json.dumps({"error": {"message": message}}).encode()
+    with pytest.raises(JudgeError, match=f"http {status}") as raised:
+        of_status(status, {}, content, CONFIG, replied=True, now=0.0)
+    assert raised.value.place == "judge m at http://127.0.0.1:1/v1"
+    assert raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "Thu, 01 Jan 1970 00:01:40 GMT"}, 90.0),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0.0),
+        ({"retry-after": "Thu, 01 Jan 1970 02:00:30 GMT", "date": "Thu, 01 Jan 1970 02:00:00 GMT"}, 30.0),
+    ],
+)
+def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, now=10.0) == seconds
+
+
+def test_backoff_is_jitter_under_a_doubling_bound_and_the_same_every_time() -> None:
+    config = CONFIG.model_copy(update={"backoff_s": 2.0, "max_wait_s": 30.0})
+    for attempt in range(1, 80):
+        bound = min(30.0, 2.0 * 2.0 ** (attempt - 1))
+        waits = [backoff(config, str(key), attempt) for key in range(50)]
+        assert 0 <= min(waits) < 0.3 * bound
+        assert 0.7 * bound < max(waits) <= bound
+        assert waits == [backoff(config, str(key), attempt) for key in range(50)]

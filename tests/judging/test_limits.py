@@ -1,0 +1,217 @@
+"""Rates, pauses and windows: on a clock that jumps, and rates once more as a real server counts them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anmi_ray.judging.asking import Result, ask_all
+from anmi_ray.judging.client import ChatClient
+from anmi_ray.judging.limits import Gate, TokenBucket, Window
+from tests.judging.serving import Chat, ask
+
+
+class Time:
+    """A clock that stands still but for sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def clock(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+def leaving(
+    per_minute: float | None, tokens: float | None, work: Callable[[TokenBucket, Time], Awaitable[None]]
+) -> None:
+    time = Time()
+    asyncio.run(_run(work(TokenBucket(per_minute, tokens, time.clock, time.sleep), time)))
+
+
+async def _run(work: Awaitable[None]) -> None:
+    await work
+
+
+@given(limit=st.integers(1, 3000), lulls=st.lists(st.floats(0, 90), max_size=8))
+def test_no_minute_has_more_requests_than_the_limit(limit: int, lulls: list[float]) -> None:
+    left: list[float] = []
+
+    async def work(bucket: TokenBucket, time: Time) -> None:
+        for lull in [*lulls, 0.0]:
+            time.now += lull
+            for _ in range(limit // 4 + 2):
+                await bucket.reserve(1, 0)
+                left.append(time.now)
+
+    leaving(limit, None, work)
+    for start in range(len(left) - limit):  # the limit and one more never fall into one minute
+        assert left[start + limit] - left[start] >= 60 - 1e-6
+
+
+@given(limit=st.integers(100, 100_000), asked=st.lists(st.integers(1, 5000), min_size=1, max_size=60))
+def test_tokens_a_minute_are_kept_to_the_last_request(limit: int, asked: list[int]) -> None:
+    left: list[tuple[float, int]] = []
+
+    async def work(bucket: TokenBucket, time: Time) -> None:
+        for tokens in asked:
+            await bucket.reserve(1, tokens)
+            left.append((time.now, tokens))
+
+    leaving(None, limit, work)
+    for start, _ in left:
+        minute = [tokens for t, tokens in left if start <= t < start + 60 - 1e-6]
+        assert sum(minute[:-1]) <= limit + 2  # the last one may overdraw: what follows pays for it
+
+
+def test_settling_gives_back_and_takes_more() -> None:
+    async def work(bucket: TokenBucket, time: Time) -> None:
+        await bucket.reserve(1, 600)
+        bucket.settle(600, 0)
+        await bucket.reserve(1, 10)
+        assert time.now == 1000.0
+        bucket.settle(10, 610)  # it took far more: the next one waits about a minute
+        await bucket.reserve(1, 10)
+        assert time.now == pytest.approx(1060.0, abs=2.0)
+
+    leaving(None, 600, work)
+
+
+def test_without_limits_nobody_waits() -> None:
+    async def work(bucket: TokenBucket, time: Time) -> None:
+        for _ in range(1000):
+            await bucket.reserve(1, 10**9)
+        bucket.settle(5, 10**9)
+        assert time.now == 1000.0
+
+    leaving(None, None, work)
+
+
+def test_a_cancelled_reservation_takes_nothing() -> None:
+    async def main() -> None:
+        bucket = TokenBucket(60, None)
+        await bucket.reserve(1, 0)
+        waiting = asyncio.create_task(bucket.reserve(1, 0))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        began = asyncio.get_running_loop().time()
+        await bucket.reserve(1, 0)
+        assert asyncio.get_running_loop().time() - began < 1.9  # else it would be two seconds
+
+    asyncio.run(main())
+
+
+def test_the_longest_pause_holds() -> None:
+    async def main() -> None:
+        time = Time()
+        gate = Gate(time.clock, time.sleep)
+        assert gate.is_open
+        gate.pause(10.0)
+        gate.pause(3.0)
+        assert not gate.is_open
+        await gate.passed()
+        assert time.now == 1010.0
+        assert gate.is_open
+
+    asyncio.run(main())
+
+
+def test_a_window_grows_by_answers_and_halves_once_per_overload() -> None:
+    async def main() -> None:
+        window = Window(16)
+        assert window.limit == 1
+        for _ in range(40):
+            window.answered()
+        assert window.limit == 16
+        async with window.slot() as one, window.slot() as other:
+            window.overloaded(one)
+            window.overloaded(other)  # left before the first was answered
+            assert window.limit == 8
+            async with window.slot() as later:
+                window.overloaded(later)
+        assert window.limit == 4
+        for _ in range(4):  # one window of answers admits one more
+            window.answered()
+        assert window.limit == 4
+        window.answered()
+        assert window.limit == 5
+        for _ in range(20):
+            async with window.slot() as epoch:
+                window.overloaded(epoch)
+        assert window.limit == 1
+
+    asyncio.run(main())
+
+
+@given(st.integers(1, 5), st.lists(st.sampled_from(["run", "cancel", "overload", "answer"]), max_size=60))
+def test_a_window_is_never_overfull_and_loses_no_place(bound: int, steps: list[str]) -> None:
+    async def main() -> None:
+        window, active, most = Window(bound), 0, 0
+
+        async def hold() -> None:
+            nonlocal active, most
+            async with window.slot():
+                active += 1
+                most = max(most, active)
+                try:
+                    await asyncio.sleep(0)
+                finally:
+                    active -= 1
+
+        tasks: list[asyncio.Task[None]] = []
+        for index, step in enumerate(steps):
+            if step == "run":
+                tasks.append(asyncio.create_task(hold()))
+            elif step == "answer":
+                window.answered()
+            elif step == "cancel" and tasks:
+                tasks[index % len(tasks)].cancel()
+            elif step == "overload":
+                async with window.slot() as epoch:
+                    window.overloaded(epoch)
+            if index % 3 == 0:
+                await asyncio.sleep(0)
+        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+        assert active == 0
+        await asyncio.wait_for(asyncio.gather(*(hold() for _ in range(10))), 10)  # nobody kept a place
+        assert most <= bound
+
+    asyncio.run(main())
+
+
+def test_rates_are_kept_as_the_server_counts(chat: Chat) -> None:
+    rate = 1200  # a minute: bursts of 20, then 20 a second
+    got: list[Result] = []
+
+    async def main() -> None:
+        async with ChatClient(chat.config(requests_per_minute=rate, concurrency=32)) as client:
+            await ask_all(client, ((bytes([i]), ask(f"question {i}")) for i in range(80)), got.extend)
+
+    asyncio.run(main())
+    times = [entry["t"] for entry in chat.log()]
+    assert len(times) == len(got) == 80
+    # n requests leave over no less than (n − burst) / rate = 3 seconds. Half of that, because a busy machine may let
+    # the first arrive late, and the rest together with what has gathered meanwhile; unlimited, it would be a tenth.
+    assert times[-1] - times[0] >= 0.5 * (80 - 20) / (rate / 60)
+
+
+def test_token_rates_are_kept_as_the_server_counts(chat: Chat) -> None:
+    got: list[Result] = []
+
+    async def main() -> None:
+        # the server counts 102 tokens a call: after the first second's burst, ten calls a second
+        config = chat.config(tokens_per_minute=61_200, concurrency=8, max_tokens=2)
+        async with ChatClient(config) as client:
+            await ask_all(client, ((bytes([i]), ask(f"question {i}")) for i in range(40)), got.extend)
+
+    asyncio.run(main())
+    times = [entry["t"] for entry in chat.log()]
+    assert times[-1] - times[0] >= 0.5 * (40 - 10 - 8) / 10
