@@ -208,6 +208,53 @@ def rate(
 
 
 @app.command()
+def audit(
+    subject: Annotated[
+        str,
+        typer.Argument(metavar="RUN|FILE", help="name of a run, or answers: .csv, .jsonl (also .gz, .zst), .parquet"),
+    ],
+    json_: Annotated[Path | None, typer.Option("--json", help="write every figure as JSON")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="draw position bias and agreement between judges: .svg or .html")
+    ] = None,
+    grades: Annotated[
+        Path | None, typer.Option(metavar="QRELS", help="known grades, TREC qrels or BEIR's .tsv: accuracy (FILE only)")
+    ] = None,
+    rejects: Annotated[
+        Path | None, typer.Option(help="write the rows that were refused, with place and reason (FILE only)")
+    ] = None,
+    max_reject_fraction: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="fail if a larger share of the rows is refused")
+    ] = 0.1,
+    root: Annotated[str, typer.Option("--root", help="folder or URI that holds the run")] = "results",
+) -> None:
+    """Say how far to trust each judge: failures, ties, position and length bias, cycles, agreement, accuracy.
+
+    Columns of FILE: query_id, doc_a, doc_b, preference (of doc_a, 0 to 1); and, if there are, judge, order (ab: doc_a
+    was shown first, ba: doc_b was; without the column doc_a was), error (why the judge failed; such a row needs no
+    preference), round (a whole number: the same question asked again), length_a and length_b (of the texts, any unit).
+    Of rows with the same query, documents, judge, order and round the first counts. A RUN has stored its audit.
+    """
+    from anmi_ray import audit_file, console
+
+    outputs = audit_file.Outputs(json_, plot, rejects)
+    if audit_file.is_file(subject):
+        found = audit_file.audit_file(Path(subject), outputs, grades, max_reject_fraction)
+    elif grades is not None or rejects is not None:
+        option = "--grades" if grades is not None else "--rejects"
+        raise ConfigError(f"{option} is for a file, and {subject} names a run", "command line", "leave it out")
+    else:
+        found = audit_file.audit_run(subject, root, outputs)
+    out, _ = console.consoles()
+    for said in found.said:
+        out.print(said, highlight=False, markup=False)
+    out.print(console.judges_table(found.figures["judges"]))
+    written = [f"{option:14} -> {path}" for option, path in vars(outputs).items() if path is not None]
+    for said in (*audit_file.summary(found.figures), *written):
+        out.print(said, highlight=False, markup=False)
+
+
+@app.command()
 def rerank(
     model: Annotated[Path, typer.Option("--model", help="folder of a trained model")],
     collection: Annotated[Path, typer.Option("--collection", help="folder in BEIR layout (corpus, queries)")],

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -90,6 +91,57 @@ def systems_table(rows_: Sequence[Mapping[str, Any]], measures: Sequence[str], b
             gap = f"{head['difference']:+.3f} [{head['difference_low']:+.3f}, {head['difference_high']:+.3f}]"
             table.add_row(system, *cells, gap, f"{head['p']:.4f}")
     return table
+
+
+def judges_table(judges: Mapping[str, Mapping[str, Any]]) -> Table:
+    """A judge a row of `judging.audit`: shares in %, with 95 % intervals; columns that no judge fills are left out."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("judge", overflow="fold")
+    columns = [(head, [cell(found) for found in judges.values()]) for head, cell in _AUDIT.items()]
+    columns = [(head, cells) for head, cells in columns if any(cells)]
+    for head, _ in columns:
+        table.add_column(head, justify="right")
+    for name, *cells in zip(judges, *(cells for _, cells in columns), strict=True):
+        table.add_row(escape(name) or "(unnamed)", *map(escape, cells))
+    return table
+
+
+def _percent(value: float | None, ends: Sequence[float] | None = None, sign: str = "") -> str:
+    if value is None:
+        return ""
+    interval = "" if ends is None else f" [{100 * ends[0]:{sign}.1f}, {100 * ends[1]:{sign}.1f}]"
+    return f"{100 * value:{sign}.1f}{interval}"
+
+
+def _share_of(name: str, interval: bool = True) -> Callable[[Mapping[str, Any]], str]:
+    def cell(found: Mapping[str, Any]) -> str:
+        return _percent(found.get(name), found.get("intervals", {}).get(name) if interval else None)
+
+    return cell
+
+
+def _sides(found: Mapping[str, Any]) -> str:
+    bias = found["position_bias"]
+    return (
+        f"{bias['first_preferred']:,} : {bias['second_preferred']:,}" if bias.get("first_preferred") is not None else ""
+    )
+
+
+_AUDIT: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "asked": lambda found: f"{found['n']:,}",
+    "failed %": _share_of("failure_rate", interval=False),
+    "ties %": _share_of("tie_rate", interval=False),
+    "orders differ %": _share_of("order_inconsistent_rate"),
+    "position bias %": lambda found: _percent(
+        found["position_bias"].get("probability"), found["position_bias"].get("interval"), "+"
+    ),
+    "first : second": _sides,
+    "cycles %": _share_of("cycle_rate"),
+    "longer wins %": lambda found: _percent(
+        found.get("length_bias", {}).get("longer"), found.get("length_bias", {}).get("interval")
+    ),
+    "right, both orders %": _share_of("accuracy_both_orders"),
+}
 
 
 def stages_table(lines: Iterable[tuple[str, str, str]]) -> Table:

@@ -46,11 +46,11 @@ def text_hash(*parts: str) -> bytes:
     return digest("text", *parts)
 
 
-def comparison_id(query: bytes, doc_a: bytes, doc_b: bytes) -> bytes:
-    """Id of an unordered pair of documents under a query; needs doc_a < doc_b."""
+def comparison_id(query: bytes, doc_a: bytes, doc_b: bytes, again: int = 0) -> bytes:
+    """Id of an unordered pair of documents under a query; needs doc_a < doc_b. `again` tells repeated askings apart."""
     if not doc_a < doc_b:
         raise AssertionError("a comparison is stored with doc_a < doc_b")
-    return digest("comparison", query, doc_a, doc_b)
+    return digest("comparison", query, doc_a, doc_b, *([again] if again else []))
 
 
 def bucket_of(text_hash_value: bytes, buckets: int) -> int:

@@ -13,15 +13,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ValidationError
 
-from anmi_ray import environment
+from anmi_ray import environment, files
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.errors import ConfigError
 from anmi_ray.evaluation import ladder
-from anmi_ray.rating import files
 from anmi_ray.rating.dispersion import DISPERSION_BOUNDS
 from anmi_ray.rating.globals import Globals
 from anmi_ray.rating.named import NamedRatings, rate_read
-from anmi_ray.rating.preferences import ANCHOR_TEXTS, NUMBERS, TEXTS, Preferences, read_preferences, with_anchors
+from anmi_ray.rating.preferences import (
+    ANCHOR_TEXTS,
+    NUMBERS,
+    OPTIONAL,
+    TEXTS,
+    Preferences,
+    read_preferences,
+    with_anchors,
+)
 from anmi_ray.scale import to_elo
 
 PLOTTED = 3  # queries in a picture, unless one is asked for
@@ -70,8 +77,8 @@ def rate_file(
     Raises ConfigError, DataError, FitError or StoreError; nothing but the rejects is written then.
     """
     config = _config(options)
-    _check_outputs(outputs, [path for path in (file, anchors) if path is not None])
-    read = read_preferences(files.read_rows(file, (*TEXTS, *NUMBERS)), one_query)
+    files.check_outputs(vars(outputs), [path for path in (file, anchors) if path is not None])
+    read = read_preferences(files.read_rows(file, TEXTS, NUMBERS, OPTIONAL), one_query)
     if outputs.rejects is not None:
         files.write_table(read.rejects, outputs.rejects)
     read.refuse_rejects(max_reject_fraction)
@@ -126,26 +133,6 @@ def _word_or_number(option: str, text: str, words: dict[str, Any]) -> Any:
         raise ConfigError(f"--{option} must be {allowed}, not '{text}'", _COMMAND, remedy) from None
 
 
-def _check_outputs(outputs: Outputs, inputs: list[Path]) -> None:
-    """Refuse, before anything is computed, a name without a format, and two names for one file."""
-    seen = {path.resolve(): "is read" for path in inputs}
-    for option, path in vars(outputs).items():
-        if path is None:
-            continue
-        if option == "plot":
-            if path.suffix not in (".svg", ".html"):
-                raise ConfigError("a picture is .svg or .html", str(path), "name it so")
-        else:
-            files.format_of(path)
-        if path.resolve() in seen:
-            raise ConfigError(
-                f"--{option} would overwrite it; it {seen[path.resolve()]}", str(path), "give another name"
-            )
-        if not path.parent.is_dir():
-            raise ConfigError(f"--{option}: its folder does not exist", str(path), f"mkdir -p {path.parent}")
-        seen[path.resolve()] = f"is written by --{option}"
-
-
 def _check_query(name: str, read: Preferences) -> None:
     known = read.queries.take(pa.array(np.unique(read.outcomes.query)))
     if pc.is_in(pa.array([name]), value_set=known)[0].as_py():
@@ -157,11 +144,7 @@ def _check_query(name: str, read: Preferences) -> None:
 
 def _summary(result: NamedRatings, config: RateConfig, unrated: int | None) -> Iterator[str]:
     read, shared, ratings, fits = result.preferences, result.globals_, result.ratings, result.fits
-    refused = read.rejects.num_rows
-    yield f"rows           {read.rows:,} read, {read.rows - refused:,} accepted, {refused:,} rejected"
-    for reason, (count, places) in read.reasons().items():
-        more = ", ..." if count > len(places) else ""
-        yield f"               {count:,} {reason} ({', '.join(places)}{more})"
+    yield from read.said()
     games = len(read.outcomes.w)
     queries = "1 query" if fits.num_rows == 1 else f"{fits.num_rows:,} queries"
     yield f"rated          {queries}, {ratings.num_rows:,} documents, {games:,} games"
@@ -240,8 +223,7 @@ def _plot(result: NamedRatings, queries: list[str], path: Path) -> None:
         content = ladder.to_svg(ladders)
     else:
         content = ladder.to_html(ladders, f"Ratings of {Path(result.preferences.place).name}", note)
-    with files.replacing(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
+    files.write_text(content, path)
 
 
 def _ladder(result: NamedRatings, query: str) -> ladder.Ladder:

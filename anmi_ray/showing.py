@@ -14,6 +14,19 @@ from anmi_ray.store import Artifact, Flow, Store
 
 def show(name: str, root: str, rejects: int) -> Iterator[str | Table]:
     """Lines and tables that describe run `name`. Raises ConfigError when there is no such run."""
+    store, record = find_run(name, root)
+    where = record["environment"]
+    machine = f"{where['processor']}, {where['cores']} cores"
+    yield f"run {name} over {record['corpus_name']}; {machine}; revision {where['git'] or 'unknown'}"
+    yield _boundaries(store, record)
+    for stage in STAGES:
+        known = record["stages"].get(stage.name)
+        if known is not None:
+            yield from _rejects(Artifact(store, stage.name, known["fingerprint"]), rejects)
+
+
+def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
+    """The store under `root` and what it knows of run `name`. Raises ConfigError when there is no such run."""
     store = Store(root)
     record = store.read_json(f"runs/{name}.json")
     if record is None:
@@ -23,14 +36,7 @@ def show(name: str, root: str, rejects: int) -> Iterator[str | Table]:
             f"{root}/runs/{name}.json",
             "name one of them, or give its root with --root",
         )
-    where = record["environment"]
-    machine = f"{where['processor']}, {where['cores']} cores"
-    yield f"run {name} over {record['corpus_name']}; {machine}; revision {where['git'] or 'unknown'}"
-    yield _boundaries(store, record)
-    for stage in STAGES:
-        known = record["stages"].get(stage.name)
-        if known is not None:
-            yield from _rejects(Artifact(store, stage.name, known["fingerprint"]), rejects)
+    return store, record
 
 
 def _boundaries(store: Store, record: dict[str, Any]) -> Table:

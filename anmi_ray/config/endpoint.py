@@ -50,8 +50,9 @@ class EndpointConfig(SamplingConfig):
     """
 
     how_only: ClassVar[frozenset[str]] = frozenset({
-        "allow_external", "key_env", "timeout_s", "connect_timeout_s", "deadline_s", "retries", "backoff_s", "max_wait_s",
-        "concurrency", "requests_per_minute", "tokens_per_minute", "input_price", "cached_price", "output_price",
+        "allow_external", "key_env", "timeout_s", "connect_timeout_s", "deadline_s", "retries", "backoff_s",
+        "max_wait_s", "concurrency", "requests_per_minute", "tokens_per_minute",
+        "input_price", "cached_price", "output_price",
     })  # fmt: skip
 
     base_url: str = Field(description="the server's API up to /v1, such as http://127.0.0.1:8000/v1")

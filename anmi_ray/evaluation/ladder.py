@@ -111,32 +111,16 @@ def to_svg(ladders: Sequence[Ladder]) -> str:
 
 
 def to_html(ladders: Sequence[Ladder], heading: str, note: str) -> str:
-    """One page with the pictures side by side where there is room; it loads nothing."""
+    """One page with the pictures below one another; it loads nothing."""
     cards = []
     for ladder in ladders:
         height, shapes = figure(ladder)
-        cards.append(
-            Markup(
-                '<figure class="ladder"><svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg></figure>'
-            ).format(svg.xy(_WIDTH), svg.xy(height), f"ratings of query {ladder.query}", shapes)
-        )
-    return Markup(
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{heading}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        '<style>{style}</style></head><body><header class="top"><h1>{heading}</h1><p class="kicker">{note}</p></header>'
-        "<main>{cards}</main></body></html>\n"
-    ).format(heading=heading, note=note, style=Markup(svg.stylesheet() + _EXTRA + _PAGE), cards=svg.join(cards))
+        cards.append(svg.card(_WIDTH, height, f"ratings of query {ladder.query}", shapes))
+    return svg.page(heading, note, cards, _EXTRA)
 
 
 _EXTRA = """
 svg .title { font-size: 16px; font-weight: 600; fill: var(--ink); }
 svg .name { fill: var(--ink); } svg .name, svg .value { font-size: 12.5px; }
 svg .whisker.second { stroke: var(--second); }
-"""
-_PAGE = """
-header.top .kicker { margin: 10px 0 0; }
-main { padding-bottom: 48px; }
-figure.ladder { margin-top: 24px; background: var(--card); border: 1px solid var(--rule); border-radius: 10px; }
-figure.ladder svg { display: block; width: 100%; height: auto; }
 """

@@ -153,6 +153,24 @@ def standalone(width: float, height: float, shapes: Markup, extra: str = "") -> 
     ).format(w=xy(width), h=xy(height), style=Markup(_fixed_style(extra)), paper=_colours()["card"], shapes=shapes)
 
 
+def card(width: float, height: float, label: str, shapes: Markup) -> Markup:
+    """A picture as it stands in `page`; `label` is what a screen reader says."""
+    return Markup('<figure class="card"><svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg></figure>').format(
+        xy(width), xy(height), label, shapes
+    )
+
+
+def page(heading: str, note: str, cards: Sequence[Markup], extra: str = "") -> str:
+    """One HTML page of its own with the cards below one another, in the report's style; it loads nothing."""
+    return Markup(
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{heading}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        '<style>{style}</style></head><body><header class="top"><h1>{heading}</h1><p class="kicker">{note}</p></header>'
+        "<main>{cards}</main></body></html>\n"
+    ).format(heading=heading, note=note, style=Markup(stylesheet() + extra + _PAGE), cards=join(cards))
+
+
 def stylesheet() -> str:
     """The report's, which the classes of all shapes are from."""
     return resources.files("anmi_ray.evaluation").joinpath("templates/report.css").read_text(encoding="utf-8")
@@ -169,3 +187,11 @@ def _fixed_style(extra: str) -> str:
     font = 'svg { font-family: system-ui, "Segoe UI", "Helvetica Neue", "Liberation Sans", Arial, sans-serif; }'
     colours = _colours()
     return font + re.sub(r"var\(--([\w-]+)\)", lambda match: colours[match.group(1)], rules)
+
+
+_PAGE = """
+header.top .kicker { margin: 10px 0 0; }
+main { padding-bottom: 48px; }
+figure.card { margin-top: 24px; background: var(--card); border: 1px solid var(--rule); border-radius: 10px; }
+figure.card svg { display: block; width: 100%; height: auto; }
+"""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from anmi_ray.errors import DataError, from_os_error
 from anmi_ray.identity import doc_id, query_id
 from anmi_ray.records import QREL, RUN
 
+BEIR_QRELS = ("query-id", "corpus-id", "score")
 FIELD = re.compile(r"[^ \t\r\n\f]+")  # not str.split: a no-break space may be part of an id
 
 
@@ -86,13 +88,13 @@ def parse_run(lines: Iterable[str], place: str) -> pa.Table:
 
 
 def parse_qrels(lines: Iterable[str], place: str) -> pa.Table:
-    """Qrel table of TREC lines, sorted as written. Raises DataError naming `place` and line, as `parse_run`."""
+    """Qrel table of TREC lines, or of BEIR's three columns under their header, sorted as written.
+
+    Raises DataError naming `place` and line, as `parse_run`.
+    """
     grades: dict[tuple[str, str], int] = {}
-    for number, fields in _fields(lines):
+    for number, query, doc, grade in _graded(lines, place):
         here = f"{place}:{number}"
-        if len(fields) != 4:
-            raise DataError(f"{len(fields)} fields, must be 4", here, "write each line as: qid 0 docid grade")
-        query, _, doc, grade = fields
         if (query, doc) in grades:
             raise DataError(f"document {doc!r} is judged twice for query {query!r}", here, "keep one of the lines")
         grades[query, doc] = _integer(grade, "grade", here)
@@ -111,7 +113,7 @@ def read_run(path: str | Path) -> pa.Table:
 
 
 def read_qrels(path: str | Path) -> pa.Table:
-    """The Qrel table of a TREC qrels file; errors as `read_run`."""
+    """The Qrel table of a qrels file, TREC's or BEIR's; errors as `read_run`."""
     return parse_qrels(_lines(path), str(path))
 
 
@@ -127,6 +129,25 @@ def _lines(path: str | Path) -> list[str]:
 def _fields(lines: Iterable[str]) -> Iterable[tuple[int, list[str]]]:
     """(line number from 1, fields) of the lines that are not blank."""
     return ((number, fields) for number, line in enumerate(lines, 1) if (fields := FIELD.findall(line)))
+
+
+def _graded(lines: Iterable[str], place: str) -> Iterator[tuple[int, str, str, str]]:
+    """(line number, query, document, grade) of qrels in either format."""
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    first = next(numbered, (0, ""))
+    names = [name.strip() for name in first[1].removeprefix("\ufeff").split("\t")]
+    beir = sorted(names) == sorted(BEIR_QRELS)
+    wanted, remedy = (3, "query-id, corpus-id, score, tab-separated") if beir else (4, "qid 0 docid grade")
+    columns = [names.index(name) for name in BEIR_QRELS] if beir else [0, 2, 3]
+    for number, line in numbered if beir else chain([first], numbered):
+        fields = [field.strip() for field in line.split("\t")] if beir else FIELD.findall(line)
+        if not fields:
+            continue
+        if len(fields) != wanted:
+            here = f"{place}:{number}"
+            raise DataError(f"{len(fields)} fields, must be {wanted}", here, f"write each line as: {remedy}")
+        query, doc, grade = (fields[column] for column in columns)
+        yield number, query, doc, grade
 
 
 def _named(ids: pa.ChunkedArray, table: pa.Table, key: str) -> pa.ChunkedArray:

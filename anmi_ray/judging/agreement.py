@@ -24,18 +24,27 @@ def krippendorff(values: Reals) -> float | None:
     >>> krippendorff(np.array([[0.0, 0.0], [1.0, 1.0], [0.5, 0.5]]))
     1.0
     """
-    values = values[(~np.isnan(values)).sum(axis=1) >= 2]
+    alpha = float(alpha_of(alpha_terms(values).sum(axis=0)))
+    return None if np.isnan(alpha) else alpha
+
+
+def alpha_terms(values: Reals) -> Reals:
+    """What each unit adds to the sums that α is made of: float[C, 4] of values[C, J]; zeros where rated once."""
     rated = ~np.isnan(values)
-    filled = np.where(rated, values, 0.0)
     size = rated.sum(axis=1)
-    total = int(size.sum())
-    if not total:
-        return None
+    filled = np.where(rated, values, 0.0)
+    total, squares = filled.sum(axis=1), (filled**2).sum(axis=1)
     # Sum over ordered pairs of a unit of (x_i - x_j)^2 is 2 m Σx² - 2 (Σx)².
-    within = 2 * size * (filled**2).sum(axis=1) - 2 * filled.sum(axis=1) ** 2
-    observed = float((within / (size - 1)).sum()) / total
-    expected = float(2 * total * (filled**2).sum() - 2 * filled.sum() ** 2) / (total * (total - 1))
-    return 1.0 - observed / expected if expected > 1e-15 else None
+    within = (2 * size * squares - 2 * total**2) / np.maximum(size - 1, 1)
+    return np.where((size >= 2)[:, None], np.stack([within, size, squares, total], axis=1), 0.0)
+
+
+def alpha_of(sums: Reals) -> Reals:
+    """α of sums float[..., 4] over units; NaN where nothing can be compared or all values are equal."""
+    within, total, squares, plain = np.moveaxis(sums, -1, 0)
+    some = np.maximum(total, 2.0)
+    expected = (2 * total * squares - 2 * plain**2) / (some * (some - 1))
+    return np.where(expected > 1e-15, 1.0 - within / some / np.maximum(expected, 1e-15), np.nan)
 
 
 def correlation(a: Reals, b: Reals) -> float | None:

@@ -60,7 +60,7 @@ def judge_id(config: TextJudgeConfig) -> str:
     return digest("judge", json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)).hex()[:16]
 
 
-def engine(config: TextJudgeConfig) -> Engine:
+def build_engine(config: TextJudgeConfig) -> Engine:
     """The engine of a judge, for use where it was built."""
     if isinstance(config, ApiJudgeConfig):
         from anmi_ray.judging.api import ApiEngine

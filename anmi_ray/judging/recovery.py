@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.judge import SharedNoiseConfig, SimulatedJudgeConfig
 from anmi_ray.judging.agreement import Reals, pair_means
+from anmi_ray.judging.intervals import Z95, Interval
 from anmi_ray.judging.simulated import total_noise_sd
 from anmi_ray.scale import normal_cdf, normal_pdf
 
-Z95 = 1.959963984540054
 FEW = 50  # answers below which nothing is fitted
-Interval = tuple[float, float, float]  # value, low, high
 
 
 @dataclass(frozen=True)
@@ -71,15 +70,6 @@ def fit(p_a: Reals, difference: Reals, query: NDArray[np.int64]) -> Recovered | 
         expected[:, side] = 0.5 + way * (win - loss) / 2
     residual = pair_means(np.where(np.isnan(p_a), np.nan, p_a - expected))
     return Recovered(_values(theta, covariance, soft=not votes, ties=ties), residual)
-
-
-def binomial(count: int, total: int) -> Interval:
-    """Share with Wilson's 95 % interval."""
-    share, z2 = count / total, Z95**2
-    centre = (share + z2 / (2 * total)) / (1 + z2 / total)
-    slack = Z95 * np.sqrt(share * (1 - share) / total + z2 / (4 * total**2)) / (1 + z2 / total)
-    low, high = float(centre - slack), float(centre + slack)
-    return share, 0.0 if count == 0 else low, 1.0 if count == total else high
 
 
 def _shares(theta: Reals, x: Reals) -> tuple[Reals, Reals]:

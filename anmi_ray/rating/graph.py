@@ -74,6 +74,33 @@ def edge_connectivity(games: Games) -> Longs:
     return result
 
 
+def count_triads(query: Longs, first: Longs, second: Longs, w: Floats) -> tuple[Longs, Longs]:
+    """(triads, how many of them run in a circle), int64[Q] each, as in `GraphFacts`, of games in any order.
+
+    query int64[P] in 0..Q-1; first, second int64[P] number documents over all queries; w [P] is the preference for
+    `first`, every game as strong as the next.
+    """
+    order = np.argsort(query, kind="stable")
+    query, both = query[order], np.stack([first[order], second[order]])
+    documents = int(both.max(initial=-1)) + 1
+    keys, end = np.unique(query * documents + both, return_inverse=True)
+    bounds = np.arange(int(query.max(initial=-1)) + 2)
+    doc_start, game_start = np.searchsorted(keys, bounds * documents), np.searchsorted(query, bounds)
+    ends = (end.reshape(2, -1) - doc_start[query]).astype(np.int32)
+    triads, cyclic = np.zeros((2, len(bounds) - 1), dtype=np.int64)
+    _count_triads_all(doc_start, game_start, ends[0].copy(), ends[1].copy(), w[order], triads, cyclic)
+    return triads, cyclic
+
+
+@compiled
+def _count_triads_all(doc_start, game_start, first, second, w, triads, cyclic):
+    for q in range(len(triads)):
+        g0, g1 = game_start[q], game_start[q + 1]
+        i, j, wins = first[g0:g1], second[g0:g1], w[g0:g1]
+        start, other, arc = _arcs(doc_start[q + 1] - doc_start[q], i, j)
+        triads[q], cyclic[q] = _triads(start, other, _sides(i, j, wins, np.ones(len(wins)), arc, len(other)))
+
+
 @compiled
 def _facts_all(
     begin,

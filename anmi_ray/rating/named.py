@@ -12,8 +12,9 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.errors import FitError, NoMaximumError
 from anmi_ray.identity import query_id
 from anmi_ray.rating.globals import Globals, globals_of, sample_queries
-from anmi_ray.rating.preferences import Outcomes, Preferences, Rows, read_preferences, with_anchors
+from anmi_ray.rating.preferences import Outcomes, Preferences, read_preferences, with_anchors
 from anmi_ray.rating.tables import rate_games
+from anmi_ray.rows import Rows
 
 
 class NamedRatings(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -112,7 +112,7 @@ def _ask_chunks(
     counts: dict[str, int] = {}
     with ray.data.DataContext.current(data), our_errors("judge"):
         asked = ray.data.from_items(chunks, override_num_blocks=len(chunks)).map_batches(
-            _Asker,
+            cast(Any, _Asker),  # Ray's types know no actor whose call takes more than its batch
             fn_args=(artifact, sources, judge),
             batch_size=1,
             batch_format="numpy",
@@ -156,7 +156,7 @@ class _Asker:
         counts: dict[str, int],
     ) -> None:
         log = log_of(artifact, judge)
-        self.engine = engine = self.engine or judging.engine(judge)
+        self.engine = engine = self.engine or judging.build_engine(judge)
         for bucket, start, stop in zip(*(batch[name].tolist() for name in ("bucket", "start", "stop")), strict=True):
             questions = sources.questions(bucket)
             final = log.read(bucket).final(questions.ids[start:stop])

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from anmi_ray import judging
 from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.rating.graph import count_triads
 from anmi_ray.records import CANDIDATE, COMPARISON, JUDGMENT, TRUTH
 from anmi_ray.stages import asking
 from anmi_ray.stages.ingest import of_queries, sample_queries
@@ -61,5 +62,5 @@ def _audit(judge: Artifact, compare: Artifact, config: JudgeConfig, buckets: int
         for rows, table in zip(kept, tables, strict=True):
             rows.append(of_queries(table, sample))
     judgments, comparisons, truth = (pa.concat_tables(rows) for rows in kept)
-    figures = judging.audit(judgments, comparisons, truth if truth.num_rows else None, config)
+    figures = judging.audit(judgments, comparisons, truth, config, triads=count_triads)
     return {"queries": sample.num_rows, **figures}

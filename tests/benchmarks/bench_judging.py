@@ -78,6 +78,10 @@ def _publish(
         made[stage].publish_part(part, bucket, record.table(columns), record)
 
 
+def quiet(done: int, total: int, unit: str = "buckets") -> None:
+    """Shows nothing."""
+
+
 class Peak:
     """Largest proportional set size of this process and all below it, sampled every half second."""
 
@@ -113,7 +117,7 @@ def measure(comparisons: int, folder: Path) -> None:
     store = Store(str(folder))
     made = inputs(store, queries, buckets)
     config = JudgeConfig.model_validate({"judges": [{"kind": "null"}]})
-    context = Context(store, execution, buckets, 0, lambda *_: None)
+    context = Context(store, execution, buckets, 0, quiet)
     with ray_session(execution):
         judge.run(Artifact(store, "judge", "warm"), made, config.model_copy(update={"retry_passes": 0}), context)
         for name in store.tree("answers"):

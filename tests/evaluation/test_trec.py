@@ -42,6 +42,25 @@ def test_reading_follows_the_score_then_the_written_rank():
     assert order(run)[identity.query_id("q")] == [identity.doc_id(d) for d in ("high", "first", "second", "low")]
 
 
+def test_qrels_of_both_kinds_agree():
+    written = trec.parse_qrels(["q1 0 d\u00e9\u00a03 2", "", "q2 0 d1 -1\r"], "x")
+    for head, lines in (
+        ("query-id\tcorpus-id\tscore", ["q1\td\u00e9\u00a03\t2", "q2\td1\t-1\r"]),
+        ("\ufeffscore\tcorpus-id\tquery-id", ["2\td\u00e9\u00a03\tq1", "-1\td1\tq2"]),
+    ):
+        assert QREL.check(trec.parse_qrels([head, *lines, ""], "x"), "test").equals(written)
+    assert trec.parse_qrels([], "x").num_rows == 0
+    head = "query-id\tcorpus-id\tscore"
+    for line, message in (
+        ("q d 1", "x:2: 1 fields, must be 3"),
+        ("q\td\tone", "x:2: grade 'one' is not a whole"),
+    ):
+        with pytest.raises(DataError, match=message):
+            trec.parse_qrels([head, line], "x")
+    with pytest.raises(DataError, match="x:3: document 'd' is judged twice"):
+        trec.parse_qrels([head, "q\td\t1", "q\td\t2"], "x")
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

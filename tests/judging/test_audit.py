@@ -13,7 +13,7 @@ from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.errors import DataError
 from anmi_ray.judging import audit, judge, truth
 from anmi_ray.judging.agreement import correlation, krippendorff
-from anmi_ray.judging.recovery import binomial
+from anmi_ray.judging.intervals import binomial
 from anmi_ray.records import JUDGMENT
 
 World = Callable[..., tuple[pa.Table, pa.Table]]

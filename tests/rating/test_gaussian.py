@@ -43,7 +43,7 @@ def covariance(found: Gaussian) -> Floats:
         contrast = np.zeros(len(a))
         contrast[i], contrast[j] = 1.0, -1.0
         a += weight * np.outer(contrast, contrast)
-    return np.linalg.inv(a)
+    return np.asarray(np.linalg.inv(a), np.float64)
 
 
 def moments_on_a_grid(target: Posterior, points: int = 121, reach: float = 7.0) -> tuple[Floats, Floats]:

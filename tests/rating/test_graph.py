@@ -239,3 +239,23 @@ def test_regular_graphs_of_100_documents(degree: int, diameter: int) -> None:
     enough = [one.lambda2[0] >= degree - 2 * np.sqrt(degree - 1) - 0.3 for one in found]
     assert np.mean(enough) >= 0.9
     assert np.mean([edge_connectivity(games)[0] == degree for games in drawn]) >= 0.95
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10_000), rows=st.integers(0, 60))
+def test_triads_of_games_in_any_order(seed: int, rows: int) -> None:
+    """Every three documents of a query, by brute force over what their games come to together."""
+    r = identity.rng("triads", seed)
+    query, first = r.integers(0, 3, rows), r.integers(0, 5, rows)
+    second = (first + r.integers(1, 5, rows)) % 5
+    w = r.integers(0, 3, rows) / 2
+    triads, cyclic = graph.count_triads(query, first, second, w)
+    margin = np.zeros((3, 5, 5))
+    np.add.at(margin, (query, first, second), w - 0.5)
+    np.add.at(margin, (query, second, first), 0.5 - w)
+    sides = np.sign(margin)
+    for q in range(len(triads)):
+        three = [(sides[q, i, j], sides[q, j, k], sides[q, k, i]) for i, j, k in itertools.combinations(range(5), 3)]
+        assert triads[q] == sum(0 not in one for one in three)
+        assert cyclic[q] == sum(one in ((1, 1, 1), (-1, -1, -1)) for one in three)
+    assert len(triads) == (query.max() + 1 if rows else 0)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.errors import DataError, FitError, NoMaximumError
+from anmi_ray.files import read_rows, write_table
 from anmi_ray.identity import rng
 from anmi_ray.rating import NamedRatings, rate_preferences
-from anmi_ray.rating.files import read_rows, write_table
 from anmi_ray.rating.preferences import NUMBERS, TEXTS, read_preferences
 from anmi_ray.records import REJECT
 from anmi_ray.scale import to_elo, to_latent
@@ -187,7 +187,7 @@ def test_formats_agree(seed: int, suffix: str, tmp_path_factory: pytest.TempPath
     read = []
     for path in (folder / "p.parquet", folder / f"p{suffix}"):
         write_table(rows, path)
-        read.append(read_preferences(read_rows(path, (*TEXTS, *NUMBERS))))
+        read.append(read_preferences(read_rows(path, TEXTS, NUMBERS)))
     one, other = read
     assert one.rows == other.rows == rows.num_rows
     assert one.documents.equals(other.documents)

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,12 @@ import pyarrow.parquet as pq
 
 from anmi_ray import records
 from anmi_ray.errors import ConfigError, DataError, from_os_error
-from anmi_ray.rating.preferences import NUMBERS, Rows
+from anmi_ray.rows import Rows
 
 KNOWN = ".csv, .jsonl (each also .gz or .zst) or .parquet"
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _FORMATS = (".csv", ".jsonl", ".parquet")
 _BROKEN = "broken line"
-_DEFAULTS = {"games": "1", "judge": ""}  # what a JSON object without the key means
 
 
 def format_of(path: Path) -> tuple[str, str | None]:
@@ -42,11 +41,39 @@ def format_of(path: Path) -> tuple[str, str | None]:
     return kind[0], compression
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> Rows:
-    """The rows of a file with those of `columns` that it has. DataError or StoreError where it cannot be read.
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) -> None:
+    """Refuse, before anything is computed, a name without a format, a folder that is missing, two names for one file.
 
-    In CSV a record whose quoted cell runs over several lines counts as one line; records without content are skipped.
+    `outputs` by option: a plot is .svg or .html, json has any name, the others are tables. Raises ConfigError.
     """
+    seen = {path.resolve(): "is read" for path in inputs}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        if option == "plot":
+            if path.suffix not in (".svg", ".html"):
+                raise ConfigError("a picture is .svg or .html", str(path), "name it so")
+        elif option != "json":
+            format_of(path)
+        if path.resolve() in seen:
+            raise ConfigError(
+                f"--{option} would overwrite it; it {seen[path.resolve()]}", str(path), "give another name"
+            )
+        if not path.parent.is_dir():
+            raise ConfigError(f"--{option}: its folder does not exist", str(path), f"mkdir -p {path.parent}")
+        seen[path.resolve()] = f"is written by --{option}"
+
+
+def read_rows(
+    path: Path, texts: Sequence[str], numbers: Sequence[str] = (), defaults: Mapping[str, str] | None = None
+) -> Rows:
+    """The rows of a file with those of the columns that it has; `texts` hold ids or words, `numbers` numbers.
+
+    `defaults` is what a JSON object without a key means, where others have it (null if not told). In CSV a record whose
+    quoted cell runs over several lines counts as one line; records without content are skipped. DataError or StoreError
+    where the file cannot be read.
+    """
+    columns = (*texts, *numbers)
     kind, compression = format_of(path)
     if path.is_dir():
         raise DataError("is a folder, not a file", str(path), "give the file's path")
@@ -62,7 +89,9 @@ def read_rows(path: Path, columns: Sequence[str]) -> Rows:
             remedy = f"mend the file, or name it without {path.suffix}"
             raise DataError(f"cannot be unpacked: {error}", str(path), remedy) from None
         raise from_os_error(error, str(path)) from None
-    return _read_csv(content, path, columns) if kind == ".csv" else _read_jsonl(content, path, columns)
+    if kind == ".csv":
+        return _read_csv(content, path, columns)
+    return _read_jsonl(content, path, texts, numbers, defaults or {})
 
 
 @contextmanager
@@ -80,6 +109,12 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise from_os_error(error, str(path)) from None
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a text file whole, as `replacing` does."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_table(table: pa.Table, path: Path) -> None:
@@ -145,8 +180,11 @@ def _read_csv(content: bytes, path: Path, columns: Sequence[str]) -> Rows:
     return Rows(table.filter(pa.array(full)), str(path), ":", numbers[full], refused, tuple(found))
 
 
-def _read_jsonl(content: bytes, path: Path, columns: Sequence[str]) -> Rows:
+def _read_jsonl(
+    content: bytes, path: Path, texts: Sequence[str], numeric: Sequence[str], defaults: Mapping[str, str]
+) -> Rows:
     """One object a line; values as text, so that all formats are checked alike."""
+    columns = (*texts, *numeric)
     cells: dict[str, list[str | None]] = {name: [] for name in columns}
     numbers: list[int] = []
     broken: list[tuple[int, str]] = []
@@ -158,7 +196,7 @@ def _read_jsonl(content: bytes, path: Path, columns: Sequence[str]) -> Rows:
             row = json.loads(line)
             if not isinstance(row, dict):
                 raise ValueError("not an object")
-            values = [_cell(name, row.get(name, _DEFAULTS.get(name))) for name in columns]
+            values = [_cell(name, row.get(name, defaults.get(name)), name in numeric) for name in columns]
         except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
             broken.append((number, str(error)))
             continue
@@ -170,14 +208,14 @@ def _read_jsonl(content: bytes, path: Path, columns: Sequence[str]) -> Rows:
     return Rows(table, str(path), ":", np.array(numbers, np.int64), _refused(path, broken), tuple(found))
 
 
-def _cell(name: str, value: Any) -> str | None:
+def _cell(name: str, value: Any, numeric: bool) -> str | None:
     """A value of a JSON object as text; ValueError where such a column cannot hold it."""
     if isinstance(value, str):
         value.encode()  # UnicodeEncodeError is a ValueError: half a surrogate pair
         return value
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float if name in NUMBERS else int):
+    if isinstance(value, bool) or not isinstance(value, int | float if numeric else int):
         raise ValueError(f"{name} is {json.dumps(value)[:40]}")
     return repr(value)
 

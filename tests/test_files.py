@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from anmi_ray.errors import DataError
-from anmi_ray.rating.files import read_rows
-from anmi_ray.rating.preferences import NUMBERS, TEXTS, Rows, read_preferences
+from anmi_ray.files import read_rows
+from anmi_ray.rating.preferences import NUMBERS, OPTIONAL, TEXTS, read_preferences
+from anmi_ray.rows import Rows
 
 
 def write(path: Path, text: str) -> Rows:
     path.write_bytes(text.encode())
-    return read_rows(path, (*TEXTS, *NUMBERS))
+    return read_rows(path, TEXTS, NUMBERS, OPTIONAL)
 
 
 def test_broken_lines_of_csv_have_their_number(tmp_path: Path) -> None:
