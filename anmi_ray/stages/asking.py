@@ -133,19 +133,23 @@ class _Asker:
 
     def __init__(self) -> None:
         self.engine: judging.Engine | None = None
+        self.problem = ""
 
     def __call__(
         self, batch: dict[str, Any], artifact: Artifact, sources: Sources, judge: TextJudgeConfig
     ) -> dict[str, Any]:
-        """Counts, and under "problem" an error meant for the user: Ray Data would wrap one that is raised."""
+        """Counts, and under "problem" an error meant for the user: Ray Data would wrap one that is raised.
+
+        After one nothing more is asked: the next chunks may be on their way when the driver hears of it.
+        """
         counts = {"asked": 0, "answered": 0, "failed": 0, "segments": 0}
-        problem = ""
         try:
-            self._ask(batch, artifact, sources, judge, counts)
+            if not self.problem:
+                self._ask(batch, artifact, sources, judge, counts)
         except AnmiError as error:
-            problem = flatten(error)
+            self.problem = flatten(error)
         counts["answered"] = counts["asked"] - counts["failed"]
-        return {"problem": np.array([problem]), **{name: np.array([value]) for name, value in counts.items()}}
+        return {"problem": np.array([self.problem]), **{name: np.array([value]) for name, value in counts.items()}}
 
     def _ask(
         self,

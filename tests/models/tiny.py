@@ -1,12 +1,13 @@
-"""A tiny random BERT with a word vocabulary of its own, built on the spot: everything with it runs in seconds."""
+"""Tiny random models built on the spot, with tokenizers of their own: everything with them runs in seconds."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 WORDS = [f"word{i}" for i in range(60)]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -46,4 +47,38 @@ def write_tiny_bert(folder: Path, seed: int = 0) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def write_tiny_llm(folder: Path, seed: int = 0) -> Path:
+    """Write a Qwen3 (2 layers, width 64) with random weights and a byte-level BPE trained on Python's documentation."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=2000, special_tokens=special, initial_alphabet=alphabet)
+    bpe.train_from_iterator(list(topics.values()), trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    fast.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    fast.save_pretrained(folder)
+    config = Qwen3Config(
+        vocab_size=len(fast),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,  # the smallest that vLLM's attention on the CPU takes
+        max_position_embeddings=2048,
+        initializer_range=0.2,
+        eos_token_id=fast.eos_token_id,
+        pad_token_id=fast.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     return folder

@@ -1,0 +1,185 @@
+"""kill -9 while judges are asked, over a server that fails three calls in ten: nothing is lost, doubled or asked again.
+
+The witness is the server's own log. ANMI_KILLS and ANMI_TRAIN_QUERIES make it longer (20 and 170: 20,000 pairs).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.judge import ApiJudgeConfig
+from anmi_ray.experiment import resolve
+from anmi_ray.judging.api import ApiEngine
+from anmi_ray.records import COMPARISON, JUDGMENT
+from anmi_ray.stages.asking import Sources, log_of
+from anmi_ray.store import Artifact, Store
+from tests.faults.test_kill import command, kill_tree
+from tests.judging.serving import Chat, serving
+from tests.small import write_collection, write_config
+
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1800)]
+KILLS, TRAIN = int(os.environ.get("ANMI_KILLS", "6")), int(os.environ.get("ANMI_TRAIN_QUERIES", "60"))
+FAULTS = {"429:0": 0.06, "500": 0.06, "reset": 0.04, "invalid": 0.04, "empty": 0.03, "wrong": 0.03, "503": 0.04}
+IN_FLIGHT, ACTORS, PUBLISHED = 16, 2, 256
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A configuration of one api judge, and the server that it asks."""
+
+    config: Path
+    root: Path
+    chat: Chat
+
+    @property
+    def experiment(self) -> Experiment:
+        return load(self.config, [f"execution.root={self.root}"])
+
+    def artifact(self, stage: str) -> Artifact:
+        return Artifact(Store(str(self.root)), stage, resolve(self.experiment)[stage].fingerprint)
+
+    def prompts(self) -> dict[str, tuple[int, bytes]]:
+        """What is said to the server of every question: its bucket and its id."""
+        judge = self.experiment.judge.reading[0]
+        assert isinstance(judge, ApiJudgeConfig)
+        engine = ApiEngine(judge)
+        sources = Sources(*(self.artifact(stage) for stage in ("compare", "retrieve", "ingest")))
+        found = {}
+        for bucket in range(self.experiment.execution.buckets):
+            questions = sources.questions(bucket)
+            asked = engine._prompts(questions, questions.query.argsort(kind="stable"))
+            found |= {messages[-1]["content"]: (bucket, key) for key, messages in asked}
+        return found
+
+    def final(self, prompts: dict[str, tuple[int, bytes]]) -> set[str]:
+        """The prompts whose answers are in the log for good."""
+        log = log_of(self.artifact("judge"), self.experiment.judge.reading[0])
+        known: set[bytes] = set()
+        for bucket in range(self.experiment.execution.buckets):
+            held = log.read(bucket)
+            ids = held.ids.filter(pc.invert(held.table["transient"].combine_chunks()))
+            known |= set(ids.to_pylist())
+        return {prompt for prompt, (_, key) in prompts.items() if key in known}
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
+    folder = tmp_path_factory.mktemp("asking")
+    collection = write_collection(folder / "collection", train=TRAIN, dev=4, test=8)
+    with serving() as port:
+        chat = Chat(port, "campaign")
+        judge = {"kind": "api", "name": "llm", "endpoint": chat.config(concurrency=IN_FLIGHT, retries=3).model_dump()}
+        config = write_config(
+            folder / "api.yaml",
+            collection,
+            judge={"judges": [judge | {"prompt": {"document_tokens": 64}}], "retry_passes": 2},
+            retrieve={"depth": 40, "candidates": 30},
+            compare={"degree": 8},
+            execution={"buckets": 4, "askers": ACTORS, "chunk": 2048},
+        )
+        chat.setup(faults=FAULTS, latency_s=0.004)
+        ready = subprocess.run(
+            [*command(config, folder / "root"), "--until", "compare"], capture_output=True, text=True, timeout=600
+        )
+        assert ready.returncode == 0, ready.stdout + ready.stderr
+        yield Campaign(config, folder / "root", chat)
+
+
+def worker_of(process: psutil.Process) -> psutil.Process | None:
+    """An actor that asks, if one is at work."""
+    for child in process.children(recursive=True):
+        try:
+            if "MapWorker" in " ".join(child.cmdline()):
+                return child
+        except psutil.Error:
+            continue
+    return None
+
+
+def disturb(campaign: Campaign, chance: random.Random, whole: bool) -> bool:
+    """Start the run, and kill all of it or one asking actor at a random moment; whether it was still at work then."""
+    begun = len(campaign.chat.log())
+    with subprocess.Popen(
+        [*command(campaign.config, campaign.root), "--until", "judge"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, text=True,
+    ) as process:  # fmt: skip
+        while process.poll() is None and len(campaign.chat.log()) == begun:
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0.0, 1.5))
+        if process.poll() is not None:
+            return False
+        if whole:
+            kill_tree(process)
+            return True
+        if worker := worker_of(psutil.Process(process.pid)):
+            worker.kill()
+        return process.wait(timeout=900) == 0 and worker is not None
+
+
+def test_killed_while_asking(campaign: Campaign) -> None:
+    chance, prompts = random.Random(4), campaign.prompts()
+    killed = 0
+    for number in range(KILLS):
+        known, told = campaign.final(prompts), len(campaign.chat.log())
+        if not disturb(campaign, chance, whole=number < KILLS - 1):
+            break
+        killed += 1
+        again = {entry["question"] for entry in campaign.chat.log()[told:]} & known
+        assert not again, f"{len(again)} questions were asked again whose answers were in the log"
+    assert killed >= min(3, KILLS)
+    done = subprocess.run(
+        [*command(campaign.config, campaign.root), "--until", "judge"], capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    buckets = range(campaign.experiment.execution.buckets)
+    judge, compare = campaign.artifact("judge"), campaign.artifact("compare")
+    judgments = pa.concat_tables([judge.read_part("judgments", bucket, JUDGMENT) for bucket in buckets])
+    pairs = sum(compare.read_part("comparisons", bucket, COMPARISON).num_rows for bucket in buckets)
+    assert judgments.num_rows == 2 * pairs  # the record's key says that none stands twice
+    reasons = Counter(judgments["error"].drop_null().to_pylist())
+    assert set(reasons) <= {"not a number"}, reasons  # "wrong letters" is an answer that cannot be read, for good
+    audited = judge.read_json("audit.json")["judges"]["llm"]
+    assert audited["failures"] == dict(reasons)
+
+    delivered = Counter(e["question"] for e in campaign.chat.log() if e["action"] in ("ok", "wrong"))
+    assert set(delivered) == set(prompts)
+    lost = sum(delivered.values()) - len(prompts)
+    assert lost <= killed * ACTORS * (PUBLISHED + IN_FLIGHT), f"{lost} answers were bought twice in {killed} kills"
+    print(f"{len(prompts):,} questions, {killed} kills, {lost} bought twice, {len(campaign.chat.log()):,} requests")
+
+
+def test_a_wrong_key_stops_at_once(campaign: Campaign, tmp_path: Path) -> None:
+    chat = Chat(campaign.chat.port, "locked")
+    chat.setup(key="the-right-key-of-this-server")
+    environment = {**os.environ, "SOME_KEY": "quite-another-key-altogether"}
+    endpoint = chat.config(key_env="SOME_KEY").model_dump_json()
+    run = [*command(campaign.config, campaign.root), "--until", "judge"]
+    override = f'judge.judges=[{{"kind": "api", "name": "llm", "endpoint": {endpoint}}}]'
+    done = subprocess.run([*run, override], capture_output=True, text=True, timeout=300, env=environment)
+    said = done.stdout + done.stderr
+    assert done.returncode == 2, said
+    assert "401" in said
+    assert "Traceback" not in said
+    assert "quite-another-key-altogether" not in said
+    assert len(chat.log()) <= ACTORS
+    written = [
+        path for path in campaign.root.rglob("*") if path.is_file() and b"quite-another-key" in path.read_bytes()
+    ]
+    assert not written
+    without = subprocess.run([*run, override], capture_output=True, text=True, timeout=300)
+    assert without.returncode == 2
+    assert "SOME_KEY" in without.stderr + without.stdout
