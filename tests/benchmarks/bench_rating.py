@@ -96,18 +96,18 @@ def choix_fit(games: Games, tolerance: float) -> Callable[[], Floats]:
     return lambda: choix.ilsr_pairwise(DOCUMENTS, data, max_iter=10_000, tol=tolerance)
 
 
-def reaching(make: Callable[[Games, float], Callable[[], Floats]], games: Games) -> float:
-    """The peer's loosest tolerance, in powers of ten, whose result has a gradient below the bound."""
+def reaching(make: Callable[[Games, float], Callable[[], Floats]], games: list[Games]) -> float:
+    """The peer's loosest tolerance, in powers of ten, whose results all have a gradient below the bound."""
     for power in range(2, 15):
         tolerance = 10.0**-power
-        if largest_gradient(games, make(games, tolerance)()) < GRADIENT:
+        if all(largest_gradient(each, make(each, tolerance)()) < GRADIENT for each in games):
             return tolerance
     raise AssertionError("the peer does not reach the optimum at any tolerance")
 
 
 def fits(name: str, games: Games, make: Callable[[Games, float], Callable[[], Floats]]) -> None:
     """Time ours and a peer on the same maximum likelihood fits, pass by pass."""
-    tolerance = reaching(make, one(games, 0))
+    tolerance = reaching(make, [one(games, q) for q in range(games.queries)])
     peers = [make(one(games, q), tolerance) for q in range(games.queries)]
     ours_target = target(games, "bradley-terry", None)
     seconds: dict[str, list[float]] = {"anmi_ray": [], name: []}
