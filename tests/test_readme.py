@@ -26,7 +26,7 @@ def test_the_readme_has_commands() -> None:
     assert {words[0] for words in ANMI} >= {"run", "plan", "config", "show", "doctor", "rerank", "evaluate"}
 
 
-@pytest.mark.parametrize("words", [w for w in ANMI if w[0] in ("run", "plan", "config")], ids=" ".join)
+@pytest.mark.parametrize("words", [w for w in ANMI if w[0] in ("run", "plan", "config", "judge")], ids=" ".join)
 def test_configurations_and_overrides_are_valid(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     config, *overrides = [word for word in words[1:] if not word.startswith("--")]

@@ -111,14 +111,24 @@ def _apply(content: dict[str, Any], override: str) -> None:
         value = yaml.safe_load(raw) if raw else None
     except yaml.YAMLError:
         raise ConfigError(f"the value of '{override}' is not YAML", "command line", "quote it as in YAML") from None
-    node = content
+    node: Any = content
     *parents, last = key.strip().split(".")
     for parent in parents:
-        child = node.setdefault(parent, {})
-        if not isinstance(child, dict):
+        node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_position(node, parent, key)]
+        if not isinstance(node, dict | list):
             raise ConfigError(f"'{key}': {parent} is a single value, not a group", "command line", "see `anmi config`")
-        node = child
-    node[last] = value
+    node[last if isinstance(node, dict) else _position(node, last, key)] = value
+
+
+def _position(members: list[Any], word: str, key: str) -> int:
+    """Where in a list a part of a dotted key points, such as the 0 of judge.judges.0.name."""
+    if word.isdecimal() and int(word) < len(members):
+        return int(word)
+    raise ConfigError(
+        f"'{key}': the file lists {len(members)} there, and {word} is none of their numbers from 0",
+        "command line",
+        "see `anmi config`",
+    )
 
 
 def _explain(detail: Mapping[str, Any]) -> str:

@@ -116,3 +116,13 @@ def test_settings_that_only_say_how_are_left_out() -> None:
     assert result_settings(how) == {}
     assert result_settings(given) == {"inner": {"what": 6}, "several": [{}, {"what": 7}], "plain": {"speed": 1}}
     assert whole(Inner(speed=9)) == {"what": 2}
+
+
+def test_an_override_may_reach_into_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("judge: {judges: [{kind: similarity}, {kind: 'null', name: a}]}")
+    found = load(path, ["judge.judges.1.name=b", "judge.judges.0.slope=3.0"])
+    assert [judge.name for judge in found.judge.judges] == ["similarity", "b"]
+    for key in ("judge.judges.2.name=b", "judge.judges.x.name=b", "judge.judges.1.name.more=1"):
+        with pytest.raises(ConfigError, match=r"lists 2 there|is a single value"):
+            load(path, [key])
