@@ -13,7 +13,10 @@ from rich.table import Table
 
 from anmi_ray import corpus
 from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig
 from anmi_ray.experiment import changes, resolve
+from anmi_ray.judging import spend
+from anmi_ray.judging.completion import Tokens
 from anmi_ray.store import Artifact, Store
 
 # Core-seconds per row or token, measured by running the quickstart on two cores of an AMD EPYC with avx512_bf16.
@@ -21,10 +24,12 @@ CORE_SECONDS = {
     "embed a document": 0.015,
     "choose a comparison": 8e-5,
     "judge a pair in process": 9e-6,
-    "rate a comparison": 7e-5,
+    "ask an endpoint": 2e-3,  # this machine's part; the server's is its own
+    "rate a comparison": 7e-6,
     "train a token": 4e-4,  # of pairs as long as max_tokens allows: most are shorter
     "score a token": 1.4e-4,
 }
+_TEMPLATE_TOKENS = 400  # of instructions and fences
 _ROW_BYTES = {"run": 30, "candidate": 45, "text": 700, "comparison": 50, "judgment": 12, "rating": 60, "example": 500}
 
 
@@ -60,14 +65,41 @@ def plan(experiment: Experiment) -> Iterator[str | Table]:
         ("why", 0),
     ):
         table.add_column(column, justify="right" if right else "left", overflow="fold")
-    total = 0.0
+    total = dollars = 0.0
     for line in lines(experiment, counts):
         state, why = states[line.stage]
         total += 0.0 if state == "complete" else line.seconds / cores
+        dollars += 0.0 if state == "complete" else line.dollars
         about = f"{line.seconds / cores:,.0f} s"
         table.add_row(line.stage, line.work, about, _size(line.bytes), f"{line.dollars:.2f}", state, why)
     yield table
-    yield f"to do: about {total / 60:,.1f} minutes on {cores} cores; nothing is sent outside this machine or cluster"
+    asked = f", at most {dollars:,.2f} dollars" if dollars else ""
+    yield f"to do: about {total / 60:,.1f} minutes on {cores} cores{asked}; {_sent(experiment.judge)}"
+
+
+def _sent(config: JudgeConfig) -> str:
+    """Which texts go where."""
+    places = {judge.endpoint.base_url: judge.endpoint for judge in config.reading if isinstance(judge, ApiJudgeConfig)}
+    if not places:
+        return "nothing is sent outside this machine or cluster"
+    told = (f"{url} ({'may be' if one.allow_external else 'must not be'} external)" for url, one in places.items())
+    return f"texts of train queries and their candidates are sent to {', '.join(told)}"
+
+
+def _judging(config: JudgeConfig, comparisons: int) -> Line:
+    """The judge stage: what is computed here, and at most how many calls and tokens go to endpoints."""
+    reading = [judge for judge in config.reading if isinstance(judge, ApiJudgeConfig)]
+    calls, here = 2 * comparisons, len(config.judges) - len(reading)
+    work = [f"{calls * here:,} judgments by {here} in-process judges, both orders"] if here else []
+    dollars = 0.0
+    for judge in reading:
+        prompt = _TEMPLATE_TOKENS + judge.prompt.query_tokens + 2 * judge.prompt.document_tokens
+        price = spend.dollars(judge.endpoint, Tokens(prompt, 0, judge.endpoint.max_tokens or 0))
+        dollars += calls * (price or 0.0)
+        cost = "price not given" if price is None else f"{calls * price:,.2f} dollars at most"
+        work.append(f"{calls:,} calls to {judge.name}, of at most {prompt:,} prompt tokens each ({cost})")
+    seconds = calls * (here * CORE_SECONDS["judge a pair in process"] + len(reading) * CORE_SECONDS["ask an endpoint"])
+    return Line("judge", "; ".join(work), seconds, calls * len(config.judges) * _ROW_BYTES["judgment"], dollars)
 
 
 def _counts(experiment: Experiment, ingest: str) -> dict[str, int]:
@@ -89,7 +121,6 @@ def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
     held_out, train = counts["dev"] + counts["test"], counts["train"]
     candidates = min(retrieve.candidates, counts["documents"])
     comparisons = train * candidates * degree // 2
-    judgments = comparisons * len(experiment.judge.judges) * 2
     listed = 1 + experiment.mine.negatives + experiment.mine.random_negatives + experiment.mine.rated_extra
     listed = min(listed, experiment.train.list_size or listed)
     steps = experiment.train.max_steps
@@ -110,12 +141,7 @@ def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
         comparisons * cost["choose a comparison"],
         comparisons * _ROW_BYTES["comparison"],
     )
-    yield Line(
-        "judge",
-        f"{judgments:,} judgments by {len(experiment.judge.judges)} in-process judges, both orders",
-        judgments * cost["judge a pair in process"],
-        judgments * _ROW_BYTES["judgment"],
-    )
+    yield _judging(experiment.judge, comparisons)
     yield Line(
         "rate",
         f"{train:,} fits, {train * candidates:,} ratings",

@@ -72,8 +72,12 @@ class EndpointConfig(SamplingConfig):
         default=1.0, gt=0, description="the k-th retry waits U(0, 1) · 2^(k−1) times these seconds"
     )
     max_wait_s: float = Field(default=60.0, gt=0, description="longest wait, the server's own Retry-After included")
-    concurrency: int = Field(default=32, ge=1, le=4096, description="requests in flight at once, at most")
-    requests_per_minute: float | None = Field(default=None, ge=1, description="requests sent a minute; null: no limit")
+    concurrency: int = Field(
+        default=32, ge=1, le=4096, description="requests in flight at once, at most, over all actors"
+    )
+    requests_per_minute: float | None = Field(
+        default=None, ge=1, description="requests sent a minute by all actors; null: no limit"
+    )
     tokens_per_minute: float | None = Field(
         default=None, ge=1, description="prompt and answer tokens a minute; null: no limit"
     )

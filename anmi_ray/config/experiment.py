@@ -117,7 +117,8 @@ def _apply(content: dict[str, Any], override: str) -> None:
         node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_position(node, parent, key)]
         if not isinstance(node, dict | list):
             raise ConfigError(f"'{key}': {parent} is a single value, not a group", "command line", "see `anmi config`")
-    node[last if isinstance(node, dict) else _position(node, last, key)] = value
+    at: Any = last if isinstance(node, dict) else _position(node, last, key)
+    node[at] = value
 
 
 def _position(members: list[Any], word: str, key: str) -> int:

@@ -17,7 +17,7 @@ import ray.data
 
 from anmi_ray import judging
 from anmi_ray.answers import AnswerLog
-from anmi_ray.config.judge import JudgeConfig, TextJudgeConfig
+from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig, TextJudgeConfig
 from anmi_ray.errors import AnmiError, flatten, rebuild
 from anmi_ray.judging.bought import judge_of
 from anmi_ray.judging.protocol import Judge
@@ -113,7 +113,7 @@ def _ask_chunks(
     with ray.data.DataContext.current(data), our_errors("judge"):
         asked = ray.data.from_items(chunks, override_num_blocks=len(chunks)).map_batches(
             cast(Any, _Asker),  # Ray's types know no actor whose call takes more than its batch
-            fn_args=(artifact, sources, judge),
+            fn_args=(artifact, sources, _share(judge, actors)),
             batch_size=1,
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(size=actors),
@@ -126,6 +126,19 @@ def _ask_chunks(
                 counts[name] = counts.get(name, 0) + int(value)
             context.progress(counts["asked"], total, "questions")
     return counts
+
+
+def _share(judge: TextJudgeConfig, actors: int) -> TextJudgeConfig:
+    """The judge as one of several actors may ask it: together they keep its limits."""
+    if not isinstance(judge, ApiJudgeConfig):
+        return judge
+    endpoint = judge.endpoint
+    limits = {
+        name: None if (limit := getattr(endpoint, name)) is None else limit / actors
+        for name in ("requests_per_minute", "tokens_per_minute")
+    }
+    shared = endpoint.model_copy(update={**limits, "concurrency": max(1, endpoint.concurrency // actors)})
+    return judge.model_copy(update={"endpoint": shared})
 
 
 class _Asker:

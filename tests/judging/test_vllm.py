@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -76,8 +77,8 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def test_probabilities_are_the_models_own(model: Path, url: str) -> None:
-    extra = {"structured_outputs": {"choice": list(LETTERS)}}
-    endpoint = EndpointConfig(base_url=url, model="tiny", max_tokens=1, logprobs=20, extra=extra, timeout_s=120.0)
+    asked: dict[str, Any] = {"extra": {"structured_outputs": {"choice": list(LETTERS)}}, "max_tokens": 1}
+    endpoint = EndpointConfig(base_url=url, model="tiny", logprobs=20, timeout_s=120.0, **asked)
     prompt = PromptConfig(template="letters", readout="logprob", document_tokens=64, tokenizer=str(model))
     engine = ApiEngine(ApiJudgeConfig(kind="api", name="llm", endpoint=endpoint, prompt=prompt))
     questions = world([(q, a, b) for q in range(3) for a in range(5) for b in range(a)])

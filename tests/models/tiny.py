@@ -75,10 +75,10 @@ def write_tiny_llm(folder: Path, seed: int = 0) -> Path:
         head_dim=32,  # the smallest that vLLM's attention on the CPU takes
         max_position_embeddings=2048,
         initializer_range=0.2,
-        eos_token_id=fast.eos_token_id,
-        pad_token_id=fast.pad_token_id,
+        eos_token_id=special.index("<|im_end|>"),
+        pad_token_id=special.index("<|endoftext|>"),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+        Qwen3ForCausalLM(config).bfloat16().save_pretrained(folder)
     return folder

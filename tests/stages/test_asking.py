@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from anmi_ray import judging
 from anmi_ray.config.execution import ExecutionConfig
-from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig
 from anmi_ray.errors import ConfigError, JudgeError
 from anmi_ray.records import JUDGMENT
 from anmi_ray.stages import judge
-from anmi_ray.stages.asking import log_of
+from anmi_ray.stages.asking import _share, log_of
 from anmi_ray.stages.runtime import Context
 from anmi_ray.store import Artifact, Store
 from tests.benchmarks.bench_judging import inputs, quiet
@@ -95,6 +96,16 @@ def test_every_fault_ends_as_an_answer_or_a_named_failure(
     assert asked(found, "llm")["asked"] == len(told)
     assert passing > 0.1 * len(told)
     assert max(entry["visit"] for entry in told) == 1  # the second pass asks the failed only
+
+
+def test_actors_share_a_judges_limits(port: int) -> None:
+    endpoint = Chat(port, "unused").config(requests_per_minute=90, concurrency=7)
+    config = JudgeConfig.model_validate({"judges": [{"kind": "api", "name": "a", "endpoint": endpoint.model_dump()}]})
+    shared = _share(config.reading[0], 3)
+    assert isinstance(shared, ApiJudgeConfig)
+    found = shared.endpoint
+    assert (found.requests_per_minute, found.tokens_per_minute, found.concurrency) == (30.0, None, 2)
+    assert judging.judge_id(shared) == judging.judge_id(config.reading[0])
 
 
 @pytest.mark.parametrize("settings", [{"key_env": "ANMI_NO_SUCH_KEY"}, {"base_url": "http://127.0.0.1:9/v1"}])
