@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from anmi_ray import corpus, environment
+from anmi_ray import corpus, environment, judging
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.errors import ConfigError, DataError, StoreError
@@ -85,6 +85,8 @@ def resolve(experiment: Experiment) -> dict[str, Resolved]:
             inputs = {"content": corpus.read(experiment.corpus).content_fingerprint()}
         if stage.name in _MODELS:
             inputs["model"] = loading.resolve(_MODELS[stage.name](experiment)).revision or "unpinned"
+        if stage.name == "judge":  # a prompt's template stands in a file
+            inputs |= {f"answers of {judge.name}": judging.judge_id(judge) for judge in experiment.judge.reading}
         name = fingerprint(stage.name, stage.version, settings, [f"{k}={v}" for k, v in inputs.items()])
         resolved[stage.name] = Resolved(stage, settings, inputs, name)
     return resolved

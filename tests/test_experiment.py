@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from anmi_ray import judging
 from anmi_ray.config.experiment import Experiment, load
 from anmi_ray.errors import ConfigError, StoreError
 from anmi_ray.experiment import NAMES, STAGES, changes, resolve, run, stage_name
@@ -114,3 +115,20 @@ def test_the_plan_counts_what_the_settings_say() -> None:
     assert work["compare"].work.startswith("40,000 pairs")
     assert work["judge"].work.startswith("240,000 judgments by 3")
     assert all(line.seconds > 0 and line.bytes > 0 for line in work.values())
+
+
+def test_a_judges_prompt_is_part_of_it_and_its_limits_are_not(config: Path, tmp_path: Path) -> None:
+    template = tmp_path / "mine.jinja"
+    shipped = Path(judging.__file__).parent / "templates" / "scale.jinja"
+    template.write_text(shipped.read_text())
+    judge = f"{{kind: api, name: a, endpoint: {{base_url: 'http://h/v1', model: m}}, prompt: {{template: {template}}}}}"
+    panel = f"judge.judges=[{judge}]"
+    before = fingerprints(config, panel)
+    how = ("timeout_s=5", "concurrency=2", "requests_per_minute=9", "allow_external=true", "key_env=SOME_KEY")
+    assert all(fingerprints(config, panel, f"judge.judges.0.endpoint.{one}") == before for one in how)
+    for other in ("endpoint.model=n", "endpoint.base_url=http://i/v1", "endpoint.seed=1", "prompt.document_tokens=99"):
+        assert fingerprints(config, panel, f"judge.judges.0.{other}")["judge"] != before["judge"]
+    template.write_text(shipped.read_text().replace("answers the query better", "answers the query best"))
+    after = fingerprints(config, panel)
+    assert after["judge"] != before["judge"]
+    assert after["compare"] == before["compare"]
