@@ -1,6 +1,6 @@
 """kill -9 while judges are asked, over a server that fails three calls in ten: nothing is lost, doubled or asked again.
 
-The witness is the server's own log. ANMI_KILLS and ANMI_TRAIN_QUERIES make it longer (20 and 170: 20,000 pairs).
+The witness is the server's own log. ANMI_KILLS and ANMI_TRAIN_QUERIES make it longer.
 """
 
 from __future__ import annotations
