@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray.errors import StoreError
-from anmi_ray.identity import ID, id_matrix, mix_ids
+from anmi_ray.identity import id_column, id_matrix, mix_ids
 from anmi_ray.records import ANSWER
 from anmi_ray.store import Store, parquet_bytes
 
@@ -46,7 +46,7 @@ class Held:
 
     def rows(self, questions: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Row of `table` per question (uint8[Q, 16]), -1 where there is none."""
-        found = pc.index_in(_id_array(questions), value_set=self.ids)
+        found = pc.index_in(id_column(questions), value_set=self.ids)
         return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
 
     def final(self, questions: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -117,8 +117,4 @@ def hold(tables: Iterable[pa.Table]) -> Held:
     first = np.ones(len(words), dtype=bool)
     first[1:] = (words[1:] != words[:-1]).any(axis=1)
     kept = np.sort(order[first])
-    return Held(table.take(pa.array(kept)), _id_array(ids[kept]), len(order) - len(kept))
-
-
-def _id_array(ids: NDArray[np.uint8]) -> pa.FixedSizeBinaryArray:
-    return pa.FixedSizeBinaryArray.from_buffers(ID, len(ids), [None, pa.py_buffer(np.ascontiguousarray(ids))])
+    return Held(table.take(pa.array(kept)), id_column(ids[kept]), len(order) - len(kept))

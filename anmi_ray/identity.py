@@ -78,6 +78,11 @@ def id_array(ids: Iterable[bytes]) -> pa.FixedSizeBinaryArray:
     return pa.array(list(ids), type=ID)
 
 
+def id_column(ids: NDArray[np.uint8]) -> pa.FixedSizeBinaryArray:
+    """Ids uint8[N, 16] as an Arrow array of binary(16); the inverse of `id_matrix`."""
+    return pa.FixedSizeBinaryArray.from_buffers(ID, len(ids), [None, pa.py_buffer(np.ascontiguousarray(ids))])
+
+
 def id_matrix(column: pa.ChunkedArray | pa.Array) -> NDArray[np.uint8]:
     """An Arrow binary(16) column without nulls as uint8[N, 16], without copying where Arrow allows it."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anmi_ray.errors import DataError
-from anmi_ray.identity import ID_BYTES, id_matrix, id_order, mix_ids
+from anmi_ray.identity import id_column, id_matrix, id_order, mix_ids
 from anmi_ray.judging.protocol import PLACE
 from anmi_ray.records import find_rows
 
@@ -77,8 +77,7 @@ def text_questions(comparisons: pa.Table, queries: pa.Table, texts: pa.Table) ->
     text_hashes = id_matrix(texts["text_hash"])
     hashes = (id_matrix(queries["text_hash"])[rows[0]], text_hashes[rows[1]], text_hashes[rows[2]])
     ids = mix_ids(*hashes)[sort]
-    found = pa.FixedSizeBinaryArray.from_buffers(pa.binary(ID_BYTES), len(ids), [None, pa.py_buffer(ids)])
-    number = found.dictionary_encode().indices.to_numpy().astype(np.int64)  # in order of first appearance
+    number = id_column(ids).dictionary_encode().indices.to_numpy().astype(np.int64)  # in order of first appearance
     once = np.unique(number, return_index=True)[1]
     of_row = np.empty(len(sort), dtype=np.int64)
     of_row[sort] = number

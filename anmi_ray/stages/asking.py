@@ -62,8 +62,11 @@ def ask(artifact: Artifact, sources: Sources, config: JudgeConfig, context: Cont
             chunks = _plan(buckets, artifact, sources, judge, context)
             if not chunks:
                 break
-            for name, value in _ask_chunks(chunks, artifact, sources, judge, context).items():
+            found = _ask_chunks(chunks, artifact, sources, judge, context)
+            for name, value in found.items():
                 total[name] = total.get(name, 0) + value
+            if not found["failed"]:  # nothing to ask again, so nothing to look for
+                break
         counts[judge.name] = total
     return counts
 
