@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anmi_ray.config.judge import ApiJudgeConfig
 from anmi_ray.judging.answers import Unreadable, letter_mass
 from anmi_ray.judging.asking import Question, Result, ask_all
 from anmi_ray.judging.client import ChatClient, Failed, Reply
-from anmi_ray.judging.engine import HandOver, answer_rows
+from anmi_ray.judging.completion import Message
+from anmi_ray.judging.engine import HandOver, Slices, answer_rows
 from anmi_ray.judging.preview import Part, Prompter
 from anmi_ray.judging.questions import TextQuestions
 from anmi_ray.judging.spend import dollars
@@ -32,21 +32,30 @@ class ApiEngine:
     def __init__(self, config: ApiJudgeConfig) -> None:
         self.config, self.prompter = config, Prompter.load(config.prompt)
 
-    def ask(self, questions: TextQuestions, which: NDArray[np.int64], hand_over: HandOver) -> None:
+    def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
         """Ask all. Raises ConfigError or JudgeError for what the user has to mend, after handing over what arrived."""
-        asyncio.run(self._ask(questions, which, hand_over))
+        asyncio.run(self._ask(questions, slices, hand_over))
 
-    async def _ask(self, questions: TextQuestions, which: NDArray[np.int64], hand_over: HandOver) -> None:
-        row = {questions.ids[q].tobytes(): int(q) for q in which}
+    async def _ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
+        row: dict[bytes, int] = {}
+        prompts = self.prompts(questions)
+
+        async def asked() -> AsyncIterator[Question]:
+            while (which := await asyncio.to_thread(next, slices, None)) is not None:
+                for q in which.tolist():
+                    key = questions.ids[q].tobytes()
+                    row[key] = q
+                    yield key, prompts(q)
 
         def publish(results: list[Result]) -> None:
-            asked = np.array([row[key] for key, _ in results], dtype=np.int64)
-            hand_over(answer_rows(questions, asked, **self._columns([result for _, result in results])))
+            which = np.array([row.pop(key) for key, _ in results], dtype=np.int64)
+            hand_over(answer_rows(questions, which, **self._columns([result for _, result in results])))
 
         async with ChatClient(self.config.endpoint) as client:
-            await ask_all(client, self._prompts(questions, which), publish)
+            await ask_all(client, asked(), publish)
 
-    def _prompts(self, questions: TextQuestions, which: NDArray[np.int64]) -> Iterator[Question]:
+    def prompts(self, questions: TextQuestions) -> Callable[[int], list[Message]]:
+        """The prompt of a question; each text is prepared once for its neighbours."""
         queries, titles = questions.queries["text"], questions.texts["title"]
         bodies = questions.texts["text"]
 
@@ -58,9 +67,11 @@ class ApiEngine:
         def query(row: int) -> Part:
             return self.prompter.query(queries[row].as_py())
 
-        for q in which.tolist():
+        def prompt(q: int) -> list[Message]:
             shown = document(int(questions.first[q])), document(int(questions.second[q]))
-            yield questions.ids[q].tobytes(), self.prompter.messages(query(int(questions.query[q])), *shown)
+            return self.prompter.messages(query(int(questions.query[q])), *shown)
+
+        return prompt
 
     def _columns(self, results: Sequence[Reply | Failed]) -> dict[str, object]:
         """The Answer columns of replies and failures."""

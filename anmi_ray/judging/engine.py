@@ -1,19 +1,19 @@
 """What every judge that reads texts is: an engine that takes questions and hands over what it got, in batches.
 
-An engine is built where it runs (an actor) and may hold a connection or a model. It hands over every question that it
-was given exactly once, as an answer or as a failure with its reason, at the latest when it returns.
+An engine is built where it runs (an actor) and may hold a connection or a model. Questions come in slices, which are
+let through as they are taken (a budget may end them): an engine takes a slice when it is about to ask it. It hands over
+every question that it took exactly once, as an answer or as a failure with its reason, at the latest when it returns.
 Letters: N questions.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from anmi_ray.config.base import whole
 from anmi_ray.config.judge import ApiJudgeConfig, NullJudgeConfig, TextJudgeConfig
@@ -21,23 +21,23 @@ from anmi_ray.identity import digest, uniforms
 from anmi_ray.judging import answers
 from anmi_ray.judging.bought import Readout
 from anmi_ray.judging.prompt import load_template
-from anmi_ray.judging.questions import TextQuestions
+from anmi_ray.judging.questions import Rows, TextQuestions
 from anmi_ray.judging.readout import vote
 from anmi_ray.records import ANSWER
 
 HandOver = Callable[[pa.Table], None]  # takes Answer rows
-_NULL_BATCH = 16_384
+Slices = Iterator[Rows]  # of questions, each int64[N]; the next may take milliseconds, and a thread may take it
 
 
 class Engine(Protocol):
     """Asks questions; see the module."""
 
-    def ask(self, questions: TextQuestions, which: NDArray[np.int64], hand_over: HandOver) -> None:
-        """Ask the questions `which` int64[N]."""
+    def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
+        """Ask all questions of all slices."""
         ...
 
 
-def answer_rows(questions: TextQuestions, which: NDArray[np.int64], **columns: object) -> pa.Table:
+def answer_rows(questions: TextQuestions, which: Rows, **columns: object) -> pa.Table:
     """Answer rows of the questions `which`; a column that is not given is null, zero or false throughout."""
     count = len(which)
     given: dict[str, object] = {**questions.hashes(which), **columns}
@@ -88,9 +88,8 @@ class NullEngine:
     def __init__(self, config: NullJudgeConfig) -> None:
         self.config = config
 
-    def ask(self, questions: TextQuestions, which: NDArray[np.int64], hand_over: HandOver) -> None:
-        """One batch after another."""
-        for start in range(0, len(which), _NULL_BATCH):
-            part = which[start : start + _NULL_BATCH]
-            p = uniforms(questions.ids[part], "null")
-            hand_over(answer_rows(questions, part, log_first=np.log(p), log_second=np.log1p(-p)))
+    def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
+        """One slice after another."""
+        for which in slices:
+            p = uniforms(questions.ids[which], "null")
+            hand_over(answer_rows(questions, which, log_first=np.log(p), log_second=np.log1p(-p)))

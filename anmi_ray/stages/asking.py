@@ -189,4 +189,4 @@ class _Asker:
                     counts[name] += value
 
             if len(which):
-                engine.ask(questions, which, hand_over)
+                engine.ask(questions, iter([which]), hand_over)

@@ -60,8 +60,9 @@ class Campaign:
         found = {}
         for bucket in range(self.experiment.execution.buckets):
             questions = sources.questions(bucket)
-            asked = engine._prompts(questions, questions.query.argsort(kind="stable"))
-            found |= {messages[-1]["content"]: (bucket, key) for key, messages in asked}
+            prompt = engine.prompts(questions)
+            for q, key in enumerate(questions.ids):
+                found[prompt(q)[-1]["content"]] = (bucket, key.tobytes())
         return found
 
     def final(self, prompts: dict[str, tuple[int, bytes]]) -> set[str]:

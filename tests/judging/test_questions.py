@@ -138,7 +138,7 @@ def test_p_a_is_about_doc_a_whatever_the_order(pairs: list[tuple[int, int, int]]
     asked = world(pairs)
     known = np.array(data.draw(st.lists(st.integers(0, len(asked.query) - 1), unique=True)), dtype=np.int64)
     got: list[pa.Table] = []
-    NullEngine(NullJudgeConfig(kind="null")).ask(asked, known, got.append)
+    NullEngine(NullJudgeConfig(kind="null")).ask(asked, iter([known]), got.append)
     held = hold(got)
     answer = judge_of(asked, held.table, held.rows(asked.ids), None)
     for column, order in enumerate(("ab", "ba")):

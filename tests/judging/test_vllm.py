@@ -84,7 +84,7 @@ def test_probabilities_are_the_models_own(model: Path, url: str) -> None:
     questions = world([(q, a, b) for q in range(3) for a in range(5) for b in range(a)])
     which = np.arange(len(questions.query))
     got: list[pa.Table] = []
-    engine.ask(questions, which, got.append)
+    engine.ask(questions, iter([which]), got.append)
     held = hold(got)
     assert held.final(questions.ids).all()
     p, error = preferences(held.table, None)
@@ -95,8 +95,10 @@ def test_probabilities_are_the_models_own(model: Path, url: str) -> None:
     letters = [tokenizer.encode(letter, add_special_tokens=False) for letter in LETTERS]
     assert all(len(ids) == 1 for ids in letters)
     expected = {}
-    for key, messages in engine._prompts(questions, which):
-        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    prompt = engine.prompts(questions)
+    for q in which.tolist():
+        key = questions.ids[q].tobytes()
+        ids = tokenizer.apply_chat_template(prompt(q), add_generation_prompt=True, return_dict=False)
         with torch.inference_mode():
             logits = reference(torch.tensor([ids])).logits[0, -1, [one[0] for one in letters]]
         shares = torch.softmax(logits, -1).tolist()
