@@ -16,9 +16,9 @@ from anmi_ray.config.judge import ApiJudgeConfig
 from anmi_ray.judging.answers import Unreadable, letter_mass
 from anmi_ray.judging.asking import Question, Result, ask_all
 from anmi_ray.judging.client import ChatClient, Failed, Reply
-from anmi_ray.judging.completion import Message
 from anmi_ray.judging.engine import HandOver, Slices, answer_rows
 from anmi_ray.judging.preview import Part, Prompter
+from anmi_ray.judging.prompt import Message
 from anmi_ray.judging.questions import TextQuestions
 from anmi_ray.judging.spend import dollars
 

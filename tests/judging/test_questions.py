@@ -171,7 +171,7 @@ def test_the_panel_joins_reading_and_computing_judges(make_world: Callable[..., 
     )
     config = JudgeConfig.model_validate({"judges": [{"kind": "null"}, {"kind": "similarity"}]})
     got: list[pa.Table] = []
-    judging.build_engine(config.reading[0]).ask(asked, np.arange(len(asked.query)), got.append)
+    judging.build_engine(config.reading[0]).ask(asked, iter([np.arange(len(asked.query))]), got.append)
     held = hold(got)
     reading = {"null": judge_of(asked, held.table, held.rows(asked.ids), judging.readout(config.reading[0]))}
     found = JUDGMENT.check(judging.judge(comparisons, candidates, config, 0, reading), "here")
