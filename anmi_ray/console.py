@@ -32,13 +32,14 @@ class ConsoleReporter(Reporter):
         self._name = name
         self._console.print(f"[bold]{name}[/bold]  {does}", highlight=False)
 
-    def progress(self, done: int, total: int, unit: str = "buckets") -> None:
+    def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
         """Move the bar, or print a line now and then."""
         if self._console.is_terminal:
-            self._draw(done, total, unit)
+            self._draw(done, total, f"{unit}  {note}".rstrip())
         elif time.monotonic() - self._spoken > _QUIET_S:
             self._spoken = time.monotonic()
-            self._console.print(f"  {self._name}: {done:,} of {total:,} {unit}", highlight=False)
+            said = f"  {self._name}: {done:,} of {total:,} {unit}" + (f", {note}" if note else "")
+            self._console.print(said, highlight=False)
 
     def _draw(self, done: int, total: int, unit: str) -> None:
         if self._bar is None:

@@ -105,7 +105,7 @@ class Reporter:
     def stage(self, name: str, does: str) -> None:
         """A stage has something to do and starts."""
 
-    def progress(self, done: int, total: int, unit: str = "buckets") -> None:
+    def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
         """It is so far."""
 
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:

@@ -7,9 +7,9 @@ by field (`judges` as a whole). All latent quantities are in probits.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.endpoint import EndpointConfig
@@ -148,8 +148,30 @@ _PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+class BudgetConfig(Settings):
+    """What judges that read texts may cost, over all resumptions of a run; a query is asked about whole or not at all.
+
+    What was spent before with another budget, on the same comparisons and panel, counts.
+    """
+
+    dollars: float | None = Field(default=None, gt=0, description="dollars, by the judges' prices; null: no limit")
+    calls: int | None = Field(default=None, gt=0, description="calls to judges, retries included; null: no limit")
+    hours: float | None = Field(default=None, gt=0, description="hours of asking; null: no limit")
+
+    @field_validator("dollars", "calls", "hours", mode="before")
+    @classmethod
+    def _not_nothing(cls, value: object) -> object:
+        if value == 0:
+            raise ValueError(
+                "a budget of 0 buys nothing: leave it out for none, or see what a run costs with anmi plan"
+            )
+        return value
+
+
 class JudgeConfig(Settings):
     """The panel. `preset` fills in what is not given."""
+
+    how_only: ClassVar[frozenset[str]] = frozenset({"max_failures"})
 
     preset: Preset = Field(default="realistic", description="fills every field of this group that is not given")
     truth: TruthConfig = Field(default=TruthConfig(), description="latent relevance that simulated judges perceive")
@@ -164,6 +186,14 @@ class JudgeConfig(Settings):
     retry_passes: int = Field(
         default=1, ge=0, le=10, description="times that failures which may go away are asked again when all is done"
     )
+    max_failures: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="share of a judge's questions that may stay without an answer for a reason that may go away "
+        "(time-outs, overload); with more the run ends, and asks those again when it is started again",
+    )
+    budget: BudgetConfig = Field(default=BudgetConfig(), description="what judges that read texts may cost")
 
     @model_validator(mode="before")
     @classmethod
@@ -187,6 +217,18 @@ class JudgeConfig(Settings):
         doubled = sorted({name for name in names if names.count(name) > 1})
         if doubled:
             raise ValueError(f"judges share a name ({', '.join(doubled)}): give every judge its own name")
+        return self
+
+    @model_validator(mode="after")
+    def _prices_are_known(self) -> JudgeConfig:
+        free = [
+            one.name for one in self.reading if isinstance(one, ApiJudgeConfig) and one.endpoint.input_price is None
+        ]
+        if self.budget.dollars is not None and free:
+            raise ValueError(
+                f"budget.dollars needs the prices of {', '.join(free)}: give endpoint.input_price and "
+                "endpoint.output_price, dollars per million tokens (0 for a server of your own)"
+            )
         return self
 
     @property

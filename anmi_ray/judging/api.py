@@ -17,10 +17,11 @@ from anmi_ray.judging.answers import Unreadable, letter_mass
 from anmi_ray.judging.asking import Question, Result, ask_all
 from anmi_ray.judging.client import ChatClient, Failed, Reply
 from anmi_ray.judging.engine import HandOver, Slices, answer_rows
+from anmi_ray.judging.limits import Leased, Leases
 from anmi_ray.judging.preview import Part, Prompter
 from anmi_ray.judging.prompt import Message
 from anmi_ray.judging.questions import TextQuestions
-from anmi_ray.judging.spend import dollars
+from anmi_ray.judging.spend import Spend, dollars
 
 _LETTERS = {"log_first": "A", "log_second": "B", "log_tie": "T"}
 _DOCUMENTS = 4096  # prepared at once: those of a few queries, for prompts stand sorted by query
@@ -29,8 +30,18 @@ _DOCUMENTS = 4096  # prepared at once: those of a few queries, for prompts stand
 class ApiEngine:
     """Asks through one client; answers are handed over every 256 or 5 seconds."""
 
-    def __init__(self, config: ApiJudgeConfig) -> None:
+    at_once = 256
+
+    def __init__(self, config: ApiJudgeConfig, lease: Leases | None = None) -> None:
         self.config, self.prompter = config, Prompter.load(config.prompt)
+        limited = config.endpoint.requests_per_minute or config.endpoint.tokens_per_minute
+        self._lease = lease if limited else None
+        self._past, self._client = Spend(), ChatClient(config.endpoint)
+
+    @property
+    def spend(self) -> Spend:
+        """See Engine."""
+        return self._past + self._client.spend
 
     def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
         """Ask all. Raises ConfigError or JudgeError for what the user has to mend, after handing over what arrived."""
@@ -51,7 +62,9 @@ class ApiEngine:
             which = np.array([row.pop(key) for key, _ in results], dtype=np.int64)
             hand_over(answer_rows(questions, which, **self._columns([result for _, result in results])))
 
-        async with ChatClient(self.config.endpoint) as client:
+        self._past = self.spend
+        self._client = ChatClient(self.config.endpoint, Leased(self._lease) if self._lease else None)
+        async with self._client as client:
             await ask_all(client, asked(), publish)
 
     def prompts(self, questions: TextQuestions) -> Callable[[int], list[Message]]:

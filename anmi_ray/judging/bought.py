@@ -51,11 +51,20 @@ def _of_words(answers: pa.Table, read: Readout) -> tuple[NDArray[np.float64], pa
     return value[row], why.take(pa.array(row))
 
 
-def judge_of(questions: TextQuestions, answers: pa.Table, rows: NDArray[np.int64], read: Readout | None) -> Judge:
-    """A judge that answers from Answer rows: `rows` int64[N] is the answer of every question, -1 where none is."""
+def judge_of(
+    questions: TextQuestions,
+    answers: pa.Table,
+    rows: NDArray[np.int64],
+    read: Readout | None,
+    not_asked: str = NOT_ASKED,
+) -> Judge:
+    """A judge that answers from Answer rows: `rows` int64[N] is the answer of every question, -1 where none is.
+
+    `not_asked` is the failure of those.
+    """
     p_first, error = preferences(answers, read)
     p_first, position = np.append(p_first, np.nan), np.where(rows < 0, answers.num_rows, rows)
-    errors = pa.concat_arrays([error.cast(pa.string()), pa.array([NOT_ASKED])]).dictionary_encode()
+    errors = pa.concat_arrays([error.cast(pa.string()), pa.array([not_asked])]).dictionary_encode()
     failure = pc.fill_null(errors.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     messages = tuple(errors.dictionary.to_pylist())
 

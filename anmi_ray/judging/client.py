@@ -19,13 +19,11 @@ from anmi_ray.judging.completion import Completion, Message, Tokens
 from anmi_ray.judging.connections import Connections, Lost, Response
 from anmi_ray.judging.limits import Gate, Limiter, TokenBucket, Window
 from anmi_ray.judging.retry import Trouble
-from anmi_ray.judging.spend import Account, Budget, Charge, Spend
+from anmi_ray.judging.spend import LONG_ANSWER, Account, Charge, Spend
 
 _LOG = logging.getLogger(__name__)
 _BYTES_PER_TOKEN = 4.0  # of JSON, before the server has counted any
-_LONG_ANSWER = 1024  # tokens held back for an answer where max_tokens is not sent
 _HOPELESS = 3  # questions refused one after the other before any was answered
-_SPENT = Trouble("budget", again=False, transient=True, sent=False)
 _CUT = Trouble("cancelled", again=False, transient=True, perhaps_billed=True)
 _REFUSED = Trouble("refused", again=False, transient=True)
 
@@ -67,10 +65,10 @@ class ChatClient:
     cannot be reached at first contact, or refuses key, model or every question.
     """
 
-    def __init__(self, config: EndpointConfig, limiter: Limiter | None = None, budget: Budget | None = None) -> None:
+    def __init__(self, config: EndpointConfig, limiter: Limiter | None = None) -> None:
         self.config = config
         self._limiter = limiter or TokenBucket(config.requests_per_minute, config.tokens_per_minute)
-        self._account = Account(config, budget)
+        self._account = Account(config)
         self._window, self._gate = Window(config.concurrency), Gate()
         self._connections = Connections(config)
         self._contacted = self._replied = False
@@ -106,8 +104,6 @@ class ChatClient:
             seconds = time.monotonic() - started
             if isinstance(result, Completion):
                 return Reply(result.text, result.logprobs, result.tokens, result.model, seconds, attempts + 1)
-            if result is _SPENT:
-                return Failed(result.reason, result.transient, seconds, attempts)
             attempts += 1
             wait = self._back_off(result, key or body, attempts)
             worked += took + wait
@@ -118,7 +114,7 @@ class ChatClient:
     def _estimate(self, body: bytes) -> Tokens:
         """What a request may take, from the tokens that the server counted so far."""
         per_byte = self._counted / self._bytes if self._bytes else 1 / _BYTES_PER_TOKEN
-        return Tokens(1 + int(len(body) * per_byte), 0, self.config.max_tokens or _LONG_ANSWER)
+        return Tokens(1 + int(len(body) * per_byte), 0, self.config.max_tokens or LONG_ANSWER)
 
     def _back_off(self, trouble: Trouble, key: str | bytes, attempt: int) -> float:
         """Seconds that this question waits of its own; an overload makes everybody wait at the gate instead."""
@@ -132,11 +128,9 @@ class ChatClient:
         return 0.0
 
     async def _attempt(self, body: bytes, estimate: Tokens, left: float) -> tuple[float, Completion | Trouble]:
-        """One request when its turn has come, and the seconds it took; `_SPENT` without a request."""
+        """One request when its turn has come, and the seconds it took."""
         async with self._window.slot() as epoch:
             charge = await self._clearance(estimate)
-            if charge is None:
-                return 0.0, _SPENT
             began = time.monotonic()
             outcome: Completion | Trouble = _CUT
             try:
@@ -149,22 +143,17 @@ class ChatClient:
                 self._settle(charge, outcome)
             return time.monotonic() - began, outcome
 
-    async def _clearance(self, estimate: Tokens) -> Charge | None:
-        """Wait until a request may leave, and write down that it does; None: the budget is spent."""
+    async def _clearance(self, estimate: Tokens) -> Charge:
+        """Wait until a request may leave, and write down that it does."""
         while True:
             self._raise_if_stopped()
-            if not self._account.allows(estimate):
-                return None
             await self._gate.passed()
             await self._limiter.reserve(1, estimate.total)
             if self._gate.is_open:  # else what was reserved before a pause would leave in a burst after it
                 break
             self._limiter.settle(estimate.total, 0)
         self._raise_if_stopped()
-        if self._account.allows(estimate):
-            return self._account.open(estimate)
-        self._limiter.settle(estimate.total, 0)
-        return None
+        return self._account.open(estimate)
 
     def _raise_if_stopped(self) -> None:
         if self._stop is not None:

@@ -20,9 +20,11 @@ from anmi_ray.config.judge import ApiJudgeConfig, NullJudgeConfig, TextJudgeConf
 from anmi_ray.identity import digest, uniforms
 from anmi_ray.judging import answers
 from anmi_ray.judging.bought import Readout
+from anmi_ray.judging.limits import Leases
 from anmi_ray.judging.prompt import load_template
 from anmi_ray.judging.questions import Rows, TextQuestions
 from anmi_ray.judging.readout import vote
+from anmi_ray.judging.spend import Spend
 from anmi_ray.records import ANSWER
 
 HandOver = Callable[[pa.Table], None]  # takes Answer rows
@@ -30,7 +32,14 @@ Slices = Iterator[Rows]  # of questions, each int64[N]; the next may take millis
 
 
 class Engine(Protocol):
-    """Asks questions; see the module."""
+    """Asks questions; see the module. at_once: questions that a slice has, at least; whole queries."""
+
+    at_once: int
+
+    @property
+    def spend(self) -> Spend:
+        """What was sent and spent so far, since the engine was built; a call that is under way counts."""
+        ...
 
     def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
         """Ask all questions of all slices."""
@@ -60,12 +69,12 @@ def judge_id(config: TextJudgeConfig) -> str:
     return digest("judge", json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)).hex()[:16]
 
 
-def build_engine(config: TextJudgeConfig) -> Engine:
-    """The engine of a judge, for use where it was built."""
+def build_engine(config: TextJudgeConfig, lease: Leases | None = None) -> Engine:
+    """The engine of a judge, for use where it was built; `lease` where several share a server's limits a minute."""
     if isinstance(config, ApiJudgeConfig):
         from anmi_ray.judging.api import ApiEngine
 
-        return ApiEngine(config)
+        return ApiEngine(config, lease)
     return NullEngine(config)
 
 
@@ -85,11 +94,14 @@ def readout(config: TextJudgeConfig) -> Readout | None:
 class NullEngine:
     """Answers by hash, without reading: what is left is the cost of everything but judging."""
 
+    at_once = 16_384
+
     def __init__(self, config: NullJudgeConfig) -> None:
-        self.config = config
+        self.config, self.spend = config, Spend()
 
     def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
         """One slice after another."""
         for which in slices:
             p = uniforms(questions.ids[which], "null")
+            self.spend += Spend(requests=len(which))
             hand_over(answer_rows(questions, which, log_first=np.log(p), log_second=np.log1p(-p)))

@@ -15,6 +15,7 @@ from typing import Protocol
 Clock = Callable[[], float]
 Sleep = Callable[[float], Awaitable[object]]
 _MINUTE = 60.0
+_ENDLESS = 10**15
 _EVEN_S = 1.0  # what may be sent at once after a lull: this many seconds' worth
 
 
@@ -34,14 +35,15 @@ class _Bucket:
     """One quantity with a limit per minute. The level may fall below zero: a debt that delays what comes after.
 
     In any minute at most the limit is taken, plus the last request's overdraft: a burst b and a rate r with
-    b + 60 r = limit + 1 (of whole things, the first of a burst is there at the minute's beginning already).
+    b + 60 r = limit + 1 (of whole things, the first of a burst is there at the minute's beginning already). What others
+    may have taken and not used yet (`held`) can leave with a burst, and counts as part of it.
     """
 
-    def __init__(self, per_minute: float | None, now: float) -> None:
+    def __init__(self, per_minute: float | None, now: float, held: float = 0.0) -> None:
         self._burst, self._rate = float("inf"), 0.0  # things, and things a second
         if per_minute is not None:
             self._burst = max(1.0, per_minute * _EVEN_S / _MINUTE)
-            self._rate = (per_minute + 1 - self._burst) / _MINUTE
+            self._rate = (per_minute + 1 - self._burst - held) / _MINUTE
         self._level, self._seen = self._burst, now
 
     def _refill(self, now: float) -> None:
@@ -84,6 +86,83 @@ class TokenBucket:
     def settle(self, reserved: int, used: int) -> None:
         """See Limiter."""
         self._tokens.take(used - reserved)
+
+
+Lease = tuple[float, int, int]  # seconds to wait, then so many requests and tokens may be sent
+Leases = Callable[[int, int, int], Awaitable[Lease]]  # Rates.lease, wherever it stands
+
+
+class Rates:
+    """A server's limits a minute, leased in slices to several clients of one account, each with a `Leased` of its own.
+
+    A slice is what is asked for, or a client's share of a second if that is more; None: no limit.
+    """
+
+    def __init__(
+        self,
+        requests_per_minute: float | None,
+        tokens_per_minute: float | None,
+        clients: int,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._clock, self._until = clock, clock()  # when the last slice is used
+        limits = (requests_per_minute, tokens_per_minute)
+        self._shares = [
+            _ENDLESS if limit is None else max(1, int(limit * _EVEN_S / _MINUTE / clients)) for limit in limits
+        ]
+        self._buckets = [
+            _Bucket(limit, clock(), clients * (share - 1)) for limit, share in zip(limits, self._shares, strict=True)
+        ]
+
+    def lease(self, requests: int, tokens: int, unused: int = 0) -> Lease:
+        """At least so many requests and tokens, and how long to wait for them; leases follow one another.
+
+        `unused` tokens of earlier leases come back.
+        """
+        self._buckets[1].take(-unused)
+        wanted = [max(amount, share) for amount, share in zip((requests, tokens), self._shares, strict=True)]
+        now = self._clock()
+        begin = max(now, self._until)
+        self._until = begin + max(b.wait(amount, begin) for b, amount in zip(self._buckets, wanted, strict=True))
+        for bucket, amount in zip(self._buckets, wanted, strict=True):
+            bucket.wait(amount, self._until)  # filled up to the moment at which the slice is used, not before
+            bucket.take(amount)
+        return self._until - now, wanted[0], wanted[1]
+
+
+class Leased:
+    """A Limiter of one client in one event loop, which takes slices through `lease` from Rates that stand elsewhere."""
+
+    def __init__(
+        self,
+        lease: Leases,
+        clock: Clock = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._lease, self._clock, self._sleep = lease, clock, sleep
+        self._requests = self._tokens = self._unused = self._slice = 0
+        self._ready = clock()
+        self._turn = asyncio.Lock()  # serves its waiters in order
+
+    async def reserve(self, requests: int, tokens: int) -> None:
+        """See Limiter. Cancelled while it waits for a slice, that slice serves whoever comes next."""
+        async with self._turn:
+            lack = max(0, requests - self._requests), max(0, tokens - self._tokens)
+            if any(lack):
+                unused, self._unused = self._unused, 0
+                wait, more_requests, self._slice = await self._lease(*lack, unused)
+                self._requests, self._tokens = self._requests + more_requests, self._tokens + self._slice
+                self._ready = self._clock() + wait
+            while (wait := self._ready - self._clock()) > 0:
+                await self._sleep(wait)
+            self._requests -= requests
+            self._tokens -= tokens
+
+    def settle(self, reserved: int, used: int) -> None:
+        """See Limiter. What is more than a slice goes back with the next lease."""
+        self._tokens += reserved - used
+        more = max(0, self._tokens - self._slice)
+        self._tokens, self._unused = self._tokens - more, self._unused + more
 
 
 class Gate:

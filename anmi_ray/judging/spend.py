@@ -1,17 +1,26 @@
-"""What asking costs, and where it ends: requests, tokens, dollars so far, and a budget that every request asks."""
+"""What asking costs: requests, tokens and dollars so far, and what a question may cost.
+
+Letters: N questions.
+"""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
-from anmi_ray.config.endpoint import EndpointConfig
-from anmi_ray.errors import ConfigError
-from anmi_ray.judging.access import place
-from anmi_ray.judging.completion import Tokens
-from anmi_ray.judging.limits import Clock
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from anmi_ray.config.endpoint import EndpointConfig
+from anmi_ray.config.judge import ApiJudgeConfig, TextJudgeConfig
+from anmi_ray.judging.completion import Tokens
+from anmi_ray.judging.questions import TextQuestions
+
+TEMPLATE_TOKENS = 400  # of instructions and fences
+LONG_ANSWER = 1024  # tokens held back for an answer where max_tokens is not sent
 _MILLION = 1e6
+_BYTES_PER_TOKEN = 3.0  # of text: of English fewer tokens
 
 
 @dataclass(frozen=True)
@@ -41,68 +50,46 @@ class Spend:
             _sum(self.unreported_dollars, other.unreported_dollars),
         )
 
-
-@dataclass(frozen=True)
-class Budget:
-    """What may be spent; None: no limit. Hours count from when the client was made."""
-
-    dollars: float | None = None
-    calls: int | None = None
-    hours: float | None = None
+    def __sub__(self, earlier: Spend) -> Spend:
+        """What came since `earlier`."""
+        return self + Spend(
+            -earlier.requests,
+            -earlier.prompt_tokens,
+            -earlier.cached_tokens,
+            -earlier.answer_tokens,
+            None if earlier.dollars is None else -earlier.dollars,
+            -earlier.unreported,
+            None if earlier.unreported_dollars is None else -earlier.unreported_dollars,
+        )
 
 
 @dataclass(frozen=True)
 class Charge:
-    """A request under way: the estimate that is held back from the budget for it, in tokens and dollars."""
+    """A request under way: what it may take, in tokens and dollars."""
 
     tokens: Tokens
     dollars: float | None
 
 
 class Account:
-    """One client's books. What is in flight counts at its estimate, so a budget is not overrun by concurrency.
+    """One client's books."""
 
-    Raises ConfigError for a budget in dollars where prices are unknown.
-    """
-
-    def __init__(self, config: EndpointConfig, budget: Budget | None, clock: Clock = time.monotonic) -> None:
-        self._config, self._budget, self._clock = config, budget or Budget(), clock
-        known = config.input_price is not None
-        if self._budget.dollars is not None and not known:
-            raise ConfigError(
-                "a budget in dollars needs prices",
-                place(config),
-                "give input_price and output_price, dollars a million",
-            )
-        self.spend = Spend() if known else Spend(dollars=None, unreported_dollars=None)
-        self._held, self._opened = 0.0, clock()
+    def __init__(self, config: EndpointConfig) -> None:
+        self._config = config
+        self.spend = Spend() if config.input_price is not None else Spend(dollars=None, unreported_dollars=None)
 
     def dollars(self, tokens: Tokens) -> float | None:
         """Price of so many tokens; None where prices are unknown."""
         return dollars(self._config, tokens)
 
-    def allows(self, estimate: Tokens) -> bool:
-        """Whether a request of about `estimate` is within the budget."""
-        budget, spend = self._budget, self.spend
-        if budget.calls is not None and spend.requests >= budget.calls:
-            return False
-        if budget.hours is not None and self._clock() - self._opened >= budget.hours * 3600:
-            return False
-        if budget.dollars is None:
-            return True
-        gone = (spend.dollars or 0.0) + (spend.unreported_dollars or 0.0) + self._held
-        return gone + (self.dollars(estimate) or 0.0) <= budget.dollars
-
     def open(self, estimate: Tokens) -> Charge:
         """Write down that a request leaves."""
         charge = Charge(estimate, self.dollars(estimate))
-        self._held += charge.dollars or 0.0
         self.spend = replace(self.spend, requests=self.spend.requests + 1)
         return charge
 
     def close(self, charge: Charge, tokens: Tokens | None, perhaps_billed: bool = False, sent: bool = True) -> None:
         """Write down how it ended: the server's count, or none; `sent` False takes back that it left."""
-        self._held = max(0.0, self._held - (charge.dollars or 0.0))
         spend = self.spend
         if not sent:
             self.spend = replace(spend, requests=spend.requests - 1)
@@ -119,6 +106,31 @@ def dollars(config: EndpointConfig, tokens: Tokens) -> float | None:
     cached_price = config.input_price if config.cached_price is None else config.cached_price
     fresh = tokens.prompt - tokens.cached
     return (fresh * config.input_price + tokens.cached * cached_price + tokens.answer * config.output_price) / _MILLION
+
+
+def dearest(judge: TextJudgeConfig) -> float:
+    """Dollars that one question may cost, with the longest texts that the judge is shown; 0 where it has no prices."""
+    if not isinstance(judge, ApiJudgeConfig):
+        return 0.0
+    prompt = TEMPLATE_TOKENS + judge.prompt.query_tokens + 2 * judge.prompt.document_tokens
+    return dollars(judge.endpoint, Tokens(prompt, 0, judge.endpoint.max_tokens or LONG_ANSWER)) or 0.0
+
+
+def likely(judge: TextJudgeConfig, questions: TextQuestions) -> NDArray[np.float64]:
+    """Dollars float64[N] that each question may cost, by the lengths of its texts; 0 where the judge has no prices."""
+    if not isinstance(judge, ApiJudgeConfig) or judge.endpoint.input_price is None:
+        return np.zeros(len(questions.query))
+    document = _tokens(judge.prompt.document_tokens, questions.texts["title"], questions.texts["text"])
+    query = _tokens(judge.prompt.query_tokens, questions.queries["text"])
+    prompt = TEMPLATE_TOKENS + query[questions.query] + document[questions.first] + document[questions.second]
+    answer = dollars(judge.endpoint, Tokens(0, 0, judge.endpoint.max_tokens or LONG_ANSWER)) or 0.0
+    return prompt * judge.endpoint.input_price / _MILLION + answer
+
+
+def _tokens(limit: int, *texts: pa.ChunkedArray) -> NDArray[np.float64]:
+    """About as many tokens as texts have that are shown up to `limit`."""
+    lengths = sum(pc.binary_length(text).to_numpy().astype(np.float64) for text in texts)
+    return np.minimum(lengths / _BYTES_PER_TOKEN, limit)
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

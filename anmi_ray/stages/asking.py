@@ -2,29 +2,39 @@
 
 Nothing but the answer log says what was bought. A chunk's actor looks the log up before it asks, so a chunk that is
 carried out again (an actor's death makes Ray repeat it, a killed run is started anew) asks only what never reached the
-log.
+log. What may be asked, and how fast, the run's keeper says (`keeper`).
 """
 
 from __future__ import annotations
 
+import collections
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
+import ray
 import ray.data
 
 from anmi_ray import judging
 from anmi_ray.answers import AnswerLog
+from anmi_ray.config.base import whole
 from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig, TextJudgeConfig
-from anmi_ray.errors import AnmiError, flatten, rebuild
+from anmi_ray.errors import JudgeError, rebuild
+from anmi_ray.identity import digest
 from anmi_ray.judging.bought import judge_of
 from anmi_ray.judging.protocol import Judge
 from anmi_ray.judging.questions import TextQuestions, text_questions
+from anmi_ray.ledger import Ledger
 from anmi_ray.records import COMPARISON, JUDGMENT, QUERY, TEXT_OF
-from anmi_ray.stages.runtime import Context, our_errors, over_buckets
-from anmi_ray.store import Artifact
+from anmi_ray.stages import keeper
+from anmi_ray.stages.asker import Asker
+from anmi_ray.stages.keeper import Report
+from anmi_ray.stages.runtime import Context, our_errors, over_buckets, rows_of, watched
+from anmi_ray.store import Artifact, Store
+
+NO_BUDGET_LEFT = "budget"
 
 
 @dataclass(frozen=True)
@@ -44,149 +54,157 @@ class Sources:
         )
 
 
-def log_of(artifact: Artifact, config: TextJudgeConfig) -> AnswerLog:
-    """The answers of a judge under the artifact's root."""
-    return AnswerLog(artifact.store, judging.judge_id(config))
+@dataclass(frozen=True)
+class _Plan:
+    """What is missing of one judge's answers: chunks to ask; questions, those without a final answer, and of these
+    those that failed for a reason that may go away."""
+
+    chunks: list[dict[str, int]]
+    questions: int
+    missing: int
+    failed: int
+
+
+def log_of(store: Store, config: TextJudgeConfig) -> AnswerLog:
+    """The answers of a judge under a root."""
+    return AnswerLog(store, judging.judge_id(config))
+
+
+def ledger_of(store: Store, sources: Sources, config: JudgeConfig) -> Ledger:
+    """What was spent on a panel's answers about these comparisons, whatever the budget."""
+    panel = json.dumps([whole(judge) for judge in config.reading], sort_keys=True, ensure_ascii=False)
+    return Ledger(store, digest("campaign", sources.compare.fingerprint, panel).hex()[:16])
 
 
 def ask(artifact: Artifact, sources: Sources, config: JudgeConfig, context: Context) -> dict[str, Any]:
     """Ask what is missing, judge by judge, then once more what failed for a passing reason; counts by judge.
 
-    A bucket whose judgments are there already is left alone.
+    A bucket whose judgments are there already is left alone. Raises JudgeError where more of a judge's questions than
+    `config.max_failures` stay without an answer though they were asked: what is missing is asked by the next run.
     """
-    counts: dict[str, Any] = {}
+    ledger = ledger_of(artifact.store, sources, config)
     buckets = [bucket for bucket in range(context.buckets) if artifact.seal("judgments", JUDGMENT, bucket) is None]
-    for judge in config.reading:
-        total: dict[str, int] = {}
-        for _ in range(1 + config.retry_passes):
-            chunks = _plan(buckets, artifact, sources, judge, context)
-            if not chunks:
-                break
-            found = _ask_chunks(chunks, artifact, sources, judge, context)
-            for name, value in found.items():
-                total[name] = total.get(name, 0) + value
-            if not found["failed"]:  # nothing to ask again, so nothing to look for
-                break
-        counts[judge.name] = total
-    return counts
+    return {judge.name: _ask_judge(judge, buckets, ledger, sources, config, context) for judge in config.reading}
 
 
-def bought(artifact: Artifact, sources: Sources, config: JudgeConfig, bucket: int) -> Mapping[str, Judge]:
+def bought(store: Store, sources: Sources, config: JudgeConfig, bucket: int) -> Mapping[str, Judge]:
     """By name, the reading judges of the panel as what is in the log about a bucket."""
     if not config.reading:
         return {}
     questions = sources.questions(bucket)
     judges: dict[str, Judge] = {}
     for one in config.reading:
-        held = log_of(artifact, one).read(bucket)
-        judges[one.name] = judge_of(questions, held.table, held.rows(questions.ids), judging.readout(one))
+        held = log_of(store, one).read(bucket)
+        judges[one.name] = judge_of(
+            questions, held.table, held.rows(questions.ids), judging.readout(one), NO_BUDGET_LEFT
+        )
     return judges
 
 
-def _plan(
-    buckets: list[int], artifact: Artifact, sources: Sources, judge: TextJudgeConfig, context: Context
-) -> list[dict[str, int]]:
-    """Chunks that hold questions without a final answer."""
-    found = over_buckets(context, buckets, _missing, artifact, sources, judge, context.execution.chunk)
-    return [chunk for chunks in found for chunk in chunks]
+def _ask_judge(
+    judge: TextJudgeConfig, buckets: list[int], ledger: Ledger, sources: Sources, config: JudgeConfig, context: Context
+) -> dict[str, int]:
+    """Passes over what is missing until nothing is, the budget is spent, or the passes are over; the counts."""
+    log = log_of(context.store, judge)
+    plan = _plan(buckets, log, sources, context)
+    if not plan.chunks:
+        return {"asked": 0, "answered": 0, "failed": 0}
+    clients = min(context.execution.askers or context.execution.cores, len(plan.chunks))
+    actor = keeper.start(ledger, config, judge, clients, plan.missing)
+    try:
+        for _ in range(1 + config.retry_passes):
+            known = _report(actor).books.failed
+            _ask_chunks(plan, log, sources, judge, actor, context)
+            report = _report(actor)
+            if report.problem:
+                raise rebuild(report.problem)
+            if report.books.failed == known or report.spent_out:
+                break
+            plan = _plan(buckets, log, sources, context)
+            if not plan.chunks:
+                break
+        report: Report = ray.get(actor.finish.remote())
+    finally:
+        ray.kill(actor)
+    books = report.books
+    if books.failed and not report.spent_out:
+        _check_failures(_plan(buckets, log, sources, context), judge, config)
+    return {"asked": books.questions, "answered": books.questions - books.failed, "failed": books.failed}
 
 
-def _missing(
-    bucket: int, artifact: Artifact, sources: Sources, judge: TextJudgeConfig, size: int
-) -> list[dict[str, int]]:
+def _check_failures(plan: _Plan, judge: TextJudgeConfig, config: JudgeConfig) -> None:
+    if plan.failed > config.max_failures * plan.questions:
+        raise JudgeError(
+            f"{plan.failed:,} of {plan.questions:,} questions have no answer, for reasons that may go away",
+            f"judge {judge.name}",
+            "run the same command again to ask them once more; `judge.max_failures` says how many a run may go on with",
+        )
+
+
+def _report(actor: Any) -> Report:
+    return ray.get(actor.report.remote())
+
+
+def _plan(buckets: list[int], log: AnswerLog, sources: Sources, context: Context) -> _Plan:
+    """Chunks that hold questions without a final answer; those with queries that were begun come first."""
+    found = over_buckets(context, buckets, _missing, log, sources, context.execution.chunk)
+    chunks = sorted((chunk for one in found for chunk in one.chunks), key=lambda chunk: not chunk["begun"])
+    return _Plan(chunks, *(sum(getattr(one, name) for one in found) for name in ("questions", "missing", "failed")))
+
+
+def _missing(bucket: int, log: AnswerLog, sources: Sources, size: int) -> _Plan:
     questions = sources.questions(bucket)
-    final = log_of(artifact, judge).read(bucket).final(questions.ids)
-    return [
-        {"bucket": bucket, "start": start, "stop": stop, "missing": missing}
+    held = log.read(bucket)
+    final = held.final(questions.ids)
+    chunks = [
+        {"bucket": bucket, "start": start, "stop": stop, "begun": int(final[start:stop].any())}
         for start, stop in questions.chunks(size)
-        if (missing := int(np.sum(~final[start:stop])))
+        if not final[start:stop].all()
     ]
+    failed = int(np.sum((held.rows(questions.ids) >= 0) & ~final))
+    return _Plan(chunks, len(final), int(np.sum(~final)), failed)
 
 
 def _ask_chunks(
-    chunks: list[dict[str, int]], artifact: Artifact, sources: Sources, judge: TextJudgeConfig, context: Context
-) -> dict[str, int]:
-    """Ask through a pool of actors; a chunk is a block. Returns sums of what the actors count."""
-    actors = min(context.execution.askers or context.execution.cores, len(chunks))
+    plan: _Plan, log: AnswerLog, sources: Sources, judge: TextJudgeConfig, actor: Any, context: Context
+) -> None:
+    """Ask through a pool of actors; a chunk is a block. It ends early by letting nothing more through, never by force:
+    Ray Data's own thread must not outlive the Ray that it runs in."""
+    actors = min(context.execution.askers or context.execution.cores, len(plan.chunks))
     data = ray.data.DataContext.get_current().copy()
     data.enable_progress_bars = False
     data.execution_no_progress_timeout_s = context.execution.no_progress_s
-    total = sum(chunk["missing"] for chunk in chunks)
-    counts: dict[str, int] = {}
-    with ray.data.DataContext.current(data), our_errors("judge"):
-        asked = ray.data.from_items(chunks, override_num_blocks=len(chunks)).map_batches(
-            cast(Any, _Asker),  # Ray's types know no actor whose call takes more than its batch
-            fn_args=(artifact, sources, _share(judge, actors)),
+    before = _report(actor).books.questions
+    with ray.data.DataContext.current(data), our_errors("judge"), watched(lambda: _say(actor, plan, before, context)):
+        asked = ray.data.from_items(plan.chunks, override_num_blocks=len(plan.chunks)).map_batches(
+            cast(Any, Asker),  # Ray's types know no actor whose call takes more than its batch
+            fn_args=(log, sources, _share(judge, actors), actor),
             batch_size=1,
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(size=actors),
             num_cpus=0.5,
         )
-        for row in asked.iter_rows():
-            if problem := row.pop("problem"):
-                raise rebuild(problem)
-            for name, value in row.items():
-                counts[name] = counts.get(name, 0) + int(value)
-            context.progress(counts["asked"], total, "questions")
-    return counts
+        with rows_of(asked) as rows:
+            collections.deque(rows, maxlen=0)
+
+
+def _say(actor: Any, plan: _Plan, before: int, context: Context) -> None:
+    """Tell how far this pass is."""
+    books = _report(actor).books
+    seconds = max(books.hours * 3600, 1e-3)
+    said = [f"{books.questions / seconds:,.0f}/s"]
+    if plan.questions > plan.missing:
+        said.append(f"{plan.questions - plan.missing:,} held")
+    if books.failed:
+        said.append(f"{books.failed:,} failed")
+    if books.dollars:
+        said.append(f"{books.dollars:,.2f} dollars")
+    context.progress(books.questions - before, plan.missing, "questions", ", ".join(said))
 
 
 def _share(judge: TextJudgeConfig, actors: int) -> TextJudgeConfig:
-    """The judge as one of several actors may ask it: together they keep its limits."""
+    """The judge as one of several actors may ask it: together they keep its concurrency."""
     if not isinstance(judge, ApiJudgeConfig):
         return judge
-    endpoint = judge.endpoint
-    limits = {
-        name: None if (limit := getattr(endpoint, name)) is None else limit / actors
-        for name in ("requests_per_minute", "tokens_per_minute")
-    }
-    shared = endpoint.model_copy(update={**limits, "concurrency": max(1, endpoint.concurrency // actors)})
-    return judge.model_copy(update={"endpoint": shared})
-
-
-class _Asker:
-    """Holds a judge's engine; a call asks what a chunk still lacks and publishes every batch of answers at once."""
-
-    def __init__(self) -> None:
-        self.engine: judging.Engine | None = None
-        self.problem = ""
-
-    def __call__(
-        self, batch: dict[str, Any], artifact: Artifact, sources: Sources, judge: TextJudgeConfig
-    ) -> dict[str, Any]:
-        """Counts, and under "problem" an error meant for the user: Ray Data would wrap one that is raised.
-
-        After one nothing more is asked: the next chunks may be on their way when the driver hears of it.
-        """
-        counts = {"asked": 0, "answered": 0, "failed": 0, "segments": 0}
-        try:
-            if not self.problem:
-                self._ask(batch, artifact, sources, judge, counts)
-        except AnmiError as error:
-            self.problem = flatten(error)
-        counts["answered"] = counts["asked"] - counts["failed"]
-        return {"problem": np.array([self.problem]), **{name: np.array([value]) for name, value in counts.items()}}
-
-    def _ask(
-        self,
-        batch: dict[str, Any],
-        artifact: Artifact,
-        sources: Sources,
-        judge: TextJudgeConfig,
-        counts: dict[str, int],
-    ) -> None:
-        log = log_of(artifact, judge)
-        self.engine = engine = self.engine or judging.build_engine(judge)
-        for bucket, start, stop in zip(*(batch[name].tolist() for name in ("bucket", "start", "stop")), strict=True):
-            questions = sources.questions(bucket)
-            final = log.read(bucket).final(questions.ids[start:stop])
-            which = start + np.flatnonzero(~final)
-
-            def hand_over(answers: pa.Table, bucket: int = bucket) -> None:
-                log.publish(bucket, answers)
-                failed = answers.num_rows - answers["error"].null_count
-                for name, value in (("asked", answers.num_rows), ("failed", failed), ("segments", 1)):
-                    counts[name] += value
-
-            if len(which):
-                engine.ask(questions, iter([which]), hand_over)
+    share = max(1, judge.endpoint.concurrency // actors)
+    return judge.model_copy(update={"endpoint": judge.endpoint.model_copy(update={"concurrency": share})})

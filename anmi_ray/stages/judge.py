@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from anmi_ray import judging
-from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.config.judge import BudgetConfig, JudgeConfig
+from anmi_ray.errors import JudgeError
+from anmi_ray.judging import purse
 from anmi_ray.rating.graph import count_triads
-from anmi_ray.records import CANDIDATE, COMPARISON, JUDGMENT, TRUTH
+from anmi_ray.records import CANDIDATE, COMPARISON, JUDGMENT, TRUTH, rejects
 from anmi_ray.stages import asking
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.runtime import Context, run_buckets, run_task
@@ -26,27 +29,58 @@ _AUDIT_QUERIES = 1000
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
-    """One task per bucket, then the audit of a sample; returns flows and the audit."""
+    """One task per bucket, then the audit of a sample; returns flows and what was asked and spent.
+
+    Raises JudgeError where no judge gave any answer, or too few did (`asking.ask`).
+    """
     sources = asking.Sources(inputs["compare"], inputs["retrieve"], inputs["ingest"])
     asked = asking.ask(artifact, sources, config, context) if config.reading else {}
     flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed)
+    _check_any(flows, config)
     audit = artifact.read_json("audit.json")
     if audit is None:
         audit = run_task(context, _audit, artifact, inputs["compare"], config, context.buckets)
         artifact.publish_json("audit.json", audit)
-    return {"flows": flows, "asked": asked}
+    spent = asking.ledger_of(artifact.store, sources, config).books() if config.reading else []
+    return {"flows": flows, "asked": asked, "spent": purse.total(spent)}
+
+
+def _check_any(flows: list[Flow], config: JudgeConfig) -> None:
+    """Say here that there is nothing to rate."""
+    found = [flow for flow in flows if flow.unit == "judgments"]
+    if sum(flow.rows_in for flow in found) and not sum(flow.rows_out for flow in found):
+        budget = ", ".join(f"{name} {value:g}" for name, value in config.budget if value is not None)
+        raise JudgeError(
+            "no question was answered"
+            + (f" within the budget ({budget}): a query is asked about whole" if budget else ""),
+            "stage judge",
+            "raise judge.budget: `anmi plan` says what a run costs" if budget else "anmi audit RUN says why",
+        )
 
 
 def _bucket(artifact: Artifact, bucket: int, sources: asking.Sources, config: JudgeConfig, seed: int) -> list[Flow]:
     comparisons = sources.compare.read_part("comparisons", bucket, COMPARISON)
     candidates = sources.retrieve.read_part("candidates", bucket, CANDIDATE)
-    reading = asking.bought(artifact, sources, config, bucket)
+    reading = asking.bought(artifact.store, sources, config, bucket)
     judgments = judging.judge(comparisons, candidates, config, seed, reading)
     asked, answered = judgments.num_rows, len(judgments["p_a"]) - judgments["p_a"].null_count
-    flows = [Flow("judgments", asked, answered, asked - answered)]
+    flows, left_out = [Flow("judgments", asked, answered, asked - answered)], None
+    if config.budget != BudgetConfig():
+        left_out, queries = _left_out(judgments), pc.count_distinct(judgments["query_id"]).as_py()
+        flows.append(Flow("queries", queries, queries - left_out.num_rows, left_out.num_rows))
     parts = {"judgments": (JUDGMENT, judgments), "truth": (TRUTH, judging.truth(candidates, config, seed))}
-    artifact.commit_bucket(bucket, parts, flows, None, explained=asked - answered)
+    artifact.commit_bucket(bucket, parts, flows, left_out, explained=asked - answered)
     return flows
+
+
+def _left_out(judgments: pa.Table) -> pa.Table:
+    """Rejects: queries of which some judge was asked nothing, because the budget was spent."""
+    unasked = judgments.filter(pc.equal(judgments["error"], asking.NO_BUDGET_LEFT)).select(["query_id", "judge"])
+    by_query = unasked.group_by("query_id", use_threads=False).aggregate([("judge", "distinct")])
+    rows = zip(by_query["query_id"].to_pylist(), by_query["judge_distinct"].to_pylist(), strict=True)
+    return rejects(
+        "judge", [(query.hex(), "budget", f"not asked: {', '.join(sorted(names))}") for query, names in rows]
+    )
 
 
 def _audit(judge: Artifact, compare: Artifact, config: JudgeConfig, buckets: int) -> dict[str, Any]:

@@ -11,10 +11,11 @@ import itertools
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -24,6 +25,9 @@ from anmi_ray.errors import AnmiError, StoreError
 from anmi_ray.schema import Record
 from anmi_ray.store import Artifact, Flow, Store
 
+if TYPE_CHECKING:
+    import ray.data
+
 # One thread per process unless a task asks for more: processes, not threads, share the cores.
 _WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -32,6 +36,7 @@ _WORKER_ENVIRONMENT = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+_END_S = 60.0  # seconds that Ray Data's thread may take to end
 # A laptop's cores do other things too: a thread that waits for another spins for some ten microseconds only. Libgomp's
 # default lets two threads on a shared core wait for each other for milliseconds; not spinning at all costs 15 %.
 _LOCAL_ENVIRONMENT = {"GOMP_SPINCOUNT": "20000"}
@@ -40,7 +45,7 @@ _LOCAL_ENVIRONMENT = {"GOMP_SPINCOUNT": "20000"}
 class Progress(Protocol):
     """Told how far a stage is; the command line draws it."""
 
-    def __call__(self, done: int, total: int, unit: str = "buckets") -> None: ...
+    def __call__(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None: ...
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,45 @@ def our_errors(stage: str) -> Iterator[None]:
             f"stage {stage}",
             "run the same command again: finished buckets are kept; if it recurs, the machine may be short of memory",
         ) from error
+
+
+@contextmanager
+def rows_of(dataset: ray.data.Dataset) -> Iterator[Iterator[dict[str, Any]]]:
+    """The rows of a dataset, computed as they are taken; the computation is over when the block is left, however.
+
+    An iterator of Ray Data that is left early (Ctrl-C) leaves its thread at work, and a thread that then finds Ray shut
+    down ends the whole process with a status of its own.
+    """
+    from ray.data._internal.execution.streaming_executor import StreamingExecutor
+
+    before = set(threading.enumerate())
+    rows = iter(dataset.iter_rows())
+    try:
+        yield rows
+    finally:
+        for thread in set(threading.enumerate()) - before:
+            if isinstance(thread, StreamingExecutor):
+                thread.shutdown(force=True)
+                thread.join(_END_S)
+
+
+@contextmanager
+def watched(say: Callable[[], None], every: float = 1.0) -> Iterator[None]:
+    """Call `say` now and then, and once at the end, while the block is at work."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(every):
+            say()
+
+    thread = threading.Thread(target=watch, daemon=True, name="progress")
+    thread.start()
+    try:
+        yield
+        say()
+    finally:
+        over.set()
+        thread.join()
 
 
 @ray.remote

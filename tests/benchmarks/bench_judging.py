@@ -78,7 +78,7 @@ def _publish(
         made[stage].publish_part(part, bucket, record.table(columns), record)
 
 
-def quiet(done: int, total: int, unit: str = "buckets") -> None:
+def quiet(done: int, total: int, unit: str = "buckets", note: str = "") -> None:
     """Shows nothing."""
 
 

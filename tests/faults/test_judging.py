@@ -67,7 +67,7 @@ class Campaign:
 
     def final(self, prompts: dict[str, tuple[int, bytes]]) -> set[str]:
         """The prompts whose answers are in the log for good."""
-        log = log_of(self.artifact("judge"), self.experiment.judge.reading[0])
+        log = log_of(self.artifact("judge").store, self.experiment.judge.reading[0])
         known: set[bytes] = set()
         for bucket in range(self.experiment.execution.buckets):
             held = log.read(bucket)

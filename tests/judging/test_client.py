@@ -9,18 +9,18 @@ from collections.abc import Sequence
 import pytest
 
 from anmi_ray.config.endpoint import EndpointConfig
-from anmi_ray.errors import AnmiError, ConfigError, JudgeError
+from anmi_ray.errors import AnmiError, JudgeError
 from anmi_ray.judging.client import ChatClient, Failed, Reply
 from anmi_ray.judging.completion import Tokens
-from anmi_ray.judging.spend import Budget, Spend
+from anmi_ray.judging.spend import Spend
 from tests.judging.serving import Chat, ask, serving
 
 
-def asked(config: EndpointConfig, texts: Sequence[str], budget: Budget | None = None) -> tuple[list[object], Spend]:
+def asked(config: EndpointConfig, texts: Sequence[str]) -> tuple[list[object], Spend]:
     """Results of `texts`, all at once, errors for the user among them, and what was spent."""
 
     async def main() -> tuple[list[object], Spend]:
-        async with ChatClient(config, budget=budget) as client:
+        async with ChatClient(config) as client:
             results = await asyncio.gather(*(client.ask(ask(text)) for text in texts), return_exceptions=True)
             return list(results), client.spend
 
@@ -168,32 +168,6 @@ def test_a_server_that_goes_away_is_tried_again_and_named() -> None:
         ("connection reset", True, 3),  # the connection from before may still be taken for a good one, at first
     }
     assert spend.requests <= 2
-
-
-def test_a_budget_of_calls_is_kept_to_the_call(chat: Chat) -> None:
-    results, spend = asked(chat.config(), [f"question {i}" for i in range(60)], Budget(calls=25))
-    over = [result for result in results if isinstance(result, Failed)]
-    assert {(failed.reason, failed.transient, failed.attempts) for failed in over} == {("budget", True, 0)}
-    assert sum(isinstance(result, Reply) for result in results) == 25 == spend.requests == len(chat.log())
-    assert len(over) == 35
-
-
-def test_a_budget_of_dollars_is_not_overrun_by_what_is_in_flight(chat: Chat) -> None:
-    chat.setup(latency_s=0.02)
-    config = chat.config(input_price=1e6, output_price=1e6, max_tokens=2)  # a dollar a token
-    results, spend = asked(config, [f"question {i} {'long ' * 80}" for i in range(40)], Budget(dollars=1020.0))
-    assert spend.dollars is not None
-    assert 700 <= spend.dollars <= 1020
-    assert spend.dollars == 102 * sum(isinstance(result, Reply) for result in results)
-
-
-def test_a_budget_of_hours_and_one_without_prices(chat: Chat) -> None:
-    (result,), spend = asked(chat.config(), ["late"], Budget(hours=0.0))
-    assert isinstance(result, Failed)
-    assert result.reason == "budget"
-    assert spend.requests == 0
-    with pytest.raises(ConfigError, match="input_price"):
-        ChatClient(chat.config(), budget=Budget(dollars=1.0))
 
 
 def test_retry_after_is_waited_for_and_capped(chat: Chat) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anmi_ray.judging.asking import Result, ask_all
 from anmi_ray.judging.client import ChatClient
-from anmi_ray.judging.limits import Gate, TokenBucket, Window
+from anmi_ray.judging.limits import Gate, Lease, Leased, Rates, TokenBucket, Window
 from tests.judging.serving import Chat, ask
 
 
@@ -107,6 +107,63 @@ def test_a_cancelled_reservation_takes_nothing() -> None:
         assert asyncio.get_running_loop().time() - began < 1.9  # else it would be two seconds
 
     asyncio.run(main())
+
+
+@given(
+    limit=st.integers(1, 3000),
+    tokens=st.one_of(st.none(), st.integers(1000, 100_000)),
+    clients=st.integers(1, 5),
+    lulls=st.lists(st.floats(0, 90), max_size=4),
+)
+def test_leased_slices_keep_the_limit_over_all_clients(
+    limit: int, tokens: int | None, clients: int, lulls: list[float]
+) -> None:
+    """Clients with a clock each, the one behind goes first; a request takes up to 100 tokens and reserves too many."""
+    clock = Time()
+    rates = Rates(limit, tokens, clients, clock.clock)
+    left: list[tuple[float, int]] = []
+
+    async def lease(*wanted: int) -> Lease:
+        return rates.lease(*wanted)
+
+    async def main() -> None:
+        clocks = [Time() for _ in range(clients)]
+        leased = [Leased(lease, one.clock, one.sleep) for one in clocks]
+        for number in range(min(3 * limit, 400) + 2 * clients):
+            which = min(range(clients), key=lambda client: clocks[client].now)
+            if number % 50 == 25 and lulls:
+                clocks[which].now += lulls[number % len(lulls)]
+            clock.now = max(clock.now, clocks[which].now)
+            clocks[which].now = clock.now
+            await leased[which].reserve(1, 150)
+            used = (number * 37) % 100
+            leased[which].settle(150, used)
+            left.append((clocks[which].now, used))
+
+    asyncio.run(main())
+    times = sorted(time for time, _ in left)
+    for start in range(len(times) - limit):
+        assert times[start + limit] - times[start] >= 60 - 1e-6
+    if tokens is not None:
+        for start, _ in left:
+            minute = sum(used for time, used in left if start <= time < start + 60 - 1e-6)
+            assert minute <= tokens + 150 * clients + 2
+
+
+def test_a_slice_serves_many_requests() -> None:
+    leases: list[tuple[int, ...]] = []
+
+    async def lease(*wanted: int) -> Lease:
+        leases.append(wanted)
+        return 0.0, 50, 10**15
+
+    async def main() -> None:
+        leased = Leased(lease)
+        for _ in range(100):
+            await leased.reserve(1, 1000)
+
+    asyncio.run(main())
+    assert len(leases) == 2
 
 
 def test_the_longest_pause_holds() -> None:

@@ -1,0 +1,97 @@
+"""The actor that asks: it holds a judge's engine, takes chunks, and publishes every batch of answers at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import ray
+from numpy.typing import NDArray
+
+from anmi_ray import judging
+from anmi_ray.answers import AnswerLog
+from anmi_ray.config.judge import TextJudgeConfig
+from anmi_ray.errors import AnmiError, flatten
+from anmi_ray.judging.questions import Rows, TextQuestions
+from anmi_ray.judging.spend import likely
+
+if TYPE_CHECKING:
+    from anmi_ray.stages.asking import Sources
+
+
+class Asker:
+    """Asks what a chunk still lacks. An error meant for the user goes to the keeper, which then lets nothing through:
+    Ray Data would wrap it, and the next chunks may be on their way when the driver hears of it."""
+
+    def __init__(self) -> None:
+        self._engine: judging.Engine | None = None
+
+    def __call__(
+        self, batch: dict[str, Any], log: AnswerLog, sources: Sources, judge: TextJudgeConfig, keeper: Any
+    ) -> dict[str, Any]:
+        """Ask chunks (columns bucket, start, stop); gives the same columns back."""
+        for bucket, start, stop in zip(*(batch[name].tolist() for name in ("bucket", "start", "stop")), strict=True):
+            try:
+                self._ask(sources.questions(bucket), bucket, np.arange(start, stop), log, judge, keeper)
+            except AnmiError as error:
+                ray.get(keeper.stop.remote(flatten(error)))
+        return {name: batch[name] for name in ("bucket", "start", "stop")}
+
+    def _ask(
+        self, questions: TextQuestions, bucket: int, chunk: Rows, log: AnswerLog, judge: TextJudgeConfig, keeper: Any
+    ) -> None:
+        missing = ~log.read(bucket).final(questions.ids[chunk])
+        if not missing.any():
+            return
+        key = f"{bucket}-{chunk[0]}"
+        ray.get(keeper.begin.remote(key))
+        if self._engine is None:
+            self._engine = judging.build_engine(judge, lambda *wanted: keeper.lease.remote(*wanted))
+        engine, spent = self._engine, self._engine.spend
+
+        def settle(count: int, failed: int) -> None:
+            nonlocal spent
+            now, before = engine.spend, spent
+            spent = now
+            keeper.settle.remote(key, count, failed, now - before)
+
+        def hand_over(answers: pa.Table) -> None:
+            log.publish(bucket, answers)
+            settle(answers.num_rows, answers.num_rows - answers["error"].null_count)
+
+        queries, dollars = in_order(questions, chunk, missing), likely(judge, questions)
+
+        def admit(group: list[Rows]) -> int:
+            return ray.get(keeper.admit.remote(key, [(len(which), float(dollars[which].sum())) for which in group]))
+
+        try:
+            engine.ask(questions, slices(queries, engine.at_once, admit), hand_over)
+        finally:
+            settle(0, 0)  # what was sent for nothing
+            ray.get(keeper.close.remote(key))
+
+
+def in_order(questions: TextQuestions, chunk: Rows, missing: NDArray[np.bool_]) -> list[Rows]:
+    """What is missing of a chunk, query by query; queries that were begun come first, so that a budget ends none."""
+    query = questions.query[chunk]
+    bounds = [0, *(np.flatnonzero(np.diff(query)) + 1).tolist(), len(chunk)]
+    ranges = [slice(*ends) for ends in itertools.pairwise(bounds)]
+    ranges = sorted((one for one in ranges if missing[one].any()), key=lambda one: bool(missing[one].all()))
+    return [chunk[one][missing[one]] for one in ranges]
+
+
+def slices(queries: list[Rows], size: int, admit: Callable[[list[Rows]], int]) -> Iterator[Rows]:
+    """Whole queries, at least `size` questions at a time, as long as `admit` says that all of a group may be asked."""
+    rest = queries[::-1]
+    while rest:
+        group: list[Rows] = []
+        while rest and sum(map(len, group)) < size:
+            group.append(rest.pop())
+        admitted = admit(group)
+        if admitted:
+            yield np.concatenate(group[:admitted])
+        if admitted < len(group):
+            return
