@@ -1,8 +1,8 @@
 """The one actor of a run that a judge's money and rates go through, on the driver's node.
 
 Askers ask it before every few hundred questions and tell it what they got, so it is never called once a judgment. It
-writes the ledger before it lets anything through that a budget counts, and says how far the run is: to the driver, and
-to Prometheus through Ray.
+writes the ledger before it lets anything through, and says how far the run is: to the driver, and to Prometheus through
+Ray.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anmi_ray.judging.purse import Allowance, Books, Purse, QueryCost, allowance
 from anmi_ray.judging.spend import Spend, dearest
 from anmi_ray.ledger import Ledger
 
-_WRITE_S = 5.0  # what was bought since is not in the ledger where no budget asks for more
+_WRITE_S = 5.0  # what was settled since is still under way to the ledger
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ class Keeper:
         books = ledger.books()
         own = [one for one in books if one.judge == judge.name]
         self._purse = Purse(judge.name, allowance(budget, weights, judge.name, books), own)
-        self._careful = budget != Allowance()
         endpoint = judge.endpoint if isinstance(judge, ApiJudgeConfig) else None
         limits = (endpoint.requests_per_minute, endpoint.tokens_per_minute) if endpoint else (None, None)
         self._rates = Rates(*limits, clients)
@@ -62,7 +61,7 @@ class Keeper:
         if self._problem:
             return 0
         admitted = self._purse.admit(key, queries, self._hours())
-        self._write(self._careful and admitted > 0)
+        self._write(now=admitted > 0)  # before it is asked: what is under way when all dies counts as spent
         return admitted
 
     def settle(self, key: str, questions: int, failed: int, spend: Spend) -> None:

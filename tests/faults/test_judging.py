@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +88,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
         config = write_config(
             folder / "api.yaml",
             collection,
-            judge={"judges": [judge | {"prompt": {"document_tokens": 64}}], "retry_passes": 2},
+            judge={"judges": [judge | {"prompt": {"template": "letters", "document_tokens": 64}}], "retry_passes": 2},
             retrieve={"depth": 40, "candidates": 30},
             compare={"degree": 8},
             execution={"buckets": 4, "askers": ACTORS, "chunk": 2048},
@@ -99,35 +101,56 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
         yield Campaign(config, folder / "root", chat)
 
 
-def worker_of(process: psutil.Process) -> psutil.Process | None:
-    """An actor that asks, if one is at work."""
+def part_of(process: psutil.Process, title: str) -> psutil.Process | None:
+    """A process of a run by its title, if it is at work."""
     for child in process.children(recursive=True):
         try:
-            if "MapWorker" in " ".join(child.cmdline()):
+            if title in " ".join(child.cmdline()):
                 return child
         except psutil.Error:
             continue
     return None
 
 
-def disturb(campaign: Campaign, chance: random.Random, whole: bool) -> bool:
-    """Start the run, and kill all of it or one asking actor at a random moment; whether it was still at work then."""
+@contextmanager
+def asking(campaign: Campaign, delay: float) -> Iterator[subprocess.Popen[str]]:
+    """A run that has been asking for so long."""
     begun = len(campaign.chat.log())
     with subprocess.Popen(
         [*command(campaign.config, campaign.root), "--until", "judge"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background job may ignore it
     ) as process:  # fmt: skip
         while process.poll() is None and len(campaign.chat.log()) == begun:
             time.sleep(0.05)
-        time.sleep(chance.uniform(0.0, 1.5))
+        time.sleep(delay)
+        yield process
+
+
+def disturb(campaign: Campaign, chance: random.Random, parts: tuple[str, ...]) -> bool:
+    """Start the run, and kill all of it or some of its processes at random moments; whether it was at work then."""
+    with asking(campaign, chance.uniform(0.0, 1.5)) as process:
         if process.poll() is not None:
             return False
-        if whole:
+        if not parts:
             kill_tree(process)
             return True
-        if worker := worker_of(psutil.Process(process.pid)):
-            worker.kill()
-        return process.wait(timeout=900) == 0 and worker is not None
+        for title in parts:
+            part = part_of(psutil.Process(process.pid), title)
+            assert part is not None, title
+            part.kill()
+            time.sleep(chance.uniform(0.5, 1.0))
+        said, _ = process.communicate(timeout=900)
+        assert process.returncode == 0, said
+        return True
+
+
+def test_interrupted_while_asking(campaign: Campaign) -> None:
+    with asking(campaign, 0.7) as process:
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
 
 
 def test_killed_while_asking(campaign: Campaign) -> None:
@@ -135,7 +158,7 @@ def test_killed_while_asking(campaign: Campaign) -> None:
     killed = 0
     for number in range(KILLS):
         known, told = campaign.final(prompts), len(campaign.chat.log())
-        if not disturb(campaign, chance, whole=number < KILLS - 1):
+        if not disturb(campaign, chance, () if number < KILLS - 1 else ("MapWorker", "Keeper", "MapWorker")):
             break
         killed += 1
         again = {entry["question"] for entry in campaign.chat.log()[told:]} & known
@@ -152,7 +175,7 @@ def test_killed_while_asking(campaign: Campaign) -> None:
     pairs = sum(compare.read_part("comparisons", bucket, COMPARISON).num_rows for bucket in buckets)
     assert judgments.num_rows == 2 * pairs  # the record's key says that none stands twice
     reasons = Counter(judgments["error"].drop_null().to_pylist())
-    assert set(reasons) <= {"not a number"}, reasons  # "wrong letters" is an answer that cannot be read, for good
+    assert set(reasons) <= {"neither letter"}, reasons  # "wrong letters" is an answer that cannot be read, for good
     audited = judge.read_json("audit.json")["judges"]["llm"]
     assert audited["failures"] == dict(reasons)
 
@@ -160,6 +183,9 @@ def test_killed_while_asking(campaign: Campaign) -> None:
     assert set(delivered) == set(prompts)
     lost = sum(delivered.values()) - len(prompts)
     assert lost <= killed * ACTORS * (PUBLISHED + IN_FLIGHT), f"{lost} answers were bought twice in {killed} kills"
+    spent = (judge.manifest() or {})["spent"]["llm"]
+    assert spent["calls"] + spent["calls_uncounted"] >= len(campaign.chat.log())  # what was lost counts as spent
+    assert spent["calls"] <= len(campaign.chat.log())
     print(f"{len(prompts):,} questions, {killed} kills, {lost} bought twice, {len(campaign.chat.log()):,} requests")
 
 
