@@ -110,22 +110,20 @@ def _ask_judge(
     if not plan.chunks:
         return {"asked": 0, "answered": 0, "failed": 0}
     clients = min(context.execution.askers or context.execution.cores, len(plan.chunks))
+    # never killed: it ends, and its metrics are sent, when nobody refers to it any more
     actor = keeper.start(ledger, config, judge, clients, plan.missing)
-    try:
-        for _ in range(1 + config.retry_passes):
-            known = _report(actor).books.failed
-            _ask_chunks(plan, log, sources, judge, actor, context)
-            report = _report(actor)
-            if report.problem:
-                raise rebuild(report.problem)
-            if report.books.failed == known or report.spent_out:
-                break
-            plan = _plan(buckets, log, sources, context)
-            if not plan.chunks:
-                break
+    for _ in range(1 + config.retry_passes):
+        known = _report(actor).books.failed
+        _ask_chunks(plan, log, sources, judge, actor, context)
         report: Report = ray.get(actor.finish.remote())
-    finally:
-        ray.kill(actor)
+        if report.problem:
+            raise rebuild(report.problem)
+        if report.books.failed == known or report.spent_out:
+            break
+        plan = _plan(buckets, log, sources, context)
+        if not plan.chunks:
+            break
+    report = _report(actor)
     books = report.books
     if books.failed and not report.spent_out:
         _check_failures(_plan(buckets, log, sources, context), judge, config)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+import ray
 
 from anmi_ray import judging
 from anmi_ray.config.execution import ExecutionConfig
@@ -142,6 +145,28 @@ def test_a_budget_ends_asking_at_whole_queries_and_more_money_goes_on(
     everything = run(made, "dear-all", api)
     assert asked(everything, "llm")["asked"] == whole
     assert judgments(everything)["error"].null_count == QUERIES * whole
+
+
+def test_prometheus_sees_answers_failures_and_the_queue(
+    ray_local: None, made: tuple[Path, dict[str, Artifact]], port: int
+) -> None:
+    chat = Chat(port, "metered")
+    chat.setup(faults={"context": 0.02})
+    api = {"kind": "api", "name": "metered", "endpoint": chat.config().model_dump(), "prompt": LETTERS}
+    run(made, "metered", api)
+    failed = sum(entry["action"] == "context" for entry in chat.log())
+    total, address = QUERIES * 800, f"http://127.0.0.1:{ray.nodes()[0]['MetricsExportPort']}/metrics"
+    wanted = {"answers_total": total - failed, "failures_total": failed, "requests_total": total, "queue": 0}
+    found: dict[str, float] = {}
+    for _ in range(60):  # metrics are sent every ten seconds, and when their process ends
+        with urlopen(address, timeout=10) as page:
+            lines = [line for line in page.read().decode().splitlines() if 'judge="metered"' in line]
+        found = {line.split("{")[0].removeprefix("ray_anmi_judge_"): float(line.split()[-1]) for line in lines}
+        if all(found.get(name) == value for name, value in wanted.items()):
+            break
+        time.sleep(1.0)
+    assert wanted.items() <= found.items()
+    assert found["prompt_tokens_total"] == 100 * (total - failed)
 
 
 def test_a_budget_that_buys_nothing_is_named(
