@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from anmi_ray.errors import ConfigError
+from anmi_ray.evaluation import audits
 from anmi_ray.experiment import STAGES
 from anmi_ray.store import Artifact, Flow, Store
 
@@ -21,26 +22,11 @@ def show(name: str, root: str, rejects: int) -> Iterator[str | Table]:
     yield _boundaries(store, record)
     if "judge" in record["stages"]:
         manifest = Artifact(store, "judge", record["stages"]["judge"]["fingerprint"]).manifest() or {}
-        for judge, spent in manifest.get("spent", {}).items():
-            yield _spent(judge, spent)
+        yield from (f"judge {said}" for said in audits.spent(manifest.get("spent", {})))
     for stage in STAGES:
         known = record["stages"].get(stage.name)
         if known is not None:
             yield from _rejects(Artifact(store, stage.name, known["fingerprint"]), rejects)
-
-
-def _spent(judge: str, spent: dict[str, float]) -> str:
-    """What a judge took when this artifact was made, over all sessions."""
-    said = [f"{spent['questions']:,.0f} questions in {spent['calls']:,.0f} calls"]
-    if spent["prompt_tokens"]:
-        cached = f" ({spent['cached_tokens']:,.0f} cached)" if spent["cached_tokens"] else ""
-        said.append(f"{spent['prompt_tokens']:,.0f} prompt tokens{cached}, {spent['answer_tokens']:,.0f} of answers")
-    if spent["dollars"]:
-        said.append(f"{spent['dollars']:,.2f} dollars")
-    if spent["calls_uncounted"]:
-        more = f" and {spent['dollars_uncounted']:,.2f} dollars" if spent["dollars_uncounted"] else ""
-        said.append(f"at most {spent['calls_uncounted']:,.0f} calls{more} more by what was killed")
-    return f"judge {judge}: {', '.join(said)}, {spent['hours']:,.2f} hours"
 
 
 def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:

@@ -23,7 +23,8 @@ INJECTED = {
 FOUND = {
     "failure_rate": "failures (share)",
     "tie_rate": "ties (share)",
-    "flip_rate": "reversed by the order (share)",
+    "order_inconsistent_rate": "both orders do not agree (share)",
+    "cycle_rate": "cycles among judged triads (share)",
     "accuracy": "right, per answer (share)",
     "accuracy_both_orders": "right, both orders averaged (share)",
 }
@@ -48,6 +49,21 @@ def panel_values(audit: Mapping[str, Any]) -> tuple[JudgeValue, ...]:
     values = [JudgeValue("agreement, Krippendorff's α", panel["alpha"])] if "alpha" in panel else []
     correlations = panel.get("error_correlation", {}).items()
     return (*values, *(JudgeValue(f"error correlation, {pair}", value) for pair, value in correlations))
+
+
+def spent(judges: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
+    """A sentence for each judge that reads texts, on what it took: {"judge": totals of its books}."""
+    found = []
+    for judge, total in judges.items():
+        said = f"{judge}: {total['questions']:,.0f} questions in {total['calls']:,.0f} calls"
+        if total["prompt_tokens"]:
+            said += f", {total['prompt_tokens'] / 1e6:,.2f} M prompt tokens"
+        if total["dollars"]:
+            said += f", {total['dollars']:,.2f} dollars"
+        if total["calls_uncounted"]:
+            said += f", and at most {total['calls_uncounted']:,.0f} calls more by processes that were killed"
+        found.append(said)
+    return tuple(found)
 
 
 def mining_facts(summary: Mapping[str, Any]) -> MiningFacts:
@@ -122,5 +138,8 @@ def _values(figures: Mapping[str, Any]) -> list[JudgeValue]:
         low, high = bias.get("interval", (None, None))
         values.append(JudgeValue(FIRST, bias["probability"], None, low, high))
     known = {value.quantity for value in values}
-    values += [JudgeValue(label, figures[key]) for key, label in FOUND.items() if key in figures and label not in known]
+    for key, label in FOUND.items():
+        if key in figures and label not in known:
+            low, high = figures.get("intervals", {}).get(key) or (None, None)
+            values.append(JudgeValue(label, figures[key], None, low, high))
     return values

@@ -232,6 +232,7 @@ class ReportData:
     fusion: WeightSweep | None = None
     judges: tuple[JudgeAudit, ...] = ()
     panel: tuple[JudgeValue, ...] = ()
+    spent: tuple[str, ...] = ()
     fits: FitFacts | None = None
     truth: TruthSample | None = None
     example: RatedQuery | None = None

@@ -41,7 +41,7 @@ from anmi_ray.stages.evaluate import FUSED
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.store import Artifact, Store
 
-VERSION = 3  # rises when the same artifacts would give another report
+VERSION = 4  # rises when the same artifacts would give another report
 _SAMPLE = 300  # queries behind the scatter and the histogram
 _FITS = 5_000  # queries behind the quantiles of the fits, the others among them
 _SHOWN = 12  # documents of the example query
@@ -139,6 +139,7 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run, simulat
         fusion=fusion.from_json(sweep) if sweep else None,
         judges=audits.judge_audits(audit),
         panel=audits.panel_values(audit),
+        spent=audits.spent(run.manifest("judge").get("spent", {})),
         fits=audits.fit_facts(run.tables("rate", "fits", FIT), fitted, _prior(run)),
         mining=audits.mining_facts(summary) if summary else None,
         truth=_truth(run, sample) if simulated else None,

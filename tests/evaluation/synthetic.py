@@ -198,6 +198,7 @@ def report_data() -> ReportData:
         fusion=WeightSweep("nDCG@10", 131, "minmax", parts, weights, sweep, best, max(sweep), (0.0, 0.1, 0.9)),
         judges=judges(),
         panel=(JudgeValue("agreement, Krippendorff's α", 0.61), JudgeValue("error correlation, careful ~ hasty", 0.02)),
+        spent=("careful: 1,200 questions in 1,300 calls, 1.20 M prompt tokens, 0.45 dollars",),
         fits=fits(),
         truth=truth(),
         example=example(),

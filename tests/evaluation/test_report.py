@@ -274,7 +274,8 @@ def test_audits_become_rows():
     interval = {"value": 0.62, "low": 0.57, "high": 0.66, "inside": True}
     figures = {
         "failure_rate": 0.01,
-        "flip_rate": 0.2,
+        "order_inconsistent_rate": 0.2,
+        "intervals": {"order_inconsistent_rate": [0.1, 0.3]},
         "tie_rate": None,
         "position_bias": {"pairs": 10, "probability": 0.02, "interval": [0.0, 0.04], "probit": 0.05},
     }
@@ -283,13 +284,14 @@ def test_audits_become_rows():
         "panel": {"alpha": 0.6, "error_correlation": {"a ~ b": 0.1}},
     }
     a, b = audits.judge_audits(audit)
+    assert (b.values[-1].low, b.values[-1].high) == (0.1, 0.3)
     assert (a.simulated, b.simulated) == (True, False)
     assert a.values[0] == report.JudgeValue("noise (probit)", 0.62, 0.6, 0.57, 0.66, True)
     assert [value.quantity for value in b.values] == [
         "preference for the first shown (share above ½)",
         "failures (share)",
         "ties (share)",
-        "reversed by the order (share)",
+        "both orders do not agree (share)",
     ]
     assert [value.recovered for value in audits.panel_values(audit)] == [0.6, 0.1]
     assert audits.judge_audits({}) == audits.panel_values({}) == ()
