@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field, model_validator
 
 from anmi_ray.config.base import Settings
+from anmi_ray.config.encoder_judge import EncoderJudgeConfig
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.prompt import PromptConfig
 
@@ -99,9 +100,11 @@ class ApiJudgeConfig(Settings):
         return self
 
 
-TextJudgeConfig = NullJudgeConfig | ApiJudgeConfig  # judges that read texts; their answers are bought and kept
+# judges that read texts; their answers are bought and kept
+TextJudgeConfig = NullJudgeConfig | ApiJudgeConfig | EncoderJudgeConfig
 JudgeSettings = Annotated[
-    SimulatedJudgeConfig | SimilarityJudgeConfig | NullJudgeConfig | ApiJudgeConfig, Field(discriminator="kind")
+    SimulatedJudgeConfig | SimilarityJudgeConfig | NullJudgeConfig | ApiJudgeConfig | EncoderJudgeConfig,
+    Field(discriminator="kind"),
 ]
 
 
