@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.table import Table
 
-from anmi_ray import corpus
+from anmi_ray import corpus, files
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, JudgeConfig
 from anmi_ray.experiment import changes, resolve
@@ -128,7 +129,8 @@ def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
     queries = counts["train"] + counts["dev"] + counts["test"]
     held_out, train = counts["dev"] + counts["test"], counts["train"]
     candidates = min(retrieve.candidates, counts["documents"])
-    comparisons = train * candidates * degree // 2
+    file = experiment.compare.path
+    comparisons = train * candidates * degree // 2 if file is None else _rows(Path(file).expanduser())
     listed = 1 + experiment.mine.negatives + experiment.mine.random_negatives + experiment.mine.rated_extra
     listed = min(listed, experiment.train.list_size or listed)
     steps = experiment.train.max_steps
@@ -145,7 +147,7 @@ def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
     )
     yield Line(
         "compare",
-        f"{comparisons:,} pairs, {degree} per document",
+        f"{comparisons:,} pairs, {degree} per document" if file is None else f"at most {comparisons:,} pairs of {file}",
         comparisons * cost["choose a comparison"],
         comparisons * _ROW_BYTES["comparison"],
     )
@@ -160,6 +162,11 @@ def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
     yield Line("train", f"{pairs:,} pairs forward and back", pairs * tokens * cost["train a token"], 9e7)
     yield Line("rerank", f"score {scored:,} pairs", scored_tokens * cost["score a token"], scored * _ROW_BYTES["run"])
     yield Line("evaluate", f"{counts['test']:,} test queries", 5.0, held_out * retrieve.depth * _ROW_BYTES["run"])
+
+
+def _rows(file: Path) -> int:
+    """Rows of a file of preferences, usable or not: it has no more pairs."""
+    return sum(rows.table.num_rows for rows in files.read_batches(file, ("query_id",)))
 
 
 def _size(count: float) -> str:

@@ -7,7 +7,7 @@ by field (`judges` as a whole). All latent quantities are in probits.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, model_validator
 
@@ -100,10 +100,36 @@ class ApiJudgeConfig(Settings):
         return self
 
 
+class ImportedJudgeConfig(Settings):
+    """Preferences that somebody has already, in a file; what it does not hold is a failure of that name."""
+
+    # the file's content is an input of the stage
+    how_only: ClassVar[frozenset[str]] = frozenset({"path"})
+
+    kind: Literal["imported"]
+    name: str = Field(default="imported", pattern=_NAME, description="name of the judge, unique in the panel")
+    path: str = Field(
+        min_length=1,
+        description=".csv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, doc_b, "
+        "preference and perhaps judge, order, error, round, as anmi audit reads them; ids are the collection's",
+    )
+    judge: str | None = Field(
+        default=None, description="whose rows these are, by the file's column judge; null: all, of a single judge"
+    )
+    max_reject_fraction: float = Field(
+        default=0.01, ge=0.0, le=1.0, description="share of the file's rows that may be refused as malformed"
+    )
+
+
 # judges that read texts; their answers are bought and kept
 TextJudgeConfig = NullJudgeConfig | ApiJudgeConfig | EncoderJudgeConfig
 JudgeSettings = Annotated[
-    SimulatedJudgeConfig | SimilarityJudgeConfig | NullJudgeConfig | ApiJudgeConfig | EncoderJudgeConfig,
+    SimulatedJudgeConfig
+    | SimilarityJudgeConfig
+    | NullJudgeConfig
+    | ApiJudgeConfig
+    | EncoderJudgeConfig
+    | ImportedJudgeConfig,
     Field(discriminator="kind"),
 ]
 
@@ -196,6 +222,11 @@ class JudgeConfig(Settings):
     def reading(self) -> tuple[TextJudgeConfig, ...]:
         """The judges of the panel that read texts."""
         return tuple(judge for judge in self.judges if isinstance(judge, TextJudgeConfig))
+
+    @property
+    def imported(self) -> tuple[ImportedJudgeConfig, ...]:
+        """The judges of the panel whose preferences stand in files."""
+        return tuple(judge for judge in self.judges if isinstance(judge, ImportedJudgeConfig))
 
     @property
     def simulated(self) -> tuple[SimulatedJudgeConfig, ...]:
