@@ -226,6 +226,18 @@ def test_repeats_in_different_batches_are_found(world: World, monkeypatch: pytes
     assert sorted(repeated["place"].to_pylist()) == sorted(f"{path}:{n}" for n in range(len(rows) + 2, len(rows) + 42))
 
 
+def test_rounds_are_comparisons_of_their_own(world: World) -> None:
+    rows = world.preferences(queries=4, orders="ab")
+    path = world.write("rounds.jsonl", rows)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**line, "round": n}) + "\n" for line in lines for n in (0, 1)))
+    record, told = world.carry_out(path, last="rate")
+    comparisons = world.parts(record, "compare", "comparisons", COMPARISON)
+    assert Counter(comparisons["round"].to_pylist()) == {0: len(rows), 1: len(rows)}
+    assert told["judge"] == [Flow("judgments", 4 * len(rows), 2 * len(rows), 2 * len(rows))]
+    assert world.parts(record, "rate", "fits", FIT)["comparisons"].to_pylist() == [30] * 4
+
+
 def test_judges_of_a_file_are_told_apart(world: World) -> None:
     rows = world.preferences(judges=("ann", "bob"), queries=4)
     rows = [(*row[:5], 1 - row[5]) if row[3] == "bob" else row for row in rows]
@@ -284,7 +296,7 @@ def _unlike(change: Callable[[World, Row], Row]) -> Callable[[World], list[Row]]
         (_unlike(lambda _, row: (row[0], "x" + row[1], "x" + row[2], *row[3:])), "none of its pairs is of known doc"),
         (_unlike(lambda world, row: (world.held_out[0], *row[1:])), "none of its queries is a train query"),
         (
-            _unlike(lambda world, row: (row[0], *world.random[row[0]][:2], *row[3:])),
+            _unlike(lambda world, row: (row[0], world.random[row[0]][0], world.random[row[0]][1], *row[3:])),
             "no pair of the file has two candid",
         ),
         (lambda world: [], "holds no preference"),
