@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anmi_ray import corpus, environment, judging
+from anmi_ray import corpus, environment, files, judging
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.errors import ConfigError, DataError, StoreError
@@ -87,9 +88,18 @@ def resolve(experiment: Experiment) -> dict[str, Resolved]:
             inputs["model"] = loading.resolve(_MODELS[stage.name](experiment)).revision or "unpinned"
         if stage.name == "judge":  # a prompt's template stands in a file
             inputs |= {f"answers of {judge.name}": judging.judge_id(judge) for judge in experiment.judge.reading}
+            inputs |= {f"file of {judge.name}": _content(judge.path) for judge in experiment.judge.imported}
+        if stage.name == "compare" and experiment.compare.path is not None:
+            inputs["file"] = _content(experiment.compare.path)
         name = fingerprint(stage.name, stage.version, settings, [f"{k}={v}" for k, v in inputs.items()])
         resolved[stage.name] = Resolved(stage, settings, inputs, name)
     return resolved
+
+
+def _content(path: str) -> str:
+    """What a file holds, and as what it is read: files may change under the same path."""
+    file = Path(path).expanduser()
+    return "".join(filter(None, (files.content_hash(file), *files.format_of(file))))
 
 
 def _settings(stage: Stage, experiment: Experiment) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.table import Table
 
-from anmi_ray import corpus
+from anmi_ray import corpus, files
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig
+from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, JudgeConfig
 from anmi_ray.experiment import changes, resolve
 from anmi_ray.judging import spend
 from anmi_ray.judging.completion import Tokens
@@ -30,6 +31,7 @@ CORE_SECONDS = {
     "score a token": 1.4e-4,
 }
 _TEMPLATE_TOKENS = 400  # of instructions and fences
+_ENCODER_TOKENS = 512  # that a classification model reads, where max_tokens does not say
 _ROW_BYTES = {"run": 30, "candidate": 45, "text": 700, "comparison": 50, "judgment": 12, "rating": 60, "example": 500}
 
 
@@ -86,10 +88,11 @@ def _sent(config: JudgeConfig) -> str:
     return f"texts of train queries and their candidates are sent to {', '.join(told)}"
 
 
-def _judging(config: JudgeConfig, comparisons: int) -> Line:
+def _judging(config: JudgeConfig, comparisons: int, candidates: int) -> Line:
     """The judge stage: what is computed here, and at most how many calls and tokens go to endpoints."""
     reading = [judge for judge in config.reading if isinstance(judge, ApiJudgeConfig)]
-    calls, here = 2 * comparisons, len(config.judges) - len(reading)
+    encoders = [judge for judge in config.reading if isinstance(judge, EncoderJudgeConfig)]
+    calls, here = 2 * comparisons, len(config.judges) - len(reading) - len(encoders)
     work = [f"{calls * here:,} judgments by {here} in-process judges, both orders"] if here else []
     dollars = 0.0
     for judge in reading:
@@ -98,7 +101,13 @@ def _judging(config: JudgeConfig, comparisons: int) -> Line:
         dollars += calls * (price or 0.0)
         cost = "price not given" if price is None else f"{calls * price:,.2f} dollars at most"
         work.append(f"{calls:,} calls to {judge.name}, of at most {prompt:,} prompt tokens each ({cost})")
-    seconds = calls * (here * CORE_SECONDS["judge a pair in process"] + len(reading) * CORE_SECONDS["ask an endpoint"])
+    scored = 0
+    for judge in encoders:
+        inputs, tokens = candidates if judge.form == "pointwise" else calls, judge.max_tokens or _ENCODER_TOKENS
+        scored += inputs * tokens
+        work.append(f"{inputs:,} inputs to {judge.name}, of at most {tokens:,} tokens each")
+    seconds = scored * CORE_SECONDS["score a token"]
+    seconds += calls * (here * CORE_SECONDS["judge a pair in process"] + len(reading) * CORE_SECONDS["ask an endpoint"])
     return Line("judge", "; ".join(work), seconds, calls * len(config.judges) * _ROW_BYTES["judgment"], dollars)
 
 
@@ -120,7 +129,8 @@ def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
     queries = counts["train"] + counts["dev"] + counts["test"]
     held_out, train = counts["dev"] + counts["test"], counts["train"]
     candidates = min(retrieve.candidates, counts["documents"])
-    comparisons = train * candidates * degree // 2
+    file = experiment.compare.path
+    comparisons = train * candidates * degree // 2 if file is None else _rows(Path(file).expanduser())
     listed = 1 + experiment.mine.negatives + experiment.mine.random_negatives + experiment.mine.rated_extra
     listed = min(listed, experiment.train.list_size or listed)
     steps = experiment.train.max_steps
@@ -137,11 +147,11 @@ def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
     )
     yield Line(
         "compare",
-        f"{comparisons:,} pairs, {degree} per document",
+        f"{comparisons:,} pairs, {degree} per document" if file is None else f"at most {comparisons:,} pairs of {file}",
         comparisons * cost["choose a comparison"],
         comparisons * _ROW_BYTES["comparison"],
     )
-    yield _judging(experiment.judge, comparisons)
+    yield _judging(experiment.judge, comparisons, train * candidates)
     yield Line(
         "rate",
         f"{train:,} fits, {train * candidates:,} ratings",
@@ -152,6 +162,11 @@ def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
     yield Line("train", f"{pairs:,} pairs forward and back", pairs * tokens * cost["train a token"], 9e7)
     yield Line("rerank", f"score {scored:,} pairs", scored_tokens * cost["score a token"], scored * _ROW_BYTES["run"])
     yield Line("evaluate", f"{counts['test']:,} test queries", 5.0, held_out * retrieve.depth * _ROW_BYTES["run"])
+
+
+def _rows(file: Path) -> int:
+    """Rows of a file of preferences, usable or not: it has no more pairs."""
+    return sum(rows.table.num_rows for rows in files.read_batches(file, ("query_id",)))
 
 
 def _size(count: float) -> str:

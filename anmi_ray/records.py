@@ -161,6 +161,34 @@ JUDGMENT = Record(
         every(lambda t: pc.xor(pc.is_null(t["p_a"]), pc.is_null(t["error"])), "must have exactly one of p_a and error"),
     ),
 )
+# A preference of somebody's own file: `place` names file and line, `key` the query and documents as they stand there.
+IMPORTED = Record(
+    "Imported",
+    1,
+    ("comparison_id", "judge", "order"),
+    schema_of(
+        {
+            "comparison_id": ID,
+            "query_id": ID,
+            "doc_a": ID,
+            "doc_b": ID,
+            "round": INT,
+            "judge": TEXT,
+            "order": TEXT,
+            "p_a": REAL,
+            "error": TEXT,
+            "place": TEXT,
+            "key": TEXT,
+        },
+        nullable=("p_a", "error"),
+    ),
+    (
+        _ordered_pair,
+        one_of("order", ("ab", "ba")),
+        between("p_a", 0.0, 1.0),
+        every(lambda t: pc.xor(pc.is_null(t["p_a"]), pc.is_null(t["error"])), "must have exactly one of p_a and error"),
+    ),
+)
 # What was bought from a judge, as it came: the question is named by the hashes of its three texts, so runs share it.
 # Either the judge's words, or log probabilities of its answers (the first document, the second, a tie), or an error.
 # A transient error may go away when asked again; every other row is final. p_a is derived on reading.
@@ -304,7 +332,7 @@ METRIC = Record(
 # place: file and line, or stage and query; key: the id refused; several rejects may share both.
 REJECT = Record("Reject", 1, (), schema_of({"place": TEXT, "key": TEXT, "reason": TEXT, "detail": TEXT}))
 
-_ALL = (DOCUMENT, QUERY, QREL, RUN, CANDIDATE, TEXT_OF, COMPARISON, JUDGMENT, ANSWER)
+_ALL = (DOCUMENT, QUERY, QREL, RUN, CANDIDATE, TEXT_OF, COMPARISON, JUDGMENT, IMPORTED, ANSWER)
 _ALL += (TRUTH, RATING, FIT, GAP, EXAMPLE, METRIC, REJECT)
 RECORDS: dict[str, Record] = {record.name: record for record in _ALL}
 

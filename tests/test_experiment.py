@@ -117,6 +117,26 @@ def test_the_plan_counts_what_the_settings_say() -> None:
     assert all(line.seconds > 0 and line.bytes > 0 for line in work.values())
 
 
+def test_the_plan_counts_what_encoders_read() -> None:
+    encoder = {"kind": "encoder", "model": "m", "max_tokens": 128}
+    pairwise = {**encoder, "name": "pair", "form": "pairwise", "first_label": "A", "second_label": "B"}
+    judge = {"judges": [encoder, pairwise, {"kind": "similarity"}]}
+    settings = Experiment.model_validate({"retrieve": {"candidates": 20}, "judge": judge})
+    work = {line.stage: line for line in lines(settings, {"documents": 5000, "train": 500, "dev": 50, "test": 100})}
+    said = work["judge"].work
+    assert "80,000 judgments by 1 in-process" in said
+    assert "10,000 inputs to encoder" in said
+    assert "80,000 inputs to pair, of at most 128 tokens each" in said
+    assert work["judge"].seconds > 1000
+
+
+@pytest.mark.parametrize("name", ["api-judge", "encoder-judge", "imported-preferences", "quickstart", "scifact"])
+def test_shipped_configurations_are_valid(name: str) -> None:
+    folder = Path(__file__).parents[1] / "jobs" / "configs"
+    assert {path.stem for path in folder.glob("*.yaml")} >= {name}
+    assert load(folder / f"{name}.yaml").name == name
+
+
 def test_a_judges_prompt_is_part_of_it_and_its_limits_are_not(config: Path, tmp_path: Path) -> None:
     template = tmp_path / "mine.jinja"
     shipped = Path(judging.__file__).parent / "templates" / "scale.jinja"

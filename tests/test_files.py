@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from anmi_ray import files
 from anmi_ray.errors import DataError
-from anmi_ray.files import read_rows
+from anmi_ray.files import content_hash, read_batches, read_rows
+from anmi_ray.judging import imported
 from anmi_ray.rating.preferences import NUMBERS, OPTIONAL, TEXTS, read_preferences
 from anmi_ray.rows import Rows
 
@@ -69,3 +79,83 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_preferences(write(tmp_path / "e.csv", ""))
     with pytest.raises(DataError, match="several columns doc_a"):
         read_preferences(write(tmp_path / "d.csv", "query_id,doc_a,doc_a,doc_b,preference\nq,a,b,c,1\n"))
+
+
+CELLS = st.sampled_from(["q", "a", "b", "", "x y", "é", "0.5", "judge"])
+RECORDS = st.lists(st.tuples(CELLS, CELLS, CELLS, CELLS, CELLS), max_size=40)
+NAMES = ("query_id", "note", "doc_a", "doc_b", "preference")
+
+
+def read_whole_and_parted(path: Path, block: int) -> tuple[Rows, list[Rows]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_BLOCK", block)
+        patch.setattr(files, "_BATCH", max(1, block // 50))
+        parts = list(read_batches(path, imported.TEXTS, imported.NUMBERS))
+    return read_rows(path, imported.TEXTS, imported.NUMBERS), parts
+
+
+def same(whole: Rows, parts: list[Rows]) -> bool:
+    """Rows, where they stood, and what was refused."""
+    assert parts
+    known = {*imported.TEXTS, *imported.NUMBERS}
+    assert all(known & set(part.columns) == known & set(whole.columns) for part in parts)
+    tables = [part.table.select(whole.table.column_names) for part in parts]
+    assert pa.concat_tables(tables).to_pylist() == whole.table.to_pylist()
+    places = [place for part in parts for place in part.places(np.arange(part.table.num_rows)).to_pylist()]
+    assert places == whole.places(np.arange(whole.table.num_rows)).to_pylist()
+    assert pa.concat_tables([part.refused for part in parts]).to_pylist() == whole.refused.to_pylist()
+    return True
+
+
+@given(
+    rows=RECORDS, broken=st.sets(st.integers(0, 45)), block=st.integers(200, 400), end=st.sampled_from(["\n", "\r\n"])
+)
+def test_batches_of_csv_are_the_file(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], broken: set[int], block: int, end: str
+) -> None:
+    path = tmp_path_factory.mktemp("csv") / "p.csv"
+    lines = [",".join([row[0], f'"{row[1]}{end}, {row[1]}"', *row[2:]]) for row in rows]
+    for at in sorted(broken):
+        lines.insert(min(at, len(lines)), "too,few" if at % 3 else "")
+    path.write_bytes(end.join(["\ufeff" + ",".join(NAMES), *lines, ""]).encode())
+    assert same(*read_whole_and_parted(path, block))
+
+
+@given(rows=RECORDS, broken=st.sets(st.integers(0, 45)), block=st.integers(1, 400))
+def test_batches_of_jsonl_are_the_file(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], broken: set[int], block: int
+) -> None:
+    """What the first object with a key stands behind is missing in those before it."""
+    path = tmp_path_factory.mktemp("jsonl") / "p.jsonl.gz"
+    lines = [json.dumps({n: v for n, v in zip(NAMES, row, strict=True) if v != "judge"}) for row in rows]
+    for at in sorted(broken):
+        lines.insert(min(at, len(lines)), "{broken" if at % 3 else "")
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    whole, parts = read_whole_and_parted(path, block)
+    if whole.table.num_columns:
+        assert same(whole, parts)
+
+
+@given(rows=RECORDS, block=st.integers(1, 400))
+def test_batches_of_parquet_are_the_file(tmp_path_factory: pytest.TempPathFactory, rows: list[Any], block: int) -> None:
+    path = tmp_path_factory.mktemp("parquet") / "p.parquet"
+    pq.write_table(
+        pa.table({name: pa.array([row[i] for row in rows], pa.string()) for i, name in enumerate(NAMES)}), path
+    )
+    assert same(*read_whole_and_parted(path, block))
+
+
+def test_a_key_that_one_object_lacks_is_missing_in_every_batch(tmp_path: Path) -> None:
+    good = {"query_id": "q", "doc_a": "a", "doc_b": "b", "preference": 1}
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(json.dumps(good) + "\n" for _ in range(20)) + json.dumps({**good, "order": "ab"}))
+    _, parts = read_whole_and_parted(path, 100)
+    assert len(parts) > 3
+    assert all(part.table["order"].null_count == part.table.num_rows for part in parts[:-1])
+
+
+def test_a_files_hash_is_its_content(tmp_path: Path) -> None:
+    for name, text in (("a.csv", "x"), ("b.csv", "x"), ("c.csv", "y")):
+        (tmp_path / name).write_text(text)
+    one, other, another = (content_hash(tmp_path / name) for name in ("a.csv", "b.csv", "c.csv"))
+    assert one == other != another

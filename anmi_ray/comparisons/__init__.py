@@ -2,5 +2,6 @@
 
 from anmi_ray.comparisons.compare import compare
 from anmi_ray.comparisons.graph import k_regular
+from anmi_ray.comparisons.imported import imported
 
-__all__ = ["compare", "k_regular"]
+__all__ = ["compare", "imported", "k_regular"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from anmi_ray.config.base import Settings
 
@@ -12,13 +12,38 @@ from anmi_ray.config.base import Settings
 class CompareConfig(Settings):
     """The design of the comparison graph. A query costs about n * degree / 2 comparisons."""
 
-    design: Literal["k-regular"] = Field(
-        default="k-regular", description="Graph per query: a union of random Hamiltonian cycles, repaired to be simple."
+    # the file's content is an input of the stage
+    how_only: ClassVar[frozenset[str]] = frozenset({"path"})
+
+    design: Literal["k-regular", "imported"] = Field(
+        default="k-regular",
+        description="Graph per query. k-regular: a union of random Hamiltonian cycles, repaired to be simple; "
+        "imported: the pairs of a file of preferences whose documents are both candidates.",
     )
     degree: int = Field(
         default=8,
         ge=2,
         le=1000,
-        description="Distinct documents that each document is compared with; queries of at most degree + 1 documents "
-        "get every pair. Even degrees are exact; odd degrees leave one of an odd number of documents with degree - 1.",
+        description="k-regular: distinct documents that each document is compared with; queries of at most degree + 1 "
+        "documents get every pair. Even degrees are exact; odd degrees leave one of an odd number of documents with "
+        "degree - 1.",
     )
+    path: str | None = Field(
+        default=None,
+        min_length=1,
+        description="imported: .csv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, "
+        "doc_b, preference, as anmi audit reads them; ids are the collection's",
+    )
+    max_reject_fraction: float = Field(
+        default=0.01, ge=0.0, le=1.0, description="imported: share of the file's rows that may be refused as malformed"
+    )
+
+    @model_validator(mode="after")
+    def _settings_of_this_design(self) -> CompareConfig:
+        if self.design == "imported" and self.path is None:
+            raise ValueError("design: imported needs `path`, the file of preferences whose pairs are compared")
+        if self.design != "imported" and self.path is not None:
+            raise ValueError("`path` belongs to design: imported; remove it or set design: imported")
+        if self.design == "imported" and self.degree != type(self).model_fields["degree"].default:
+            raise ValueError("`degree` belongs to design: k-regular; remove it or set design: k-regular")
+        return self

@@ -46,7 +46,7 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _stages_fit_together(self) -> Experiment:
-        if self.compare.degree >= self.retrieve.candidates:
+        if self.compare.design == "k-regular" and self.compare.degree >= self.retrieve.candidates:
             raise ValueError(
                 f"compare.degree is {self.compare.degree}, but a query has retrieve.candidates = "
                 f"{self.retrieve.candidates} documents to compare: lower compare.degree below it, or raise "

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
+from anmi_ray.config.encoder_judge import EncoderJudgeConfig
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.prompt import PromptConfig
 
@@ -99,9 +100,37 @@ class ApiJudgeConfig(Settings):
         return self
 
 
-TextJudgeConfig = NullJudgeConfig | ApiJudgeConfig  # judges that read texts; their answers are bought and kept
+class ImportedJudgeConfig(Settings):
+    """Preferences that somebody has already, in a file; what it does not hold is a failure of that name."""
+
+    # the file's content is an input of the stage
+    how_only: ClassVar[frozenset[str]] = frozenset({"path"})
+
+    kind: Literal["imported"]
+    name: str = Field(default="imported", pattern=_NAME, description="name of the judge, unique in the panel")
+    path: str = Field(
+        min_length=1,
+        description=".csv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, doc_b, "
+        "preference and perhaps judge, order, error, round, as anmi audit reads them; ids are the collection's",
+    )
+    judge: str | None = Field(
+        default=None, description="whose rows these are, by the file's column judge; null: all, of a single judge"
+    )
+    max_reject_fraction: float = Field(
+        default=0.01, ge=0.0, le=1.0, description="share of the file's rows that may be refused as malformed"
+    )
+
+
+# judges that read texts; their answers are bought and kept
+TextJudgeConfig = NullJudgeConfig | ApiJudgeConfig | EncoderJudgeConfig
 JudgeSettings = Annotated[
-    SimulatedJudgeConfig | SimilarityJudgeConfig | NullJudgeConfig | ApiJudgeConfig, Field(discriminator="kind")
+    SimulatedJudgeConfig
+    | SimilarityJudgeConfig
+    | NullJudgeConfig
+    | ApiJudgeConfig
+    | EncoderJudgeConfig
+    | ImportedJudgeConfig,
+    Field(discriminator="kind"),
 ]
 
 
@@ -235,6 +264,11 @@ class JudgeConfig(Settings):
     def reading(self) -> tuple[TextJudgeConfig, ...]:
         """The judges of the panel that read texts."""
         return tuple(judge for judge in self.judges if isinstance(judge, TextJudgeConfig))
+
+    @property
+    def imported(self) -> tuple[ImportedJudgeConfig, ...]:
+        """The judges of the panel whose preferences stand in files."""
+        return tuple(judge for judge in self.judges if isinstance(judge, ImportedJudgeConfig))
 
     @property
     def simulated(self) -> tuple[SimulatedJudgeConfig, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from anmi_ray.config.base import whole
-from anmi_ray.config.judge import ApiJudgeConfig, NullJudgeConfig, TextJudgeConfig
+from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, NullJudgeConfig, TextJudgeConfig
 from anmi_ray.identity import digest, uniforms
 from anmi_ray.judging import answers
 from anmi_ray.judging.bought import Readout
@@ -66,6 +66,10 @@ def judge_id(config: TextJudgeConfig) -> str:
         content["template"] = load_template(config.prompt.template).content_hash
         content["logprob"] = config.prompt.readout == "logprob"  # then probabilities are kept, else words
         content |= {"sampling": whole(config.endpoint.sampling), "at": config.identity or config.endpoint.base_url}
+    if isinstance(config, EncoderJudgeConfig):
+        from anmi_ray.judging.encoder import identity
+
+        content |= identity(config)
     return digest("judge", json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)).hex()[:16]
 
 
@@ -75,6 +79,10 @@ def build_engine(config: TextJudgeConfig, lease: Leases | None = None) -> Engine
         from anmi_ray.judging.api import ApiEngine
 
         return ApiEngine(config, lease)
+    if isinstance(config, EncoderJudgeConfig):
+        from anmi_ray.judging.encoder import EncoderEngine
+
+        return EncoderEngine(config)
     return NullEngine(config)
 
 

@@ -23,7 +23,7 @@ TEXTS = ("query_id", "doc_a", "doc_b", "judge", "order", "error")
 NUMBERS = ("preference", "round", "length_a", "length_b")
 _NEEDED = ("query_id", "doc_a", "doc_b", "preference")
 _LENGTHS = ("length_a", "length_b")
-_REPEATED = "repeated: an earlier row has its query, documents, judge, order and round"
+REPEATED = "repeated: an earlier row has its query, documents, judge, order and round"
 _DESIGN = "imported"
 
 
@@ -37,6 +37,7 @@ class Imported(Refusals):
     judgments: pa.Table
     comparisons: pa.Table
     log_length: Reals
+    source: Longs
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,12 @@ def read_judgments(source: pa.Table | Rows) -> Imported:
     columns, kept = _once(_oriented(columns))
     again = np.zeros(len(code), np.bool_)
     again[np.delete(good, kept)] = True
-    checks[_REPEATED] = again
+    checks[REPEATED] = again
     code[again] = len(checks)
     rejects = rows.rejects(checks, code, (query, a, b), (*NUMBERS, "order"))
     count = rows.table.num_rows + rows.refused.num_rows
-    return Imported(rows.place, count, rejects, *_records(columns, queries, documents, judges))
+    judgments, comparisons, log_length, sort = _records(columns, queries, documents, judges)
+    return Imported(rows.place, count, rejects, judgments, comparisons, log_length, good[kept][sort])
 
 
 def _error(rows: Rows) -> pa.Array:
@@ -193,8 +195,8 @@ def _once(c: _Columns) -> tuple[_Columns, Longs]:
 
 def _records(
     c: _Columns, queries: NDArray[np.uint8], documents: NDArray[np.uint8], judges: pa.Array
-) -> tuple[pa.Table, pa.Table, Reals]:
-    """Judgment and Comparison tables, sorted by their ids, and the comparisons' log ratios of lengths."""
+) -> tuple[pa.Table, pa.Table, Reals, Longs]:
+    """Judgment and Comparison tables, sorted by their ids, the comparisons' log ratios of lengths, judgments' rows."""
     head, pair = _group(c.query, c.a, c.b, c.round)
     sides = [queries[c.query[head]], documents[c.a[head]], documents[c.b[head]]]
     names = (*([row.tobytes() for row in side] for side in sides), c.round[head].tolist())
@@ -227,4 +229,4 @@ def _records(
     known = ~np.isnan(c.log_length)
     total = np.bincount(place[pair[known]], c.log_length[known], len(order))
     times = np.bincount(place[pair[known]], minlength=len(order))
-    return judgments, comparisons, np.where(times > 0, total / np.maximum(times, 1), np.nan)
+    return judgments, comparisons, np.where(times > 0, total / np.maximum(times, 1), np.nan), sort

@@ -22,8 +22,8 @@ def judge(
 ) -> pa.Table:
     """Judgment table of one bucket, sorted by (query_id, comparison_id, judge, order); every judge, both orders.
 
-    `reading`: by name, the judges that read texts, as what was bought from them. A failure is a row with an error and
-    no p_a. Raises DataError if a compared document is not a candidate.
+    `reading`: by name, the judges that read texts, as what was bought from them, and those whose answers stand in
+    files. A failure is a row with an error and no p_a. Raises DataError if a compared document is not a candidate.
     """
     asked = questions(comparisons, candidates)
     difference = (

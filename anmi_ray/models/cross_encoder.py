@@ -79,8 +79,12 @@ class ClassifierScorer(nn.Module):
                     module.__class__ = Float32Linear
 
     def forward(self, **inputs: Tensor) -> Tensor:
-        """Scores float32[N]."""
+        """Scores float32[N]; of a model with L > 1 labels, logits float32[N, L]."""
         return self.encoder(**inputs).logits.float().squeeze(-1)
+
+    def cast(self, precision: Literal["float32", "bfloat16", "float16"]) -> None:
+        """Give the transformer's weights another precision; the head stays float32."""
+        _cast(self, precision)
 
 
 class CrossEncoder:
@@ -120,11 +124,11 @@ class CrossEncoder:
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
         where, revision, trust = source.path_or_id, source.hub_revision, source.trust_remote_code
-        trained_head = _trained_mean_head(where)
+        trained_head = trained_mean_head(where)
         pooling = pooling or ("mean" if trained_head else "cls")
         try:
             tokenizer = AutoTokenizer.from_pretrained(where, revision=revision, trust_remote_code=trust, use_fast=True)
-            with _quiet(), torch.random.fork_rng(devices=[]):
+            with quiet(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derived_seed("head", seed))
                 network, new = _network(where, revision, trust, pooling)
                 if new and not trained_head:
@@ -138,7 +142,7 @@ class CrossEncoder:
         if isinstance(network, MeanScorer) and trained_head:
             network.dense.load_state_dict(trained_head[0])
             network.out.load_state_dict(trained_head[1])
-        pairs = PairTokenizer(tokenizer, _tokens(network.encoder, int(tokenizer.model_max_length), max_tokens))
+        pairs = PairTokenizer(tokenizer, token_limit(network.encoder, int(tokenizer.model_max_length), max_tokens))
         loaded = cls(cast(MeanScorer | ClassifierScorer, network.to(device).eval()), pairs, source.name, threads)
         loaded._cast(dtype)
         return loaded
@@ -167,19 +171,14 @@ class CrossEncoder:
 
     def _cast(self, dtype: Precision) -> None:
         self.precision = resolve_precision(dtype, self.device)
-        if self.precision == "float32":
-            return
-        head = {id(parameter) for module in head_layers(self.network) for parameter in module.parameters()}
-        for parameter in self.network.parameters():
-            if id(parameter) not in head:
-                parameter.data = parameter.data.to(getattr(torch, self.precision))
+        _cast(self.network, self.precision)
 
     def score(self, queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.float32]:
         """Raw logits float32[N] of the pairs (queries[i], documents[i]); repeated texts are tokenised once."""
         if len(queries) != len(documents):
             raise AssertionError(f"{len(queries)} queries and {len(documents)} documents are no pairs")
-        query_texts, query_N = _unique(queries)
-        texts, document_N = _unique(documents)
+        query_texts, query_N = distinct(queries)
+        texts, document_N = distinct(documents)
         return self.score_tokens(self.pairs.texts(query_texts), query_N, self.pairs.texts(texts), document_N)
 
     def score_tokens(
@@ -220,6 +219,16 @@ def head_layers(network: nn.Module) -> list[nn.Module]:
     if isinstance(network, MeanScorer):
         return [network.dense, network.out]
     return _head_modules(cast(PreTrainedModel, network.encoder))
+
+
+def _cast(network: nn.Module, precision: Literal["float32", "bfloat16", "float16"]) -> None:
+    """The transformer's weights in another precision; the head stays float32."""
+    if precision == "float32":
+        return
+    head = {id(parameter) for module in head_layers(network) for parameter in module.parameters()}
+    for parameter in network.parameters():
+        if id(parameter) not in head:
+            parameter.data = parameter.data.to(getattr(torch, precision))
 
 
 def native_bfloat16(device: torch.device) -> bool:
@@ -299,7 +308,7 @@ def _head_modules(model: PreTrainedModel) -> list[nn.Module]:
     return [*heads, pooler] if isinstance(pooler, nn.Module) else heads
 
 
-def _tokens(encoder: nn.Module, tokenizer_limit: int, asked: int | None) -> int:
+def token_limit(encoder: nn.Module, tokenizer_limit: int, asked: int | None) -> int:
     """Tokens that a pair is cut to: as asked, else what both the model's positions and its tokenizer allow."""
     config = cast(PreTrainedModel, encoder).config
     # RoBERTa's positions start after the padding index.
@@ -313,7 +322,7 @@ def _tokens(encoder: nn.Module, tokenizer_limit: int, asked: int | None) -> int:
     return asked or min(positions or tokenizer_limit, tokenizer_limit)
 
 
-def _trained_mean_head(where: str) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
+def trained_mean_head(where: str) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
     """The weights of an exported mean head in a local folder: (dense, out)."""
     config = Path(where) / SCORE_FOLDER / "config.json"
     if not config.is_file() or json.loads(config.read_text()).get("module_output_name") != "scores":
@@ -323,7 +332,7 @@ def _trained_mean_head(where: str) -> tuple[dict[str, Tensor], dict[str, Tensor]
     return dense, out
 
 
-def _unique(texts: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+def distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
     """The distinct texts in order of first appearance, and where each text stands among them."""
     position: dict[str, int] = {}
     index = np.array([position.setdefault(text, len(position)) for text in texts], dtype=np.int64)
@@ -331,7 +340,7 @@ def _unique(texts: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without transformers' report of new head weights and its progress bar: a new head is what we ask for."""
     level = transformers_logging.get_verbosity()
     bar = transformers_logging.is_progress_bar_enabled()

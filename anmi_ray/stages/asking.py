@@ -20,7 +20,7 @@ import ray.data
 from anmi_ray import judging
 from anmi_ray.answers import AnswerLog
 from anmi_ray.config.base import whole
-from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig, TextJudgeConfig
+from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, JudgeConfig, TextJudgeConfig
 from anmi_ray.errors import JudgeError, rebuild
 from anmi_ray.identity import digest
 from anmi_ray.judging.bought import judge_of
@@ -181,6 +181,7 @@ def _ask_chunks(
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(size=actors),
             num_cpus=0.5,
+            num_gpus=judge.gpus if isinstance(judge, EncoderJudgeConfig) else 0,
         )
         with rows_of(asked) as rows:
             collections.deque(rows, maxlen=0)

@@ -1,21 +1,40 @@
-"""compare: candidates -> which pairs of documents to ask about, a sparse graph per train query."""
+"""compare: candidates -> which pairs of documents to ask about, a sparse graph per train query, or a file's pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from anmi_ray import comparisons
+from anmi_ray.comparisons.imported import NOT_CANDIDATES
 from anmi_ray.config.compare import CompareConfig
-from anmi_ray.records import CANDIDATE, COMPARISON
+from anmi_ray.errors import DataError
+from anmi_ray.judging import brought
+from anmi_ray.records import CANDIDATE, COMPARISON, IMPORTED
+from anmi_ray.stages import importing
 from anmi_ray.stages.runtime import Context, run_buckets
 from anmi_ray.store import Artifact, Flow
 
+_SEAL = ("comparisons", COMPARISON)
+
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: CompareConfig, context: Context) -> dict[str, Any]:
-    """One task per bucket; returns flows for the manifest."""
-    seal = ("comparisons", COMPARISON)
-    return {"flows": run_buckets(context, artifact, seal, _bucket, inputs["retrieve"], config, context.seed)}
+    """One task per bucket; returns flows for the manifest. DataError: no pair of an imported file can be compared."""
+    retrieve = inputs["retrieve"]
+    if config.design != "imported":
+        return {"flows": run_buckets(context, artifact, _SEAL, _bucket, retrieve, config, context.seed)}
+    ingest = Artifact(artifact.store, "ingest", (retrieve.manifest() or {})["inputs"]["ingest"])
+    preferences = importing.bring_in(config, ingest, context)
+    flows = run_buckets(context, artifact, _SEAL, _imported_bucket, retrieve, preferences)
+    if not any(flow.rows_out for flow in flows if flow.unit == "preferences"):
+        raise DataError(
+            "no pair of the file has two candidates of its query",
+            str(config.path),
+            "raise retrieve.candidates and retrieve.depth: only documents that are retrieved are compared",
+        )
+    return {"flows": flows}
 
 
 def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact, config: CompareConfig, seed: int) -> list[Flow]:
@@ -23,5 +42,21 @@ def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact, config: Compare
     pairs, rejects = comparisons.compare(candidates, config, seed)
     queries = len(set(candidates["query_id"].to_pylist()))
     flows = [Flow("train queries", queries, queries - rejects.num_rows, rejects.num_rows)]
+    artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, pairs)}, flows, rejects)
+    return flows
+
+
+def _imported_bucket(artifact: Artifact, bucket: int, retrieve: Artifact, imported: Artifact) -> list[Flow]:
+    """Rows of the file in, rows used out; what was refused when the file was read is refused here too."""
+    candidates = retrieve.read_part("candidates", bucket, CANDIDATE)
+    rows, before = imported.read_part("preferences", bucket, IMPORTED), importing.rejects_of(imported, bucket)
+    pairs, left, without = comparisons.imported(candidates, rows)
+    queries = len(set(candidates["query_id"].to_pylist()))
+    bad = before.num_rows + left.num_rows
+    flows = [
+        Flow("preferences", rows.num_rows + before.num_rows, rows.num_rows - left.num_rows, bad),
+        Flow("train queries", queries, queries - without.num_rows, without.num_rows),
+    ]
+    rejects = pa.concat_tables([before, brought.refused(left, NOT_CANDIDATES), without])
     artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, pairs)}, flows, rejects)
     return flows

@@ -1,7 +1,8 @@
 """judge: comparisons -> signed preferences of every judge in both orders; failures stay failures.
 
 Judges that read texts are asked first, what is missing in the answer log (`asking`); then every bucket's judgments are
-put together from the log and from the judges that compute in process (a simulated panel, similarity). For a simulated
+put together from the log, from files of preferences (`importing`), and from the judges that compute in process (a
+simulated panel, similarity). For a simulated
 panel the latent relevance that it was told is kept beside its judgments, so that the report can check what is
 recovered.
 """
@@ -20,7 +21,7 @@ from anmi_ray.errors import JudgeError
 from anmi_ray.judging import purse
 from anmi_ray.rating.graph import count_triads
 from anmi_ray.records import CANDIDATE, COMPARISON, JUDGMENT, TRUTH, rejects
-from anmi_ray.stages import asking
+from anmi_ray.stages import asking, importing
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.runtime import Context, run_buckets, run_task
 from anmi_ray.store import Artifact, Flow
@@ -35,7 +36,8 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig,
     """
     sources = asking.Sources(inputs["compare"], inputs["retrieve"], inputs["ingest"])
     asked = asking.ask(artifact, sources, config, context) if config.reading else {}
-    flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed)
+    brought = importing.judges(config, inputs["ingest"], context)
+    flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed, brought)
     _check_any(flows, config)
     audit = artifact.read_json("audit.json")
     if audit is None:
@@ -58,11 +60,19 @@ def _check_any(flows: list[Flow], config: JudgeConfig) -> None:
         )
 
 
-def _bucket(artifact: Artifact, bucket: int, sources: asking.Sources, config: JudgeConfig, seed: int) -> list[Flow]:
+def _bucket(
+    artifact: Artifact,
+    bucket: int,
+    sources: asking.Sources,
+    config: JudgeConfig,
+    seed: int,
+    brought: Mapping[str, importing.Brought],
+) -> list[Flow]:
     comparisons = sources.compare.read_part("comparisons", bucket, COMPARISON)
     candidates = sources.retrieve.read_part("candidates", bucket, CANDIDATE)
-    reading = asking.bought(artifact.store, sources, config, bucket)
-    judgments = judging.judge(comparisons, candidates, config, seed, reading)
+    given = dict(asking.bought(artifact.store, sources, config, bucket))
+    given |= {name: one.answers(bucket) for name, one in brought.items()}
+    judgments = judging.judge(comparisons, candidates, config, seed, given)
     asked, answered = judgments.num_rows, len(judgments["p_a"]) - judgments["p_a"].null_count
     flows, left_out = [Flow("judgments", asked, answered, asked - answered)], None
     if config.budget != BudgetConfig():

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 WORDS = [f"word{i}" for i in range(60)]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -47,6 +55,17 @@ def write_tiny_bert(folder: Path, seed: int = 0) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def write_tiny_classifier(folder: Path, labels: Sequence[str], seed: int = 0) -> Path:
+    """Write the same BERT with a random classification head of such labels; returns `folder`."""
+    write_tiny_bert(folder, seed)
+    config = BertConfig.from_pretrained(folder)
+    config.id2label, config.label2id = dict(enumerate(labels)), {label: i for i, label in enumerate(labels)}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        BertForSequenceClassification(config).save_pretrained(folder)
     return folder
 
 

@@ -1,0 +1,114 @@
+"""Settings of a judge that is a Hugging Face sequence classification model, run where the questions are."""
+
+from __future__ import annotations
+
+import string
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from anmi_ray.config.base import Settings
+
+PARTS = ("query", "first", "second", "sep")  # what the texts of a pairwise model are made of
+# Settings that mean something to one form only; giving one to the other is an error, not a silent no-op.
+_ONLY = {
+    "pointwise": ("slope",),
+    "pairwise": ("text", "text_pair", "first_label", "second_label", "tie_label"),
+}
+
+
+class EncoderJudgeConfig(Settings):
+    """A sequence classification model as judge: a reranker that scores each document, or one that reads both."""
+
+    how_only: ClassVar[frozenset[str]] = frozenset({"gpus", "threads", "batch_tokens"})
+
+    kind: Literal["encoder"]
+    name: str = Field(
+        default="encoder",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$",
+        description="name of the judge, unique in the panel",
+    )
+    model: str = Field(min_length=1, description="folder with safetensors weights, or hub id (org/model)")
+    revision: str | None = Field(
+        default=None,
+        min_length=1,
+        description="commit, tag or branch of a hub id; null: what is cached, else the newest",
+    )
+    trust_remote_code: bool = Field(default=False, description="run code from the model's repository")
+    form: Literal["pointwise", "pairwise"] = Field(
+        default="pointwise",
+        description="pointwise: a reranker, one logit for (query, document), and the preference is "
+        "σ(slope · (logit of the first − logit of the second)); pairwise: one pass over the query and both documents, "
+        "and the preference is read from the probabilities of the labels",
+    )
+    slope: float = Field(
+        default=1.0, gt=0, le=1000, description="pointwise: what a difference of logits is multiplied by"
+    )
+    text: str = Field(
+        default="{query}",
+        description="pairwise: the model's first text, made of {query}, {first}, {second}, {sep} (its separator token)",
+    )
+    text_pair: str | None = Field(
+        default="{first} {sep} {second}", description="pairwise: its second text; null: the model reads one text"
+    )
+    first_label: str | None = Field(
+        default=None, description="pairwise: the model's label (config.json, id2label) for the first document is better"
+    )
+    second_label: str | None = Field(default=None, description="pairwise: its label for the second document is better")
+    tie_label: str | None = Field(
+        default=None, description="pairwise: its label for neither is better, half of which counts for each; null: none"
+    )
+    max_tokens: int | None = Field(
+        default=None,
+        ge=16,
+        description="tokens that the model reads at once, the longest texts cut first; null: as many as it can",
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="arithmetic of the transformer; its head computes in float32"
+    )
+    gpus: float = Field(default=0.0, ge=0, le=1, description="share of a GPU that each asking actor takes; 0: the CPU")
+    threads: int = Field(default=1, ge=1, le=1024, description="threads of an asking actor on the CPU")
+    batch_tokens: int | None = Field(
+        default=None, ge=16, description="padded tokens of a forward pass; null: 4,096 on the CPU, 65,536 on a GPU"
+    )
+
+    @field_validator("text", "text_pair")
+    @classmethod
+    def _known_parts(cls, value: str | None) -> str | None:
+        try:
+            parsed = list(string.Formatter().parse(value or ""))
+        except ValueError as error:
+            raise ValueError(f"{error}; a brace of the text itself is written twice") from None
+        for _, name, spec, conversion in parsed:
+            if name is not None and (name not in PARTS or spec or conversion):
+                raise ValueError(f"{{{name}}} is not one of {', '.join(f'{{{part}}}' for part in PARTS)}")
+        return value
+
+    @model_validator(mode="after")
+    def _settings_of_this_form(self) -> EncoderJudgeConfig:
+        for form, names in _ONLY.items():
+            given = [name for name in names if name in self.model_fields_set and not self._is_default(name)]
+            if form != self.form and given:
+                raise ValueError(f"`{given[0]}` belongs to form: {form}; remove it or set form: {form}")
+        if self.form == "pairwise":
+            self._check_pairwise()
+        return self
+
+    def _is_default(self, name: str) -> bool:
+        return getattr(self, name) == type(self).model_fields[name].default
+
+    def _check_pairwise(self) -> None:
+        if self.first_label is None or self.second_label is None:
+            raise ValueError(
+                "form: pairwise needs first_label and second_label, names that config.json lists in id2label"
+            )
+        labels = [label for label in (self.first_label, self.second_label, self.tie_label) if label is not None]
+        if len(set(labels)) < len(labels):
+            raise ValueError(f"first_label, second_label and tie_label must differ, not {', '.join(labels)}")
+        parsed = [*string.Formatter().parse(self.text), *string.Formatter().parse(self.text_pair or "")]
+        named = [name for _, name, _, _ in parsed]
+        wrong = [part for part in PARTS[:3] if named.count(part) != 1]
+        if wrong:
+            raise ValueError(
+                f"text and text_pair together must show {{{wrong[0]}}} once, not {named.count(wrong[0])} times"
+            )

@@ -1,0 +1,174 @@
+"""Sequence classification models with the head that they were trained with, for judging.
+
+Nothing is drawn here: weights without a head are an error, where `cross_encoder` would start one.
+Legend: N inputs, T tokens, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
+
+from anmi_ray.errors import ConfigError, JudgeError
+from anmi_ray.models.cross_encoder import (
+    SCORE_TOKENS,
+    ClassifierScorer,
+    CrossEncoder,
+    distinct,
+    quiet,
+    token_limit,
+    torch_threads,
+    trained_mean_head,
+)
+from anmi_ray.models.loading import ModelSource
+from anmi_ray.models.pairs import MULTIPLE, PairTokenizer, length_batches
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """With what a model computes: torch's device, threads on a CPU, padded tokens of a forward pass (None: default)."""
+
+    device: str = "cpu"
+    threads: int | None = None
+    batch_tokens: int | None = None
+
+    @property
+    def budget(self) -> int:
+        """Padded tokens of a forward pass."""
+        return self.batch_tokens or (SCORE_TOKENS if self.device == "cpu" else 16 * SCORE_TOKENS)
+
+
+class Classifier:
+    """A sequence classification model with its fast tokenizer. Raises ConfigError where it cannot be loaded.
+
+    labels: names of its L logits, in order. `max_tokens` None: as many as its positions and its tokenizer allow.
+    """
+
+    def __init__(
+        self, source: ModelSource, max_tokens: int | None = None, dtype: Dtype = "float32", use: Resources | None = None
+    ) -> None:
+        self.name, self.use = source.name, use or Resources()
+        _check_device(self.use.device)
+        where = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
+        try:
+            self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source.path_or_id, **where)
+            with quiet(), torch.random.fork_rng(devices=[]):
+                model, found = AutoModelForSequenceClassification.from_pretrained(
+                    source.path_or_id, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **where
+                )
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+            raise ConfigError(
+                f"cannot be loaded as a sequence classification model: {_first_line(error)}",
+                f"model {source.name}",
+                "give a folder or hub id with safetensors weights, a classification head and a fast tokenizer",
+            ) from error
+        if found["missing_keys"]:
+            raise ConfigError(
+                f"its weights lack {', '.join(sorted(found['missing_keys'])[:3])}: it was not trained to classify",
+                f"model {source.name}",
+                "give a model with a trained sequence classification head",
+            )
+        if not self.tokenizer.is_fast or self.tokenizer.pad_token_id is None:
+            raise ConfigError(
+                "has no fast tokenizer with a padding token", f"model {source.name}", "give another model"
+            )
+        model.config.pad_token_id = self.tokenizer.pad_token_id  # decoders look it up to find the last token
+        self.labels = tuple(str(model.config.id2label[i]) for i in sorted(model.config.id2label))
+        self.max_tokens = token_limit(model, int(self.tokenizer.model_max_length), max_tokens)
+        self.network = ClassifierScorer(model).to(self.use.device).eval().requires_grad_(False)
+        self.network.cast(dtype)
+
+    def logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> NDArray[np.float64]:
+        """Logits float64[N, L] of texts, or of (text, pair), none longer than `max_tokens`; JudgeError: no memory."""
+        coded = self.encode(texts, pairs)
+        lengths = np.array([len(ids) for ids in coded["input_ids"]], dtype=np.int64)
+        found = np.zeros((len(texts), len(self.labels)))
+        with computing(self.name, self.use):
+            for rows in length_batches(lengths, self.use.budget):
+                batch = {name: [values[row] for row in rows] for name, values in coded.items()}
+                padded: Any = self.tokenizer.pad(
+                    batch, padding_side="right", pad_to_multiple_of=self._multiple, return_tensors="pt", verbose=False
+                )
+                inputs = {name: value.to(self.use.device) for name, value in padded.items()}
+                found[rows] = self.network(**inputs).reshape(len(rows), -1).double().cpu().numpy()
+        return found
+
+    @property
+    def _multiple(self) -> int | None:
+        """Padded lengths are multiples of this, where that fits into the positions."""
+        return MULTIPLE if self.max_tokens % MULTIPLE == 0 else None
+
+    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> dict[str, list[list[int]]]:
+        """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
+        coded = self.tokenizer(
+            list(texts), None if pairs is None else list(pairs), truncation=False, padding=False, verbose=False
+        )
+        return {name: coded[name] for name in self.tokenizer.model_input_names if name in coded}  # type: ignore[misc]
+
+
+def load_scorer(
+    source: ModelSource, max_tokens: int | None = None, dtype: Dtype = "float32", use: Resources | None = None
+) -> CrossEncoder:
+    """A reranker as it was trained, for scoring only. Raises ConfigError where it cannot be loaded or has no one logit.
+
+    Folders that `CrossEncoder.export` wrote with a mean head are read too.
+    """
+    use = use or Resources()
+    if source.is_local and trained_mean_head(source.path_or_id):
+        _check_device(use.device)
+        return CrossEncoder.load(source, max_tokens=max_tokens, dtype=dtype, device=use.device, threads=use.threads)
+    found = Classifier(source, max_tokens, dtype, use)
+    if len(found.labels) != 1:
+        raise ConfigError(
+            f"has {len(found.labels)} labels ({', '.join(found.labels)}), and a reranker has one logit",
+            f"model {source.name}",
+            "give a reranker, or set form: pairwise if the model reads both documents",
+        )
+    pairs = PairTokenizer(found.tokenizer, found.max_tokens)
+    scorer = CrossEncoder(found.network, pairs, source.name, use.threads)
+    scorer.precision = dtype
+    return scorer
+
+
+def score(
+    scorer: CrossEncoder, queries: Sequence[str], documents: Sequence[str], use: Resources
+) -> NDArray[np.float64]:
+    """Logits float64[N] of (queries[i], documents[i]), cut as the tokenizer cuts pairs; JudgeError: no memory."""
+    query_texts, query_N = distinct(queries)
+    texts, document_N = distinct(documents)
+    tokens = scorer.pairs.texts(query_texts), query_N, scorer.pairs.texts(texts), document_N
+    with computing(scorer.name, use):
+        return scorer.score_tokens(*tokens, use.budget if use.device == "cpu" else use.budget // 16).astype(np.float64)
+
+
+@contextmanager
+def computing(name: str, use: Resources) -> Iterator[None]:
+    """Inference on the given threads; JudgeError where memory does not hold a batch."""
+    try:
+        with torch_threads(use.threads if use.device == "cpu" else None), torch.inference_mode():
+            yield
+    except torch.OutOfMemoryError as error:
+        raise JudgeError(
+            f"a batch of {use.budget:,} tokens does not fit into the memory of {use.device}: {_first_line(error)}",
+            f"model {name}",
+            "lower batch_tokens, or set dtype: bfloat16",
+        ) from error
+
+
+def _check_device(device: str) -> None:
+    if device != "cpu" and not torch.cuda.is_available():
+        raise ConfigError("no GPU is visible here", f"device {device}", "set gpus: 0, or ask on a machine with a GPU")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
