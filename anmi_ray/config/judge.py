@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from anmi_ray.config.base import Settings
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.prompt import PromptConfig
+from anmi_ray.config.vllm import VllmJudgeConfig
 
 Preset = Literal["realistic", "thurstone", "correlated", "heavy-tailed", "misspecified", "similarity"]
 Readout = Literal["sign", "soft"]
@@ -99,9 +100,11 @@ class ApiJudgeConfig(Settings):
         return self
 
 
-TextJudgeConfig = NullJudgeConfig | ApiJudgeConfig  # judges that read texts; their answers are bought and kept
+# judges that read texts; their answers are bought and kept
+TextJudgeConfig = NullJudgeConfig | ApiJudgeConfig | VllmJudgeConfig
 JudgeSettings = Annotated[
-    SimulatedJudgeConfig | SimilarityJudgeConfig | NullJudgeConfig | ApiJudgeConfig, Field(discriminator="kind")
+    SimulatedJudgeConfig | SimilarityJudgeConfig | NullJudgeConfig | ApiJudgeConfig | VllmJudgeConfig,
+    Field(discriminator="kind"),
 ]
 
 

@@ -1,0 +1,228 @@
+"""Asking a judge that vLLM runs: chunks of questions become requests, Ray's engines answer them, the log gets answers.
+
+    chunk -> requests, 256 a block -> engines (an autoscaling pool of actors) -> Answer rows, published block by block
+
+A block is what an engine takes at once, what Ray repeats when an engine dies, and what is published: so a death costs
+the blocks under way, and what was published is not asked again. Blocks keep the order of the questions, so prompts that
+begin alike meet in one engine's cache. Requests that cannot be asked pass the engines by and are published as failures.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import ray
+import ray.data
+from ray.exceptions import RayError
+
+from anmi_ray import judging
+from anmi_ray.answers import AnswerLog
+from anmi_ray.config.vllm import VllmJudgeConfig
+from anmi_ray.errors import AnmiError, ConfigError, JudgeError, flatten, rebuild
+from anmi_ray.judging.vllm import FAILED, REQUEST, Requests, VllmJudge, answers, examine
+from anmi_ray.stages.asking import Sources
+from anmi_ray.stages.runtime import Context
+from anmi_ray.store import Artifact
+
+Admit = Callable[[int], bool]  # whether so many questions, a chunk's, may be asked
+BLOCK = 256  # questions
+_DATA = "__data"  # the column in which Ray's processor keeps a row
+_COUNTS: tuple[str, ...] = ("asked", "answered", "failed", "segments")
+
+
+def everything(questions: int) -> bool:
+    """Admits all."""
+    return True
+
+
+def ask_chunks(
+    chunks: list[dict[str, int]],
+    artifact: Artifact,
+    sources: Sources,
+    judge: VllmJudgeConfig,
+    context: Context,
+    admit: Admit = everything,
+) -> dict[str, int]:
+    """Ask what chunks (bucket, start, stop, missing) lack; sums of what was asked, answered, failed, and of segments.
+
+    `admit` is called where a chunk is read, once for each, with the number of its questions that are not in the log; a
+    chunk that it refuses is left unasked. Without chunks no engine starts. Raises ConfigError before one starts for
+    what the user has to mend, JudgeError where engines do not start or keep dying.
+    """
+    counts = dict.fromkeys(_COUNTS, 0)
+    if not chunks:
+        return counts
+    examined = examine(judge)
+    _check_gpus(judge, context)
+    log = AnswerLog(artifact.store, judging.judge_id(judge))
+    total = sum(chunk["missing"] for chunk in chunks)
+    data = ray.data.DataContext.get_current().copy()
+    data.enable_progress_bars = False
+    data.execution_no_progress_timeout_s = context.execution.no_progress_s
+    with ray.data.DataContext.current(data), _engine_errors(judge):
+        for row in _pipeline(chunks, examined, log, sources, context, admit).iter_rows():
+            if problem := row.pop("problem"):
+                raise rebuild(problem)
+            for name in _COUNTS:
+                counts[name] += int(row[name])
+            context.progress(counts["asked"], total, "questions")
+    return counts
+
+
+def _pipeline(
+    chunks: list[dict[str, int]],
+    judge: VllmJudge,
+    log: AnswerLog,
+    sources: Sources,
+    context: Context,
+    admit: Admit,
+) -> ray.data.Dataset:
+    engines = min(judge.config.execution.engines[1], len(chunks))
+    requests = (
+        ray.data.from_items(chunks, override_num_blocks=len(chunks))
+        .map_batches(
+            cast(Any, _requests),  # Ray's types know no generator of tables
+            fn_args=(judge, log, sources, admit),
+            batch_size=1,
+            batch_format="numpy",
+            compute=ray.data.TaskPoolStrategy(size=max(1, engines)),
+            num_cpus=0.5,
+        )
+        .repartition(target_num_rows_per_block=BLOCK)
+    )
+    return _processor(judge)(requests).map_batches(
+        _publish, fn_args=(judge, log), batch_size=None, batch_format="numpy", num_cpus=0.25
+    )
+
+
+def _processor(judge: VllmJudge) -> Any:
+    """Ray's processor with the engines alone: requests arrive tokenised, and answers are read here.
+
+    Its own steps before and after would take rows one by one, break blocks up, and give rows that failed another
+    schema.
+    """
+    _quiet()
+    from ray.data.llm import build_processor, vLLMEngineProcessorConfig
+
+    config, execution = judge.config, judge.config.execution
+    processor = build_processor(
+        vLLMEngineProcessorConfig(
+            model_source=judge.source.path_or_id,
+            engine_kwargs=judge.engine_kwargs(),
+            batch_size=BLOCK,
+            max_concurrent_batches=1 + -(-execution.max_num_seqs // BLOCK),  # one more waits, so that none runs dry
+            concurrency=execution.engines,
+            accelerator_type=execution.accelerator_type,
+            runtime_env={"env_vars": judge.environment()},
+            placement_group_config=None if execution.device == "gpu" else {"bundles": [{"CPU": 1}]},
+            should_continue_on_error=True,
+            log_engine_metrics=execution.metrics,
+            chat_template_stage=False,
+            tokenize_stage=False,
+            detokenize_stage=False,
+        )
+    )
+    processor.preprocess = processor.postprocess = None
+    stage = processor.get_stage_by_name("vLLMEngineStage")
+    stage.map_batches_kwargs["max_restarts"] = execution.restarts  # Ray's own is for ever
+    assert not config.trust_remote_code or stage.fn_constructor_kwargs["engine_kwargs"]["trust_remote_code"]
+    return processor
+
+
+def _requests(
+    batch: dict[str, Any], judge: VllmJudge, log: AnswerLog, sources: Sources, admit: Admit
+) -> Iterator[pa.Table]:
+    """Requests of a chunk's questions that are not in the log, in the order of the questions; or one with a problem."""
+    try:
+        requests = _requests_of(judge, log.judge_id)
+        for bucket, start, stop in zip(*(batch[name].tolist() for name in ("bucket", "start", "stop")), strict=True):
+            questions = sources.questions(bucket)
+            which = start + np.flatnonzero(~log.read(bucket).final(questions.ids[start:stop]))
+            if not len(which) or not admit(len(which)):
+                continue
+            for begin in range(0, len(which), BLOCK):
+                yield _table(requests.of(questions, which[begin : begin + BLOCK], bucket), judge)
+    except AnmiError as error:  # Ray Data would wrap it
+        nothing = {**dict.fromkeys(("query_hash", "first_hash", "second_hash"), bytes(16)), "tokenized_prompt": []}
+        row = {"bucket": 0, **nothing, FAILED: "problem", "problem": flatten(error)}
+        yield _table(cast(pa.StructArray, pa.array([row], REQUEST)), judge)
+
+
+def _table(requests: pa.StructArray, judge: VllmJudge) -> pa.Table:
+    sampling = pa.array([judge.sampling()] * len(requests))
+    fields = [*REQUEST, pa.field("sampling_params", sampling.type)]
+    return pa.table({_DATA: pa.StructArray.from_arrays([*requests.flatten(), sampling], fields=fields)})
+
+
+_held: dict[str, Requests] = {}
+
+
+def _requests_of(judge: VllmJudge, name: str) -> Requests:
+    """What makes requests, loaded once in a process."""
+    if name not in _held:
+        _held.clear()
+        _held[name] = Requests(judge)
+    return _held[name]
+
+
+def _publish(batch: dict[str, Any], judge: VllmJudge, log: AnswerLog) -> dict[str, Any]:
+    """Publish what came back of a block, a segment a bucket; counts, and under "problem" an error for the user."""
+    outputs = list(batch[_DATA])
+    counts, problem = dict.fromkeys(_COUNTS, 0), next((one["problem"] for one in outputs if one["problem"]), "")
+    try:
+        of_bucket: dict[int, list[Any]] = {}
+        for output in outputs:
+            if not output["problem"]:
+                of_bucket.setdefault(int(output["bucket"]), []).append(output)
+        for bucket, rows in of_bucket.items():
+            for begin in range(0, len(rows), BLOCK):
+                table = answers(judge, rows[begin : begin + BLOCK])
+                log.publish(bucket, table)
+                failed = table.num_rows - table["error"].null_count
+                found = (table.num_rows, table.num_rows - failed, failed, 1)
+                for name, value in zip(_COUNTS, found, strict=True):
+                    counts[name] += value
+    except AnmiError as error:
+        problem = flatten(error)
+    return {"problem": np.array([problem]), **{name: np.array([value]) for name, value in counts.items()}}
+
+
+def _check_gpus(judge: VllmJudgeConfig, context: Context) -> None:
+    """A Ray on this machine gets no more GPUs by waiting; a cluster may."""
+    execution = judge.execution
+    needed = execution.engines[0] * execution.tensor_parallel if execution.device == "gpu" else 0
+    there = int(ray.cluster_resources().get("GPU", 0))
+    if context.execution.address is None and there < needed:
+        raise ConfigError(
+            f"{needed} GPUs are needed, and this machine's Ray has {there}",
+            f"judge {judge.name}",
+            "lower engines or tensor_parallel, give the address of a cluster (execution.address), "
+            "or set device: cpu for a small model",
+        )
+
+
+def _quiet() -> None:
+    """What vLLM and Ray's library say while they are imported here stays off the screen."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    logging.getLogger("ray.llm").setLevel(logging.ERROR)
+
+
+@contextmanager
+def _engine_errors(judge: VllmJudgeConfig) -> Iterator[None]:
+    """What Ray says of engines that did not start or kept dying, as an error for the user."""
+    try:
+        yield
+    except RayError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise JudgeError(
+            f"the engine did not start, or kept dying: {lines[-1] if lines else type(error).__name__}",
+            f"judge {judge.name}",
+            "see the engine's own words in the logs of Ray's session (worker-*.err); often memory: lower "
+            "gpu_memory_utilization, max_num_seqs or max_model_len",
+        ) from error
