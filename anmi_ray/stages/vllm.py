@@ -26,7 +26,7 @@ from anmi_ray import judging
 from anmi_ray.answers import AnswerLog
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.errors import AnmiError, ConfigError, JudgeError, flatten, rebuild
-from anmi_ray.judging.vllm import FAILED, REQUEST, Requests, VllmJudge, answers, examine
+from anmi_ray.judging.vllm import FAILED, REQUEST, Requests, VllmJudge, answers, check_engine, examine
 from anmi_ray.stages.asking import Sources
 from anmi_ray.stages.runtime import Context
 from anmi_ray.store import Artifact
@@ -59,6 +59,7 @@ def ask_chunks(
     counts = dict.fromkeys(_COUNTS, 0)
     if not chunks:
         return counts
+    check_engine(judge)
     examined = examine(judge)
     _check_gpus(judge, context)
     log = AnswerLog(artifact.store, judging.judge_id(judge))
