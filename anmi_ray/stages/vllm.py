@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +27,11 @@ from anmi_ray.answers import AnswerLog
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.errors import AnmiError, ConfigError, JudgeError, flatten, rebuild
 from anmi_ray.judging.vllm import FAILED, REQUEST, Requests, VllmJudge, answers, check_engine, examine
-from anmi_ray.stages.asking import Sources
 from anmi_ray.stages.runtime import Context
 from anmi_ray.store import Artifact
+
+if TYPE_CHECKING:
+    from anmi_ray.stages.asking import Sources
 
 Admit = Callable[[int], bool]  # whether so many questions, a chunk's, may be asked
 BLOCK = 256  # questions
@@ -258,4 +260,4 @@ def _cause(text: str) -> str:
     """The last error that a traceback names, with the lines that belong to it."""
     found = list(re.finditer(r"^[\w.]*(?:Error|Exception|Death)\b.*$", text, re.MULTILINE))
     lines = text[found[-1].start() :] if found else text
-    return " ".join(lines.split())[:400]
+    return re.sub(r" See root cause above\..*", "", " ".join(lines.split()))[:400]  # above is another process's log

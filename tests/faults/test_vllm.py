@@ -13,8 +13,9 @@ import pytest
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
+from anmi_ray.errors import JudgeError
 from anmi_ray.stages import vllm
-from anmi_ray.stages.asking import log_of
+from anmi_ray.stages.asking import Sources, log_of
 from anmi_ray.stages.runtime import Context
 from anmi_ray.store import Artifact, Store
 from tests.models.tiny import write_tiny_llm
@@ -28,6 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning"),  # Ray's own, where it is imported
 ]
 BUCKETS, DOCUMENTS = 2, 24
+PAIRS = [(i, j) for i in range(DOCUMENTS) for j in range(i)]
 TOPICS = [text for text in topics.values() if len(text) > 1000]
 
 
@@ -46,8 +48,8 @@ def running(name: str) -> list[psutil.Process]:
 class Killer:
     """Told of progress, it kills at a random moment after the first answers: the engine's process, then its actor."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self.chance, self.killed, self._left = chance, list[str](), ["EngineCore", "vLLMEngineStageUDF"]
+    def __init__(self, chance: random.Random, *names: str) -> None:
+        self.chance, self.killed, self._left = chance, list[str](), list(names)
         self.engines: list[psutil.Process] = []
         self._next = 0
 
@@ -64,19 +66,24 @@ class Killer:
             self.killed.append(name)
 
 
-def test_an_engine_killed_is_replaced(ray_local: None, tmp_path: Path) -> None:
-    store = Store(str(tmp_path / "root"))
-    pairs = [(i, j) for i in range(DOCUMENTS) for j in range(i)]
+def campaign(folder: Path, killer: Killer, restarts: int) -> tuple[Sources, VllmJudgeConfig, Context, Artifact]:
+    """Questions of all pairs of BUCKETS queries' documents, for a judge whose engine may be restarted so often."""
+    store = Store(str(folder / "root"))
     texts = [text[:300] for text in TOPICS]
-    buckets = [[(f"what is {b}?", texts[b * DOCUMENTS : (b + 1) * DOCUMENTS], pairs)] for b in range(BUCKETS)]
+    buckets = [[(f"what is {b}?", texts[b * DOCUMENTS : (b + 1) * DOCUMENTS], PAIRS)] for b in range(BUCKETS)]
     sources = write_questions(store, "test", buckets)
-    execution = {"device": "cpu", "enforce_eager": True, "cpu_cache_gb": 1, "max_num_seqs": 16, "restarts": 3}
+    execution = {"device": "cpu", "enforce_eager": True, "cpu_cache_gb": 1, "max_num_seqs": 16, "restarts": restarts}
     judge = VllmJudgeConfig.model_validate(
-        {"kind": "vllm", "name": "llm", "model": str(write_tiny_llm(tmp_path / "tiny")), "execution": execution}
+        {"kind": "vllm", "name": "llm", "model": str(write_tiny_llm(folder / "tiny")), "execution": execution}
     )
-    killer = Killer(random.Random(5))
     context = Context(store, ExecutionConfig(root=store.root, buckets=BUCKETS), BUCKETS, 0, killer)
-    artifact, total = Artifact(store, "judge", "test"), BUCKETS * 2 * len(pairs)
+    return sources, judge, context, Artifact(store, "judge", "test")
+
+
+def test_an_engine_killed_is_replaced(ray_local: None, tmp_path: Path) -> None:
+    killer = Killer(random.Random(5), "EngineCore", "vLLMEngineStageUDF")
+    sources, judge, context, artifact = campaign(tmp_path, killer, restarts=3)
+    total = BUCKETS * 2 * len(PAIRS)
     found = vllm.ask_chunks(chunks(sources, BUCKETS), artifact, sources, judge, context)
     assert killer.killed[:2] == ["EngineCore", "vLLMEngineStageUDF"]
     doubled = 0
@@ -91,4 +98,14 @@ def test_an_engine_killed_is_replaced(ray_local: None, tmp_path: Path) -> None:
     print(f"{total} questions, killed {killer.killed}, {doubled} bought twice, {found}")
     _, left = psutil.wait_procs([*killer.engines, *running("EngineCore")], timeout=30)
     assert not left, "an engine outlived its actor"  # it would hold a GPU's memory
-    assert vllm.ask_chunks(chunks(sources, BUCKETS), artifact, sources, judge, context)["asked"] == 0
+    assert chunks(sources, BUCKETS, log_of(artifact, judge)) == []
+
+
+def test_an_engine_that_keeps_dying_ends_the_run_and_what_was_bought_stays(ray_local: None, tmp_path: Path) -> None:
+    killer = Killer(random.Random(6), "EngineCore")
+    sources, judge, context, artifact = campaign(tmp_path, killer, restarts=0)
+    with pytest.raises(JudgeError, match="kept dying"):
+        vllm.ask_chunks(chunks(sources, BUCKETS), artifact, sources, judge, context)
+    assert killer.killed == ["EngineCore"]
+    held = [log_of(artifact, judge).read(bucket).table.num_rows for bucket in range(BUCKETS)]
+    assert 0 < sum(held) < BUCKETS * 2 * len(PAIRS)

@@ -5,22 +5,27 @@ What it says is what transformers computes from the same weights; nothing is ask
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anmi_ray.config.execution import ExecutionConfig
-from anmi_ray.config.vllm import VllmJudgeConfig
+from anmi_ray.config.vllm import VllmExecution, VllmJudgeConfig
+from anmi_ray.errors import ConfigError, JudgeError
 from anmi_ray.judging.bought import preferences
 from anmi_ray.judging.vllm import LETTERS, Requests, examine
 from anmi_ray.stages import vllm
 from anmi_ray.stages.asking import Sources, log_of
 from anmi_ray.stages.runtime import Context
+from anmi_ray.stages.vllm import Admit, everything
 from anmi_ray.store import Artifact, Store
 from tests.benchmarks.bench_judging import quiet
 from tests.models.tiny import write_tiny_llm
@@ -48,10 +53,11 @@ class Setting:
     artifact: Artifact
     context: Context
 
-    def ask(self, judge: VllmJudgeConfig | None = None) -> dict[str, int]:
-        """Ask all chunks."""
-        found = chunks(self.sources, BUCKETS)
-        return vllm.ask_chunks(found, self.artifact, self.sources, judge or self.judge, self.context)
+    def ask(self, judge: VllmJudgeConfig | None = None, stale: bool = False, admit: Admit = everything) -> Any:
+        """Ask what is missing; `stale`: as if it had been planned when nothing was answered yet."""
+        asked = judge or self.judge
+        found = chunks(self.sources, BUCKETS, None if stale else log_of(self.artifact, asked))
+        return vllm.ask_chunks(found, self.artifact, self.sources, asked, self.context, admit)
 
 
 def queries() -> list[list[Query]]:
@@ -78,12 +84,23 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     return Setting(folder, sources, judge, Artifact(store, "judge", "test"), context)
 
 
+def engines() -> list[int]:
+    """Processes of engines below this one."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if "EngineCore" in " ".join(child.cmdline()):
+                found.append(child.pid)
+    return found
+
+
 def test_probabilities_are_the_models_own(ray_local: None, setting: Setting) -> None:
     total = 2 * (66 + 28)
     first = setting.ask()
     assert first == {"asked": total, "answered": total - 14, "failed": 14, "segments": BUCKETS}
     again = setting.ask()
     assert again == dict.fromkeys(first, 0)
+    assert engines() == []
     judge = examine(setting.judge)
     reference = AutoModelForCausalLM.from_pretrained(judge.source.path_or_id, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(judge.source.path_or_id)
@@ -110,3 +127,30 @@ def test_probabilities_are_the_models_own(ray_local: None, setting: Setting) -> 
     assert len(ours) == total - 14
     np.testing.assert_allclose(ours, theirs, atol=0.02)
     assert np.corrcoef(ours, theirs)[0, 1] > 0.9
+
+
+def test_only_what_is_missing_and_admitted_is_asked(ray_local: None, setting: Setting) -> None:
+    """Without two segments, and with a plan from before: a chunk is looked up again where it is read."""
+    log = log_of(setting.artifact, setting.judge)
+    before = [log.read(bucket).table for bucket in range(BUCKETS)]
+    for bucket in range(BUCKETS):
+        (setting.folder / "root" / log.path / log.segments(bucket)[0]).unlink()
+    sizes = [table.num_rows for table in before]
+    counts = setting.ask(stale=True, admit=lambda number: number < max(sizes))
+    assert counts["asked"] == min(sizes)
+    after = [log.read(bucket).table for bucket in range(BUCKETS)]
+    assert [table.num_rows for table in after] == [0, min(sizes)]
+    columns = ["query_hash", "first_hash", "second_hash", "error", "prompt_tokens"]
+    assert after[1].select(columns).equals(before[1].select(columns))
+
+
+def test_an_engine_that_does_not_start_is_one_error(ray_local: None, setting: Setting) -> None:
+    execution = setting.judge.execution.model_copy(update={"num_gpu_blocks_override": 1})
+    judge = setting.judge.model_copy(update={"execution": execution})
+    with pytest.raises(
+        JudgeError, match=r"did not start[^\n]*initialization failed[^\n]*\n.*worker-\*-\d+\.err on node"
+    ):
+        setting.ask(judge, stale=True)
+    on_gpu = setting.judge.model_copy(update={"execution": VllmExecution(engines=(2, 4))})
+    with pytest.raises(ConfigError, match="2 GPUs are needed, and this machine's Ray has 0"):
+        setting.ask(on_gpu, stale=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from anmi_ray.answers import AnswerLog
 from anmi_ray.identity import comparison_id, doc_id, query_id, text_hash
 from anmi_ray.records import COMPARISON, QUERY, TEXT_OF
 from anmi_ray.stages.asking import Sources
@@ -42,10 +45,12 @@ _COLUMNS = {
 }
 
 
-def chunks(sources: Sources, buckets: int, size: int = 8192) -> list[dict[str, int]]:
-    """All questions of all buckets as chunks that want asking."""
-    return [
-        {"bucket": bucket, "start": start, "stop": stop, "missing": stop - start}
-        for bucket in range(buckets)
-        for start, stop in sources.questions(bucket).chunks(size)
-    ]
+def chunks(sources: Sources, buckets: int, log: AnswerLog | None = None, size: int = 8192) -> list[dict[str, int]]:
+    """All questions of all buckets as chunks; of those that `log` answers for good, only chunks that lack some."""
+    found = []
+    for bucket in range(buckets):
+        questions = sources.questions(bucket)
+        final = log.read(bucket).final(questions.ids) if log else np.zeros(len(questions.query), np.bool_)
+        ends = [(start, stop, int(np.sum(~final[start:stop]))) for start, stop in questions.chunks(size)]
+        found += [{"bucket": bucket, "start": s, "stop": e, "missing": missing} for s, e, missing in ends if missing]
+    return found
