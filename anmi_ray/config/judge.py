@@ -15,6 +15,7 @@ from anmi_ray.config.base import Settings
 from anmi_ray.config.encoder_judge import EncoderJudgeConfig
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.prompt import PromptConfig
+from anmi_ray.config.vllm import VllmJudgeConfig
 
 Preset = Literal["realistic", "thurstone", "correlated", "heavy-tailed", "misspecified", "similarity"]
 Readout = Literal["sign", "soft"]
@@ -122,13 +123,14 @@ class ImportedJudgeConfig(Settings):
 
 
 # judges that read texts; their answers are bought and kept
-TextJudgeConfig = NullJudgeConfig | ApiJudgeConfig | EncoderJudgeConfig
+TextJudgeConfig = NullJudgeConfig | ApiJudgeConfig | EncoderJudgeConfig | VllmJudgeConfig
 JudgeSettings = Annotated[
     SimulatedJudgeConfig
     | SimilarityJudgeConfig
     | NullJudgeConfig
     | ApiJudgeConfig
     | EncoderJudgeConfig
+    | VllmJudgeConfig
     | ImportedJudgeConfig,
     Field(discriminator="kind"),
 ]

@@ -33,6 +33,7 @@ Reason = Literal[
 ]
 MIN_MASS = 0.1  # below it the model was about to say something else, and the letters' ratio is its noise
 _LETTERS = {"A": 1.0, "B": 0.0, "T": 0.5}
+_COLUMNS = {"log_first": "A", "log_second": "B", "log_tie": "T"}
 _SPACES = " \t\n\r▁ĠĊ"  # as text, and as the marks of SentencePiece and byte-level vocabularies
 _EXCERPT = 200
 
@@ -117,6 +118,18 @@ def letter_mass(logprobs: Mapping[str, float], min_mass: float = MIN_MASS) -> di
     if total <= 0.0 or total < min_mass:
         return Unreadable("letters too improbable", shown)
     return mass
+
+
+def letter_columns(logprobs: Mapping[str, float]) -> dict[str, float | str]:
+    """The columns of an Answer row that first-token log-probabilities fill: log_first, log_second, log_tie, or error.
+
+    >>> letter_columns({"A": -0.1, "B": -3.0})["log_second"], letter_columns({"Hi": -0.1})
+    (-3.0, {'error': 'no letter among the tokens'})
+    """
+    mass = letter_mass(logprobs)
+    if isinstance(mass, Unreadable):
+        return {"error": mass.reason}
+    return {name: math.log(mass[letter] + 1e-300) for name, letter in _COLUMNS.items()}
 
 
 def _excerpt(answer: str) -> str:

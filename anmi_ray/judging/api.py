@@ -6,25 +6,20 @@ Letters: N questions.
 from __future__ import annotations
 
 import asyncio
-import functools
-import math
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import numpy as np
 
 from anmi_ray.config.judge import ApiJudgeConfig
-from anmi_ray.judging.answers import Unreadable, letter_mass
+from anmi_ray.judging.answers import letter_columns
 from anmi_ray.judging.asking import Question, Result, ask_all
 from anmi_ray.judging.client import ChatClient, Failed, Reply
 from anmi_ray.judging.engine import HandOver, Slices, answer_rows
 from anmi_ray.judging.limits import Leased, Leases
-from anmi_ray.judging.preview import Part, Prompter
+from anmi_ray.judging.preview import Prompter
 from anmi_ray.judging.prompt import Message
 from anmi_ray.judging.questions import TextQuestions
 from anmi_ray.judging.spend import Spend, dollars
-
-_LETTERS = {"log_first": "A", "log_second": "B", "log_tie": "T"}
-_DOCUMENTS = 4096  # prepared at once: those of a few queries, for prompts stand sorted by query
 
 
 class ApiEngine:
@@ -68,23 +63,8 @@ class ApiEngine:
             await ask_all(client, asked(), publish)
 
     def prompts(self, questions: TextQuestions) -> Callable[[int], list[Message]]:
-        """The prompt of a question; each text is prepared once for its neighbours."""
-        queries, titles = questions.queries["text"], questions.texts["title"]
-        bodies = questions.texts["text"]
-
-        @functools.lru_cache(maxsize=_DOCUMENTS)
-        def document(row: int) -> Part:
-            return self.prompter.document(f"{titles[row].as_py()}\n{bodies[row].as_py()}".strip())
-
-        @functools.lru_cache(maxsize=1)
-        def query(row: int) -> Part:
-            return self.prompter.query(queries[row].as_py())
-
-        def prompt(q: int) -> list[Message]:
-            shown = document(int(questions.first[q])), document(int(questions.second[q]))
-            return self.prompter.messages(query(int(questions.query[q])), *shown)
-
-        return prompt
+        """See `Prompter.prompts`."""
+        return self.prompter.prompts(questions)
 
     def _columns(self, results: Sequence[Reply | Failed]) -> dict[str, object]:
         """The Answer columns of replies and failures."""
@@ -106,7 +86,4 @@ class ApiEngine:
             }
         if self.config.prompt.readout != "logprob":
             return row | {"text": result.text}
-        mass = letter_mass(result.logprobs or {})
-        if isinstance(mass, Unreadable):
-            return row | {"error": mass.reason}
-        return row | {name: math.log(mass[letter] + 1e-300) for name, letter in _LETTERS.items()}
+        return row | letter_columns(result.logprobs or {})

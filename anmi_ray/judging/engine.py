@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from anmi_ray.config.base import whole
 from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, NullJudgeConfig, TextJudgeConfig
+from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.identity import digest, uniforms
 from anmi_ray.judging import answers
 from anmi_ray.judging.bought import Readout
@@ -60,16 +61,24 @@ def answer_rows(questions: TextQuestions, which: Rows, **columns: object) -> pa.
 def judge_id(config: TextJudgeConfig) -> str:
     """Names a judge's answers: everything that can change one, and not what the judge is called in a panel."""
     content: dict[str, object] = {"kind": config.kind}
-    if isinstance(config, ApiJudgeConfig):
+    if isinstance(config, ApiJudgeConfig | VllmJudgeConfig):
         shown = whole(config.prompt)
         content |= {name: shown[name] for name in ("query_tokens", "document_tokens", "tokenizer")}
         content["template"] = load_template(config.prompt.template).content_hash
         content["logprob"] = config.prompt.readout == "logprob"  # then probabilities are kept, else words
+    if isinstance(config, ApiJudgeConfig):
         content |= {"sampling": whole(config.endpoint.sampling), "at": config.identity or config.endpoint.base_url}
     if isinstance(config, EncoderJudgeConfig):
         from anmi_ray.judging.encoder import identity
 
         content |= identity(config)
+    if isinstance(config, VllmJudgeConfig):
+        from anmi_ray.judging.vllm import revision
+
+        sampling = ("temperature", "max_tokens", "seed") if not content["logprob"] else ()  # else nothing is sampled
+        of_model = ("chat", "dtype", "max_model_len", "engine_kwargs", "trust_remote_code")
+        content |= {name: whole(getattr(config, name)) for name in (*of_model, *sampling)}
+        content["weights"] = revision(config)
     return digest("judge", json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)).hex()[:16]
 
 
@@ -83,12 +92,13 @@ def build_engine(config: TextJudgeConfig, lease: Leases | None = None) -> Engine
         from anmi_ray.judging.encoder import EncoderEngine
 
         return EncoderEngine(config)
+    assert isinstance(config, NullJudgeConfig), "a vllm judge's engines are Ray's: stages.vllm"
     return NullEngine(config)
 
 
 def readout(config: TextJudgeConfig) -> Readout | None:
     """How a judge's words are read; None where it gives probabilities."""
-    if not isinstance(config, ApiJudgeConfig) or config.prompt.readout == "logprob":
+    if isinstance(config, NullJudgeConfig | EncoderJudgeConfig) or config.prompt.readout == "logprob":
         return None
     form, kind = load_template(config.prompt.template).form, config.prompt.readout
 

@@ -6,14 +6,18 @@ with all that was done to it.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from anmi_ray.config.prompt import PromptConfig
 from anmi_ray.errors import ConfigError
 from anmi_ray.judging.prompt import Message, Template, load_template
+from anmi_ray.judging.questions import TextQuestions
 from anmi_ray.judging.tokens import ByteTokens, TokenizerTokens, load_tokens
 
 _READ = 64  # characters per token of the beginning of a text
+_DOCUMENTS = 4096  # prepared at once: those of a few queries, for prompts stand sorted by query
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,25 @@ class Prompter:
     def messages(self, query: Part, first: Part, second: Part) -> list[Message]:
         """The prompt for prepared texts. Raises DataError if one is empty."""
         return self.template.messages(query.text, first.text, second.text, self.tokens.special_tokens)
+
+    def prompts(self, questions: TextQuestions) -> Callable[[int], list[Message]]:
+        """The prompt of a question; each text is prepared once for its neighbours. See `messages`."""
+        queries, titles = questions.queries["text"], questions.texts["title"]
+        bodies = questions.texts["text"]
+
+        @functools.lru_cache(maxsize=_DOCUMENTS)
+        def document(row: int) -> Part:
+            return self.document(f"{titles[row].as_py()}\n{bodies[row].as_py()}".strip())
+
+        @functools.lru_cache(maxsize=1)
+        def query(row: int) -> Part:
+            return self.query(queries[row].as_py())
+
+        def prompt(q: int) -> list[Message]:
+            shown = document(int(questions.first[q])), document(int(questions.second[q]))
+            return self.messages(query(int(questions.query[q])), *shown)
+
+        return prompt
 
     def _prepare(self, text: str, limit: int) -> Part:
         """All of a long text is read only if its beginning turns out to fit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ class Asker:
         missing = ~log.read(bucket).final(questions.ids[chunk])
         if not missing.any():
             return
-        key = f"{bucket}-{chunk[0]}"
+        key = chunk_key(bucket, int(chunk[0]))
         ray.get(keeper.begin.remote(key))
         if self._engine is None:
             self._engine = judging.build_engine(judge, lambda *wanted: keeper.lease.remote(*wanted))
@@ -62,16 +63,23 @@ class Asker:
             log.publish(bucket, answers)
             settle(answers.num_rows, answers.num_rows - answers["error"].null_count)
 
-        queries, dollars = in_order(questions, chunk, missing), likely(judge, questions)
-
-        def admit(group: list[Rows]) -> int:
-            return ray.get(keeper.admit.remote(key, [(len(which), float(dollars[which].sum())) for which in group]))
-
+        queries = in_order(questions, chunk, missing)
+        let = functools.partial(admit, keeper, key, likely(judge, questions))
         try:
-            engine.ask(questions, slices(queries, engine.at_once, admit), hand_over)
+            engine.ask(questions, slices(queries, engine.at_once, let), hand_over)
         finally:
             settle(0, 0)  # what was sent for nothing
             ray.get(keeper.close.remote(key))
+
+
+def chunk_key(bucket: int, start: int) -> str:
+    """How the keeper knows a chunk."""
+    return f"{bucket}-{start}"
+
+
+def admit(keeper: Any, key: str, dollars: NDArray[np.float64], group: list[Rows]) -> int:
+    """How many queries of a group may be asked; `dollars` float64[N] is what each question of the bucket may cost."""
+    return ray.get(keeper.admit.remote(key, [(len(which), float(dollars[which].sum())) for which in group]))
 
 
 def in_order(questions: TextQuestions, chunk: Rows, missing: NDArray[np.bool_]) -> list[Rows]:

@@ -21,6 +21,7 @@ from anmi_ray import judging
 from anmi_ray.answers import AnswerLog
 from anmi_ray.config.base import whole
 from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, JudgeConfig, TextJudgeConfig
+from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.errors import JudgeError, rebuild
 from anmi_ray.identity import digest
 from anmi_ray.judging.bought import judge_of
@@ -28,7 +29,7 @@ from anmi_ray.judging.protocol import Judge
 from anmi_ray.judging.questions import TextQuestions, text_questions
 from anmi_ray.ledger import Ledger
 from anmi_ray.records import COMPARISON, JUDGMENT, QUERY, TEXT_OF
-from anmi_ray.stages import keeper
+from anmi_ray.stages import keeper, vllm
 from anmi_ray.stages.asker import Asker
 from anmi_ray.stages.keeper import Report
 from anmi_ray.stages.runtime import Context, our_errors, over_buckets, rows_of, watched
@@ -114,7 +115,7 @@ def _ask_judge(
     actor = keeper.start(ledger, config, judge, clients, plan.missing)
     for _ in range(1 + config.retry_passes):
         known = _report(actor).books.failed
-        _ask_chunks(plan, log, sources, judge, actor, context)
+        _ask_pass(plan, log, sources, judge, actor, context)
         report: Report = ray.get(actor.finish.remote())
         if report.problem:
             raise rebuild(report.problem)
@@ -163,18 +164,33 @@ def _missing(bucket: int, log: AnswerLog, sources: Sources, size: int) -> _Plan:
     return _Plan(chunks, len(final), int(np.sum(~final)), failed)
 
 
-def _ask_chunks(
+def _ask_pass(
     plan: _Plan, log: AnswerLog, sources: Sources, judge: TextJudgeConfig, actor: Any, context: Context
 ) -> None:
-    """Ask through a pool of actors; a chunk is a block. It ends early by letting nothing more through, never by force:
-    Ray Data's own thread must not outlive the Ray that it runs in."""
-    actors = min(context.execution.askers or context.execution.cores, len(plan.chunks))
+    """Ask all that a plan says is missing. It ends early by letting nothing more through, never by force."""
+    before = _report(actor).books.questions
+    with our_errors("judge"), watched(lambda: _say(actor, plan, before, context)):
+        if isinstance(judge, VllmJudgeConfig):
+            vllm.ask_chunks(plan.chunks, log, sources, judge, actor, context)
+        else:
+            _ask_chunks(plan.chunks, log, sources, judge, actor, context)
+
+
+def _ask_chunks(
+    chunks: list[dict[str, int]],
+    log: AnswerLog,
+    sources: Sources,
+    judge: TextJudgeConfig,
+    actor: Any,
+    context: Context,
+) -> None:
+    """Ask through a pool of actors; a chunk is a block."""
+    actors = min(context.execution.askers or context.execution.cores, len(chunks))
     data = ray.data.DataContext.get_current().copy()
     data.enable_progress_bars = False
     data.execution_no_progress_timeout_s = context.execution.no_progress_s
-    before = _report(actor).books.questions
-    with ray.data.DataContext.current(data), our_errors("judge"), watched(lambda: _say(actor, plan, before, context)):
-        asked = ray.data.from_items(plan.chunks, override_num_blocks=len(plan.chunks)).map_batches(
+    with ray.data.DataContext.current(data):
+        asked = ray.data.from_items(chunks, override_num_blocks=len(chunks)).map_batches(
             cast(Any, Asker),  # Ray's types know no actor whose call takes more than its batch
             fn_args=(log, sources, _share(judge, actors), actor),
             batch_size=1,

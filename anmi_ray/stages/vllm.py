@@ -1,0 +1,251 @@
+"""Asking a judge that vLLM runs: chunks of questions become requests, Ray's engines answer them, the log gets answers.
+
+    chunk -> requests, 256 a block -> engines (an autoscaling pool of actors) -> Answer rows, published block by block
+
+A block is what an engine takes at once, what Ray repeats when an engine dies, and what is published: so a death costs
+the blocks under way, and what was published is not asked again. Blocks keep the order of the questions, so prompts that
+begin alike meet in one engine's cache. Requests that cannot be asked pass the engines by and are published as failures.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import ray
+import ray.data
+from ray.exceptions import RayError
+
+from anmi_ray.answers import AnswerLog
+from anmi_ray.config.vllm import VllmJudgeConfig
+from anmi_ray.errors import AnmiError, ConfigError, JudgeError, flatten
+from anmi_ray.judging.spend import Spend, likely
+from anmi_ray.judging.vllm import REQUEST, Requests, VllmJudge, answers, check_engine, examine
+from anmi_ray.stages.asker import admit, chunk_key, in_order, slices
+from anmi_ray.stages.runtime import Context, rows_of
+
+if TYPE_CHECKING:
+    from anmi_ray.stages.asking import Sources
+
+BLOCK = 256  # questions
+_DATA = "__data"  # the column in which Ray's processor keeps a row
+
+
+def ask_chunks(
+    chunks: list[dict[str, int]],
+    log: AnswerLog,
+    sources: Sources,
+    judge: VllmJudgeConfig,
+    keeper: Any,
+    context: Context,
+) -> None:
+    """Ask what chunks (bucket, start, stop) lack, as far as the keeper lets it through.
+
+    Without chunks no engine starts. Raises ConfigError before one starts for what the user has to mend, JudgeError
+    where engines do not start or keep dying.
+    """
+    if not chunks:
+        return
+    check_engine(judge)
+    examined = examine(judge)
+    _check_gpus(judge, context)
+    data = ray.data.DataContext.get_current().copy()
+    data.enable_progress_bars = False
+    data.execution_no_progress_timeout_s = context.execution.no_progress_s
+    if context.execution.address is not None:  # a node may go while an engine starts on it
+        data.max_consecutive_actor_init_deaths = 2
+    with (
+        ray.data.DataContext.current(data),
+        _engine_errors(judge),
+        _off_screen(),
+        rows_of(_pipeline(chunks, examined, log, sources, keeper)) as rows,
+    ):
+        collections.deque(rows, maxlen=0)
+
+
+def _pipeline(
+    chunks: list[dict[str, int]], judge: VllmJudge, log: AnswerLog, sources: Sources, keeper: Any
+) -> ray.data.Dataset:
+    requests = (
+        ray.data.from_items(chunks, override_num_blocks=len(chunks))
+        .map_batches(
+            cast(Any, _requests),  # Ray's types know no generator of tables
+            fn_args=(judge, log, sources, keeper),
+            batch_size=1,
+            batch_format="numpy",
+            num_cpus=0.5,
+        )
+        .repartition(target_num_rows_per_block=BLOCK)
+    )
+    return _processor(judge)(requests).map_batches(
+        _publish, fn_args=(judge, log, keeper), batch_size=None, batch_format="numpy", num_cpus=0.25
+    )
+
+
+def _processor(judge: VllmJudge) -> Any:
+    """Ray's processor with the engines alone: requests arrive tokenised, and answers are read here.
+
+    Its own steps before and after would take rows one by one, break blocks up, and give rows that failed another
+    schema.
+    """
+    from ray.data.llm import build_processor, vLLMEngineProcessorConfig
+
+    execution = judge.config.execution
+    with _quiet():
+        settings = vLLMEngineProcessorConfig(
+            model_source=judge.source.path_or_id,
+            engine_kwargs=judge.engine_kwargs(),
+            batch_size=BLOCK,
+            max_concurrent_batches=1 + -(-execution.max_num_seqs // BLOCK),  # one more waits, so that none runs dry
+            concurrency=execution.engines,
+            accelerator_type=execution.accelerator_type,
+            runtime_env={"env_vars": judge.environment()},
+            placement_group_config=None if execution.device == "gpu" else {"bundles": [{"CPU": 1}]},
+            should_continue_on_error=True,
+            log_engine_metrics=execution.metrics,
+            chat_template_stage=False,
+            tokenize_stage=False,
+            detokenize_stage=False,
+        )
+        processor = build_processor(settings)
+    processor.preprocess = processor.postprocess = None
+    stage = processor.get_stage_by_name("vLLMEngineStage")
+    stage.map_batches_kwargs["max_restarts"] = execution.restarts  # Ray's own is for ever
+    return processor
+
+
+def _requests(
+    batch: dict[str, Any], judge: VllmJudge, log: AnswerLog, sources: Sources, keeper: Any
+) -> Iterator[pa.Table]:
+    """Requests of a chunk's questions that are not in the log, query by query as the keeper lets them through."""
+    try:
+        requests = _requests_of(judge, log.judge_id)
+        for bucket, start, stop in zip(*(batch[name].tolist() for name in ("bucket", "start", "stop")), strict=True):
+            questions, chunk = sources.questions(bucket), np.arange(start, stop)
+            queries = in_order(questions, chunk, ~log.read(bucket).final(questions.ids[chunk]))
+            key = chunk_key(bucket, start)
+            ray.get(keeper.begin.remote(key))
+            for which in slices(queries, BLOCK, functools.partial(admit, keeper, key, likely(judge.config, questions))):
+                for begin in range(0, len(which), BLOCK):
+                    yield _table(requests.of(questions, which[begin : begin + BLOCK], bucket, start), judge)
+    except AnmiError as error:  # Ray Data would wrap it
+        ray.get(keeper.stop.remote(flatten(error)))
+
+
+def _table(requests: pa.StructArray, judge: VllmJudge) -> pa.Table:
+    sampling = pa.array([judge.sampling()] * len(requests))
+    fields = [*REQUEST, pa.field("sampling_params", sampling.type)]
+    return pa.table({_DATA: pa.StructArray.from_arrays([*requests.flatten(), sampling], fields=fields)})
+
+
+_held: dict[str, Requests] = {}
+
+
+def _requests_of(judge: VllmJudge, name: str) -> Requests:
+    """What makes requests, loaded once in a process."""
+    if name not in _held:
+        _held.clear()
+        _held[name] = Requests(judge)
+    return _held[name]
+
+
+def _publish(batch: dict[str, Any], judge: VllmJudge, log: AnswerLog, keeper: Any) -> dict[str, Any]:
+    """Publish what came back of a block, a segment a bucket, and tell the keeper, chunk by chunk."""
+    outputs = list(batch[_DATA])
+    try:
+        for bucket, rows in _grouped(outputs, "bucket").items():
+            for begin in range(0, len(rows), BLOCK):
+                log.publish(bucket, answers(judge, rows[begin : begin + BLOCK]))
+            for start, of_chunk in _grouped(rows, "start").items():
+                table = answers(judge, of_chunk)
+                tokens = (pc.sum(table[f"{kind}_tokens"]).as_py() for kind in ("prompt", "cached", "answer"))
+                spend = Spend(pc.sum(table["attempts"]).as_py(), *tokens)
+                failed = table.num_rows - table["error"].null_count
+                ray.get(keeper.settle.remote(chunk_key(bucket, start), table.num_rows, failed, spend))
+    except AnmiError as error:
+        ray.get(keeper.stop.remote(flatten(error)))
+    return {"asked": np.array([len(outputs)])}
+
+
+def _grouped(rows: list[Any], column: str) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = {}
+    for row in rows:
+        found.setdefault(int(row[column]), []).append(row)
+    return found
+
+
+def _check_gpus(judge: VllmJudgeConfig, context: Context) -> None:
+    """A Ray on this machine gets no more GPUs by waiting; a cluster may."""
+    execution = judge.execution
+    needed = execution.engines[0] * execution.tensor_parallel if execution.device == "gpu" else 0
+    there = int(ray.cluster_resources().get("GPU", 0))
+    if context.execution.address is None and there < needed:
+        raise ConfigError(
+            f"{needed} GPUs are needed, and this machine's Ray has {there}",
+            f"judge {judge.name}",
+            "lower engines or tensor_parallel, give the address of a cluster (execution.address), "
+            "or set device: cpu for a small model",
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What Ray and vLLM tell while a processor is built stays off the screen, and the levels of their loggers as set.
+
+    Building one calls ray.init again, which sets the level of Ray's logger, and imports vLLM, which sets up its own.
+    """
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    logger, disabled = logging.getLogger("ray"), logging.root.manager.disable
+    level = logger.level
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        logger.setLevel(level)
+
+
+@contextmanager
+def _off_screen() -> Iterator[None]:
+    """Ray Data's tracebacks go to its own log file only: what they are about is raised here, as one message."""
+    shown = [one for one in logging.getLogger("ray.data").handlers if isinstance(one, logging.StreamHandler)]
+    levels = [one.level for one in shown]
+    for one in shown:
+        one.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for one, level in zip(shown, levels, strict=True):
+            one.setLevel(level)
+
+
+@contextmanager
+def _engine_errors(judge: VllmJudgeConfig) -> Iterator[None]:
+    """What Ray says of engines that did not start or kept dying, as an error for the user."""
+    try:
+        yield
+    except RayError as error:
+        where = re.search(r"\(pid=(\d+), ip=([^,)]+)", str(error))
+        file = f"worker-*-{where[1]}.err on node {where[2]}" if where else "worker-*.err"
+        raise JudgeError(
+            f"the engine did not start, or kept dying: {_cause(str(error)) or type(error).__name__}",
+            f"judge {judge.name}",
+            f"its own words are in the logs of Ray's session ({file}); often it is memory: lower "
+            "gpu_memory_utilization, max_num_seqs or max_model_len",
+        ) from error
+
+
+def _cause(text: str) -> str:
+    """The last error that a traceback names, with the lines that belong to it."""
+    found = list(re.finditer(r"^[\w.]*(?:Error|Exception|Death)\b.*$", text, re.MULTILINE))
+    lines = text[found[-1].start() :] if found else text
+    return re.sub(r" See root cause above\..*", "", " ".join(lines.split()))[:400]  # above is another process's log

