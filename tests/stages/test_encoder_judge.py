@@ -46,7 +46,7 @@ def test_encoders_judge_through_ray_and_are_not_asked_again(ray_local: None, tmp
     comparisons = [sources["compare"].read_part("comparisons", bucket, COMPARISON) for bucket in range(BUCKETS)]
     count = 2 * sum(table.num_rows for table in comparisons)
     assert [(asked[one]["asked"], asked[one]["failed"]) for one in ("reranker", "pair")] == [(count, 0)] * 2
-    assert (again.manifest() or {})["asked"] == {"other": {}}
+    assert (again.manifest() or {})["asked"] == {"other": {"asked": 0, "answered": 0, "failed": 0}}
     table = pa.concat_tables([first.read_part("judgments", bucket, JUDGMENT) for bucket in range(BUCKETS)])
     p = table["p_a"].to_numpy().reshape(-1, 2, 2)  # comparison, judge (pair, reranker), order
     np.testing.assert_allclose(p[:, 1, 0], p[:, 1, 1], atol=1e-9)  # a reranker knows no order
