@@ -31,8 +31,8 @@ KNOWN = ".csv, .jsonl (each also .gz or .zst) or .parquet"
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _FORMATS = (".csv", ".jsonl", ".parquet")
 _BROKEN = "broken line"
-_BATCH = 1 << 18  # rows of Parquet that are read at once
-_BLOCK = 1 << 24  # bytes of text that are
+_BATCH = 1 << 17  # rows of Parquet that are read at once
+_BLOCK = 1 << 23  # bytes of text that are
 Broken = dict[int, tuple[str, str]]  # by number, a record's text and what is wrong with it
 
 
