@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -56,14 +57,15 @@ class Killer:
     def __call__(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
         if done > self._next and self._left:
             self._next = done + total // 3
-            threading.Thread(target=self._kill, args=(self._left.pop(0), self.chance.uniform(0.0, 1.0))).start()
+            threading.Thread(target=self._kill, args=(self._left.pop(0), self.chance.uniform(0.0, 0.3))).start()
 
     def _kill(self, name: str, seconds: float) -> None:
         time.sleep(seconds)
         self.engines += running("EngineCore")
         for process in running(name):
-            process.kill()
-            self.killed.append(name)
+            with suppress(psutil.Error):
+                process.kill()
+                self.killed.append(name)
 
 
 def campaign(folder: Path, killer: Killer, restarts: int) -> tuple[Sources, VllmJudgeConfig, Context]:
@@ -85,7 +87,7 @@ def test_an_engine_killed_is_replaced(ray_local: None, tmp_path: Path) -> None:
     sources, judge, context = campaign(tmp_path, killer, restarts=3)
     total = BUCKETS * 2 * len(PAIRS)
     found = ask(sources, judge, context)
-    assert killer.killed[:2] == ["EngineCore", "vLLMEngineStageUDF"]
+    assert set(killer.killed) == {"EngineCore", "vLLMEngineStageUDF"}
     doubled = 0
     for bucket in range(BUCKETS):
         questions, held = sources.questions(bucket), log_of(context.store, judge).read(bucket)
@@ -106,6 +108,6 @@ def test_an_engine_that_keeps_dying_ends_the_run_and_what_was_bought_stays(ray_l
     sources, judge, context = campaign(tmp_path, killer, restarts=0)
     with pytest.raises(JudgeError, match="kept dying"):
         ask(sources, judge, context)
-    assert killer.killed == ["EngineCore"]
+    assert set(killer.killed) == {"EngineCore"}
     held = [log_of(context.store, judge).read(bucket).table.num_rows for bucket in range(BUCKETS)]
     assert 0 < sum(held) < BUCKETS * 2 * len(PAIRS)
