@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import ray
 from numpy.typing import NDArray
 
@@ -16,11 +17,14 @@ from anmi_ray import judging
 from anmi_ray.answers import AnswerLog
 from anmi_ray.config.judge import TextJudgeConfig
 from anmi_ray.errors import AnmiError, flatten
+from anmi_ray.judging.bought import preferences
 from anmi_ray.judging.questions import Rows, TextQuestions
 from anmi_ray.judging.spend import likely
 
 if TYPE_CHECKING:
     from anmi_ray.stages.asking import Sources
+
+Failures = dict[str, int]  # by reason
 
 
 class Asker:
@@ -53,23 +57,29 @@ class Asker:
             self._engine = judging.build_engine(judge, lambda *wanted: keeper.lease.remote(*wanted))
         engine, spent = self._engine, self._engine.spend
 
-        def settle(count: int, failed: int) -> None:
+        def settle(count: int, failures: Failures) -> None:
             nonlocal spent
             now, before = engine.spend, spent
             spent = now
-            keeper.settle.remote(key, count, failed, now - before)
+            keeper.settle.remote(key, count, failures, now - before)
 
         def hand_over(answers: pa.Table) -> None:
             log.publish(bucket, answers)
-            settle(answers.num_rows, answers.num_rows - answers["error"].null_count)
+            settle(answers.num_rows, failures_of(answers, judge))
 
         queries = in_order(questions, chunk, missing)
         let = functools.partial(admit, keeper, key, likely(judge, questions))
         try:
             engine.ask(questions, slices(queries, engine.at_once, let), hand_over)
         finally:
-            settle(0, 0)  # what was sent for nothing
+            settle(0, {})  # what was sent for nothing
             ray.get(keeper.close.remote(key))
+
+
+def failures_of(answers: pa.Table, judge: TextJudgeConfig) -> Failures:
+    """Answer rows without a preference, by reason: those that cannot be read, too."""
+    _, error = preferences(answers, judging.readout(judge))
+    return {row["values"]: row["counts"] for row in pc.value_counts(error.drop_null()).to_pylist()}
 
 
 def chunk_key(bucket: int, start: int) -> str:

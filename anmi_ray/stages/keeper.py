@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,13 @@ from ray.util.metrics import Counter, Gauge
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig, TextJudgeConfig
+from anmi_ray.errors import JudgeError, flatten
 from anmi_ray.judging.limits import Lease, Rates
 from anmi_ray.judging.purse import Allowance, Books, Purse, QueryCost, allowance
 from anmi_ray.judging.spend import Spend, dearest
 from anmi_ray.ledger import Ledger
 
+_HOPELESS = 200  # questions
 _WRITE_S = 5.0  # what was settled since is still under way to the ledger
 
 
@@ -64,11 +66,15 @@ class Keeper:
         self._write(now=admitted > 0)  # before it is asked: what is under way when all dies counts as spent
         return admitted
 
-    def settle(self, key: str, questions: int, failed: int, spend: Spend) -> None:
-        """So much of a chunk is done."""
+    def settle(self, key: str, questions: int, failures: Mapping[str, int], spend: Spend) -> None:
+        """So much of a chunk is done, and of it failed, by reason. A judge that never answers is stopped."""
+        failed = sum(failures.values())
         self._purse.settle(key, questions, failed, spend, self._hours())
         self._meters.add(questions, failed, spend)
         self._write()
+        books = self._purse.books
+        if books.questions >= _HOPELESS and books.failed == books.questions:
+            self.stop(flatten(_hopeless(books, max(failures, key=lambda why: failures[why], default=""))))
 
     def close(self, key: str) -> None:
         """A chunk is over."""
@@ -99,6 +105,14 @@ class Keeper:
         if now or time.monotonic() - self._written >= _WRITE_S:
             self._written = time.monotonic()
             self._ledger.write(self._session, self._purse.books)
+
+
+def _hopeless(books: Books, why: str) -> JudgeError:
+    return JudgeError(
+        f"none of the first {books.questions:,} questions has an answer ({why})",
+        f"judge {books.judge}",
+        "see what it is asked with anmi judge CONFIG --dry-run; prompt.template and prompt.readout must suit the model",
+    )
 
 
 class _Meters:

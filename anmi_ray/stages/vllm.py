@@ -30,7 +30,7 @@ from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.errors import AnmiError, ConfigError, JudgeError, flatten
 from anmi_ray.judging.spend import Spend, likely
 from anmi_ray.judging.vllm import REQUEST, Requests, VllmJudge, answers, check_engine, examine
-from anmi_ray.stages.asker import admit, chunk_key, in_order, slices
+from anmi_ray.stages.asker import admit, chunk_key, failures_of, in_order, slices
 from anmi_ray.stages.runtime import Context, rows_of
 
 if TYPE_CHECKING:
@@ -169,8 +169,8 @@ def _publish(batch: dict[str, Any], judge: VllmJudge, log: AnswerLog, keeper: An
                 table = answers(judge, of_chunk)
                 tokens = (pc.sum(table[f"{kind}_tokens"]).as_py() for kind in ("prompt", "cached", "answer"))
                 spend = Spend(pc.sum(table["attempts"]).as_py(), *tokens)
-                failed = table.num_rows - table["error"].null_count
-                ray.get(keeper.settle.remote(chunk_key(bucket, start), table.num_rows, failed, spend))
+                failures = failures_of(table, judge.config)
+                ray.get(keeper.settle.remote(chunk_key(bucket, start), table.num_rows, failures, spend))
     except AnmiError as error:
         ray.get(keeper.stop.remote(flatten(error)))
     return {"asked": np.array([len(outputs)])}

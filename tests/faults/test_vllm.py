@@ -47,25 +47,28 @@ def running(name: str) -> list[psutil.Process]:
 
 
 class Killer:
-    """Told of progress, it kills at a random moment after the first answers: the engine's process, then its actor."""
+    """Told of progress, it kills a process of each name: the first at the first answers, the next ones as soon as there
+    is another engine. Whatever it kills, it does once."""
 
     def __init__(self, chance: random.Random, *names: str) -> None:
-        self.chance, self.killed, self._left = chance, list[str](), list(names)
-        self.engines: list[psutil.Process] = []
-        self._next = 0
+        self.chance, self.killed, self._names = chance, list[str](), names
+        self.engines: dict[int, psutil.Process] = {}
+        self._thread = threading.Thread(target=self._kill_all, daemon=True)
 
     def __call__(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
-        if done > self._next and self._left:
-            self._next = done + total // 3
-            threading.Thread(target=self._kill, args=(self._left.pop(0), self.chance.uniform(0.0, 0.3))).start()
+        if unit == "questions" and done and not self._thread.ident:
+            self._thread.start()
 
-    def _kill(self, name: str, seconds: float) -> None:
-        time.sleep(seconds)
-        self.engines += running("EngineCore")
-        for process in running(name):
-            with suppress(psutil.Error):
-                process.kill()
-                self.killed.append(name)
+    def _kill_all(self) -> None:
+        for name in self._names:
+            while not (fresh := {one.pid: one for one in running("EngineCore") if one.pid not in self.engines}):
+                time.sleep(0.1)
+            self.engines |= fresh
+            time.sleep(self.chance.uniform(0.0, 0.3))
+            for process in running(name):
+                with suppress(psutil.Error):
+                    process.kill()
+                    self.killed.append(name)
 
 
 def campaign(folder: Path, killer: Killer, restarts: int) -> tuple[Sources, VllmJudgeConfig, Context]:
@@ -98,7 +101,7 @@ def test_an_engine_killed_is_replaced(ray_local: None, tmp_path: Path) -> None:
     assert found["answered"] >= total
     assert found["asked"] - total <= doubled <= 2 * len(killer.killed) * vllm.BLOCK
     print(f"{total} questions, killed {killer.killed}, {doubled} bought twice, {found}")
-    _, left = psutil.wait_procs([*killer.engines, *running("EngineCore")], timeout=30)
+    _, left = psutil.wait_procs([*killer.engines.values(), *running("EngineCore")], timeout=30)
     assert not left, "an engine outlived its actor"  # it would hold a GPU's memory
     assert ask(sources, judge, context)["asked"] == 0
 

@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from anmi_ray.config.judge import JudgeConfig, SimulatedJudgeConfig
 
+API = {"kind": "api", "name": "llm", "endpoint": {"base_url": "http://127.0.0.1:1/v1", "model": "m"}}
 PRESETS = ["realistic", "thurstone", "correlated", "heavy-tailed", "misspecified", "similarity"]
 
 
@@ -56,6 +57,9 @@ def test_fields_override_the_preset() -> None:
         ({"judges": [{"kind": "simulated", "name": "x", "failure_rate": 1.5}]}, "failure_rate"),
         ({"truth": {"bonus": 1}}, "bonus"),
         ({"shared_noise": 3}, "shared_noise"),
+        ({"budget": {"calls": 0}}, "a budget of 0 buys nothing: leave it out"),
+        ({"budget": {"dollars": -1}}, "greater than 0"),
+        ({"judges": [API], "budget": {"dollars": 5}}, "needs the prices of llm: give endpoint.input_price"),
     ],
 )
 def test_mistakes_are_named(settings: dict[str, object], message: str) -> None:

@@ -169,6 +169,20 @@ def test_prometheus_sees_answers_failures_and_the_queue(
     assert found["prompt_tokens_total"] == 100 * (total - failed)
 
 
+def test_a_model_that_answers_nothing_that_can_be_read_is_stopped(
+    ray_local: None, made: tuple[Path, dict[str, Artifact]], port: int
+) -> None:
+    chat = Chat(port, "babbling")
+    chat.setup()  # it says A, where a number is asked for
+    api = {"kind": "api", "name": "llm", "endpoint": chat.config().model_dump()}
+    with pytest.raises(
+        JudgeError, match=r"none of the first [\d,]+ questions has an answer \(not a number\)"
+    ) as caught:
+        run(made, "babbling", api)
+    assert "--dry-run" in str(caught.value)
+    assert len(chat.log()) < QUERIES * 800
+
+
 def test_a_budget_that_buys_nothing_is_named(
     ray_local: None, made: tuple[Path, dict[str, Artifact]], port: int
 ) -> None:
