@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -234,15 +234,19 @@ def verdict(ends: Sequence[Ends], low: float, high: float) -> str:
     return "holds" if all(low <= one.low and one.high <= high for one in ends) else "cannot tell"
 
 
-def verdicts(measured: Sequence[Measured], fitted: dict[float, dict[str, Fitted]]) -> Iterator[tuple[str, str]]:
-    """Every part of the claim with what became of it."""
+Audits, Fits = Mapping[str, Sequence[Measured]], dict[float, dict[str, Fitted]]
+
+
+def verdicts(measured: Audits, fitted: Fits) -> Iterator[tuple[str, str]]:
+    """Every part of the claim with what became of it; `measured` by what was audited."""
     favours = {name: [mean(found[name].favour) for found in fitted.values()] for name in (MEAN, OFFSET)}
     biased = [found for bias, found in fitted.items() if bias]
     unbiased = fitted[0.0][MEAN].true_per_estimated
     wider = [mean(found[MEAN].true_per_estimated - unbiased) for found in biased]
     slopes = [mean(found[OFFSET].true_per_estimated) for found in fitted.values()]
-    shares = [one for found in measured for one in found.coverage().values()]
-    yield "the audit's intervals hold the bias in 93 to 97 %", verdict(shares, *SHARE)
+    for what, audited in measured.items():
+        shares = [one for found in audited for one in found.coverage().values()]
+        yield f"an audit of {what}: its intervals hold the bias in 93 to 97 %", verdict(shares, *SHARE)
     yield "the mean of both orders has no side (5 points)", verdict(favours[MEAN], -POINTS, POINTS)
     yield "the mean of both orders shrinks gaps", verdict(wider, 0.0, math.inf)
     yield "the fitted offset has no side (5 points)", verdict(favours[OFFSET], -POINTS, POINTS)
@@ -270,8 +274,6 @@ def print_fits(fitted: dict[float, dict[str, Fitted]], title: str) -> None:
                   f"| {said(mean(found.true_per_estimated), '.3f')} | {said(mean(found.estimated_per_true), '.3f')} "
                   f"| {said(mean(found.error), '.0f')} | {leaning} |")  # fmt: skip
 
-
-# the picture
 
 _SHOWN = 25  # audits drawn for every bias
 _TOP, _BOTTOM, _WIDTH, _HEIGHT = 136.0, 400.0, 1280.0, 496.0
@@ -387,7 +389,7 @@ def main() -> None:
     fitted = {bias: fits(whole, bias, given.seeds, given.correlation) for bias in BIASES}
     print_fits(fitted, f"Ratings, {given.seeds} seeds of {QUERIES} tournaments{alike}")
     print("\n| claim | verdict |\n|---|---|")
-    for claim, found in verdicts(small, fitted):
+    for claim, found in verdicts({"a pilot's size": small, f"{QUERIES} queries": large}, fitted):
         print(f"| {claim} | {found} |")
     path = given.out / "position-bias.svg"
     path.write_text(picture(small, fitted, few.comparisons.num_rows), encoding="utf-8")
