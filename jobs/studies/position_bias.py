@@ -234,7 +234,8 @@ def verdict(ends: Sequence[Ends], low: float, high: float) -> str:
     return "holds" if all(low <= one.low and one.high <= high for one in ends) else "cannot tell"
 
 
-Audits, Fits = Mapping[str, Sequence[Measured]], dict[float, dict[str, Fitted]]
+Audits = Mapping[str, Sequence[Measured]]
+Fits = dict[float, dict[str, Fitted]]
 
 
 def verdicts(measured: Audits, fitted: Fits) -> Iterator[tuple[str, str]]:
@@ -263,7 +264,7 @@ def print_audits(measured: Sequence[Measured], title: str) -> None:
               f"| {shares['preference']} | {one.probits[:, 0].mean():.3f} | {shares['probits']} |")  # fmt: skip
 
 
-def print_fits(fitted: dict[float, dict[str, Fitted]], title: str) -> None:
+def print_fits(fitted: Fits, title: str) -> None:
     """A bias and treatment a row."""
     print(f"\n{title}\n\n| bias | answers | points in favour of the first | true per estimated | estimated per true "
           "| error of a gap, points | fitted leaning |\n|---|---|---|---|---|---|---|")  # fmt: skip
@@ -289,7 +290,7 @@ svg .known { stroke: var(--ink); stroke-width: 1.6; fill: none; }
 Lines = Sequence[tuple[str, str, Sequence[tuple[float, Ends]]]]  # (css class, name, (bias, figure))
 
 
-def picture(measured: Sequence[Measured], fitted: dict[float, dict[str, Fitted]], pairs: int) -> str:
+def picture(measured: Sequence[Measured], fitted: Fits, pairs: int) -> str:
     """The claim at a glance, as SVG: the bias measured, its side, its shrinkage."""
 
     def over_bias(name: str, figure: Callable[[Fitted], Floats]) -> list[tuple[float, Ends]]:
@@ -306,8 +307,7 @@ def picture(measured: Sequence[Measured], fitted: dict[float, dict[str, Fitted]]
          over_bias(HALF, lambda found: 100 * found.true_per_estimated)),
         ("main", "both orders and\na fitted offset", over_bias(OFFSET, lambda found: 100 * found.true_per_estimated)),
     ]  # fmt: skip
-    seeds = len(fitted[0.0][MEAN].favour)
-    design = f"{seeds} seeds of {QUERIES} tournaments, {DOCUMENTS} documents, {DEGREE} opponents each"
+    design = f"{len(fitted[0.0][MEAN].favour)} seeds of {QUERIES} tournaments, {DOCUMENTS} documents, {DEGREE} opponents each"
     parts = [
         svg.text(24, 36, "A judge that leans towards the document it is shown first", "head", "start"),
         svg.text(24, 60, f"simulated, its bias in probits; {design}; 95 % intervals", "label", "start"),
