@@ -307,7 +307,8 @@ def picture(measured: Sequence[Measured], fitted: Fits, pairs: int) -> str:
          over_bias(HALF, lambda found: 100 * found.true_per_estimated)),
         ("main", "both orders and\na fitted offset", over_bias(OFFSET, lambda found: 100 * found.true_per_estimated)),
     ]  # fmt: skip
-    design = f"{len(fitted[0.0][MEAN].favour)} seeds of {QUERIES} tournaments, {DOCUMENTS} documents, {DEGREE} opponents each"
+    size = f"{QUERIES} tournaments, {DOCUMENTS} documents, {DEGREE} opponents each"
+    design = f"{len(fitted[0.0][MEAN].favour)} seeds of {size}"
     parts = [
         svg.text(24, 36, "A judge that leans towards the document it is shown first", "head", "start"),
         svg.text(24, 60, f"simulated, its bias in probits; {design}; 95 % intervals", "label", "start"),
