@@ -22,6 +22,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+PILOT_EXITS = {"go": 0, "no-go": 3, "cannot tell": 4}
+
 ConfigArg = Annotated[str, typer.Argument(metavar="CONFIG", help="YAML file with the settings, see jobs/configs/")]
 OverrideArg = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings to override")]
 RootOption = Annotated[str | None, typer.Option("--root", help="folder or URI for artifacts, runs and reports")]
@@ -95,10 +97,25 @@ def judge_(
     query: Annotated[str | None, typer.Option("--query", metavar="ID", help="the query; else a train query")] = None,
     first: Annotated[str | None, typer.Option("--first", metavar="ID", help="the document shown first")] = None,
     second: Annotated[str | None, typer.Option("--second", metavar="ID", help="the document shown second")] = None,
+    pilot: Annotated[
+        int | None,
+        typer.Option("--pilot", min=0, metavar="N", help="try the judges on N pairs first; 0: judge.pilot.pairs"),
+    ] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="write the pilot's figures and verdicts")] = None,
 ) -> None:
-    """Ask the judges: all stages up to judge; with --dry-run show what they would be asked."""
+    """Ask the judges: all stages up to judge; with --dry-run show what they would be asked.
+
+    With --pilot ask about a sample of the run's pairs only, and hold every judge against the gates (judge.pilot).
+    Exit code 0: go; 3: no-go, some judge fails a gate; 4: so few pairs cannot tell. What it buys the run has.
+    """
     from anmi_ray import console, prompting
 
+    if pilot is not None:
+        if dry_run:
+            raise ConfigError("--pilot asks and --dry-run does not", "command line", "give one of them")
+        _pilot(_load(config, overrides, root), pilot, json_)
+    if json_ is not None:
+        raise ConfigError("--json is for --pilot", "command line", "give both, or leave it out")
     if not dry_run:
         if query or first or second:
             raise ConfigError("--query, --first and --second choose what --dry-run shows", "command line", "add it")
@@ -107,6 +124,31 @@ def judge_(
     out, _ = console.consoles()
     for line in prompting.dry_run(_load(config, overrides, root), query, first, second):
         out.print(line, markup=False, highlight=False)
+
+
+def _pilot(settings: Any, pairs: int, json_: Path | None) -> None:
+    """Carry out a pilot, print it, and exit."""
+    from anmi_ray import console, files
+    from anmi_ray.judging import pilot as verdicts
+    from anmi_ray.stages import pilot
+
+    files.check_outputs({"json": json_}, [])
+    out, _ = console.consoles()
+    reporter = console.ConsoleReporter(out)
+    try:
+        found = pilot.run(settings, reporter, pairs or None)
+    finally:
+        reporter.close()
+    if json_ is not None:
+        files.write_text(json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n", json_)
+    out.print(f"\n{found.pairs:,} of {found.of:,} pairs, in both orders", highlight=False)
+    out.print(console.judges_table(found.figures["judges"]))
+    out.print()
+    out.print(console.pilot_table(found.verdicts))
+    out.print()
+    for said in verdicts.said(found.verdicts):
+        out.print(said, highlight=False, markup=False)
+    raise typer.Exit(PILOT_EXITS[verdicts.decision(found.verdicts)])
 
 
 @app.command("config")
@@ -318,7 +360,10 @@ def _options(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command and exit: 0 done, 1 a defect of ours (traceback), 2 the user's to mend, 130 interrupted."""
+    """Run a command and exit: 0 done, 1 a defect of ours (traceback), 2 the user's to mend, 130 interrupted.
+
+    A pilot exits with PILOT_EXITS.
+    """
     try:
         code = app(args=arguments, standalone_mode=False, prog_name="anmi")
         if code == 130:  # what typer makes of Ctrl-C

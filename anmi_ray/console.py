@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from anmi_ray.experiment import Reporter
+from anmi_ray.judging.pilot import BIAS, DOLLARS, Gate, Verdict
 from anmi_ray.store import Flow
 
 _QUIET_S = 15.0  # plain output says how far a stage is at most this often
@@ -143,6 +144,34 @@ _AUDIT: dict[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "right, both orders %": _share_of("accuracy_both_orders"),
 }
+
+
+def pilot_table(verdicts: Iterable[Verdict]) -> Table:
+    """Every judge's gates: what was measured, with its 95 % interval, against the bound."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column, right in (("judge", 0), ("gate", 0), ("pairs", 1), ("measured", 1), ("must be", 1), ("", 0)):
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    for verdict in verdicts:
+        name = escape(verdict.judge) or "(unnamed)"
+        for gate in verdict.gates:
+            value, bound = _gate(gate)
+            bounds = f"{'at least' if gate.least else 'at most'} {bound}"
+            more = f", about {gate.more:,} more pairs would" if gate.more is not None else ""
+            table.add_row(name, gate.name, f"{gate.pairs:,}", escape(value), bounds, f"{gate.outcome}{more}")
+            name = ""
+    return table
+
+
+def _gate(gate: Gate) -> tuple[str, str]:
+    """What was measured, and its bound."""
+    if gate.name not in DOLLARS:
+        sign = "+" if gate.name == BIAS else ""
+        bound = f"{'±' if sign else ''}{_percent(gate.bound)} %"
+        return (f"{_percent(gate.value, gate.interval, sign)} %" if gate.value is not None else ""), bound
+    if gate.value is None:
+        return "no prices", f"{gate.bound:,.2f}"
+    ends = "" if gate.interval is None else f" [{gate.interval[0]:,.2f}, {gate.interval[1]:,.2f}]"
+    return f"{gate.value:,.2f}{ends}", f"{gate.bound:,.2f}"
 
 
 def stages_table(lines: Iterable[tuple[str, str, str]]) -> Table:

@@ -6,7 +6,7 @@ scale with cores), and are there to tell minutes from days.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,7 @@ from anmi_ray import corpus, files
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, JudgeConfig
 from anmi_ray.experiment import changes, resolve
-from anmi_ray.judging import spend
-from anmi_ray.judging.completion import Tokens
+from anmi_ray.prompt_costs import Cost, PromptJudge, costs
 from anmi_ray.store import Artifact, Store
 
 # Core-seconds per row or token, measured by running the quickstart on two cores of an AMD EPYC with avx512_bf16.
@@ -30,20 +29,20 @@ CORE_SECONDS = {
     "train a token": 4e-4,  # of pairs as long as max_tokens allows: most are shorter
     "score a token": 1.4e-4,
 }
-_TEMPLATE_TOKENS = 400  # of instructions and fences
 _ENCODER_TOKENS = 512  # that a classification model reads, where max_tokens does not say
 _ROW_BYTES = {"run": 30, "candidate": 45, "text": 700, "comparison": 50, "judgment": 12, "rating": 60, "example": 500}
 
 
 @dataclass(frozen=True)
 class Line:
-    """One stage's work: rows of what, calls to judges, seconds on the given cores, bytes kept."""
+    """One stage's work: rows of what, calls to judges, core-seconds, bytes kept, dollars, seconds that limits take."""
 
     stage: str
     work: str
     seconds: float
     bytes: float
     dollars: float = 0.0
+    limited: float = 0.0
 
 
 def plan(experiment: Experiment) -> Iterator[str | Table]:
@@ -52,6 +51,7 @@ def plan(experiment: Experiment) -> Iterator[str | Table]:
     counts = _counts(experiment, resolved["ingest"].fingerprint)
     cores = experiment.execution.cores
     states = {name: (state, why) for name, state, why in changes(experiment, resolved)}
+    asked = costs(experiment, resolved, _comparisons(experiment, counts))
     yield (
         f"{counts['documents']:,} documents; queries: {counts['train']:,} train, {counts['dev']:,} dev, "
         f"{counts['test']:,} test; {cores} cores, {experiment.execution.buckets} buckets"
@@ -68,15 +68,17 @@ def plan(experiment: Experiment) -> Iterator[str | Table]:
     ):
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     total = dollars = 0.0
-    for line in lines(experiment, counts):
+    for line in lines(experiment, counts, asked):
         state, why = states[line.stage]
-        total += 0.0 if state == "complete" else line.seconds / cores
+        seconds = max(line.seconds / cores, line.limited)
+        total += 0.0 if state == "complete" else seconds
         dollars += 0.0 if state == "complete" else line.dollars
-        about = f"{line.seconds / cores:,.0f} s"
-        table.add_row(line.stage, line.work, about, _size(line.bytes), f"{line.dollars:.2f}", state, why)
+        table.add_row(line.stage, line.work, f"{seconds:,.0f} s", _size(line.bytes), f"{line.dollars:.2f}", state, why)
     yield table
-    asked = f", at most {dollars:,.2f} dollars" if dollars else ""
-    yield f"to do: about {total / 60:,.1f} minutes on {cores} cores{asked}; {_sent(experiment.judge)}"
+    for judge in asked:
+        yield from judge.said()
+    priced = f", about {dollars:,.2f} dollars" if dollars else ""
+    yield f"to do: about {total / 60:,.1f} minutes on {cores} cores{priced}; {_sent(experiment.judge)}"
 
 
 def _sent(config: JudgeConfig) -> str:
@@ -88,27 +90,32 @@ def _sent(config: JudgeConfig) -> str:
     return f"texts of train queries and their candidates are sent to {', '.join(told)}"
 
 
-def _judging(config: JudgeConfig, comparisons: int, candidates: int) -> Line:
-    """The judge stage: what is computed here, and at most how many calls and tokens go to endpoints."""
-    reading = [judge for judge in config.reading if isinstance(judge, ApiJudgeConfig)]
+def _judging(config: JudgeConfig, comparisons: int, candidates: int, asked: Sequence[Cost]) -> Line:
+    """The judge stage: what is computed here, and the calls to language models, judge after judge."""
+    reading = [judge for judge in config.reading if isinstance(judge, PromptJudge)]
     encoders = [judge for judge in config.reading if isinstance(judge, EncoderJudgeConfig)]
     calls, here = 2 * comparisons, len(config.judges) - len(reading) - len(encoders)
+    missing = {judge.name: calls for judge in reading} | {cost.judge: cost.missing for cost in asked}
     work = [f"{calls * here:,} judgments by {here} in-process judges, both orders"] if here else []
-    dollars = 0.0
-    for judge in reading:
-        prompt = _TEMPLATE_TOKENS + judge.prompt.query_tokens + 2 * judge.prompt.document_tokens
-        price = spend.dollars(judge.endpoint, Tokens(prompt, 0, judge.endpoint.max_tokens or 0))
-        dollars += calls * (price or 0.0)
-        cost = "price not given" if price is None else f"{calls * price:,.2f} dollars at most"
-        work.append(f"{calls:,} calls to {judge.name}, of at most {prompt:,} prompt tokens each ({cost})")
+    work += [f"{count:,} calls to {name}" for name, count in missing.items()]
     scored = 0
     for judge in encoders:
         inputs, tokens = candidates if judge.form == "pointwise" else calls, judge.max_tokens or _ENCODER_TOKENS
         scored += inputs * tokens
         work.append(f"{inputs:,} inputs to {judge.name}, of at most {tokens:,} tokens each")
-    seconds = scored * CORE_SECONDS["score a token"]
-    seconds += calls * (here * CORE_SECONDS["judge a pair in process"] + len(reading) * CORE_SECONDS["ask an endpoint"])
-    return Line("judge", "; ".join(work), seconds, calls * len(config.judges) * _ROW_BYTES["judgment"], dollars)
+    seconds = scored * CORE_SECONDS["score a token"] + calls * here * CORE_SECONDS["judge a pair in process"]
+    seconds += sum(missing.values()) * CORE_SECONDS["ask an endpoint"]
+    kept = calls * len(config.judges) * _ROW_BYTES["judgment"]
+    limited = sum(cost.hours or 0.0 for cost in asked) * 3600
+    return Line("judge", "; ".join(work), seconds, kept, sum(cost.dollars or 0.0 for cost in asked), limited)
+
+
+def _comparisons(experiment: Experiment, counts: dict[str, int]) -> int:
+    """Pairs that will be compared, in one order; of a file's, at most."""
+    if experiment.compare.path is not None:
+        return _rows(Path(experiment.compare.path).expanduser())
+    candidates = min(experiment.retrieve.candidates, counts["documents"])
+    return counts["train"] * candidates * experiment.compare.degree // 2
 
 
 def _counts(experiment: Experiment, ingest: str) -> dict[str, int]:
@@ -123,14 +130,13 @@ def _counts(experiment: Experiment, ingest: str) -> dict[str, int]:
     return {"documents": documents, **{split: splits.count(split) for split in ("train", "dev", "test")}}
 
 
-def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
-    """The work of every stage."""
+def lines(experiment: Experiment, counts: dict[str, int], asked: Sequence[Cost] = ()) -> Iterator[Line]:
+    """The work of every stage; `asked`: what judges that read prompts cost, where that is known."""
     retrieve, degree = experiment.retrieve, experiment.compare.degree
     queries = counts["train"] + counts["dev"] + counts["test"]
     held_out, train = counts["dev"] + counts["test"], counts["train"]
     candidates = min(retrieve.candidates, counts["documents"])
-    file = experiment.compare.path
-    comparisons = train * candidates * degree // 2 if file is None else _rows(Path(file).expanduser())
+    file, comparisons = experiment.compare.path, _comparisons(experiment, counts)
     listed = 1 + experiment.mine.negatives + experiment.mine.random_negatives + experiment.mine.rated_extra
     listed = min(listed, experiment.train.list_size or listed)
     steps = experiment.train.max_steps
@@ -151,7 +157,7 @@ def lines(experiment: Experiment, counts: dict[str, int]) -> Iterator[Line]:
         comparisons * cost["choose a comparison"],
         comparisons * _ROW_BYTES["comparison"],
     )
-    yield _judging(experiment.judge, comparisons, train * candidates)
+    yield _judging(experiment.judge, comparisons, train * candidates, asked)
     yield Line(
         "rate",
         f"{train:,} fits, {train * candidates:,} ratings",

@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from anmi_ray.config.base import Settings
 from anmi_ray.config.encoder_judge import EncoderJudgeConfig
 from anmi_ray.config.endpoint import EndpointConfig
+from anmi_ray.config.pilot import PilotConfig
 from anmi_ray.config.prompt import PromptConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
 
@@ -225,6 +226,9 @@ class JudgeConfig(Settings):
         "(time-outs, overload); with more the run ends, and asks those again when it is started again",
     )
     budget: BudgetConfig = Field(default=BudgetConfig(), description="what judges that read texts may cost")
+    pilot: PilotConfig = Field(
+        default=PilotConfig(), description="how judges are tried first, and what they must reach"
+    )
 
     @model_validator(mode="before")
     @classmethod

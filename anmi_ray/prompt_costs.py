@@ -1,0 +1,325 @@
+"""What asking language models would cost: the tokens of a sample of real prompts, times calls, prices and rate limits.
+
+The sample is of a run's own pairs where its candidates are there, else of random documents of the collection. Nothing
+is sent and nothing is written.
+Letters: N prompts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray import comparisons, corpus, judging
+from anmi_ray.answers import AnswerLog
+from anmi_ray.config.compare import CompareConfig
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.judge import ApiJudgeConfig
+from anmi_ray.config.vllm import VllmJudgeConfig
+from anmi_ray.experiment import Resolved
+from anmi_ray.identity import id_matrix, uniforms
+from anmi_ray.judging import spend
+from anmi_ray.judging.completion import Tokens
+from anmi_ray.judging.intervals import Z95
+from anmi_ray.judging.preview import Prompter
+from anmi_ray.judging.questions import text_questions
+from anmi_ray.judging.vllm import load_prompter
+from anmi_ray.models import loading
+from anmi_ray.records import CANDIDATE, COMPARISON, DOCUMENT, QUERY, TEXT_OF
+from anmi_ray.store import Artifact, Store
+
+PromptJudge = ApiJudgeConfig | VllmJudgeConfig
+QUERIES, PAIRS = 200, 2  # so many queries' prompts are counted, and so many of each
+COUNTED = 50  # answers of a judge from which its server's own counts are taken
+LOOKED_UP = 500_000  # pairs up to which the answer log is searched for those that are bought
+_SHARDS = 4  # of the documents that are looked at where the collection is not read anyway
+_ANSWER = {"letters": 1, "scale": 4}  # tokens of an answer that is no more than asked for
+# Dense bfloat16 arithmetic of a GPU, 10¹² operations a second (the makers' data sheets, without sparsity).
+GPU_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "A10G": 70.0}
+_USED = 0.4  # share of it that reading prompts reaches; long prompts and one-token answers are arithmetic, not memory
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Texts (query, first, second) of a sample of prompts, the query int[N] of each, and what they are a sample of."""
+
+    texts: list[tuple[str, str, str]]
+    query: list[int]
+    source: str
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Mean tokens of a judge's prompts with the half-width of its 95 % interval, of an answer, and who says so."""
+
+    prompt: float
+    slack: float
+    answer: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a judge would still cost: `calls` of which `bought` are in the log (None: not looked up).
+
+    dollars and at_most are None without prices; hours None without rate limits. `gpus` says in words how long the
+    cluster's own GPUs take, where the judge runs on them.
+    """
+
+    judge: str
+    calls: int
+    bought: int | None
+    tokens: Counted
+    dollars: float | None
+    at_most: float | None
+    hours: float | None
+    limit: str
+    gpus: str = ""
+
+    @property
+    def missing(self) -> int:
+        """Calls that are still to be made."""
+        return self.calls - (self.bought or 0)
+
+    def said(self) -> Iterator[str]:
+        """Lines to print."""
+        bought = "" if self.bought is None else f", {self.bought:,} of them bought already"
+        if self.bought is None:
+            bought = "; those bought already were not counted"
+        tokens, total = self.tokens, self.missing * (self.tokens.prompt + self.tokens.answer) / 1e6
+        yield f"{self.judge}: {self.calls:,} calls{bought}"
+        slack = f" ± {tokens.slack:,.0f}" if tokens.slack else ""
+        yield f"  tokens   {tokens.prompt:,.0f}{slack} of a prompt and {tokens.answer:,.3g} of an answer, {tokens.how}"
+        yield f"           {total:,.2f} million to come"
+        if self.gpus:
+            yield f"  GPUs     {self.gpus}"
+            return
+        if self.dollars is None or self.at_most is None:
+            yield "  dollars  prices not given (endpoint.input_price, endpoint.output_price)"
+        else:
+            cost = f"about {self.dollars:,.2f}, at most {self.at_most:,.2f}"
+            yield f"  dollars  {cost}, without retries and the server's cache"
+        limits = "no rate limit given" if self.hours is None else f"{self.hours:,.1f} at {self.limit}"
+        yield f"  hours    {limits}"
+
+
+def costs(experiment: Experiment, resolved: Mapping[str, Resolved], pairs: int) -> list[Cost]:
+    """Of every judge that reads prompts, about `pairs` comparisons in both orders; in the panel's order."""
+    judges = [judge for judge in experiment.judge.reading if isinstance(judge, PromptJudge)]
+    if not judges:
+        return []
+    store = Store(experiment.execution.root)
+    made = {name: Artifact(store, name, resolved[name].fingerprint) for name in ("ingest", "retrieve", "compare")}
+    prompts = sample(experiment, made)
+    return [_cost(judge, prompts, made, pairs) for judge in judges]
+
+
+def gpu_hours(tokens: float, parameters: float, gpu: str | None) -> float | None:
+    """GPU hours that a model of so many parameters reads `tokens` in; None where the GPU's speed is not known.
+
+    Two operations a parameter and token, at 40 % of the GPU's arithmetic: an estimate that tells hours from days.
+
+    >>> round(gpu_hours(1e9, 8e9, "H100"), 1)
+    11.2
+    """
+    if gpu not in GPU_TFLOPS:
+        return None
+    return 2.0 * parameters * tokens / (_USED * GPU_TFLOPS[gpu] * 1e12) / 3600.0
+
+
+def sample(experiment: Experiment, made: Mapping[str, Artifact]) -> Prompts:
+    """Prompts of the run's own pairs, else of its candidates, else of random documents."""
+    ingest = made["ingest"].manifest()
+    if ingest is not None and made["retrieve"].manifest() is not None:
+        return _of_candidates(made, ingest["buckets"], made["compare"].manifest() is not None)
+    return _of_documents(experiment, made["ingest"])
+
+
+def _of_candidates(made: Mapping[str, Artifact], buckets: int, compared: bool) -> Prompts:
+    """A bucket is a hash sample of queries, so the first ones will do."""
+    texts: list[tuple[str, str, str]] = []
+    query: list[int] = []
+    seen = 0
+    for bucket in range(buckets):
+        candidates = made["retrieve"].read_part("candidates", bucket, CANDIDATE)
+        chosen = pc.unique(candidates["query_id"]).sort().slice(0, QUERIES - seen)
+        if compared:
+            pairs = made["compare"].read_part("comparisons", bucket, COMPARISON)
+            pairs = pairs.filter(pc.is_in(pairs["query_id"], value_set=chosen))
+        else:
+            mine = candidates.filter(pc.is_in(candidates["query_id"], value_set=chosen))
+            pairs, _ = comparisons.compare(mine, CompareConfig(degree=2), 0)
+        pairs = _few(pairs)
+        parts = ("queries", QUERY, made["ingest"]), ("texts", TEXT_OF, made["retrieve"])
+        questions = text_questions(pairs, *(one.read_part(part, bucket, record) for part, record, one in parts))
+        for q in questions.of_comparison[:, 0].tolist():
+            rows = questions.texts.take(pa.array([questions.first[q], questions.second[q]])).to_pylist()
+            first, second = (_shown(row["title"], row["text"]) for row in rows)
+            texts.append((questions.queries["text"][int(questions.query[q])].as_py(), first, second))
+            query.append((bucket << 32) + int(questions.query[q]))
+        seen += len(chosen)
+        if seen >= QUERIES:
+            break
+    what = "pairs" if compared else "candidates"
+    return Prompts(texts, query, f"the {what} of {len(set(query)):,} queries")
+
+
+def _few(pairs: pa.Table) -> pa.Table:
+    """PAIRS comparisons of every query, those of smallest hash."""
+    if not pairs.num_rows:
+        return pairs
+    chance = uniforms(id_matrix(pairs["comparison_id"]), "plan")
+    query = pc.dictionary_encode(pairs["query_id"].combine_chunks()).indices.to_numpy()
+    order = np.lexsort((chance, query))
+    turn = np.arange(len(order)) - np.searchsorted(query[order], query[order])
+    return pairs.take(pa.array(order[turn < PAIRS]))
+
+
+def _of_documents(experiment: Experiment, ingest: Artifact) -> Prompts:
+    """Random documents of the collection, two a prompt, from `ingest` where it is complete."""
+    manifest = ingest.manifest()
+    if manifest is not None:
+        step = max(1, manifest["shards"] // _SHARDS)
+        shards = range(0, manifest["shards"], step)
+        documents = _smallest((ingest.read_part("documents", shard, DOCUMENT) for shard in shards), "doc_id")
+        parts = [ingest.read_part("queries", bucket, QUERY) for bucket in range(manifest["buckets"])]
+        queries = pa.concat_tables(parts)
+    else:
+        reader = corpus.read(experiment.corpus)
+        documents = _smallest(reader.documents(), "doc_id")
+        queries = reader.queries()
+    queries = _smallest([queries.filter(pc.equal(queries["split"], "train"))], "query_id").slice(0, QUERIES)
+    shown = [_shown(row["title"], row["text"]) for row in documents.select(["title", "text"]).to_pylist()]
+    asked = queries["text"].to_pylist()
+    pairs = range(len(shown) // 2 if asked else 0)
+    texts = [(asked[k % len(asked)], shown[2 * k], shown[2 * k + 1]) for k in pairs]
+    return Prompts(texts, list(pairs), f"{len(shown):,} random documents (retrieved ones may be longer)")
+
+
+def _smallest(tables: Iterator[pa.Table] | list[pa.Table], key: str) -> pa.Table:
+    """The 2 · QUERIES rows with the smallest hash of their id, in its order; all tables are read, a few rows kept."""
+    kept: pa.Table | None = None
+    for table in tables:
+        rows = table if kept is None else pa.concat_tables([kept, table])
+        order = np.argsort(uniforms(id_matrix(rows[key]), "plan"), kind="stable")[: 2 * QUERIES]
+        kept = rows.take(pa.array(order))
+    assert kept is not None
+    return kept
+
+
+def _shown(title: str, text: str) -> str:
+    """A document as prompts show it."""
+    return f"{title}\n{text}".strip()
+
+
+def _cost(judge: PromptJudge, prompts: Prompts, made: Mapping[str, Artifact], pairs: int) -> Cost:
+    log = AnswerLog(made["compare"].store, judging.judge_id(judge))
+    tokens = _by_server(log) or count(_prompter(judge), prompts, _longest(judge))
+    calls, bought = 2 * pairs, 0
+    if log.store.names(log.path):
+        calls, bought = _bought(log, made, pairs) or (calls, None)
+    missing = calls - (bought or 0)
+    prompt, answer = missing * tokens.prompt, missing * tokens.answer
+    if isinstance(judge, VllmJudgeConfig):
+        return Cost(judge.name, calls, bought, tokens, None, None, None, "", _gpus(judge, prompt + answer))
+    dollars = spend.dollars(judge.endpoint, Tokens(round(prompt), 0, round(answer)))
+    at_most = None if dollars is None else max(dollars, missing * spend.dearest(judge))
+    hours, limit = _hours(judge, missing, prompt + answer)
+    return Cost(judge.name, calls, bought, tokens, dollars, at_most, hours, limit)
+
+
+def _prompter(judge: PromptJudge) -> Prompter:
+    if isinstance(judge, VllmJudgeConfig):
+        return load_prompter(judge, loading.resolve(judge.model, judge.trust_remote_code))
+    return Prompter.load(judge.prompt)
+
+
+def _longest(judge: PromptJudge) -> float:
+    """Tokens of the longest answer."""
+    if isinstance(judge, VllmJudgeConfig):
+        return 1 if judge.prompt.readout == "logprob" else judge.max_tokens
+    return judge.endpoint.max_tokens or math.inf
+
+
+def _gpus(judge: VllmJudgeConfig, tokens: float) -> str:
+    """GPU hours in words, from the size of a local model's weights, taken as two bytes a parameter."""
+    gpu, folder = judge.execution.accelerator_type, Path(judge.model).expanduser()
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
+    if judge.execution.device == "cpu":
+        return "none: on CPUs, whose speed is not known"
+    if not size:
+        return "hours not known: the model is not in a folder, which would tell its size"
+    hours = gpu_hours(tokens, size / 2, gpu)
+    if hours is None:
+        return f"hours not known: set execution.accelerator_type to one of {', '.join(GPU_TFLOPS)}"
+    return f"about {hours:,.2f} hours of one {gpu}, by its arithmetic at {_USED:.0%}"
+
+
+def count(prompter: Prompter, prompts: Prompts, longest: float = math.inf) -> Counted:
+    """The tokens of sampled prompts, by the judge's own tokenizer or the estimate from bytes."""
+    counts = [
+        prompter.tokens.count_tokens(
+            prompter.messages(prompter.query(query), prompter.document(first), prompter.document(second))
+        )
+        for query, first, second in prompts.texts
+    ]
+    answer = float(min(longest, _ANSWER[prompter.template.form]))
+    if not counts:  # no train query: nothing is asked
+        return Counted(0.0, 0.0, answer, "no train query")
+    _, query = np.unique(prompts.query, return_inverse=True)
+    total, size, mean = np.bincount(query, counts), np.bincount(query), float(np.mean(counts))
+    spread = math.sqrt(float(np.square(total - mean * size).sum()) * len(size) / max(len(size) - 1, 1))
+    how = "counted by its own tokenizer" if prompter.tokens.exact else "estimated from bytes, on the long side,"
+    return Counted(mean, Z95 * spread / len(counts), answer, f"{how} over {prompts.source}")
+
+
+def _by_server(log: AnswerLog) -> Counted | None:
+    """What a judge's server counted for answers that are in the log; None where there are few."""
+    known: list[pa.Table] = []
+    for bucket in sorted({int(name.split("-", 1)[0]) for name in log.store.names(log.path)}):
+        table = log.read(bucket).table
+        known.append(table.filter(pc.greater(table["prompt_tokens"], 0)))
+        if sum(table.num_rows for table in known) >= 20 * COUNTED:
+            break
+    rows = sum(table.num_rows for table in known)
+    if rows < COUNTED:
+        return None
+    prompt, answer = (
+        np.concatenate([table[name].to_numpy() for table in known]) for name in ("prompt_tokens", "answer_tokens")
+    )
+    slack = Z95 * float(prompt.std(ddof=1)) / math.sqrt(rows)
+    return Counted(float(prompt.mean()), slack, float(answer.mean()), f"as its server counted {rows:,} bought answers")
+
+
+def _bought(log: AnswerLog, made: Mapping[str, Artifact], pairs: int) -> tuple[int, int] | None:
+    """(questions of the run, those with a final answer); None where the pairs are not there, or too many to look up."""
+    ingest = made["ingest"].manifest()
+    if ingest is None or made["compare"].manifest() is None or pairs > LOOKED_UP:
+        return None
+    asked = final = 0
+    for bucket in range(ingest["buckets"]):
+        questions = text_questions(
+            made["compare"].read_part("comparisons", bucket, COMPARISON),
+            made["ingest"].read_part("queries", bucket, QUERY),
+            made["retrieve"].read_part("texts", bucket, TEXT_OF),
+        )
+        asked += len(questions.ids)
+        final += int(log.read(bucket).final(questions.ids).sum())
+    return asked, final
+
+
+def _hours(judge: ApiJudgeConfig, calls: int, tokens: float) -> tuple[float | None, str]:
+    """Hours that the tighter of the judge's rate limits takes, and which that is."""
+    endpoint = judge.endpoint
+    limits = (
+        (calls, endpoint.requests_per_minute, "requests a minute"),
+        (tokens, endpoint.tokens_per_minute, "tokens a minute"),
+    )
+    known = [(amount / limit / 60.0, f"{limit:,.0f} {what}") for amount, limit, what in limits if limit is not None]
+    return max(known) if known else (None, "")

@@ -1,0 +1,238 @@
+"""Pilots: which pairs are asked about, and what an audit of them decides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anmi_ray.config.base import result_settings, whole
+from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.config.pilot import PilotConfig
+from anmi_ray.errors import DataError
+from anmi_ray.judging import audit, judge, pilot, pilot_pairs
+from anmi_ray.judging.pilot import Bought, Gate, Verdict
+from anmi_ray.records import COMPARISON, QREL
+
+World = Callable[..., tuple[pa.Table, pa.Table]]
+OPEN = PilotConfig(min_agreement=None, max_position_bias=None, max_inconsistent=None, max_failures=None)
+
+
+@pytest.fixture(scope="module")
+def worlds() -> list[tuple[pa.Table, pa.Table]]:
+    """Queries of 3, 6 and 9 documents, the first of each a known positive, every pair compared."""
+    from tests.judging import conftest
+
+    make = conftest.make_world.__wrapped__()  # type: ignore[attr-defined]
+    return [make(queries, documents) for queries, documents in ((7, 3), (5, 6), (11, 9))]
+
+
+def sampled(tables: list[tuple[pa.Table, pa.Table]], pairs: int) -> pa.Table:
+    found = [pilot_pairs.ranked(bucket, pairs_, known, pairs) for bucket, (known, pairs_) in enumerate(tables)]
+    picked = pilot_pairs.pick(pilot_pairs.merge(found, pairs), pairs)
+    return pa.concat_tables([COMPARISON.empty(), *picked.values()])
+
+
+def split(candidates: pa.Table, comparisons: pa.Table, parts: int) -> list[tuple[pa.Table, pa.Table]]:
+    """The same in so many buckets of whole queries, rows turned round."""
+    queries = pc.unique(comparisons["query_id"])
+    of = [pc.is_in(comparisons["query_id"], value_set=queries[part::parts]) for part in range(parts)]
+    return [
+        (candidates, comparisons.filter(mine).take(pa.array(np.arange(pc.sum(mine).as_py() or 0)[::-1]))) for mine in of
+    ]
+
+
+def is_known(candidates: pa.Table, chosen: pa.Table) -> list[bool]:
+    positives = set(candidates.filter(candidates["is_positive"])["doc_id"].to_pylist())
+    both = zip(chosen["doc_a"].to_pylist(), chosen["doc_b"].to_pylist(), strict=True)
+    return [(a in positives) != (b in positives) for a, b in both]
+
+
+@given(world=st.integers(0, 2), pairs=st.integers(1, 120), parts=st.integers(1, 5))
+def test_exactly_so_many_pairs_whatever_the_buckets(
+    worlds: list[tuple[pa.Table, pa.Table]], world: int, pairs: int, parts: int
+) -> None:
+    candidates, comparisons = worlds[world]
+    whole_ = sampled([(candidates, comparisons)], pairs)
+    assert whole_.num_rows == min(pairs, comparisons.num_rows)
+    parted = sampled(split(candidates, comparisons, parts), pairs)
+    assert set(parted["comparison_id"].to_pylist()) == set(whole_["comparison_id"].to_pylist())
+    assert len(set(whole_["comparison_id"].to_pylist())) == whole_.num_rows
+    known, there = sum(is_known(candidates, whole_)), sum(is_known(candidates, comparisons))
+    others = comparisons.num_rows - there
+    assert known == min(there, max((pairs + 1) // 2, pairs - others))
+
+
+@given(world=st.integers(0, 2), pairs=st.integers(1, 60))
+def test_pairs_are_spread_over_queries(worlds: list[tuple[pa.Table, pa.Table]], world: int, pairs: int) -> None:
+    """Of each kind no query has two more than another that has one left."""
+    candidates, comparisons = worlds[world]
+    chosen = sampled([(candidates, comparisons)], pairs)
+    for kind in (True, False):
+        there, taken = (
+            table.filter(pa.array(np.array(is_known(candidates, table)) == kind)) for table in (comparisons, chosen)
+        )
+        of = {row["values"]: row["counts"] for row in pc.value_counts(there["query_id"]).to_pylist()}
+        counts = dict.fromkeys(of, 0) | {
+            row["values"]: row["counts"] for row in pc.value_counts(taken["query_id"]).to_pylist()
+        }
+        left = [counts[query] for query in of if counts[query] < of[query]]
+        assert not left or max(counts.values()) <= min(left) + 1
+
+
+def test_a_larger_pilot_holds_a_smaller_one(worlds: list[tuple[pa.Table, pa.Table]]) -> None:
+    small, large = (set(sampled([worlds[2]], pairs)["comparison_id"].to_pylist()) for pairs in (40, 80))
+    assert small < large
+
+
+def test_no_more_is_kept_than_twice_the_pairs(worlds: list[tuple[pa.Table, pa.Table]]) -> None:
+    candidates, comparisons = worlds[2]
+    table = pilot_pairs.ranked(0, comparisons, candidates, 10)
+    assert table.num_rows == pilot_pairs.merge([table, table.slice(0, 0)], 10).num_rows == 20
+
+
+def test_a_pair_of_no_candidate_is_refused(worlds: list[tuple[pa.Table, pa.Table]]) -> None:
+    candidates, comparisons = worlds[0]
+    with pytest.raises(DataError, match="2 compared documents"):
+        pilot_pairs.ranked(0, comparisons, candidates.slice(1), 10)
+
+
+def gate(value: float, low: float, high: float, bound: float, name: str = pilot.FAILURES, **more: Any) -> Gate:
+    """What becomes of a gate over 100 of 10,000 pairs."""
+    given_ = Gate(name, more.get("least", False), bound, value, [low, high], 100, "cannot tell")
+    return pilot._judged(given_, 100, more.get("of", 10_000))
+
+
+def test_an_interval_on_one_side_of_its_bound_decides() -> None:
+    assert gate(0.02, 0.01, 0.05, 0.05).outcome == "pass"
+    assert gate(0.08, 0.051, 0.1, 0.05).outcome == "fail"
+    assert gate(0.8, 0.6, 0.9, 0.6, least=True).outcome == "pass"
+    assert gate(0.5, 0.4, 0.59, 0.6, least=True).outcome == "fail"
+    assert gate(-0.2, -0.3, -0.16, 0.15, pilot.BIAS).outcome == "fail"
+    assert gate(-0.02, -0.16, 0.12, 0.15, pilot.BIAS).outcome == "cannot tell"
+    assert gate(-0.02, -0.14, 0.1, 0.15, pilot.BIAS).outcome == "pass"
+
+
+@given(
+    value=st.floats(0.0, 1.0), slack=st.floats(0.001, 0.5), bound=st.floats(0.0, 1.0), least=st.booleans(),
+    name=st.sampled_from([pilot.FAILURES, pilot.BIAS]),
+)  # fmt: skip
+def test_so_many_more_pairs_would_tell(value: float, slack: float, bound: float, least: bool, name: str) -> None:
+    """At the same value, an interval of so many pairs leaves the bound on one side; one of two fewer does not."""
+    least = least and name != pilot.BIAS
+    found = gate(value, value - slack, value + slack, bound, name, least=least, of=10**9)
+    if found.outcome != "cannot tell":
+        assert found.more is None
+        return
+    if found.more is None:
+        assert abs(value - bound) < 0.004 * slack
+        return
+    for count, decided in ((100 + found.more, True), (max(100, 100 + found.more - 2), found.more < 3)):
+        narrow = slack * (100 / count) ** 0.5 * (1 - 1e-12)
+        then = gate(value, value - narrow, value + narrow, bound, name, least=least)
+        assert (then.outcome != "cannot tell") == decided or found.more < 3
+
+
+def test_more_pairs_than_the_run_has_tell_nothing() -> None:
+    assert gate(0.045, 0.01, 0.09, 0.05, of=10_000).more == 8000
+    assert gate(0.045, 0.01, 0.09, 0.05, of=8000).more is None
+    assert gate(0.05, 0.01, 0.09, 0.05).more is None
+
+
+def judged(world: tuple[pa.Table, pa.Table], *judges: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """The audit of simulated judges against the known positives, and the number of pairs."""
+    candidates, comparisons = world
+    panel = [{"kind": "simulated", "name": f"j{k}", **one} for k, one in enumerate(judges)]
+    config = JudgeConfig.model_validate({"preset": "thurstone", "judges": panel})
+    grades = QREL.table(
+        {
+            "query_id": candidates["query_id"],
+            "doc_id": candidates["doc_id"],
+            "grade": pc.cast(candidates["is_positive"], pa.int32()),
+        }
+    )
+    return audit(judge(comparisons, candidates, config, 3), comparisons, grades=grades), comparisons.num_rows
+
+
+def outcomes(verdict: Verdict) -> dict[str, str]:
+    return {gate.name: gate.outcome for gate in verdict.gates}
+
+
+def test_verdicts_on_judges_with_known_habits(make_world: World) -> None:
+    good, biased, failing = {"noise_sd": 0.5}, {"position_bias": 1.0}, {"noise_sd": 0.5, "failure_rate": 0.2}
+    figures, pairs = judged(make_world(60, 8), good, biased, failing)
+    found = pilot.verdicts(figures, {}, PilotConfig(), pairs, 10 * pairs)
+    assert [one.decision for one in found] == ["go", "no-go", "no-go"]
+    assert {name for name, what in outcomes(found[1]).items() if what == "fail"} == {pilot.BIAS, pilot.INCONSISTENT}
+    assert {name for name, what in outcomes(found[2]).items() if what == "fail"} == {pilot.FAILURES}
+    assert pilot.decision(found) == "no-go"
+    assert pilot.decision(found[:1]) == "go"
+    assert json.loads(json.dumps([one.to_json() for one in found], allow_nan=False))[0]["decision"] == "go"
+    said = list(pilot.said(found))
+    assert said[0].split() == ["go", "j0"]
+    assert said[2].startswith("no-go")
+    assert said[2].endswith("j2: failures")
+
+
+def test_few_pairs_cannot_tell_and_say_how_many_would(make_world: World) -> None:
+    figures, pairs = judged(make_world(20, 3), {"position_bias": 0.5, "noise_sd": 0.8})
+    [found] = pilot.verdicts(figures, {}, PilotConfig(), pairs, 100_000)
+    assert found.decision == "cannot tell"
+    bias = {gate.name: gate for gate in found.gates}[pilot.BIAS]
+    assert bias.outcome == "cannot tell"
+    assert bias.more is not None
+    assert bias.more > 0
+    assert "more pairs would tell" in list(pilot.said([found]))[1]
+
+
+def test_without_known_positives_agreement_stands_in_nobodys_way(make_world: World) -> None:
+    candidates, comparisons = make_world(60, 8)
+    at = candidates.schema.get_field_index("is_positive")
+    unknown = candidates.set_column(at, "is_positive", pa.array(np.zeros(candidates.num_rows, np.bool_)))
+    figures, pairs = judged((unknown, comparisons), {"noise_sd": 0.5})
+    [found] = pilot.verdicts(figures, {}, PilotConfig(), pairs, pairs)
+    assert outcomes(found)[pilot.AGREEMENT] == "not measured"
+    assert found.decision == "go"
+
+
+def test_a_judge_that_always_fails_is_no_go(make_world: World) -> None:
+    figures, pairs = judged(make_world(20, 4), {"failure_rate": 1.0})
+    [found] = pilot.verdicts(figures, {}, PilotConfig(), pairs, pairs)
+    assert found.decision == "no-go"
+    assert outcomes(found)[pilot.BIAS] == "cannot tell"
+
+
+def test_costs_are_projected_to_the_whole_run(make_world: World) -> None:
+    figures, pairs = judged(make_world(20, 4), {}, {})
+    dollars = np.where(np.arange(2 * pairs) % 2, 0.002, 0.004)
+    bought = {"j0": Bought(dollars, np.arange(2 * pairs) // 12), "j1": Bought(None, np.arange(2 * pairs))}
+    config = OPEN.model_copy(update={"max_dollars_per_1000": 3.5, "max_dollars": 50.0})
+    priced, unpriced = pilot.verdicts(figures, bought, config, pairs, 10_000)
+    each, all_ = priced.gates
+    assert each.value == pytest.approx(3.0)
+    assert all_.value == pytest.approx(0.003 * 20_000)
+    assert (each.outcome, all_.outcome) == ("pass", "fail")
+    assert unpriced.decision == "cannot tell"
+    assert [one.decision for one in pilot.verdicts(figures, {}, config, pairs, 10_000)] == ["go", "go"]
+
+
+def test_a_gate_that_is_null_is_open(make_world: World) -> None:
+    figures, pairs = judged(make_world(20, 4), {"position_bias": 3.0, "failure_rate": 0.5})
+    [found] = pilot.verdicts(figures, {}, OPEN, pairs, pairs)
+    assert found == replace(found, gates=())
+    assert found.decision == "go"
+
+
+def test_gates_change_no_judgment_and_no_fingerprint() -> None:
+    plain, strict = JudgeConfig(), JudgeConfig.model_validate({"pilot": {"pairs": 7, "min_agreement": 0.9}})
+    assert result_settings(plain) == result_settings(strict) == {}
+    assert whole(plain) == whole(strict)
+    assert strict.judges == plain.judges
