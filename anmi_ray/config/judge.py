@@ -183,7 +183,8 @@ _PRESETS: dict[str, dict[str, Any]] = {
 class BudgetConfig(Settings):
     """What judges that read texts may cost, over all resumptions of a run; a query is asked about whole or not at all.
 
-    What was spent before with another budget, on the same comparisons and panel, counts.
+    What was spent before with another budget, on the same comparisons and panel, counts. Of two runs at work at once
+    each knows what the other had spent when it began.
     """
 
     dollars: float | None = Field(default=None, gt=0, description="dollars, by the judges' prices; null: no limit")

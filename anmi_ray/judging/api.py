@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import numpy as np
 
 from anmi_ray.config.judge import ApiJudgeConfig
+from anmi_ray.errors import DataError
 from anmi_ray.judging.answers import letter_columns
 from anmi_ray.judging.asking import Question, Result, ask_all
 from anmi_ray.judging.client import ChatClient, Failed, Reply
 from anmi_ray.judging.engine import HandOver, Slices, answer_rows
 from anmi_ray.judging.limits import Leased, Leases
-from anmi_ray.judging.preview import Prompter
+from anmi_ray.judging.preview import EMPTY, Prompter
 from anmi_ray.judging.prompt import Message
 from anmi_ray.judging.questions import TextQuestions
 from anmi_ray.judging.spend import Spend, dollars
@@ -44,14 +45,20 @@ class ApiEngine:
 
     async def _ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
         row: dict[bytes, int] = {}
+        empty: list[int] = []
         prompts = self.prompts(questions)
 
         async def asked() -> AsyncIterator[Question]:
             while (which := await asyncio.to_thread(next, slices, None)) is not None:
                 for q in which.tolist():
+                    try:
+                        messages = prompts(q)
+                    except DataError:  # of the three texts one is empty
+                        empty.append(q)
+                        continue
                     key = questions.ids[q].tobytes()
                     row[key] = q
-                    yield key, prompts(q)
+                    yield key, messages
 
         def publish(results: list[Result]) -> None:
             which = np.array([row.pop(key) for key, _ in results], dtype=np.int64)
@@ -59,8 +66,13 @@ class ApiEngine:
 
         self._past = self.spend
         self._client = ChatClient(self.config.endpoint, Leased(self._lease) if self._lease else None)
-        async with self._client as client:
-            await ask_all(client, asked(), publish)
+        try:
+            async with self._client as client:
+                await ask_all(client, asked(), publish)
+        finally:
+            if empty:
+                which = np.array(empty, dtype=np.int64)
+                hand_over(answer_rows(questions, which, error=[EMPTY] * len(which)))
 
     def prompts(self, questions: TextQuestions) -> Callable[[int], list[Message]]:
         """See `Prompter.prompts`."""

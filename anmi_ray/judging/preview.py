@@ -16,6 +16,7 @@ from anmi_ray.judging.prompt import Message, Template, load_template
 from anmi_ray.judging.questions import TextQuestions
 from anmi_ray.judging.tokens import ByteTokens, TokenizerTokens, load_tokens
 
+EMPTY = "empty text"  # why a question about a text without any is not asked
 _READ = 64  # characters per token of the beginning of a text
 _DOCUMENTS = 4096  # prepared at once: those of a few queries, for prompts stand sorted by query
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.judging.answers import letter_columns
-from anmi_ray.judging.preview import Prompter
+from anmi_ray.judging.preview import EMPTY, Prompter
 from anmi_ray.judging.prompt import Message, without_system
 from anmi_ray.judging.questions import Rows, TextQuestions
 from anmi_ray.judging.tokens import TokenizerTokens
@@ -34,7 +34,7 @@ from anmi_ray.models.loading import ModelSource
 from anmi_ray.records import ANSWER
 
 LETTERS = ("A", "B", "T")
-EMPTY, TOO_LONG, TOO_LONG_TEXT = "empty text", "context length", "maximum context length"
+TOO_LONG, TOO_LONG_TEXT = "context length", "maximum context length"
 FAILED = "__inference_error__"  # Ray's name of the column; what has one before the engine passes it by
 _HASHES = ("query_hash", "first_hash", "second_hash")
 _SLACK = 64  # tokens that texts may need beyond their limits where they meet the template

@@ -73,7 +73,8 @@ class Keeper:
         self._meters.add(questions, failed, spend)
         self._write()
         books = self._purse.books
-        if books.questions >= _HOPELESS and books.failed == books.questions:
+        answered = any(one.questions > one.failed for one in (*self._purse.past, books))
+        if books.questions >= _HOPELESS and not answered:
             self.stop(flatten(_hopeless(books, max(failures, key=lambda why: failures[why], default=""))))
 
     def close(self, key: str) -> None:

@@ -24,6 +24,7 @@ from anmi_ray.stages.runtime import Context
 from anmi_ray.store import Artifact, Store
 from tests.benchmarks.bench_judging import inputs, quiet
 from tests.judging.serving import Chat, serving
+from tests.stages.texts import ask, write_questions
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 QUERIES, BUCKETS = 4, 2
@@ -167,6 +168,22 @@ def test_prometheus_sees_answers_failures_and_the_queue(
         time.sleep(1.0)
     assert wanted.items() <= found.items()
     assert found["prompt_tokens_total"] == 100 * (total - failed)
+
+
+def test_an_empty_text_fails_its_own_questions_by_name(ray_local: None, tmp_path: Path, port: int) -> None:
+    chat = Chat(port, "blank")
+    chat.setup()
+    judge = ApiJudgeConfig.model_validate(
+        {"kind": "api", "name": "llm", "endpoint": chat.config().model_dump(), "prompt": LETTERS}
+    )
+    store, texts = Store(str(tmp_path)), ["one", "  ", "another", "a third"]
+    sources = write_questions(store, "blank", [[("which?", texts, [(i, j) for i in range(4) for j in range(i)])]])
+    context = Context(store, ExecutionConfig(root=store.root, buckets=1), 1, 0, quiet)
+    assert ask(sources, judge, context) == {"asked": 12, "answered": 6, "failed": 6}
+    errors = log_of(store, judge).read(0).table["error"].drop_null().to_pylist()
+    assert errors == ["empty text"] * 6
+    assert len(chat.log()) == 6
+    assert ask(sources, judge, context)["asked"] == 0
 
 
 def test_a_model_that_answers_nothing_that_can_be_read_is_stopped(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anmi_ray.config.judge import JudgeConfig
-from anmi_ray.config.vllm import VllmJudgeConfig
+from anmi_ray.config.judge import JudgeConfig, TextJudgeConfig
 from anmi_ray.identity import comparison_id, doc_id, query_id, text_hash
 from anmi_ray.records import COMPARISON, QUERY, TEXT_OF
 from anmi_ray.stages import asking
@@ -46,7 +45,7 @@ _COLUMNS = {
 }
 
 
-def ask(sources: Sources, judge: VllmJudgeConfig, context: Context, calls: int | None = None) -> dict[str, int]:
+def ask(sources: Sources, judge: TextJudgeConfig, context: Context, calls: int | None = None) -> dict[str, int]:
     """Ask what is missing of a panel of one judge; what was asked."""
     panel: dict[str, object] = {"judges": [judge.model_dump()], "budget": {"calls": calls}}
     artifact = Artifact(context.store, "judge", "test")
