@@ -1,7 +1,7 @@
 """Answers: what was bought from judges, in immutable segments that every run under one root shares.
 
-`answers/<judge_id>/<bucket>-<time>-<uuid>.parquet`: a judge_id hashes all that can change an answer, a bucket is that
-of the query's text, so equal questions of any run meet in one place. Segments are published whole and never changed;
+`answers/<judge_id>/<bucket>/<time>-<uuid>.parquet`: a judge_id hashes all that can change an answer, a bucket is that
+of the query's text, so equal questions of any run meet in one place, and a bucket is listed by itself. Segments are published whole and never changed;
 there are no locks, so two runs at work at once may buy one answer twice. The earliest final answer counts; a transient
 failure counts only where there is nothing else, and is asked again.
 Letters: N answers.
@@ -70,7 +70,7 @@ class AnswerLog:
 
     def publish(self, bucket: int, table: pa.Table) -> str:
         """Make answers of one bucket visible, whole or not at all; returns the segment's name."""
-        name = f"{bucket:05d}-{time.time_ns():016x}-{uuid.uuid4().hex[:12]}.parquet"
+        name = f"{bucket:05d}/{time.time_ns():016x}-{uuid.uuid4().hex[:12]}.parquet"
         path = f"{self.path}/{name}"
         table = ANSWER.check(table, self.store.where(path)).cast(ANSWER.schema)
         footer = {"record": ANSWER.name, "version": ANSWER.version, "judge": self.judge_id, "bucket": bucket}
@@ -78,8 +78,13 @@ class AnswerLog:
         return name
 
     def segments(self, bucket: int) -> list[str]:
-        """Names of a bucket's segments, earliest first."""
-        return [name for name in self.store.names(self.path) if name.startswith(f"{bucket:05d}-")]
+        """Names of a bucket's segments in the judge's folder, earliest first."""
+        folder = f"{bucket:05d}"
+        return [f"{folder}/{name}" for name in self.store.names(f"{self.path}/{folder}")]
+
+    def buckets(self) -> list[int]:
+        """Buckets that have segments; all segments are listed."""
+        return sorted({int(name.split("/")[0]) for name in self.store.tree(self.path)})
 
     def read(self, bucket: int) -> Held:
         """What is known of a bucket's questions. StoreError: a segment is damaged, or of a version not known here."""

@@ -222,7 +222,7 @@ def _cost(judge: PromptJudge, prompts: Prompts, made: Mapping[str, Artifact], pa
     log = AnswerLog(made["compare"].store, judging.judge_id(judge))
     tokens = _by_server(log) or count(_prompter(judge), prompts, _longest(judge))
     calls, bought = 2 * pairs, 0
-    if log.store.names(log.path):
+    if log.buckets():
         calls, bought = _bought(log, made, pairs) or (calls, None)
     missing = calls - (bought or 0)
     prompt, answer = missing * tokens.prompt, missing * tokens.answer
@@ -282,7 +282,7 @@ def count(prompter: Prompter, prompts: Prompts, longest: float = math.inf) -> Co
 def _by_server(log: AnswerLog) -> Counted | None:
     """What a judge's server counted for answers that are in the log; None where there are few."""
     known: list[pa.Table] = []
-    for bucket in sorted({int(name.split("-", 1)[0]) for name in log.store.names(log.path)}):
+    for bucket in log.buckets():
         table = log.read(bucket).table
         known.append(table.filter(pc.greater(table["prompt_tokens"], 0)))
         if sum(table.num_rows for table in known) >= 20 * COUNTED:
