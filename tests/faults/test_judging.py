@@ -33,7 +33,7 @@ from tests.judging.serving import Chat, serving
 from tests.small import write_collection, write_config
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1800)]
-KILLS, TRAIN = int(os.environ.get("ANMI_KILLS", "6")), int(os.environ.get("ANMI_TRAIN_QUERIES", "60"))
+KILLS, TRAIN = int(os.environ.get("ANMI_KILLS", "5")), int(os.environ.get("ANMI_TRAIN_QUERIES", "40"))
 FAULTS = {"429:0": 0.06, "500": 0.06, "reset": 0.04, "invalid": 0.04, "empty": 0.03, "wrong": 0.03, "503": 0.04}
 IN_FLIGHT, ACTORS, PUBLISHED = 16, 2, 256
 
