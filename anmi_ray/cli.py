@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -364,6 +365,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     A pilot exits with PILOT_EXITS.
     """
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")  # read when ray.data is imported; a user's own is kept
     try:
         code = app(args=arguments, standalone_mode=False, prog_name="anmi")
         if code == 130:  # what typer makes of Ctrl-C

@@ -1,0 +1,52 @@
+"""What of a chunk is asked, in which order, and how much at once: whole queries, those that were begun first."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anmi_ray.stages.asker import in_order, slices
+from tests.judging.test_questions import world
+
+SIZES = st.lists(st.integers(2, 5), min_size=1, max_size=8)  # documents of each query
+
+
+@given(SIZES, st.data())
+def test_all_that_is_missing_is_asked_once_and_begun_queries_come_first(sizes: list[int], data: st.DataObject) -> None:
+    asked = world([(q, i, j) for q, size in enumerate(sizes) for i in range(size) for j in range(i)])
+    count = len(asked.query)
+    start = data.draw(st.sampled_from([0, *(np.flatnonzero(np.diff(asked.query)) + 1).tolist()]))
+    chunk = np.arange(start, count)
+    missing = np.array(data.draw(st.lists(st.booleans(), min_size=len(chunk), max_size=len(chunk))), dtype=np.bool_)
+    queries = in_order(asked, chunk, missing)
+    assert sorted(q for which in queries for q in which.tolist()) == chunk[missing].tolist()
+    rows = [set(asked.query[which].tolist()) for which in queries]
+    assert all(len(row) == 1 for row in rows)
+    begun = [
+        len(which) < int((asked.query[chunk] == row.copy().pop()).sum())
+        for which, row in zip(queries, rows, strict=True)
+    ]
+    assert begun == sorted(begun, reverse=True)
+    assert all(np.all(np.diff(which) > 0) for which in queries)  # prompts that begin alike stay neighbours
+
+
+@given(SIZES, st.integers(1, 12), st.integers(0, 40))
+def test_slices_are_whole_queries_until_one_is_refused(sizes: list[int], at_once: int, room: int) -> None:
+    queries = [np.arange(sum(sizes[:n]), sum(sizes[: n + 1])) for n in range(len(sizes))]
+    left = room
+
+    def admit(group: list[np.ndarray]) -> int:  # type: ignore[type-arg]
+        nonlocal left
+        admitted = 0
+        for which in group:
+            if len(which) > left:
+                break
+            left, admitted = left - len(which), admitted + 1
+        return admitted
+
+    found = list(slices(queries, at_once, admit))
+    taken = np.concatenate([np.zeros(0, np.int64), *found]).tolist()
+    fits = int(np.searchsorted(np.cumsum(sizes), room, side="right"))
+    assert taken == list(range(sum(sizes[:fits])))
+    assert all(len(one) >= at_once for one in found[:-1])
