@@ -1,9 +1,9 @@
 """Answers: what was bought from judges, in immutable segments that every run under one root shares.
 
 `answers/<judge_id>/<bucket>/<time>-<uuid>.parquet`: a judge_id hashes all that can change an answer, a bucket is that
-of the query's text, so equal questions of any run meet in one place, and a bucket is listed by itself. Segments are published whole and never changed;
-there are no locks, so two runs at work at once may buy one answer twice. The earliest final answer counts; a transient
-failure counts only where there is nothing else, and is asked again.
+of the query's text, so equal questions of any run meet in one place, and a bucket is listed by itself. Segments are
+published whole and never changed; there are no locks, so two runs at work at once may buy one answer twice. The earliest
+final answer counts; a transient failure counts only where there is nothing else, and is asked again.
 Letters: N answers.
 """
 

@@ -13,7 +13,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -156,8 +156,9 @@ def watched(say: Callable[[], None], every: float = 1.0) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(every):
-            say()
+        with suppress(RayError):  # the block itself meets it, and says what to do
+            while not over.wait(every):
+                say()
 
     thread = threading.Thread(target=watch, daemon=True, name="progress")
     thread.start()
