@@ -32,7 +32,7 @@ from anmi_ray.records import COMPARISON, JUDGMENT, QUERY, TEXT_OF
 from anmi_ray.stages import keeper, vllm
 from anmi_ray.stages.asker import Asker
 from anmi_ray.stages.keeper import Report
-from anmi_ray.stages.runtime import Context, our_errors, over_buckets, rows_of, watched
+from anmi_ray.stages.runtime import Context, data_settings, our_errors, over_buckets, rows_of, watched
 from anmi_ray.store import Artifact, Store
 
 NO_BUDGET_LEFT = "budget"
@@ -124,10 +124,9 @@ def _ask_judge(
         plan = _plan(buckets, log, sources, context)
         if not plan.chunks:
             break
-    report = _report(actor)
-    books = report.books
-    if books.failed and not report.spent_out:
-        _check_failures(_plan(buckets, log, sources, context), judge, config)
+    else:
+        _check_failures(plan, judge, config)
+    books = _report(actor).books
     return {"asked": books.questions, "answered": books.questions - books.failed, "failed": books.failed}
 
 
@@ -186,10 +185,7 @@ def _ask_chunks(
 ) -> None:
     """Ask through a pool of actors; a chunk is a block."""
     actors = min(context.execution.askers or context.execution.cores, len(chunks))
-    data = ray.data.DataContext.get_current().copy()
-    data.enable_progress_bars = False
-    data.execution_no_progress_timeout_s = context.execution.no_progress_s
-    with ray.data.DataContext.current(data):
+    with data_settings(context):
         asked = ray.data.from_items(chunks, override_num_blocks=len(chunks)).map_batches(
             cast(Any, Asker),  # Ray's types know no actor whose call takes more than its batch
             fn_args=(log, sources, _share(judge, actors), actor),

@@ -24,7 +24,7 @@ from anmi_ray.models.cross_encoder import resolve_precision
 from anmi_ray.models.encoder import Encoder
 from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.retrieval import merge, shard
-from anmi_ray.stages.runtime import Context, our_errors, run_buckets
+from anmi_ray.stages.runtime import Context, data_settings, our_errors, rows_of, run_buckets
 from anmi_ray.store import Artifact, Flow, Store
 
 _EXCHANGES = ("hits", "hit_texts")
@@ -55,10 +55,7 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
     if not missing:
         return
     searchers = min(len(missing), max(1, context.execution.cores // context.execution.model_threads))
-    data = ray.data.DataContext.get_current().copy()
-    data.enable_progress_bars = False
-    data.execution_no_progress_timeout_s = context.execution.no_progress_s
-    with ray.data.DataContext.current(data), our_errors("retrieve"):
+    with data_settings(context), our_errors("retrieve"):
         found = ray.data.from_items([{"shard": i} for i in missing], override_num_blocks=len(missing)).map_batches(
             _search_shards,
             fn_args=(artifact, ingest, config, context.seed, context.buckets, context.execution.model_threads),
@@ -68,9 +65,10 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
             num_cpus=0.5,
         )
         done = shards - len(missing)
-        for _ in found.iter_rows():
-            done += 1
-            context.progress(done, shards, "shards")
+        with rows_of(found) as rows:
+            for _ in rows:
+                done += 1
+                context.progress(done, shards, "shards")
 
 
 def _search_shards(batch: Any, *args: Any) -> Any:

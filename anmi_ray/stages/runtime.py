@@ -131,6 +131,20 @@ def our_errors(stage: str) -> Iterator[None]:
 
 
 @contextmanager
+def data_settings(context: Context, **more: Any) -> Iterator[None]:
+    """Ray Data as stages use it, with `more` settings of its context, for datasets made and read in the block."""
+    from ray.data import DataContext
+
+    data = DataContext.get_current().copy()
+    data.enable_progress_bars = False
+    data.execution_no_progress_timeout_s = context.execution.no_progress_s
+    for name, value in more.items():
+        setattr(data, name, value)
+    with DataContext.current(data):
+        yield
+
+
+@contextmanager
 def rows_of(dataset: ray.data.Dataset) -> Iterator[Iterator[dict[str, Any]]]:
     """The rows of a dataset, computed as they are taken; the computation is over when the block is left, however.
 

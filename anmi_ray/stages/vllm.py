@@ -31,7 +31,7 @@ from anmi_ray.errors import AnmiError, ConfigError, JudgeError, flatten
 from anmi_ray.judging.spend import Spend, likely
 from anmi_ray.judging.vllm import REQUEST, Requests, VllmJudge, answers, check_engine, examine
 from anmi_ray.stages.asker import admit, chunk_key, failures_of, in_order, slices
-from anmi_ray.stages.runtime import Context, rows_of
+from anmi_ray.stages.runtime import Context, data_settings, rows_of
 
 if TYPE_CHECKING:
     from anmi_ray.stages.asking import Sources
@@ -58,13 +58,10 @@ def ask_chunks(
     check_engine(judge)
     examined = examine(judge)
     _check_gpus(judge, context)
-    data = ray.data.DataContext.get_current().copy()
-    data.enable_progress_bars = False
-    data.execution_no_progress_timeout_s = context.execution.no_progress_s
-    if context.execution.address is not None:  # a node may go while an engine starts on it
-        data.max_consecutive_actor_init_deaths = 2
+    # a node may go while an engine starts on it
+    deaths = {} if context.execution.address is None else {"max_consecutive_actor_init_deaths": 2}
     with (
-        ray.data.DataContext.current(data),
+        data_settings(context, **deaths),
         _engine_errors(judge),
         _off_screen(),
         rows_of(_pipeline(chunks, examined, log, sources, keeper)) as rows,
@@ -163,10 +160,11 @@ def _publish(batch: dict[str, Any], judge: VllmJudge, log: AnswerLog, keeper: An
     outputs = list(batch[_DATA])
     try:
         for bucket, rows in _grouped(outputs, "bucket").items():
+            found, starts = answers(judge, rows), np.array([row["start"] for row in rows])
             for begin in range(0, len(rows), BLOCK):
-                log.publish(bucket, answers(judge, rows[begin : begin + BLOCK]))
-            for start, of_chunk in _grouped(rows, "start").items():
-                table = answers(judge, of_chunk)
+                log.publish(bucket, found.slice(begin, BLOCK))
+            for start in np.unique(starts).tolist():
+                table = found.filter(pa.array(starts == start))
                 tokens = (pc.sum(table[f"{kind}_tokens"]).as_py() for kind in ("prompt", "cached", "answer"))
                 spend = Spend(pc.sum(table["attempts"]).as_py(), *tokens)
                 failures = failures_of(table, judge.config)
