@@ -141,7 +141,10 @@ def _explain(detail: Mapping[str, Any]) -> str:
         hint = f"did you mean {'.'.join([*location[:-1], near[0]])}?" if near else f"known here: {', '.join(known)}"
         return f"unknown setting {name}; {hint}"
     if detail["type"] == "value_error":
-        return f"{name}: {detail['ctx']['error']}" if location else str(detail["ctx"]["error"])
+        said = str(detail["ctx"]["error"])
+        field = said.partition(":")[0]
+        within = location and field in _fields_at(location)
+        return f"{name}.{said}" if within else f"{name}: {said}" if location else said
     given = detail.get("input")
     shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool | None) else ""
     return f"{name}: {detail['msg']}{shown}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from itertools import pairwise
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from anmi_ray.config.base import Settings
+from anmi_ray.config.rules import NAMED, PHASES, AllowRule, Gate, Posterior, SampleRule, Top, Validate, WeighRule
 
 Category = Literal["danger", "soft", "goldilocks", "medium", "easy"]
 
@@ -32,10 +34,26 @@ TABLE_2 = (
 class MineConfig(Settings):
     """Which negatives an example gets, and with what weight: allow, weigh, sample."""
 
-    rule: Literal["posterior", "table2"] = Field(
-        default="posterior",
-        description="posterior: expected band weight given the gap's error, gated by the probability of a false "
-        "negative; table2: the report's Table 2 on the gap itself",
+    how_only: ClassVar[frozenset[str]] = frozenset({"rule"})  # what it stands for is in the fields that it fills
+
+    rule: str | None = Field(
+        default=None,
+        description="a composition by name (posterior, table2, simans, ...): fills allow, weigh and sample where these "
+        "are not given",
+    )
+    allow: tuple[AllowRule, ...] = Field(
+        default=(Gate(rule="gate"),),
+        description="who may be a negative, rule after rule: gate, denoise, rocketqa, rank-window, score-margin, "
+        "validate; known positives never may",
+    )
+    weigh: WeighRule = Field(
+        default=Posterior(rule="posterior"),
+        description="what it weighs, 0 to 1: table2, posterior, percentile, relative, beta-mixture, gaussian-mixture, "
+        "reliability, optimum, equal",
+    )
+    sample: SampleRule = Field(
+        default=Top(rule="top"),
+        description="which of those with weight an example takes: top, weighted, uniform, ranked, simans, closed",
     )
     bands: tuple[Band, ...] = Field(default=TABLE_2, min_length=2, description="bands of the gap with weights")
     false_negative_gap: float = Field(
@@ -44,21 +62,11 @@ class MineConfig(Settings):
         le=1000,
         description="true gap below which a document is a false negative, points",
     )
-    gate: float = Field(
-        default=0.05,
-        gt=0,
-        le=1,
-        description="posterior: largest allowed probability of a false negative; .02 where many documents are "
-        "near-relevant, 1 for no gate",
-    )
     gap: Literal["anchor", "minimum"] = Field(
         default="anchor",
         description="with several positives: the gap to the example's own anchor, or the least",
     )
     negatives: int = Field(default=7, ge=1, le=1000, description="rated negatives per example, at most")
-    sampling: Literal["top", "weighted"] = Field(
-        default="top", description="top: largest weight, then smallest gap; weighted: by weight, without replacement"
-    )
     min_rated_negatives: int = Field(
         default=0,
         ge=0,
@@ -81,6 +89,33 @@ class MineConfig(Settings):
     anchor_p: float = Field(
         default=0.01, gt=0, lt=1, description="such a fit must reject equal ratings with a p-value below this"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _composed(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        _check_phases(data)
+        name = data.get("rule")
+        if name is None:
+            return data
+        if name not in NAMED:
+            near = difflib.get_close_matches(str(name), NAMED, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(NAMED)}"
+            raise ValueError(f"rule: no composition is called {name!r}; {hint}")
+        return {**NAMED[name], **data}
+
+    @model_validator(mode="after")
+    def _order(self) -> MineConfig:
+        names = [rule.rule for rule in self.allow]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"allow: {', '.join(sorted(twice))} stands twice in {names}")
+        if "validate" in names[1:]:
+            raise ValueError(
+                f"allow: validate comes after {names[0]}, which would refuse what validate is to judge; its verdicts "
+                f"are final, so write it first: [validate, {', '.join(n for n in names if n != 'validate')}]"
+            )
+        return self
 
     @model_validator(mode="after")
     def _bands_ascend(self) -> MineConfig:
@@ -105,6 +140,37 @@ class MineConfig(Settings):
         return self
 
     @property
+    def composition(self) -> str:
+        """The rules by name, in order, such as gate -> posterior -> top."""
+        return " -> ".join([*(rule.rule for rule in self.allow), self.weigh.rule, self.sample.rule])
+
+    @property
+    def needs_direct(self) -> bool:
+        """Some rule reads direct judgments."""
+        return self.weigh.rule == "reliability" or any(
+            rule.rule in ("denoise", "rocketqa", "validate") for rule in self.allow
+        )
+
+    @property
+    def validation(self) -> Validate | None:
+        """The rule that asks for direct judgments of borderline documents, if there is one."""
+        return next((rule for rule in self.allow if isinstance(rule, Validate)), None)
+
+    @property
     def edges(self) -> tuple[float, ...]:
         """Inner edges of the bands, ascending, points."""
         return tuple(band.below for band in self.bands if band.below is not None)
+
+
+def _check_phases(data: dict[str, Any]) -> None:
+    """Say of a rule that stands in the wrong place where it belongs. Raises ValueError."""
+    for phase in ("allow", "weigh", "sample"):
+        given = data.get(phase, [])
+        for one in given if isinstance(given, list | tuple) else [given]:
+            name = one.get("rule") if isinstance(one, dict) else one
+            known = sorted(rule for rule, where in PHASES.items() if where == phase)
+            if isinstance(name, str) and PHASES.get(name) != phase:
+                hint = f"it belongs in {PHASES[name]}" if name in PHASES else "no rule is called so"
+                raise ValueError(f"{phase}: {name}: {hint}; {phase} takes {', '.join(known)}")
+            if isinstance(one, dict) and not isinstance(name, str):
+                raise ValueError(f"{phase}: which rule? Write its name, or {{rule: NAME, …}} with its settings")

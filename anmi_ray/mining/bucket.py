@@ -12,10 +12,11 @@ from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.errors import DataError
 from anmi_ray.mining.anchors import Anchors, codes
-from anmi_ray.mining.negatives import PLACE, Flags, Ints, Negatives, Reals
+from anmi_ray.mining.negatives import PLACE, Flags, Ints, Negatives, Reals, grouped_quantile
 from anmi_ray.records import find_rows
 
 AGAIN = "recompute the rate stage from these candidates"
+_CANDIDATE = ["query_id", "doc_id", "source", "is_positive", "rank", "similarity"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class Bucket:
     rating: Reals  # [C] points, NaN where not rated
     mean: Reals  # [Q]
     sd: Reals  # [Q]
+    spread: Reals  # [Q] robust sd (interquartile range / 1.349), floored
+    rank: Reals  # [C] fused rank, NaN where not retrieved
+    score: Reals  # [C] similarity to the query
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,9 @@ def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineCo
     if (gaps["gap_se_elo"].to_numpy() < 0).any():
         raise DataError("gaps.gap_se_elo holds negative errors", PLACE, "recompute the rate stage")
     rated_queries = pc.is_in(candidates["query_id"], value_set=pc.unique(ratings["query_id"]))
-    candidates = candidates.select(["query_id", "doc_id", "source", "is_positive"]).filter(rated_queries)
+    candidates = candidates.select(["query_id", "doc_id", "source", "is_positive", "rank", "similarity"]).filter(
+        rated_queries
+    )
     order = identity.id_order(identity.id_matrix(candidates["query_id"]), identity.id_matrix(candidates["doc_id"]))
     candidates = candidates.take(pa.array(order))  # so that sums and ties do not depend on the order of rows
     queries = pc.unique(candidates["query_id"])
@@ -72,7 +78,16 @@ def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineCo
         rating=rating,
         mean=mean,
         sd=np.maximum(spread, config.rating_sd_floor),
+        spread=np.maximum(_robust_sd(query[rows], rating[rows], len(queries)), config.rating_sd_floor),
+        rank=pc.fill_null(pc.cast(candidates["rank"], pa.float64()), np.nan).to_numpy(),
+        score=candidates["similarity"].to_numpy(),
     )
+
+
+def _robust_sd(query: Ints, rating: Reals, queries: int) -> Reals:
+    """Interquartile range of each query's ratings over that of a standard normal, 0 without ratings."""
+    low, high = (grouped_quantile(query, rating, queries, q) for q in (0.25, 0.75))
+    return np.nan_to_num(high - low) / 1.349
 
 
 def candidate_rows(candidates: pa.Table, query_id: pa.ChunkedArray, doc_id: pa.ChunkedArray, what: str) -> Ints:
@@ -83,8 +98,18 @@ def candidate_rows(candidates: pa.Table, query_id: pa.ChunkedArray, doc_id: pa.C
     return rows
 
 
-def pool(gaps: pa.Table, bucket: Bucket, anchors: Anchors, config: MineConfig) -> Pool:
-    """Gap rows of the chosen anchors, the anchors themselves left out, sorted by (example, doc_id)."""
+def pool(
+    gaps: pa.Table,
+    bucket: Bucket,
+    anchors: Anchors,
+    config: MineConfig,
+    direct: pa.Table | None = None,
+    relevance: pa.Table | None = None,
+) -> Pool:
+    """Gap rows of the chosen anchors, the anchors themselves left out, sorted by (example, doc_id).
+
+    `direct` and `relevance` as in `compose.Beside`.
+    """
     example = find_rows(anchors.table, {"query_id": gaps["query_id"], "anchor_id": gaps["anchor_id"]})
     keep = (example >= 0) & (identity.id_matrix(gaps["anchor_id"]) != identity.id_matrix(gaps["doc_id"])).any(axis=1)
     gaps, example = gaps.filter(pa.array(keep)), example[keep]
@@ -92,6 +117,7 @@ def pool(gaps: pa.Table, bucket: Bucket, anchors: Anchors, config: MineConfig) -
     order = np.lexsort((words[:, 1], words[:, 0], example))
     gaps, example = gaps.take(pa.array(order)), example[order]
     doc = candidate_rows(bucket.candidates, gaps["query_id"], gaps["doc_id"], "documents with a gap")
+    anchor = candidate_rows(bucket.candidates, anchors.table["query_id"], anchors.table["anchor_id"], "anchors")
     if np.isnan(bucket.rating[doc]).any():
         raise DataError("documents with a gap have no rating", PLACE, AGAIN)
     gap, gap_se = (gaps[name].to_numpy().astype(np.float64) for name in ("gap_elo", "gap_se_elo"))
@@ -103,8 +129,38 @@ def pool(gaps: pa.Table, bucket: Bucket, anchors: Anchors, config: MineConfig) -
         gap=ruled_gap,
         gap_se=ruled_se,
         is_positive=bucket.is_positive[doc],
+        anchor_rating=bucket.rating[anchor][example],
+        spread=bucket.spread[anchors.query][example],
+        rank=bucket.rank[doc],
+        score=bucket.score[doc],
+        anchor_score=bucket.score[anchor][example],
+        direct=_judged(gaps, direct),
+        relevance=_told(gaps, relevance),
     )
     return Pool(doc, gap, gap_se, negatives)
+
+
+def _judged(gaps: pa.Table, direct: pa.Table | None) -> Reals:
+    """For each gap the direct preference for its anchor over its document, NaN where they never met."""
+    found = np.full(gaps.num_rows, np.nan)
+    if direct is None:
+        return found
+    preference = direct["preference"].to_numpy().astype(np.float64)
+    for first, second, sign in (("anchor_id", "doc_id", 1.0), ("doc_id", "anchor_id", -1.0)):
+        keys = {"query_id": gaps["query_id"], "doc_a": gaps[first], "doc_b": gaps[second]}
+        row = find_rows(direct, keys)
+        met = row >= 0
+        found[met] = 0.5 + sign * (preference[row[met]] - 0.5)
+    return found
+
+
+def _told(gaps: pa.Table, relevance: pa.Table | None) -> Reals:
+    """For each gap P(relevant) of its document, NaN where no model was asked."""
+    found = np.full(gaps.num_rows, np.nan)
+    if relevance is not None:
+        row = find_rows(relevance, {"query_id": gaps["query_id"], "doc_id": gaps["doc_id"]})
+        found[row >= 0] = relevance["relevance"].to_numpy().astype(np.float64)[row[row >= 0]]
+    return found
 
 
 def _least(doc: Ints, gap: Reals, gap_se: Reals) -> tuple[Reals, Reals]:

@@ -2,22 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
 from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.mining import bucket as buckets
-from anmi_ray.mining import members, posterior, sampling, table
+from anmi_ray.mining import denoise, margins, members, mixture, optimum, posterior, relative, sampling, table
 from anmi_ray.mining.anchors import Anchors, Refused, choose
-from anmi_ray.mining.negatives import PLACE, Allow, Flags, Ints, Negatives, Reals, Sample, Weigh, rank_within
+from anmi_ray.mining.mixture import Mixture
+from anmi_ray.mining.negatives import PLACE, Common, Flags, Ints, Negatives, Reals, Rule, Ruled, Sample, rank_within
 from anmi_ray.records import rejects
 
-RULES: dict[str, tuple[Allow, Weigh]] = {
-    "table2": (table.allow, table.weigh),
-    "posterior": (posterior.allow, posterior.weigh),
+ALLOW: dict[str, Rule[Any]] = {
+    "gate": posterior.gate,
+    "denoise": denoise.denoise,
+    "rocketqa": denoise.rocketqa,
+    "rank-window": margins.rank_window,
+    "score-margin": margins.score_margin,
+    "validate": denoise.validate,
 }
-SAMPLERS: dict[str, Sample] = {"top": sampling.top, "weighted": sampling.weighted}
+WEIGH: dict[str, Rule[Any]] = {
+    "table2": table.table2,
+    "posterior": posterior.posterior,
+    "percentile": relative.percentile,
+    "relative": relative.relative,
+    "beta-mixture": mixture.weigh,
+    "gaussian-mixture": mixture.weigh,
+    "reliability": denoise.reliability,
+    "optimum": optimum.optimum,
+    "equal": posterior.equal,
+}
+SAMPLE: dict[str, Sample[Any]] = {
+    "top": sampling.top,
+    "weighted": sampling.weighted,
+    "uniform": sampling.uniform,
+    "ranked": sampling.ranked,
+    "simans": sampling.simans,
+    "closed": sampling.closed,
+}
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What some rules need besides ratings and gaps; None where no rule of the settings does."""
+
+    direct: pa.Table | None = None  # query_id, doc_a, doc_b, preference (of doc_a, 0 to 1): pairs judged directly
+    relevance: pa.Table | None = None  # query_id, doc_id, relevance: P(relevant) of a pointwise model
+    mixture: Mixture | None = None  # fitted on gaps of many queries
 
 
 def mine(
@@ -27,40 +62,57 @@ def mine(
     config: MineConfig,
     seed: int,
     fits: pa.Table | None = None,
+    beside: Beside | None = None,
 ) -> tuple[pa.Table, pa.Table]:
     """Example table of one bucket, sorted by (query_id, example_id), and the Rejects.
 
     Every rated query becomes at least one example or Reject, and so does every anchor with gaps: a Reject's key is the
     query, its detail names the anchor. Queries without ratings were refused before and are not seen here.
-    Raises DataError on ratings or gaps that are not finite or belong to no candidate, ConfigError if
-    top_rated_anchors is set without `fits`.
+    Raises DataError on ratings or gaps that are not finite or belong to no candidate, ConfigError if a rule needs
+    something that is not given (`fits` for top_rated_anchors, a mixture in `beside`).
     """
+    beside = beside or Beside()
     bucket = buckets.read(ratings, gaps, candidates, config)
     anchors, refused = choose(gaps, bucket.candidates, bucket.queries, config, fits)
-    pool = buckets.pool(gaps, bucket, anchors, config)
-    allow, weigh = RULES[config.rule]
-    allowed = allow(pool.negatives, config)
-    weights = np.where(allowed, weigh(pool.negatives, config), 0.0)
-    chosen = _choose_negatives(pool.negatives, weights, config, seed)
+    pool = buckets.pool(gaps, bucket, anchors, config, beside.direct, beside.relevance)
+    common = Common(config, seed, beside.mixture)
+    ruled = weights_of(pool.negatives, common)
+    chosen = _choose_negatives(pool.negatives, ruled.weight, common)
     spare = _choose_extra(pool.negatives, chosen, config, seed)
-    rated = members.rated_members(chosen, pool, weights, config)
+    rated = members.rated_members(chosen, pool, ruled)
     random = members.random_members(anchors, bucket, config, seed)
     kept, few = _enough(anchors, rated, random, pool.negatives, config)
     roles = [
         members.anchor_members(anchors, bucket),
         rated,
         random,
-        members.rated_members(spare, pool, np.zeros(len(weights)), config),
+        members.rated_members(spare, pool, replace(ruled, weight=np.zeros(len(ruled.weight)))),
     ]
     return members.examples(anchors, kept, roles, bucket), rejects(PLACE, [*refused, *few])
 
 
-def _choose_negatives(negatives: Negatives, weights: Reals, config: MineConfig, seed: int) -> Ints:
+def weights_of(negatives: Negatives, common: Common) -> Ruled:
+    """Weight and category of all N documents by the allow rules, one after another, and then the weigh rule.
+
+    Known positives weigh 0. What an allow rule refused or weighed is settled: later rules speak of the rest.
+    """
+    settled = np.where(negatives.is_positive, 0.0, np.nan)
+    for rule in common.config.allow:
+        said = ALLOW[rule.rule](negatives, rule, common).weight
+        settled = np.where(np.isnan(settled), said, settled)
+    weigh = common.config.weigh
+    ruled = WEIGH[weigh.rule](negatives, weigh, common)
+    category = table.categories(negatives.gap, common.config) if ruled.category is None else ruled.category
+    return Ruled(np.where(np.isnan(settled), ruled.weight, settled), category)
+
+
+def _choose_negatives(negatives: Negatives, weights: Reals, common: Common) -> Ints:
     """Rows taken, in order: the `negatives` of largest priority per example among those with weight."""
-    priority = SAMPLERS[config.sampling](negatives, weights, config, seed)
+    sample = common.config.sample
+    priority = SAMPLE[sample.rule](negatives, weights, sample, common)
     usable = np.flatnonzero(weights > 0)
     rank = rank_within(negatives.example[usable], -priority[usable], negatives.gap[usable])
-    taken = rank < config.negatives
+    taken = rank < common.config.negatives
     return usable[taken][np.lexsort((rank[taken], negatives.example[usable][taken]))]
 
 
@@ -87,8 +139,8 @@ def _enough(
         (
             query_ids[i].as_py().hex(),
             "no negative left",
-            f"anchor {anchor_ids[i].as_py().hex()}: {rated_count[i]} of {pool_count[i]} rated documents taken by rule "
-            f"{config.rule}, {random_count[i]} random; needs {max(config.min_rated_negatives, 1)}",
+            f"anchor {anchor_ids[i].as_py().hex()}: {rated_count[i]} of {pool_count[i]} rated documents taken by "
+            f"{config.composition}, {random_count[i]} random; needs {max(config.min_rated_negatives, 1)}",
         )
         for i in np.flatnonzero(~kept).tolist()
     ]

@@ -14,13 +14,11 @@ import pyarrow as pa
 from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.errors import DataError
-from anmi_ray.mining import table
 from anmi_ray.mining.anchors import Anchors
 from anmi_ray.mining.bucket import AGAIN, Bucket, Pool, candidate_rows
-from anmi_ray.mining.negatives import PLACE, Flags, Ints, Reals, rank_within
+from anmi_ray.mining.negatives import PLACE, Flags, Ints, Reals, Ruled, rank_within
+from anmi_ray.mining.table import CATEGORIES, TIERS
 from anmi_ray.records import EXAMPLE
-
-CATEGORIES = tuple(table.TIERS)
 
 
 @dataclass(frozen=True)
@@ -45,15 +43,14 @@ def anchor_members(anchors: Anchors, bucket: Bucket) -> Members:
     return Members(np.arange(size), doc, np.ones(size), category, np.zeros(size), np.zeros(size))
 
 
-def rated_members(taken: Ints, pool: Pool, weights: Reals, config: MineConfig) -> Members:
-    """Rows `taken` of the pool, with the category of the gap that the rules saw."""
-    names = np.array([CATEGORIES.index(band.category) for band in config.bands])
-    category = names[table.band(pool.negatives.gap[taken], config)]
+def rated_members(taken: Ints, pool: Pool, ruled: Ruled) -> Members:
+    """Rows `taken` of the pool, with the weight and category that the rules gave them."""
+    assert ruled.category is not None
     return Members(
         pool.negatives.example[taken],
         pool.doc[taken],
-        weights[taken],
-        category,
+        ruled.weight[taken],
+        ruled.category[taken],
         pool.gap[taken],
         pool.gap_se[taken],
     )
@@ -96,7 +93,7 @@ def examples(anchors: Anchors, kept: Flags, roles: Sequence[Members], bucket: Bu
         flat = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         return pa.ListArray.from_arrays(offsets, flat)
 
-    tiers = np.array([table.TIERS[name] for name in CATEGORIES], dtype=np.int32)
+    tiers = np.array([TIERS[name] for name in CATEGORIES], dtype=np.int32)
     names = pa.DictionaryArray.from_arrays(pa.array(category[rows]), pa.array(CATEGORIES)).cast(pa.string())
     which = pa.array(np.flatnonzero(kept))
     query = anchors.query[kept]

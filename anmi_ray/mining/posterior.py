@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.mining.negatives import Flags, Negatives, Reals
+from anmi_ray.config.rules import Equal, Gate, Posterior
+from anmi_ray.mining.negatives import Common, Negatives, Reals, Ruled
 from anmi_ray.scale import normal_cdf
 
 EXACT = 1e-9  # points: an error below this is none
@@ -27,18 +28,31 @@ def false_negative(gap: Reals, gap_se: Reals, config: MineConfig) -> Reals:
     return below(config.false_negative_gap, gap, gap_se)
 
 
-def allow(negatives: Negatives, config: MineConfig) -> Flags:
-    """Not a known positive, and P(false negative) at most `gate`."""
-    return ~negatives.is_positive & (false_negative(negatives.gap, negatives.gap_se, config) <= config.gate)
+def gate(negatives: Negatives, settings: Gate, common: Common) -> Ruled:
+    """Refuses where P(false negative) exceeds `largest`."""
+    p = false_negative(negatives.gap, negatives.gap_se, common.config)
+    return Ruled(np.where(p <= settings.largest, np.nan, 0.0))
 
 
-def weigh(negatives: Negatives, config: MineConfig) -> Reals:
-    """E[w] = Σ_b w_b [Φ((u_b − Δ̂)/se) − Φ((l_b − Δ̂)/se)] over the bands of Table 2; Table 2 itself as se → 0."""
-    weights = [row.weight for row in config.bands]
-    edges = [*(below(edge, negatives.gap, negatives.gap_se) for edge in config.edges), np.ones(len(negatives.gap))]
-    expected, under = np.zeros(len(negatives.gap)), np.zeros(len(negatives.gap))
-    for weight, edge in zip(weights, edges, strict=True):
-        expected += weight * (edge - under)
+def posterior(negatives: Negatives, settings: Posterior, common: Common) -> Ruled:
+    """max(0, E[w] − λ P(Δ < δ₀)), E[w] = Σ_b w_b [Φ((u_b − Δ̂)/se) − Φ((l_b − Δ̂)/se)] over the bands of Table 2.
+
+    Table 2 itself as se → 0, if its bands below δ₀ weigh nothing.
+    """
+    gap, gap_se, bands = negatives.gap, negatives.gap_se, common.config.bands
+    edges = [*(below(edge, gap, gap_se) for edge in common.config.edges), np.ones(len(gap))]
+    expected, under = np.zeros(len(gap)), np.zeros(len(gap))
+    for one, edge in zip(bands, edges, strict=True):
+        expected += one.weight * (edge - under)
         under = edge
-    # A convex combination of the weights, up to rounding.
-    return np.clip(expected, min(weights), max(weights))
+    weights = [one.weight for one in bands]
+    expected = np.clip(expected, min(weights), max(weights))  # a convex combination of the weights, up to rounding
+    if settings.penalty:
+        expected = np.maximum(0.0, expected - settings.penalty * false_negative(gap, gap_se, common.config))
+    return Ruled(expected)
+
+
+def equal(negatives: Negatives, settings: Equal, common: Common) -> Ruled:
+    """Weight 1 for all."""
+    del settings, common
+    return Ruled(np.ones(len(negatives.gap)))

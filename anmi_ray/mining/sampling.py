@@ -4,22 +4,61 @@ from __future__ import annotations
 
 import numpy as np
 
-from anmi_ray.config.mine import MineConfig
+from anmi_ray.config.rules import Closed, Ranked, SimANS, Top, Uniform, Weighted
 from anmi_ray.identity import uniforms
-from anmi_ray.mining.negatives import Negatives, Reals
+from anmi_ray.mining.negatives import Common, Negatives, Reals, rank_within
 
 
-def top(negatives: Negatives, weights: Reals, config: MineConfig, seed: int) -> Reals:
+def top(negatives: Negatives, weights: Reals, settings: Top, common: Common) -> Reals:
     """The weight itself: the largest first (ties go to the smaller gap)."""
-    del negatives, config, seed
+    del negatives, settings, common
     return weights
 
 
-def weighted(negatives: Negatives, weights: Reals, config: MineConfig, seed: int) -> Reals:
+def weighted(negatives: Negatives, weights: Reals, settings: Weighted, common: Common) -> Reals:
     """log w + Gumbel noise hashed from (example, document): the top k are k draws by weight without replacement.
 
     (Gumbel top-k; Efraimidis & Spirakis 2006.)
     """
-    del config
-    gumbel = -np.log(-np.log(uniforms(negatives.draw_ids, "mine", seed, "gumbel")))
-    return np.log(np.maximum(weights, np.finfo(np.float64).tiny)) + gumbel
+    del settings
+    return np.log(np.maximum(weights, np.finfo(np.float64).tiny)) + _gumbel(negatives, common)
+
+
+def uniform(negatives: Negatives, weights: Reals, settings: Uniform, common: Common) -> Reals:
+    """Noise alone: k draws with equal chances, without replacement."""
+    del weights, settings
+    return _gumbel(negatives, common)
+
+
+def ranked(negatives: Negatives, weights: Reals, settings: Ranked, common: Common) -> Reals:
+    """The retriever's fused rank, the first first; what it did not retrieve comes last."""
+    del weights, settings, common
+    return np.where(np.isnan(negatives.rank), -np.inf, -negatives.rank)
+
+
+def simans(negatives: Negatives, weights: Reals, settings: SimANS, common: Common) -> Reals:
+    """k draws without replacement with chances p_i ∝ exp(−a (x_i − b)²), x = Δ/scale (SimANS, Zhou et al. 2022, eq. 2).
+
+    The rank form is exp(−a |r_i − b r⁺|), r the rank by rating in the query and r⁺ the anchor's, both from 1. As a
+    grows the draws become the nearest to the target.
+    """
+    del weights
+    if settings.form == "gap":
+        log_chance = -settings.a * (negatives.gap / settings.scale - settings.b) ** 2
+    else:
+        better = negatives.gap < 0
+        before = np.bincount(negatives.example, better)[negatives.example] if len(better) else np.zeros(0)
+        rank = 1 + rank_within(negatives.example, negatives.gap) + ~better  # the anchor stands between
+        log_chance = -settings.a * np.abs(rank - settings.b * (1 + before))
+    return log_chance + _gumbel(negatives, common)
+
+
+def closed(negatives: Negatives, weights: Reals, settings: Closed, common: Common) -> Reals:
+    """Nearness to 200 (1 + 2ρ)(σ_q/σ_ref)·domain points (report, 8.3: "principled adaptation")."""
+    del weights, common
+    target = 200.0 * (1.0 + 2.0 * settings.rho) * negatives.spread / settings.reference_sd * settings.domain
+    return -np.abs(negatives.gap - target)
+
+
+def _gumbel(negatives: Negatives, common: Common) -> Reals:
+    return -np.log(-np.log(uniforms(negatives.draw_ids, "mine", common.seed, "gumbel")))

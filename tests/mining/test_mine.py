@@ -239,7 +239,7 @@ def test_examples_hold_together(
             for ratings, positives, randoms, gap_se in rows
         ]
     )
-    config = MineConfig(rule=rule, sampling=sampling, gap=gap, negatives=3, random_negatives=2, rated_extra=2)
+    config = MineConfig(rule=rule, sample=sampling, gap=gap, negatives=3, random_negatives=2, rated_extra=2)
     examples, refused = run(tables, config, seed=5)
     assert len({example["query_id"].hex() for example in examples} | set(refused["key"].to_pylist())) == len(rows)
     for example in examples:
@@ -262,7 +262,7 @@ def test_examples_hold_together(
 def test_a_bucket_is_the_sum_of_its_queries(make_tables: Make, spec: Any) -> None:
     specs = [spec(np.random.default_rng(q).normal(0, 300, 20).tolist(), randoms=3) for q in range(4)]
     tables = make_tables(specs)
-    whole, _ = run(tables, MineConfig(rule="table2", sampling="weighted"))
+    whole, _ = run(tables, MineConfig(rule="table2", sample="weighted"))
     parts = []
     for q in range(4):
         keep = pa.scalar(identity.query_id(f"q{q}"), type=identity.ID)
@@ -270,7 +270,7 @@ def test_a_bucket_is_the_sum_of_its_queries(make_tables: Make, spec: Any) -> Non
             table.filter(pc.equal(table["query_id"], keep))
             for table in (tables.ratings, tables.gaps, tables.candidates)
         ]
-        parts += mine(part[0], part[1], part[2], MineConfig(rule="table2", sampling="weighted"), 0)[0].to_pylist()
+        parts += mine(part[0], part[1], part[2], MineConfig(rule="table2", sample="weighted"), 0)[0].to_pylist()
     assert sorted(parts, key=lambda example: example["query_id"]) == whole
 
 

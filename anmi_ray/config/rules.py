@@ -1,0 +1,301 @@
+"""The rules of mining and their settings: who may be a negative (allow), what it weighs, and which are drawn (sample).
+
+Every rule is one small frozen object named by its `rule`; `config/mine.py` composes them, `anmi_ray/mining` carries
+them out. Gaps are in Elo points (anchor minus document), P means a probability under the gap's error.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from anmi_ray.config.base import Settings
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Gate(Settings):
+    """Refuse what may be a false negative: P(gap < false_negative_gap) above `largest`."""
+
+    rule: Literal["gate"]
+    largest: float = Field(
+        default=0.05, gt=0, le=1, description="largest allowed P(false negative); .02 where many are near-relevant"
+    )
+
+
+class Denoise(Settings):
+    """Keep what the anchor surely beats: max(0, (p - .5)/.5) above `keep_above`, p the P(anchor is better)."""
+
+    rule: Literal["denoise"]
+    keep_above: float = Field(default=0.1, ge=0, lt=1, description="least denoising weight that is kept")
+
+
+class RocketQA(Settings):
+    """RocketQA's denoising: a negative has P(relevant) below `negative_below`."""
+
+    rule: Literal["rocketqa"]
+    negative_below: float = Field(default=0.1, gt=0, le=1, description="P(relevant) below which a document is negative")
+    positive_above: float = Field(
+        default=0.9, ge=0, lt=1, description="P(relevant) above which a document is counted as a pseudo-positive"
+    )
+    model: str | None = Field(
+        default=None,
+        description="cross-encoder (folder or hub id) whose sigmoid is P(relevant); null: P(the anchor is not better) "
+        "from judgments and ratings",
+    )
+
+    @model_validator(mode="after")
+    def _apart(self) -> RocketQA:
+        if self.negative_below > self.positive_above:
+            raise ValueError(
+                f"negative_below is {self.negative_below} and positive_above {self.positive_above}: a document would "
+                "be both, lower the one or raise the other"
+            )
+        return self
+
+
+class RankWindow(Settings):
+    """The retriever's ranks `first` to `last`, as most libraries mine: knows nothing of judgments."""
+
+    rule: Literal["rank-window"]
+    first: int = Field(default=11, ge=1, description="first fused rank that may be a negative; ranks start at 1")
+    last: int | None = Field(default=None, ge=1, description="last such rank; null: no end")
+
+    @model_validator(mode="after")
+    def _ascends(self) -> RankWindow:
+        if self.last is not None and self.last < self.first:
+            raise ValueError(f"the window ends ({self.last}) before it begins ({self.first}): raise last")
+        return self
+
+
+class ScoreMargin(Settings):
+    """NV-Retriever's and most libraries' rule on the dense retriever's scores, s of a document and of the anchor."""
+
+    rule: Literal["score-margin"]
+    form: Literal["relative", "literal", "absolute"] = Field(
+        default="relative",
+        description="relative: s <= s_pos - margin |s_pos|, safe for negative scores; literal: s <= (1 - margin) "
+        "s_pos, as published; absolute: s <= s_pos - margin",
+    )
+    margin: float = Field(default=0.05, ge=0, le=10, description="how far a negative stays below the anchor")
+
+
+class Validate(Settings):
+    """Stage 4: borderline documents are judged directly against the anchor, and keep the weight that this gives.
+
+    Its verdicts are final: rules after it speak of the rest. What has no judgment after all goes on to them.
+    """
+
+    rule: Literal["validate"]
+    low: float = Field(default=80.0, ge=-10_000, le=10_000, description="least borderline gap, points")
+    high: float = Field(default=150.0, ge=-10_000, le=10_000, description="largest borderline gap, points")
+    reject_below: Share = Field(default=0.65, description="preference for the anchor below which a document is refused")
+    full_above: Share = Field(default=0.75, description="preference above which it is a negative of weight 1")
+    weight: Share = Field(default=0.3, description="weight in between")
+
+    @model_validator(mode="after")
+    def _ascends(self) -> Validate:
+        if self.low >= self.high or self.reject_below > self.full_above:
+            raise ValueError(
+                f"low < high and reject_below <= full_above must hold, not {self.low}, {self.high} and "
+                f"{self.reject_below}, {self.full_above}"
+            )
+        return self
+
+
+class Table2(Settings):
+    """The weight of the band (mine.bands) that the estimated gap lies in: the report's Table 2, literally."""
+
+    rule: Literal["table2"]
+
+
+class Posterior(Settings):
+    """Expected band weight given the gap's error, less `penalty` times P(false negative)."""
+
+    rule: Literal["posterior"]
+    penalty: float = Field(default=0.0, ge=0, le=100, description="what a false negative costs, in weight")
+
+
+class Percentile(Settings):
+    """Bands at percentiles of the query's own gaps: refuses a fixed share of every query, whatever its documents are.
+
+    It knows nothing of false negatives; gaps of 0 and below are refused all the same.
+    """
+
+    rule: Literal["percentile"]
+    percentiles: tuple[float, float, float] = Field(
+        default=(10.0, 25.0, 75.0), description="edges between danger, soft, goldilocks and easy"
+    )
+    weights: tuple[Share, Share, Share, Share] = Field(default=(0.0, 0.5, 1.0, 0.3), description="their weights")
+
+    @model_validator(mode="after")
+    def _ascend(self) -> Percentile:
+        edges = (0.0, *self.percentiles, 100.0)
+        if any(low >= high for low, high in pairwise(edges)):
+            raise ValueError(f"percentiles must ascend between 0 and 100, not {self.percentiles}")
+        return self
+
+
+class Relative(Settings):
+    """Positive-relative (NV-Retriever, on ratings): full weight for least <= gap/unit <= most, fading on both sides.
+
+    Below `least` linear to 0 at a gap of 0, above `most` as exp(-(gap/unit - most)/fade).
+    """
+
+    rule: Literal["relative"]
+    form: Literal["spread", "anchored"] = Field(
+        default="spread",
+        description="unit of the gap: spread is the query's robust sd of ratings; anchored (the report's literal form) "
+        "is the anchor's rating on a scale where the mean document has `origin`",
+    )
+    least: float = Field(default=0.2, gt=0, le=100, description="least gap of full weight, units (anchored: .05)")
+    most: float = Field(default=1.5, gt=0, le=100, description="largest gap of full weight, units (anchored: .30)")
+    fade: float = Field(default=1.0, gt=0, le=100, description="units in which the weight falls by e beyond `most`")
+    origin: float = Field(default=1500.0, gt=0, le=1e6, description="anchored: rating of a query's mean document")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _anchored_defaults(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("form") == "anchored":
+            return {"least": 0.05, "most": 0.30, "fade": 0.20, **data}
+        return data
+
+    @model_validator(mode="after")
+    def _ascends(self) -> Relative:
+        if self.least >= self.most:
+            raise ValueError(f"least is {self.least} and most {self.most}: least must be smaller")
+        return self
+
+
+class BetaMixture(Settings):
+    """ProGCL: two Betas on scaled gaps of all queries; weight = P(true negative) times information."""
+
+    rule: Literal["beta-mixture"]
+    steps: int = Field(default=10, ge=1, le=1000, description="steps of EM, by weighted moments")
+
+
+class GaussianMixture(Settings):
+    """Gaussians on the gaps of all queries, as many as BIC wants; weight = P(true negative) times information."""
+
+    rule: Literal["gaussian-mixture"]
+    most: int = Field(default=4, ge=2, le=8, description="largest number of components that is tried")
+
+
+class Reliability(Settings):
+    """RocketQA's confidence as a weight: max(0, (p - .5)/.5), p the P(anchor is better)."""
+
+    rule: Literal["reliability"]
+
+
+class Optimum(Settings):
+    """Theorem 12: the information of a gap in bits, less `cost` times P(gap < false_gap), at least 0."""
+
+    rule: Literal["optimum"]
+    cost: float = Field(default=2.0, ge=0, le=1000, description="what a false negative costs, bits")
+    false_gap: float = Field(default=0.0, ge=-1000, le=1000, description="true gap below which it is one, points")
+
+
+class Equal(Settings):
+    """Weight 1 for whatever is allowed."""
+
+    rule: Literal["equal"]
+
+
+class Top(Settings):
+    """The largest weights; equal ones by the smaller gap."""
+
+    rule: Literal["top"]
+
+
+class Weighted(Settings):
+    """Drawn without replacement, with chances in proportion to the weights."""
+
+    rule: Literal["weighted"]
+
+
+class Uniform(Settings):
+    """Drawn without replacement, all alike."""
+
+    rule: Literal["uniform"]
+
+
+class Ranked(Settings):
+    """The retriever's best first."""
+
+    rule: Literal["ranked"]
+
+
+class SimANS(Settings):
+    """Drawn without replacement with chances exp(-a (gap/scale - b)^2), or exp(-a |r - b r+|) of ranks by rating.
+
+    r is a document's rank by rating in its query and r+ the anchor's, both from 1.
+    """
+
+    rule: Literal["simans"]
+    form: Literal["gap", "rank"] = Field(default="gap", description="what the chance depends on")
+    a: float = Field(default=1.0, gt=0, le=1e6, description="sharpness: large takes the nearest to the target")
+    b: float = Field(default=3.0, ge=-100, le=1000, description="target: gap/scale, or a multiple of the anchor's rank")
+    scale: float = Field(default=100.0, gt=0, le=1e4, description="points to one unit of the gap form")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rank_defaults(cls, data: Any) -> Any:
+        return {"a": 0.1, "b": 10.0, **data} if isinstance(data, dict) and data.get("form") == "rank" else data
+
+
+class Closed(Settings):
+    """The nearest to the report's closed optimum, 200 (1 + 2 rho) (sd / reference_sd) domain points.
+
+    sd is the query's spread of ratings.
+    """
+
+    rule: Literal["closed"]
+    rho: Share = Field(default=0.15, description="share of false negatives among candidates")
+    reference_sd: float = Field(
+        default=277.0, gt=0, le=1e4, description="spread of ratings at which 200 (1 + 2 rho) is meant, points"
+    )
+    domain: float = Field(default=1.0, ge=0.8, le=1.2, description="taste for risk, .8 to 1.2")
+
+
+def _named(value: Any) -> Any:
+    """A rule's name alone stands for the rule with its defaults."""
+    return {"rule": value} if isinstance(value, str) else value
+
+
+AnyAllow = Gate | Denoise | RocketQA | RankWindow | ScoreMargin | Validate
+AnyWeigh = Table2 | Posterior | Percentile | Relative | BetaMixture | GaussianMixture | Reliability | Optimum | Equal
+AnySample = Top | Weighted | Uniform | Ranked | SimANS | Closed
+AllowRule = Annotated[AnyAllow, Field(discriminator="rule"), BeforeValidator(_named)]
+WeighRule = Annotated[AnyWeigh, Field(discriminator="rule"), BeforeValidator(_named)]
+SampleRule = Annotated[AnySample, Field(discriminator="rule"), BeforeValidator(_named)]
+
+PHASES: dict[str, str] = {
+    model.model_fields["rule"].annotation.__args__[0]: phase  # type: ignore[union-attr]
+    for phase, union in (("allow", AnyAllow), ("weigh", AnyWeigh), ("sample", AnySample))
+    for model in union.__args__
+}
+
+# Compositions by name: what the field does, each as published or as close as ratings come to it. Where a rule says
+# nothing of the draw, the sample of the settings (or its default) stands.
+NAMED: dict[str, dict[str, Any]] = {
+    "posterior": {"allow": ["gate"], "weigh": "posterior"},
+    "penalised": {"allow": [], "weigh": {"rule": "posterior", "penalty": 1.0}},
+    "table2": {"allow": [], "weigh": "table2"},
+    "percentile": {"allow": [], "weigh": "percentile"},
+    "relative": {"allow": [], "weigh": "relative"},
+    "relative-literal": {"allow": [], "weigh": {"rule": "relative", "form": "anchored"}},
+    "beta-mixture": {"allow": [], "weigh": "beta-mixture"},
+    "gaussian-mixture": {"allow": [], "weigh": "gaussian-mixture"},
+    "optimum": {"allow": [], "weigh": "optimum"},
+    "validated": {"allow": ["validate"], "weigh": "table2"},
+    "denoise": {"allow": ["denoise"], "weigh": "reliability"},
+    "rocketqa": {"allow": ["rocketqa"], "weigh": "equal", "sample": "uniform"},
+    "simans": {"allow": [], "weigh": "equal", "sample": "simans"},
+    "simans-rank": {"allow": [], "weigh": "equal", "sample": {"rule": "simans", "form": "rank"}},
+    "closed-optimum": {"allow": [], "weigh": "equal", "sample": "closed"},
+    "rank-window": {"allow": ["rank-window"], "weigh": "equal", "sample": "ranked"},
+    "score-margin": {"allow": ["score-margin"], "weigh": "equal", "sample": "ranked"},
+    "uniform": {"allow": [], "weigh": "equal", "sample": "uniform"},
+}

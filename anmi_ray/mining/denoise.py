@@ -1,0 +1,60 @@
+"""Denoising and validation: is the anchor truly better? A direct judgment says so where there is one, else the gap."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anmi_ray.config.rules import Denoise, Reliability, RocketQA, Validate
+from anmi_ray.mining.negatives import Common, Flags, Negatives, Reals, Ruled
+from anmi_ray.mining.posterior import below
+
+
+def anchor_better(negatives: Negatives) -> Reals:
+    """P(the anchor is truly better): the direct judgment's preference where there is one, else P(Δ > 0) = Φ(Δ̂/se)."""
+    estimated = 1.0 - below(0.0, negatives.gap, negatives.gap_se)
+    return np.where(np.isnan(negatives.direct), estimated, negatives.direct)
+
+
+def confidence(negatives: Negatives) -> Reals:
+    """max(0, (p − .5)/.5), p = P(the anchor is truly better)."""
+    return np.maximum(0.0, (anchor_better(negatives) - 0.5) / 0.5)
+
+
+def denoise(negatives: Negatives, settings: Denoise, common: Common) -> Ruled:
+    """Refuses what the anchor does not surely beat: `confidence` must exceed `keep_above`."""
+    del common
+    return Ruled(np.where(confidence(negatives) > settings.keep_above, np.nan, 0.0))
+
+
+def reliability(negatives: Negatives, settings: Reliability, common: Common) -> Ruled:
+    """Weighs by `confidence`."""
+    del settings, common
+    return Ruled(confidence(negatives))
+
+
+def relevance(negatives: Negatives) -> Reals:
+    """P(relevant): a pointwise model's where there is one, else P(the anchor is not better)."""
+    return np.where(np.isnan(negatives.relevance), 1.0 - anchor_better(negatives), negatives.relevance)
+
+
+def rocketqa(negatives: Negatives, settings: RocketQA, common: Common) -> Ruled:
+    """Refuses P(relevant) at or above `negative_below` (RocketQA, Qu et al. 2021: cross-batch denoising at .1)."""
+    del common
+    return Ruled(np.where(relevance(negatives) < settings.negative_below, np.nan, 0.0))
+
+
+def borderline(gap: Reals, settings: Validate) -> Flags:
+    """Documents whose gap Stage 4 wants judged directly against the anchor: low ≤ Δ ≤ high."""
+    return (gap >= settings.low) & (gap <= settings.high)
+
+
+def validate(negatives: Negatives, settings: Validate, common: Common) -> Ruled:
+    """Stage 4 (report 7.2, eq. 35) on borderline documents with a direct judgment p for the anchor.
+
+    p < .65 refuses, up to .75 the weight is .3, above it is 1; all others are left to the rules after it.
+    """
+    del common
+    p = negatives.direct
+    settled = borderline(negatives.gap, settings) & ~np.isnan(p)
+    verdict = np.where(p < settings.reject_below, 0.0, np.where(p > settings.full_above, 1.0, settings.weight))
+    return Ruled(np.where(settled, verdict, np.nan))

@@ -1,0 +1,41 @@
+"""Weights in units of the query: how far the anchor stands above a document, or the query's own percentiles."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anmi_ray.config.rules import Percentile, Relative
+from anmi_ray.mining.negatives import Common, Negatives, Reals, Ruled, grouped_quantile
+from anmi_ray.mining.table import named
+
+
+def relative(negatives: Negatives, settings: Relative, common: Common) -> Ruled:
+    """1 for γ_min ≤ Δ/u ≤ γ_max, (Δ/u)/γ_min below, 0 at Δ ≤ 0, exp(−(Δ/u − γ_max)/s) above (methods 5).
+
+    NV-Retriever's rule (Moreira et al. 2024), carried to ratings. u is the query's robust sd, which no shift of the
+    ratings changes; anchored, u is the anchor's rating where the mean document's is `origin` (the report: "gap > .05 x
+    positive"), which a shift does change.
+    """
+    anchored = np.maximum(settings.origin + negatives.anchor_rating, common.config.rating_sd_floor)
+    x = negatives.gap / (negatives.spread if settings.form == "spread" else anchored)
+    above = np.exp(-np.maximum(x - settings.most, 0.0) / settings.fade)
+    return Ruled(np.where(x < settings.least, np.clip(x / settings.least, 0.0, 1.0), above))
+
+
+def percentile(negatives: Negatives, settings: Percentile, common: Common) -> Ruled:
+    """Weight and category by the percentiles of the example's own gaps, known positives left out.
+
+    It refuses the same share of every query, whatever its documents are. Gaps of 0 and below are danger.
+    """
+    del common
+    edges = np.stack([quantiles(negatives, p / 100.0) for p in settings.percentiles])
+    band = (negatives.gap >= edges).sum(axis=0)
+    band[negatives.gap <= 0] = 0
+    return Ruled(np.array(settings.weights)[band], named(["danger", "soft", "goldilocks", "easy"])[band])
+
+
+def quantiles(negatives: Negatives, q: float) -> Reals:
+    """For each document the q-quantile of its example's gaps, known positives left out; NaN without any."""
+    rows = np.flatnonzero(~negatives.is_positive)
+    groups = int(negatives.example.max()) + 1 if len(negatives.example) else 0
+    return grouped_quantile(negatives.example[rows], negatives.gap[rows], groups, q)[negatives.example]
