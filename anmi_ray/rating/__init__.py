@@ -6,6 +6,7 @@ judgments -> pairs (games) -> globals (prior, dispersion; once) -> solver -> unc
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.globals import Globals, fit_globals, globals_of, sample_queries
 from anmi_ray.rating.named import NamedRatings, rate_preferences
+from anmi_ray.rating.pairs import preferences
 from anmi_ray.rating.tables import RateResult, rate, rate_games
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "RateResult",
     "fit_globals",
     "globals_of",
+    "preferences",
     "rate",
     "rate_games",
     "rate_preferences",
