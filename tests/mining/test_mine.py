@@ -192,7 +192,7 @@ def test_values_that_are_not_finite_are_refused(make_tables: Make, spec: Any, co
         place = table.schema.get_field_index(column)
         return table.set_column(place, table.schema.field(column), pa.array([value] * table.num_rows))
 
-    with pytest.raises(DataError, match=f"{column} holds values that are not finite"):
+    with pytest.raises(DataError, match=f"query_id .*{column} must be finite.*: . of . are not"):
         mine(spoil(ratings), spoil(gaps), tables.candidates, TABLE, 0)
 
 
