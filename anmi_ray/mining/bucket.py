@@ -26,7 +26,7 @@ class Bucket:
     candidates: pa.Table  # sorted by (query_id, doc_id)
     queries: pa.Array  # [Q]
     query: Ints  # [C]
-    is_positive: Flags  # [C]
+    is_positive: Flags  # [C] known positives that gaps are measured from; rating may have hidden others
     is_random: Flags  # [C]
     rating: Reals  # [C] points, NaN where not rated
     mean: Reals  # [Q]
@@ -70,7 +70,7 @@ def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineCo
         candidates=candidates,
         queries=queries,
         query=query,
-        is_positive=candidates["is_positive"].to_numpy().astype(bool),
+        is_positive=candidates["is_positive"].to_numpy() & _anchoring(gaps, candidates),
         is_random=pc.equal(candidates["source"], "random").to_numpy().astype(bool),
         rating=rating,
         mean=mean,
@@ -79,6 +79,15 @@ def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineCo
         rank=pc.fill_null(pc.cast(candidates["rank"], pa.float64()), np.nan).to_numpy(),
         score=candidates["similarity"].to_numpy(),
     )
+
+
+def _anchoring(gaps: pa.Table, candidates: pa.Table) -> Flags:
+    """Candidates that some gap is measured from."""
+    pairs = gaps.select(["query_id", "anchor_id"]).group_by(["query_id", "anchor_id"]).aggregate([])
+    rows = candidate_rows(candidates, pairs["query_id"], pairs["anchor_id"], "anchors")
+    found = np.zeros(candidates.num_rows, dtype=bool)
+    found[rows] = True
+    return found
 
 
 def _check(name: str, table: pa.Table, column: str, least: float = -np.inf) -> None:
