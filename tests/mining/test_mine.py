@@ -192,7 +192,7 @@ def test_values_that_are_not_finite_are_refused(make_tables: Make, spec: Any, co
         place = table.schema.get_field_index(column)
         return table.set_column(place, table.schema.field(column), pa.array([value] * table.num_rows))
 
-    with pytest.raises(DataError, match=f"{column} holds values that are not finite"):
+    with pytest.raises(DataError, match=f"query_id .*{column} must be finite.*: . of . are not"):
         mine(spoil(ratings), spoil(gaps), tables.candidates, TABLE, 0)
 
 
@@ -311,3 +311,14 @@ def test_golden_examples(make_tables: Make, spec: Any) -> None:
         for doc, weight, name in zip(example["doc_ids"], example["weights"], example["categories"], strict=True)
     ]
     assert identity.digest("golden", *facts).hex() == "a07e2289374f23f4e6d4624295044ad1"
+
+
+def test_a_positive_that_rating_was_not_told_of_is_a_document_like_others(
+    make_tables: Make, spec: Any, doc_id: Doc
+) -> None:
+    tables = make_tables([spec([500.0, 200.0, 100.0, -200.0], positives=(0, 1))])
+    hidden = pc.equal(tables.gaps["anchor_id"], pa.scalar(doc_id(0, 1), type=identity.ID))
+    examples, refused = mine(tables.ratings, tables.gaps.filter(pc.invert(hidden)), tables.candidates, TABLE, 0)
+    assert refused.num_rows == 0
+    (example,) = examples.to_pylist()
+    assert dict(zip(example["doc_ids"], example["weights"], strict=True))[doc_id(0, 1)] == 1.0
