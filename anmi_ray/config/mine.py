@@ -9,7 +9,18 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from anmi_ray.config.base import Settings
-from anmi_ray.config.rules import NAMED, PHASES, AllowRule, Gate, Posterior, RocketQA, SampleRule, Top, Validate, WeighRule
+from anmi_ray.config.rules import (
+    NAMED,
+    PHASES,
+    AllowRule,
+    Gate,
+    Posterior,
+    RocketQA,
+    SampleRule,
+    Top,
+    Validate,
+    WeighRule,
+)
 
 Category = Literal["danger", "soft", "goldilocks", "medium", "easy"]
 

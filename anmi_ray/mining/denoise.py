@@ -49,7 +49,7 @@ def borderline(gap: Reals, settings: Validate) -> Flags:
 
 
 def to_validate(negatives: Negatives, settings: Validate) -> Flags:
-    """Documents that Stage 4 speaks of: borderline by the gap as it is now, or by the one before the round of questions.
+    """Documents that Stage 4 speaks of: borderline by the gap as it is, or as it was before the round of questions.
 
     The answers of that round join the fit, so gaps move: a document that was found borderline and judged keeps its
     verdict wherever its gap has moved to, and one that has become borderline gets a verdict if it happens to have been
