@@ -93,7 +93,8 @@ def _direct(inputs: Inputs, bucket: int) -> pa.Table:
     parts = [inputs["borderline"].read_part(part, bucket, COMPARISON) for part in ("comparisons", "known")]
     asked = pa.concat_tables(parts).select(_PAIR)
     silent = asked.filter(pa.array(find_rows(table, {name: asked[name] for name in _PAIR}) < 0))
-    table = pa.concat_tables([table, silent.append_column("preference", pa.array(np.full(silent.num_rows, np.nan)))])
+    silent = silent.append_column("preference", pa.array(np.full(silent.num_rows, np.nan)))
+    table = pa.concat_tables([table, silent.cast(table.schema)])
     borderline = find_rows(asked, {name: table[name] for name in _PAIR}) >= 0
     return table.append_column("was_borderline", pa.array(borderline))
 
