@@ -19,6 +19,7 @@ from anmi_ray.records import EXAMPLE, REJECT
 Make = Callable[[list[Any]], Any]
 Doc = Callable[[int, int], bytes]
 TABLE = MineConfig(rule="table2", random_negatives=0, rated_extra=0)
+WEIGHTED = MineConfig.model_validate({"rule": "table2", "sample": "weighted"})
 
 
 def run(
@@ -262,7 +263,7 @@ def test_examples_hold_together(
 def test_a_bucket_is_the_sum_of_its_queries(make_tables: Make, spec: Any) -> None:
     specs = [spec(np.random.default_rng(q).normal(0, 300, 20).tolist(), randoms=3) for q in range(4)]
     tables = make_tables(specs)
-    whole, _ = run(tables, MineConfig(rule="table2", sample="weighted"))
+    whole, _ = run(tables, WEIGHTED)
     parts = []
     for q in range(4):
         keep = pa.scalar(identity.query_id(f"q{q}"), type=identity.ID)
@@ -270,7 +271,7 @@ def test_a_bucket_is_the_sum_of_its_queries(make_tables: Make, spec: Any) -> Non
             table.filter(pc.equal(table["query_id"], keep))
             for table in (tables.ratings, tables.gaps, tables.candidates)
         ]
-        parts += mine(part[0], part[1], part[2], MineConfig(rule="table2", sample="weighted"), 0)[0].to_pylist()
+        parts += mine(part[0], part[1], part[2], WEIGHTED, 0)[0].to_pylist()
     assert sorted(parts, key=lambda example: example["query_id"]) == whole
 
 
