@@ -53,7 +53,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, 
     return {"flows": flows}
 
 
-class _Tables(NamedTuple):
+class Tables(NamedTuple):
     """What is read of one bucket."""
 
     ratings: pa.Table
@@ -62,9 +62,9 @@ class _Tables(NamedTuple):
     fits: pa.Table
     direct: pa.Table | None
 
-    def of(self, queries: pa.Table) -> _Tables:
+    def of(self, queries: pa.Table) -> Tables:
         """The rows of some queries."""
-        return _Tables(*(None if table is None else of_queries(table, queries) for table in self))
+        return Tables(*(None if table is None else of_queries(table, queries) for table in self))
 
     def negatives(self, config: MineConfig, relevance: pa.Table | None = None) -> mining.Negatives:
         """The documents beside their anchors as the rules see them."""
@@ -72,9 +72,10 @@ class _Tables(NamedTuple):
         return mining.possible_negatives(ratings, gaps, candidates, config, fits, mining.Beside(direct, relevance))
 
 
-def _read(inputs: Inputs, bucket: int, config: MineConfig) -> _Tables:
+def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
+    """What the rules of `config` need of a bucket; `inputs` by role, as the stage gets them."""
     rate = inputs["rate"]
-    return _Tables(
+    return Tables(
         rate.read_part("ratings", bucket, RATING),
         rate.read_part("gaps", bucket, GAP),
         inputs["retrieve"].read_part("candidates", bucket, CANDIDATE),
@@ -102,7 +103,7 @@ def _direct(inputs: Inputs, bucket: int) -> pa.Table:
 def _bucket(
     artifact: Artifact, bucket: int, inputs: Inputs, config: MineConfig, seed: int, mixture: dict[str, Any] | None
 ) -> list[Flow]:
-    tables = _read(inputs, bucket, config)
+    tables = read(inputs, bucket, config)
     scores = _scored(inputs, bucket, tables.gaps, config.pointwise) if config.pointwise else None
     relevance = None if scores is None else _relevance(scores)
     fitted = None if mixture is None else Mixture.from_dict(mixture)
@@ -157,7 +158,7 @@ def _mixture(inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, Any]
     """The mixture of the gaps of a hash sample of queries, known positives left out; buckets do not matter."""
     assert isinstance(config.weigh, BetaMixture | GaussianMixture)
     sample = sample_queries(inputs["rate"], "gaps", buckets, _MIXTURE_QUERIES, "mixture")
-    tables = (_read(inputs, bucket, config).of(sample) for bucket in range(buckets))
+    tables = (read(inputs, bucket, config).of(sample) for bucket in range(buckets))
     gaps = [mining.mixture_gaps(one.negatives(config)) for one in tables]
     return json.loads(json.dumps(fit(np.sort(np.concatenate(gaps)), config.weigh).to_dict()))
 
@@ -179,7 +180,7 @@ def _verdicts(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: i
     totals: dict[str, Counter[str]] = {}
     for bucket in range(buckets):
         relevance = _relevance(artifact.read_part("relevance", bucket, RUN)) if config.pointwise else None
-        negatives = _read(inputs, bucket, config).of(sample).negatives(config, relevance)
+        negatives = read(inputs, bucket, config).of(sample).negatives(config, relevance)
         for rule, counts in mining.verdicts(negatives, config).items():
             totals.setdefault(rule, Counter()).update(counts)
     return {"verdicts": {rule: dict(counts) for rule, counts in totals.items()}}
