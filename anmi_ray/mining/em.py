@@ -183,10 +183,10 @@ def beta_moments(at: Points, share: Reals, floor: float) -> tuple[float, float]:
 
     α = m (m (1 − m)/v − 1), β = α (1 − m)/m.
     """
-    size = max(float(share @ at.mass), _TINY)
+    size = max(float(share @ at.mass), float(_TINY))
     mean = float((share * at.value) @ at.mass) / size
     variance = max(float((share * (at.value - mean) ** 2) @ at.mass) / size, floor)
-    alpha = mean * (mean * (1.0 - mean) / variance - 1.0)
+    alpha = float(mean * (mean * (1.0 - mean) / variance - 1.0))
     return alpha, alpha * (1.0 - mean) / mean
 
 
@@ -194,7 +194,8 @@ def betas(at: Points, steps: int) -> list[Fitted]:
     """One Beta by its moments, and two as ProGCL fits them (Xia et al. 2022): fixed start, `steps` of EM by moments.
 
     Component 0 starts at Beta(1, 2) with share .95 and is what is *unlike* the anchor; component 1, Beta(2, 1), keeps
-    β ≥ 1.01, so that its density falls to 0 as u reaches 1. Moments, not maxima: a step may lower the likelihood.
+    β ≥ 1.01, so that its density falls to 0 as u reaches 1. Moments, not maxima: a step may lower the likelihood, and
+    where component 1 piles up near u = 1 the steps may end in a flat one.
     """
     ones, total = np.ones(len(at.value)), at.mass.sum()
     mean = float(at.value @ at.mass / total)

@@ -26,7 +26,7 @@ def information(gap: Reals) -> Reals:
     [1.0, 0.631]
     """
     q = win_probability(-np.abs(gap), "thurstone")
-    return (special.entr(q) + special.entr(1.0 - q)) / math.log(2.0)
+    return np.minimum((special.entr(q) - (1.0 - q) * np.log1p(-q)) / math.log(2.0), 1.0)
 
 
 def optimum(negatives: Negatives, settings: Optimum, common: Common) -> Ruled:
@@ -44,7 +44,7 @@ def best_gap(cost: ArrayLike, gap_se: ArrayLike, false_gap: float = 0.0) -> Real
     With an error of 140 points, costs of a quarter and of 100 bits:
 
     >>> best_gap([0.25, 2.0, 100.0], 140.0).round().tolist()
-    [56.0, 207.0, 451.0]
+    [56.0, 207.0, 450.0]
     """
     cost, gap_se = np.broadcast_arrays(np.asarray(cost, dtype=np.float64), np.asarray(gap_se, dtype=np.float64))
     shape, cost, gap_se = cost.shape, cost.ravel()[:, None], gap_se.ravel()[:, None]
