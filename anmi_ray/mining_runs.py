@@ -179,30 +179,32 @@ def _check_rated(experiment: Experiment, record: Mapping[str, Any], store: Store
             return
 
 
-def carry_out(experiment: Experiment, reporter: main.Reporter | None = None) -> Artifact:
-    """Carry out what is missing up to mine, under the experiment's name; the complete artifact of mine.
+def carry_out(
+    experiment: Experiment, reporter: main.Reporter | None = None, content: str | None = None
+) -> tuple[Artifact, main.Resolved]:
+    """Carry out what is missing up to mine, under the experiment's name; the complete artifact and what it is made of.
 
     A run's record that knows this mining already stays as it is. Raises ConfigError where the name belongs to a run
     that goes on to training with other negatives: its record would forget its model.
     """
-    store, item = Store(experiment.execution.root), main.resolve(experiment)["mine"]
+    store, item = Store(experiment.execution.root), main.resolve(experiment, content)["mine"]
     artifact = Artifact(store, "mine", item.fingerprint)
     stages = (store.read_json(f"runs/{experiment.name}.json") or {"stages": {}})["stages"]
     if stages.get("mine", {}).get("fingerprint") == item.fingerprint and artifact.manifest() is not None:
-        return artifact
+        return artifact, item
     if "train" in stages:
         raise ConfigError(
             "the name belongs to a run that trained a model on other negatives",
             store.where(f"runs/{experiment.name}.json"),
             "give another name with name=…",
         )
-    main.run(experiment, reporter, last="mine")
-    return artifact
+    main.run(experiment, reporter, last="mine", content=content)
+    return artifact, item
 
 
 def mine(experiment: Experiment, reporter: main.Reporter | None = None) -> Mined:
     """Choose the negatives of `from_run`'s settings, and what there is to say of them."""
-    artifact = carry_out(experiment, reporter)
+    artifact, _ = carry_out(experiment, reporter)
     flows, summary = (artifact.manifest() or {"flows": []})["flows"], artifact.read_json("summary.json")
     return Mined(experiment.name, experiment.mine.composition, artifact.fingerprint, flows, summary)
 

@@ -21,7 +21,7 @@ _WIDTH = 760.0
 _ROW = 30.0
 _LETTER = 7.2  # width of a letter of a name
 _NUMBERED = 20  # up to so many rules the cells hold their number
-_PANEL = (330.0, 190.0)
+_PANEL = (330.0, 178.0)
 _SHARES = (0.0, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 _POSTULATED = (150.0, 300.0)  # Theorem 12's range of the optimal gap
 
@@ -47,7 +47,7 @@ def _percent(value: float | None) -> str:
 def false_negatives(rules: Sequence[Rule]) -> Markup:
     """Per rule the estimated share with its interval, and below it the true one where it is known."""
     known = any(rule.true is not None for rule in rules)
-    left, right, top = 14.0 + _LETTER * max(len(rule.rule) for rule in rules), _WIDTH - 150.0, 34.0
+    left, right, top = 14.0 + _LETTER * max(len(rule.rule) for rule in rules), _WIDTH - 112.0, 34.0
     bottom = top + _ROW * len(rules)
     estimates = [one for rule in rules for one in (rule.estimated, rule.true) if one is not None]
     ends = [value for one in estimates for value in (one.mean, one.high) if value is not None]
@@ -81,7 +81,11 @@ def _shares_axis(x: svg.Axis, bottom: float, top: float) -> Markup:
             last = place
     label = "% of the weight, 95 % interval (the axis is of the square root)"
     return svg.join(
-        [*parts, svg.line(x.start, bottom, x.stop, bottom, "axis"), svg.text(x.start, bottom + 36, label, "label", "start")]
+        [
+            *parts,
+            svg.line(x.start, bottom, x.stop, bottom, "axis"),
+            svg.text(x.start, bottom + 36, label, "label", "start"),
+        ]
     )
 
 
@@ -96,13 +100,13 @@ def _whisker(x: svg.Axis, y: float, found: Estimate | None, css: str, name: str)
     return svg.join([*parts, svg.circle(x(math.sqrt(max(found.mean, 0.0))), y, 4.2, f"dot {css}", said)])
 
 
-def panel(rule: Rule, edges: Sequence[float], bands: Sequence[Band], titled: bool) -> Markup:
+def panel(rule: Rule, edges: Sequence[float], bands: Sequence[Band]) -> Markup:
     """A rule's mean weight, and the share that it took, by gap; the bands are shaded, discovered thresholds drawn."""
     width, height = _PANEL
-    left, top, bottom = 30.0, 20.0, height - 38.0
+    left, top, bottom = 30.0, 8.0, height - 38.0
     x = svg.Axis(edges[0], edges[-1], left, width - 6)
     y = svg.Axis(0.0, 1.0, bottom, top)
-    parts = [_band(x, top, bottom, band, titled) for band in bands]
+    parts = [_band(x, top, bottom, band) for band in bands]
     for share, label in ((0.0, "0"), (0.5, "½"), (1.0, "1")):
         parts.append(svg.line(left, y(share), x.stop, y(share), "grid"))
         parts.append(svg.text(left - 6, y(share) + 4, label, "tick", "end"))
@@ -112,14 +116,12 @@ def panel(rule: Rule, edges: Sequence[float], bands: Sequence[Band], titled: boo
     return _picture(width, height, f"{rule.rule}: weight and share taken by gap", *parts, css="figure")
 
 
-def _band(x: svg.Axis, top: float, bottom: float, band: Band, titled: bool) -> Markup:
+def _band(x: svg.Axis, top: float, bottom: float, band: Band) -> Markup:
     start = x(x.low if band.low is None else min(max(band.low, x.low), x.high))
     stop = x(x.high if band.high is None else min(max(band.high, x.low), x.high))
     if stop - start < 0.5:
         return Markup()
-    shade = svg.rect(start, top, stop - start, bottom - top, f"band {category_css(band.name)}", band.name)
-    fits = titled and stop - start > 5.2 * len(band.name)
-    return shade + (svg.text((start + stop) / 2, top - 6, band.name, "small") if fits else Markup())
+    return svg.rect(start, top, stop - start, bottom - top, f"band {category_css(band.name)}", band.name)
 
 
 def _curve(x: svg.Axis, y: svg.Axis, edges: Sequence[float], bins: Sequence[Estimate], css: str) -> Markup:
@@ -131,7 +133,8 @@ def _curve(x: svg.Axis, y: svg.Axis, edges: Sequence[float], bins: Sequence[Esti
             run.append((x((low + high) / 2), one))
             continue
         lower, upper, middle = (
-            [(at, y(min(max(float(getattr(e, end) or 0.0), 0.0), 1.0))) for at, e in run] for end in ("low", "high", "mean")
+            [(at, y(min(max(float(getattr(point, end)), 0.0), 1.0))) for at, point in run]
+            for end in ("low", "high", "mean")
         )
         parts += [_area(lower, upper, css), svg.path(middle, f"curve {css}")]
         if len(run) == 1:
@@ -177,8 +180,12 @@ def optimal_gap(found: OptimalGap) -> Markup:
     """The optimal gap over the cost of a false negative, at the median gap error and between the quartiles."""
     left, top, bottom = 52.0, 34.0, 250.0
     x = svg.Axis(math.log10(found.costs[0]), math.log10(found.costs[-1]), left, svg.WIDTH - 8)
-    y = svg.axis([*(gap for gaps in found.gaps for gap in gaps), _POSTULATED[1]], bottom, top, 0.06, zero=True)
-    curves = [[(x(math.log10(c)), y(g)) for c, g in zip(found.costs, gaps, strict=True)] for gaps in found.gaps]
+    known = [gap for gaps in found.gaps for gap in gaps if gap is not None]
+    y = svg.axis([*known, _POSTULATED[1]], bottom, top, 0.06, zero=True)
+    curves = [
+        [(x(math.log10(cost)), y(gap)) for cost, gap in zip(found.costs, gaps, strict=True) if gap is not None]
+        for gaps in found.gaps
+    ]
     lower, upper = _POSTULATED
     parts = [
         svg.rect(left, y(upper), x.stop - left, y(lower) - y(upper), "band k-goldilocks", "150 to 300 points"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from importlib import resources
-from itertools import pairwise
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -34,7 +34,7 @@ def render(data: RulesData) -> str:
         css=figures.category_css,
         fig={
             "false": rules_figures.false_negatives(data.rules) if taken else None,
-            "panels": [rules_figures.panel(rule, data.edges, data.bands, k < 3) for k, rule in enumerate(data.rules)],
+            "panels": [rules_figures.panel(rule, data.edges, data.bands) for rule in data.rules],
             "overlap": rules_figures.overlap(names, data.overlap) if len(names) > 1 else None,
             "optimum": rules_figures.optimal_gap(data.optimum) if data.optimum else None,
         },
@@ -79,25 +79,22 @@ def evidence(data: RulesData) -> str:
     rows = [rule.against for rule in data.rules if rule.against is not None]
     sure = [row for row in rows if row.p_holm is not None and row.p_holm < 1 - LEVEL and row.difference is not None]
     fewer = sum((row.difference or 0.0) < 0 for row in sure)
+    more = len(sure) - fewer
     if not rows:
         return f"({said})"
-    rest = len(rows) - len(sure)
+    others = "1 other rule" if len(rows) == 1 else f"{len(rows)} other rules"
     return (
-        f"({said}). Of {len(rows)} other {'rule' if len(rows) == 1 else 'rules'} {fewer} admit fewer per query, "
-        f"{len(sure) - fewer} more, {rest} cannot be told apart"
+        f"({said}). Of {others} {fewer} {'admits' if fewer == 1 else 'admit'} less of it per query and {more} more; "
+        f"{len(rows) - len(sure)} cannot be told apart"
     )
 
 
 def postulated(found: OptimalGap) -> str:
-    """For which costs the optimum at the median gap error lies between 150 and 300 points."""
-    low, high = 150.0, 300.0
-    inside = [low <= gap <= high for gap in found.gaps[1]]
-    if not any(inside):
-        return f"at none of the costs drawn: it runs from {min(found.gaps[1]):,.0f} to {max(found.gaps[1]):,.0f}"
-    costs = [cost for cost, fits in zip(found.costs, inside, strict=True) if fits]
-    runs = sum(a != b for a, b in pairwise([False, *inside, False])) // 2
-    between = f"for λ from {min(costs):.2g} to {max(costs):.2g} bits"
-    return between if runs == 1 else f"{between}, with gaps"
+    """For which costs the optimum at the median gap error lies where Theorem 12 says."""
+    if found.zone is None:
+        return "at no cost"
+    low, high = found.zone
+    return f"for λ from {low:.2g} bits on" if math.isinf(high) else f"for λ from {low:.2g} to {high:.2g} bits"
 
 
 def share(value: float | None) -> str:
@@ -123,5 +120,3 @@ def _categories(data: RulesData) -> list[str]:
 
 def _capital(name: str) -> str:
     return name[:1].upper() + name[1:]
-
-

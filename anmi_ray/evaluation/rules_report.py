@@ -32,7 +32,7 @@ class Estimate:
 class Rule:
     """One composition of rules and what it chose.
 
-    `examples`, `queries` and `rejected` count all of the run; the rest is of the sampled queries. `categories` are
+    `queries` (with examples) and `rejected` count all of the run; the rest is of the sampled queries. `categories` are
     rated negatives per query. `estimated` is ρ̂, the share of the weight that lies on false negatives, by the ratings
     and their errors, `true` the same by the truth; `_all` counts every chosen negative once. `against` compares the
     true share per query with the baseline's. `hidden` is the share of the chosen that are hidden known positives.
@@ -77,13 +77,14 @@ class OptimalGap:
     """Theorem 12: the gap with the most information less `cost` (bits) times P(false negative), per gap error.
 
     `errors` are the first quartile, the median and the third quartile of the run's gap errors; `gaps` has for each of
-    them the optimum at every cost.
+    them the optimum at every cost, None where no gap is worth its danger. `zone` are the costs between which the
+    optimum at the median error lies between 150 and 300 points, None if there are none.
     """
 
     costs: tuple[float, ...]
     errors: tuple[float, float, float]
-    gaps: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
-    false_gap: float = 0.0
+    gaps: tuple[tuple[float | None, ...], tuple[float | None, ...], tuple[float | None, ...]]
+    zone: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ class RulesData:
     true_known: bool = False
     hidden: int | None = None  # hidden positives of the sampled queries
     environment: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def to_json(data: RulesData) -> str:

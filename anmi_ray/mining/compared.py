@@ -12,10 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import ArrayLike
 
 from anmi_ray import scale
 from anmi_ray.identity import id_matrix, mix
 from anmi_ray.mining.negatives import Flags, Ints, Reals
+from anmi_ray.mining.optimum import information
+from anmi_ray.mining.posterior import below
 from anmi_ray.records import find_rows
 
 Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
@@ -101,10 +104,10 @@ def clustered_mean(value: Reals, query: Ints, weight: Reals | None = None) -> In
 
 
 def clustered_share(flag: Flags, query: Ints, weight: Reals | None = None) -> Interval:
-    """Weighted share of `flag` [N], with Wilson's interval at the effective sample size p(1 − p)/Var (Kott & Liu 2009).
+    """Weighted share of `flag` [N], with Wilson's interval at the effective sample size p(1 − p)/Var.
 
-    That size is at most Kish's (Σ w)²/Σ w²; where no or all flags are set, it is that of whole queries, so that a rule
-    without a false negative among few queries is not thought to have none.
+    (Franco et al. 2019, for shares in clustered samples.) That size is at most Kish's (Σ w)²/Σ w²; where no or all
+    flags are set it is that of whole queries, so that none among few queries is not taken for none at all.
     """
     weight = np.ones(len(flag)) if weight is None else weight
     if not len(flag) or weight.sum() <= 0:
@@ -117,8 +120,8 @@ def clustered_share(flag: Flags, query: Ints, weight: Reals | None = None) -> In
         size = min(mean * (1.0 - mean) / error**2, _kish(weight))
     centre = (mean + Z**2 / (2.0 * size)) / (1.0 + Z**2 / size)
     half = Z * np.sqrt(mean * (1.0 - mean) / size + Z**2 / (4.0 * size**2)) / (1.0 + Z**2 / size)
-    # the ends as exact bounds: rounding must not put the share itself outside
-    return Interval(mean, max(0.0, min(float(centre - half), mean)), min(1.0, max(float(centre + half), mean)), len(flag))
+    low, high = max(0.0, min(float(centre - half), mean)), min(1.0, max(float(centre + half), mean))
+    return Interval(mean, low, high, len(flag))
 
 
 def _kish(weight: Reals) -> float:
@@ -128,7 +131,7 @@ def _kish(weight: Reals) -> float:
 def _linearised(value: Reals, query: Ints, weight: Reals) -> tuple[float, float | None, Reals]:
     """Mean, its standard error (None for a single query), and the weight of every query."""
     _, code = np.unique(query, return_inverse=True)
-    by_query = np.bincount(code, weight)
+    by_query = np.bincount(code, weight).astype(np.float64)
     mean = float(np.average(value, weights=weight))
     groups = len(by_query)
     if groups < 2:
@@ -140,7 +143,8 @@ def _linearised(value: Reals, query: Ints, weight: Reals) -> tuple[float, float 
 def binned(at: Reals, value: Reals, query: Ints, edges: Reals) -> list[Interval]:
     """The clustered mean of `value` for `at` in each bin [edge, next edge); what lies outside is in none.
 
-    >>> [one.mean for one in binned(np.array([5.0, 15, 16]), np.array([0.0, 1, 0]), np.arange(3), np.array([0.0, 10, 20]))]
+    >>> found = binned(np.array([5.0, 15, 16]), np.array([0.0, 1, 0]), np.arange(3), np.array([0.0, 10, 20]))
+    >>> [one.mean for one in found]
     [0.0, 0.5]
     """
     bin_of = np.searchsorted(edges, at, side="right") - 1
@@ -171,7 +175,7 @@ def per_query(value: Reals, weight: Reals, query: Ints, queries: int) -> Reals:
 
 
 def memberships(tables: Sequence[pa.Table], queries: pa.Array) -> tuple[Flags, Ints]:
-    """Which rule took which (query_id, doc_id): flags [R, P] over the pairs that any took, and each pair's query [P]."""
+    """Which rule took which (query_id, doc_id): flags [R, P] over all pairs that were taken, and their queries [P]."""
     keys = [mix(id_matrix(table["query_id"]), id_matrix(table["doc_id"])) for table in tables]
     pairs, first = np.unique(np.concatenate([*keys, np.zeros(0, dtype=np.uint64)]), return_index=True)
     code = np.concatenate([*(query_codes(table, queries) for table in tables), np.zeros(0, dtype=np.int64)])
@@ -179,7 +183,7 @@ def memberships(tables: Sequence[pa.Table], queries: pa.Array) -> tuple[Flags, I
 
 
 def overlap(members: Flags, query: Ints) -> Overlaps:
-    """Mean over queries of |A ∩ B| / |A ∪ B| for every two rules (Jaccard), over queries where either took something."""
+    """Mean of |A ∩ B| / |A ∪ B| (Jaccard) for every two rules, over queries of which either took something."""
     rules = len(members)
     queries = int(query.max()) + 1 if len(query) else 0
     taken = np.array([np.bincount(query, row, minlength=queries) for row in members])
@@ -201,3 +205,30 @@ def overlap(members: Flags, query: Ints) -> Overlaps:
 def pairs_in(table: pa.Table, among: pa.Table, keys: Sequence[str] = ("query_id", "doc_id")) -> Flags:
     """Which rows of `table` stand in `among`, by `keys`; a tuple stands there once at most."""
     return find_rows(among, {name: table[name] for name in keys}) >= 0
+
+
+def hidden_positives(qrels: pa.Table, gaps: pa.Table) -> pa.Table:
+    """query_id, doc_id of rated documents that `qrels` call relevant (grade above 0) and that anchor no gap.
+
+    Known positives anchor; so these were hidden from rating and mining.
+    """
+    keys = ["query_id", "doc_id"]
+    relevant = qrels.filter(pc.greater(qrels["grade"], 0)).select(keys)
+    rated = gaps.select(keys).group_by(keys).aggregate([])
+    anchors = gaps.select(["query_id", "anchor_id"]).group_by(["query_id", "anchor_id"]).aggregate([])
+    known = pairs_in(relevant, anchors.rename_columns(keys))
+    return relevant.filter(pa.array(pairs_in(relevant, rated) & ~known))
+
+
+def best_gap(cost: ArrayLike, gap_se: ArrayLike) -> Reals:
+    cost, gap_se = np.broadcast_arrays(np.asarray(cost, dtype=np.float64), np.asarray(gap_se, dtype=np.float64))
+    gap = np.arange(2001, dtype=np.float64)
+    worth = information(gap) - cost[..., None] * below(0.0, gap, gap_se[..., None])
+    return np.where(worth.max(axis=-1) > 0, gap[worth.argmax(axis=-1)], np.inf)
+
+
+def zone_costs(gap_se: float) -> Reals:
+    costs = np.geomspace(0.01, 1000.0, 2000)
+    found = best_gap(costs, gap_se)
+    inside = costs[(found >= 150.0) & (found <= 300.0)]
+    return np.array([inside.min(), inside.max()]) if len(inside) else np.full(2, np.nan)
