@@ -11,6 +11,7 @@ from typing import Any
 
 from anmi_ray import experiment as main
 from anmi_ray.config.base import Settings
+from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.experiment import Experiment, apply, validate
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import NAMED
@@ -74,8 +75,8 @@ def _group(rule: Settings | str | Mapping[str, Any]) -> dict[str, Any]:
 
 def run_under(experiment: Experiment, rule: str, name: str) -> Experiment:
     """The experiment under a named composition, as run `name`. Raises ConfigError if it cannot work so."""
-    content = experiment.model_dump(mode="json")
-    return validate({**content, "mine": under_rule(experiment.mine, rule), "name": name}, f"rule {rule}")
+    found = validate({"mine": under_rule(experiment.mine, rule), "name": name}, f"rule {rule}")
+    return experiment.model_copy(update={"mine": found.mine, "name": found.name})
 
 
 def from_run(name: str, root: str, rule: str | None, overrides: Iterable[str]) -> Experiment:
@@ -89,10 +90,8 @@ def from_run(name: str, root: str, rule: str | None, overrides: Iterable[str]) -
     if rule is None and not any(key.startswith("mine.") for key in given):
         raise ConfigError("nothing would change", PLACE, "give --rule NAME, or settings such as mine.negatives=8")
     store, record = find_run(name, root)
-    before = validate(record["config"], store.where(f"runs/{name}.json"))
-    content = before.model_dump(mode="json")
-    content["execution"] = {"root": root}
-    content["mine"] = under_rule(before.mine, rule)
+    before = _recorded(record, store.where(f"runs/{name}.json"))
+    content: dict[str, Any] = {"execution": {"root": root}, "mine": under_rule(before.mine, rule)}
     if rule is None and any(_phase(key) for key in given):
         content["mine"].pop("rule", None)  # it would name what is no longer so
     words = [f"{key.removeprefix('mine.')}-{value}" for key, value in given.items() if key.startswith("mine.")]
@@ -104,9 +103,19 @@ def from_run(name: str, root: str, rule: str | None, overrides: Iterable[str]) -
         raise ConfigError(f"the run's name would be too long: {content['name']}", PLACE, "give one with name=…")
     if content["name"] == name:
         raise ConfigError(f"name={name} is the run itself, whose record would change", PLACE, "give another name")
-    after = validate(content, PLACE)
-    _check_rated(before.model_copy(update={"execution": after.execution}), record, store)
-    return after
+    changed = validate(content, PLACE)
+    before = before.model_copy(update={"execution": changed.execution})
+    _check_rated(before, record, store)
+    return before.model_copy(update={"mine": changed.mine, "name": changed.name})
+
+
+def _recorded(record: Mapping[str, Any], place: str) -> Experiment:
+    """The settings of a run. Raises ConfigError where this version knows some of them no longer."""
+    default = CorpusConfig().model_dump(mode="json")
+    corpus = record["config"]["corpus"]
+    # a record has every setting, and a collection takes only those of its own reader from a user
+    given = {name: value for name, value in corpus.items() if name not in default or value != default[name]}
+    return validate({**record["config"], "corpus": given}, place)
 
 
 def _overrides(overrides: Iterable[str]) -> dict[str, str]:
