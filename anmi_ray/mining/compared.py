@@ -12,13 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import ArrayLike
 
 from anmi_ray import scale
 from anmi_ray.identity import id_matrix, mix
 from anmi_ray.mining.negatives import Flags, Ints, Reals
-from anmi_ray.mining.optimum import information
-from anmi_ray.mining.posterior import below
 from anmi_ray.records import find_rows
 
 Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
@@ -218,17 +215,3 @@ def hidden_positives(qrels: pa.Table, gaps: pa.Table) -> pa.Table:
     anchors = gaps.select(["query_id", "anchor_id"]).group_by(["query_id", "anchor_id"]).aggregate([])
     known = pairs_in(relevant, anchors.rename_columns(keys))
     return relevant.filter(pa.array(pairs_in(relevant, rated) & ~known))
-
-
-def best_gap(cost: ArrayLike, gap_se: ArrayLike) -> Reals:
-    cost, gap_se = np.broadcast_arrays(np.asarray(cost, dtype=np.float64), np.asarray(gap_se, dtype=np.float64))
-    gap = np.arange(2001, dtype=np.float64)
-    worth = information(gap) - cost[..., None] * below(0.0, gap, gap_se[..., None])
-    return np.where(worth.max(axis=-1) > 0, gap[worth.argmax(axis=-1)], np.inf)
-
-
-def zone_costs(gap_se: float) -> Reals:
-    costs = np.geomspace(0.01, 1000.0, 2000)
-    found = best_gap(costs, gap_se)
-    inside = costs[(found >= 150.0) & (found <= 300.0)]
-    return np.array([inside.min(), inside.max()]) if len(inside) else np.full(2, np.nan)

@@ -21,6 +21,7 @@ from anmi_ray.evaluation import significance
 from anmi_ray.evaluation.report import Band
 from anmi_ray.evaluation.rules_report import Estimate, OptimalGap, Overlap, Rule, RulesData
 from anmi_ray.mining import compared, optimum
+from anmi_ray.mining.mixture import Mixture
 from anmi_ray.records import CANDIDATE, EXAMPLE, FIT, GAP, QREL, RATING, TRUTH
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.store import Artifact
@@ -146,7 +147,9 @@ def _rule(rule: str, mined: Mined, taken: pa.Table, sample: _Sample, curves: _Cu
     queries = max(1, len(np.unique(query)))
     counts = pc.value_counts(taken["category"]).to_pylist()
     true, true_all, information = _true(mined.config, taken, query, sample)
-    weights, chosen = _by_gap(mined.config, taken, sample.queries, curves)
+    fitted = mined.artifact.read_json("mixture.json")
+    mixture = None if fitted is None else Mixture.from_dict(fitted)
+    weights, chosen = _by_gap(mined.config, mixture, taken, sample.queries, curves)
     rho, rho_all = (summary[f"false_negative_rate{end}"] for end in ("", "_unweighted"))
     return Rule(
         rule=rule,
@@ -165,7 +168,7 @@ def _rule(rule: str, mined: Mined, taken: pa.Table, sample: _Sample, curves: _Cu
         weights=weights,
         taken=chosen,
         hidden=_hidden(taken, query, sample),
-        thresholds=tuple(summary.get("thresholds") or ()),
+        thresholds=tuple(at for at in mixture.thresholds if at is not None) if mixture else (),
         true=true,
         true_all=true_all,
         information=information,
@@ -210,11 +213,12 @@ def _hidden(taken: pa.Table, query: NDArray[np.int64], sample: _Sample) -> Estim
 
 
 def _by_gap(
-    config: MineConfig, taken: pa.Table, queries: pa.Array, curves: _Curves
+    config: MineConfig, mixture: Mixture | None, taken: pa.Table, queries: pa.Array, curves: _Curves
 ) -> tuple[tuple[Estimate, ...], tuple[Estimate, ...]]:
     """By gap bin: mean weight, and share taken, of all documents beside an anchor."""
     pool = curves.pool
-    found = mining.weights(pool.ratings, pool.gaps, pool.candidates, config, curves.seed, pool.fits)
+    beside = mining.Beside(mixture=mixture)
+    found = mining.weights(pool.ratings, pool.gaps, pool.candidates, config, curves.seed, pool.fits, beside)
     query = compared.query_codes(found, queries)
     chosen = compared.pairs_in(found, taken, ("query_id", "anchor_id", "doc_id"))
     at = found["gap_elo"].to_numpy()
@@ -272,9 +276,9 @@ def _optimum(pool: _Pool) -> OptimalGap | None:
     if not len(errors):
         return None
     low, middle, high = (float(value) for value in np.quantile(errors, [0.25, 0.5, 0.75]))
-    gaps = compared.best_gap(np.array(_COSTS), np.array([[low], [middle], [high]]))
+    gaps = optimum.best_gap(np.array(_COSTS), np.array([[low], [middle], [high]]))
     first, second, third = (tuple(gap if np.isfinite(gap) else None for gap in row) for row in gaps.tolist())
-    ends = compared.zone_costs(middle)
+    ends = optimum.zone_costs(middle)
     zone = None if np.isnan(ends).any() else (float(ends[0]), float(ends[1]))
     return OptimalGap(_COSTS, (low, middle, high), (first, second, third), zone)
 
