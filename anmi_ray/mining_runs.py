@@ -115,7 +115,11 @@ def _recorded(record: Mapping[str, Any], place: str) -> Experiment:
     corpus = record["config"]["corpus"]
     # a record has every setting, and a collection takes only those of its own reader from a user
     given = {name: value for name, value in corpus.items() if name not in default or value != default[name]}
-    return validate({**record["config"], "corpus": given}, place)
+    try:
+        return validate({**record["config"], "corpus": given}, place)
+    except ConfigError as error:
+        remedy = "the run is of another version: carry it out again with this one (anmi run CONFIG)"
+        raise ConfigError(error.message, place, remedy) from None
 
 
 def _overrides(overrides: Iterable[str]) -> dict[str, str]:
