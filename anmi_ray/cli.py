@@ -321,11 +321,8 @@ def mine(
         mined = mining_runs.mine(settings, reporter)
     finally:
         reporter.close()
-    out.print(f"run [bold]{mined.run}[/bold]: {mined.composition}\n", highlight=False)
-    out.print(console.categories_table(mined.summary))
-    out.print()
-    for said in console.mined(mined.summary, mined.flows):
-        out.print(said, highlight=False, markup=False)
+    for block in console.mined(mined.run, mined.composition, mined.summary, mined.flows):
+        out.print(block, highlight=False, markup=False)
     if json_ is not None:
         files.write_text(mining_runs.to_text(mined), json_)
 
@@ -343,23 +340,19 @@ def compare_rules(
 
     Stages up to rate are carried out if they are missing.
     """
-    from anmi_ray import console, mining_runs
-
-    settings = _load(config, overrides, root)
-    wanted = [mining_runs.rule_name(name.strip()) for name in rules.split(",") if name.strip()] if rules else None
+    from anmi_ray import console
     from anmi_ray.stages import rules as comparing
 
+    settings = _load(config, overrides, root)
+    wanted = [name.strip() for name in rules.split(",") if name.strip()] if rules is not None else None
     out, _ = console.consoles()
     reporter = console.ConsoleReporter(out)
     try:
         found = comparing.run(settings, reporter, wanted)
     finally:
         reporter.close()
-    out.print()
-    out.print(console.rules_table(found.figures))
-    for name, reason in found.figures["left_out"].items():
-        out.print(f"left out: {name}: {reason}", highlight=False, markup=False)
-    out.print(f"page: {found.path}", highlight=False, markup=False)
+    for block in console.compared(found.figures, found.path):
+        out.print(block, highlight=False, markup=False)
 
 
 @app.command()

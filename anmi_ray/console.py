@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -174,37 +174,47 @@ def _gate(gate: Gate) -> tuple[str, str]:
     return f"{gate.value:,.2f}{ends}", f"{gate.bound:,.2f}"
 
 
-def categories_table(summary: Mapping[str, Any]) -> Table:
-    """A row per category of `mining.summary`: documents of the pool, negatives taken, their mean weight, extras."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("category", "rated", "negatives", "mean weight", "for the regression only"):
-        table.add_column(column, justify="left" if column == "category" else "right")
-    for name, found in summary["categories"].items():
-        weight = "" if found["mean_weight"] is None else f"{found['mean_weight']:.2f}"
-        pool = "" if name == "random" else f"{found['pool']:,}"
-        table.add_row(name, pool, f"{found['negatives']:,}", weight, f"{found['extra']:,}")
-    return table
-
-
-def mined(summary: Mapping[str, Any], flows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What there is to say of mined examples, a line each."""
+def mined(
+    run: str, composition: str, summary: Mapping[str, Any], flows: Iterable[Mapping[str, Any]]
+) -> Iterator[str | Table]:
+    """What there is to say of the examples of a run: its categories, counts, gaps and false negatives."""
+    yield f"run {run}: {composition}\n"
+    yield _categories(summary["categories"])
     each, gap = summary["negatives_per_example"], summary["mean_gap_elo"]
-    said = [rows(Flow(**flow) for flow in flows)]
-    said.append(
-        f"{summary['examples']:,} examples of {summary['queries']:,} queries"
-        + (f", {each:.1f} negatives each" if each is not None else "")
-    )
+    yield "\n" + rows(Flow(**flow) for flow in flows)
+    negatives = f", {each:.1f} negatives each" if each is not None else ""
+    yield f"{summary['examples']:,} examples of {summary['queries']:,} queries{negatives}"
     if gap is None:
-        return [*said, "no rated negative has weight"]
+        yield "no rated negative has weight"
+        return
     rate, every = summary["false_negative_rate"], summary["false_negative_rate_unweighted"]
-    said.append(f"gaps: mean {gap:.0f} Elo, known to ± {summary['mean_gap_se_elo']:.0f} Elo")
-    said.append(
+    yield f"gaps: mean {gap:.0f} Elo, known to ± {summary['mean_gap_se_elo']:.0f} Elo"
+    yield (
         f"false negatives (true gap below {summary['false_negative_gap_elo']:g} Elo), estimated, in %: "
         f"{_share(rate)} of the weight, {_share(every)} of the documents"
     )
     if thresholds := summary.get("thresholds"):
-        said.append(f"discovered thresholds: {', '.join(f'{at:.0f}' for at in thresholds)} Elo")
-    return said
+        yield f"discovered thresholds: {', '.join(f'{at:.0f}' for at in thresholds)} Elo"
+
+
+def _categories(found: Mapping[str, Mapping[str, Any]]) -> Table:
+    """A row per category: documents of the pool, negatives taken, their mean weight, extras."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("category", "rated", "negatives", "mean weight", "for the regression only"):
+        table.add_column(column, justify="left" if column == "category" else "right")
+    for name, row in found.items():
+        weight = "" if row["mean_weight"] is None else f"{row['mean_weight']:.2f}"
+        pool = "" if name == "random" else f"{row['pool']:,}"
+        table.add_row(name, pool, f"{row['negatives']:,}", weight, f"{row['extra']:,}")
+    return table
+
+
+def compared(figures: Mapping[str, Any], page: str) -> Iterator[str | Table]:
+    """The rules of `compare-rules`, which were left out and why, and where the page stands."""
+    yield ""
+    yield rules_table(figures)
+    yield from (f"left out: {name}: {reason}" for name, reason in figures["left_out"].items())
+    yield f"page: {page}"
 
 
 def rules_table(figures: Mapping[str, Any]) -> Table:

@@ -219,6 +219,8 @@ def mine(experiment: Experiment, reporter: main.Reporter | None = None) -> Mined
     """Choose the negatives of `from_run`'s settings, and what there is to say of them."""
     artifact, _ = carry_out(experiment, reporter)
     flows, summary = (artifact.manifest() or {"flows": []})["flows"], artifact.read_json("summary.json")
+    if (mixture := artifact.read_json("mixture.json")) is not None:
+        summary = {**summary, "thresholds": [at for at in mixture["thresholds"] if at is not None]}
     return Mined(experiment.name, experiment.mine.composition, artifact.fingerprint, flows, summary)
 
 

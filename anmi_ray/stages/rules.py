@@ -43,7 +43,9 @@ def run(experiment: Experiment, reporter: main.Reporter, rules: Sequence[str] | 
     Rules that cannot work with these settings are left out, and said to be. Raises AnmiError for whatever a user can
     mend; that of the first rule where none can work.
     """
-    wanted = [mining_runs.rule_name(name) for name in dict.fromkeys(rules or NAMED)]
+    wanted = [mining_runs.rule_name(name) for name in dict.fromkeys(NAMED if rules is None else rules)]
+    if not wanted:
+        raise ConfigError("no rule is named", "--rules", f"known: {', '.join(NAMED)}")
     settings, errors = _settings(experiment, wanted, named=rules is not None)
     _check(settings, errors)
     first = next(iter(settings.values()))

@@ -250,6 +250,7 @@ def test_the_commands(done: Done, small_collection: Path, tmp_path: Path) -> Non
         (("mine", "small"), "nothing would change"),
         (("mine", "small", "--rule", "table2", "--json", "absent/a.json"), "absent"),
         (("compare-rules", "CONFIG", "--rules", "table2,simens"), "did you mean simans?"),
+        (("compare-rules", "CONFIG", "--rules", ","), "no rule is named"),
         (("compare-rules", "CONFIG", "mine.negativs=3"), "did you mean mine.negatives?"),
     ],
 )
