@@ -149,14 +149,17 @@ class Resolved:
     fingerprint: str
 
 
-def resolve(experiment: Experiment) -> dict[str, Resolved]:
-    """Every stage with its fingerprint, in order. Reads the collection's content hash, computes nothing else."""
+def resolve(experiment: Experiment, content: str | None = None) -> dict[str, Resolved]:
+    """Every stage with its fingerprint, in order. Reads the collection's content hash, computes nothing else.
+
+    `content` is that hash where it is known already: reading it takes seconds, and for many runs it need be read once.
+    """
     resolved: dict[str, Resolved] = {}
     for stage in stages_of(experiment):
         settings = _settings(stage, experiment)
         inputs = {name: resolved[name].fingerprint for name in stage.reads.values()}
         if stage.name == "ingest":
-            inputs = {"content": corpus.read(experiment.corpus).content_fingerprint()}
+            inputs = {"content": content or corpus.read(experiment.corpus).content_fingerprint()}
         if model := _MODELS.get(stage.name, lambda _: None)(experiment):
             inputs["model"] = loading.resolve(model).revision or "unpinned"
         if stage.body == "judge":  # a prompt's template stands in a file
@@ -210,14 +213,15 @@ def run(
     reporter: Reporter | None = None,
     first: str = NAMES[0],
     last: str = NAMES[-1],
+    content: str | None = None,
 ) -> dict[str, Any]:
     """Carry out the stages from `first` to `last` and return the run's record (also at `runs/<name>.json`).
 
-    Stages before `first` must be complete. Raises AnmiError for whatever a user can mend.
+    Stages before `first` must be complete; `content` as in `resolve`. Raises AnmiError for whatever a user can mend.
     """
     reporter = reporter or Reporter()
     store = Store(experiment.execution.root)
-    resolved = resolve(experiment)
+    resolved = resolve(experiment, content)
     record = _run_record(store, experiment, resolved)
     buckets = store.buckets(experiment.execution.buckets)
     names = tuple(resolved)

@@ -1,7 +1,7 @@
 """Negatives: from gaps and their errors to weighted examples."""
 
-from anmi_ray.mining.borderline import Borderline, borderline, mixture_gaps, possible_negatives, verdicts
-from anmi_ray.mining.compose import Beside, mine
+from anmi_ray.mining.borderline import Borderline, borderline, mixture_gaps, verdicts
+from anmi_ray.mining.compose import Beside, mine, pooled, weights
 from anmi_ray.mining.negatives import Negatives
 from anmi_ray.mining.summary import summary
 
@@ -12,7 +12,8 @@ __all__ = [
     "borderline",
     "mine",
     "mixture_gaps",
-    "possible_negatives",
+    "pooled",
     "summary",
     "verdicts",
+    "weights",
 ]

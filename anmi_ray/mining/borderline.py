@@ -11,10 +11,8 @@ import pyarrow.compute as pc
 from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import RocketQA
-from anmi_ray.mining import bucket as buckets
 from anmi_ray.mining import denoise
-from anmi_ray.mining.anchors import choose
-from anmi_ray.mining.compose import Beside
+from anmi_ray.mining.compose import pooled
 from anmi_ray.mining.negatives import Negatives, Reals
 from anmi_ray.records import COMPARISON, find_rows
 
@@ -47,9 +45,7 @@ def borderline(
     """
     if config.validation is None:
         raise AssertionError(f"{config.composition} validates nothing")
-    bucket = buckets.read(ratings, gaps, candidates, config)
-    anchors, _ = choose(gaps, bucket.candidates, bucket.queries, config, fits)
-    pool = buckets.pool(gaps, bucket, anchors, config)
+    bucket, anchors, _, pool = pooled(ratings, gaps, candidates, config, fits)
     rows = np.flatnonzero(denoise.to_validate(pool.negatives, config.validation))
     example = pa.array(pool.negatives.example[rows])
     anchor = anchors.table["anchor_id"].take(example).combine_chunks()
@@ -78,21 +74,6 @@ def _comparisons(pairs: pa.Table) -> pa.Table:
     count = len(ids)
     more = {"round": np.full(count, ROUND, dtype=np.int32), "design": pa.repeat(pa.scalar(DESIGN), count)}
     return COMPARISON.table({"comparison_id": identity.id_array(ids), **{n: pairs[n] for n in _PAIR}, **more})
-
-
-def possible_negatives(
-    ratings: pa.Table,
-    gaps: pa.Table,
-    candidates: pa.Table,
-    config: MineConfig,
-    fits: pa.Table | None = None,
-    beside: Beside | None = None,
-) -> Negatives:
-    """A bucket's documents beside their anchors as the rules of `mine` see them. Raises as `compose.mine`."""
-    beside = beside or Beside()
-    bucket = buckets.read(ratings, gaps, candidates, config)
-    anchors, _ = choose(gaps, bucket.candidates, bucket.queries, config, fits)
-    return buckets.pool(gaps, bucket, anchors, config, beside.direct, beside.relevance).negatives
 
 
 def mixture_gaps(negatives: Negatives) -> Reals:

@@ -35,7 +35,7 @@ _SUMMARY_QUERIES = 5000
 _MIXTURE_QUERIES = 5000
 _SYSTEM = "relevance"
 _PAIR = ("query_id", "doc_a", "doc_b")
-Inputs = dict[str, Artifact]
+Inputs = Mapping[str, Artifact]
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, context: Context) -> dict[str, Any]:
@@ -69,7 +69,8 @@ class Tables(NamedTuple):
     def negatives(self, config: MineConfig, relevance: pa.Table | None = None) -> mining.Negatives:
         """The documents beside their anchors as the rules see them."""
         ratings, gaps, candidates, fits, direct = self
-        return mining.possible_negatives(ratings, gaps, candidates, config, fits, mining.Beside(direct, relevance))
+        beside = mining.Beside(direct, relevance)
+        return mining.pooled(ratings, gaps, candidates, config, fits, beside).pool.negatives
 
 
 def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
@@ -80,11 +81,11 @@ def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
         rate.read_part("gaps", bucket, GAP),
         inputs["retrieve"].read_part("candidates", bucket, CANDIDATE),
         rate.read_part("fits", bucket, FIT),
-        _direct(inputs, bucket) if config.needs_direct else None,
+        direct(inputs, bucket) if config.needs_direct else None,
     )
 
 
-def _direct(inputs: Inputs, bucket: int) -> pa.Table:
+def direct(inputs: Inputs, bucket: int) -> pa.Table:
     """What judges said of pairs, as the fit reads it; of borderline ones that nobody answered, NaN. See `Beside`."""
     config = settings_of(inputs["rate"])
     answers = sources_of(inputs).answers(bucket)
@@ -105,7 +106,7 @@ def _bucket(
 ) -> list[Flow]:
     tables = read(inputs, bucket, config)
     scores = _scored(inputs, bucket, tables.gaps, config.pointwise) if config.pointwise else None
-    relevance = None if scores is None else _relevance(scores)
+    relevance = None if scores is None else relevance_of(scores)
     fitted = None if mixture is None else Mixture.from_dict(mixture)
     beside = mining.Beside(tables.direct, relevance, fitted)
     examples, rejects = mining.mine(
@@ -148,7 +149,7 @@ def _scored(inputs: Inputs, bucket: int, gaps: pa.Table, model: str) -> pa.Table
     return found
 
 
-def _relevance(run: pa.Table) -> pa.Table:
+def relevance_of(run: pa.Table) -> pa.Table:
     """P(relevant), the logistic function of the logits."""
     score = run["score"].to_numpy()
     return pa.table({"query_id": run["query_id"], "doc_id": run["doc_id"], "relevance": sigmoid(score)})
@@ -179,7 +180,7 @@ def _verdicts(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: i
     sample = sample_queries(inputs["rate"], "gaps", buckets, _SUMMARY_QUERIES, "mine")
     totals: dict[str, Counter[str]] = {}
     for bucket in range(buckets):
-        relevance = _relevance(artifact.read_part("relevance", bucket, RUN)) if config.pointwise else None
+        relevance = relevance_of(artifact.read_part("relevance", bucket, RUN)) if config.pointwise else None
         negatives = read(inputs, bucket, config).of(sample).negatives(config, relevance)
         for rule, counts in mining.verdicts(negatives, config).items():
             totals.setdefault(rule, Counter()).update(counts)

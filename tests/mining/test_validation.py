@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.mining import Beside, borderline, mine, possible_negatives, verdicts
+from anmi_ray.mining import Beside, borderline, mine, pooled, verdicts
 from anmi_ray.records import COMPARISON
 
 Make = Callable[[list[Any]], Any]
@@ -167,9 +167,8 @@ def test_the_verdicts_of_the_report(make_tables: Make, spec: Any, doc_id: Doc) -
     found = weights(tables, judged(answers, doc_id))[doc_id(0, 0)]
     expected = {2: 0.3, 3: 0.3, 4: 1.0, 5: 0.5, 6: 0.5, 7: 1.0}  # d7's gap of 200 is not borderline
     assert found == {doc_id(0, d): weight for d, weight in expected.items()}
-    negatives = possible_negatives(
-        tables.ratings, tables.gaps, tables.candidates, CONFIG, tables.fits, Beside(judged(answers, doc_id))
-    )
+    beside = Beside(judged(answers, doc_id))
+    negatives = pooled(tables.ratings, tables.gaps, tables.candidates, CONFIG, tables.fits, beside).pool.negatives
     counts = {"borderline": 6, "rejected": 1, "reduced": 2, "full": 1, "unjudged": 2}
     assert verdicts(negatives, CONFIG) == {"validate": counts}
 
@@ -218,7 +217,7 @@ def test_pseudo_positives_are_counted_and_never_negatives(make_tables: Make, spe
     args = (tables.ratings, tables.gaps, tables.candidates, config)
     examples, _ = mine(*args, 0, tables.fits, Beside(relevance=relevance))
     assert [docs[1:] for docs in examples["doc_ids"].to_pylist()] == [[doc_id(0, 3)]] * 2
-    found = verdicts(possible_negatives(*args, tables.fits, Beside(relevance=relevance)), config)
+    found = verdicts(pooled(*args, tables.fits, Beside(relevance=relevance)).pool.negatives, config)
     assert found == {"rocketqa": {"documents": 6, "negatives": 2, "pseudo_positives": 2}}  # of two examples
 
 
