@@ -49,9 +49,10 @@ def run(
     from anmi_ray import console, experiment
 
     settings = _load(config, overrides, root)
-    first = experiment.stage_name(first) if first else experiment.NAMES[0]
-    last = experiment.stage_name(last) if last else experiment.NAMES[-1]
-    if experiment.NAMES.index(first) > experiment.NAMES.index(last):
+    names = experiment.names_of(settings)
+    first = experiment.stage_name(first, names) if first else names[0]
+    last = experiment.stage_name(last, names) if last else names[-1]
+    if names.index(first) > names.index(last):
         raise ConfigError(f"--from {first} comes after --until {last}", "command line", "swap them")
     out, _ = console.consoles()
     reporter = console.ConsoleReporter(out)
@@ -60,7 +61,7 @@ def run(
         record = experiment.run(settings, reporter, first, last)
     finally:
         reporter.close()
-    if last == experiment.NAMES[-1]:
+    if last == names[-1]:
         from anmi_ray.stages import report
 
         _print_result(out, report.write(settings, record))

@@ -25,7 +25,6 @@ from anmi_ray.stages.runtime import Context, ray_session, run_task
 from anmi_ray.store import Artifact, Flow, Store
 
 VERSION = 1  # rises when the same artifacts would give other figures
-_FITS = ("refit", "rate")  # stages that mine has its ratings from, the later first
 _CANNOT = (ConfigError, DataError, JudgeError)  # what speaks against a rule; a full disk speaks against none
 
 
@@ -123,8 +122,8 @@ def _mine(
         except _CANNOT as error:
             errors[rule] = error
             continue
-        fit = next(name for name in _FITS if name in item.inputs)
-        mined[rule] = Mined(one.mine, artifact, Artifact(artifact.store, fit, item.inputs[fit]))
+        inputs = {role: Artifact(artifact.store, name, item.inputs[name]) for role, name in item.stage.reads.items()}
+        mined[rule] = Mined(one.mine, artifact, inputs)
     return mined
 
 
