@@ -81,11 +81,11 @@ def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
         rate.read_part("gaps", bucket, GAP),
         inputs["retrieve"].read_part("candidates", bucket, CANDIDATE),
         rate.read_part("fits", bucket, FIT),
-        direct(inputs, bucket) if config.needs_direct else None,
+        _direct(inputs, bucket) if config.needs_direct else None,
     )
 
 
-def direct(inputs: Inputs, bucket: int) -> pa.Table:
+def _direct(inputs: Inputs, bucket: int) -> pa.Table:
     """What judges said of pairs, as the fit reads it; of borderline ones that nobody answered, NaN. See `Beside`."""
     config = settings_of(inputs["rate"])
     answers = sources_of(inputs).answers(bucket)

@@ -22,7 +22,7 @@ from anmi_ray.evaluation.report import Band
 from anmi_ray.evaluation.rules_report import Estimate, OptimalGap, Overlap, Rule, RulesData
 from anmi_ray.mining import compared, optimum
 from anmi_ray.mining.mixture import Mixture
-from anmi_ray.records import CANDIDATE, EXAMPLE, FIT, GAP, QREL, RATING, RUN, TRUTH
+from anmi_ray.records import EXAMPLE, GAP, QREL, RUN, TRUTH
 from anmi_ray.stages import mine
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.store import Artifact
@@ -38,16 +38,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Mined:
-    """A rule's settings, its artifact of mine, and by role the artifacts that it was made of."""
+    """A rule's settings, its artifact of mine, and what that was made of, by the role that it plays there."""
 
     config: MineConfig
     artifact: Artifact
-    inputs: Mapping[str, Artifact]
-
-    @property
-    def rate(self) -> Artifact:
-        """Where it has its ratings from."""
-        return self.inputs["rate"]
+    inputs: dict[str, Artifact]
 
 
 @dataclass(frozen=True)
@@ -60,23 +55,12 @@ class _Sample:
 
 
 @dataclass(frozen=True)
-class _Pool:
-    """The ratings of the first of the sampled queries, whole."""
-
-    ratings: pa.Table
-    gaps: pa.Table
-    candidates: pa.Table
-    fits: pa.Table
-
-
-@dataclass(frozen=True)
 class _Curves:
-    """What a rule's weights by gap are computed from."""
+    """What weights by gap are computed with."""
 
-    pool: _Pool
-    edges: Floats
-    seed: int
     buckets: int
+    seed: int
+    edges: Floats
 
 
 def gather(experiment: Experiment, made: Mapping[str, Artifact], mined: Mapping[str, Mined], buckets: int) -> RulesData:
@@ -86,14 +70,9 @@ def gather(experiment: Experiment, made: Mapping[str, Artifact], mined: Mapping[
     sample = _sample(made, buckets)
     taken = {rule: _taken(one.artifact, buckets, sample.queries) for rule, one in mined.items()}
     baseline = DEFAULT if DEFAULT in mined else next(iter(mined))
-    # all have the same ratings, but for a rule with a round of judgments of its own
-    fitted = {one.fingerprint: one for one in (rate, *(one.rate for one in mined.values()))}
-    pools = {name: _pool(one, made["retrieve"], buckets, sample.queries) for name, one in fitted.items()}
-    edges = compared.gap_edges(pools[rate.fingerprint].gaps["gap_elo"].to_numpy())
-    rules = [
-        _rule(rule, one, taken[rule], sample, _Curves(pools[one.rate.fingerprint], edges, experiment.seed, buckets))
-        for rule, one in mined.items()
-    ]
+    gaps = _gaps(rate, buckets, sample.queries[:_POOL])
+    curves = _Curves(buckets, experiment.seed, compared.gap_edges(gaps["gap_elo"].to_numpy()))
+    rules = [_rule(rule, one, taken[rule], sample, curves) for rule, one in mined.items()]
     against = _against(taken, mined, sample, baseline, experiment.seed)
     members, query = compared.memberships(list(taken.values()), sample.queries)
     return RulesData(
@@ -107,9 +86,9 @@ def gather(experiment: Experiment, made: Mapping[str, Artifact], mined: Mapping[
         pooled=min(len(sample.queries), _POOL),
         false_negative_gap=experiment.mine.false_negative_gap,
         bands=_bands(experiment.mine),
-        edges=tuple(edges.tolist()),
+        edges=tuple(curves.edges.tolist()),
         overlap=Overlap(*(tuple(map(tuple, part.tolist())) for part in compared.overlap(members, query))),
-        optimum=_optimum(pools[rate.fingerprint]),
+        optimum=_optimum(gaps["gap_se_elo"].to_numpy()),
         true_known=sample.truth is not None,
         hidden=None if sample.hidden is None else sample.hidden.num_rows,
         notes=_notes(experiment, mined, sample),
@@ -128,15 +107,9 @@ def _sample(made: Mapping[str, Artifact], buckets: int) -> _Sample:
     return _Sample(sampled["query_id"].combine_chunks(), *(table if table.num_rows else None for table in found))
 
 
-def _pool(rate: Artifact, retrieve: Artifact, buckets: int, queries: pa.Array) -> _Pool:
-    wanted = pa.table({"query_id": queries[:_POOL]})
-    sources = ((rate, "ratings", RATING), (rate, "gaps", GAP), (retrieve, "candidates", CANDIDATE), (rate, "fits", FIT))
-    return _Pool(
-        *(
-            pa.concat_tables([of_queries(artifact.read_part(part, b, record), wanted) for b in range(buckets)])
-            for artifact, part, record in sources
-        )
-    )
+def _gaps(rate: Artifact, buckets: int, queries: pa.Array) -> pa.Table:
+    wanted = pa.table({"query_id": queries})
+    return pa.concat_tables([of_queries(rate.read_part("gaps", bucket, GAP), wanted) for bucket in range(buckets)])
 
 
 def _taken(artifact: Artifact, buckets: int, queries: pa.Array) -> pa.Table:
@@ -154,9 +127,8 @@ def _rule(rule: str, mined: Mined, taken: pa.Table, sample: _Sample, curves: _Cu
     queries = max(1, len(np.unique(query)))
     counts = pc.value_counts(taken["category"]).to_pylist()
     true, true_all, information = _true(mined.config, taken, query, sample)
-    fitted = mined.artifact.read_json("mixture.json")
-    mixture = None if fitted is None else Mixture.from_dict(fitted)
-    weights, chosen = _by_gap(mined, mixture, taken, sample.queries, curves)
+    mixture = _mixture(mined.artifact)
+    weights, chosen = _by_gap(mined, taken, sample.queries, curves)
     rho, rho_all = (summary[f"false_negative_rate{end}"] for end in ("", "_unweighted"))
     return Rule(
         rule=rule,
@@ -219,13 +191,27 @@ def _hidden(taken: pa.Table, query: NDArray[np.int64], sample: _Sample) -> Estim
     return _estimate(compared.clustered_share(compared.pairs_in(taken, sample.hidden), query))
 
 
+def _weights(mined: Mined, bucket: int, queries: pa.Table, seed: int) -> pa.Table:
+    """What a rule said of all documents beside the anchors of `queries` in a bucket, with what it was mined with."""
+    tables, config = mine.read(mined.inputs, bucket, mined.config).of(queries), mined.config
+    relevance = None
+    if config.pointwise:
+        relevance = mine.relevance_of(mined.artifact.read_part("relevance", bucket, RUN))
+    beside = mining.Beside(tables.direct, relevance, _mixture(mined.artifact))
+    return mining.weights(tables.ratings, tables.gaps, tables.candidates, config, seed, tables.fits, beside)
+
+
+def _mixture(artifact: Artifact) -> Mixture | None:
+    fitted = artifact.read_json("mixture.json")
+    return None if fitted is None else Mixture.from_dict(fitted)
+
+
 def _by_gap(
-    mined: Mined, mixture: Mixture | None, taken: pa.Table, queries: pa.Array, curves: _Curves
+    mined: Mined, taken: pa.Table, queries: pa.Array, curves: _Curves
 ) -> tuple[tuple[Estimate, ...], tuple[Estimate, ...]]:
     """By gap bin: mean weight, and share taken, of all documents beside an anchor."""
-    pool = curves.pool
-    beside = _beside(mined, mixture, pa.table({"query_id": queries[:_POOL]}), curves.buckets)
-    found = mining.weights(pool.ratings, pool.gaps, pool.candidates, mined.config, curves.seed, pool.fits, beside)
+    first = pa.table({"query_id": queries[:_POOL]})
+    found = pa.concat_tables([_weights(mined, bucket, first, curves.seed) for bucket in range(curves.buckets)])
     query = compared.query_codes(found, queries)
     chosen = compared.pairs_in(found, taken, ("query_id", "anchor_id", "doc_id"))
     at = found["gap_elo"].to_numpy()
@@ -234,18 +220,6 @@ def _by_gap(
         for value in (found["weight"].to_numpy(), chosen.astype(np.float64))
     )
     return weights, shares
-
-
-def _beside(mined: Mined, mixture: Mixture | None, queries: pa.Table, buckets: int) -> mining.Beside:
-    """What the rule was given besides ratings, of some queries."""
-    direct = relevance = None
-    if mined.config.needs_direct:
-        parts = (mine.direct(mined.inputs, bucket) for bucket in range(buckets))
-        direct = pa.concat_tables([of_queries(part, queries) for part in parts])
-    if mined.config.pointwise:
-        runs = (mined.artifact.read_part("relevance", bucket, RUN) for bucket in range(buckets))
-        relevance = mine.relevance_of(pa.concat_tables([of_queries(run, queries) for run in runs]))
-    return mining.Beside(direct, relevance, mixture)
 
 
 def _against(
@@ -289,9 +263,8 @@ def _bands(config: MineConfig) -> tuple[Band, ...]:
     )
 
 
-def _optimum(pool: _Pool) -> OptimalGap | None:
+def _optimum(errors: Floats) -> OptimalGap | None:
     """Theorem 12's optimum at the quartiles of the gap errors; None without a gap."""
-    errors = pool.gaps["gap_se_elo"].to_numpy()
     if not len(errors):
         return None
     low, middle, high = (float(value) for value in np.quantile(errors, [0.25, 0.5, 0.75]))
@@ -312,7 +285,7 @@ def _notes(experiment: Experiment, mined: Mapping[str, Mined], sample: _Sample) 
             f"The simulated truth was made to follow the retriever's similarity (judge.truth.similarity_slope = "
             f"{slope:g}), which flatters rules that read the retriever's scores or ranks: {', '.join(readers)}."
         )
-    if own := [rule for rule, one in mined.items() if one.rate.stage != "rate"]:
+    if own := [rule for rule, one in mined.items() if one.inputs["rate"].stage != "rate"]:
         notes.append(f"{', '.join(own)}: with ratings of its own, fitted again with further judgments.")
     return tuple(notes)
 

@@ -122,8 +122,7 @@ def _mine(
         except _CANNOT as error:
             errors[rule] = error
             continue
-        reads = item.stage.reads.items()
-        inputs = {role: Artifact(artifact.store, name, item.inputs[name]) for role, name in reads}
+        inputs = {role: Artifact(artifact.store, name, item.inputs[name]) for role, name in item.stage.reads.items()}
         mined[rule] = Mined(one.mine, artifact, inputs)
     return mined
 

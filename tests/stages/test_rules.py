@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.rules import NAMED
 from anmi_ray.errors import ConfigError
 from anmi_ray.experiment import Reporter, run
 from anmi_ray.mining import compared
@@ -126,6 +127,25 @@ def test_what_was_taken_by_gap_is_all_that_was_taken(done: Done) -> None:
             if done.figures["edges"][0] <= gap < done.figures["edges"][-1]
         ]
         assert taken == pytest.approx(len(chosen))
+
+
+def test_every_named_rule_works_with_simulated_judges(done: Done) -> None:
+    """Those that need more than ratings too: a mixture, direct judgments, a second round of them."""
+    told = Remembering()
+    settings = done.settings.model_copy(update={"name": "all"})
+    found = rules.run(settings, told).figures
+    assert [one["rule"] for one in found["rules"]] == list(NAMED)
+    assert found["left_out"] == {}
+    assert told.computed.count("mine") == len(NAMED) - len(WANTED)
+    for rule in found["rules"]:
+        # what was taken had weight, by the weights that are drawn
+        for weight, taken in zip(rule["weights"], rule["taken"], strict=True):
+            assert weight["n"] == taken["n"]
+            assert (weight["mean"] or 0.0) > 0 or not taken["mean"], rule["rule"]
+    [mixture] = [one for one in found["rules"] if one["rule"] == "gaussian-mixture"]
+    assert all(isinstance(at, float) for at in mixture["thresholds"])
+    assert found["notes"][-1].startswith("validated: with ratings of its own")
+    assert "score-margin" in found["notes"][0]
 
 
 def test_the_page_names_every_rule(done: Done) -> None:
