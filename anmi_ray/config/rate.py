@@ -63,6 +63,13 @@ class RateConfig(Settings):
         description="fit how far every judge leans towards the document it is shown first; answers are then games of "
         "their own, not averaged over the two orders",
     )
+    hide_positives: float = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="share of a query's known positives that rating and mining are not told of (one stays known): how "
+        "many of them are then mined checks the estimated rate of false negatives",
+    )
     max_iterations: int = Field(default=100, ge=1, le=10_000, description="Newton steps per query before giving up")
     tolerance: float = Field(
         default=1e-8,

@@ -12,7 +12,7 @@ from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.errors import DataError
 from anmi_ray.mining.anchors import Anchors, codes
-from anmi_ray.mining.negatives import PLACE, Flags, Ints, Negatives, Reals, grouped_quantile
+from anmi_ray.mining.negatives import PLACE, Flags, Ints, Negatives, Reals, grouped_quantiles
 from anmi_ray.records import find_rows
 
 AGAIN = "recompute the rate stage from these candidates"
@@ -26,7 +26,7 @@ class Bucket:
     candidates: pa.Table  # sorted by (query_id, doc_id)
     queries: pa.Array  # [Q]
     query: Ints  # [C]
-    is_positive: Flags  # [C]
+    is_positive: Flags  # [C] known positives that gaps are measured from; rating may have hidden others
     is_random: Flags  # [C]
     rating: Reals  # [C] points, NaN where not rated
     mean: Reals  # [Q]
@@ -48,12 +48,9 @@ class Pool:
 
 def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineConfig) -> Bucket:
     """Join ratings to candidates. Raises DataError on values that are not finite or rows without a candidate."""
-    for name, table, columns in (("ratings", ratings, ["rating_elo"]), ("gaps", gaps, ["gap_elo", "gap_se_elo"])):
-        for column in columns:
-            if not np.isfinite(table[column].to_numpy().astype(np.float64)).all():
-                raise DataError(f"{name}.{column} holds values that are not finite", PLACE, "recompute the rate stage")
-    if (gaps["gap_se_elo"].to_numpy() < 0).any():
-        raise DataError("gaps.gap_se_elo holds negative errors", PLACE, "recompute the rate stage")
+    _check("ratings", ratings, "rating_elo")
+    _check("gaps", gaps, "gap_elo")
+    _check("gaps", gaps, "gap_se_elo", least=0.0)
     rated_queries = pc.is_in(candidates["query_id"], value_set=pc.unique(ratings["query_id"]))
     candidates = candidates.select(["query_id", "doc_id", "source", "is_positive", "rank", "similarity"]).filter(
         rated_queries
@@ -73,7 +70,7 @@ def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineCo
         candidates=candidates,
         queries=queries,
         query=query,
-        is_positive=candidates["is_positive"].to_numpy().astype(bool),
+        is_positive=candidates["is_positive"].to_numpy() & _anchoring(gaps, candidates),
         is_random=pc.equal(candidates["source"], "random").to_numpy().astype(bool),
         rating=rating,
         mean=mean,
@@ -84,9 +81,32 @@ def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineCo
     )
 
 
+def _anchoring(gaps: pa.Table, candidates: pa.Table) -> Flags:
+    """Candidates that some gap is measured from."""
+    pairs = gaps.select(["query_id", "anchor_id"]).group_by(["query_id", "anchor_id"]).aggregate([])
+    rows = candidate_rows(candidates, pairs["query_id"], pairs["anchor_id"], "anchors")
+    found = np.zeros(candidates.num_rows, dtype=bool)
+    found[rows] = True
+    return found
+
+
+def _check(name: str, table: pa.Table, column: str, least: float = -np.inf) -> None:
+    """Raises DataError naming the first row, whose value is not finite or below `least`."""
+    values = table[column].to_numpy().astype(np.float64)
+    bad = np.flatnonzero(~(np.isfinite(values) & (values >= least)))
+    if len(bad):
+        where = ", ".join(f"{key} {table[key][int(bad[0])].as_py().hex()}" for key in ("query_id", "doc_id"))
+        wanted = "finite" if least == -np.inf else f"finite and at least {least:g}"
+        raise DataError(
+            f"{name}.{column} must be {wanted}: {len(bad)} of {len(values)} are not, the first is {values[bad[0]]}",
+            f"{PLACE}, {where}",
+            "recompute the rate stage",
+        )
+
+
 def _robust_sd(query: Ints, rating: Reals, queries: int) -> Reals:
     """Interquartile range of each query's ratings over that of a standard normal, 0 without ratings."""
-    low, high = (grouped_quantile(query, rating, queries, q) for q in (0.25, 0.75))
+    low, high = grouped_quantiles(query, rating, queries, (0.25, 0.75))
     return np.nan_to_num(high - low) / 1.349
 
 

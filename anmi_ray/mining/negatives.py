@@ -88,19 +88,20 @@ def rank_within(group: Ints, *keys: NDArray[np.float64] | Ints) -> Ints:
     return rank
 
 
-def grouped_quantile(group: Ints, value: Reals, groups: int, q: float) -> Reals:
-    """The q-quantile of each group's values (linear between order statistics), NaN for an empty group.
+def grouped_quantiles(group: Ints, value: Reals, groups: int, qs: tuple[float, ...]) -> Reals:
+    """The quantiles of each group's values, [len(qs), groups], linear between order statistics; NaN for empty groups.
 
-    >>> grouped_quantile(np.array([0, 0, 0, 2]), np.array([3.0, 1.0, 2.0, 7.0]), 3, 0.25).tolist()
-    [1.5, nan, 7.0]
+    >>> grouped_quantiles(np.array([0, 0, 0, 2]), np.array([3.0, 1.0, 2.0, 7.0]), 3, (0.25,)).tolist()
+    [[1.5, nan, 7.0]]
     """
     count = np.bincount(group, minlength=groups)
     start = np.concatenate([[0], np.cumsum(count)])[:groups]
     ordered = value[np.lexsort((value, group))]
-    found, some = np.full(groups, np.nan), count > 0
-    place = q * (count[some] - 1)
-    low = np.floor(place).astype(np.int64)
-    below = ordered[start[some] + low]
-    above = ordered[start[some] + np.minimum(low + 1, count[some] - 1)]
-    found[some] = below + (place - low) * (above - below)
+    found, some = np.full((len(qs), groups), np.nan), count > 0
+    for row, q in zip(found, qs, strict=True):
+        place = q * (count[some] - 1)
+        low = np.floor(place).astype(np.int64)
+        below = ordered[start[some] + low]
+        above = ordered[start[some] + np.minimum(low + 1, count[some] - 1)]
+        row[some] = below + (place - low) * (above - below)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from anmi_ray.config.rules import Percentile, Relative
-from anmi_ray.mining.negatives import Common, Negatives, Reals, Ruled, grouped_quantile
+from anmi_ray.mining.negatives import Common, Negatives, Ruled, grouped_quantiles
 from anmi_ray.mining.table import named
 
 
@@ -28,14 +28,10 @@ def percentile(negatives: Negatives, settings: Percentile, common: Common) -> Ru
     It refuses the same share of every query, whatever its documents are. Gaps of 0 and below are danger.
     """
     del common
-    edges = np.stack([quantiles(negatives, p / 100.0) for p in settings.percentiles])
-    band = (negatives.gap >= edges).sum(axis=0)
-    band[negatives.gap <= 0] = 0
-    return Ruled(np.array(settings.weights)[band], named(["danger", "soft", "goldilocks", "easy"])[band])
-
-
-def quantiles(negatives: Negatives, q: float) -> Reals:
-    """For each document the q-quantile of its example's gaps, known positives left out; NaN without any."""
     rows = np.flatnonzero(~negatives.is_positive)
     groups = int(negatives.example.max()) + 1 if len(negatives.example) else 0
-    return grouped_quantile(negatives.example[rows], negatives.gap[rows], groups, q)[negatives.example]
+    shares = tuple(p / 100.0 for p in settings.percentiles)
+    edges = grouped_quantiles(negatives.example[rows], negatives.gap[rows], groups, shares)
+    band = (negatives.gap >= edges[:, negatives.example]).sum(axis=0)
+    band[negatives.gap <= 0] = 0
+    return Ruled(np.array(settings.weights)[band], named(["danger", "soft", "goldilocks", "easy"])[band])

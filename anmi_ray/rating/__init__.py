@@ -5,6 +5,7 @@ judgments -> pairs (games) -> globals (prior, dispersion; once) -> solver -> unc
 
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.globals import Globals, fit_globals, globals_of, sample_queries
+from anmi_ray.rating.hidden import hide_positives
 from anmi_ray.rating.named import NamedRatings, rate_preferences
 from anmi_ray.rating.tables import RateResult, rate, rate_games
 
@@ -15,6 +16,7 @@ __all__ = [
     "RateResult",
     "fit_globals",
     "globals_of",
+    "hide_positives",
     "rate",
     "rate_games",
     "rate_preferences",

@@ -30,11 +30,13 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RateConfig, 
     return {"flows": flows, "globals": known}
 
 
-def _inputs(judge: Artifact, compare: Artifact, retrieve: Artifact, bucket: int) -> tuple[pa.Table, pa.Table, pa.Table]:
+def _inputs(
+    judge: Artifact, compare: Artifact, retrieve: Artifact, config: RateConfig, bucket: int
+) -> tuple[pa.Table, pa.Table, pa.Table]:
     return (
         judge.read_part("judgments", bucket, JUDGMENT),
         compare.read_part("comparisons", bucket, COMPARISON),
-        retrieve.read_part("candidates", bucket, CANDIDATE),
+        rating.hide_positives(retrieve.read_part("candidates", bucket, CANDIDATE), config.hide_positives),
     )
 
 
@@ -45,7 +47,7 @@ def _globals(
     sample = sample_queries(compare, "comparisons", buckets, config.sample_queries, "rate")
     kept: list[list[pa.Table]] = [[], [], []]
     for bucket in range(buckets):
-        for tables, table in zip(kept, _inputs(judge, compare, retrieve, bucket), strict=True):
+        for tables, table in zip(kept, _inputs(judge, compare, retrieve, config, bucket), strict=True):
             tables.append(of_queries(table, sample))
     judgments, comparisons, candidates = (pa.concat_tables(tables) for tables in kept)
     return json.loads(rating.fit_globals(judgments, comparisons, candidates, config).to_json())
@@ -60,7 +62,7 @@ def _bucket(
     config: RateConfig,
     globals_: dict[str, Any],
 ) -> list[Flow]:
-    judgments, comparisons, candidates = _inputs(judge, compare, retrieve, bucket)
+    judgments, comparisons, candidates = _inputs(judge, compare, retrieve, config, bucket)
     result = rating.rate(judgments, comparisons, candidates, rating.Globals.from_json(json.dumps(globals_)), config)
     queries = len(set(comparisons["query_id"].to_pylist()))
     flows = [

@@ -28,7 +28,10 @@ class Tables:
 
 @dataclass(frozen=True)
 class QuerySpec:
-    """One query: ratings of its documents in points, which are known positives, the error of every gap."""
+    """One query: ratings of its documents in points, which are known positives, the error of every gap.
+
+    The retriever ranks documents in the order of `ratings`; `scores` are its similarities, 0 where not given.
+    """
 
     ratings: list[float]
     positives: tuple[int, ...] = (0,)
@@ -36,6 +39,7 @@ class QuerySpec:
     randoms: int = 0
     rated: bool = True
     equal_ratings_p: float = 1e-6
+    scores: tuple[float, ...] = ()
 
 
 def doc(query: int, document: int) -> bytes:
@@ -44,14 +48,17 @@ def doc(query: int, document: int) -> bytes:
 
 def build(specs: list[QuerySpec]) -> Tables:
     """Documents are d0, d1, ... in the order of `ratings`, then random ones; unlabelled queries anchor the top."""
-    candidates: list[tuple[bytes, bytes, str, bool]] = []
+    candidates: list[tuple[bytes, bytes, str, bool, int | None, float]] = []
     ratings: list[tuple[bytes, bytes, float]] = []
     gaps: list[tuple[bytes, bytes, bytes, float, float, str]] = []
     fits: list[tuple[bytes, float]] = []
     for q, spec in enumerate(specs):
         query, size = identity.query_id(f"q{q}"), len(spec.ratings)
-        candidates += [(query, doc(q, d), "retrieved", d in spec.positives) for d in range(size)]
-        candidates += [(query, doc(q, size + r), "random", False) for r in range(spec.randoms)]
+        candidates += [
+            (query, doc(q, d), "retrieved", d in spec.positives, d + 1, spec.scores[d] if spec.scores else 0.0)
+            for d in range(size)
+        ]
+        candidates += [(query, doc(q, size + r), "random", False, None, 0.0) for r in range(spec.randoms)]
         if not spec.rated:
             continue
         fits.append((query, spec.equal_ratings_p))
@@ -67,17 +74,17 @@ def build(specs: list[QuerySpec]) -> Tables:
     return Tables(_ratings(ratings), _gaps(gaps), _candidates(candidates), _fits(fits))
 
 
-def _candidates(rows: list[tuple[bytes, bytes, str, bool]]) -> pa.Table:
+def _candidates(rows: list[tuple[bytes, bytes, str, bool, int | None, float]]) -> pa.Table:
     return CANDIDATE.table(
         {
             "query_id": [row[0] for row in rows],
             "doc_id": [row[1] for row in rows],
             "source": [row[2] for row in rows],
             "is_positive": [row[3] for row in rows],
-            "rank": [None] * len(rows),
-            "fused_score": [None] * len(rows),
+            "rank": [row[4] for row in rows],
+            "fused_score": [None if row[4] is None else 1.0 / row[4] for row in rows],
             "retriever_ranks": pa.array([[] for _ in rows], type=pa.map_(pa.string(), pa.int32())),
-            "similarity": [0.0] * len(rows),
+            "similarity": [row[5] for row in rows],
         }
     )
 

@@ -19,6 +19,7 @@ from anmi_ray.records import EXAMPLE, REJECT
 Make = Callable[[list[Any]], Any]
 Doc = Callable[[int, int], bytes]
 TABLE = MineConfig(rule="table2", random_negatives=0, rated_extra=0)
+WEIGHTED = MineConfig.model_validate({"rule": "table2", "sample": "weighted"})
 
 
 def run(
@@ -192,7 +193,7 @@ def test_values_that_are_not_finite_are_refused(make_tables: Make, spec: Any, co
         place = table.schema.get_field_index(column)
         return table.set_column(place, table.schema.field(column), pa.array([value] * table.num_rows))
 
-    with pytest.raises(DataError, match=f"{column} holds values that are not finite"):
+    with pytest.raises(DataError, match=f"query_id .*{column} must be finite.*: . of . are not"):
         mine(spoil(ratings), spoil(gaps), tables.candidates, TABLE, 0)
 
 
@@ -262,7 +263,7 @@ def test_examples_hold_together(
 def test_a_bucket_is_the_sum_of_its_queries(make_tables: Make, spec: Any) -> None:
     specs = [spec(np.random.default_rng(q).normal(0, 300, 20).tolist(), randoms=3) for q in range(4)]
     tables = make_tables(specs)
-    whole, _ = run(tables, MineConfig(rule="table2", sample="weighted"))
+    whole, _ = run(tables, WEIGHTED)
     parts = []
     for q in range(4):
         keep = pa.scalar(identity.query_id(f"q{q}"), type=identity.ID)
@@ -270,7 +271,7 @@ def test_a_bucket_is_the_sum_of_its_queries(make_tables: Make, spec: Any) -> Non
             table.filter(pc.equal(table["query_id"], keep))
             for table in (tables.ratings, tables.gaps, tables.candidates)
         ]
-        parts += mine(part[0], part[1], part[2], MineConfig(rule="table2", sample="weighted"), 0)[0].to_pylist()
+        parts += mine(part[0], part[1], part[2], WEIGHTED, 0)[0].to_pylist()
     assert sorted(parts, key=lambda example: example["query_id"]) == whole
 
 
@@ -311,3 +312,14 @@ def test_golden_examples(make_tables: Make, spec: Any) -> None:
         for doc, weight, name in zip(example["doc_ids"], example["weights"], example["categories"], strict=True)
     ]
     assert identity.digest("golden", *facts).hex() == "a07e2289374f23f4e6d4624295044ad1"
+
+
+def test_a_positive_that_rating_was_not_told_of_is_a_document_like_others(
+    make_tables: Make, spec: Any, doc_id: Doc
+) -> None:
+    tables = make_tables([spec([500.0, 200.0, 100.0, -200.0], positives=(0, 1))])
+    hidden = pc.equal(tables.gaps["anchor_id"], pa.scalar(doc_id(0, 1), type=identity.ID))
+    examples, refused = mine(tables.ratings, tables.gaps.filter(pc.invert(hidden)), tables.candidates, TABLE, 0)
+    assert refused.num_rows == 0
+    (example,) = examples.to_pylist()
+    assert dict(zip(example["doc_ids"], example["weights"], strict=True))[doc_id(0, 1)] == 1.0
