@@ -23,7 +23,7 @@ from anmi_ray.identity import mix_ids, rng
 from anmi_ray.mining import mixture
 from anmi_ray.mining.compose import SAMPLE, weights_of
 from anmi_ray.mining.denoise import borderline
-from anmi_ray.mining.negatives import Common, Flags, Ints, Negatives, Reals, grouped_quantile, rank_within
+from anmi_ray.mining.negatives import Common, Flags, Ints, Negatives, Reals, rank_within
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games, rank_ids
 from anmi_ray.rating.gaussian import propagate
@@ -100,7 +100,8 @@ def mined(world: World, queries: int, seed: int = 0, documents: int = DOCUMENTS,
     generator = rng("negatives beside", seed, str(world))
     score, rank = _retrieved(truth, games.query_of_doc, generator)
     gap = truth[anchor] - truth[doc]
-    spread = np.maximum(_robust_sd(rating, games.query_of_doc, queries), MineConfig().rating_sd_floor)
+    quarters = np.quantile(rating.reshape(queries, documents), [0.25, 0.75], axis=1)
+    spread = np.maximum((quarters[1] - quarters[0]) / 1.349, MineConfig().rating_sd_floor)
     return Mined(
         queries,
         Negatives(
@@ -143,11 +144,6 @@ def _retrieved(truth: Reals, query: Ints, generator: np.random.Generator) -> tup
     noise = generator.normal(size=len(truth))
     seen = LIKENESS * (truth - mean[query]) / sd[query] + math.sqrt(1.0 - LIKENESS**2) * noise
     return SIMILARITY[0] + SIMILARITY[1] * seen, 1 + rank_within(query, -seen)
-
-
-def _robust_sd(rating: Reals, query: Ints, queries: int) -> Reals:
-    low, high = (grouped_quantile(query, rating, queries, q) for q in (0.25, 0.75))
-    return (high - low) / 1.349
 
 
 @dataclass(frozen=True)

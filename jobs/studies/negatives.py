@@ -258,9 +258,8 @@ def winners(found: Mapping[World, Mapping[str, Measured]]) -> list[tuple[int, st
 
 def print_winners(found: Mapping[World, Mapping[str, Measured]], title: str) -> None:
     """A cost a row."""
-    print(
-        f"\n{title}: the best rule\n\n| λ, bits | best | second | ahead by, bits | best in worlds |\n|---|---|---|---|---|"
-    )
+    heads = "| λ, bits | best | second | ahead by, bits | best in worlds |"
+    print(f"\n{title}: the best rule\n\n{heads}\n|---|---|---|---|---|")
     for cost, first, second, count, lead in winners(found):
         print(f"| {cost} | {first} | {second} | {said(lead, places=4)} | {count} of {len(found)} |")
 
