@@ -79,8 +79,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "rule": "relative",
             "weigh": {"rule": "relative", "least": least, "most": most, "fade": fade},
         }
-        for least in (0.2, 0.5, 1.0, 1.5)
-        for most, fade in ((1.5, 1.0), (2.0, 1.0), (2.0, 0.5))
+        for least in (0.2, 0.5, 1.0, 1.5, 2.0)
+        for most, fade in ((1.5, 1.0), (2.0, 0.5), (2.5, 1.0))
         if least < most
     },
     **{
@@ -92,7 +92,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     **{
         f"closed {sd:g}": {"rule": "closed-optimum", "sample": {"rule": "closed", "reference_sd": sd}}
-        for sd in (140.0, 200.0, 277.0, 350.0)
+        for sd in (110.0, 140.0, 170.0, 200.0, 277.0)
     },
     **{
         f"optimum {cost:g} at {gap:g}": priced(cost, gap)
