@@ -47,7 +47,7 @@ BUDGETS: dict[str, tuple[int, float]] = {  # documents, weight
 }
 WORLDS = [World(k, judges, near) for near in (None, 3, 10) for k in (4, 6, 8) for judges in (1, 3)]
 SPREADS = [World(8, 3, near, sd) for near in (None, 3) for sd in (0.5, 2.0)]
-AGAINST = ("table2", "posterior")
+AGAINST = ("table2", "posterior, gate .05")
 
 
 def gated(largest: float) -> dict[str, Any]:
@@ -61,12 +61,14 @@ def priced(cost: float, false_gap: float = FALSE_GAP) -> dict[str, Any]:
 
 
 RULES: dict[str, dict[str, Any]] = {
-    **{name: {"rule": name} for name in NAMED},
+    **{name: {"rule": name} for name in NAMED if name != "posterior"},
     "posterior, gate .02": gated(0.02),
+    "posterior, gate .05": gated(0.05),
     "posterior, gate .10": gated(0.10),
     **{f"penalised, {cost:g}": {"allow": [], "weigh": {"rule": "posterior", "penalty": cost}} for cost in (2.0, 5.0)},
     **{f"optimum, {cost:g} at 100": priced(cost) for cost in (2.0, 5.0, 10.0)},
-    "table2, gate .05": {"allow": ["gate"], "weigh": "table2"},
+    "optimum, 2 at 0": priced(2.0, 0.0),
+    "table2, gate .05": {**gated(0.05), "weigh": "table2"},
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     **{
