@@ -266,40 +266,72 @@ def print_winners(found: Mapping[World, Mapping[str, Measured]], title: str) -> 
         print(f"| {cost} | {first} | {second} | {said(lead, places=4)} | {count} of {len(found)} |")
 
 
-_LEFT, _RIGHT, _TOP, _BOTTOM, _WIDTH, _HEIGHT = 90.0, 860.0, 100.0, 540.0, 1100.0, 600.0
+_LEFT, _RIGHT, _TOP, _BOTTOM, _WIDTH, _HEIGHT = 70.0, 1050.0, 100.0, 640.0, 1100.0, 700.0
+_TICKS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)  # percent
 _STYLE = """
-svg .whisker.thin { stroke-width: 1.4; stroke: var(--base); } svg .dot.other { fill: var(--second); }
-svg .head { font-size: 17px; font-weight: 600; fill: var(--ink); } svg .said { font-size: 12.5px; }
+svg .whisker.thin { stroke-width: 1.2; stroke: var(--base); } svg .dot.other { fill: var(--second); }
+svg .head { font-size: 17px; font-weight: 600; fill: var(--ink); } svg .said { font-size: 12px; }
+svg .said.main { fill: var(--main); font-weight: 600; }
 """
+Box = tuple[float, float, float, float]  # left, right, top, bottom
 
 
 def picture(rules: Mapping[str, Measured], chosen: str, title: str) -> str:
-    """Share of false negatives against information, a point a rule with its intervals, as SVG."""
-    points = {name: (one.figures["false"], one.figures["information"]) for name, one in rules.items()
-              if not math.isnan(one.figures["false"].value)}  # fmt: skip
-    ends = [[100 * (f.value + s * f.half) for f, _ in points.values() for s in (-1, 1)],
-            [i.value + s * i.half for _, i in points.values() for s in (-1, 1)]]  # fmt: skip
-    x, y = svg.axis(ends[0], _LEFT, _RIGHT, 0.04, zero=True), svg.axis(ends[1], _BOTTOM, _TOP, 0.04)
+    """Share of false negatives (log scale) against information, a point a rule with its intervals, as SVG."""
+    found = {name: (one.figures["false"], one.figures["information"]) for name, one in rules.items()
+             if one.figures["false"].value > 0}  # fmt: skip
+    least = 50 * min(wrong.value for wrong, _ in found.values())
+
+    def logged(share: float) -> float:
+        return math.log10(max(100 * share, least))
+
+    x = svg.axis([logged(f.value + s * f.half) for f, _ in found.values() for s in (-1, 1)], _LEFT, _RIGHT, 0.06)
+    y = svg.axis([i.value + s * i.half for _, i in found.values() for s in (-1, 1)], _BOTTOM, _TOP, 0.04)
     parts = [
         svg.text(24, 36, "What rules of mining take: informative, or false?", "head", "start"),
         svg.text(24, 60, title, "label", "start"),
-        svg.bottom_axis(x, _BOTTOM, _TOP, "false negatives, % of weight", 8),
-        svg.left_axis(y, _LEFT, _RIGHT, "information of the true gap, bits"),
+        svg.text(_LEFT, _TOP - 12, "information of the true gap, bits (by weight)", "label", "start"),
+        svg.text((_LEFT + _RIGHT) / 2, _BOTTOM + 42, "false negatives, % of weight (log scale)", "label"),
     ]
-    taken: list[tuple[float, float]] = []
-    for name, (wrong, bits) in sorted(points.items(), key=lambda item: -item[1][1].value):
-        at, up = x(100 * wrong.value), y(bits.value)
+    for tick in (tick for tick in _TICKS if x.low <= math.log10(tick) <= x.high):
+        at = x(math.log10(tick))
+        parts += [svg.line(at, _TOP, at, _BOTTOM, "grid"), svg.text(at, _BOTTOM + 20, f"{tick:g}", "tick")]
+    for tick in y.ticks(6):
+        parts.append(svg.line(_LEFT, y(tick), _RIGHT, y(tick), "grid"))
+        parts.append(svg.text(_LEFT - 8, y(tick) + 4, f"{tick:.1f}", "tick", "end"))
+    points = {name: (x(logged(wrong.value)), y(bits.value)) for name, (wrong, bits) in found.items()}
+    for name, (wrong, bits) in found.items():
+        at, up = points[name]
+        low, high = (x(logged(wrong.value + s * wrong.half)) for s in (-1, 1))
         parts += [
-            svg.line(x(100 * (wrong.value - wrong.half)), up, x(100 * (wrong.value + wrong.half)), up, "whisker thin"),
+            svg.line(low, up, high, up, "whisker thin"),
             svg.line(at, y(bits.value - bits.half), at, y(bits.value + bits.half), "whisker thin"),
-            svg.circle(at, up, 4.0, "dot main" if name == chosen else "dot other", f"{name}: {said(wrong, 100)} %"),
-        ]
-        label = up + 4.0
-        while any(abs(label - other) < 14 and abs(at - left) < 150 for left, other in taken):
-            label += 14.0
-        taken.append((at, label))
-        parts.append(svg.text(at + 9, label, name, "said", "start"))
+            svg.circle(at, up, 4.0, "dot main" if name == chosen else "dot other",
+                       f"{name}: {said(wrong, 100)} %, {said(bits, places=3)} bits"),
+        ]  # fmt: skip
+    taken: list[Box] = [(at - 6, at + 6, up - 6, up + 6) for at, up in points.values()]
+    for name in sorted(points, key=lambda name: points[name][1]):
+        box = _free(points[name], 6.4 * len(name), taken)
+        taken.append(box)
+        parts.append(svg.text(box[0], box[3] - 3, name, "said main" if name == chosen else "said", "start"))
     return svg.standalone(_WIDTH, _HEIGHT, svg.join(parts), _STYLE)
+
+
+def _free(point: tuple[float, float], width: float, taken: Sequence[Box]) -> Box:
+    """The nearest place for a label beside a point that overlaps no other, else the first."""
+    at, up = point
+    places = [
+        (left, left + width, top, top + 14.0)
+        for off in (0.0, 9.0, 18.0, 27.0, 36.0, 45.0)
+        for left in (at + 8.0, at - 8.0 - width)
+        for top in (up - 15.0 - off, up + 1.0 + off)
+    ]
+
+    def overlaps(box: Box) -> bool:
+        outside = box[0] < _LEFT or box[1] > _RIGHT or box[3] > _BOTTOM
+        return outside or any(box[0] < o[1] and o[0] < box[1] and box[2] < o[3] and o[2] < box[3] for o in taken)
+
+    return next((box for box in places if not overlaps(box)), places[0])
 
 
 def main() -> None:
@@ -338,8 +370,10 @@ def main() -> None:
         print_rules({world: of}, f"weight 5, other spreads: {world}")
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "negatives.svg"
-    design = f"{given.queries:,} simulated queries of 100 documents, 8 comparisons each, three judges"
-    path.write_text(picture(found["weight 5"][World()], chosen, f"{design}; 95 % intervals"), encoding="utf-8")
+    design = f"{given.queries:,} simulated queries of 100 documents, 8 comparisons each, three judges; the positive is the best"
+    path.write_text(
+        picture(found["weight 5"][World()], chosen, f"{design}; weight 5 a query, 95 % intervals"), encoding="utf-8"
+    )
     print(f"\ndefault: {chosen}\n-> {path}")
 
 
