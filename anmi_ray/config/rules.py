@@ -174,6 +174,9 @@ class BetaMixture(Settings):
 
     rule: Literal["beta-mixture"]
     steps: int = Field(default=10, ge=1, le=1000, description="steps of EM, by weighted moments")
+    criterion: Literal["bic", "icl"] = Field(
+        default="bic", description="chooses between one and two; icl (BIC and the overlap) wants groups apart"
+    )
 
 
 class GaussianMixture(Settings):
@@ -181,6 +184,9 @@ class GaussianMixture(Settings):
 
     rule: Literal["gaussian-mixture"]
     most: int = Field(default=4, ge=2, le=8, description="largest number of components that is tried")
+    criterion: Literal["bic", "icl"] = Field(
+        default="bic", description="chooses their number; icl (BIC and the overlap) wants groups apart"
+    )
 
 
 class Reliability(Settings):

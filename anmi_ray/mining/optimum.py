@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
 
 from anmi_ray.config.rules import Optimum
 from anmi_ray.mining.negatives import Common, Negatives, Reals, Ruled
 from anmi_ray.mining.posterior import below
-from anmi_ray.scale import win_probability
+from anmi_ray.scale import ELO_PER_PROBIT, win_probability
+
+ZONE = (150.0, 300.0)  # points: where Theorem 12 expects the optimum
+COSTS = (1e-6, 1e12)  # bits: costs between which one is looked for
+_GOLDEN = (1.0 + math.sqrt(5.0)) / 2.0
+_REACH, _GRID = 12.0 * ELO_PER_PROBIT, 400  # points: information is below 1e-30 bits beyond
 
 
 def information(gap: Reals) -> Reals:
@@ -16,9 +25,8 @@ def information(gap: Reals) -> Reals:
     >>> information(np.array([0.0, 277.21])).round(3).tolist()
     [1.0, 0.631]
     """
-    p = np.clip(win_probability(np.abs(gap), "thurstone"), 0.5, 1.0)
-    q = np.maximum(1.0 - p, np.finfo(np.float64).tiny)
-    return -(p * np.log2(p) + q * np.log2(q))
+    q = win_probability(-np.abs(gap), "thurstone")
+    return np.minimum((special.entr(q) - (1.0 - q) * np.log1p(-q)) / math.log(2.0), 1.0)
 
 
 def optimum(negatives: Negatives, settings: Optimum, common: Common) -> Ruled:
@@ -26,3 +34,58 @@ def optimum(negatives: Negatives, settings: Optimum, common: Common) -> Ruled:
     del common
     danger = below(settings.false_gap, negatives.gap, negatives.gap_se)
     return Ruled(np.maximum(0.0, information(negatives.gap) - settings.cost * danger))
+
+
+def best_gap(cost: ArrayLike, gap_se: ArrayLike, false_gap: float = 0.0) -> Reals:
+    """Δ* = argmax_Δ I(Δ) − λ·P(Δ_true < false_gap | Δ), points (report, Theorem 12), for costs λ in bits.
+
+    `cost` and `gap_se` (points) broadcast. 0 without a cost; infinity where no gap is worth its danger: with errors
+    above 277 points (a probit) information fades faster than danger does. Never below 0: there both only get worse.
+    With an error of 140 points, costs of a quarter and of 100 bits:
+
+    >>> best_gap([0.25, 2.0, 100.0], 140.0).round().tolist()
+    [56.0, 207.0, 450.0]
+    """
+    cost, gap_se = np.broadcast_arrays(np.asarray(cost, dtype=np.float64), np.asarray(gap_se, dtype=np.float64))
+    shape, cost, gap_se = cost.shape, cost.ravel()[:, None], gap_se.ravel()[:, None]
+
+    def worth(gap: Reals) -> Reals:
+        return information(gap) - cost * below(false_gap, gap, gap_se)
+
+    step = (_REACH + max(false_gap, 0.0)) / _GRID
+    grid = np.append(np.arange(_GRID + 1) * step, max(false_gap, 0.0))[None, :]
+    top = np.take_along_axis(grid, worth(grid).argmax(axis=1)[:, None], axis=1)
+    low, high = np.maximum(top - step, 0.0), top + step
+    for _ in range(40):  # a golden section each: to 1e-7 points
+        near, far = high - (high - low) / _GOLDEN, low + (high - low) / _GOLDEN
+        left = worth(near) >= worth(far)
+        low, high = np.where(left, low, near), np.where(left, far, high)
+    found = (low + high) / 2.0
+    found = np.where(worth(top) > worth(found), top, found)
+    return np.where(worth(found) > 0.0, found, np.inf)[:, 0].reshape(shape)
+
+
+def zone_costs(gap_se: ArrayLike, zone: tuple[float, float] = ZONE, false_gap: float = 0.0) -> Reals:
+    """The costs λ between which `best_gap` lies in the zone, bits, float64[..., 2]; NaN where no cost has it there.
+
+    The optimum never falls as λ grows, so bisection finds where it reaches an edge: where it does so without a jump,
+    λ = −I'(Δ)·se/φ((Δ − false_gap)/se) there. Infinity: no cost in COSTS takes it that far.
+
+    >>> zone_costs(140.0).round(2).tolist()
+    [0.98, 7.33]
+    """
+    gap_se = np.asarray(gap_se, dtype=np.float64)
+    ends = np.stack([_reaching(edge, gap_se, false_gap) for edge in zone], axis=-1)
+    none = np.isinf(ends[..., :1]) | (ends[..., 1:] <= ends[..., :1] * (1.0 + 1e-9))
+    return np.where(none, np.nan, ends)
+
+
+def _reaching(gap: float, gap_se: Reals, false_gap: float) -> Reals:
+    """The least cost in COSTS whose best gap is at least `gap`, infinity if none is."""
+    low, high = (np.full(gap_se.shape, math.log(cost)) for cost in COSTS)
+    reached = best_gap(np.exp(high), gap_se, false_gap) >= gap
+    for _ in range(45):
+        middle = (low + high) / 2.0
+        enough = best_gap(np.exp(middle), gap_se, false_gap) >= gap
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.where(reached, np.exp(high), np.inf)
