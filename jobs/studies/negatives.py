@@ -370,10 +370,9 @@ def main() -> None:
         print_rules({world: of}, f"weight 5, other spreads: {world}")
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "negatives.svg"
-    design = f"{given.queries:,} simulated queries of 100 documents, 8 comparisons each, three judges; the positive is the best"
-    path.write_text(
-        picture(found["weight 5"][World()], chosen, f"{design}; weight 5 a query, 95 % intervals"), encoding="utf-8"
-    )
+    design = f"{given.queries:,} simulated queries of 100 documents, the positive is the best, k = 8, three judges"
+    drawn = picture(found["weight 5"][World()], chosen, f"{design}; a total weight of 5 a query, 95 % intervals")
+    path.write_text(drawn, encoding="utf-8")
     print(f"\ndefault: {chosen}\n-> {path}")
 
 
