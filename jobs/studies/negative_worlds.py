@@ -79,7 +79,7 @@ def played(world: World, queries: int, seed: int, documents: int = DOCUMENTS) ->
             chosen = generator.permutation(documents)[: world.near + 1]
             latent[chosen] = world.sd * normal_quantile(generator.random(len(chosen)) ** (1.0 / documents))
         else:
-            chosen = latent.argmax()[None]
+            chosen = np.array([latent.argmax()])
         relevant[q, chosen], positive[q, chosen[0]] = True, True
         rows.append(play(pairs, latent, world.judges, "thurstone", generator, 0.0))
     games, truth = bucket(rows)

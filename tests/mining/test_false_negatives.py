@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -31,7 +33,8 @@ def test_a_shared_error_makes_all_or_none_false() -> None:
 def test_pairs_correlate_as_two_normals_do(within: float) -> None:
     """Var = Σ p (1 - p) + 2 (P(both) - p₁ p₂), P(both) of the bivariate normal."""
     p = np.array([0.05, 0.2])
-    both = stats.multivariate_normal(cov=[[1, within], [within, 1]]).cdf(stats.norm.ppf(p))
+    covariance: Any = [[1, within], [within, 1]]
+    both = stats.multivariate_normal(cov=covariance).cdf(stats.norm.ppf(p))
     expected = float((p * (1 - p)).sum()) + 2 * (both - p[0] * p[1])
     found = variance(p, np.ones(2), np.zeros(2, dtype=np.int64), within=within, shared=0.0)
     assert found == pytest.approx(expected, rel=2e-3)

@@ -11,6 +11,7 @@ import pytest
 
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.mining.optimum import information
+from jobs.studies import negative_share as coverage
 from jobs.studies import negatives as study
 from jobs.studies.negative_worlds import Mined, Taken, World, in_order, mined
 from jobs.studies.negatives import BUDGETS, COSTS, RULES
@@ -135,3 +136,15 @@ def test_tables_winners_and_picture(found: study.Found, capsys: pytest.CaptureFi
     assert all(first != second and lead.value >= 0 for _, first, second, _, lead in rows)
     drawn = ET.fromstring(study.picture(found["weight 5"][World()], "posterior, gate .02", "title"))
     assert len(drawn.findall(".//{http://www.w3.org/2000/svg}circle")) == len(FEW)
+
+
+def test_coverage_of_the_estimated_share() -> None:
+    found = coverage.covered(World(near=0), 6)
+    for one in found.values():
+        true, mean, low, high = one.rows.T
+        assert one.rows.shape == (6, 4)
+        assert (low <= mean).all()
+        assert (mean <= high).all()
+        assert one.inside.sum() >= 4
+        assert one.below == np.mean(true < low)
+    assert found["posterior"].rows[:, 1].mean() < found["table2"].rows[:, 1].mean()
