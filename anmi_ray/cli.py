@@ -49,9 +49,10 @@ def run(
     from anmi_ray import console, experiment
 
     settings = _load(config, overrides, root)
-    first = experiment.stage_name(first) if first else experiment.NAMES[0]
-    last = experiment.stage_name(last) if last else experiment.NAMES[-1]
-    if experiment.NAMES.index(first) > experiment.NAMES.index(last):
+    names = experiment.names_of(settings)
+    first = experiment.stage_name(first, names) if first else names[0]
+    last = experiment.stage_name(last, names) if last else names[-1]
+    if names.index(first) > names.index(last):
         raise ConfigError(f"--from {first} comes after --until {last}", "command line", "swap them")
     out, _ = console.consoles()
     reporter = console.ConsoleReporter(out)
@@ -60,7 +61,7 @@ def run(
         record = experiment.run(settings, reporter, first, last)
     finally:
         reporter.close()
-    if last == experiment.NAMES[-1]:
+    if last == names[-1]:
         from anmi_ray.stages import report
 
         _print_result(out, report.write(settings, record))
@@ -295,6 +296,64 @@ def audit(
     written = [f"{option:14} -> {path}" for option, path in vars(outputs).items() if path is not None]
     for said in (*audit_file.summary(found.figures), *written):
         out.print(said, highlight=False, markup=False)
+
+
+@app.command()
+def mine(
+    run_name: Annotated[str, typer.Argument(metavar="RUN", help="name of a run that has ratings")],
+    overrides: OverrideArg = None,
+    rule: Annotated[
+        str | None, typer.Option("--rule", metavar="NAME", help="a composition by name: table2, posterior, simans, ...")
+    ] = None,
+    root: Annotated[str, typer.Option("--root", help="folder or URI that holds the run")] = "results",
+    json_: Annotated[Path | None, typer.Option("--json", help="write every figure as JSON")] = None,
+) -> None:
+    """Choose negatives anew from a run's ratings, under another rule or other settings of mine.
+
+    They become those of a run RUN-NAME; RUN itself stays what it was. Overrides are of mine, such as mine.negatives=8.
+    """
+    from anmi_ray import console, files, mining_runs
+
+    settings = mining_runs.from_run(run_name, root, rule, overrides or [])
+    files.check_outputs({"json": json_}, [])
+    out, _ = console.consoles()
+    reporter = console.ConsoleReporter(out)
+    try:
+        mined = mining_runs.mine(settings, reporter)
+    finally:
+        reporter.close()
+    for block in console.mined(mined.run, mined.composition, mined.summary, mined.flows):
+        out.print(block, highlight=False, markup=False)
+    if json_ is not None:
+        files.write_text(mining_runs.to_text(mined), json_)
+
+
+@app.command("compare-rules")
+def compare_rules(
+    config: ConfigArg,
+    overrides: OverrideArg = None,
+    rules: Annotated[
+        str | None, typer.Option("--rules", metavar="A,B,...", help="compositions by name; all when left out")
+    ] = None,
+    root: RootOption = None,
+) -> None:
+    """Mine with every named rule on the same ratings, and write a page that holds their negatives against each other.
+
+    Stages up to rate are carried out if they are missing.
+    """
+    from anmi_ray import console
+    from anmi_ray.stages import rules as comparing
+
+    settings = _load(config, overrides, root)
+    wanted = [name.strip() for name in rules.split(",") if name.strip()] if rules is not None else None
+    out, _ = console.consoles()
+    reporter = console.ConsoleReporter(out)
+    try:
+        found = comparing.run(settings, reporter, wanted)
+    finally:
+        reporter.close()
+    for block in console.compared(found.figures, found.path):
+        out.print(block, highlight=False, markup=False)
 
 
 @app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -172,6 +172,101 @@ def _gate(gate: Gate) -> tuple[str, str]:
         return "no prices", f"{gate.bound:,.2f}"
     ends = "" if gate.interval is None else f" [{gate.interval[0]:,.2f}, {gate.interval[1]:,.2f}]"
     return f"{gate.value:,.2f}{ends}", f"{gate.bound:,.2f}"
+
+
+def mined(
+    run: str, composition: str, summary: Mapping[str, Any], flows: Iterable[Mapping[str, Any]]
+) -> Iterator[str | Table]:
+    """What there is to say of the examples of a run: its categories, counts, gaps and false negatives."""
+    yield f"run {run}: {composition}\n"
+    yield _categories(summary["categories"])
+    each, gap = summary["negatives_per_example"], summary["mean_gap_elo"]
+    yield "\n" + rows(Flow(**flow) for flow in flows)
+    negatives = f", {each:.1f} negatives each" if each is not None else ""
+    yield f"{summary['examples']:,} examples of {summary['queries']:,} queries{negatives}"
+    if gap is None:
+        yield "no rated negative has weight"
+        return
+    rate, every = summary["false_negative_rate"], summary["false_negative_rate_unweighted"]
+    yield f"gaps: mean {gap:.0f} Elo, known to ± {summary['mean_gap_se_elo']:.0f} Elo"
+    yield (
+        f"false negatives (true gap below {summary['false_negative_gap_elo']:g} Elo), estimated, in %: "
+        f"{_share(rate)} of the weight, {_share(every)} of the documents"
+    )
+    if thresholds := summary.get("thresholds"):
+        yield f"discovered thresholds: {', '.join(f'{at:.0f}' for at in thresholds)} Elo"
+
+
+def _categories(found: Mapping[str, Mapping[str, Any]]) -> Table:
+    """A row per category: documents of the pool, negatives taken, their mean weight, extras."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("category", "rated", "negatives", "mean weight", "for the regression only"):
+        table.add_column(column, justify="left" if column == "category" else "right")
+    for name, row in found.items():
+        weight = "" if row["mean_weight"] is None else f"{row['mean_weight']:.2f}"
+        pool = "" if name == "random" else f"{row['pool']:,}"
+        table.add_row(name, pool, f"{row['negatives']:,}", weight, f"{row['extra']:,}")
+    return table
+
+
+def compared(figures: Mapping[str, Any], page: str) -> Iterator[str | Table]:
+    """The rules of `compare-rules`, which were left out and why, and where the page stands."""
+    yield ""
+    yield rules_table(figures)
+    yield from (f"left out: {name}: {reason}" for name, reason in figures["left_out"].items())
+    yield f"page: {page}"
+
+
+def rules_table(figures: Mapping[str, Any]) -> Table:
+    """A rule a row of `compare-rules`: shares of false negatives in % of the weight, with 95 % intervals."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("rule")
+    columns = [(head, [cell(rule) for rule in figures["rules"]]) for head, cell in _RULES.items()]
+    columns = [(head, cells) for head, cells in columns if any(cells)]
+    for head, _ in columns:
+        table.add_column(head.format(baseline=figures["baseline"]), justify="right")
+    for rule, *cells in zip(figures["rules"], *(cells for _, cells in columns), strict=True):
+        table.add_row(rule["rule"], *map(escape, cells))
+    return table
+
+
+def _share(found: Mapping[str, Any] | None, sign: str = "") -> str:
+    """A share in % with its interval, a place more where it is small."""
+    if found is None or found["mean"] is None:
+        return ""
+    values = [found["mean"]] if found["low"] is None else [found["mean"], found["low"], found["high"]]
+    places = 1 if abs(found["mean"]) >= 0.00995 else 2
+    mean, *ends = (f"{100 * value:{sign}.{places}f}" for value in values)
+    return f"{mean} [{', '.join(ends)}]" if ends else mean
+
+
+def _mean(found: Mapping[str, Any], places: int) -> str:
+    if found["mean"] is None:
+        return ""
+    ends = "" if found["low"] is None else f" [{found['low']:.{places}f}, {found['high']:.{places}f}]"
+    return f"{found['mean']:.{places}f}{ends}"
+
+
+def _against(rule: Mapping[str, Any]) -> str:
+    row = rule["against"]
+    if row is None:
+        return ""
+    ends = (("mean", "difference"), ("low", "difference_low"), ("high", "difference_high"))
+    p = "< .001" if row["p_holm"] < 0.001 else f"= {row['p_holm']:.3f}"
+    return f"{_share({name: row[key] for name, key in ends}, '+')}, p {p}"
+
+
+_RULES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "examples": lambda rule: f"{rule['examples']:,}",
+    "rejected": lambda rule: f"{rule['rejected']:,}",
+    "negatives": lambda rule: "" if rule["negatives_per_example"] is None else f"{rule['negatives_per_example']:.1f}",
+    "mean weight": lambda rule: _mean(rule["weight"], 2),
+    "mean gap": lambda rule: _mean(rule["gap"], 0),
+    "estimated false %": lambda rule: _share(rule["estimated"]),
+    "truly false %": lambda rule: _share(rule["true"]),
+    "per query, less {baseline}": _against,
+    "hidden positives %": lambda rule: _share(rule["hidden"]),
+}
 
 
 def stages_table(lines: Iterable[tuple[str, str, str]]) -> Table:

@@ -2,7 +2,8 @@
 
 Each stage reads the artifacts of the stages it names and makes one of its own, in `anmi_ray/stages/<name>.py`. What
 an artifact is called follows from what went into it (`fingerprints`), so running again computes only what is missing,
-and runs, trials and studies share what they have in common.
+and runs, trials and studies share what they have in common. Where borderline documents are validated (`mine.allow`), a
+second round of questions, judgments and fits stands between rate and mine (`stages_of`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anmi_ray import corpus, environment, files, judging
-from anmi_ray.config.base import result_settings
+from anmi_ray.config.base import Settings, result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.errors import ConfigError, DataError, StoreError
 from anmi_ray.models import loading
@@ -29,12 +30,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of the main path. `version` rises whenever the same inputs and settings would give other rows."""
+    """One step of the main path. `version` rises whenever the same inputs and settings would give other rows.
+
+    inputs: the roles whose artifacts it reads, each named as the stage that plays it, but for those in `played_by`;
+    module: which of anmi_ray/stages carries it out, where that is not called as the stage is.
+    """
 
     name: str
     version: int
     inputs: tuple[str, ...]
     does: str
+    played_by: Mapping[str, str] = field(default_factory=dict[str, str])
+    module: str = ""
+
+    @property
+    def body(self) -> str:
+        """The module that carries it out; with `ingest` apart, its settings are the group of that name."""
+        return self.module or self.name
+
+    @property
+    def reads(self) -> dict[str, str]:
+        """By role, the stage whose artifact is read."""
+        return {role: self.played_by.get(role, role) for role in self.inputs}
 
 
 STAGES = (
@@ -56,14 +73,70 @@ STAGES = (
     Stage("evaluate", 2, ("rerank", "retrieve", "ingest"), "measure every system on test, with intervals and tests"),
 )
 NAMES = tuple(stage.name for stage in STAGES)
+_STAGE = {stage.name: stage for stage in STAGES}
+
+# The second round: what is asked about borderline documents, its answers, and the fit of both rounds' answers.
+_VALIDATION = (
+    Stage(
+        "borderline",
+        1,
+        ("rate", "compare", "retrieve"),
+        "find borderline documents that were not compared with their anchor",
+    ),
+    replace(
+        _STAGE["judge"],
+        name="validate",
+        inputs=(*_STAGE["judge"].inputs, "first"),
+        does="ask the judges about borderline documents, each against its anchor",
+        played_by={"compare": "borderline", "first": "compare"},
+        module="judge",
+    ),
+    replace(
+        _STAGE["rate"],
+        name="refit",
+        inputs=(*_STAGE["rate"].inputs, "validate", "borderline"),
+        does="fit ratings and gaps again, to the judgments of both rounds",
+        module="rate",
+    ),
+)
+SECOND_ROUND = tuple(stage.name for stage in _VALIDATION)
 
 # Settings that say where a collection lies, not what is in it: its content's hash is the ingest stage's input.
 _LOCATIONS = {"ingest": {"path"}}
-_GROUPS = {"ingest": "corpus"}
-_MODELS: dict[str, Callable[[Experiment], str]] = {
+_GROUPS = {"ingest": "corpus", "borderline": "mine"}
+_MODELS: dict[str, Callable[[Experiment], str | None]] = {
     "retrieve": lambda e: e.retrieve.dense.model,
+    "mine": lambda e: e.mine.pointwise,
     "train": lambda e: e.train.model,
 }
+
+
+def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
+    """The stages of an experiment, in order: STAGES, with a second round where borderline documents are validated.
+
+    Mine reads the judgments of all rounds where a rule needs them, and queries where one asks a model.
+    """
+    config = experiment.mine
+    rounds = ("judge", "compare", *(("validate", "borderline") if config.validation else ()))
+    more = (*(rounds if config.needs_direct else ()), *(("ingest",) if config.pointwise else ()))
+    mine = replace(_STAGE["mine"], inputs=(*_STAGE["mine"].inputs, *more))
+    if config.validation:
+        mine = replace(mine, played_by={"rate": "refit"})
+    before = NAMES.index("mine")
+    return (*STAGES[:before], *(_VALIDATION if config.validation else ()), mine, *STAGES[before + 1 :])
+
+
+def names_of(experiment: Experiment) -> tuple[str, ...]:
+    """The names of an experiment's stages, in order."""
+    return tuple(stage.name for stage in stages_of(experiment))
+
+
+def recorded_names(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the stages of a run, by its record, those included that it did not reach."""
+    rules = [rule["rule"] for rule in record["config"]["mine"].get("allow", ()) if isinstance(rule, dict)]
+    second = "validate" in rules or any(name in record["stages"] for name in SECOND_ROUND)
+    before = NAMES.index("mine")
+    return (*NAMES[:before], *(SECOND_ROUND if second else ()), *NAMES[before:])
 
 
 @dataclass(frozen=True)
@@ -76,17 +149,20 @@ class Resolved:
     fingerprint: str
 
 
-def resolve(experiment: Experiment) -> dict[str, Resolved]:
-    """Every stage with its fingerprint, in order. Reads the collection's content hash, computes nothing else."""
+def resolve(experiment: Experiment, content: str | None = None) -> dict[str, Resolved]:
+    """Every stage with its fingerprint, in order. Reads the collection's content hash, computes nothing else.
+
+    `content` is that hash where it is known already: reading it takes seconds, and for many runs it need be read once.
+    """
     resolved: dict[str, Resolved] = {}
-    for stage in STAGES:
+    for stage in stages_of(experiment):
         settings = _settings(stage, experiment)
-        inputs = {name: resolved[name].fingerprint for name in stage.inputs}
+        inputs = {name: resolved[name].fingerprint for name in stage.reads.values()}
         if stage.name == "ingest":
-            inputs = {"content": corpus.read(experiment.corpus).content_fingerprint()}
-        if stage.name in _MODELS:
-            inputs["model"] = loading.resolve(_MODELS[stage.name](experiment)).revision or "unpinned"
-        if stage.name == "judge":  # a prompt's template stands in a file
+            inputs = {"content": content or corpus.read(experiment.corpus).content_fingerprint()}
+        if model := _MODELS.get(stage.name, lambda _: None)(experiment):
+            inputs["model"] = loading.resolve(model).revision or "unpinned"
+        if stage.body == "judge":  # a prompt's template stands in a file
             inputs |= {f"answers of {judge.name}": judging.judge_id(judge) for judge in experiment.judge.reading}
             inputs |= {f"file of {judge.name}": _content(judge.path) for judge in experiment.judge.imported}
         if stage.name == "compare" and experiment.compare.path is not None:
@@ -102,10 +178,20 @@ def _content(path: str) -> str:
     return "".join(filter(None, (files.content_hash(file), *files.format_of(file))))
 
 
+def _group(stage: Stage) -> str:
+    """The group of settings that is a stage's."""
+    return _GROUPS.get(stage.body, stage.body)
+
+
+def _config(stage: Stage, experiment: Experiment) -> Settings:
+    """The settings of a stage. Which documents are borderline follows from few of mine's."""
+    return experiment.mine.asking if stage.name == "borderline" else getattr(experiment, _group(stage))
+
+
 def _settings(stage: Stage, experiment: Experiment) -> dict[str, Any]:
-    group = getattr(experiment, _GROUPS.get(stage.name, stage.name))
     left_out = _LOCATIONS.get(stage.name, set())
-    settings = {name: value for name, value in result_settings(group).items() if name not in left_out}
+    found = result_settings(_config(stage, experiment))
+    settings = {name: value for name, value in found.items() if name not in left_out}
     return {**settings, **({"seed": experiment.seed} if experiment.seed else {})}
 
 
@@ -127,20 +213,22 @@ def run(
     reporter: Reporter | None = None,
     first: str = NAMES[0],
     last: str = NAMES[-1],
+    content: str | None = None,
 ) -> dict[str, Any]:
     """Carry out the stages from `first` to `last` and return the run's record (also at `runs/<name>.json`).
 
-    Stages before `first` must be complete. Raises AnmiError for whatever a user can mend.
+    Stages before `first` must be complete; `content` as in `resolve`. Raises AnmiError for whatever a user can mend.
     """
     reporter = reporter or Reporter()
     store = Store(experiment.execution.root)
-    resolved = resolve(experiment)
+    resolved = resolve(experiment, content)
     record = _run_record(store, experiment, resolved)
     buckets = store.buckets(experiment.execution.buckets)
-    chosen = NAMES[NAMES.index(first) : NAMES.index(last) + 1]
+    names = tuple(resolved)
+    chosen = names[names.index(first) : names.index(last) + 1]
     with ExitStack() as session:
         ready = False
-        for name in NAMES[: NAMES.index(last) + 1]:
+        for name in names[: names.index(last) + 1]:
             item = resolved[name]
             artifact = Artifact(store, name, item.fingerprint)
             manifest, seconds = artifact.manifest(), None
@@ -195,12 +283,14 @@ def _carry_out(
 ) -> tuple[dict[str, Any], float]:
     """Run one stage and complete its artifact; its manifest, and the seconds it took."""
     runtime = importlib.import_module("anmi_ray.stages.runtime")
-    module = importlib.import_module(f"anmi_ray.stages.{item.stage.name}")
+    module = importlib.import_module(f"anmi_ray.stages.{item.stage.body}")
     context: Context = runtime.Context(
         artifact.store, experiment.execution, buckets, experiment.seed, reporter.progress
     )
-    inputs = {name: Artifact(artifact.store, name, resolved[name].fingerprint) for name in item.stage.inputs}
-    config = getattr(experiment, _GROUPS.get(item.stage.name, item.stage.name))
+    inputs = {
+        role: Artifact(artifact.store, name, resolved[name].fingerprint) for role, name in item.stage.reads.items()
+    }
+    config = _config(item.stage, experiment)
     start = time.monotonic()
     facts: dict[str, Any] = module.run(artifact, inputs, config, context)
     seconds = time.monotonic() - start
@@ -257,7 +347,7 @@ def changes(experiment: Experiment, resolved: Mapping[str, Resolved]) -> Iterato
 
 def _differences(known: Mapping[str, Any], item: Resolved) -> Iterator[str]:
     old, new = _flat(known["settings"]), _flat(item.settings)
-    group = _GROUPS.get(item.stage.name, item.stage.name)
+    group = _group(item.stage)
     for key in sorted(old.keys() | new.keys()):
         if old.get(key, "default") != new.get(key, "default"):
             yield f"{group}.{key}: {old.get(key, 'default')} -> {new.get(key, 'default')}"
@@ -276,10 +366,13 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def stage_name(text: str) -> str:
+def stage_name(text: str, names: tuple[str, ...] = NAMES) -> str:
     """Check a stage's name given by a user. Raises ConfigError listing the stages."""
-    if text in NAMES:
+    if text in names:
         return text
-    near = [name for name in NAMES if re.match(re.escape(text[:2]), name)]
-    hint = f"did you mean {near[0]}?" if near else f"the stages are {', '.join(NAMES)}"
+    if text in SECOND_ROUND:
+        hint = "it is there where borderline documents are validated: mine.allow begins with validate"
+        raise ConfigError(f"this run has no stage {text}", "command line", hint)
+    near = [name for name in names if re.match(re.escape(text[:2]), name)]
+    hint = f"did you mean {near[0]}?" if near else f"the stages are {', '.join(names)}"
     raise ConfigError(f"no stage is called '{text}'", "command line", hint)

@@ -6,7 +6,7 @@ scale with cores), and are there to tell minutes from days.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from rich.table import Table
 from anmi_ray import corpus, files
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, JudgeConfig
-from anmi_ray.experiment import changes, resolve
-from anmi_ray.prompt_costs import Cost, PromptJudge, costs
+from anmi_ray.experiment import Resolved, changes, resolve
+from anmi_ray.prompt_costs import Cost, PromptJudge, costs, of_pairs
 from anmi_ray.store import Artifact, Store
 
 # Core-seconds per row or token, measured by running the quickstart on two cores of an AMD EPYC with avx512_bf16.
@@ -30,6 +30,9 @@ CORE_SECONDS = {
     "score a token": 1.4e-4,
 }
 _ENCODER_TOKENS = 512  # that a classification model reads, where max_tokens does not say
+# Share of candidates that are borderline (80 to 150 points) and not yet compared with their anchor, on the long side:
+# .6 % by the quickstart's panel, .5 % by SciFact's, 1.3 % by the similarity judge on a small collection.
+BORDERLINE = 0.015
 _ROW_BYTES = {"run": 30, "candidate": 45, "text": 700, "comparison": 50, "judgment": 12, "rating": 60, "example": 500}
 
 
@@ -68,7 +71,8 @@ def plan(experiment: Experiment) -> Iterator[str | Table]:
     ):
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     total = dollars = 0.0
-    for line in lines(experiment, counts, asked):
+    made = Store(experiment.execution.root), resolved
+    for line in lines(experiment, counts, asked, _borderline(experiment, counts, *made)):
         state, why = states[line.stage]
         seconds = max(line.seconds / cores, line.limited)
         total += 0.0 if state == "complete" else seconds
@@ -90,8 +94,10 @@ def _sent(config: JudgeConfig) -> str:
     return f"texts of train queries and their candidates are sent to {', '.join(told)}"
 
 
-def _judging(config: JudgeConfig, comparisons: int, candidates: int, asked: Sequence[Cost]) -> Line:
-    """The judge stage: what is computed here, and the calls to language models, judge after judge."""
+def _judging(
+    config: JudgeConfig, comparisons: int, candidates: int, asked: Sequence[Cost], stage: str = "judge"
+) -> Line:
+    """A round of judging: what is computed here, and the calls to language models, judge after judge."""
     reading = [judge for judge in config.reading if isinstance(judge, PromptJudge)]
     encoders = [judge for judge in config.reading if isinstance(judge, EncoderJudgeConfig)]
     calls, here = 2 * comparisons, len(config.judges) - len(reading) - len(encoders)
@@ -107,7 +113,7 @@ def _judging(config: JudgeConfig, comparisons: int, candidates: int, asked: Sequ
     seconds += sum(missing.values()) * CORE_SECONDS["ask an endpoint"]
     kept = calls * len(config.judges) * _ROW_BYTES["judgment"]
     limited = sum(cost.hours or 0.0 for cost in asked) * 3600
-    return Line("judge", "; ".join(work), seconds, kept, sum(cost.dollars or 0.0 for cost in asked), limited)
+    return Line(stage, "; ".join(work), seconds, kept, sum(cost.dollars or 0.0 for cost in asked), limited)
 
 
 def _comparisons(experiment: Experiment, counts: dict[str, int]) -> int:
@@ -116,6 +122,29 @@ def _comparisons(experiment: Experiment, counts: dict[str, int]) -> int:
         return _rows(Path(experiment.compare.path).expanduser())
     candidates = min(experiment.retrieve.candidates, counts["documents"])
     return counts["train"] * candidates * experiment.compare.degree // 2
+
+
+def _borderline(
+    experiment: Experiment, counts: dict[str, int], store: Store, resolved: Mapping[str, Resolved]
+) -> int | None:
+    """Pairs that validation will ask about: as found, else a share of the candidates; None without validation."""
+    if "borderline" not in resolved:
+        return None
+    manifest = Artifact(store, "borderline", resolved["borderline"].fingerprint).manifest()
+    if manifest is not None:
+        return next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "to ask about")
+    return round(BORDERLINE * counts["train"] * min(experiment.retrieve.candidates, counts["documents"]))
+
+
+def _validating(experiment: Experiment, candidates: int, pairs: int, asked: Sequence[Cost]) -> Iterator[Line]:
+    """The second round: borderline documents found, judged, and the fit of all judgments."""
+    documents, cost = min(2 * pairs, candidates), CORE_SECONDS
+    first = candidates * experiment.compare.degree // 2
+    said = f"about {pairs:,} borderline documents to ask about"
+    yield Line("borderline", said, 2.0, pairs * _ROW_BYTES["comparison"])
+    yield _judging(experiment.judge, pairs, documents, of_pairs(experiment, asked, pairs), "validate")
+    seconds = (first + pairs) * cost["rate a comparison"] + 10.0
+    yield Line("refit", f"{candidates:,} ratings", seconds, candidates * _ROW_BYTES["rating"])
 
 
 def _counts(experiment: Experiment, ingest: str) -> dict[str, int]:
@@ -130,8 +159,13 @@ def _counts(experiment: Experiment, ingest: str) -> dict[str, int]:
     return {"documents": documents, **{split: splits.count(split) for split in ("train", "dev", "test")}}
 
 
-def lines(experiment: Experiment, counts: dict[str, int], asked: Sequence[Cost] = ()) -> Iterator[Line]:
-    """The work of every stage; `asked`: what judges that read prompts cost, where that is known."""
+def lines(
+    experiment: Experiment, counts: dict[str, int], asked: Sequence[Cost] = (), borderline: int | None = None
+) -> Iterator[Line]:
+    """The work of every stage; `asked`: what judges that read prompts cost, where that is known.
+
+    borderline: pairs of the second round, None where there is none.
+    """
     retrieve, degree = experiment.retrieve, experiment.compare.degree
     queries = counts["train"] + counts["dev"] + counts["test"]
     held_out, train = counts["dev"] + counts["test"], counts["train"]
@@ -164,7 +198,13 @@ def lines(experiment: Experiment, counts: dict[str, int], asked: Sequence[Cost] 
         comparisons * cost["rate a comparison"] + 10.0,
         train * candidates * _ROW_BYTES["rating"],
     )
-    yield Line("mine", f"about {train:,} examples of {listed} documents", 2.0, train * _ROW_BYTES["example"])
+    if borderline is not None:
+        yield from _validating(experiment, train * candidates, borderline, asked)
+    work, seconds = f"about {train:,} examples of {listed} documents", 2.0
+    if experiment.mine.pointwise is not None:
+        work += f", {train * candidates:,} of at most {_ENCODER_TOKENS} tokens scored by {experiment.mine.pointwise}"
+        seconds += train * candidates * _ENCODER_TOKENS * cost["score a token"]
+    yield Line("mine", work, seconds, train * _ROW_BYTES["example"])
     yield Line("train", f"{pairs:,} pairs forward and back", pairs * tokens * cost["train a token"], 9e7)
     yield Line("rerank", f"score {scored:,} pairs", scored_tokens * cost["score a token"], scored * _ROW_BYTES["run"])
     yield Line("evaluate", f"{counts['test']:,} test queries", 5.0, held_out * retrieve.depth * _ROW_BYTES["run"])

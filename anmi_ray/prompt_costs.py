@@ -8,7 +8,7 @@ Letters: N prompts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,6 +120,12 @@ def costs(experiment: Experiment, resolved: Mapping[str, Resolved], pairs: int) 
     return [_cost(judge, prompts, made, pairs) for judge in judges]
 
 
+def of_pairs(experiment: Experiment, known: Sequence[Cost], pairs: int) -> list[Cost]:
+    """What `pairs` other comparisons in both orders cost, none of them bought, at the tokens of `known` costs."""
+    judges = {judge.name: judge for judge in experiment.judge.reading if isinstance(judge, PromptJudge)}
+    return [_priced(judges[cost.judge], cost.tokens, 2 * pairs, 0) for cost in known]
+
+
 def gpu_hours(tokens: float, parameters: float, gpu: str | None) -> float | None:
     """GPU hours that a model of so many parameters reads `tokens` in; None where the GPU's speed is not known.
 
@@ -224,6 +230,10 @@ def _cost(judge: PromptJudge, prompts: Prompts, made: Mapping[str, Artifact], pa
     calls, bought = 2 * pairs, 0
     if log.buckets():
         calls, bought = _bought(log, made, pairs) or (calls, None)
+    return _priced(judge, tokens, calls, bought)
+
+
+def _priced(judge: PromptJudge, tokens: Counted, calls: int, bought: int | None) -> Cost:
     missing = calls - (bought or 0)
     prompt, answer = missing * tokens.prompt, missing * tokens.answer
     if isinstance(judge, VllmJudgeConfig):

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from anmi_ray.errors import ConfigError
 from anmi_ray.evaluation import audits
-from anmi_ray.experiment import STAGES
+from anmi_ray.experiment import recorded_names
 from anmi_ray.store import Artifact, Flow, Store
 
 
@@ -20,13 +20,14 @@ def show(name: str, root: str, rejects: int) -> Iterator[str | Table]:
     machine = f"{where['processor']}, {where['cores']} cores"
     yield f"run {name} over {record['corpus_name']}; {machine}; revision {where['git'] or 'unknown'}"
     yield _boundaries(store, record)
-    if "judge" in record["stages"]:
-        manifest = Artifact(store, "judge", record["stages"]["judge"]["fingerprint"]).manifest() or {}
-        yield from (f"judge {said}" for said in audits.spent(manifest.get("spent", {})))
-    for stage in STAGES:
-        known = record["stages"].get(stage.name)
+    for name in ("judge", "validate"):
+        if name in record["stages"]:
+            manifest = Artifact(store, name, record["stages"][name]["fingerprint"]).manifest() or {}
+            yield from (f"{name} {said}" for said in audits.spent(manifest.get("spent", {})))
+    for name in recorded_names(record):
+        known = record["stages"].get(name)
         if known is not None:
-            yield from _rejects(Artifact(store, stage.name, known["fingerprint"]), rejects)
+            yield from _rejects(Artifact(store, name, known["fingerprint"]), rejects)
 
 
 def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
@@ -56,15 +57,15 @@ def _boundaries(store: Store, record: dict[str, Any]) -> Table:
         ("", "left"),
     ):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
-    for stage in STAGES:
-        known = record["stages"].get(stage.name)
+    for name in recorded_names(record):
+        known = record["stages"].get(name)
         if known is None:
-            table.add_row(stage.name, "-", "", "not run", "", "", "", "")
+            table.add_row(name, "-", "", "not run", "", "", "", "")
             continue
-        artifact = Artifact(store, stage.name, known["fingerprint"])
-        timing = store.read_json(f"timings/{stage.name}-{artifact.fingerprint}.json") or {}
+        artifact = Artifact(store, name, known["fingerprint"])
+        timing = store.read_json(f"timings/{name}-{artifact.fingerprint}.json") or {}
         seconds = f"{timing['seconds']:.1f}" if "seconds" in timing else ""
-        head = (stage.name, artifact.fingerprint, seconds)
+        head = (name, artifact.fingerprint, seconds)
         for flow in (Flow(**flow) for flow in (artifact.manifest() or {"flows": []})["flows"]):
             counts = (f"{count:,}" for count in (flow.rows_in, flow.rows_out, flow.rejected))
             table.add_row(*head, flow.unit, *counts, "in = out + rejected")

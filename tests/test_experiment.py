@@ -9,7 +9,18 @@ import pytest
 from anmi_ray import judging
 from anmi_ray.config.experiment import Experiment, load
 from anmi_ray.errors import ConfigError, StoreError
-from anmi_ray.experiment import NAMES, STAGES, changes, resolve, run, stage_name
+from anmi_ray.experiment import (
+    NAMES,
+    SECOND_ROUND,
+    STAGES,
+    changes,
+    names_of,
+    recorded_names,
+    resolve,
+    run,
+    stage_name,
+    stages_of,
+)
 from anmi_ray.planning import lines
 from anmi_ray.store import Store
 from tests.small import write_config
@@ -43,7 +54,7 @@ def test_a_changed_setting_redoes_its_stage_and_what_rests_on_it(config: Path, o
     changed = {name for name in NAMES if before[name] != after[name]}
     expected = {first}
     for stage in STAGES:
-        if expected & set(stage.inputs):
+        if expected & set(stage.reads.values()):
             expected.add(stage.name)
     assert changed == expected
 
@@ -77,7 +88,7 @@ def test_a_changed_collection_changes_every_fingerprint(config: Path, small_coll
 
 def test_a_stage_reads_only_stages_before_it() -> None:
     for number, stage in enumerate(STAGES):
-        assert set(stage.inputs) <= set(NAMES[:number])
+        assert set(stage.reads.values()) <= set(NAMES[:number])
 
 
 def test_nothing_is_complete_in_an_empty_root(config: Path, tmp_path: Path) -> None:
@@ -145,3 +156,99 @@ def test_a_judges_prompt_is_part_of_it_and_its_limits_are_not(config: Path, tmp_
     after = fingerprints(config, panel)
     assert after["judge"] != before["judge"]
     assert after["compare"] == before["compare"]
+
+
+VALIDATED = "mine.rule=validated"
+SECOND = ("borderline", "validate", "refit")
+
+
+def changed(config: Path, before: tuple[str, ...], after: tuple[str, ...]) -> set[str]:
+    """Stages of both that have other fingerprints."""
+    one, other = fingerprints(config, *before), fingerprints(config, *after)
+    return {name for name in one.keys() & other.keys() if one[name] != other[name]}
+
+
+def test_without_validation_the_stages_are_the_main_path(config: Path) -> None:
+    for override in ("mine.rule=table2", "mine.rule=simans", "mine.gap=minimum"):
+        assert stages_of(load(config, [override])) == STAGES
+
+
+def test_validation_is_a_second_round_before_mining(config: Path) -> None:
+    settings = load(config, [VALIDATED])
+    names, before = names_of(settings), NAMES.index("mine")
+    assert names == (*NAMES[:before], *SECOND, *NAMES[before:])
+    assert names == tuple(resolve(settings))
+    assert SECOND_ROUND == SECOND
+    stages = {stage.name: stage for stage in stages_of(settings)}
+    for number, stage in enumerate(stages.values()):
+        assert set(stage.reads.values()) <= set(names[:number])
+    assert stages["mine"].reads["rate"] == "refit"
+    assert {"judge", "compare", "validate", "borderline"} <= set(stages["mine"].reads.values())
+    assert stages["validate"].reads["compare"] == "borderline"
+    assert (stages["validate"].version, stages["refit"].version) == (stages["judge"].version, stages["rate"].version)
+    assert changed(config, (), (VALIDATED,)) == {"mine", "train", "rerank", "evaluate"}
+
+
+@pytest.mark.parametrize(
+    ("override", "first"),
+    [
+        ("mine.weigh=posterior", "mine"),
+        ("mine.negatives=3", "mine"),
+        ("mine.allow=[{rule: validate, weight: 0.2}]", "mine"),
+        ("mine.allow=[{rule: validate, high: 160}]", "borderline"),
+        ("mine.gap=minimum", "borderline"),
+        ("rate.model=bradley-terry", "rate"),
+        ("judge.preset=thurstone", "judge"),
+        ("compare.degree=6", "compare"),
+    ],
+)
+def test_a_changed_setting_redoes_of_the_second_round_what_rests_on_it(config: Path, override: str, first: str) -> None:
+    names = names_of(load(config, [VALIDATED]))
+    assert changed(config, (VALIDATED,), (VALIDATED, override)) == set(names[names.index(first) :])
+
+
+def test_rules_that_read_direct_judgments_have_them_read(config: Path) -> None:
+    stages = {stage.name: stage for stage in stages_of(load(config, ["mine.rule=denoise"]))}
+    assert tuple(stages) == NAMES
+    assert stages["mine"].inputs == ("rate", "retrieve", "judge", "compare")
+
+
+def test_a_pointwise_model_is_an_input_of_mining(config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    override = f"mine.allow=[{{rule: rocketqa, model: {folder}}}]"
+    settings = load(config, [override])
+    assert next(stage for stage in stages_of(settings) if stage.name == "mine").inputs[-1] == "ingest"
+    before = fingerprints(config, override)
+    (folder / "weights").write_text("others")
+    after = fingerprints(config, override)
+    assert {name for name in NAMES if before[name] != after[name]} == {"mine", "train", "rerank", "evaluate"}
+    with pytest.raises(ConfigError, match="no such folder"):
+        resolve(load(config, ["mine.allow=[{rule: rocketqa, model: ./none/of/them}]"]))
+
+
+def test_stages_of_a_record(config: Path) -> None:
+    for override in ("mine.rule=table2", VALIDATED):
+        settings = load(config, [override])
+        record = {"config": settings.model_dump(mode="json", exclude={"execution"}), "stages": {"ingest": {}}}
+        assert recorded_names(record) == names_of(settings)
+    assert recorded_names({"config": {"mine": {"rule": "posterior"}}, "stages": {}}) == NAMES
+
+
+def test_a_stage_of_the_second_round_is_named_where_there_is_one(config: Path) -> None:
+    assert stage_name("refit", names_of(load(config, [VALIDATED]))) == "refit"
+    with pytest.raises(ConfigError, match="no stage refit") as caught:
+        stage_name("refit")
+    assert "mine.allow" in caught.value.remedy
+
+
+def test_the_plan_counts_the_second_round() -> None:
+    content = {"retrieve": {"candidates": 20}, "compare": {"degree": 8}, "mine": {"rule": "validated"}}
+    settings = Experiment.model_validate(content)
+    counts = {"documents": 5000, "train": 500, "dev": 50, "test": 100}
+    work = {line.stage: line for line in lines(settings, counts, borderline=700)}
+    assert tuple(work) == names_of(settings)
+    assert "700 borderline documents" in work["borderline"].work
+    assert work["validate"].work.startswith("4,200 judgments by 3")
+    assert work["judge"].work.startswith("240,000 judgments by 3")

@@ -87,7 +87,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
         raise ConfigError("must hold settings (key: value), not a list or a single value", place, "see jobs/configs/")
     content.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "-", Path(path).stem))
     for override in overrides:
-        _apply(content, override)
+        apply(content, override)
     return validate(content, place)
 
 
@@ -103,7 +103,8 @@ def validate(content: Mapping[str, Any], place: str) -> Experiment:
         ) from None
 
 
-def _apply(content: dict[str, Any], override: str) -> None:
+def apply(content: dict[str, Any], override: str) -> None:
+    """Put one `key=value` (dotted key, YAML value) into settings that are not validated yet. Raises ConfigError."""
     key, sign, raw = override.partition("=")
     if not sign or not key.strip():
         raise ConfigError(f"'{override}' is not an override", "command line", "write key=value, such as train.epochs=2")

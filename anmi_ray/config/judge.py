@@ -183,6 +183,8 @@ _PRESETS: dict[str, dict[str, Any]] = {
 class BudgetConfig(Settings):
     """What judges that read texts may cost, over all resumptions of a run; a query is asked about whole or not at all.
 
+    It holds for all rounds of a run together: validation of borderline documents (mine.allow) spends what the first
+    round left, and where that is nothing those documents are left to the other rules.
     What was spent before with another budget, on the same comparisons and panel, counts. Of two runs at work at once
     each knows what the other had spent when it began.
     """
@@ -226,7 +228,11 @@ class JudgeConfig(Settings):
         description="share of a judge's questions that may stay without an answer for a reason that may go away "
         "(time-outs, overload); with more the run ends, and asks those again when it is started again",
     )
-    budget: BudgetConfig = Field(default=BudgetConfig(), description="what judges that read texts may cost")
+    budget: BudgetConfig = Field(
+        default=BudgetConfig(),
+        description="what judges that read texts may cost, in all rounds together: validation spends what the first "
+        "round left",
+    )
     pilot: PilotConfig = Field(
         default=PilotConfig(), description="how judges are tried first, and what they must reach"
     )

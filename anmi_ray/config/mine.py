@@ -9,7 +9,18 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from anmi_ray.config.base import Settings
-from anmi_ray.config.rules import NAMED, PHASES, AllowRule, Gate, Posterior, SampleRule, Top, Validate, WeighRule
+from anmi_ray.config.rules import (
+    NAMED,
+    PHASES,
+    AllowRule,
+    Gate,
+    Posterior,
+    RocketQA,
+    SampleRule,
+    Top,
+    Validate,
+    WeighRule,
+)
 
 Category = Literal["danger", "soft", "goldilocks", "medium", "easy"]
 
@@ -155,6 +166,23 @@ class MineConfig(Settings):
     def validation(self) -> Validate | None:
         """The rule that asks for direct judgments of borderline documents, if there is one."""
         return next((rule for rule in self.allow if isinstance(rule, Validate)), None)
+
+    @property
+    def asking(self) -> MineConfig:
+        """These settings with the defaults of all that does not decide which documents are borderline.
+
+        Raises AssertionError where no rule validates.
+        """
+        if self.validation is None:
+            raise AssertionError(f"{self.composition} validates nothing")
+        band = {"rule": "validate", "low": self.validation.low, "high": self.validation.high}
+        kept = {name: getattr(self, name) for name in ("gap", "top_rated_anchors", "anchor_p")}
+        return MineConfig.model_validate({"allow": [band], **kept})
+
+    @property
+    def pointwise(self) -> str | None:
+        """The cross-encoder that some rule asks how relevant documents are, if there is one."""
+        return next((rule.model for rule in self.allow if isinstance(rule, RocketQA)), None)
 
     @property
     def edges(self) -> tuple[float, ...]:

@@ -79,7 +79,14 @@ def mining_facts(summary: Mapping[str, Any]) -> MiningFacts:
         rate["mean"],
         rate["low"],
         rate["high"],
+        **_verdicts(summary.get("verdicts", {})),
     )
+
+
+def _verdicts(found: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """What rules that ask somebody said of documents, where the settings had such a rule."""
+    pseudo = found.get("rocketqa", {}).get("pseudo_positives")
+    return {"validated": found.get("validate"), "pseudo_positives": pseudo}
 
 
 def fit_facts(buckets: Iterable[pa.Table], sample: pa.Array, prior: str = "") -> FitFacts:

@@ -167,6 +167,8 @@ class MiningFacts:
     false_negative_rate: float | None
     false_negative_low: float | None = None
     false_negative_high: float | None = None
+    validated: Mapping[str, int] | None = None  # borderline documents by what their direct judgment said
+    pseudo_positives: int | None = None
 
 
 @dataclass(frozen=True)

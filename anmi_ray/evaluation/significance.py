@@ -123,7 +123,7 @@ def compare(
                 "evaluate both on the same qrels",
             )
         rows.append(_row(name, measure, values[name][1], reference, rounds, level, seed))
-    return _holm(rows)
+    return holm(rows)
 
 
 def by_system(metrics: pa.Table, measure: str) -> dict[str, tuple[list[bytes], NDArray[np.float64]]]:
@@ -167,7 +167,7 @@ def _row(
     )
 
 
-def _holm(rows: Sequence[SystemComparison]) -> tuple[SystemComparison, ...]:
+def holm(rows: Sequence[SystemComparison]) -> tuple[SystemComparison, ...]:
     """Holm's step-down correction over the rows that have a p-value."""
     tested = sorted((row.p, i) for i, row in enumerate(rows) if row.p is not None)
     corrected: dict[int, float] = {}

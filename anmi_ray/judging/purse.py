@@ -36,7 +36,7 @@ class Books:
     `spend` is what was counted, and `estimated` the dollars that it was thought to be. `calls_under_way` and
     `dollars_under_way` are held back for questions that were let through and not counted yet; whoever finds the books
     of a session that died counts them as spent. Of askers that died within the session they are `calls_lost` and
-    `dollars_lost`. `hours` since the session began to ask.
+    `dollars_lost`. `hours` since the session began to ask; `round` is that of the comparisons that it asked about.
     """
 
     judge: str
@@ -49,6 +49,7 @@ class Books:
     dollars_lost: float = 0.0
     hours: float = 0.0
     estimated: float = 0.0
+    round: int = 0
 
     @property
     def calls(self) -> float:

@@ -155,9 +155,22 @@ def pool(
         score=bucket.score[doc],
         anchor_score=bucket.score[anchor][example],
         direct=_judged(gaps, direct),
+        was_borderline=_was_borderline(gaps, direct),
         relevance=_told(gaps, relevance),
     )
     return Pool(doc, gap, gap_se, negatives)
+
+
+def _meetings(gaps: pa.Table, direct: pa.Table) -> list[tuple[Ints, float]]:
+    """For each gap the row of `direct` that holds its anchor and document, -1 where none does; the sign of the anchor.
+
+    Once with the anchor as doc_a, once as doc_b.
+    """
+    orders = (("anchor_id", "doc_id", 1.0), ("doc_id", "anchor_id", -1.0))
+    return [
+        (find_rows(direct, {"query_id": gaps["query_id"], "doc_a": gaps[first], "doc_b": gaps[second]}), sign)
+        for first, second, sign in orders
+    ]
 
 
 def _judged(gaps: pa.Table, direct: pa.Table | None) -> Reals:
@@ -166,11 +179,20 @@ def _judged(gaps: pa.Table, direct: pa.Table | None) -> Reals:
     if direct is None:
         return found
     preference = direct["preference"].to_numpy().astype(np.float64)
-    for first, second, sign in (("anchor_id", "doc_id", 1.0), ("doc_id", "anchor_id", -1.0)):
-        keys = {"query_id": gaps["query_id"], "doc_a": gaps[first], "doc_b": gaps[second]}
-        row = find_rows(direct, keys)
+    for row, sign in _meetings(gaps, direct):
         met = row >= 0
         found[met] = 0.5 + sign * (preference[row[met]] - 0.5)
+    return found
+
+
+def _was_borderline(gaps: pa.Table, direct: pa.Table | None) -> Flags | None:
+    """For each gap whether its direct judgment is one of a pair that was borderline before the validation round."""
+    if direct is None or "was_borderline" not in direct.column_names:
+        return None
+    found = np.zeros(gaps.num_rows, dtype=bool)
+    flags = direct["was_borderline"].to_numpy().astype(bool)
+    for row, _ in _meetings(gaps, direct):
+        found[row >= 0] |= flags[row[row >= 0]]
     return found
 
 

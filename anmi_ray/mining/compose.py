@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,9 +50,37 @@ SAMPLE: dict[str, Sample[Any]] = {
 class Beside:
     """What some rules need besides ratings and gaps; None where no rule of the settings does."""
 
-    direct: pa.Table | None = None  # query_id, doc_a, doc_b, preference (of doc_a, 0 to 1): pairs judged directly
+    # query_id, doc_a, doc_b, preference (of doc_a, 0 to 1): pairs judged directly; after a round of validation with
+    # was_borderline, whether the pair was an anchor and a borderline document by the fit before it
+    direct: pa.Table | None = None
     relevance: pa.Table | None = None  # query_id, doc_id, relevance: P(relevant) of a pointwise model
     mixture: Mixture | None = None  # fitted on gaps of many queries
+
+
+class Pooled(NamedTuple):
+    """A bucket, its anchors, the queries without one, and the documents beside the anchors."""
+
+    bucket: buckets.Bucket
+    anchors: Anchors
+    refused: list[Refused]
+    pool: buckets.Pool
+
+
+def pooled(
+    ratings: pa.Table,
+    gaps: pa.Table,
+    candidates: pa.Table,
+    config: MineConfig,
+    fits: pa.Table | None = None,
+    beside: Beside | None = None,
+) -> Pooled:
+    """What the rules of `mine` look at. Raises as `mine`."""
+    beside = beside or Beside()
+    bucket = buckets.read(ratings, gaps, candidates, config)
+    anchors, refused = choose(gaps, bucket.candidates, bucket.queries, config, fits)
+    return Pooled(
+        bucket, anchors, refused, buckets.pool(gaps, bucket, anchors, config, beside.direct, beside.relevance)
+    )
 
 
 def mine(
@@ -71,11 +99,8 @@ def mine(
     Raises DataError on ratings or gaps that are not finite or belong to no candidate, ConfigError if a rule needs
     something that is not given (`fits` for top_rated_anchors, a mixture in `beside`).
     """
-    beside = beside or Beside()
-    bucket = buckets.read(ratings, gaps, candidates, config)
-    anchors, refused = choose(gaps, bucket.candidates, bucket.queries, config, fits)
-    pool = buckets.pool(gaps, bucket, anchors, config, beside.direct, beside.relevance)
-    common = Common(config, seed, beside.mixture)
+    bucket, anchors, refused, pool = pooled(ratings, gaps, candidates, config, fits, beside)
+    common = Common(config, seed, beside.mixture if beside else None)
     ruled = weights_of(pool.negatives, common)
     chosen = _choose_negatives(pool.negatives, ruled.weight, common)
     spare = _choose_extra(pool.negatives, chosen, config, seed)
@@ -89,6 +114,38 @@ def mine(
         members.rated_members(spare, pool, replace(ruled, weight=np.zeros(len(ruled.weight)))),
     ]
     return members.examples(anchors, kept, roles, bucket), rejects(PLACE, [*refused, *few])
+
+
+def weights(
+    ratings: pa.Table,
+    gaps: pa.Table,
+    candidates: pa.Table,
+    config: MineConfig,
+    seed: int,
+    fits: pa.Table | None = None,
+    beside: Beside | None = None,
+) -> pa.Table:
+    """What the allow and weigh rules say of every rated document beside an anchor, taken or not.
+
+    Columns query_id, anchor_id, doc_id, gap_elo (the gap that rules see), weight, category; known positives are left
+    out. Inputs and errors as in `mine`.
+    """
+    bucket, anchors, _, pool = pooled(ratings, gaps, candidates, config, fits, beside)
+    ruled = weights_of(pool.negatives, Common(config, seed, beside.mixture if beside else None))
+    assert ruled.category is not None
+    rows = np.flatnonzero(~pool.negatives.is_positive)
+    names = pa.DictionaryArray.from_arrays(pa.array(ruled.category[rows]), pa.array(table.CATEGORIES))
+    example, doc = pa.array(pool.negatives.example[rows]), pa.array(pool.doc[rows])
+    return pa.table(
+        {
+            "query_id": anchors.table["query_id"].take(example),
+            "anchor_id": anchors.table["anchor_id"].take(example),
+            "doc_id": bucket.candidates["doc_id"].take(doc),
+            "gap_elo": pool.negatives.gap[rows],
+            "weight": ruled.weight[rows],
+            "category": names.cast(pa.string()),
+        }
+    )
 
 
 def weights_of(negatives: Negatives, common: Common) -> Ruled:

@@ -48,13 +48,28 @@ def borderline(gap: Reals, settings: Validate) -> Flags:
     return (gap >= settings.low) & (gap <= settings.high)
 
 
-def validate(negatives: Negatives, settings: Validate, common: Common) -> Ruled:
-    """Stage 4 (report 7.2, eq. 35) on borderline documents with a direct judgment p for the anchor.
+def to_validate(negatives: Negatives, settings: Validate) -> Flags:
+    """Documents that Stage 4 speaks of: borderline by the gap as it is, or as it was before the round of questions.
 
-    p < .65 refuses, up to .75 the weight is .3, above it is 1; all others are left to the rules after it.
+    The answers of that round join the fit, so gaps move: a document that was found borderline and judged keeps its
+    verdict wherever its gap has moved to, and one that has become borderline gets a verdict if it happens to have been
+    judged. Known positives are none.
+    """
+    held = borderline(negatives.gap, settings)
+    if negatives.was_borderline is not None:
+        held = held | negatives.was_borderline
+    return held & ~negatives.is_positive
+
+
+def validate(negatives: Negatives, settings: Validate, common: Common) -> Ruled:
+    """Stage 4 (report 7.2, eq. 35) on documents `to_validate` with a direct judgment p for the anchor.
+
+    p < .65 refuses, up to .75 the weight is .3, above it is 1; all others are left to the rules after it. p is the
+    preference for the example's own anchor, also with gap: minimum: there a document is borderline by its least gap
+    over the positives, and is judged against every one of them.
     """
     del common
     p = negatives.direct
-    settled = borderline(negatives.gap, settings) & ~np.isnan(p)
+    settled = to_validate(negatives, settings) & ~np.isnan(p)
     verdict = np.where(p < settings.reject_below, 0.0, np.where(p > settings.full_above, 1.0, settings.weight))
     return Ruled(np.where(settled, verdict, np.nan))

@@ -39,6 +39,7 @@ class Negatives:
     anchor_score: Reals  # [N] that of the anchor
     direct: Reals  # [N] judged preference for the anchor over the document, 0 to 1
     relevance: Reals  # [N] P(relevant) of a pointwise model
+    was_borderline: Flags | None = None  # [N] by the fit before the validation round; None: there was no such round
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from anmi_ray.rating.games import Games
 from anmi_ray.rating.globals import Globals, fit_globals, globals_of, sample_queries
 from anmi_ray.rating.hidden import hide_positives
 from anmi_ray.rating.named import NamedRatings, rate_preferences
+from anmi_ray.rating.pairs import preferences
 from anmi_ray.rating.tables import RateResult, rate, rate_games
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "fit_globals",
     "globals_of",
     "hide_positives",
+    "preferences",
     "rate",
     "rate_games",
     "rate_preferences",

@@ -18,12 +18,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray import records
-from anmi_ray.identity import ID_BYTES, id_matrix
+from anmi_ray.identity import ID_BYTES, id_column, id_matrix, id_order
 from anmi_ray.rating.games import Games, Longs
 from anmi_ray.scale import Floats
 
 Ids = NDArray[np.uint8]
 _PLACE = "rate"
+_PAIR = ("query_id", "doc_a", "doc_b")
 
 
 def combine_orders(
@@ -50,6 +51,33 @@ def combine_orders(
     with np.errstate(invalid="ignore"):
         w_C = (strength_CJ * w_CJ).sum(axis=1) / answers_C
     return w_C, answers_C, np.asarray(disagree_CJ.any(axis=1), dtype=np.bool_)
+
+
+def preferences(
+    judgments: pa.Table,
+    comparisons: pa.Table,
+    inconsistent_strength: float,
+    weights: Mapping[str, float] | None = None,
+) -> pa.Table:
+    """What the judges said of every pair: query_id, doc_a, doc_b, preference (of doc_a, 0 to 1), sorted by the ids.
+
+    The preference is the w of `combine_orders`, as a fit reads it with these settings; of a pair that was compared in
+    several rounds the mean of their w by strength. Pairs without an answer, or whose judges all weigh 0, are left out.
+    """
+    p_CJ2, judges, _, _ = _answers(judgments, comparisons)
+    weight_J = np.array([(weights or {}).get(name, 1.0) for name in judges])
+    w_C, answers_C, _ = combine_orders(p_CJ2, inconsistent_strength, weight_J)
+    used = np.flatnonzero(answers_C > 0.0)
+    ids = [id_matrix(comparisons[name])[used] for name in _PAIR]
+    order = id_order(*ids)
+    keys = np.hstack(ids)[order]
+    first = np.ones(len(keys), dtype=np.bool_)
+    first[1:] = (keys[1:] != keys[:-1]).any(axis=1)
+    pair = np.cumsum(first) - 1
+    strength = answers_C[used][order]
+    total = np.bincount(pair, strength)
+    columns = {name: id_column(column[order][first]) for name, column in zip(_PAIR, ids, strict=True)}
+    return pa.table({**columns, "preference": np.bincount(pair, strength * w_C[used][order]) / total})
 
 
 def read_games(

@@ -40,11 +40,12 @@ NO_BUDGET_LEFT = "budget"
 
 @dataclass(frozen=True)
 class Sources:
-    """Where questions come from."""
+    """Where questions come from; `first`: the comparisons of the first round, where this is the second."""
 
     compare: Artifact
     retrieve: Artifact
     ingest: Artifact
+    first: Artifact | None = None
 
     def questions(self, bucket: int) -> TextQuestions:
         """All questions of a bucket."""
@@ -72,9 +73,14 @@ def log_of(store: Store, config: TextJudgeConfig) -> AnswerLog:
 
 
 def ledger_of(store: Store, sources: Sources, config: JudgeConfig) -> Ledger:
-    """What was spent on a panel's answers about these comparisons, whatever the budget."""
+    """What was spent on a panel's answers about these comparisons, whatever the budget.
+
+    A second round is of the first one's campaign: one budget holds for both, the second spends what the first left.
+    """
     panel = json.dumps([whole(judge) for judge in config.reading], sort_keys=True, ensure_ascii=False)
-    return Ledger(store, digest("campaign", sources.compare.fingerprint, panel).hex()[:16])
+    compared = sources.first or sources.compare
+    campaign = digest("campaign", compared.fingerprint, panel).hex()[:16]
+    return Ledger(store, campaign, 0 if sources.first is None else 1)
 
 
 def ask(artifact: Artifact, sources: Sources, config: JudgeConfig, context: Context) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Judges that read texts are asked first, what is missing in the answer log (`aski
 put together from the log, from files of preferences (`importing`), and from the judges that compute in process (a
 simulated panel, similarity). For a simulated
 panel the latent relevance that it was told is kept beside its judgments, so that the report can check what is
-recovered.
+recovered. The stage validate is the same over the comparisons of the second round.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ _AUDIT_QUERIES = 1000
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
     """One task per bucket, then the audit of a sample; returns flows and what was asked and spent.
 
-    Raises JudgeError where no judge gave any answer, or too few did (`asking.ask`).
+    Raises JudgeError where no judge gave any answer, or too few did (`asking.ask`); a second round may stay without.
     """
-    sources = asking.Sources(inputs["compare"], inputs["retrieve"], inputs["ingest"])
+    sources = asking.Sources(inputs["compare"], inputs["retrieve"], inputs["ingest"], inputs.get("first"))
     asked = asking.ask(artifact, sources, config, context) if config.reading else {}
     brought = importing.judges(config, inputs["ingest"], context)
     flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed, brought)
-    _check_any(flows, config)
+    if sources.first is None:
+        _check_any(flows, config)
     audit = artifact.read_json("audit.json")
     if audit is None:
         audit = run_task(context, _audit, artifact, inputs["compare"], config, context.buckets)
         artifact.publish_json("audit.json", audit)
-    spent = asking.ledger_of(artifact.store, sources, config).books() if config.reading else []
+    spent = asking.ledger_of(artifact.store, sources, config).books_of_round() if config.reading else []
     return {"flows": flows, "asked": asked, "spent": purse.total(spent)}
 
 

@@ -1,58 +1,187 @@
-"""mine: gaps -> weighted training examples, one per anchor."""
+"""mine: gaps -> weighted training examples, one per anchor.
+
+What some rules need besides is made here: direct judgments of the rounds there were, P(relevant) by a cross-encoder,
+and a mixture that is fitted once to the gaps of a sample of queries.
+"""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
-from anmi_ray import mining
+from anmi_ray import mining, rating
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.records import CANDIDATE, EXAMPLE, FIT, GAP, RATING
+from anmi_ray.config.rules import BetaMixture, GaussianMixture
+from anmi_ray.errors import DataError
+from anmi_ray.mining.mixture import Mixture, fit
+from anmi_ray.models import loading
+from anmi_ray.records import CANDIDATE, COMPARISON, EXAMPLE, FIT, GAP, QUERY, RATING, RUN, TEXT_OF, find_rows
+from anmi_ray.scale import sigmoid
 from anmi_ray.stages.ingest import of_queries, sample_queries
+from anmi_ray.stages.rate import settings_of, sources_of
 from anmi_ray.stages.runtime import Context, run_buckets, run_task
 from anmi_ray.store import Artifact, Flow
 
+if TYPE_CHECKING:
+    from anmi_ray.models.cross_encoder import CrossEncoder
+
 _SUMMARY_QUERIES = 5000
+_MIXTURE_QUERIES = 5000
+_SYSTEM = "relevance"
+_PAIR = ("query_id", "doc_a", "doc_b")
+Inputs = Mapping[str, Artifact]
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, context: Context) -> dict[str, Any]:
-    """One task per bucket; returns flows for the manifest."""
-    sources = (inputs["rate"], inputs["retrieve"])
-    flows = run_buckets(context, artifact, ("examples", EXAMPLE), _bucket, *sources, config, context.seed)
+    """The mixture where a rule weighs by one, then one task per bucket; returns flows for the manifest."""
+    sources, mixture = dict(inputs), None
+    if isinstance(config.weigh, BetaMixture | GaussianMixture):
+        mixture = artifact.read_json("mixture.json")
+        if mixture is None:
+            mixture = run_task(context, _mixture, sources, config, context.buckets)
+            artifact.publish_json("mixture.json", mixture)
+    flows = run_buckets(context, artifact, ("examples", EXAMPLE), _bucket, sources, config, context.seed, mixture)
     if artifact.read_json("summary.json") is None:
-        artifact.publish_json(
-            "summary.json", run_task(context, _summary, artifact, inputs["rate"], config, context.buckets)
-        )
+        summary = run_task(context, _summary, artifact, sources, config, context.buckets)
+        artifact.publish_json("summary.json", summary)
     return {"flows": flows}
 
 
-def _summary(mine: Artifact, rate: Artifact, config: MineConfig, buckets: int) -> dict[str, object]:
-    """Counts, weights and the estimated share of false negatives, over a hash sample of queries."""
-    sample = sample_queries(mine, "examples", buckets, _SUMMARY_QUERIES, "mine")
-    examples = [of_queries(mine.read_part("examples", bucket, EXAMPLE), sample) for bucket in range(buckets)]
-    gaps = [of_queries(rate.read_part("gaps", bucket, GAP), sample) for bucket in range(buckets)]
-    return mining.summary(pa.concat_tables(examples), pa.concat_tables(gaps), config)
+class Tables(NamedTuple):
+    """What is read of one bucket."""
+
+    ratings: pa.Table
+    gaps: pa.Table
+    candidates: pa.Table
+    fits: pa.Table
+    direct: pa.Table | None
+
+    def of(self, queries: pa.Table) -> Tables:
+        """The rows of some queries."""
+        return Tables(*(None if table is None else of_queries(table, queries) for table in self))
+
+    def negatives(self, config: MineConfig, relevance: pa.Table | None = None) -> mining.Negatives:
+        """The documents beside their anchors as the rules see them."""
+        ratings, gaps, candidates, fits, direct = self
+        beside = mining.Beside(direct, relevance)
+        return mining.pooled(ratings, gaps, candidates, config, fits, beside).pool.negatives
+
+
+def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
+    """What the rules of `config` need of a bucket; `inputs` by role, as the stage gets them."""
+    rate = inputs["rate"]
+    return Tables(
+        rate.read_part("ratings", bucket, RATING),
+        rate.read_part("gaps", bucket, GAP),
+        inputs["retrieve"].read_part("candidates", bucket, CANDIDATE),
+        rate.read_part("fits", bucket, FIT),
+        direct(inputs, bucket) if config.needs_direct else None,
+    )
+
+
+def direct(inputs: Inputs, bucket: int) -> pa.Table:
+    """What judges said of pairs, as the fit reads it; of borderline ones that nobody answered, NaN. See `Beside`."""
+    config = settings_of(inputs["rate"])
+    answers = sources_of(inputs).answers(bucket)
+    table = rating.preferences(*answers, config.inconsistent_strength, config.judge_weights)
+    if "borderline" not in inputs:
+        return table
+    parts = [inputs["borderline"].read_part(part, bucket, COMPARISON) for part in ("comparisons", "known")]
+    asked = pa.concat_tables(parts).select(_PAIR)
+    silent = asked.filter(pa.array(find_rows(table, {name: asked[name] for name in _PAIR}) < 0))
+    silent = silent.append_column("preference", pa.array(np.full(silent.num_rows, np.nan)))
+    table = pa.concat_tables([table, silent.cast(table.schema)])
+    borderline = find_rows(asked, {name: table[name] for name in _PAIR}) >= 0
+    return table.append_column("was_borderline", pa.array(borderline))
 
 
 def _bucket(
-    artifact: Artifact, bucket: int, rate: Artifact, retrieve: Artifact, config: MineConfig, seed: int
+    artifact: Artifact, bucket: int, inputs: Inputs, config: MineConfig, seed: int, mixture: dict[str, Any] | None
 ) -> list[Flow]:
-    fits = rate.read_part("fits", bucket, FIT)
+    tables = read(inputs, bucket, config)
+    scores = _scored(inputs, bucket, tables.gaps, config.pointwise) if config.pointwise else None
+    relevance = None if scores is None else relevance_of(scores)
+    fitted = None if mixture is None else Mixture.from_dict(mixture)
+    beside = mining.Beside(tables.direct, relevance, fitted)
     examples, rejects = mining.mine(
-        rate.read_part("ratings", bucket, RATING),
-        rate.read_part("gaps", bucket, GAP),
-        retrieve.read_part("candidates", bucket, CANDIDATE),
-        config,
-        seed,
-        fits=fits,
+        tables.ratings, tables.gaps, tables.candidates, config, seed, fits=tables.fits, beside=beside
     )
     out = _queries(examples)
-    flows = [Flow("train queries", fits.num_rows, out, fits.num_rows - out)]
-    artifact.commit_bucket(bucket, {"examples": (EXAMPLE, examples)}, flows, rejects)
+    flows = [Flow("train queries", tables.fits.num_rows, out, tables.fits.num_rows - out)]
+    parts = {"examples": (EXAMPLE, examples)} | ({} if scores is None else {"relevance": (RUN, scores)})
+    artifact.commit_bucket(bucket, parts, flows, rejects)
     return flows
 
 
 def _queries(table: pa.Table) -> int:
     return len(set(table["query_id"].to_pylist()))
+
+
+@lru_cache(maxsize=1)
+def _scorer(source: loading.ModelSource) -> CrossEncoder:
+    """The cross-encoder, loaded once per worker process; ConfigError where it is not one."""
+    from anmi_ray.models import classifier
+
+    return classifier.load_scorer(source, use=classifier.Resources(threads=1))
+
+
+def _scored(inputs: Inputs, bucket: int, gaps: pa.Table, model: str) -> pa.Table:
+    """A Run of every document with a gap by the model's logit. Torch is loaded here: most rules ask no model."""
+    from anmi_ray.stages.rerank import rerank
+
+    pairs = gaps.group_by(["query_id", "doc_id"], use_threads=False).aggregate([])
+    pairs = pairs.sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
+    if not pairs.num_rows:
+        return RUN.empty()
+    run = pairs.append_column("rank", pa.array(np.arange(pairs.num_rows, dtype=np.int32)))  # ties go by it
+    queries = inputs["ingest"].read_part("queries", bucket, QUERY)
+    texts = inputs["retrieve"].read_part("texts", bucket, TEXT_OF)
+    found = rerank(run, queries, texts, _scorer(loading.resolve(model)), _SYSTEM)
+    bad = int((~np.isfinite(found["score"].to_numpy())).sum())
+    if bad:
+        raise DataError(f"{bad:,} of {len(found):,} scores are not finite", f"model {model}", "give another model")
+    return found
+
+
+def relevance_of(run: pa.Table) -> pa.Table:
+    """P(relevant), the logistic function of the logits."""
+    score = run["score"].to_numpy()
+    return pa.table({"query_id": run["query_id"], "doc_id": run["doc_id"], "relevance": sigmoid(score)})
+
+
+def _mixture(inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, Any]:
+    """The mixture of the gaps of a hash sample of queries, known positives left out; buckets do not matter."""
+    assert isinstance(config.weigh, BetaMixture | GaussianMixture)
+    sample = sample_queries(inputs["rate"], "gaps", buckets, _MIXTURE_QUERIES, "mixture")
+    tables = (read(inputs, bucket, config).of(sample) for bucket in range(buckets))
+    gaps = [mining.mixture_gaps(one.negatives(config)) for one in tables]
+    return json.loads(json.dumps(fit(np.sort(np.concatenate(gaps)), config.weigh).to_dict()))
+
+
+def _summary(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, object]:
+    """Counts, weights and the estimated share of false negatives, over a hash sample of queries."""
+    sample = sample_queries(artifact, "examples", buckets, _SUMMARY_QUERIES, "mine")
+    examples = [of_queries(artifact.read_part("examples", bucket, EXAMPLE), sample) for bucket in range(buckets)]
+    gaps = [of_queries(inputs["rate"].read_part("gaps", bucket, GAP), sample) for bucket in range(buckets)]
+    found = mining.summary(pa.concat_tables(examples), pa.concat_tables(gaps), config)
+    return found | _verdicts(artifact, inputs, config, buckets)
+
+
+def _verdicts(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, object]:
+    """Counts of `mining.verdicts` over a hash sample of rated queries, mined or not; nothing where no rule asks."""
+    if config.validation is None and not any(rule.rule == "rocketqa" for rule in config.allow):
+        return {}
+    sample = sample_queries(inputs["rate"], "gaps", buckets, _SUMMARY_QUERIES, "mine")
+    totals: dict[str, Counter[str]] = {}
+    for bucket in range(buckets):
+        relevance = relevance_of(artifact.read_part("relevance", bucket, RUN)) if config.pointwise else None
+        negatives = read(inputs, bucket, config).of(sample).negatives(config, relevance)
+        for rule, counts in mining.verdicts(negatives, config).items():
+            totals.setdefault(rule, Counter()).update(counts)
+    return {"verdicts": {rule: dict(counts) for rule, counts in totals.items()}}

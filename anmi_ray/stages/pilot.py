@@ -82,7 +82,7 @@ def run(experiment: Experiment, reporter: main.Reporter, pairs: int | None = Non
     with ray_session(experiment.execution):
         main.run(experiment, reporter, last="compare")
         store, resolved = Store(experiment.execution.root), main.resolve(experiment)
-        made = {name: Artifact(store, name, resolved[name].fingerprint) for name in main.NAMES}
+        made = {name: Artifact(store, name, resolved[name].fingerprint) for name in resolved}
         buckets = store.buckets(experiment.execution.buckets)
         context = Context(store, experiment.execution, buckets, experiment.seed, reporter.progress)
         wanted = pairs or experiment.judge.pilot.pairs
@@ -122,7 +122,7 @@ def _sample(made: Mapping[str, Artifact], context: Context, pairs: int) -> tuple
         found = over_buckets(context, buckets, _ranked, compare, retrieve, pairs)
         of += sum(count for _, count in found)
         kept = [pilot_pairs.merge([*kept, *(table for table, _ in found)], pairs)]
-    return Sampled(compare, retrieve, made["ingest"], pilot_pairs.pick(kept[0], pairs)), of
+    return Sampled(compare, retrieve, made["ingest"], chosen=pilot_pairs.pick(kept[0], pairs)), of
 
 
 def _ranked(bucket: int, compare: Artifact, retrieve: Artifact, pairs: int) -> tuple[pa.Table, int]:

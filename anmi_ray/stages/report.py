@@ -20,7 +20,7 @@ from anmi_ray import scale
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.evaluation import audits, fusion, report
 from anmi_ray.evaluation.significance import SystemComparison
-from anmi_ray.experiment import NAMES
+from anmi_ray.experiment import recorded_names
 from anmi_ray.identity import ID
 from anmi_ray.records import (
     CANDIDATE,
@@ -64,7 +64,10 @@ class _Run:
 
     def __init__(self, store: Store, record: Mapping[str, Any]) -> None:
         self.store = store
-        self.artifacts = {n: Artifact(store, n, record["stages"][n]["fingerprint"]) for n in NAMES}
+        names = recorded_names(record)
+        self.artifacts = {n: Artifact(store, n, record["stages"][n]["fingerprint"]) for n in names}
+        self.fit = "refit" if "refit" in names else "rate"  # the stage that ratings and gaps are of
+        self.compared = [name for name in ("compare", "borderline") if name in names]  # the rounds' comparisons
         self.buckets = int(self.manifest("ingest")["buckets"])
 
     def manifest(self, stage: str) -> dict[str, Any]:
@@ -100,7 +103,7 @@ def write(experiment: Experiment, record: Mapping[str, Any]) -> Result:
     comparisons = evaluate.read_json("comparisons.json")
     folder = f"reports/{record['name']}"
     simulated = any(judge.kind == "simulated" for judge in experiment.judge.judges)
-    made_of = {"version": VERSION, **{name: run.artifacts[name].fingerprint for name in NAMES}}
+    made_of = {"version": VERSION, **{name: one.fingerprint for name, one in run.artifacts.items()}}
     if store.read_json(f"{folder}/made_of.json") != made_of:
         data = gather(experiment, record, run, simulated)
         store.publish(f"{folder}/report.json", report.to_json(data).encode())
@@ -121,7 +124,7 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run, simulat
     comparisons = tuple(SystemComparison(**row) for row in evaluate.read_json("comparisons.json"))
     sweep = evaluate.read_json("fusion.json")
     system = FUSED if config.fusion else "reranked"
-    fitted = sample_queries(run.artifacts["rate"], "fits", run.buckets, _FITS, "report")["query_id"].combine_chunks()
+    fitted = sample_queries(run.artifacts[run.fit], "fits", run.buckets, _FITS, "report")["query_id"].combine_chunks()
     sample = fitted[:_SAMPLE]  # they stand in the order of their hash
     audit = run.artifacts["judge"].read_json("audit.json") or {}
     summary = run.artifacts["mine"].read_json("summary.json")
@@ -139,8 +142,8 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run, simulat
         fusion=fusion.from_json(sweep) if sweep else None,
         judges=audits.judge_audits(audit),
         panel=audits.panel_values(audit),
-        spent=audits.spent(run.manifest("judge").get("spent", {})),
-        fits=audits.fit_facts(run.tables("rate", "fits", FIT), fitted, _prior(run)),
+        spent=_spent(run),
+        fits=audits.fit_facts(run.tables(run.fit, "fits", FIT), fitted, _prior(run)),
         mining=audits.mining_facts(summary) if summary else None,
         truth=_truth(run, sample) if simulated else None,
         example=_example(run, sample, simulated),
@@ -169,7 +172,7 @@ def _collection(run: _Run, record: Mapping[str, Any]) -> report.Collection:
 
 def _truth(run: _Run, sample: pa.Array) -> report.TruthSample | None:
     truth = run.part("judge", "truth", TRUTH, sample)
-    ratings = run.part("rate", "ratings", RATING, sample).select(["query_id", "doc_id", "rating_elo"])
+    ratings = run.part(run.fit, "ratings", RATING, sample).select(["query_id", "doc_id", "rating_elo"])
     joined = ratings.join(truth, ["query_id", "doc_id"], join_type="inner", use_threads=False)
     if not joined.num_rows:
         return None
@@ -181,7 +184,7 @@ def _truth(run: _Run, sample: pa.Array) -> report.TruthSample | None:
 
 
 def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.GapSample | None:
-    gaps = run.part("rate", "gaps", GAP, sample)
+    gaps = run.part(run.fit, "gaps", GAP, sample)
     gaps = gaps.filter(pc.equal(gaps["anchor_kind"], "known"))
     if not gaps.num_rows:
         return None
@@ -200,7 +203,7 @@ def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.GapSamp
         number = np.searchsorted(np.array(experiment.mine.edges), gap_elo, side="right")
         return {band.name: gap_elo[number == i] for i, band in enumerate(bands)}
 
-    spread = run.part("rate", "fits", FIT, sample)["spread_elo"].to_numpy()
+    spread = run.part(run.fit, "fits", FIT, sample)["spread_elo"].to_numpy()
     return report.GapSample(by_category(values), bands, float(np.mean(spread)), by_category(chosen[rated]))
 
 
@@ -210,7 +213,7 @@ def _example(run: _Run, sample: pa.Array, simulated: bool) -> report.RatedQuery 
         return None
     chosen = sample[:1]
     query = next(q for q in run.part("ingest", "queries", QUERY, chosen).to_pylist())
-    ratings = run.part("rate", "ratings", RATING, chosen).sort_by([("rating_elo", "descending")])
+    ratings = run.part(run.fit, "ratings", RATING, chosen).sort_by([("rating_elo", "descending")])
     candidates = run.part("retrieve", "candidates", CANDIDATE, chosen)
     positives = {row["doc_id"] for row in candidates.to_pylist() if row["is_positive"]}
     truth: dict[bytes, float] = {}
@@ -236,8 +239,14 @@ def _example(run: _Run, sample: pa.Array, simulated: bool) -> report.RatedQuery 
             for row in kept
         ),
         candidates=len(rows),
-        comparisons=run.part("compare", "comparisons", COMPARISON, chosen).num_rows,
+        comparisons=sum(run.part(one, "comparisons", COMPARISON, chosen).num_rows for one in run.compared),
     )
+
+
+def _spent(run: _Run) -> tuple[str, ...]:
+    """What judges took, round by round."""
+    second = audits.spent(run.manifest("validate").get("spent", {})) if "validate" in run.artifacts else ()
+    return (*audits.spent(run.manifest("judge").get("spent", {})), *(f"validation, {said}" for said in second))
 
 
 def _stages(run: _Run) -> tuple[report.StageTime, ...]:
@@ -296,7 +305,7 @@ def _environment(record: Mapping[str, Any]) -> dict[str, str]:
 
 def _prior(run: _Run) -> str:
     """In words, which global numbers the ratings were fitted with."""
-    known = run.artifacts["rate"].read_json("globals.json") or {}
+    known = run.artifacts[run.fit].read_json("globals.json") or {}
     if not known:
         return ""
     sigma = f"{known['sigma0']:.2f}" if known["sigma0"] is not None else "none"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from anmi_ray.experiment import NAMES
+from anmi_ray.experiment import NAMES, SECOND_ROUND
 from tests.small import write_collection, write_config
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1500)]
@@ -40,18 +41,20 @@ def kill_tree(process: subprocess.Popen[str]) -> int:
     return len(family)
 
 
-def run_until_killed(config: Path, root: Path, stage: str, delay: float) -> tuple[str, int] | None:
+def run_until_killed(
+    config: Path, root: Path, stage: str, delay: float, names: tuple[str, ...] = NAMES, more: tuple[str, ...] = ()
+) -> tuple[str, int] | None:
     """Start the run and kill it `delay` seconds after it announced `stage`, or one after it when that was done before.
 
     Returns the stage in which it was killed and the number of processes; None when the run finished. The errors go to
     a file of their own: a line of a library among the driver's would hide a stage from us.
     """
     errors = root.with_name(f"{stage}.err")
-    targets, said, reached = NAMES[NAMES.index(stage) :], [], None
+    targets, said, reached = names[names.index(stage) :], [], None
     with (
         errors.open("w") as sink,
         subprocess.Popen(
-            command(config, root), stdout=subprocess.PIPE, stderr=sink, text=True, start_new_session=True
+            command(config, root, *more), stdout=subprocess.PIPE, stderr=sink, text=True, start_new_session=True
         ) as process,
     ):
         assert process.stdout is not None
@@ -68,10 +71,10 @@ def run_until_killed(config: Path, root: Path, stage: str, delay: float) -> tupl
     return None
 
 
-def files(root: Path) -> dict[str, bytes]:
+def files(root: Path, stages: tuple[str, ...] = BEFORE_TRAINING) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes()
-        for stage in BEFORE_TRAINING
+        for stage in stages
         for path in sorted((root / "artifacts" / stage).rglob("*"))
         if path.is_file() and not path.name.endswith(".tmp")
     }
@@ -119,6 +122,30 @@ def test_killed_in_every_stage_and_resumed(config: Path, undisturbed: Path) -> N
     assert sorted(found) == sorted(expected)
     assert [path for path in expected if expected[path] != found[path]] == []
     assert_same_metrics(undisturbed, root)
+
+
+def test_killed_in_the_second_round_and_resumed(config: Path, undisturbed: Path) -> None:
+    """Validation over a root whose first round is there: all stages before mining again."""
+    validation = ("mine.rule=validated", "mine.allow=[{rule: validate, high: 450}]", "name=second", "--until", "mine")
+    stages = (*SECOND_ROUND, "mine")
+    roots = [config.parent / name for name in ("second-undisturbed", "second-killed")]
+    for root in roots:
+        shutil.copytree(undisturbed, root)
+    done = subprocess.run(command(config, roots[0], *validation), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    killed, before = set[str](), dict[str, int]()
+    for number, stage in enumerate(stages):
+        if hit := run_until_killed(config, roots[1], stage, 0.2 * number, stages, validation):
+            killed.add(hit[0])
+            before = finished_buckets(roots[1])
+    assert len(killed) >= 2, f"killed only in {killed}"
+    done = subprocess.run(command(config, roots[1], *validation), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    after = finished_buckets(roots[1])
+    assert [path for path, when in before.items() if after[path] != when] == []
+    expected, found = (files(root, stages) for root in roots)
+    assert {path.split("/")[1] for path in expected} == set(stages)
+    assert found == expected
 
 
 def assert_same_metrics(one: Path, other: Path) -> None:

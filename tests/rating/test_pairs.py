@@ -10,7 +10,7 @@ import pytest
 from anmi_ray import records
 from anmi_ray.identity import comparison_id, doc_id, query_id
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.pairs import combine_orders, positions, read_games, sort_order
+from anmi_ray.rating.pairs import combine_orders, positions, preferences, read_games, sort_order
 from tests.rating.tournaments import candidates, tournament
 
 NAN = float("nan")
@@ -152,3 +152,39 @@ def test_id_helpers() -> None:
     assert [ids[i].tobytes() for i in sort_order(ids)] == sorted(row.tobytes() for row in ids)
     np.testing.assert_array_equal(positions(ids[50:60], ids), np.arange(50, 60))
     assert positions(255 - ids[:1], ids[1:]).tolist() == [-1]
+
+
+def test_preferences_are_what_the_fit_reads() -> None:
+    answers = {
+        (0, 1): {"x": (0.8, 0.6), "y": (1.0, 0.0)},
+        (2, 3): {"x": (NAN, 0.3)},
+        (0, 3): {"x": (NAN, NAN), "y": (NAN, NAN)},
+        (1, 2): {"x": (1.0, 1.0), "z": (0.0, 0.0)},
+    }
+    judgments, comparisons, known = tables(answers)
+    weights = {"y": 2.0, "z": 0.0}
+    found = preferences(judgments, comparisons, 0.5, weights)
+    games, _ = read_games(judgments, comparisons, known, 0.5, weights=weights)
+    order = [
+        (games.doc_ids[i].tobytes(), games.doc_ids[j].tobytes()) for i, j in zip(*games.global_ends(), strict=True)
+    ]
+    assert list(zip(found["doc_a"].to_pylist(), found["doc_b"].to_pylist(), strict=True)) == order
+    np.testing.assert_allclose(found["preference"].to_numpy(), games.w)
+    np.testing.assert_allclose(found["preference"].to_numpy(), [(0.7 + 0.5 * 2 * 0.5) / 2.0, 1.0, 0.3])
+    assert set(found["query_id"].to_pylist()) == {QUERY}
+    mixed = np.random.default_rng(0).permutation(judgments.num_rows)
+    assert preferences(judgments.take(pa.array(mixed)), comparisons, 0.5, weights).equals(found)
+    assert preferences(judgments.slice(0, 0), comparisons, 0.5).num_rows == 0
+
+
+def test_a_pair_of_two_rounds_has_one_preference_by_strength() -> None:
+    """One judge in both orders says .9 and one order alone .3: (.9 + .3/2)/1.5."""
+    first, second = (tables({(0, 1): {"x": both}}) for both in ((0.9, 0.9), (0.3, NAN)))
+    again = pa.array([comparison_id(QUERY, DOCS[0], DOCS[1], 1)] * 2, type=first[1].schema.field("comparison_id").type)
+    judged, compared = (table.set_column(0, "comparison_id", again[: len(table)]) for table in second[:2])
+    both = [
+        pa.concat_tables([one, other.cast(one.schema)]) for one, other in ((first[0], judged), (first[1], compared))
+    ]
+    found = preferences(*both, 0.5)
+    assert found.num_rows == 1
+    assert found["preference"][0].as_py() == pytest.approx((0.9 + 0.5 * 0.3) / 1.5)

@@ -1,0 +1,111 @@
+"""Stage 4's questions and verdicts: which borderline documents to judge against their anchor, and what came of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray import identity
+from anmi_ray.config.mine import MineConfig
+from anmi_ray.config.rules import RocketQA
+from anmi_ray.mining import denoise
+from anmi_ray.mining.compose import pooled
+from anmi_ray.mining.negatives import Negatives, Reals
+from anmi_ray.records import COMPARISON, find_rows
+
+DESIGN = "validation"
+ROUND = 1
+_PAIR = ["query_id", "doc_a", "doc_b"]
+
+
+class Borderline(NamedTuple):
+    """Pairs of an anchor and a borderline document, each once: Comparisons to ask, and those that were asked before."""
+
+    wanted: pa.Table
+    known: pa.Table
+
+
+def borderline(
+    ratings: pa.Table,
+    gaps: pa.Table,
+    candidates: pa.Table,
+    comparisons: pa.Table,
+    config: MineConfig,
+    fits: pa.Table | None = None,
+) -> Borderline:
+    """The borderline pairs of one bucket, both parts sorted by (query_id, doc_a, doc_b).
+
+    An anchor is a known positive, or the top-rated document where mine takes it for one; a document is borderline by
+    the gap that `config.gap` says, and is paired with every anchor of its query for which it is. Known positives are
+    never asked about. Wanted pairs are of round 1 and bear the ids of first askings: they were in no comparison, and
+    somebody's own file knows them by these. Raises as `compose.mine`; AssertionError where no rule validates.
+    """
+    if config.validation is None:
+        raise AssertionError(f"{config.composition} validates nothing")
+    bucket, anchors, _, pool = pooled(ratings, gaps, candidates, config, fits)
+    rows = np.flatnonzero(denoise.to_validate(pool.negatives, config.validation))
+    example = pa.array(pool.negatives.example[rows])
+    anchor = anchors.table["anchor_id"].take(example).combine_chunks()
+    doc = bucket.candidates["doc_id"].take(pa.array(pool.doc[rows])).combine_chunks()
+    query = identity.id_matrix(anchors.table["query_id"].take(example))
+    ahead = pc.less(anchor, doc).to_numpy(zero_copy_only=False)[:, None]
+    anchor, doc = identity.id_matrix(anchor), identity.id_matrix(doc)
+    pair = [query, np.where(ahead, anchor, doc), np.where(ahead, doc, anchor)]
+    order = identity.id_order(*pair)
+    table = pa.table({name: identity.id_column(ids[order]) for name, ids in zip(_PAIR, pair, strict=True)})
+    compared = _once(comparisons)
+    row = find_rows(compared, {name: table[name] for name in _PAIR})
+    return Borderline(_comparisons(table.filter(pa.array(row < 0))), compared.take(pa.array(row[row >= 0])))
+
+
+def _once(comparisons: pa.Table) -> pa.Table:
+    """The first Comparison of every pair: somebody's own file may hold several rounds of one."""
+    number = pa.array(np.arange(comparisons.num_rows))
+    first = comparisons.select(_PAIR).append_column("row", number).group_by(_PAIR, use_threads=False)
+    return comparisons.take(first.aggregate([("row", "min")])["row_min"].combine_chunks().sort())
+
+
+def _comparisons(pairs: pa.Table) -> pa.Table:
+    columns = {name: pairs[name].to_pylist() for name in _PAIR}
+    ids = [identity.comparison_id(*pair) for pair in zip(*columns.values(), strict=True)]
+    count = len(ids)
+    more = {"round": np.full(count, ROUND, dtype=np.int32), "design": pa.repeat(pa.scalar(DESIGN), count)}
+    return COMPARISON.table({"comparison_id": identity.id_array(ids), **{n: pairs[n] for n in _PAIR}, **more})
+
+
+def mixture_gaps(negatives: Negatives) -> Reals:
+    """The gaps that a mixture is fitted to, points: all but those of known positives."""
+    return negatives.gap[~negatives.is_positive]
+
+
+def verdicts(negatives: Negatives, config: MineConfig) -> dict[str, dict[str, int]]:
+    """What the rules that ask somebody found, as counts of (example, document), by rule; empty without such a rule.
+
+    validate: borderline documents, and how many of them were rejected, got the weight in between, full weight, or had
+    no answer and were left to the other rules. rocketqa: documents asked about (all but known positives), negatives
+    by it, and pseudo-positives, P(relevant) above `positive_above`, which no rule but validate makes a negative.
+    """
+    found: dict[str, dict[str, int]] = {}
+    if config.validation is not None:
+        rule = config.validation
+        held = denoise.to_validate(negatives, rule)
+        p = negatives.direct[held]
+        found["validate"] = {
+            "borderline": int(held.sum()),
+            "rejected": int((p < rule.reject_below).sum()),
+            "reduced": int(((p >= rule.reject_below) & (p <= rule.full_above)).sum()),
+            "full": int((p > rule.full_above).sum()),
+            "unjudged": int(np.isnan(p).sum()),
+        }
+    for rule in config.allow:
+        if isinstance(rule, RocketQA):
+            p = denoise.relevance(negatives)[~negatives.is_positive]
+            found["rocketqa"] = {
+                "documents": len(p),
+                "negatives": int((p < rule.negative_below).sum()),
+                "pseudo_positives": int((p > rule.positive_above).sum()),
+            }
+    return found
