@@ -21,7 +21,7 @@ class Gate(Settings):
 
     rule: Literal["gate"]
     largest: float = Field(
-        default=0.05, gt=0, le=1, description="largest allowed P(false negative); .02 where many are near-relevant"
+        default=0.02, gt=0, le=1, description="largest allowed P(false negative); .05 where few are near-relevant"
     )
 
 
@@ -150,8 +150,8 @@ class Relative(Settings):
         description="unit of the gap: spread is the query's robust sd of ratings; anchored (the report's literal form) "
         "is the anchor's rating on a scale where the mean document has `origin`",
     )
-    least: float = Field(default=0.2, gt=0, le=100, description="least gap of full weight, units (anchored: .05)")
-    most: float = Field(default=1.5, gt=0, le=100, description="largest gap of full weight, units (anchored: .30)")
+    least: float = Field(default=1.5, gt=0, le=100, description="least gap of full weight, units (anchored: .05)")
+    most: float = Field(default=2.5, gt=0, le=100, description="largest gap of full weight, units (anchored: .30)")
     fade: float = Field(default=1.0, gt=0, le=100, description="units in which the weight falls by e beyond `most`")
     origin: float = Field(default=1500.0, gt=0, le=1e6, description="anchored: rating of a query's mean document")
 
@@ -199,7 +199,7 @@ class Optimum(Settings):
     """Theorem 12: the information of a gap in bits, less `cost` times P(gap < false_gap), at least 0."""
 
     rule: Literal["optimum"]
-    cost: float = Field(default=2.0, ge=0, le=1000, description="what a false negative costs, bits")
+    cost: float = Field(default=5.0, ge=0, le=1000, description="what a false negative costs, bits")
     false_gap: float = Field(default=0.0, ge=-1000, le=1000, description="true gap below which it is one, points")
 
 
@@ -242,7 +242,7 @@ class SimANS(Settings):
     rule: Literal["simans"]
     form: Literal["gap", "rank"] = Field(default="gap", description="what the chance depends on")
     a: float = Field(default=1.0, gt=0, le=1e6, description="sharpness: large takes the nearest to the target")
-    b: float = Field(default=3.0, ge=-100, le=1000, description="target: gap/scale, or a multiple of the anchor's rank")
+    b: float = Field(default=4.0, ge=-100, le=1000, description="target: gap/scale, or a multiple of the anchor's rank")
     scale: float = Field(default=100.0, gt=0, le=1e4, description="points to one unit of the gap form")
 
     @model_validator(mode="before")
@@ -260,7 +260,7 @@ class Closed(Settings):
     rule: Literal["closed"]
     rho: Share = Field(default=0.15, description="share of false negatives among candidates")
     reference_sd: float = Field(
-        default=277.0, gt=0, le=1e4, description="spread of ratings at which 200 (1 + 2 rho) is meant, points"
+        default=170.0, gt=0, le=1e4, description="spread of ratings at which 200 (1 + 2 rho) is meant, points"
     )
     domain: float = Field(default=1.0, ge=0.8, le=1.2, description="taste for risk, .8 to 1.2")
 

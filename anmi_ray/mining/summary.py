@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +9,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.mining import table
+from anmi_ray.mining.false_negatives import share
 from anmi_ray.mining.posterior import false_negative
 
 
@@ -18,8 +17,8 @@ def summary(examples: pa.Table, gaps: pa.Table, config: MineConfig | None = None
     """JSON-able counts of `examples` and of the pool (`gaps`) that they were chosen from.
 
     `false_negative_rate` is ρ̂ = Σ w·P(Δ < δ₀) / Σ w over the chosen rated negatives (weight > 0), with a 95 % interval
-    whose standard error takes queries as independent (linearised ratio); `false_negative_rate_unweighted` gives every
-    chosen negative weight 1.
+    of the true share among them (see `false_negatives`); `false_negative_rate_unweighted` gives every chosen negative
+    weight 1.
     """
     config = config or MineConfig()
     owner = np.repeat(np.arange(examples.num_rows), pc.list_value_length(examples["doc_ids"]).to_numpy())
@@ -47,26 +46,8 @@ def summary(examples: pa.Table, gaps: pa.Table, config: MineConfig | None = None
         "mean_gap_elo": _mean(gap[rated]),
         "mean_gap_se_elo": _mean(gap_se[rated]),
         "false_negative_gap_elo": config.false_negative_gap,
-        "false_negative_rate": ratio(danger, weight[rated], cluster[owner[rated]]),
-        "false_negative_rate_unweighted": ratio(danger, np.ones(len(danger)), cluster[owner[rated]]),
-    }
-
-
-def ratio(value: NDArray[np.float64], weight: NDArray[np.float64], cluster: NDArray[np.int64]) -> Mapping[str, object]:
-    """Weighted mean of `value` with a 95 % interval, clusters independent: Var = Σ_c (Σ w(v − mean))² / (Σ w)²."""
-    if not len(value) or weight.sum() <= 0:
-        return {"mean": None, "low": None, "high": None, "n": 0}
-    mean = float(np.average(value, weights=weight))
-    residual = np.bincount(cluster, weight * (value - mean))
-    groups = len(np.unique(cluster))
-    if groups < 2:
-        return {"mean": mean, "low": None, "high": None, "n": len(value)}
-    error = float(np.sqrt(groups / (groups - 1) * (residual**2).sum()) / weight.sum())
-    return {
-        "mean": mean,
-        "low": max(0.0, mean - 1.96 * error),
-        "high": min(1.0, mean + 1.96 * error),
-        "n": len(value),
+        "false_negative_rate": share(danger, weight[rated], cluster[owner[rated]]),
+        "false_negative_rate_unweighted": share(danger, np.ones(len(danger)), cluster[owner[rated]]),
     }
 
 

@@ -58,7 +58,9 @@ def test_table_2_worked_example(make_tables: Make, spec: Any, doc_id: Doc) -> No
 def test_posterior_gates_and_takes_the_largest_expected_weight(make_tables: Make, spec: Any) -> None:
     gaps = [150.0, 250.0, 350.0, 450.0, 550.0, 650.0, 800.0]
     tables = make_tables([spec([400.0] + [400.0 - gap for gap in gaps], gap_se=130.0)])
-    (example,), _ = run(tables, MineConfig(random_negatives=0, rated_extra=0, negatives=3))
+    gate: Any = {"rule": "gate", "largest": 0.05}
+    config = MineConfig(allow=(gate,), random_negatives=0, rated_extra=0, negatives=3)
+    (example,), _ = run(tables, config)
     # below 100 + 1.645 * 130 = 314 nothing is allowed; then goldilocks weighs most
     assert example["gaps"] == [0.0, 350.0, 450.0, 550.0]
     assert example["weights"][1] == max(example["weights"][1:]) < 1.0

@@ -106,7 +106,7 @@ def test_posterior_becomes_the_table_as_the_error_vanishes(rows: list[tuple[floa
 
 def test_the_gate_bounds_the_probability_of_a_false_negative() -> None:
     gap, gap_se = np.array([100.0, 300.0, 100.0 + 1.6449 * 130, 600.0]), np.full(4, 130.0)
-    assert allowed(pool(gap, gap_se), "gate") == [False, False, True, True]
+    assert allowed(pool(gap, gap_se), {"rule": "gate", "largest": 0.05}) == [False, False, True, True]
     assert allowed(pool(gap, gap_se), {"rule": "gate", "largest": 0.02}) == [False, False, False, True]
     np.testing.assert_allclose(
         posterior.false_negative(gap, gap_se, CONFIG), stats.norm.cdf((100 - gap) / 130), rtol=1e-12
@@ -146,7 +146,7 @@ def test_percentiles_do_not_depend_on_the_scale(points: list[int], power: int) -
 
 def test_relative_by_hand() -> None:
     """Unit 200 points: .1 of it is half of the least, 2.5 lies one fade beyond the most."""
-    weights = weigh(pool([-10.0, 0.0, 20.0, 40.0, 300.0, 500.0]), "relative")
+    weights = weigh(pool([-10.0, 0.0, 20.0, 40.0, 300.0, 500.0]), {"rule": "relative", "least": 0.2, "most": 1.5})
     np.testing.assert_allclose(weights, [0.0, 0.0, 0.5, 1.0, 1.0, np.exp(-1.0)])
     # anchored: the positive stands at 1500 + 500, so .05 is 100 points, .30 is 600, and .50 lies one fade beyond
     anchored = weigh(pool([-10.0, 50.0, 100.0, 600.0, 1000.0], anchor_rating=np.full(5, 500.0)), LITERAL)
@@ -246,7 +246,7 @@ def test_simans_draws_with_its_chances() -> None:
     """Gaps 200, 300, 450 with a = 1, b = 3, scale 100: chances as exp(-1), 1 and exp(-2.25)."""
     draws = 4000
     negatives = pool(np.tile([200.0, 300.0, 450.0], draws), example=np.repeat(np.arange(draws), 3))
-    config = MineConfig(sample="simans")  # type: ignore[arg-type]
+    config = MineConfig(sample={"rule": "simans", "b": 3.0})  # type: ignore[arg-type]
     priority = SAMPLE["simans"](negatives, np.ones(3 * draws), config.sample, common(config, 1))
     share = np.bincount(priority.reshape(draws, 3).argmax(axis=1), minlength=3) / draws
     chances = np.exp([-1.0, 0.0, -2.25])
@@ -273,7 +273,7 @@ def test_the_rank_form_of_simans_counts_from_the_anchor() -> None:
 def test_the_closed_optimum_by_hand() -> None:
     """200 (1 + 2 x .25) x 138.5/277 x 1.2 = 180 points."""
     negatives = pool([20.0, 150.0, 185.0, 300.0], spread=np.full(4, 138.5))
-    rule = {"rule": "closed", "rho": 0.25, "domain": 1.2}
+    rule = {"rule": "closed", "rho": 0.25, "domain": 1.2, "reference_sd": 277.0}
     assert taken(negatives, rule, 1) == [2]
     assert taken(negatives, rule, 2) == [1, 2]
 
@@ -339,7 +339,7 @@ def test_a_name_fills_what_is_not_given() -> None:
         ({"weigh": {"penalty": 1.0}}, "which rule"),
         ({"weigh": {"rule": "posterior", "penalti": 1.0}}, "Extra inputs"),
         ({"weigh": {"rule": "percentile", "percentiles": [25, 10, 75]}}, "percentiles must ascend"),
-        ({"weigh": {"rule": "relative", "least": 2.0}}, "least must be smaller"),
+        ({"weigh": {"rule": "relative", "least": 3.0}}, "least must be smaller"),
         ({"allow": [{"rule": "rank-window", "first": 20, "last": 10}]}, "ends"),
         ({"allow": [{"rule": "validate", "low": 150, "high": 80}]}, "low < high"),
         ({"allow": [{"rule": "rocketqa", "negative_below": 0.95}]}, "would be both"),
