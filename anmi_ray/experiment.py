@@ -67,7 +67,7 @@ STAGES = (
         "ask the judges which document of a pair answers better, both ways",
     ),
     Stage("rate", 3, ("judge", "compare", "retrieve"), "fit ratings, their errors, and gaps to the known positives"),
-    Stage("mine", 1, ("rate", "retrieve"), "choose and weigh negatives by their gap"),
+    Stage("mine", 2, ("rate", "retrieve"), "choose and weigh negatives by their gap"),
     Stage("train", 1, ("mine", "retrieve", "ingest"), "train the reranker with the hybrid loss, keep the best on dev"),
     Stage("rerank", 1, ("train", "retrieve", "ingest"), "score the hybrid's top documents of dev and test queries"),
     Stage("evaluate", 2, ("rerank", "retrieve", "ingest"), "measure every system on test, with intervals and tests"),

@@ -24,6 +24,7 @@ from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.config.retrieve import RetrieveConfig
+from anmi_ray.config.rules import NAMED
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.errors import ConfigError
 
@@ -120,6 +121,9 @@ def apply(content: dict[str, Any], override: str) -> None:
             raise ConfigError(f"'{key}': {parent} is a single value, not a group", "command line", "see `anmi config`")
     at: Any = last if isinstance(node, dict) else _position(node, last, key)
     node[at] = value
+    if key.strip() == "mine.rule" and isinstance(node, dict):
+        for phase in NAMED.get(str(value), {}):  # what is said later wins, here over what the file says in detail
+            node.pop(phase, None)
 
 
 def _position(members: list[Any], word: str, key: str) -> int:

@@ -126,3 +126,13 @@ def test_an_override_may_reach_into_a_list(tmp_path: Path) -> None:
     for key in ("judge.judges.2.name=b", "judge.judges.x.name=b", "judge.judges.1.name.more=1"):
         with pytest.raises(ConfigError, match=r"lists 2 there|is a single value"):
             load(path, [key])
+
+
+def test_a_rule_named_later_wins_over_the_files_details(tmp_path: Path) -> None:
+    path = write(tmp_path, "mine: {allow: [{rule: gate, largest: 0.05}], sample: weighted}")
+    assert load(path).mine.composition == "gate -> posterior -> weighted"
+    assert load(path, ["mine.rule=table2"]).mine.composition == "table2 -> weighted"
+    assert load(path, ["mine.rule=simans"]).mine.composition == "equal -> simans"
+    assert load(path, ["mine.rule=simans", "mine.sample=top"]).mine.composition == "equal -> top"
+    with pytest.raises(ConfigError, match="mine.rule: no composition is called 'simons'; did you mean simans"):
+        load(path, ["mine.rule=simons"])
