@@ -134,5 +134,5 @@ def test_a_rule_named_later_wins_over_the_files_details(tmp_path: Path) -> None:
     assert load(path, ["mine.rule=table2"]).mine.composition == "table2 -> weighted"
     assert load(path, ["mine.rule=simans"]).mine.composition == "equal -> simans"
     assert load(path, ["mine.rule=simans", "mine.sample=top"]).mine.composition == "equal -> top"
-    with pytest.raises(ConfigError, match="mine.rule: no composition is called 'simons'; did you mean simans"):
+    with pytest.raises(ConfigError, match=r"mine\.rule: no composition is called 'simons'; did you mean simans"):
         load(path, ["mine.rule=simons"])
