@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from anmi_ray.config.experiment import load
+from anmi_ray.config.rules import NAMED
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,11 +27,19 @@ def test_the_readme_has_commands() -> None:
     assert {words[0] for words in ANMI} >= {"run", "plan", "config", "show", "doctor", "rerank", "evaluate"}
 
 
-@pytest.mark.parametrize("words", [w for w in ANMI if w[0] in ("run", "plan", "config", "judge")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [w for w in ANMI if w[0] in ("run", "plan", "config", "judge", "compare-rules")], ids=" ".join
+)
 def test_configurations_and_overrides_are_valid(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    config, *overrides = [word for word in words[1:] if not word.startswith("--")]
-    load(config, overrides)
+    config, *rest = [word for word in words[1:] if not word.startswith("--")]
+    load(config, [word for word in rest if "=" in word])
+
+
+@pytest.mark.parametrize("words", [w for w in ANMI if "--rule" in w or "--rules" in w], ids=" ".join)
+def test_rules_are_named_as_they_are_called(words: list[str]) -> None:
+    names = words[next(i for i, word in enumerate(words) if word.startswith("--rule")) + 1].split(",")
+    assert set(names) <= set(NAMED)
 
 
 @pytest.mark.parametrize("command", sorted({words[0] for words in ANMI}))
