@@ -193,8 +193,10 @@ def mined(
         f"false negatives (true gap below {summary['false_negative_gap_elo']:g} Elo), estimated, in %: "
         f"{_share(rate)} of the weight, {_share(every)} of the documents"
     )
-    if thresholds := summary.get("thresholds"):
-        yield f"discovered thresholds: {', '.join(f'{at:.0f}' for at in thresholds)} Elo"
+    if "mixture" in summary:
+        yield f"mixture: {summary['mixture']}"
+    for rule, counts in summary.get("verdicts", {}).items():
+        yield f"{rule}: " + ", ".join(f"{name.replace('_', '-')} {count:,}" for name, count in counts.items())
 
 
 def _categories(found: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -16,6 +16,7 @@ from anmi_ray.config.experiment import Experiment, apply, validate
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import NAMED
 from anmi_ray.errors import ConfigError
+from anmi_ray.mining.mixture import Mixture
 from anmi_ray.showing import find_run
 from anmi_ray.store import Artifact, Store
 
@@ -219,8 +220,10 @@ def mine(experiment: Experiment, reporter: main.Reporter | None = None) -> Mined
     """Choose the negatives of `from_run`'s settings, and what there is to say of them."""
     artifact, _ = carry_out(experiment, reporter)
     flows, summary = (artifact.manifest() or {"flows": []})["flows"], artifact.read_json("summary.json")
-    if (mixture := artifact.read_json("mixture.json")) is not None:
-        summary = {**summary, "thresholds": [at for at in mixture["thresholds"] if at is not None]}
+    if (fitted := artifact.read_json("mixture.json")) is not None:
+        mixture = Mixture.from_dict(fitted)
+        thresholds = [at for at in mixture.thresholds if at is not None]
+        summary = {**summary, "thresholds": thresholds, "mixture": mixture.said()}
     return Mined(experiment.name, experiment.mine.composition, artifact.fingerprint, flows, summary)
 
 
