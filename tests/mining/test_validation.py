@@ -28,7 +28,7 @@ def compared(pairs: list[tuple[int, int, int]], doc_id: Doc, again: int = 0) -> 
     rows = [(identity.query_id(f"q{q}"), *sorted((doc_id(q, i), doc_id(q, j)))) for q, i, j in pairs]
     return COMPARISON.table(
         {
-            "comparison_id": [identity.comparison_id(*row, again) for row in rows],
+            "comparison_id": [identity.comparison_id(query, a, b, again) for query, a, b in rows],
             "query_id": [row[0] for row in rows],
             "doc_a": [row[1] for row in rows],
             "doc_b": [row[2] for row in rows],
@@ -57,21 +57,19 @@ def find(tables: Any, comparisons: pa.Table, config: MineConfig = CONFIG) -> Any
 
 def judged(preferences: dict[Pair, float], doc_id: Doc, was: set[Pair] | None = None) -> pa.Table:
     """Direct judgments of query 0: the preference for the first of (anchor, document), NaN: nobody answered."""
-    rows = [
-        (*sorted((doc_id(0, i), doc_id(0, j))), p if doc_id(0, i) < doc_id(0, j) else 1.0 - p)
-        for (i, j), p in preferences.items()
-    ]
+    pairs = [sorted((doc_id(0, i), doc_id(0, j))) for i, j in preferences]
+    ahead = [doc_id(0, i) == pair[0] for (i, _), pair in zip(preferences, pairs, strict=True)]
     table = pa.table(
         {
-            "query_id": identity.id_array([identity.query_id("q0")] * len(rows)),
-            "doc_a": identity.id_array(row[0] for row in rows),
-            "doc_b": identity.id_array(row[1] for row in rows),
-            "preference": [row[2] for row in rows],
+            "query_id": identity.id_array([identity.query_id("q0")] * len(pairs)),
+            "doc_a": identity.id_array(pair[0] for pair in pairs),
+            "doc_b": identity.id_array(pair[1] for pair in pairs),
+            "preference": [p if first else 1.0 - p for p, first in zip(preferences.values(), ahead, strict=True)],
         }
     )
-    return (
-        table if was is None else table.append_column("was_borderline", pa.array([one in was for one in preferences]))
-    )
+    if was is None:
+        return table
+    return table.append_column("was_borderline", pa.array([pair in was for pair in preferences]))
 
 
 def weights(tables: Any, direct: pa.Table, config: MineConfig = CONFIG) -> dict[bytes, dict[bytes, float]]:

@@ -185,6 +185,6 @@ def test_a_pair_of_two_rounds_has_one_preference_by_strength() -> None:
     both = [
         pa.concat_tables([one, other.cast(one.schema)]) for one, other in ((first[0], judged), (first[1], compared))
     ]
-    found = preferences(*both, 0.5)
+    found = preferences(both[0], both[1], 0.5)
     assert found.num_rows == 1
     assert found["preference"][0].as_py() == pytest.approx((0.9 + 0.5 * 0.3) / 1.5)
