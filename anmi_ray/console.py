@@ -61,7 +61,7 @@ class ConsoleReporter(Reporter):
         """One line per finished stage: time, or that it was there already, and its rows."""
         self.close()
         took = "reused" if seconds is None else f"{seconds:.1f} s"
-        self._console.print(f"[green]✓[/green] {name:9} {took:>8}   {rows(flows)}", highlight=False)
+        self._console.print(f"[green]✓[/green] {name:10} {took:>8}   {rows(flows)}", highlight=False)
 
 
 def rows(flows: Iterable[Flow]) -> str:
