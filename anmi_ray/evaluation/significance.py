@@ -167,14 +167,23 @@ def _row(
     )
 
 
-def _holm(rows: Sequence[SystemComparison]) -> tuple[SystemComparison, ...]:
-    """Holm's step-down correction over the rows that have a p-value."""
-    tested = sorted((row.p, i) for i, row in enumerate(rows) if row.p is not None)
-    corrected: dict[int, float] = {}
-    running = 0.0
-    for step, (p, i) in enumerate(tested):
-        running = max(running, min(1.0, p * (len(tested) - step)))
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's step-down correction of p-values over their family (Holm 1979).
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    corrected, running = [0.0] * len(p), 0.0
+    for step, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        running = max(running, min(1.0, p[i] * (len(p) - step)))
         corrected[i] = running
+    return corrected
+
+
+def _holm(rows: Sequence[SystemComparison]) -> tuple[SystemComparison, ...]:
+    """The rows with Holm's correction over those that have a p-value."""
+    tested = [i for i, row in enumerate(rows) if row.p is not None]
+    corrected = dict(zip(tested, holm([row.p for row in rows if row.p is not None]), strict=True))
     return tuple(replace(row, p_holm=corrected.get(i)) for i, row in enumerate(rows))
 
 
