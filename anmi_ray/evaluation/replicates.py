@@ -48,6 +48,9 @@ class Contrast:
     p_holm: float = 1.0
     wide_p_holm: float | None = None
 
+    def __str__(self) -> str:
+        return f"{self.difference:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
+
     def verdict(self, level: float = 0.05) -> str:
         """real: both corrected p-values are below `level`; these models: only that over queries; else not told apart.
 
@@ -110,6 +113,22 @@ def family(contrasts: Sequence[Contrast]) -> tuple[Contrast, ...]:
         replace(one, p_holm=p, wide_p_holm=None if one.wide_p is None else q)
         for one, p, q in zip(contrasts, narrow, wide, strict=True)
     )
+
+
+def markdown(contrasts: Iterable[Contrast]) -> str:
+    """A table, a contrast a row."""
+    rows = [
+        "| system | difference, 95 % over queries | p, Holm | 95 % over queries and seeds | p, Holm | sd of queries "
+        "| sd of seeds | verdict |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in contrasts:
+        wide = ["", "", ""]
+        if one.wide_low is not None:
+            wide = [f"[{one.wide_low:+.4f}, {one.wide_high:+.4f}]", f"{one.wide_p_holm:.3f}", f"{one.seed_sd:.4f}"]
+        cells = (one.system, one, f"{one.p_holm:.4f}", *wide[:2], f"{one.query_sd:.3f}", wide[2], one.verdict())
+        rows.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(rows)
 
 
 def stratified_interval(

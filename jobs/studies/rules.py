@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ from anmi_ray.config.rules import NAMED
 from anmi_ray.console import ConsoleReporter
 from anmi_ray.errors import AnmiError, ConfigError
 from anmi_ray.evaluation import forest, measures
-from anmi_ray.evaluation.replicates import Contrast, contrast, family, smallest_difference
+from anmi_ray.evaluation.replicates import Contrast, contrast, family, markdown, smallest_difference
 from anmi_ray.records import QREL, RUN
 from anmi_ray.store import Artifact, Store
 
@@ -177,41 +177,40 @@ def train(of: Plan, console: Console, workers: int) -> dict[str, Any]:
 
     A training is done when the record holds its values under the fingerprint that its settings have now.
     """
-    record = of.out.read_json("study.json") or {}
-    record = {"trainings": record.get("trainings", {}), "started_with": environment.describe()}
-    wanted = {key: experiment.resolve(one)["rerank"].fingerprint for key, one in of.experiments.items()}
-    known = {name: found["rerank"] for name, found in record["trainings"].items()}
-    keys = [key for key in wanted if known.get(of.experiments[key].name) != wanted[key]]
-    console.print(f"\n{len(wanted) - len(keys)} of {len(wanted)} trainings are done", highlight=False)
-    if not keys:
+    from anmi_ray.stages.side_by_side import alone, run_all
+
+    store = Store(next(iter(of.experiments.values())).execution.root)
+    with alone(store, "rules"):
+        record = {"trainings": (of.out.read_json("study.json") or {}).get("trainings", {}), **environment.describe()}
+        done = {name: found["rerank"] for name, found in record["trainings"].items()}
+        missing = [
+            one
+            for one in of.experiments.values()
+            if done.get(one.name) != experiment.resolve(one)["rerank"].fingerprint
+        ]
+        count = len(of.experiments) - len(missing)
+        console.print(f"\n{count} of {len(of.experiments)} trainings are done", highlight=False)
+        _share(missing, store, console)
+        for found in run_all(missing, "rerank", workers):
+            name, values = found.experiment.name, measure(found.experiment, found.record)
+            fingerprint = found.record["stages"]["rerank"]["fingerprint"]
+            record["trainings"][name] = {"rerank": fingerprint, "seconds": found.seconds, "values": values}
+            of.out.publish_json("study.json", record)
+            count += 1
+            console.print(f"✓ {count} of {len(of.experiments)}  {name}  {found.seconds:.0f} s", highlight=False)
         return record
-    _share(of, console)
-    from anmi_ray.stages.side_by_side import run_all
-
-    count = len(wanted) - len(keys)
-    for done in run_all([of.experiments[key] for key in keys], "rerank", workers):
-        values = measure(done.experiment, done.record)
-        fingerprint = done.record["stages"]["rerank"]["fingerprint"]
-        record["trainings"][done.experiment.name] = {"rerank": fingerprint, "seconds": done.seconds, "values": values}
-        of.out.publish_json("study.json", record)
-        count += 1
-        console.print(f"✓ {count} of {len(wanted)}  {done.experiment.name}  {done.seconds:.0f} s", highlight=False)
-    return record
 
 
-def _share(of: Plan, console: Console) -> None:
+def _share(missing: Sequence[Experiment], store: Store, console: Console) -> None:
     """What several trainings read, up to the negatives of every rule, in this process alone."""
-    store, missing = Store(of.experiments[next(iter(of.experiments))].execution.root), []
-    for key, one in of.experiments.items():
-        mined = Artifact(store, "mine", experiment.resolve(one)["mine"].fingerprint)
-        if mined.manifest() is None and mined not in [artifact for artifact, _ in missing] and key.seed == 0:
-            missing.append((mined, one))
-    if not missing:
+    mined = {experiment.resolve(one)["mine"].fingerprint: one for one in reversed(missing)}
+    wanted = [one for name, one in mined.items() if Artifact(store, "mine", name).manifest() is None]
+    if not wanted:
         return
     from anmi_ray.stages.runtime import ray_session
 
-    with ray_session(missing[0][1].execution):
-        for _, one in missing:
+    with ray_session(wanted[0].execution):
+        for one in reversed(wanted):
             console.print(f"\n{one.name}, as far as it is shared", highlight=False)
             experiment.run(one, ConsoleReporter(console), last="mine")
 
@@ -224,11 +223,8 @@ def values_of(of: Plan, record: Mapping[str, Any]) -> Values:
     found: Values = {}
     for collection in of.collections:
         for rule in of.rules:
-            rows = [
-                record["trainings"][one.name]["values"]
-                for key, one in of.experiments.items()
-                if key[:2] == (collection, rule)
-            ]
+            names = [one.name for key, one in of.experiments.items() if key[:2] == (collection, rule)]
+            rows = [record["trainings"][name]["values"] for name in names]
             found[collection, rule] = np.array([[row[query] for query in sorted(rows[0])] for row in rows])
         one = of.experiments[Key(collection, of.rules[0], 0)]
         stages = (Store(one.execution.root).read_json(f"runs/{one.name}.json") or {})["stages"]
@@ -255,24 +251,26 @@ def contrasts(of: Plan, values: Values) -> dict[str, dict[str, tuple[Contrast, .
     }
 
 
-def detectable(of: Plan, sds: Mapping[str, float], queries: Mapping[str, int]) -> Iterator[tuple[str, int, float]]:
-    """(scope, comparisons, smallest difference) of every scope, for the largest family."""
-    count = max((len(pairs) for pairs in of.families.values()), default=1)
-    for scope, within in scopes(of).items():
-        chosen = {name: sds[name] for name in within}
-        yield scope, count, smallest_difference(chosen, queries, count, of.study.level, of.study.power)
+def detectable(of: Plan, sds: Mapping[str, float], queries: Mapping[str, int]) -> dict[str, float]:
+    """The smallest difference of every scope, for the largest family."""
+    study, count = of.study, max((len(pairs) for pairs in of.families.values()), default=1)
+    return {
+        scope: smallest_difference({name: sds[name] for name in within}, queries, count, study.level, study.power)
+        for scope, within in scopes(of).items()
+    }
 
 
 def print_detectable(of: Plan, sds: Mapping[str, float], queries: Mapping[str, int], title: str) -> None:
     """The smallest difference of every scope, and what it rests on."""
-    print(f"\n{title}\n\n| scope | test queries | sd of a query's difference | comparisons | smallest difference |"
-          "\n|---|---|---|---|---|")  # fmt: skip
-    for scope, count, smallest in detectable(of, sds, queries):
+    count = max((len(pairs) for pairs in of.families.values()), default=1)
+    print(f"\n{title}\n\n| scope | test queries | sd of a query's difference | smallest difference |\n"
+          "|---|---|---|---|")  # fmt: skip
+    for scope, smallest in detectable(of, sds, queries).items():
         within = scopes(of)[scope]
         said = ", ".join(f"{sds[name]:.3f}" for name in within)
-        print(f"| {scope} | {sum(queries[name] for name in within)} | {said} | {count} | {smallest:.4f} |")
-    print(f"\nTwo-sided, {of.study.level:g} divided by the comparisons (Holm's first step), power {of.study.power:g}, "
-          "seeds averaged; noise of the seeds comes on top.")  # fmt: skip
+        print(f"| {scope} | {sum(queries[name] for name in within)} | {said} | {smallest:.4f} |")
+    print(f"\nTwo-sided at {of.study.level:g}/{count} (Holm's first step over {count} comparisons), power "
+          f"{of.study.power:g}, seeds averaged; the noise of the seeds comes on top.")  # fmt: skip
 
 
 def print_plan(of: Plan, queries: Mapping[str, int], workers: int) -> None:
@@ -290,9 +288,7 @@ def print_plan(of: Plan, queries: Mapping[str, int], workers: int) -> None:
         print(f"\n{name}: {queries[name]} test queries; {one.seconds:g} core seconds a training. {one.note}")
     print(f"\nAbout {total / 60 / workers:.0f} minutes on {workers} cores, and what is shared before.")
     assumed = {name: of.study.collections[name].assumed_sd for name in of.collections}
-    print_detectable(
-        of, assumed, queries, "Smallest difference in nDCG@10 that can be detected, assumed before training"
-    )
+    print_detectable(of, assumed, queries, "Smallest difference in nDCG@10 to be detected, as assumed before training")
 
 
 def print_levels(of: Plan, values: Values) -> None:
@@ -304,13 +300,9 @@ def print_levels(of: Plan, values: Values) -> None:
         for name in (*STARTS, *of.rules):
             rows = values[collection, name]
             by_seed = " ".join(f"{value:.3f}" for value in rows.mean(1)) if name in of.rules else ""
-            less = "" if name == "hybrid" else _ends(contrast(name, "hybrid", [rows - hybrid]))
+            less = "" if name == "hybrid" else str(contrast(name, "hybrid", [rows - hybrid]))
             level = contrast(name, "", [rows])
             print(f"| {name} | {level.difference:.3f} [{level.low:.3f}, {level.high:.3f}] | {by_seed} | {less} |")
-
-
-def _ends(one: Contrast) -> str:
-    return f"{one.difference:+.4f} [{one.low:+.4f}, {one.high:+.4f}]"
 
 
 def print_contrasts(found: Mapping[str, Mapping[str, Sequence[Contrast]]]) -> None:
@@ -318,16 +310,8 @@ def print_contrasts(found: Mapping[str, Mapping[str, Sequence[Contrast]]]) -> No
     for name, by_scope in found.items():
         for scope, rows in by_scope.items():
             first = rows[0]
-            print(f"\nAgainst {first.reference}, {scope}: {first.queries} queries, {first.seeds} seeds ({name})\n\n"
-                  "| rule | difference, 95 % over queries | p, Holm | 95 % over queries and seeds | p, Holm "
-                  "| sd of queries | sd of seeds | verdict |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
-            for one in sorted(rows, key=lambda one: -one.difference):
-                wide = p = sd = ""
-                if one.wide_low is not None:
-                    wide, p = f"[{one.wide_low:+.4f}, {one.wide_high:+.4f}]", f"{one.wide_p_holm:.3f}"
-                    sd = f"{one.seed_sd:.4f}"
-                print(f"| {one.system} | {_ends(one)} | {one.p_holm:.4f} | {wide} | {p} | {one.query_sd:.3f} | {sd} "
-                      f"| {one.verdict()} |")  # fmt: skip
+            print(f"\nAgainst {first.reference}, {scope}: {first.queries} queries, {first.seeds} seeds ({name})\n")
+            print(markdown(sorted(rows, key=lambda one: -one.difference)))
 
 
 def observed_sds(of: Plan, found: Mapping[str, Mapping[str, Sequence[Contrast]]]) -> dict[str, float]:
@@ -342,7 +326,7 @@ def picture(
     """Differences from one reference, pooled and by collection, as SVG."""
     first = next(iter(found.values()))
     order = sorted(range(len(first)), key=lambda row: -first[row].difference)
-    smallest = {scope: value for scope, _, value in detectable(of, sds, queries)}
+    smallest = detectable(of, sds, queries)
     panels = [
         forest.Panel(f"{scope}, {rows[0].queries} queries", [_estimate(rows[row]) for row in order], smallest[scope])
         for scope, rows in found.items()
@@ -371,6 +355,9 @@ def finish(of: Plan, record: dict[str, Any]) -> None:
     print_contrasts(found)
     sds = observed_sds(of, found)
     print_detectable(of, sds, queries, "Smallest difference in nDCG@10 that could be detected, as observed")
+    for scope, rows in next(iter(found.values())).items():
+        if slacks := [one.wide_high - one.difference for one in rows if one.wide_high is not None]:
+            print(f"{scope}: with the noise of the seeds a 95 % interval is ±{np.median(slacks):.4f} (median)")
     results = {
         name: {scope: [asdict(one) | {"verdict": one.verdict()} for one in rows] for scope, rows in by_scope.items()}
         for name, by_scope in found.items()
