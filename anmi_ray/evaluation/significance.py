@@ -123,7 +123,7 @@ def compare(
                 "evaluate both on the same qrels",
             )
         rows.append(_row(name, measure, values[name][1], reference, rounds, level, seed))
-    return holm(rows)
+    return corrected(rows)
 
 
 def by_system(metrics: pa.Table, measure: str) -> dict[str, tuple[list[bytes], NDArray[np.float64]]]:
@@ -167,15 +167,24 @@ def _row(
     )
 
 
-def holm(rows: Sequence[SystemComparison]) -> tuple[SystemComparison, ...]:
-    """Holm's step-down correction over the rows that have a p-value."""
-    tested = sorted((row.p, i) for i, row in enumerate(rows) if row.p is not None)
-    corrected: dict[int, float] = {}
-    running = 0.0
-    for step, (p, i) in enumerate(tested):
-        running = max(running, min(1.0, p * (len(tested) - step)))
-        corrected[i] = running
-    return tuple(replace(row, p_holm=corrected.get(i)) for i, row in enumerate(rows))
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's step-down correction of p-values over their family (Holm 1979).
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    found, running = [0.0] * len(p), 0.0
+    for step, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        running = max(running, min(1.0, p[i] * (len(p) - step)))
+        found[i] = running
+    return found
+
+
+def corrected(rows: Sequence[SystemComparison]) -> tuple[SystemComparison, ...]:
+    """The rows with Holm's correction over those that have a p-value."""
+    tested = [i for i, row in enumerate(rows) if row.p is not None]
+    found = dict(zip(tested, holm([row.p for row in rows if row.p is not None]), strict=True))
+    return tuple(replace(row, p_holm=found.get(i)) for i, row in enumerate(rows))
 
 
 def _paired(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:

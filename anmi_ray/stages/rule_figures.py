@@ -252,7 +252,7 @@ def _against(
             }
         )
         rows.append(significance.compare(metrics, baseline, [rule], "share", seed=seed)[1])
-    return {row.system: row for row in significance.holm(rows)}
+    return {row.system: row for row in significance.corrected(rows)}
 
 
 def _bands(config: MineConfig) -> tuple[Band, ...]:

@@ -1,0 +1,195 @@
+"""The study of mining rules on a small collection: killed, stopped, resumed, and what it makes of known values."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import yaml
+
+from anmi_ray.config.mine import MineConfig
+from anmi_ray.errors import ConfigError
+from jobs.studies import rules as study
+
+SCRIPT = Path(study.__file__)
+SHIPPED = SCRIPT.with_name("rules.yaml")
+RULES = ("posterior", "rank-window")
+SMALL = {
+    "seeds": 2,
+    "level": 0.05,
+    "power": 0.8,
+    "references": ["rank-window"],
+    "rules": {
+        "posterior": {"rule": "posterior"},
+        "rank-window": {"rule": "rank-window", "allow": [{"rule": "rank-window", "first": 3}]},
+    },
+    "settings": {
+        "retrieve": {"depth": 30, "candidates": 14, "random_negatives": 3},
+        "compare": {"degree": 4},
+        "mine": {"sample": "weighted", "negatives": 3, "random_negatives": 1, "rated_extra": 0},
+        "train": {"lists_per_step": 8, "epochs": 0.5, "max_tokens": 48, "dev_points": [], "engine": "ddp"},
+        "rerank": {"depth": 5},
+        "execution": {"buckets": 2, "object_store_gb": 0.1},
+    },
+    "collections": {
+        "small": {
+            "note": "of a test.",
+            "assumed_sd": 0.2,
+            "seconds": 20,
+            "needs_path": True,
+            "settings": {"corpus": {"reader": "beir"}},
+        }
+    },
+}
+
+
+def arguments(**more: object) -> argparse.Namespace:
+    given = {"scifact": Path("folder"), "root": "root", "out": None, "collections": None, "rules": None, "seeds": None}
+    return argparse.Namespace(**{**given, **more})
+
+
+def test_rules_differ_in_mine_alone_and_seeds_in_the_training_seed() -> None:
+    shipped = study.read(SHIPPED)
+    plan = study.plan(shipped, arguments())
+    assert len(plan.experiments) == len(shipped.rules) * shipped.seeds * len(shipped.collections)
+    assert len({one.name for one in plan.experiments.values()}) == len(plan.experiments)
+    for collection in plan.collections:
+        first = plan.experiments[study.Key(collection, plan.rules[0], 0)]
+        for key, one in plan.experiments.items():
+            if key.collection == collection:
+                same = {"name": first.name, "mine": first.mine, "train": one.train.model_copy(update={"seed": 0})}
+                assert one.model_copy(update=same) == first
+                assert one.train.seed == key.seed
+
+
+def test_compositions_keep_their_own_draw_and_share_the_counts() -> None:
+    plan = study.plan(study.read(SHIPPED), arguments())
+    mines = {key.rule: one.mine for key, one in plan.experiments.items()}
+    drawn = {name: mine.sample.rule for name, mine in mines.items()}
+    assert drawn["posterior"] == drawn["table2"] == drawn["denoise"] == "weighted"
+    assert (drawn["posterior-top"], drawn["simans"], drawn["uniform"]) == ("top", "simans", "uniform")
+    assert drawn["rank-window"] == drawn["score-margin"] == "ranked"
+    same = mines["posterior"].model_copy(update={"sample": MineConfig().sample})
+    assert mines["posterior-top"].model_copy(update={"sample": same.sample}) == same
+    sizes = {(mine.negatives, mine.random_negatives) for name, mine in mines.items() if name != "random"}
+    assert len(sizes) == 1
+    assert mines["random"].random_negatives == sum(sizes.pop())
+
+
+def test_what_the_command_line_leaves() -> None:
+    shipped = study.read(SHIPPED)
+    assert study.plan(shipped, arguments(scifact=None)).collections == ("quickstart",)
+    some = study.plan(shipped, arguments(rules="posterior,table2", seeds=2, collections="scifact"))
+    assert len(some.experiments) == 4
+    assert some.families == {"table2": [("posterior", "table2")]}
+    with pytest.raises(ConfigError, match="posteriour"):
+        study.plan(shipped, arguments(rules="posteriour"))
+    with pytest.raises(ConfigError, match="--scifact FOLDER"):
+        study.plan(shipped, arguments(scifact=None, collections="scifact"))
+
+
+def test_known_differences_are_called_what_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    some = "posterior,posterior-top,table2,rank-window"
+    plan = study.plan(study.read(SHIPPED), arguments(out=tmp_path, rules=some))
+    random, values = np.random.default_rng(0), {}
+    for collection, queries in (("quickstart", 400), ("scifact", 300)):
+        base = random.uniform(0.3, 0.8, queries)
+        for rule in plan.rules:
+            gain = {"posterior": 0.1, "rank-window": 0.0}.get(rule, 0.001)
+            values[collection, rule] = base + gain + random.normal(0, 0.1, (3, queries))
+    found = study.contrasts(plan, values)
+    against = {one.system: one for one in found["rank-window"]["pooled"]}
+    assert against["posterior"].queries == 700
+    assert against["posterior"].verdict() == "real"
+    assert {one.verdict() for name, one in against.items() if name != "posterior"} == {"not told apart"}
+    assert list(found["posterior-top and posterior"]) == ["pooled", "quickstart", "scifact"]
+    study.print_contrasts(found)
+    said = capsys.readouterr().out
+    assert said.count("| posterior | +0.") == 6  # two references, three scopes
+    sds = study.observed_sds(plan, found)
+    assert sds["scifact"] == pytest.approx(0.1 * np.sqrt(2 / 3), rel=0.1)
+    drawn = ET.fromstring(study.picture(plan, found["rank-window"], sds, {"quickstart": 400, "scifact": 300}))
+    assert len(drawn.findall(".//{http://www.w3.org/2000/svg}circle")) == 3 * (len(plan.rules) - 1)
+
+
+def start(folder: Path, collection: Path) -> subprocess.Popen[str]:
+    config = folder / "rules.yaml"
+    config.write_text(yaml.safe_dump(SMALL), encoding="utf-8")
+    where = ["--config", str(config), "--scifact", str(collection), "--root", str(folder / "root"), "--workers", "2"]
+    path = os.pathsep.join(filter(None, (str(SCRIPT.parents[2]), os.environ.get("PYTHONPATH"))))
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), *where],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+def until_trained(process: subprocess.Popen[str], number: int) -> str:
+    """Read until so many trainings are done; all that was said."""
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if line.startswith(f"✓ {number} of 4 "):
+            return said
+    raise AssertionError(f"it ended before training {number}: {said}")
+
+
+def finished(root: Path) -> dict[Path, int]:
+    stages = ("mine", "train", "rerank")
+    return {
+        path: path.stat().st_mtime_ns for name in stages for path in (root / "artifacts" / name).glob("*/manifest.json")
+    }
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_killed_stopped_and_resumed(small_collection: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with start(tmp_path, small_collection) as process:
+        said = until_trained(process, 1)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    assert "0 of 4 trainings are done" in said
+    assert psutil.wait_procs(family, timeout=60)[1] == []  # nobody trains on when the study is dead
+    before = finished(root)
+    with start(tmp_path, small_collection) as process:
+        said = until_trained(process, 2)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        assert "the same command goes on from here" in process.stdout.read()
+        assert process.wait(timeout=120) == 130
+    assert psutil.wait_procs(family, timeout=60)[1] == []
+    assert "1 of 4 trainings are done" in said
+    assert "as far as it is shared" not in said
+    before |= finished(root)
+    with start(tmp_path, small_collection) as process:
+        said, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, said
+    assert "of 4 trainings are done" in said
+    assert "| posterior | " in said
+    after = finished(root)
+    assert {path: after[path] for path in before} == before  # nothing finished was made again
+    assert len(after) == 2 + 4 + 4
+    record = json.loads((root / "studies" / "rules" / "study.json").read_text(encoding="utf-8"))
+    assert len(record["trainings"]) == 4
+    assert all(len(one["values"]) == 20 for one in record["trainings"].values())
+    assert record["results"]["rank-window"]["small"][0]["seeds"] == 2
+    with start(tmp_path, small_collection) as process:
+        again, _ = process.communicate(timeout=120)
+    assert "4 of 4 trainings are done" in again
+    assert "✓" not in again
+    assert said[said.index("small: nDCG@10") :] == again[again.index("small: nDCG@10") :]
