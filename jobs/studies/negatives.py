@@ -339,7 +339,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, default=400, help="simulated queries a world")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rules", nargs="+", choices=list(RULES), help="these alone")
+    parser.add_argument("--rules", metavar="NAME", nargs="+", choices=list(RULES), help="these alone")
     parser.add_argument("--every", action="store_true", help="a table for every world, too")
     parser.add_argument("--settings", action="store_true", help="settings of rules instead, on queries of their own")
     parser.add_argument("--out", type=Path, default=Path("."))
