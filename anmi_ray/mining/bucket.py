@@ -52,9 +52,7 @@ def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineCo
     _check("gaps", gaps, "gap_elo")
     _check("gaps", gaps, "gap_se_elo", least=0.0)
     rated_queries = pc.is_in(candidates["query_id"], value_set=pc.unique(ratings["query_id"]))
-    candidates = candidates.select(["query_id", "doc_id", "source", "is_positive", "rank", "similarity"]).filter(
-        rated_queries
-    )
+    candidates = candidates.select(_CANDIDATE).filter(rated_queries)
     order = identity.id_order(identity.id_matrix(candidates["query_id"]), identity.id_matrix(candidates["doc_id"]))
     candidates = candidates.take(pa.array(order))  # so that sums and ties do not depend on the order of rows
     queries = pc.unique(candidates["query_id"])
