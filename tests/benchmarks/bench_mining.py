@@ -1,6 +1,6 @@
 """What mining costs: the mine stage over rated queries of 100 candidates, end to end, from Parquet to Parquet.
 
-    python tests/benchmarks/bench_mining.py [--queries 100000] [RULE ...]
+    python -m tests.benchmarks.bench_mining [--queries 100000] [RULE ...]
 
 Prints seconds on this machine's cores and the peak memory (PSS) of Ray and its workers for each composition. Ratings
 are drawn, not fitted: mining does not see the difference.
@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from bench_judging import Peak, quiet
 
 from anmi_ray import identity
 from anmi_ray.config.execution import ExecutionConfig
@@ -25,6 +24,7 @@ from anmi_ray.schema import Record
 from anmi_ray.stages import mine
 from anmi_ray.stages.runtime import Context, ray_session
 from anmi_ray.store import Artifact, Store
+from tests.benchmarks.bench_judging import Peak, quiet
 
 DOCUMENTS, PER_BUCKET = 100, 400
 
