@@ -144,9 +144,10 @@ def _end(team: Sequence[_Worker]) -> None:
     until = time.monotonic() + _END_S
     for worker in team:
         worker.process.join(max(until - time.monotonic(), 0.1))
-        if worker.process.is_alive():
-            worker.process.kill()
-            worker.process.join()
+        worker.process.kill()
+        with suppress(ProcessLookupError):  # whoever of its Ray is left: agents may be a minute in noticing
+            os.killpg(worker.process.pid, signal.SIGKILL)
+        worker.process.join()
 
 
 def _work(pipe: Connection, core: int | None) -> None:

@@ -236,8 +236,7 @@ def values_of(of: Plan, record: Mapping[str, Any]) -> Values:
 
 def scopes(of: Plan) -> dict[str, tuple[str, ...]]:
     """All collections together, and each for itself."""
-    both = {POOLED: of.collections} if len(of.collections) > 1 else {}
-    return both | {name: (name,) for name in of.collections}
+    return ({POOLED: of.collections} if len(of.collections) > 1 else {}) | {name: (name,) for name in of.collections}
 
 
 def contrasts(of: Plan, values: Values) -> dict[str, dict[str, tuple[Contrast, ...]]]:
@@ -303,6 +302,8 @@ def print_levels(of: Plan, values: Values) -> None:
             less = "" if name == "hybrid" else str(contrast(name, "hybrid", [rows - hybrid]))
             level = contrast(name, "", [rows])
             print(f"| {name} | {level.difference:.3f} [{level.low:.3f}, {level.high:.3f}] | {by_seed} | {less} |")
+        below = sum(values[collection, name].mean() <= hybrid.mean() for name in of.rules)
+        print(f"\n{below} of {len(of.rules)} rules' models rank no better than the hybrid that they rerank.")
 
 
 def print_contrasts(found: Mapping[str, Mapping[str, Sequence[Contrast]]]) -> None:
