@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -55,12 +56,9 @@ def run(
     if names.index(first) > names.index(last):
         raise ConfigError(f"--from {first} comes after --until {last}", "command line", "swap them")
     out, _ = console.consoles()
-    reporter = console.ConsoleReporter(out)
     out.print(f"run [bold]{settings.name}[/bold] under {settings.execution.root}", highlight=False)
-    try:
+    with closing(console.ConsoleReporter(out)) as reporter:
         record = experiment.run(settings, reporter, first, last)
-    finally:
-        reporter.close()
     if last == names[-1]:
         from anmi_ray.stages import report
 
@@ -136,11 +134,8 @@ def _pilot(settings: Any, pairs: int, json_: Path | None) -> None:
 
     files.check_outputs({"json": json_}, [])
     out, _ = console.consoles()
-    reporter = console.ConsoleReporter(out)
-    try:
+    with closing(console.ConsoleReporter(out)) as reporter:
         found = pilot.run(settings, reporter, pairs or None)
-    finally:
-        reporter.close()
     if json_ is not None:
         files.write_text(json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n", json_)
     out.print(f"\n{found.pairs:,} of {found.of:,} pairs, in both orders", highlight=False)
@@ -317,11 +312,8 @@ def mine(
     settings = mining_runs.from_run(run_name, root, rule, overrides or [])
     files.check_outputs({"json": json_}, [])
     out, _ = console.consoles()
-    reporter = console.ConsoleReporter(out)
-    try:
+    with closing(console.ConsoleReporter(out)) as reporter:
         mined = mining_runs.mine(settings, reporter)
-    finally:
-        reporter.close()
     for block in console.mined(mined.run, mined.composition, mined.summary, mined.flows):
         out.print(block, highlight=False, markup=False)
     if json_ is not None:
@@ -347,11 +339,8 @@ def compare_rules(
     settings = _load(config, overrides, root)
     wanted = [name.strip() for name in rules.split(",") if name.strip()] if rules is not None else None
     out, _ = console.consoles()
-    reporter = console.ConsoleReporter(out)
-    try:
+    with closing(console.ConsoleReporter(out)) as reporter:
         found = comparing.run(settings, reporter, wanted)
-    finally:
-        reporter.close()
     for block in console.compared(found.figures, found.path):
         out.print(block, highlight=False, markup=False)
 

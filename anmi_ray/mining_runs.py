@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,7 @@ from anmi_ray.config.base import Settings
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.experiment import Experiment, apply, validate
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.config.rules import NAMED
+from anmi_ray.config.rules import NAMED, unknown_composition
 from anmi_ray.errors import ConfigError
 from anmi_ray.mining.mixture import Mixture
 from anmi_ray.showing import find_run
@@ -46,9 +45,7 @@ def rule_name(text: str) -> str:
     """Check a composition's name given by a user. Raises ConfigError with the nearest known one."""
     if text in NAMED:
         return text
-    near = difflib.get_close_matches(text, NAMED, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(NAMED)}"
-    raise ConfigError(f"no composition of rules is called '{text}'", PLACE, hint)
+    raise ConfigError(f"no composition of rules is called '{text}'", PLACE, unknown_composition(text))
 
 
 def under_rule(mine: MineConfig, rule: str | None) -> dict[str, Any]:

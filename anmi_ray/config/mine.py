@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -20,6 +19,7 @@ from anmi_ray.config.rules import (
     Top,
     Validate,
     WeighRule,
+    unknown_composition,
 )
 
 Category = Literal["danger", "soft", "goldilocks", "medium", "easy"]
@@ -111,9 +111,7 @@ class MineConfig(Settings):
         if name is None:
             return data
         if name not in NAMED:
-            near = difflib.get_close_matches(str(name), NAMED, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(NAMED)}"
-            raise ValueError(f"rule: no composition is called {name!r}; {hint}")
+            raise ValueError(f"rule: no composition is called {name!r}; {unknown_composition(str(name))}")
         return {**NAMED[name], **data}
 
     @model_validator(mode="after")

@@ -6,6 +6,7 @@ them out. Gaps are in Elo points (anchor minus document), P means a probability 
 
 from __future__ import annotations
 
+import difflib
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -305,3 +306,9 @@ NAMED: dict[str, dict[str, Any]] = {
     "score-margin": {"allow": ["score-margin"], "weigh": "equal", "sample": "ranked"},
     "uniform": {"allow": [], "weigh": "equal", "sample": "uniform"},
 }
+
+
+def unknown_composition(name: str) -> str:
+    """What to say of a name that is not in NAMED: the nearest that is, or all."""
+    near = difflib.get_close_matches(name, NAMED, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(NAMED)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from statistics import NormalDist
@@ -31,12 +31,12 @@ SNIPPET = 280  # characters of a document's text that the page shows
 
 def render(data: ReportData) -> str:
     """The page. Its policy forbids every load from elsewhere and every script but its own, whatever a text holds."""
-    script, style = _asset("report.js.txt"), _asset("report.css")
+    script, style = asset("report.js.txt"), asset("report.css")
     measures = list(dict.fromkeys(row.measure for row in data.comparisons))
     # Best first under the headline measure, and in that order everywhere.
     best = sorted((row for row in data.comparisons if row.measure == data.measure), key=lambda row: -row.mean)
     systems = list(dict.fromkeys(row.system for row in (*best, *data.comparisons)))
-    return _template().render(
+    return template("report.html.j2").render(
         data=data,
         style=Markup(style),
         script=Markup(script),
@@ -58,12 +58,14 @@ def render(data: ReportData) -> str:
     )
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a file beside the templates."""
     return resources.files("anmi_ray.evaluation").joinpath(f"templates/{name}").read_text(encoding="utf-8")
 
 
 @cache
-def _template() -> Template:
+def template(name: str, **filters: Callable[..., str]) -> Template:
+    """A page's template, with FILTERS and `filters`; what is not defined there is an error."""
     environment = Environment(
         loader=PackageLoader("anmi_ray.evaluation", "templates"),
         autoescape=True,
@@ -71,8 +73,8 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= FILTERS
-    return environment.get_template("report.html.j2")
+    environment.filters |= FILTERS | filters
+    return environment.get_template(name)
 
 
 def headline(data: ReportData) -> str:

@@ -320,9 +320,14 @@ def to_json(data: ReportData) -> str:
     """report.json: every number of the report; NaN is null, ids are hexadecimal, one key of the top a line."""
     content: dict[str, Any] = {"format": FORMAT}
     for item in dataclasses.fields(data):
-        content[item.name] = _plain(getattr(data, item.name))
+        content[item.name] = plain(getattr(data, item.name))
     content["metrics"] = _metrics(data.metrics)
-    content["agreement"] = _plain(agreement(data.truth)) if data.truth is not None else None
+    content["agreement"] = plain(agreement(data.truth)) if data.truth is not None else None
+    return a_key_a_line(content)
+
+
+def a_key_a_line(content: Mapping[str, Any]) -> str:
+    """JSON with one key of the top a line."""
     lines = (f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, allow_nan=False)}" for k, v in content.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -348,20 +353,20 @@ def _metrics(metrics: pa.Table) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON's own types."""
+def plain(value: Any) -> Any:
+    """A value as JSON's own types; NaN is null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        return {item.name: plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, pa.Table):
         return None  # written by _metrics
     if isinstance(value, np.ndarray):
-        return [_plain(item) for item in value.tolist()]
+        return [plain(item) for item in value.tolist()]
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from functools import cache
-from importlib import resources
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from anmi_ray.evaluation import figures, rules_figures
-from anmi_ray.evaluation.page import FILTERS, count, percent
+from anmi_ray.evaluation.page import asset, count, percent, template
 from anmi_ray.evaluation.rules_report import Estimate, OptimalGap, RulesData
 
 LEVEL = 0.95
@@ -21,10 +18,9 @@ def render(data: RulesData) -> str:
     """The page. Its policy forbids every load from elsewhere and every script."""
     names = [rule.rule for rule in data.rules]
     taken = [rule for rule in data.rules if rule.estimated.n]
-    style = resources.files("anmi_ray.evaluation").joinpath("templates/report.css").read_text(encoding="utf-8")
-    return _template().render(
+    return template("rules.html.j2", share=share, interval=interval).render(
         data=data,
-        style=Markup(style),
+        style=Markup(asset("report.css")),
         shades=[f"{0.06 + 0.94 * k / (rules_figures.SHADES - 1):.2f}" for k in range(rules_figures.SHADES)],
         finding=finding(data),
         evidence=evidence(data),
@@ -41,19 +37,6 @@ def render(data: RulesData) -> str:
         postulated=postulated(data.optimum) if data.optimum else "",
         level=LEVEL,
     )
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("anmi_ray.evaluation", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= FILTERS | {"share": share, "interval": interval}
-    return environment.get_template("rules.html.j2")
 
 
 def finding(data: RulesData) -> str:

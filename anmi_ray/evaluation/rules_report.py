@@ -5,14 +5,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from anmi_ray.evaluation.report import Band
+from anmi_ray.evaluation.report import Band, a_key_a_line, plain
 from anmi_ray.evaluation.significance import SystemComparison
 
 FORMAT = 1  # version of rules.json
@@ -112,15 +108,4 @@ class RulesData:
 
 def to_json(data: RulesData) -> str:
     """rules.json: every number of the page, one key of the top a line."""
-    content = {"format": FORMAT, **_plain(dataclasses.asdict(data))}
-    lines = (f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, allow_nan=False)}" for k, v in content.items())
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _plain(value: Any) -> Any:
-    """NaN as null, tuples as lists."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return a_key_a_line({"format": FORMAT, **plain(data)})

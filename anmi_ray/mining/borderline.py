@@ -95,9 +95,7 @@ def verdicts(negatives: Negatives, config: MineConfig) -> dict[str, dict[str, in
         p = negatives.direct[held]
         found["validate"] = {
             "borderline": int(held.sum()),
-            "rejected": int((p < rule.reject_below).sum()),
-            "reduced": int(((p >= rule.reject_below) & (p <= rule.full_above)).sum()),
-            "full": int((p > rule.full_above).sum()),
+            **{name: int(found.sum()) for name, found in denoise.outcomes(p, rule).items()},
             "unjudged": int(np.isnan(p).sum()),
         }
     for rule in config.allow:

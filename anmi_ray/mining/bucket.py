@@ -26,7 +26,7 @@ class Bucket:
     candidates: pa.Table  # sorted by (query_id, doc_id)
     queries: pa.Array  # [Q]
     query: Ints  # [C]
-    is_positive: Flags  # [C] known positives that gaps are measured from; rating may have hidden others
+    is_positive: Flags  # [C] known positives; rating may have hidden some
     is_random: Flags  # [C]
     rating: Reals  # [C] points, NaN where not rated
     mean: Reals  # [Q]
@@ -38,8 +38,9 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Pool:
-    """The N documents beside the anchors: their rows of the candidates, their own gaps, and the rules' view of them."""
+    """The E anchors and the N documents beside them, as rows of the candidates; own gaps, and the rules' view."""
 
+    anchor: Ints  # [E] row in the candidates
     doc: Ints  # [N] row in the candidates
     gap: Reals  # [N] to the example's own anchor
     gap_se: Reals  # [N]
@@ -68,7 +69,7 @@ def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineCo
         candidates=candidates,
         queries=queries,
         query=query,
-        is_positive=candidates["is_positive"].to_numpy() & _anchoring(gaps, candidates),
+        is_positive=candidates["is_positive"].to_numpy(),
         is_random=pc.equal(candidates["source"], "random").to_numpy().astype(bool),
         rating=rating,
         mean=mean,
@@ -77,15 +78,6 @@ def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineCo
         rank=pc.fill_null(pc.cast(candidates["rank"], pa.float64()), np.nan).to_numpy(),
         score=candidates["similarity"].to_numpy(),
     )
-
-
-def _anchoring(gaps: pa.Table, candidates: pa.Table) -> Flags:
-    """Candidates that some gap is measured from."""
-    pairs = gaps.select(["query_id", "anchor_id"]).group_by(["query_id", "anchor_id"]).aggregate([])
-    rows = candidate_rows(candidates, pairs["query_id"], pairs["anchor_id"], "anchors")
-    found = np.zeros(candidates.num_rows, dtype=bool)
-    found[rows] = True
-    return found
 
 
 def _check(name: str, table: pa.Table, column: str, least: float = -np.inf) -> None:
@@ -136,8 +128,11 @@ def pool(
     gaps, example = gaps.take(pa.array(order)), example[order]
     doc = candidate_rows(bucket.candidates, gaps["query_id"], gaps["doc_id"], "documents with a gap")
     anchor = candidate_rows(bucket.candidates, anchors.table["query_id"], anchors.table["anchor_id"], "anchors")
-    if np.isnan(bucket.rating[doc]).any():
-        raise DataError("documents with a gap have no rating", PLACE, AGAIN)
+    for rows, what in ((doc, "documents with a gap"), (anchor, "anchors")):
+        if np.isnan(bucket.rating[rows]).any():
+            raise DataError(f"{what} have no rating", PLACE, AGAIN)
+    seen = np.zeros(bucket.candidates.num_rows, dtype=bool)
+    seen[anchor] = True  # a positive that anchors nothing was hidden from the ratings
     gap, gap_se = (gaps[name].to_numpy().astype(np.float64) for name in ("gap_elo", "gap_se_elo"))
     ruled_gap, ruled_se = _least(doc, gap, gap_se) if config.gap == "minimum" else (gap, gap_se)
     example_ids = identity.id_matrix(identity.id_array(anchors.example_ids))
@@ -146,7 +141,7 @@ def pool(
         draw_ids=example_ids[example] ^ identity.id_matrix(gaps["doc_id"]),
         gap=ruled_gap,
         gap_se=ruled_se,
-        is_positive=bucket.is_positive[doc],
+        is_positive=(bucket.is_positive & seen)[doc],
         anchor_rating=bucket.rating[anchor][example],
         spread=bucket.spread[anchors.query][example],
         rank=bucket.rank[doc],
@@ -156,7 +151,7 @@ def pool(
         was_borderline=_was_borderline(gaps, direct),
         relevance=_told(gaps, relevance),
     )
-    return Pool(doc, gap, gap_se, negatives)
+    return Pool(anchor, doc, gap, gap_se, negatives)
 
 
 def _meetings(gaps: pa.Table, direct: pa.Table) -> list[tuple[Ints, float]]:

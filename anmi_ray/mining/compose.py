@@ -57,6 +57,9 @@ class Beside:
     mixture: Mixture | None = None  # fitted on gaps of many queries
 
 
+NOTHING = Beside()
+
+
 class Pooled(NamedTuple):
     """A bucket, its anchors, the queries without one, and the documents beside the anchors."""
 
@@ -72,10 +75,9 @@ def pooled(
     candidates: pa.Table,
     config: MineConfig,
     fits: pa.Table | None = None,
-    beside: Beside | None = None,
+    beside: Beside = NOTHING,
 ) -> Pooled:
     """What the rules of `mine` look at. Raises as `mine`."""
-    beside = beside or Beside()
     bucket = buckets.read(ratings, gaps, candidates, config)
     anchors, refused = choose(gaps, bucket.candidates, bucket.queries, config, fits)
     return Pooled(
@@ -90,7 +92,7 @@ def mine(
     config: MineConfig,
     seed: int,
     fits: pa.Table | None = None,
-    beside: Beside | None = None,
+    beside: Beside = NOTHING,
 ) -> tuple[pa.Table, pa.Table]:
     """Example table of one bucket, sorted by (query_id, example_id), and the Rejects.
 
@@ -100,7 +102,7 @@ def mine(
     something that is not given (`fits` for top_rated_anchors, a mixture in `beside`).
     """
     bucket, anchors, refused, pool = pooled(ratings, gaps, candidates, config, fits, beside)
-    common = Common(config, seed, beside.mixture if beside else None)
+    common = Common(config, seed, beside.mixture)
     ruled = weights_of(pool.negatives, common)
     chosen = _choose_negatives(pool.negatives, ruled.weight, common)
     spare = _choose_extra(pool.negatives, chosen, config, seed)
@@ -108,7 +110,7 @@ def mine(
     random = members.random_members(anchors, bucket, config, seed)
     kept, few = _enough(anchors, rated, random, pool.negatives, config)
     roles = [
-        members.anchor_members(anchors, bucket),
+        members.anchor_members(pool),
         rated,
         random,
         members.rated_members(spare, pool, replace(ruled, weight=np.zeros(len(ruled.weight)))),
@@ -123,7 +125,7 @@ def weights(
     config: MineConfig,
     seed: int,
     fits: pa.Table | None = None,
-    beside: Beside | None = None,
+    beside: Beside = NOTHING,
 ) -> pa.Table:
     """What the allow and weigh rules say of every rated document beside an anchor, taken or not.
 
@@ -131,7 +133,7 @@ def weights(
     out. Inputs and errors as in `mine`.
     """
     bucket, anchors, _, pool = pooled(ratings, gaps, candidates, config, fits, beside)
-    ruled = weights_of(pool.negatives, Common(config, seed, beside.mixture if beside else None))
+    ruled = weights_of(pool.negatives, Common(config, seed, beside.mixture))
     assert ruled.category is not None
     rows = np.flatnonzero(~pool.negatives.is_positive)
     names = pa.DictionaryArray.from_arrays(pa.array(ruled.category[rows]), pa.array(table.CATEGORIES))

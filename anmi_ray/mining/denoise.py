@@ -61,6 +61,15 @@ def to_validate(negatives: Negatives, settings: Validate) -> Flags:
     return held & ~negatives.is_positive
 
 
+def outcomes(preference: Reals, settings: Validate) -> dict[str, Flags]:
+    """What a direct preference for the anchor makes of documents; none of these where it is NaN."""
+    return {
+        "rejected": preference < settings.reject_below,
+        "reduced": (preference >= settings.reject_below) & (preference <= settings.full_above),
+        "full": preference > settings.full_above,
+    }
+
+
 def validate(negatives: Negatives, settings: Validate, common: Common) -> Ruled:
     """Stage 4 (report 7.2, eq. 35) on documents `to_validate` with a direct judgment p for the anchor.
 
@@ -69,7 +78,5 @@ def validate(negatives: Negatives, settings: Validate, common: Common) -> Ruled:
     over the positives, and is judged against every one of them.
     """
     del common
-    p = negatives.direct
-    settled = to_validate(negatives, settings) & ~np.isnan(p)
-    verdict = np.where(p < settings.reject_below, 0.0, np.where(p > settings.full_above, 1.0, settings.weight))
-    return Ruled(np.where(settled, verdict, np.nan))
+    verdict = np.select(list(outcomes(negatives.direct, settings).values()), [0.0, settings.weight, 1.0], np.nan)
+    return Ruled(np.where(to_validate(negatives, settings), verdict, np.nan))

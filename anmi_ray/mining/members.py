@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.errors import DataError
 from anmi_ray.mining.anchors import Anchors
-from anmi_ray.mining.bucket import AGAIN, Bucket, Pool, candidate_rows
-from anmi_ray.mining.negatives import PLACE, Flags, Ints, Reals, Ruled, rank_within
+from anmi_ray.mining.bucket import Bucket, Pool
+from anmi_ray.mining.negatives import Flags, Ints, Reals, Ruled, rank_within
 from anmi_ray.mining.table import CATEGORIES, TIERS
 from anmi_ray.records import EXAMPLE
 
@@ -33,14 +32,11 @@ class Members:
     gap_se: Reals  # NaN: none
 
 
-def anchor_members(anchors: Anchors, bucket: Bucket) -> Members:
-    """The anchor of every example: weight 1, gap 0. Raises DataError if it is not rated."""
-    doc = candidate_rows(bucket.candidates, anchors.table["query_id"], anchors.table["anchor_id"], "anchors")
-    if np.isnan(bucket.rating[doc]).any():
-        raise DataError("anchors have no rating", PLACE, AGAIN)
-    size = len(doc)
+def anchor_members(pool: Pool) -> Members:
+    """The anchor of every example: weight 1, gap 0."""
+    size = len(pool.anchor)
     category = np.full(size, CATEGORIES.index("anchor"))
-    return Members(np.arange(size), doc, np.ones(size), category, np.zeros(size), np.zeros(size))
+    return Members(np.arange(size), pool.anchor, np.ones(size), category, np.zeros(size), np.zeros(size))
 
 
 def rated_members(taken: Ints, pool: Pool, ruled: Ruled) -> Members:

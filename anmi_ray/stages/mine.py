@@ -6,7 +6,6 @@ and a mixture that is fitted once to the gaps of a sample of queries.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
@@ -40,15 +39,15 @@ Inputs = Mapping[str, Artifact]
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, context: Context) -> dict[str, Any]:
     """The mixture where a rule weighs by one, then one task per bucket; returns flows for the manifest."""
-    sources, mixture = dict(inputs), None
+    mixture = None
     if isinstance(config.weigh, BetaMixture | GaussianMixture):
         mixture = artifact.read_json("mixture.json")
         if mixture is None:
-            mixture = run_task(context, _mixture, sources, config, context.buckets)
+            mixture = run_task(context, _mixture, inputs, config, context.buckets)
             artifact.publish_json("mixture.json", mixture)
-    flows = run_buckets(context, artifact, ("examples", EXAMPLE), _bucket, sources, config, context.seed, mixture)
+    flows = run_buckets(context, artifact, ("examples", EXAMPLE), _bucket, inputs, config, context.seed, mixture)
     if artifact.read_json("summary.json") is None:
-        summary = run_task(context, _summary, artifact, sources, config, context.buckets)
+        summary = run_task(context, _summary, artifact, inputs, config, context.buckets)
         artifact.publish_json("summary.json", summary)
     return {"flows": flows}
 
@@ -161,7 +160,7 @@ def _mixture(inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, Any]
     sample = sample_queries(inputs["rate"], "gaps", buckets, _MIXTURE_QUERIES, "mixture")
     tables = (read(inputs, bucket, config).of(sample) for bucket in range(buckets))
     gaps = [mining.mixture_gaps(one.negatives(config)) for one in tables]
-    return json.loads(json.dumps(fit(np.sort(np.concatenate(gaps)), config.weigh).to_dict()))
+    return fit(np.concatenate(gaps), config.weigh).to_dict()
 
 
 def _summary(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, object]:

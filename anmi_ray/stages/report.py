@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from anmi_ray import scale
 from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.mine import MineConfig
 from anmi_ray.evaluation import audits, fusion, report
 from anmi_ray.evaluation.significance import SystemComparison
 from anmi_ray.experiment import recorded_names
@@ -189,12 +191,7 @@ def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.GapSamp
     if not gaps.num_rows:
         return None
     values = gaps["gap_elo"].to_numpy()
-    lows: list[float | None] = [None, *experiment.mine.edges]
-    highs: list[float | None] = [*experiment.mine.edges, None]
-    bands = tuple(
-        report.Band(band.category, low, high, band.weight)
-        for band, low, high in zip(experiment.mine.bands, lows, highs, strict=True)
-    )
+    bands = bands_of(experiment.mine)
     examples = run.part("mine", "examples", EXAMPLE, sample)
     weights, chosen = (pc.list_flatten(examples[name]).to_numpy(zero_copy_only=False) for name in ("weights", "gaps"))
     rated = ~np.isnan(chosen) & (weights > 0) & (pc.list_flatten(examples["tiers"]).to_numpy() > 0)
@@ -205,6 +202,15 @@ def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.GapSamp
 
     spread = run.part(run.fit, "fits", FIT, sample)["spread_elo"].to_numpy()
     return report.GapSample(by_category(values), bands, float(np.mean(spread)), by_category(chosen[rated]))
+
+
+def bands_of(config: MineConfig) -> tuple[report.Band, ...]:
+    """The bands of the gap, as a page shows them."""
+    edges = [None, *config.edges, None]
+    return tuple(
+        report.Band(band.category, low, high, band.weight)
+        for band, (low, high) in zip(config.bands, pairwise(edges), strict=True)
+    )
 
 
 def _example(run: _Run, sample: pa.Array, simulated: bool) -> report.RatedQuery | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +17,13 @@ from anmi_ray import mining
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.evaluation import significance
-from anmi_ray.evaluation.report import Band
 from anmi_ray.evaluation.rules_report import Estimate, OptimalGap, Overlap, Rule, RulesData
 from anmi_ray.mining import compared, optimum
 from anmi_ray.mining.mixture import Mixture
 from anmi_ray.records import EXAMPLE, GAP, QREL, RUN, TRUTH
 from anmi_ray.stages import mine
 from anmi_ray.stages.ingest import of_queries, sample_queries
+from anmi_ray.stages.report import bands_of
 from anmi_ray.store import Artifact
 
 DEFAULT = "posterior"  # what the others are held against
@@ -85,7 +84,7 @@ def gather(experiment: Experiment, made: Mapping[str, Artifact], mined: Mapping[
         sampled=len(sample.queries),
         pooled=min(len(sample.queries), _POOL),
         false_negative_gap=experiment.mine.false_negative_gap,
-        bands=_bands(experiment.mine),
+        bands=bands_of(experiment.mine),
         edges=tuple(curves.edges.tolist()),
         overlap=Overlap(*(tuple(map(tuple, part.tolist())) for part in compared.overlap(members, query))),
         optimum=_optimum(gaps["gap_se_elo"].to_numpy()),
@@ -128,7 +127,7 @@ def _rule(rule: str, mined: Mined, taken: pa.Table, sample: _Sample, curves: _Cu
     counts = pc.value_counts(taken["category"]).to_pylist()
     true, true_all, information = _true(mined.config, taken, query, sample)
     mixture = _mixture(mined.artifact)
-    weights, chosen = _by_gap(mined, taken, sample.queries, curves)
+    weights, chosen = _by_gap(mined, mixture, taken, sample.queries, curves)
     rho, rho_all = (summary[f"false_negative_rate{end}"] for end in ("", "_unweighted"))
     return Rule(
         rule=rule,
@@ -142,8 +141,8 @@ def _rule(rule: str, mined: Mined, taken: pa.Table, sample: _Sample, curves: _Cu
         weight=_estimate(compared.clustered_mean(weight, query)),
         gap=_estimate(compared.clustered_mean(gap, query)),
         gap_se=summary["mean_gap_se_elo"],
-        estimated=_rho(rho),
-        estimated_all=_rho(rho_all),
+        estimated=Estimate(**rho),
+        estimated_all=Estimate(**rho_all),
         weights=weights,
         taken=chosen,
         hidden=_hidden(taken, query, sample),
@@ -152,10 +151,6 @@ def _rule(rule: str, mined: Mined, taken: pa.Table, sample: _Sample, curves: _Cu
         true_all=true_all,
         information=information,
     )
-
-
-def _rho(found: Mapping[str, Any]) -> Estimate:
-    return Estimate(found["mean"], found["low"], found["high"], found["n"])
 
 
 def _estimate(found: compared.Interval) -> Estimate:
@@ -191,13 +186,13 @@ def _hidden(taken: pa.Table, query: NDArray[np.int64], sample: _Sample) -> Estim
     return _estimate(compared.clustered_share(compared.pairs_in(taken, sample.hidden), query))
 
 
-def _weights(mined: Mined, bucket: int, queries: pa.Table, seed: int) -> pa.Table:
+def _weights(mined: Mined, mixture: Mixture | None, bucket: int, queries: pa.Table, seed: int) -> pa.Table:
     """What a rule said of all documents beside the anchors of `queries` in a bucket, with what it was mined with."""
     tables, config = mine.read(mined.inputs, bucket, mined.config).of(queries), mined.config
     relevance = None
     if config.pointwise:
         relevance = mine.relevance_of(mined.artifact.read_part("relevance", bucket, RUN))
-    beside = mining.Beside(tables.direct, relevance, _mixture(mined.artifact))
+    beside = mining.Beside(tables.direct, relevance, mixture)
     return mining.weights(tables.ratings, tables.gaps, tables.candidates, config, seed, tables.fits, beside)
 
 
@@ -207,11 +202,11 @@ def _mixture(artifact: Artifact) -> Mixture | None:
 
 
 def _by_gap(
-    mined: Mined, taken: pa.Table, queries: pa.Array, curves: _Curves
+    mined: Mined, mixture: Mixture | None, taken: pa.Table, queries: pa.Array, curves: _Curves
 ) -> tuple[tuple[Estimate, ...], tuple[Estimate, ...]]:
     """By gap bin: mean weight, and share taken, of all documents beside an anchor."""
     first = pa.table({"query_id": queries[:_POOL]})
-    found = pa.concat_tables([_weights(mined, bucket, first, curves.seed) for bucket in range(curves.buckets)])
+    found = pa.concat_tables([_weights(mined, mixture, bucket, first, curves.seed) for bucket in range(curves.buckets)])
     query = compared.query_codes(found, queries)
     chosen = compared.pairs_in(found, taken, ("query_id", "anchor_id", "doc_id"))
     at = found["gap_elo"].to_numpy()
@@ -253,14 +248,6 @@ def _against(
         )
         rows.append(significance.compare(metrics, baseline, [rule], "share", seed=seed)[1])
     return {row.system: row for row in significance.corrected(rows)}
-
-
-def _bands(config: MineConfig) -> tuple[Band, ...]:
-    lows: list[float | None] = [None, *config.edges]
-    highs: list[float | None] = [*config.edges, None]
-    return tuple(
-        Band(band.category, low, high, band.weight) for band, low, high in zip(config.bands, lows, highs, strict=True)
-    )
 
 
 def _optimum(errors: Floats) -> OptimalGap | None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import yaml
 
-from anmi_ray.config.mine import MineConfig
+from anmi_ray.config.rules import Gate
 from anmi_ray.errors import ConfigError
 from jobs.studies import rules as study
 
@@ -76,10 +76,11 @@ def test_compositions_keep_their_own_draw_and_share_the_counts() -> None:
     mines = {key.rule: one.mine for key, one in plan.experiments.items()}
     drawn = {name: mine.sample.rule for name, mine in mines.items()}
     assert drawn["posterior"] == drawn["table2"] == drawn["denoise"] == "weighted"
-    assert (drawn["posterior-top"], drawn["simans"], drawn["uniform"]) == ("top", "simans", "uniform")
+    assert drawn["simans"] == "simans"
     assert drawn["rank-window"] == drawn["score-margin"] == "ranked"
-    same = mines["posterior"].model_copy(update={"sample": MineConfig().sample})
-    assert mines["posterior-top"].model_copy(update={"sample": same.sample}) == same
+    assert mines["posterior"].model_copy(update={"allow": mines["posterior-05"].allow}) == mines["posterior-05"]
+    for name, largest in {"posterior": 0.02, "posterior-05": 0.05}.items():
+        assert mines[name].allow == (Gate(rule="gate", largest=largest),)
     sizes = {(mine.negatives, mine.random_negatives) for name, mine in mines.items() if name != "random"}
     assert len(sizes) == 1
     assert mines["random"].random_negatives == sum(sizes.pop())
@@ -98,7 +99,7 @@ def test_what_the_command_line_leaves() -> None:
 
 
 def test_known_differences_are_called_what_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    some = "posterior,posterior-top,table2,rank-window"
+    some = "posterior,posterior-05,table2,rank-window"
     plan = study.plan(study.read(SHIPPED), arguments(out=tmp_path, rules=some))
     random, values = np.random.default_rng(0), {}
     for collection, queries in (("quickstart", 400), ("scifact", 300)):
@@ -111,7 +112,7 @@ def test_known_differences_are_called_what_they_are(capsys: pytest.CaptureFixtur
     assert against["posterior"].queries == 700
     assert against["posterior"].verdict() == "real"
     assert {one.verdict() for name, one in against.items() if name != "posterior"} == {"not told apart"}
-    assert list(found["posterior-top and posterior"]) == ["pooled", "quickstart", "scifact"]
+    assert list(found["posterior-05 and posterior"]) == ["pooled", "quickstart", "scifact"]
     study.print_contrasts(found)
     said = capsys.readouterr().out
     assert said.count("| posterior | +0.") == 6  # two references, three scopes
