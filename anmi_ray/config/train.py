@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import ExecutionSettings, Settings
+from anmi_ray.config.objective import BalanceConfig, CurriculumConfig, LossConfig
 
 Pooling = Literal["cls", "mean"]
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -93,20 +94,10 @@ class TrainConfig(Settings):
         default=0.5, ge=0.0, lt=1.0, description="share of the run after which averaging begins"
     )
 
-    curriculum: Literal["fixed", "table3"] = Field(
-        default="fixed",
-        description="fixed: alpha and minimum_gap_elo as given; table3: the report's Table 3, in eighths of a run",
-    )
-    alpha: float = Field(
-        default=0.7, ge=0.0, le=1.0, description="weight of InfoNCE in the loss, 1 - alpha that of regression"
-    )
-    minimum_gap_elo: float = Field(
-        default=0.0, ge=0.0, description="rated negatives closer to the anchor than this have weight 0 in InfoNCE"
-    )
-    temperature: float = Field(default=1.0, gt=0.0, description="temperature of InfoNCE; 1 for unbounded scores")
-    target: Literal["normalised", "absolute"] = Field(
-        default="normalised",
-        description="regression target: ratings less the query's mean by its spread (40), or ratings as they are (31)",
+    loss: LossConfig = Field(default_factory=LossConfig, description="the ranking and the regression term")
+    balance: BalanceConfig = Field(default_factory=BalanceConfig, description="their weights")
+    curriculum: CurriculumConfig = Field(
+        default_factory=CurriculumConfig, description="which negatives enter the ranking term when"
     )
     precision: Precision = Field(
         default="auto",
@@ -141,8 +132,11 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _fit_together(self) -> TrainConfig:
-        if self.curriculum == "table3" and self.minimum_gap_elo:
-            raise ValueError("curriculum table3 sets the minimum gap itself: leave minimum_gap_elo at 0")
+        scheduled = self.curriculum.rule in ("table3", "algorithm3")
+        if scheduled and self.balance.rule == "fixed" and self.balance.alpha != BalanceConfig().alpha:
+            raise ValueError(f"curriculum {self.curriculum.rule} sets alpha itself: leave balance.alpha out")
+        if self.loss.ranking in ("ranknet", "listnet") and self.curriculum != CurriculumConfig():
+            raise ValueError(f"a curriculum chooses negatives, and {self.loss.ranking} has none: leave it out")
         if self.engine == "deepspeed" and self.zero_stage == 3 and self.average_decay:
             raise ValueError("average_decay needs whole weights on every worker: choose zero_stage 2 or less")
         return self

@@ -141,13 +141,13 @@ def _figures(data: ReportData, measures: Sequence[str], systems: Sequence[str]) 
 
 
 def _training(rows: Sequence[Mapping[str, float | None]]) -> dict[str, Markup]:
-    curves = {name: _curve(rows, name) for name in ("loss", "infonce", "regression", "learning_rate", "alpha", "dev")}
+    curves = {name: _curve(rows, name) for name in ("loss", "ranking", "regression", "learning_rate", "alpha", "dev")}
     drawn: dict[str, Markup] = {}
     losses = [
         (css, label, figures.smooth(curves[name]))
         for name, css, label in (
             ("loss", "main", "total"),
-            ("infonce", "second", "weighted InfoNCE"),
+            ("ranking", "second", "ranking"),
             ("regression", "third", "regression"),
         )
         if len(curves[name]) > 1
@@ -162,7 +162,7 @@ def _training(rows: Sequence[Mapping[str, float | None]]) -> dict[str, Markup]:
         [("main", "learning rate / peak", [(x, y / peak) for x, y in curves["learning_rate"]])] if peak > 0 else []
     )
     if len(curves["alpha"]) > 1:
-        schedule.append(("second", "α, share of InfoNCE", curves["alpha"]))
+        schedule.append(("second", "α, share of the ranking term", curves["alpha"]))
     if schedule and len(schedule[0][2]) > 1:
         thinned = [(css, name, figures.smooth(curve)) for css, name, curve in schedule]
         drawn["schedule"] = figures.lines(thinned, "optimiser step", "schedule", zero=True)

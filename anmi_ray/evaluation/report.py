@@ -217,7 +217,7 @@ class ReportData:
 
     `system` and `baseline` are what the headline compares, under `measure`; `comparisons` holds a row per system for
     every measure. `simulated` is true if any judge behind the ratings, and so behind the model, was simulated.
-    `training` rows are the training log: step, loss, infonce, regression, learning_rate, alpha, dev, absent or None
+    `training` rows are the training log: step, loss, ranking, regression, learning_rate, alpha, dev, absent or None
     where not measured; further numbers are kept in report.json.
     """
 

@@ -81,6 +81,7 @@ class _Job:
     execution: TrainExecution
     output: str
     board: ActorHandle
+    false_negative_rate: float | None = None
 
 
 def run_training(
@@ -93,6 +94,7 @@ def run_training(
     fingerprint: str,
     output_folder: str,
     on_row: Callable[[Row], None] | None = None,
+    false_negative_rate: float | None = None,
 ) -> TrainResult:
     """Train on the Example, Text and Query files of all buckets; the Hugging Face folder appears at `output_folder`.
 
@@ -103,7 +105,8 @@ def run_training(
     storage = execution.storage_path or str(Path(output_folder).absolute().parent / "ray")
     board: ActorHandle = _Board.remote()  # type: ignore[assignment]
     output = _absolute(output_folder)
-    job = _Job(list(examples_paths), list(texts_paths), list(query_paths), dev, config, execution, output, board)
+    paths = [list(one) for one in (examples_paths, texts_paths, query_paths)]
+    job = _Job(*paths, dev, config, execution, output, board, false_negative_rate)
     trainer = TorchTrainer(
         _work,
         train_loop_config={"job": job},
@@ -169,7 +172,8 @@ def _train(job: _Job) -> Trained:
     )
     dev = None if job.dev is None else dev_set(job.dev, model)
     with ExitStack() as stack:
-        return train(model, data, dev, config, job.execution, _RayCheckpoints(stack), _Report(job.board))
+        checkpoints, report = _RayCheckpoints(stack), _Report(job.board)
+        return train(model, data, dev, config, job.execution, checkpoints, report, job.false_negative_rate)
 
 
 def dev_set(dev: DevInputs, model: CrossEncoder) -> DevSet:
@@ -345,6 +349,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
             artifact.fingerprint,
             output,
             lambda row: _tell(context, row),
+            mine.read_json("summary.json")["false_negative_rate"]["mean"],
         )
     result = _collect(_absolute(output))
     artifact.publish_json("log.json", result.rows)

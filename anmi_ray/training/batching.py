@@ -42,6 +42,7 @@ class TrainingSet:
     rating_P: NDArray[np.float64]
     weight_P: NDArray[np.float64]
     gap_P: NDArray[np.float64]
+    tier_P: NDArray[np.int64]
     tokens_P: NDArray[np.int64]
     queries: Ragged
     documents: Ragged
@@ -114,6 +115,7 @@ def prepare(
         rating_P=_reals(example["ratings"]),
         weight_P=_reals(example["weights"]),
         gap_P=_reals(example["gaps"]),
+        tier_P=pc.list_flatten(example["tiers"]).combine_chunks().to_numpy().astype(np.int64),
         tokens_P=pairs.pair_lengths(query_tokens, np.repeat(query, lengths), document_tokens, document),
         queries=query_tokens,
         documents=document_tokens,
@@ -172,7 +174,10 @@ def documents_of_list(data: TrainingSet, config: TrainConfig, e: int, epoch: int
     """
     positions = np.arange(data.start_E[e], data.start_E[e + 1])
     needed = effective_weights(data, positions, phase) > 0
-    if phase.alpha < 1.0:
+    by_rating = config.loss.ranking in ("ranknet", "listnet")
+    if by_rating or phase.alpha <= 0.0:
+        needed[:] = False  # no weight is read
+    if by_rating or phase.alpha < 1.0:
         needed |= np.isfinite(data.rating_P[positions])
     rest = positions[1:][needed[1:]]
     if config.list_size is not None and len(rest) >= config.list_size:
@@ -182,9 +187,21 @@ def documents_of_list(data: TrainingSet, config: TrainConfig, e: int, epoch: int
 
 
 def effective_weights(data: TrainingSet, positions: NDArray[np.int64], phase: Phase) -> NDArray[np.float64]:
-    """Weights in InfoNCE: rated negatives below the phase's minimum gap get 0, random ones keep theirs."""
-    gap = data.gap_P[positions]
-    return np.where(gap < phase.minimum_gap_elo, 0.0, data.weight_P[positions])
+    """Weights in the ranking term of one list's documents: rated negatives that the phase keeps out get 0."""
+    gap, weight = data.gap_P[positions], data.weight_P[positions]
+    out = (gap < phase.minimum_gap_elo) | (gap >= phase.maximum_gap_elo) | (data.tier_P[positions] > phase.highest_tier)
+    rated = np.isfinite(gap) & (weight > 0) & (np.arange(len(positions)) > 0)
+    if phase.nearest and rated.any() and not (rated & ~out).any():
+        distance = np.maximum(phase.minimum_gap_elo - gap, gap - phase.maximum_gap_elo)
+        out[np.flatnonzero(rated)[np.argmin(distance[rated])]] = False
+    return np.where(out, 0.0, weight)
+
+
+def weighed_gaps(data: TrainingSet) -> NDArray[np.float64]:
+    """Gaps of all rated negatives with weight, Elo points: what a curriculum chooses among."""
+    first = np.zeros(len(data.gap_P), dtype=bool)
+    first[data.start_E[:-1]] = True
+    return data.gap_P[~first & (data.weight_P > 0) & np.isfinite(data.gap_P)]
 
 
 def _deal(items: list[Listed], hands: int, hand: int) -> list[Listed]:

@@ -1,35 +1,191 @@
-"""What is learned when: a pure function from progress to the balance of the loss and the negatives let in."""
+"""What is learned when: which rated negatives enter the ranking term, and the balance that a schedule asks for.
+
+A curriculum is a function of its state and the step. The state moves by what training reports (the gain of a step, dev)
+and is in the checkpoint, so a resumed run sees the lists of an uninterrupted one.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from anmi_ray.config.train import TrainConfig
+import numpy as np
+from numpy.typing import NDArray
+
+from anmi_ray.config.objective import CurriculumConfig
+from anmi_ray.errors import DataError
+from anmi_ray.identity import rng
+from anmi_ray.training.bandit import Exp3S
+
+DEV_RISE = 1e-3  # dev must rise by this much for a window of gaps to stay
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Weight α of InfoNCE, and the smallest gap (Elo points) of rated negatives that enter it."""
+    """Weight α of the ranking term, and the rated negatives that enter it: gaps in [minimum, maximum), Elo points.
+
+    `highest_tier`: the hardest tier let in (1 easy and medium, 2 goldilocks, 3 soft, 4 danger). `nearest`: a list with
+    none in the range reads the one nearest to it.
+    """
 
     alpha: float
-    minimum_gap_elo: float
+    minimum_gap_elo: float = 0.0
+    maximum_gap_elo: float = math.inf
+    highest_tier: int = 4
+    nearest: bool = False
 
 
-# Report, Table 3, by epoch: 1-2, 3-4, 5-6, 7 and later, read as eighths of the run.
-TABLE_3 = (
-    (2 / 8, Phase(0.5, 300.0)),
-    (4 / 8, Phase(0.6, 200.0)),
-    (6 / 8, Phase(0.7, 150.0)),
-    (1.0, Phase(0.8, 100.0)),
-)
+class Curriculum:
+    """All rated negatives from a gap on, at all times: the rule `fixed`, and what the others build upon."""
+
+    wants_gain = False  # whether `gained` must be told of every step
+
+    def __init__(self, config: CurriculumConfig, alpha: float) -> None:
+        self.config, self.alpha = config, alpha
+
+    def phase(self, step: int, steps: int) -> Phase:
+        """What step `step` of `steps`, counted from 0, reads."""
+        del step, steps
+        return Phase(self.alpha, self.config.minimum_gap_elo)
+
+    def gained(self, gain: float) -> None:
+        """By how much the last step lowered the loss of its own lists, per token."""
+
+    def evaluated(self, dev: float) -> None:
+        """The dev measure of a dev point, larger is better."""
+
+    def figures(self) -> dict[str, float]:
+        """What the training log shows of it."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
 
 
-def phase(config: TrainConfig, progress: float) -> Phase:
-    """The phase at `progress` in [0, 1], the share of steps done.
+class Table3(Curriculum):
+    """Report, Table 3, by epoch (1-2, 3-4, 5-6, 7 and later) read as eighths of the run: a short run sees all of it."""
 
-    >>> phase(TrainConfig(curriculum="table3"), 0.25)
-    Phase(alpha=0.6, minimum_gap_elo=200.0)
+    ROWS = ((0.5, 300.0), (0.6, 200.0), (0.7, 150.0), (0.8, 100.0))
+
+    def phase(self, step: int, steps: int) -> Phase:
+        """α and the least gap of the step's eighth."""
+        return Phase(*self.ROWS[min(epoch(step, steps) - 1, 7) // 2])
+
+
+class Algorithm3(Curriculum):
+    """Report, Algorithm 3: tier ≤ min(3, 1 + epoch/2), α = .5 + .3 min(1, epoch/5); epochs as eighths of the run."""
+
+    def phase(self, step: int, steps: int) -> Phase:
+        """α and the hardest tier of the step's eighth."""
+        number = epoch(step, steps)
+        return Phase(0.5 + 0.3 * min(1.0, number / 5), highest_tier=int(min(3, 1 + number / 2)))
+
+
+class Window(Curriculum):
+    """A window of gaps from [low, high] at first to theirs at last (report, extended method 6).
+
+    It moves by one of `moves` whenever a dev point brings no rise of dev; without dev points, with the steps.
     """
-    if config.curriculum == "fixed":
-        return Phase(config.alpha, config.minimum_gap_elo)
-    return next((found for end, found in TABLE_3 if progress < end), TABLE_3[-1][1])
+
+    def __init__(self, config: CurriculumConfig, alpha: float, has_dev: bool) -> None:
+        super().__init__(config, alpha)
+        self._has_dev, self._moved, self._best = has_dev, 0, -math.inf
+
+    def phase(self, step: int, steps: int) -> Phase:
+        """The window."""
+        moved = self._moved if self._has_dev else step * (self.config.moves + 1) // steps
+        share = min(moved / self.config.moves, 1.0)
+        low, high = (first + share * (last - first) for first, last in (self.config.low, self.config.high))
+        return Phase(self.alpha, low, high)
+
+    def evaluated(self, dev: float) -> None:
+        """Stay where dev still rises, move where it does not."""
+        if dev < self._best + DEV_RISE:
+            self._moved += 1
+        self._best = max(self._best, dev)
+
+    def figures(self) -> dict[str, float]:
+        """How often it has moved."""
+        return {"window_moves": float(self._moved)} if self._has_dev else {}
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"moved": self._moved, "best": None if self._best == -math.inf else self._best}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self._moved = state["moved"]
+        self._best = -math.inf if state["best"] is None else state["best"]
+
+
+class Progress(Curriculum):
+    """Bands of gaps as arms of EXP3.S, rewarded by learning progress (Graves et al. 2017).
+
+    Bands hold equally many of the rated negatives with weight, `gap_P` (Elo points). The reward of a step is its gain:
+    the loss before less the loss after, of the same lists, per token. Raises DataError if there are no such gaps.
+    """
+
+    wants_gain = True
+
+    def __init__(
+        self, config: CurriculumConfig, alpha: float, gap_P: NDArray[np.float64], steps: int, seed: int
+    ) -> None:
+        super().__init__(config, alpha)
+        if not len(gap_P):
+            raise DataError(
+                "no example has a rated negative, and learning progress is of their gaps",
+                "train.curriculum.rule",
+                "choose fixed, or loosen mine's rules",
+            )
+        inner = np.quantile(gap_P, np.linspace(0, 1, config.bands + 1)[1:-1])
+        self.edges = (-math.inf, *inner.tolist(), math.inf)
+        self._seed, self._arm = seed, 0
+        self.bandit = Exp3S(config.bands, steps, config.exploration)
+
+    def phase(self, step: int, steps: int) -> Phase:
+        """The band that is drawn for the step."""
+        del steps
+        self._arm = self.bandit.draw(float(rng("band", self._seed, step).random()))
+        return Phase(self.alpha, self.edges[self._arm], self.edges[self._arm + 1], nearest=True)
+
+    def gained(self, gain: float) -> None:
+        """The reward of the band that was drawn last."""
+        self.bandit.update(self._arm, gain)
+
+    def figures(self) -> dict[str, float]:
+        """Every band's probability, the smallest gaps first."""
+        return {f"band_{i + 1}": float(p) for i, p in enumerate(self.bandit.probabilities())}
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return self.bandit.state()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.bandit.load(state)
+
+
+def epoch(step: int, steps: int) -> int:
+    """The eighth of the run that a step lies in, from 1.
+
+    >>> [epoch(step, 16) for step in (0, 1, 2, 15, 16)]
+    [1, 1, 2, 8, 9]
+    """
+    return 1 + 8 * step // steps
+
+
+def make_curriculum(
+    config: CurriculumConfig, alpha: float, gap_P: NDArray[np.float64], steps: int, seed: int, has_dev: bool
+) -> Curriculum:
+    """The curriculum of the settings for a run of `steps`; arguments as in `Progress` and `Window`."""
+    if config.rule == "progress":
+        return Progress(config, alpha, gap_P, steps, seed)
+    if config.rule == "window":
+        return Window(config, alpha, has_dev)
+    return {"fixed": Curriculum, "table3": Table3, "algorithm3": Algorithm3}[config.rule](config, alpha)

@@ -46,6 +46,10 @@ class Engine(ABC):
         """Add the gradient of `objective` of the batches' scores; `last` marks the step's last call."""
 
     @abstractmethod
+    def scores(self, batches: list[Batch]) -> tuple[Tensor, Tensor]:
+        """(score[N], predicted[N]) of the current weights, without a gradient. All workers call it."""
+
+    @abstractmethod
     def step(self, factor: float) -> float:
         """Update the weights with learning rates times `factor`; the gradient's norm before clipping."""
 
@@ -95,6 +99,10 @@ class TorchEngine(Engine):
         with self.forward.no_sync() if waiting else nullcontext():  # type: ignore[union-attr]
             (objective(*self.forward(batches)) * self.world).backward()
 
+    @torch.no_grad()
+    def scores(self, batches: list[Batch]) -> tuple[Tensor, Tensor]:
+        return self.forward(batches)
+
     def step(self, factor: float) -> float:
         parameters = [parameter for group in self.groups for parameter in group["params"]]
         norm = nn.utils.clip_grad_norm_(parameters, self.config.clip or torch.inf)
@@ -138,6 +146,10 @@ class DeepSpeedEngine(Engine):
     def accumulate(self, batches: list[Batch], objective: Objective, last: bool) -> None:
         loss = objective(*self.engine(batches)) * self.world
         self.engine.backward(loss)
+
+    @torch.no_grad()
+    def scores(self, batches: list[Batch]) -> tuple[Tensor, Tensor]:
+        return self.engine(batches)
 
     def step(self, factor: float) -> float:
         self._set_rates(self.optimizer, factor)

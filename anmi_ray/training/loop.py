@@ -11,9 +11,10 @@ import copy
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,16 +27,15 @@ from anmi_ray.errors import TrainingError
 from anmi_ray.identity import seed as derived_seed
 from anmi_ray.models.cross_encoder import CrossEncoder, torch_threads
 from anmi_ray.models.pairs import Ragged
-from anmi_ray.training.batching import MicroBatch, TrainingSet, step_batches, total_steps
+from anmi_ray.training.batching import MicroBatch, TrainingSet, step_batches, total_steps, weighed_gaps
 from anmi_ray.training.checkpoints import Checkpoints
-from anmi_ray.training.curriculum import Phase, phase
+from anmi_ray.training.curriculum import Phase, make_curriculum
 from anmi_ray.training.engine import Engine, make_engine
-from anmi_ray.training.losses import hybrid, rating_target, regression, weighted_infonce
 from anmi_ray.training.module import Average, Trainable, rate_factor
+from anmi_ray.training.objective import Objective
 
 Row = dict[str, float | int | None]
 CONSTANT_STEPS = 50  # steps in a row without a difference between a list's scores before training is given up
-CONSTANT_SPREAD = 1e-6
 _STATE, _BEST, _AVERAGE = "loop.json", "best.safetensors", "average.safetensors"
 
 
@@ -72,9 +72,11 @@ class _Progress:
     constant: int = 0
     best: dict[str, Tensor] | None = None
     average: dict[str, Tensor] | None = None
+    objective: dict[str, Any] = field(default_factory=dict)
+    curriculum: dict[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        numbers = ("step", "rows", "best_step", "dev", "constant")
+        numbers = ("step", "rows", "best_step", "dev", "constant", "objective", "curriculum")
         (folder / _STATE).write_text(json.dumps({name: getattr(self, name) for name in numbers}), encoding="utf-8")
         for name, weights in ((_BEST, self.best), (_AVERAGE, self.average)):
             if weights is not None:
@@ -94,14 +96,17 @@ def train(
     execution: TrainExecution,
     checkpoints: Checkpoints | None = None,
     on_row: Callable[[Row], None] | None = None,
+    false_negative_rate: float | None = None,
 ) -> Trained:
     """Train `model` on `data`; resumes from `checkpoints` where they hold one.
 
-    `on_row` sees every log row as it is made. Raises TrainingError where the loss is not finite or the model gives all
-    documents of a list one score. `model` is used up: the result has its own copy of the weights.
+    `on_row` sees every log row as it is made. `false_negative_rate` is the estimated share of false negatives among the
+    examples' negatives, for settings that follow it (ConfigError where one does and it is None). Raises TrainingError
+    where the loss is not finite or the model gives all documents of a list one score. `model` is used up: the result
+    has its own copy of the weights.
     """
     with torch_threads(execution.threads), torch.random.fork_rng(devices=[]):
-        return _Run(model, data, dev, config, execution, checkpoints, on_row).run()
+        return _Run(model, data, dev, config, execution, checkpoints, on_row, false_negative_rate).run()
 
 
 class _Run:
@@ -114,6 +119,7 @@ class _Run:
         execution: TrainExecution,
         checkpoints: Checkpoints | None,
         on_row: Callable[[Row], None] | None,
+        false_negative_rate: float | None,
     ) -> None:
         self.data, self.dev, self.config, self.execution = data, dev, config, execution
         self.checkpoints, self.on_row = checkpoints, on_row
@@ -122,6 +128,12 @@ class _Run:
         self.result = CrossEncoder(copy.deepcopy(model.network), model.pairs, model.name)
         self.module = Trainable(model, config).train()
         self.engine: Engine = make_engine(self.module, config)
+        self.objective = Objective(self.module, config, self.engine.world, false_negative_rate)
+        # with a learned balance both terms always have weight, whatever alpha is
+        alpha = config.balance.alpha if config.balance.rule == "fixed" else 0.5
+        self.curriculum = make_curriculum(
+            config.curriculum, alpha, weighed_gaps(data), self.steps, config.seed, dev is not None
+        )
         self.progress, self.average = _Progress(), None
         self.saved = time.monotonic()
         self.dev_steps = {round(point * self.steps) for point in config.dev_points} if dev is not None else set()
@@ -136,6 +148,7 @@ class _Run:
             self.progress.step = step + 1
             if step + 1 in self.dev_steps:
                 row["dev"] = self._evaluate(step + 1)
+                self.curriculum.evaluated(row["dev"])
             if (step + 1) % self.execution.log_every == 0 or row["dev"] is not None or step + 1 == self.steps:
                 self._log(row)
             if due and step + 1 < self.steps:
@@ -149,31 +162,32 @@ class _Run:
     def _step(self, step: int) -> tuple[Row, bool]:
         """One optimiser step: its log row, and whether a checkpoint is due (on all workers alike)."""
         begin = time.monotonic()
-        now = phase(self.config, step / self.steps)
-        torch.manual_seed(derived_seed("dropout", self.config.seed, step, self.engine.rank))
+        now = self.curriculum.phase(step, self.steps)
         batches = step_batches(self.data, self.config, step, now, self.execution, self.engine.rank, self.engine.world)
-        # loss, InfoNCE, regression, pairs, tokens, lists with a difference between scores, checkpoint due
-        sums = np.zeros(7)
+        self._seed_dropout(step)
         for i, batch in enumerate(batches):
-            self.engine.accumulate(batch.batches, self._objective(batch, now, sums), last=i + 1 == len(batches))
-        if self.engine.rank == 0:
-            sums[6] = time.monotonic() - self.saved >= 60 * self.execution.checkpoint_minutes
-        loss, infonce, error, pairs, tokens, varied, due = self.engine.sums(sums.tolist())
+            self.engine.accumulate(batch.batches, self.objective.of(batch, now), last=i + 1 == len(batches))
+        is_due = self.engine.rank == 0 and time.monotonic() - self.saved >= 60 * self.execution.checkpoint_minutes
+        due, *totals = self.engine.sums([float(is_due), *self.objective.sums()])
+        figures = self.objective.finish(totals, now, step)
+        varied, pairs, tokens = (figures.pop(name) or 0 for name in ("varied", "pairs", "tokens"))
+        loss = float(figures.pop("loss") or 0.0)
         self._check(step, loss, varied)
         factor = rate_factor(self.config, step, self.steps)
         norm = self.engine.step(factor)
         if not math.isfinite(norm):
             raise _diverged(step, f"the gradient's norm is {norm}")
+        if self.curriculum.wants_gain:
+            self.curriculum.gained(self._gain(batches, now, step, loss) / tokens)
         seconds = time.monotonic() - begin
         row: Row = {
             "step": step + 1,
             "epoch": (step + 1) * self.config.lists_per_step / len(self.data),
             "progress": (step + 1) / self.steps,
             "loss": loss,
-            "infonce": infonce,
-            "regression": error,
-            "alpha": now.alpha,
-            "minimum_gap_elo": now.minimum_gap_elo,
+            **figures,
+            "minimum_gap_elo": now.minimum_gap_elo if math.isfinite(now.minimum_gap_elo) else None,
+            **self.curriculum.figures(),
             "learning_rate": self.config.learning_rate * factor,
             "gradient_norm": norm,
             "pairs": int(pairs),
@@ -184,31 +198,14 @@ class _Run:
         }
         return row, bool(due) and self.checkpoints is not None
 
-    def _objective(
-        self, batch: MicroBatch, now: Phase, sums: NDArray[np.float64]
-    ) -> Callable[[Tensor, Tensor], Tensor]:
-        """The loss of a micro-batch as its share of the step's mean over lists; adds the parts to `sums`."""
-        config = self.config
+    def _seed_dropout(self, step: int) -> None:
+        torch.manual_seed(derived_seed("dropout", self.config.seed, step, self.engine.rank))
 
-        def objective(score_N: Tensor, predicted_N: Tensor) -> Tensor:
-            on = {name: torch.from_numpy(getattr(batch, name)).to(score_N.device) for name in _GRID}
-            mask = on["mask_BK"]
-            score_BK, predicted_BK = (
-                torch.zeros(mask.numel(), device=mask.device).index_put((on["slot_N"],), values).view_as(mask)
-                for values in (score_N, predicted_N)
-            )
-            target = rating_target(on["rating_BK"], on["mean_B"], on["spread_B"], config.target)
-            infonce = weighted_infonce(score_BK, on["weight_BK"], mask, config.temperature)
-            error = regression(predicted_BK, target, mask)
-            loss = hybrid(infonce, error, now.alpha).sum() / config.lists_per_step
-            highest = torch.where(mask, score_BK, -torch.inf).amax(1)
-            lowest = torch.where(mask, score_BK, torch.inf).amin(1)
-            varied = (highest - lowest > CONSTANT_SPREAD).sum()
-            parts = [loss, infonce.sum() / config.lists_per_step, error.sum() / config.lists_per_step]
-            sums[:6] += [*(float(part.detach()) for part in parts), len(score_N), batch.tokens, int(varied)]
-            return loss
-
-        return objective
+    def _gain(self, batches: Sequence[MicroBatch], now: Phase, step: int, before: float) -> float:
+        """By how much the step lowered the loss of its own lists, under the same dropout masks."""
+        self._seed_dropout(step)
+        after = sum(self.objective.loss_of(batch, now, *self.engine.scores(batch.batches)) for batch in batches)
+        return before - self.engine.sums([after])[0]
 
     def _check(self, step: int, loss: float, varied: float) -> None:
         if not math.isfinite(loss):
@@ -268,6 +265,7 @@ class _Run:
         def write(folder: Path) -> None:
             self.engine.save(folder)
             if self.engine.rank == 0:
+                self.progress.objective, self.progress.curriculum = self.objective.state(), self.curriculum.state()
                 self.progress.write(folder)
 
         self.checkpoints.save(write, self.progress.step, self.progress.dev)
@@ -279,10 +277,9 @@ class _Run:
             return False
         self.engine.load(folder)
         self.progress = _Progress.read(folder)
+        self.objective.load(self.progress.objective)
+        self.curriculum.load(self.progress.curriculum)
         return True
-
-
-_GRID = ("slot_N", "mask_BK", "weight_BK", "rating_BK", "mean_B", "spread_B")
 
 
 def _diverged(step: int, what: str) -> TrainingError:

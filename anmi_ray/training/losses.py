@@ -2,20 +2,22 @@
 
 Every function maps scores to one loss per list, so a step can average over all of its lists however they are split into
 micro-batches and workers. Column 0 is the anchor (the positive); padding is masked out.
-Legend: B lists, K documents of a list, the anchor first; s scores, e ratings in Elo points.
+Legend: B lists, K documents of a list, the anchor first; s scores, e ratings in Elo points, w weights, τ temperature.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 ELO_UNIT = 173.718  # points of one logit, 400 / ln 10: the unit of absolute targets
 
 
-def weighted_infonce(score_BK: Tensor, weight_BK: Tensor, mask_BK: Tensor, temperature: float = 1.0) -> Tensor:
+def weighted_infonce(score_BK: Tensor, weight_BK: Tensor, mask_BK: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
     """Weighted InfoNCE per list, [B]: −s⁺/τ + log(exp(s⁺/τ) + Σ_i w_i exp(s_i/τ)) (report, equation 38).
 
     Negative i enters as s_i/τ + log w_i; w_i = 0 drops it, so its gradient (39), w_i exp(s_i/τ)/(τ Z), is zero exactly.
@@ -24,13 +26,106 @@ def weighted_infonce(score_BK: Tensor, weight_BK: Tensor, mask_BK: Tensor, tempe
     >>> float(weighted_infonce(score, weight, torch.ones(1, 3, dtype=torch.bool)))  # log(1 + 1/e)
     0.31326...
     """
-    present = mask_BK & (weight_BK > 0)
-    present[:, 0] = True
-    log_weight = torch.where(present, weight_BK, 1.0).log()
-    log_weight[:, 0] = 0.0
+    positive = score_BK[:, :1] / temperature
+    logit = torch.cat([positive, _negatives(score_BK, weight_BK, mask_BK, temperature)], dim=1)
+    return torch.logsumexp(logit, dim=1) - positive[:, 0]
+
+
+def _negatives(score_BK: Tensor, weight_BK: Tensor, mask_BK: Tensor, temperature: float | Tensor) -> Tensor:
+    """s_i/τ + log w_i of the negatives, [B, K − 1], −∞ where there is none."""
+    present = (mask_BK & (weight_BK > 0))[:, 1:]
+    log_weight = torch.where(present, weight_BK[:, 1:], 1.0).log()
     # Absent terms get a finite score before the −inf: logsumexp's gradient is then zero there, never nan.
-    logit = torch.where(present, score_BK / temperature + log_weight, -torch.inf)
-    return torch.logsumexp(logit, dim=1) - score_BK[:, 0] / temperature
+    return torch.where(present, score_BK[:, 1:] / temperature + log_weight, -torch.inf)
+
+
+class Debiased(NamedTuple):
+    """Loss per list, [B], and the lists whose correction was cut off at its lower bound: their negatives' gradient is
+    zero."""
+
+    loss_B: Tensor
+    clamped_B: Tensor
+
+
+def debiased(
+    score_BK: Tensor,
+    weight_BK: Tensor,
+    mask_BK: Tensor,
+    temperature: float | Tensor,
+    positive_share: float,
+    hardness: float = 0.0,
+) -> Debiased:
+    """Debiased InfoNCE of scores in [−1, 1] (Chuang et al. 2020), hard negatives reweighted (Robinson et al. 2021).
+
+    −log(e^{s⁺/τ} / (e^{s⁺/τ} + N_g)), N_g = max((Σ w_i h_i e^{s_i/τ} − τ⁺ N e^{s⁺/τ}) / (1 − τ⁺), N e^{−1/τ}), where
+    N = Σ w_i, τ⁺ = `positive_share` (below 1), h_i = e^{β s_i/τ} over its weighted mean and β = `hardness`. All in log
+    space: e^{1/τ} leaves float32 at τ = .011. With τ⁺ = 0 and β = 0 it is `weighted_infonce`. Once s⁺ − s⁻ > τ ln(1/τ⁺)
+    for all negatives the correction is cut off, and they get no gradient.
+
+    >>> score, weight = torch.tensor([[0.5, -0.5]]), torch.ones(1, 2)
+    >>> found = debiased(score, weight, torch.ones(1, 2, dtype=torch.bool), 1.0, 0.1)
+    >>> math.log1p((math.exp(-0.5) - 0.1 * math.exp(0.5)) / 0.9 / math.exp(0.5)), float(found.loss_B)
+    (0.26055..., 0.26055...)
+    """
+    logit = _negatives(score_BK, weight_BK, mask_BK, temperature)
+    some = logit.isfinite().any(dim=1)
+    # lists without a negative: any finite numbers, their loss is set to 0 below
+    logit = torch.where(some[:, None], logit, torch.zeros_like(logit))
+    log_weight = logit - torch.where(logit.isfinite(), score_BK[:, 1:] / temperature, 0.0)
+    log_count = torch.logsumexp(log_weight.detach(), dim=1)
+    log_sum = torch.logsumexp(logit, dim=1)
+    if hardness:
+        importance = torch.where(logit.isfinite(), hardness * score_BK[:, 1:] / temperature, 0.0)
+        log_mean = torch.logsumexp(log_weight.detach() + importance, dim=1) - log_count
+        log_sum = torch.logsumexp(logit + importance, dim=1) - log_mean
+    positive = score_BK[:, 0] / temperature
+    log_floor = log_count - 1.0 / temperature
+    log_taken = positive + log_count + (math.log(positive_share) if positive_share else -math.inf)
+    difference = log_taken - log_sum
+    with torch.no_grad():
+        corrected = log_sum + torch.log1p(-difference.clamp(max=0.0).exp()) - math.log1p(-positive_share)
+        clamped = some & (corrected <= log_floor)
+    # where it is cut off its own gradient would be infinite
+    difference = torch.where(clamped | ~some, -1.0, difference)
+    corrected = log_sum + torch.log1p(-difference.exp()) - math.log1p(-positive_share)
+    log_negative = torch.where(clamped, log_floor, corrected)
+    return Debiased(torch.where(some, F.softplus(log_negative - positive), 0.0), clamped)
+
+
+def ranknet(score_BK: Tensor, rating_BK: Tensor, mask_BK: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
+    """RankNet per list, [B] (Burges et al. 2005): mean cross-entropy over the pairs of rated documents.
+
+    The target is the preference that their ratings imply, w_ij = σ((e_i − e_j)/173.7), the prediction
+    σ((s_i − s_j)/τ). 0 with fewer than two rated documents.
+    """
+    rated = mask_BK & rating_BK.isfinite()
+    rating = torch.where(rated, rating_BK, 0.0)
+    first, second = torch.triu_indices(score_BK.shape[1], score_BK.shape[1], 1, device=score_BK.device)
+    pair = rated[:, first] & rated[:, second]
+    wanted = torch.sigmoid((rating[:, first] - rating[:, second]) / ELO_UNIT)
+    logit = torch.where(pair, (score_BK[:, first] - score_BK[:, second]) / temperature, 0.0)
+    loss = F.binary_cross_entropy_with_logits(logit, wanted, reduction="none")
+    return torch.where(pair, loss, 0.0).sum(1) / pair.sum(1).clamp_min(1)
+
+
+def listnet(
+    score_BK: Tensor,
+    rating_BK: Tensor,
+    mask_BK: Tensor,
+    temperature: float | Tensor = 1.0,
+    list_temperature_elo: float = 100.0,
+) -> Tensor:
+    """ListNet per list, [B] (Cao et al. 2007): KL(softmax(e/T) ‖ softmax(s/τ)) over the rated documents, T in points.
+
+    0 where none is rated.
+    """
+    rated = mask_BK & rating_BK.isfinite()
+    some = rated.any(dim=1, keepdim=True)
+    wanted = torch.where(rated, rating_BK, 0.0) / list_temperature_elo
+    wanted = torch.where(rated | ~some, wanted, -torch.inf).log_softmax(1)
+    predicted = torch.where(rated | ~some, score_BK / temperature, -torch.inf).log_softmax(1)
+    both = torch.where(rated, wanted - predicted, 0.0)
+    return (torch.where(rated, wanted, -torch.inf).exp() * both).sum(1)
 
 
 def rating_target(
@@ -59,8 +154,13 @@ def regression(predicted_BK: Tensor, target_BK: Tensor, mask_BK: Tensor) -> Tens
     return error.square().sum(1) / rated.sum(1).clamp_min(1)
 
 
-def hybrid(infonce_B: Tensor, regression_B: Tensor, alpha: float) -> Tensor:
-    """α L_InfoNCE + (1 − α) L_MSE per list, [B] (report, equation 37)."""
-    if alpha >= 1.0:
-        return infonce_B
-    return regression_B if alpha <= 0.0 else alpha * infonce_B + (1.0 - alpha) * regression_B
+def margin_regression(predicted_BK: Tensor, target_BK: Tensor, mask_BK: Tensor) -> Tensor:
+    """MarginMSE per list, [B] (Hofstätter et al. 2020): mean squared error of the distances to the anchor's.
+
+    Over the rated documents beside a rated anchor, 0 without. A constant added to all predictions changes nothing.
+    """
+    rated = mask_BK & target_BK.isfinite()
+    both = rated[:, 1:] & rated[:, :1]
+    target = torch.where(rated, target_BK, 0.0)
+    error = (predicted_BK[:, :1] - predicted_BK[:, 1:]) - (target[:, :1] - target[:, 1:])
+    return torch.where(both, error, 0.0).square().sum(1) / both.sum(1).clamp_min(1)

@@ -19,6 +19,8 @@ class Trainable(nn.Module):
     """Scores of a micro-batch and g_ψ of them, the rising affine map exp(a)·s + b that regression reads.
 
     One forward call covers all length batches of a micro-batch, so engines that synchronise workers per call see one.
+    Of the newest call it keeps `features_NH`, the inputs of the last linear layer, whose product with the gradient of
+    the scores is the gradient of that layer's weights (None where the network has no such layer), and exp(a).
     """
 
     def __init__(self, model: CrossEncoder, config: TrainConfig) -> None:
@@ -35,15 +37,32 @@ class Trainable(nn.Module):
             cast(PreTrainedModel, self.network.encoder).set_attn_implementation("eager")
         if self.in_bfloat16:
             _residuals_in_bfloat16(cast(PreTrainedModel, self.network.encoder))
+        self.features_NH: Tensor | None = None
+        self.slope: float | Tensor = scale
+        self._inputs: list[Tensor] = []
+        if (last := _score_layer(self.network)) is not None:
+            last.register_forward_pre_hook(lambda _module, inputs: self._inputs.append(inputs[0].detach()))
         self.to(model.device)
 
     def forward(self, batches: list[Batch]) -> tuple[Tensor, Tensor]:
         """(score, predicted rating in units of the target), float32[N] each, batch after batch."""
         device = self.shift.device
+        self._inputs.clear()
         with torch.autocast(device.type, torch.bfloat16, enabled=self.in_bfloat16):
             scores = [self.network(**tensors(batch, device)) for batch in batches]
         score = torch.cat(scores).float()
-        return score, self.log_scale.exp() * score + self.shift
+        flat = [one for one in self._inputs if one.dim() == 2]
+        self.features_NH = torch.cat(flat).float() if sum(map(len, flat)) == len(score) else None
+        self._inputs.clear()
+        slope = self.log_scale.exp()
+        self.slope = slope.detach()
+        return score, slope * score + self.shift
+
+
+def _score_layer(network: nn.Module) -> nn.Linear | None:
+    """The linear layer whose one output is the score."""
+    layers = [module for head in head_layers(network) for module in head.modules()]
+    return next((m for m in reversed(layers) if isinstance(m, nn.Linear) and m.out_features == 1), None)
 
 
 class Average:

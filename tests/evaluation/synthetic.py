@@ -104,7 +104,7 @@ def training(steps: int = 900) -> tuple[dict[str, float | None], ...]:
         )
         row = {
             "loss": alpha * nce + (1 - alpha) * mse,
-            "infonce": nce,
+            "ranking": nce,
             "regression": mse,
             "learning_rate": rate,
             "alpha": alpha,

@@ -86,7 +86,7 @@ def _append(
     columns["ratings"].append([float(v) if r else None for v, r in zip(rating, rated, strict=True)])
     columns["weights"].append([1.0] + [0.0 if r and g < 40 else 0.7 for g, r in zip(gaps[1:], rated[1:], strict=True)])
     columns["categories"].append(["anchor"] + ["goldilocks" if r else "random" for r in rated[1:]])
-    columns["tiers"].append([0] * len(documents))
+    columns["tiers"].append([0] + [2 if r else 1 for r in rated[1:]])
     columns["gaps"].append([float(v) if r else None for v, r in zip(gaps, rated, strict=True)])
     columns["gap_errors"].append([50.0 if r else None for r in rated])
     columns["rating_mean"].append(float(rating[rated].mean()))

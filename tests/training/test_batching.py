@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -18,8 +20,9 @@ from anmi_ray.training.batching import (
     prepare,
     step_batches,
     total_steps,
+    weighed_gaps,
 )
-from anmi_ray.training.curriculum import Phase, phase
+from anmi_ray.training.curriculum import Phase
 from tests.models.tiny import write_tiny_bert
 from tests.training.lists import Planted, planted
 
@@ -43,14 +46,6 @@ def problem() -> Planted:
 @pytest.fixture(scope="module")
 def data(problem: Planted, pairs: PairTokenizer) -> TrainingSet:
     return prepare([problem.examples], [problem.texts], [problem.queries], pairs)
-
-
-def test_table_3_is_read_in_eighths_of_the_run() -> None:
-    config = TrainConfig(curriculum="table3")
-    phases = [phase(config, eighth / 8) for eighth in range(9)]
-    assert [p.alpha for p in phases] == [0.5, 0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.8, 0.8]
-    assert [p.minimum_gap_elo for p in phases] == [300, 300, 200, 200, 150, 150, 100, 100, 100]
-    assert phase(TrainConfig(alpha=0.3, minimum_gap_elo=50), 0.9) == Phase(0.3, 50)
 
 
 def test_every_list_once_an_epoch_in_a_new_order(data: TrainingSet) -> None:
@@ -126,6 +121,41 @@ def test_the_minimum_gap_drops_rated_negatives_and_spares_random_ones(data: Trai
     hybrid = documents_of_list(data, TrainConfig(), 0, 0, Phase(0.5, 300.0))
     assert len(contrastive) < len(hybrid) == len(positions)
     assert contrastive[0] == hybrid[0] == positions[0]
+
+
+def test_windows_tiers_and_the_nearest(data: TrainingSet) -> None:
+    positions = np.arange(data.start_E[1], data.start_E[2])
+    gap, weight, tier = data.gap_P[positions], data.weight_P[positions], data.tier_P[positions]
+    rated = np.isfinite(gap) & (np.arange(len(gap)) > 0)
+    edge = float(np.sort(gap[rated & (weight > 0)])[1])
+    above = effective_weights(data, positions, Phase(0.7, edge))
+    below = effective_weights(data, positions, Phase(0.7, maximum_gap_elo=edge))
+    assert (above[rated] + below[rated] == weight[rated]).all()
+    assert (above[rated & (gap == edge)] > 0).all()
+    easy = effective_weights(data, positions, Phase(0.7, highest_tier=1))
+    assert (easy == np.where(tier > 1, 0, weight)).all()
+    assert (tier[rated] == 2).all()
+    assert not easy[rated].any()
+    far = Phase(0.7, 5000.0, 6000.0)
+    assert not effective_weights(data, positions, far)[rated].any()
+    nearest = effective_weights(data, positions, dataclasses.replace(far, nearest=True))
+    assert np.flatnonzero(nearest[rated]).tolist() == [int(np.argmax(gap[rated]))]
+
+
+def test_losses_of_ratings_read_rated_documents_alone(data: TrainingSet) -> None:
+    for loss, phase in (({"ranking": "ranknet"}, Phase(1.0)), ({}, Phase(0.0))):
+        config = TrainConfig.model_validate({"loss": loss})
+        positions = documents_of_list(data, config, 0, 0, phase)
+        assert np.isfinite(data.rating_P[positions]).all()
+        assert len(positions) == np.isfinite(data.rating_P[data.start_E[0] : data.start_E[1]]).sum()
+
+
+def test_gaps_for_a_curriculum_are_of_weighed_rated_negatives(data: TrainingSet, problem: Planted) -> None:
+    wanted = []
+    for row in problem.examples.to_pylist():
+        pairs = zip(row["gaps"][1:], row["weights"][1:], strict=True)
+        wanted += [gap for gap, weight in pairs if gap is not None and weight > 0]
+    assert sorted(weighed_gaps(data)) == pytest.approx(sorted(wanted))
 
 
 def test_list_size_draws_anew_every_epoch_and_keeps_the_anchor(data: TrainingSet) -> None:

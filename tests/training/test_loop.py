@@ -77,13 +77,38 @@ def curve(rows: list[Row]) -> list[list[float | int | None]]:
     return [[value for name, value in row.items() if "second" not in name] for row in rows]
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.7, 1.0])
-def test_learns_the_planted_signal_with_every_balance(base: Path, alpha: float) -> None:
-    config = CONFIG.model_copy(update={"alpha": alpha, "max_steps": 60})
-    trained = run(base, config)
+def changed(**settings: Any) -> TrainConfig:
+    return TrainConfig.model_validate(CONFIG.model_dump() | settings)
+
+
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "regression alone": {"balance": {"alpha": 0.0}},
+    "hybrid": {},
+    "infonce alone": {"balance": {"alpha": 1.0}},
+    "debiased, learned temperature": {
+        "loss": {"ranking": "debiased", "bound": 3.0, "learn_temperature": True, "temperature": 0.5, "hardness": 0.5},
+        "balance": {"rule": "estimated"},
+    },
+    "ranknet": {"loss": {"ranking": "ranknet"}, "balance": {"alpha": 1.0}},
+    "listnet and margins": {"loss": {"ranking": "listnet", "regression": "margins"}},
+    "uncertainty": {"balance": {"rule": "uncertainty"}},
+    "learned alpha": {"balance": {"rule": "learned"}},
+    "gradnorm": {"balance": {"rule": "gradnorm"}},
+    "learning progress": {"curriculum": {"rule": "progress", "bands": 3}, "list_size": 4},
+    "window": {"curriculum": {"rule": "window", "low": (30, 10), "high": (400, 300)}},
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_learns_the_planted_signal_with_every_objective(base: Path, name: str) -> None:
+    config = changed(max_steps=60, **OBJECTIVES[name])
+    trained = run(base, config, false_negative_rate=0.05)
     assert trained.dev is not None
     assert trained.dev > 0.35
     assert trained.best_step in (30, 60)
+    assert all(
+        row["gradient_share"] is None or 0 <= row["gradient_share"] <= 1 for row in trained.rows if "loss" in row
+    )
     assert [row["dev"] for row in trained.rows if row["dev"] is not None] == pytest.approx(
         [row["dev"] for row in trained.rows if row["step"] in (30, 60)]
     )
@@ -105,11 +130,23 @@ def die_after(step: int) -> Callable[[Row], None]:
     return on_row
 
 
-@pytest.mark.parametrize("engine", ["ddp", "deepspeed"])
-def test_resumes_step_for_step(base: Path, tmp_path: Path, engine: str) -> None:
-    config = CONFIG.model_copy(
-        update={"engine": engine, "dropout": 0.1, "average_decay": 0.5, "average_start": 0.2, "curriculum": "table3"}
-    )
+LEARNED = {
+    "loss": {"ranking": "debiased", "bound": 3.0, "learn_temperature": True, "positive_share": 0.05},
+    "curriculum": {"rule": "progress", "bands": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings"),
+    [
+        ("ddp", {"curriculum": {"rule": "table3"}}),
+        ("deepspeed", {"curriculum": {"rule": "window"}, "balance": {"rule": "gradnorm"}}),
+        ("ddp", LEARNED | {"balance": {"rule": "uncertainty"}}),
+        ("deepspeed", LEARNED | {"balance": {"rule": "learned"}}),
+    ],
+)
+def test_resumes_step_for_step(base: Path, tmp_path: Path, engine: str, settings: dict[str, Any]) -> None:
+    config = changed(engine=engine, dropout=0.1, average_decay=0.5, average_start=0.2, **settings)
     execution = EXECUTION.model_copy(update={"checkpoint_minutes": 0.0})
     model, data = start(base, config)
     whole = train(model, data, dev_set(model)[0], config, EXECUTION)
@@ -129,10 +166,12 @@ def test_resumes_step_for_step(base: Path, tmp_path: Path, engine: str) -> None:
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_deepspeed_has_the_curve_of_plain_torch(base: Path, stage: int) -> None:
-    plain = run(base)
-    deep = run(base, CONFIG.model_copy(update={"engine": "deepspeed", "zero_stage": stage}))
+    settings = LEARNED | {"balance": {"rule": "uncertainty"}}
+    plain = run(base, changed(**settings))
+    deep = run(base, changed(**settings, engine="deepspeed", zero_stage=stage))
     for ours, theirs in zip(deep.rows, plain.rows, strict=True):
-        for name in ("loss", "infonce", "regression", "gradient_norm", "learning_rate"):
+        names = ("loss", "ranking", "regression", "gradient_norm", "learning_rate", "temperature", "alpha", "band_1")
+        for name in names:
             assert ours[name] == pytest.approx(theirs[name], rel=2e-3, abs=1e-5), (name, ours["step"])
     assert deep.dev == pytest.approx(plain.dev, abs=1e-3)
 

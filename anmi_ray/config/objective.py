@@ -1,0 +1,126 @@
+"""Settings of what is learned: the loss's two terms, how they are balanced, and in which order negatives are seen."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from anmi_ray.config.base import Settings
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class LossConfig(Settings):
+    """The ranking term and the regression term. Scores are logits; `bound` squashes them for the ranking term alone."""
+
+    ranking: Literal["infonce", "debiased", "ranknet", "listnet"] = Field(
+        default="infonce",
+        description="infonce: weighted InfoNCE (38); debiased: less the expected false negatives (needs bound); "
+        "ranknet: every rated pair against the preference that its ratings imply; listnet: the whole list against "
+        "the softmax of its ratings",
+    )
+    temperature: float | None = Field(
+        default=None, gt=0, le=100, description="of the ranking term; null: 1 for logits, .07 for bounded scores"
+    )
+    learn_temperature: bool = Field(
+        default=False, description="learn the temperature (needs bound: the last layer of a logit absorbs any)"
+    )
+    bound: float | None = Field(
+        default=None, gt=0, le=100, description="c of tanh(score / c) in the ranking term; null: logits as they are"
+    )
+    positive_share: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="debiased: share of negatives that are false; null: the run's own estimate from its ratings",
+    )
+    hardness: float = Field(
+        default=0.0, ge=0, le=10, description="debiased: beta of the importance exp(beta s / temperature) of negatives"
+    )
+    list_temperature_elo: float = Field(
+        default=100.0, gt=0, le=10_000, description="listnet: temperature of the softmax of ratings, points"
+    )
+    regression: Literal["ratings", "margins"] = Field(
+        default="ratings",
+        description="ratings: squared error of the mapped score; margins: of its distance to the anchor's (MarginMSE)",
+    )
+    target: Literal["normalised", "absolute"] = Field(
+        default="normalised",
+        description="regression target: ratings less the query's mean by its spread (40), or ratings as they are (31)",
+    )
+    regression_scale: float = Field(
+        default=1.0, gt=0, le=1e6, description="factor on the regression term, before the two are balanced"
+    )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> LossConfig:
+        wants = "ranking: debiased" if self.ranking == "debiased" else "learn_temperature" * self.learn_temperature
+        if wants and self.bound is None:
+            raise ValueError(f"{wants} needs bounded scores: set bound, for example 3")
+        if self.hardness and self.ranking != "debiased":
+            raise ValueError(f"hardness belongs to ranking: debiased, not to {self.ranking}")
+        if self.learn_temperature and self.start_temperature > 1.0:
+            raise ValueError("a learned temperature lies between .01 and 1: start there")
+        return self
+
+    @property
+    def start_temperature(self) -> float:
+        """The temperature, or the one that learning begins with."""
+        if self.temperature is not None:
+            return self.temperature
+        return 1.0 if self.bound is None else 0.07
+
+
+class BalanceConfig(Settings):
+    """Weights of the two terms. alpha is the ranking term's share, 1 - alpha the regression's."""
+
+    rule: Literal["fixed", "estimated", "uncertainty", "learned", "gradnorm"] = Field(
+        default="fixed",
+        description="fixed: alpha, or the curriculum's; estimated: from the share of false negatives among those mined "
+        "(.75 below a tenth, .4 above three); uncertainty: Kendall et al.; learned: alpha with a prior; gradnorm: "
+        "Chen et al., equal training rates by gradient norms",
+    )
+    alpha: float = Field(
+        default=0.7, ge=0, le=1, description="fixed: the share; learned: the prior's mode and the start"
+    )
+    prior_strength: float = Field(
+        default=1.0, ge=0, le=1000, description="learned: weight of the prior against the losses; 0 lets alpha run away"
+    )
+    asymmetry: float = Field(
+        default=1.5, ge=0, le=10, description="gradnorm: power on the relative training rate; 0 equalises the norms"
+    )
+    learning_rate: float = Field(
+        default=0.02, gt=0, le=1, description="of what is learned beside the model: temperature, balance"
+    )
+
+
+class CurriculumConfig(Settings):
+    """Which rated negatives enter the ranking term when. Random negatives always do."""
+
+    rule: Literal["fixed", "table3", "algorithm3", "window", "progress"] = Field(
+        default="fixed",
+        description="fixed: all from minimum_gap_elo on; table3, algorithm3: the report's schedules of gap and alpha, "
+        "in eighths of the run; window: a window of gaps that moves down whenever dev stops rising; progress: bands of "
+        "gaps chosen by learning progress (Graves et al.)",
+    )
+    minimum_gap_elo: float = Field(
+        default=0.0, ge=0.0, description="fixed: rated negatives closer to the anchor than this stay out"
+    )
+    low: tuple[Positive, Positive] = Field(
+        default=(250.0, 150.0), description="window: least gap, at first and at last"
+    )
+    high: tuple[Positive, Positive] = Field(
+        default=(500.0, 350.0), description="window: largest gap, at first and at last"
+    )
+    moves: int = Field(default=4, ge=1, le=1000, description="window: moves from first to last")
+    bands: int = Field(default=4, ge=2, le=64, description="progress: bands, of equally many negatives each")
+    exploration: float = Field(default=0.05, gt=0, le=1, description="progress: share of steps given to any band")
+
+    @model_validator(mode="after")
+    def _fits(self) -> CurriculumConfig:
+        if self.rule != "fixed" and self.minimum_gap_elo:
+            raise ValueError(f"{self.rule} sets the gaps itself: leave minimum_gap_elo at 0")
+        if any(low >= high for low, high in zip(self.low, self.high, strict=True)):
+            raise ValueError(f"low must stay below high, not {self.low} and {self.high}")
+        return self

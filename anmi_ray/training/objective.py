@@ -1,0 +1,241 @@
+"""The loss of a training step, what is measured of it, and what is learned of it beside the model.
+
+Both terms' gradients on the last layer's weights come without a backward pass: such a layer's gradient is the product
+of its inputs with the gradient of the scores, and that of a loss over scores is cheap.
+Legend: B lists, K documents of a list, N pairs, H inputs of the last layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anmi_ray.config.train import TrainConfig
+from anmi_ray.errors import ConfigError, TrainingError
+from anmi_ray.training.balance import Measured, make_balance, numbers
+from anmi_ray.training.batching import MicroBatch
+from anmi_ray.training.curriculum import Phase
+from anmi_ray.training.losses import (
+    debiased,
+    listnet,
+    margin_regression,
+    ranknet,
+    rating_target,
+    regression,
+    weighted_infonce,
+)
+from anmi_ray.training.module import Trainable
+from anmi_ray.training.scalars import Scalars
+
+SHARPEST = 100.0  # largest 1/τ of a learned temperature (CLIP)
+CONSTANT_SPREAD = 1e-6  # scores of a list that differ by less are one score
+CLAMPED_STEPS = 50  # steps in a row with half of the corrections cut off before training is given up
+_NAMES = ("loss", "ranking", "regression", "pairs", "tokens", "varied", "clamped")
+_GRID = ("slot_N", "mask_BK", "weight_BK", "rating_BK", "mean_B", "spread_B")
+Figures = dict[str, float | int | None]
+
+
+class Objective:
+    """One run's. Per step: `of` every micro-batch, then `sums`, which the engine adds up over workers, then `finish`.
+
+    Raises ConfigError where the settings need the share of false negatives (`false_negative_rate`) and it is None.
+    """
+
+    def __init__(self, module: Trainable, config: TrainConfig, world: int, false_negative_rate: float | None) -> None:
+        self.module, self.config, self.world = module, config, world
+        self.device = module.shift.device
+        self.positive_share = _positive_share(config, false_negative_rate)
+        self.balance = make_balance(config.balance, false_negative_rate)
+        rate = config.balance.learning_rate
+        self.weights = Scalars(self.balance.start(), rate, self.device)
+        sharpness = {"log_sharpness": -math.log(config.loss.start_temperature)} if config.loss.learn_temperature else {}
+        self.sharpness = Scalars(sharpness, rate, self.device)
+        self._sums = torch.zeros(len(_NAMES), dtype=torch.float64, device=self.device)
+        self._gradients_2H: Tensor | None = None
+        self._clamped_steps = 0
+
+    @property
+    def temperature(self) -> float | Tensor:
+        """τ of the ranking term."""
+        if not self.sharpness.values:
+            return self.config.loss.start_temperature
+        return torch.exp(-self.sharpness["log_sharpness"])
+
+    def of(self, batch: MicroBatch, phase: Phase) -> Callable[[Tensor, Tensor], Tensor]:
+        """The loss of a micro-batch as its share of the step's mean over lists, from (score[N], predicted[N]).
+
+        Calling it adds to `sums`.
+        """
+
+        def objective(score_N: Tensor, predicted_N: Tensor) -> Tensor:
+            score_BK, parts = self._parts(batch, score_N, predicted_N)
+            loss, ranking, error, clamped = self._weigh(parts, phase, len(batch.mean_B))
+            mask = torch.from_numpy(batch.mask_BK).to(self.device)
+            highest = torch.where(mask, score_BK, -torch.inf).amax(1)
+            lowest = torch.where(mask, score_BK, torch.inf).amin(1)
+            varied = (highest - lowest > CONSTANT_SPREAD).sum()
+            counts = torch.tensor([len(score_N), batch.tokens], dtype=torch.float64).to(self.device)
+            seen = torch.stack([part.detach().double() for part in (loss, ranking, error)])
+            self._sums += torch.cat([seen, counts, torch.stack([varied, clamped.sum()]).double()])
+            self._measure(batch, score_N, predicted_N)
+            return loss
+
+        return objective
+
+    @torch.no_grad()
+    def loss_of(self, batch: MicroBatch, phase: Phase, score_N: Tensor, predicted_N: Tensor) -> float:
+        """The loss of a micro-batch as its share of the step's mean over lists; nothing is added to `sums`."""
+        _, parts = self._parts(batch, score_N, predicted_N)
+        return float(self._weigh(parts, phase, len(batch.mean_B))[0])
+
+    def _parts(
+        self, batch: MicroBatch, score_N: Tensor, predicted_N: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """Scores [B, K]; and of every list the ranking term, the regression term, whether its correction was cut."""
+        loss = self.config.loss
+        on = {name: torch.from_numpy(getattr(batch, name)).to(self.device) for name in _GRID}
+        mask, weight, rating = on["mask_BK"], on["weight_BK"], on["rating_BK"]
+        score_BK, predicted_BK = (
+            torch.zeros(mask.numel(), device=self.device).index_put((on["slot_N"],), values).view_as(mask)
+            for values in (score_N, predicted_N)
+        )
+        shown = score_BK if loss.bound is None else torch.tanh(score_BK / loss.bound)
+        clamped = torch.zeros(len(mask), dtype=torch.bool, device=self.device)
+        if loss.ranking == "infonce":
+            ranking = weighted_infonce(shown, weight, mask, self.temperature)
+        elif loss.ranking == "debiased":
+            ranking, clamped = debiased(shown, weight, mask, self.temperature, self.positive_share, loss.hardness)
+        elif loss.ranking == "ranknet":
+            ranking = ranknet(shown, rating, mask, self.temperature)
+        else:
+            ranking = listnet(shown, rating, mask, self.temperature, loss.list_temperature_elo)
+        target = rating_target(rating, on["mean_B"], on["spread_B"], loss.target)
+        term = regression if loss.regression == "ratings" else margin_regression
+        return score_BK, (ranking, loss.regression_scale * term(predicted_BK, target, mask), clamped)
+
+    def _weigh(
+        self, parts: tuple[Tensor, Tensor, Tensor], phase: Phase, lists: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The micro-batch's share of the step's loss and of both terms, and the flags of its lists."""
+        per_step = self.config.lists_per_step
+        ranking, error = parts[0].sum() / per_step, parts[1].sum() / per_step
+        first, second = self.balance.weights(self.weights, phase.alpha)
+        # a term without weight stays out of the graph: 0 · ∞ would be NaN
+        terms = [weight * part for weight, part in ((first, ranking), (second, error)) if not _is_zero(weight)]
+        loss = torch.stack(terms).sum()
+        if (more := self.balance.more(self.weights)) is not None:
+            loss = loss + more * lists / per_step
+        return loss, ranking, error, parts[2]
+
+    def _measure(self, batch: MicroBatch, score_N: Tensor, predicted_N: Tensor) -> None:
+        """Add both terms' gradients on the last layer's weights.
+
+        Computed on copies: engines hang hooks on what the network gives, and would take this for the backward pass.
+        """
+        features = self.module.features_NH
+        if features is None:
+            return
+        leaves = [one.detach().requires_grad_(True) for one in (score_N, predicted_N)]
+        _, (ranking, error, _) = self._parts(batch, *leaves)
+        (of_ranking,) = torch.autograd.grad(ranking.sum(), leaves[0])
+        (of_error,) = torch.autograd.grad(error.sum(), leaves[1])
+        found = torch.stack([of_ranking, self.module.slope * of_error]).float() @ features / self.config.lists_per_step
+        self._gradients_2H = found if self._gradients_2H is None else self._gradients_2H + found
+
+    def sums(self) -> list[float]:
+        """What the step's micro-batches of this worker add up to; begins anew."""
+        learned = [value / self.world for one in (self.weights, self.sharpness) for value in one.gradients()]
+        gradients = [] if self._gradients_2H is None else self._gradients_2H.flatten().tolist()
+        found = [*self._sums.tolist(), *learned, *gradients]
+        self._sums.zero_()
+        self._gradients_2H = None
+        return found
+
+    def finish(self, totals: Sequence[float], phase: Phase, step: int) -> Figures:
+        """The step's figures from the sums of all workers; moves what is learned beside the model.
+
+        Raises TrainingError where a debiased loss's correction was cut off for most lists all the time.
+        """
+        named = dict(zip(_NAMES, totals, strict=False))
+        learned = list(totals[len(_NAMES) :])
+        weights, sharpness = len(self.weights.values), len(self.sharpness.values)
+        gradients = torch.tensor(learned[weights + sharpness :], dtype=torch.float64).reshape(2, -1)
+        first, second = numbers(self.balance.weights(self.weights, phase.alpha))
+        figures = named | self._shares(gradients, first, second) | self._learned(first, second)
+        if self.config.loss.ranking == "debiased":
+            figures["clamped"] = self._check_clamped(named["clamped"] / self.config.lists_per_step, step)
+        else:
+            del figures["clamped"]
+        norms = [float(one) for one in gradients.norm(dim=1)] if gradients.numel() else [math.nan, math.nan]
+        if math.isfinite(named["loss"]):
+            measured = Measured(named["ranking"], named["regression"], *norms)
+            self.balance.step(self.weights, learned[:weights], measured)
+            if sharpness:
+                self.sharpness.step(learned[weights : weights + sharpness])
+                value = float(self.sharpness["log_sharpness"].detach())
+                self.sharpness.set("log_sharpness", min(max(value, 0.0), math.log(SHARPEST)))
+        return figures
+
+    def _shares(self, gradients_2H: Tensor, first: float, second: float) -> Figures:
+        """Weighted norms of both terms' gradients on the last layer, the ranking term's share, and their cosine."""
+        if not gradients_2H.numel():
+            return {}
+        norms = gradients_2H.norm(dim=1).tolist()
+        ranking, error = first * norms[0], second * norms[1]
+        product = float(gradients_2H[0] @ gradients_2H[1])
+        return {
+            "gradient_ranking": ranking,
+            "gradient_regression": error,
+            "gradient_share": ranking / (ranking + error) if ranking + error > 0 else None,
+            "gradient_cosine": product / (norms[0] * norms[1]) if min(norms) > 0 else None,
+        }
+
+    def _learned(self, first: float, second: float) -> Figures:
+        """Both weights as the ranking term's share, and what else is learned."""
+        found: Figures = {"alpha": first / (first + second)}
+        if self.weights.values:
+            found |= {"weight_ranking": first, "weight_regression": second}
+        if self.sharpness.values:
+            found["temperature"] = float(torch.exp(-self.sharpness["log_sharpness"].detach()))
+        return found
+
+    def _check_clamped(self, share: float, step: int) -> float:
+        self._clamped_steps = self._clamped_steps + 1 if share > 0.5 else 0
+        if self._clamped_steps >= CLAMPED_STEPS:
+            raise TrainingError(
+                f"for {CLAMPED_STEPS} steps the debiased loss's correction was cut off in more than half of the lists, "
+                "whose negatives then teach nothing",
+                f"training, step {step + 1}",
+                "raise train.loss.temperature or train.loss.bound, or lower train.loss.positive_share",
+            )
+        return share
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs, as JSON values."""
+        parts = {"weights": self.weights.state(), "sharpness": self.sharpness.state(), "balance": self.balance.state()}
+        return parts | {"clamped_steps": self._clamped_steps}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        for name in ("weights", "sharpness", "balance"):
+            getattr(self, name).load(state[name])
+        self._clamped_steps = state["clamped_steps"]
+
+
+def _is_zero(weight: float | Tensor) -> bool:
+    return not isinstance(weight, Tensor) and weight == 0.0
+
+
+def _positive_share(config: TrainConfig, false_negative_rate: float | None) -> float:
+    if config.loss.ranking != "debiased":
+        return 0.0
+    share = config.loss.positive_share if config.loss.positive_share is not None else false_negative_rate
+    if share is None:
+        raise ConfigError(
+            "the share of false negatives is not known", "train.loss.positive_share", "give it, for example .05"
+        )
+    return min(share, 0.99)
