@@ -12,6 +12,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,15 +28,19 @@ from anmi_ray.identity import seed as derived_seed
 from anmi_ray.models.cross_encoder import CrossEncoder, torch_threads
 from anmi_ray.models.pairs import Ragged
 from anmi_ray.training.batching import MicroBatch, TrainingSet, step_batches, total_steps
-from anmi_ray.training.checkpoints import Checkpoints
+from anmi_ray.training.checkpoints import Checkpoints, newest_whole
 from anmi_ray.training.curriculum import Phase, phase
 from anmi_ray.training.engine import Engine, make_engine
 from anmi_ray.training.losses import hybrid, rating_target, regression, weighted_infonce
+from anmi_ray.training.manifest import Origin, seal
+from anmi_ray.training.memory import memory_named
 from anmi_ray.training.module import Average, Trainable, rate_factor
+from anmi_ray.training.preemption import NOTICE
 
 Row = dict[str, float | int | None]
 CONSTANT_STEPS = 50  # steps in a row without a difference between a list's scores before training is given up
 CONSTANT_SPREAD = 1e-6
+LOOK_S = 5.0  # seconds between two questions whether workers will soon be stopped
 _STATE, _BEST, _AVERAGE = "loop.json", "best.safetensors", "average.safetensors"
 
 
@@ -94,14 +99,21 @@ def train(
     execution: TrainExecution,
     checkpoints: Checkpoints | None = None,
     on_row: Callable[[Row], None] | None = None,
+    on_notice: Callable[[str], None] | None = None,
 ) -> Trained:
-    """Train `model` on `data`; resumes from `checkpoints` where they hold one.
+    """Train `model` on `data`; resumes from the newest whole one of `checkpoints`, and after SIGTERM saves one at once.
 
-    `on_row` sees every log row as it is made. Raises TrainingError where the loss is not finite or the model gives all
-    documents of a list one score. `model` is used up: the result has its own copy of the weights.
+    `on_row` sees every log row as it is made, `on_notice` what is wrong with checkpoints. Raises TrainingError where
+    the loss is not finite, the model gives all documents of a list one score, or memory does not suffice, ConfigError
+    where a checkpoint needs another number of workers. `model` is used up: the result has its own copy of the weights.
     """
-    with torch_threads(execution.threads), torch.random.fork_rng(devices=[]):
-        return _Run(model, data, dev, config, execution, checkpoints, on_row).run()
+    with ExitStack() as stack:
+        stack.enter_context(torch_threads(execution.threads))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(memory_named(config, execution))
+        if checkpoints is not None:
+            stack.enter_context(NOTICE.listening())
+        return _Run(model, data, dev, config, execution, checkpoints, on_row, on_notice).run()
 
 
 class _Run:
@@ -114,16 +126,17 @@ class _Run:
         execution: TrainExecution,
         checkpoints: Checkpoints | None,
         on_row: Callable[[Row], None] | None,
+        on_notice: Callable[[str], None] | None,
     ) -> None:
         self.data, self.dev, self.config, self.execution = data, dev, config, execution
-        self.checkpoints, self.on_row = checkpoints, on_row
+        self.checkpoints, self.on_row, self.on_notice = checkpoints, on_row, on_notice or (lambda _: None)
         self.steps = total_steps(config, len(data))
         # Engines may partition or wrap the network; this copy takes whole weights, for dev and for the result.
         self.result = CrossEncoder(copy.deepcopy(model.network), model.pairs, model.name)
         self.module = Trainable(model, config).train()
         self.engine: Engine = make_engine(self.module, config)
         self.progress, self.average = _Progress(), None
-        self.saved = time.monotonic()
+        self.saved = self.looked = time.monotonic()
         self.dev_steps = {round(point * self.steps) for point in config.dev_points} if dev is not None else set()
 
     def run(self) -> Trained:
@@ -152,13 +165,12 @@ class _Run:
         now = phase(self.config, step / self.steps)
         torch.manual_seed(derived_seed("dropout", self.config.seed, step, self.engine.rank))
         batches = step_batches(self.data, self.config, step, now, self.execution, self.engine.rank, self.engine.world)
-        # loss, InfoNCE, regression, pairs, tokens, lists with a difference between scores, checkpoint due
-        sums = np.zeros(7)
+        # loss, InfoNCE, regression, pairs, tokens, lists with a difference between scores, checkpoint due, look
+        sums = np.zeros(8)
         for i, batch in enumerate(batches):
             self.engine.accumulate(batch.batches, self._objective(batch, now, sums), last=i + 1 == len(batches))
-        if self.engine.rank == 0:
-            sums[6] = time.monotonic() - self.saved >= 60 * self.execution.checkpoint_minutes
-        loss, infonce, error, pairs, tokens, varied, due = self.engine.sums(sums.tolist())
+        sums[6:] = self._signals()
+        loss, infonce, error, pairs, tokens, varied, due, look = self.engine.sums(sums.tolist())
         self._check(step, loss, varied)
         factor = rate_factor(self.config, step, self.steps)
         norm = self.engine.step(factor)
@@ -182,7 +194,22 @@ class _Run:
             "pairs_per_second": pairs / seconds,
             "dev": None,
         }
-        return row, bool(due) and self.checkpoints is not None
+        return row, self._due(due, look)
+
+    def _signals(self) -> tuple[float, float]:
+        """This worker's share of two sums: a checkpoint is due (by the clock, by SIGTERM), and it is time to look."""
+        now, first = time.monotonic(), self.engine.rank == 0
+        due = first and now - self.saved >= 60 * self.execution.checkpoint_minutes
+        return float(due or bool(NOTICE)), float(first and now - self.looked >= LOOK_S)
+
+    def _due(self, due: float, look: float) -> bool:
+        """Whether all workers save now, from the sums; where they look, whether any of them will soon be stopped."""
+        if self.checkpoints is None:
+            return False
+        if look:
+            self.looked = time.monotonic()
+            due += self.checkpoints.wanted()
+        return bool(due)
 
     def _objective(
         self, batch: MicroBatch, now: Phase, sums: NDArray[np.float64]
@@ -269,16 +296,26 @@ class _Run:
             self.engine.save(folder)
             if self.engine.rank == 0:
                 self.progress.write(folder)
+            seal(folder, self._origin(), self.engine.rank)
 
+        answered = bool(NOTICE)
         self.checkpoints.save(write, self.progress.step, self.progress.dev)
+        if answered:
+            NOTICE.saved()
         self.saved = time.monotonic()
 
+    def _origin(self) -> Origin:
+        stage = self.config.zero_stage if self.config.engine == "deepspeed" else 0
+        return Origin(self.progress.step, self.engine.world, self.config.engine, stage)
+
     def _resume(self) -> bool:
-        folder = self.checkpoints.latest() if self.checkpoints is not None else None
-        if folder is None:
+        if self.checkpoints is None:
             return False
-        self.engine.load(folder)
-        self.progress = _Progress.read(folder)
+        found = newest_whole(self.checkpoints, self._origin(), self.engine, self.on_notice)
+        if found is None:
+            return False
+        self.engine.load(found[0])
+        self.progress = _Progress.read(found[0])
         return True
 
 
