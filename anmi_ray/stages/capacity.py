@@ -54,18 +54,27 @@ def room(nodes: Sequence[Mapping[str, float]], worker: Mapping[str, float]) -> f
 
 
 def may_grow(worker: Mapping[str, float], workers: int) -> bool:
-    """Whether an autoscaler may yet make room for the workers.
-
-    Where Ray holds the cluster's settings, they say how far it can grow. Else its autoscaler says what nodes there are:
-    each of a type of its own where it only looks on, as on a laptop and in a cluster made by hand.
-    """
+    """Whether an autoscaler may yet make room for the workers, as far as Ray can tell."""
     config: Any = state.get_cluster_config()  # as Ray Train and Ray Data ask: there is no public way
     if config is not None and config.node_group_configs:
-        each = [(group.max_count, room([dict(group.resources)], worker)) for group in config.node_group_configs]
-        return workers <= sum(math.inf if most == -1 else most * fitting for most, fitting in each if fitting)
+        groups = [(group.max_count, dict(group.resources)) for group in config.node_group_configs]
+        return workers <= largest(groups, worker)
     if is_autoscaler_v2(fetch_from_server=True):
         return True  # this one does not say whether it only looks on
-    status = internal_kv._internal_kv_get(DEBUG_AUTOSCALING_STATUS)  # pyright: ignore[reportPrivateUsage]
+    return scales(internal_kv._internal_kv_get(DEBUG_AUTOSCALING_STATUS))  # pyright: ignore[reportPrivateUsage]
+
+
+def largest(groups: Sequence[tuple[int, Mapping[str, float]]], worker: Mapping[str, float]) -> float:
+    """How many workers fit on a cluster at its largest: groups of most nodes (-1: any number) and a node's resources."""
+    fitting = [(most, room([resources], worker)) for most, resources in groups]
+    return sum(math.inf if most == -1 else most * each for most, each in fitting if each)
+
+
+def scales(status: bytes | None) -> bool:
+    """Whether what Ray's autoscaler last told of itself comes from one that can start nodes.
+
+    One that only looks on, as on a laptop and in a cluster made by hand, gives each node a type of its own.
+    """
     if not status:
         return False
     report: dict[str, Any] = json.loads(status).get("autoscaler_report") or {}
