@@ -65,7 +65,7 @@ def may_grow(worker: Mapping[str, float], workers: int) -> bool:
 
 
 def largest(groups: Sequence[tuple[int, Mapping[str, float]]], worker: Mapping[str, float]) -> float:
-    """How many workers fit on a cluster at its largest: groups of so many nodes (-1: any number) and what a node has."""
+    """How many workers fit on a cluster at its largest: groups of n nodes (-1: any number) with what a node has."""
     fitting = [(most, room([resources], worker)) for most, resources in groups]
     return sum(math.inf if most == -1 else most * each for most, each in fitting if each)
 
