@@ -42,6 +42,10 @@ class ConsoleReporter(Reporter):
             said = f"  {self._name}: {done:,} of {total:,} {unit}" + (f", {note}" if note else "")
             self._console.print(said, highlight=False)
 
+    def notice(self, text: str) -> None:
+        """A line of its own, which stays."""
+        self._console.print(f"  {self._name}: {text}", highlight=False, markup=False)
+
     def _draw(self, done: int, total: int, unit: str) -> None:
         if self._bar is None:
             columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

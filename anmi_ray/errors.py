@@ -86,10 +86,8 @@ def flatten(error: AnmiError) -> str:
 def rebuild(text: str) -> AnmiError:
     """The inverse of `flatten`; a class that is not one of these comes out as their base."""
     name, *args = json.loads(text)
-    kind = {one.__name__: one for one in (ConfigError, DataError, StoreError, FitError, JudgeError)}.get(
-        name, AnmiError
-    )
-    return kind(*args)
+    kinds = (ConfigError, DataError, StoreError, FitError, JudgeError, TrainingError)
+    return {one.__name__: one for one in kinds}.get(name, AnmiError)(*args)
 
 
 _AGAIN = "running again resumes"

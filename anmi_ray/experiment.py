@@ -204,6 +204,9 @@ class Reporter:
     def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
         """It is so far."""
 
+    def notice(self, text: str) -> None:
+        """Something that its user should know."""
+
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
         """A stage is complete; `seconds` is None when its artifact was there already."""
 
@@ -285,7 +288,7 @@ def _carry_out(
     runtime = importlib.import_module("anmi_ray.stages.runtime")
     module = importlib.import_module(f"anmi_ray.stages.{item.stage.body}")
     context: Context = runtime.Context(
-        artifact.store, experiment.execution, buckets, experiment.seed, reporter.progress
+        artifact.store, experiment.execution, buckets, experiment.seed, reporter.progress, reporter.notice
     )
     inputs = {
         role: Artifact(artifact.store, name, resolved[name].fingerprint) for role, name in item.stage.reads.items()

@@ -84,7 +84,7 @@ def run(experiment: Experiment, reporter: main.Reporter, pairs: int | None = Non
         store, resolved = Store(experiment.execution.root), main.resolve(experiment)
         made = {name: Artifact(store, name, resolved[name].fingerprint) for name in resolved}
         buckets = store.buckets(experiment.execution.buckets)
-        context = Context(store, experiment.execution, buckets, experiment.seed, reporter.progress)
+        context = Context(store, experiment.execution, buckets, experiment.seed, reporter.progress, reporter.notice)
         wanted = pairs or experiment.judge.pilot.pairs
         reporter.stage("pilot", f"ask the judges about {wanted:,} pairs, both ways")
         found = pilot_run(made, experiment.judge, context, wanted)

@@ -105,6 +105,10 @@ class _UnderRule(main.Reporter):
         """It is so far."""
         self._reporter.progress(done, total, unit, note)
 
+    def notice(self, text: str) -> None:
+        """Something that its user should know."""
+        self._reporter.notice(text)
+
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
         """A stage is complete; nothing is said of one that was."""
         if seconds is not None:
@@ -146,7 +150,7 @@ def _report(
         session.enter_context(ray_session(experiment.execution))
         reporter.stage("compare-rules", "hold the rules against each other")
         buckets = store.buckets(experiment.execution.buckets)
-        context = Context(store, experiment.execution, buckets, experiment.seed, reporter.progress)
+        context = Context(store, experiment.execution, buckets, experiment.seed, reporter.progress, reporter.notice)
         made = {name: Artifact(store, name, item.fingerprint) for name, item in resolved.items()}
         data = run_task(context, gather, experiment, made, dict(mined), buckets)
         data = replace(data, left_out=left_out, environment=_environment())

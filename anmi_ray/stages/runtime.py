@@ -57,6 +57,7 @@ class Context:
     buckets: int
     seed: int
     progress: Progress
+    notice: Callable[[str], None] = lambda _: None
 
     @property
     def cpus_per_core(self) -> float:

@@ -10,10 +10,8 @@ import json
 import os
 import shutil
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,23 +26,29 @@ import ray.train
 import torch.distributed as dist
 from numpy.typing import NDArray
 from ray.actor import ActorHandle
-from ray.train.torch import TorchConfig, TorchTrainer, get_device
+from ray.exceptions import RayActorError
+from ray.train.torch import TorchTrainer, get_device
 
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pairs import document_text
 from anmi_ray.records import EXAMPLE, QREL, RUN, TEXT_OF
+from anmi_ray.stages.capacity import check_room, needed
 from anmi_ray.stages.folders import seal_folder
 from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.rerank import SYSTEM, ranked
 from anmi_ray.stages.runtime import Context
+from anmi_ray.stages.train_board import Report, failed, new_board, shown, tell
+from anmi_ray.stages.train_checkpoints import ListeningTorchConfig, RayCheckpoints, filesystem, mend_list
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.training.batching import prepare
 from anmi_ray.training.loop import DevSet, Row, Trained, train
+from anmi_ray.training.memory import remedy
 
-RESULT, FAILURE = "training.json", "failure.json"
-_DETERMINED = {kind.__name__: kind for kind in (ConfigError, DataError, TrainingError)}
+RESULT = "training.json"
+_STORAGE = "ray"  # beside the output
+_DETERMINED = (ConfigError, DataError, TrainingError)  # what no retry can change
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class _Job:
     dev: DevInputs | None
     config: TrainConfig
     execution: TrainExecution
+    storage: str
     output: str
     board: ActorHandle
     false_negative_rate: float | None = None
@@ -94,59 +99,85 @@ def run_training(
     fingerprint: str,
     output_folder: str,
     on_row: Callable[[Row], None] | None = None,
+    on_notice: Callable[[str], None] | None = None,
     false_negative_rate: float | None = None,
 ) -> TrainResult:
     """Train on the Example, Text and Query files of all buckets; the Hugging Face folder appears at `output_folder`.
 
-    `on_row` sees the newest log row about once a second (its "progress" runs to 1), from a thread. Paths are files or
-    URIs that every worker reaches. Checkpoints go to `execution.storage_path`/`fingerprint`. Raises TrainingError,
-    DataError or ConfigError as the loop does, and TrainingError where workers keep dying. Needs a started Ray.
+    `on_row` sees the newest log row about once a second (its "progress" runs to 1), `on_notice` what a user should know
+    (a broken checkpoint that was left out), both from a thread. Paths are files or URIs that every worker reaches.
+    Checkpoints go to `execution.storage_path`/`fingerprint`. Raises ConfigError where the cluster has no room for the
+    workers, TrainingError, DataError or ConfigError as the loop does, and TrainingError where workers keep dying. Needs
+    a started Ray.
     """
-    storage = execution.storage_path or str(Path(output_folder).absolute().parent / "ray")
-    board: ActorHandle = _Board.remote()  # type: ignore[assignment]
+    notice = on_notice or (lambda _: None)
+    check_room(execution, notice)
     output = _absolute(output_folder)
-    paths = [list(one) for one in (examples_paths, texts_paths, query_paths)]
-    job = _Job(*paths, dev, config, execution, output, board, false_negative_rate)
-    trainer = TorchTrainer(
-        _work,
-        train_loop_config={"job": job},
-        scaling_config=ray.train.ScalingConfig(
-            num_workers=execution.num_workers,
-            use_gpu=execution.use_gpu,
-            resources_per_worker=dict(execution.resources) | ({"GPU": 1.0} if execution.use_gpu else {}),
-        ),
-        run_config=ray.train.RunConfig(
-            name=fingerprint,
-            storage_path=_absolute(storage),
-            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=execution.checkpoints_kept),
-            failure_config=ray.train.FailureConfig(max_failures=execution.max_failures),
-        ),
-        torch_config=TorchConfig(backend="nccl" if execution.use_gpu else "gloo"),
-    )
+    storage = _absolute(execution.storage_path or f"{output.rpartition('/')[0]}/{_STORAGE}")
+    mend_list(f"{storage}/{fingerprint}", notice)
+    board = new_board()
+    examples, texts, queries = (list(one) for one in (examples_paths, texts_paths, query_paths))
+    checkpoints = f"{storage}/{fingerprint}"
+    job = _Job(*paths, dev, config, execution, f"{storage}/{fingerprint}", output, board, false_negative_rate)
     try:
-        with _shown(board, on_row):
-            trainer.fit()
-    except ray.train.TrainingFailedError as error:
-        raise TrainingError(
-            f"workers failed more than {execution.max_failures} times, last: {_last_line(error)}",
-            "train",
-            "see Ray's logs of the workers; running again resumes from the newest checkpoint",
-        ) from error
+        with shown(board, on_row, on_notice):
+            _trainer(job, storage, fingerprint).fit()
+    except (ray.train.TrainingFailedError, RayActorError) as error:
+        if (found := failed(board)) is None:
+            raise _died(error, config, execution) from error
+        raise found from None
+    if found := failed(board):
+        raise found
     return _collect(job.output)
 
 
+def _trainer(job: _Job, storage: str, name: str) -> TorchTrainer:
+    execution = job.execution
+    return TorchTrainer(
+        _work,
+        train_loop_config={"job": job},
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=execution.num_workers, use_gpu=execution.use_gpu, resources_per_worker=needed(execution)
+        ),
+        run_config=ray.train.RunConfig(
+            name=name,
+            storage_path=storage,
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=execution.checkpoints_kept),
+            failure_config=ray.train.FailureConfig(max_failures=execution.max_failures),
+        ),
+        torch_config=ListeningTorchConfig(backend="nccl" if execution.use_gpu else "gloo"),
+    )
+
+
+def _died(error: BaseException, config: TrainConfig, execution: TrainExecution) -> TrainingError:
+    """Workers died more often than is allowed, or what watches them did."""
+    failures = error.worker_failures.values() if isinstance(error, ray.train.WorkerGroupError) else [error]
+    text = "\n".join(str(failure) for failure in failures)
+    times = (
+        "worker failed" if execution.max_failures == 0 else f"workers failed more than {execution.max_failures} times"
+    )
+    resumes = "running again resumes from the newest checkpoint"
+    if "running low on memory" in text:
+        what = f"{times}, last: Ray ended it because its node ran out of memory"
+        return TrainingError(what, "train", f"{remedy(config, execution)}; {resumes}")
+    if "OOM killer" in text:
+        what = f"{times}, last: its process was killed, as the system does where memory does not suffice"
+        return TrainingError(what, "train", f"if memory was short, {remedy(config, execution)}; {resumes}")
+    return TrainingError(f"{times}, last: {_last_line(error)}", "train", f"see Ray's logs of the workers; {resumes}")
+
+
 def _work(loop_config: dict[str, Any]) -> None:
-    """One worker: read, train, and on rank 0 publish. What no retry can change is handed over as a file."""
+    """One worker: read, train, and on rank 0 publish. What no retry can change goes to the board."""
     job: _Job = loop_config["job"]
+    if failed(job.board):  # in an attempt before, on another worker
+        return
     try:
         trained = _train(job)
-    except tuple(_DETERMINED.values()) as error:
-        if dist.get_rank() == 0:
-            with tempfile.TemporaryDirectory() as scratch:
-                content = {"kind": type(error).__name__, "args": error.args}
-                (Path(scratch) / FAILURE).write_text(json.dumps(content), encoding="utf-8")
-                _publish(Path(scratch), job.output)
-        return
+    except _DETERMINED as error:
+        tell(job.board, error)
+        if dist.get_world_size() == 1:
+            return
+        raise  # others may wait for this worker: Ray ends them
     if dist.get_rank() == 0:
         with tempfile.TemporaryDirectory() as scratch:
             folder = trained.model.export(Path(scratch) / "model", _card(job, trained))
@@ -172,8 +203,10 @@ def _train(job: _Job) -> Trained:
     )
     dev = None if job.dev is None else dev_set(job.dev, model)
     with ExitStack() as stack:
-        checkpoints, report = _RayCheckpoints(stack), _Report(job.board)
-        return train(model, data, dev, config, job.execution, checkpoints, report, job.false_negative_rate)
+        checkpoints, report = RayCheckpoints(job.storage, stack), Report(job.board)
+        return train(
+            model, data, dev, config, job.execution, checkpoints, report, report.notice, job.false_negative_rate
+        )
 
 
 def dev_set(dev: DevInputs, model: CrossEncoder) -> DevSet:
@@ -197,79 +230,6 @@ def dev_set(dev: DevInputs, model: CrossEncoder) -> DevSet:
     )
 
 
-class _RayCheckpoints:
-    """Checkpoints through ray.train: every worker writes its part and reports, which is a barrier."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-
-    def latest(self) -> Path | None:
-        checkpoint = ray.train.get_checkpoint()
-        return None if checkpoint is None else Path(self._stack.enter_context(checkpoint.as_directory()))
-
-    def save(self, write: Callable[[Path], None], step: int, dev: float | None) -> None:
-        scratch = Path(tempfile.mkdtemp(prefix="anmi-checkpoint-"))
-        try:
-            write(scratch)
-            dist.barrier()
-            metrics = {"step": step} | ({} if dev is None else {"dev": dev})
-            empty = not any(scratch.iterdir())
-            ray.train.report(metrics, checkpoint=None if empty else ray.train.Checkpoint.from_directory(str(scratch)))
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-
-
-@ray.remote(num_cpus=0)
-class _Board:
-    """Where rank 0 writes how far it is, for the driver to show."""
-
-    def __init__(self) -> None:
-        self._row: Row = {}
-
-    def write(self, row: Row) -> None:
-        self._row = row
-
-    def read(self) -> Row:
-        return self._row
-
-
-class _Report:
-    """Rank 0's side of the board: the newest row, at most one a second, and every row with a dev measure."""
-
-    def __init__(self, board: ActorHandle) -> None:
-        self._board, self._next = board, 0.0
-
-    def __call__(self, row: Row) -> None:
-        now = time.monotonic()
-        if row["dev"] is not None or now >= self._next:
-            self._next = now + 1.0
-            self._board.write.remote(row)
-
-
-@contextmanager
-def _shown(board: ActorHandle, on_row: Callable[[Row], None] | None) -> Iterator[None]:
-    """While inside, a thread hands `on_row` each new row of the board."""
-    done = threading.Event()
-
-    def follow() -> None:
-        last: Row = {}
-        while not done.wait(1.0):
-            row: Row = ray.get(board.read.remote())  # pyright: ignore[reportAssignmentType]
-            if row != last and on_row is not None:
-                on_row(row)
-                last = row
-
-    thread = threading.Thread(target=follow, name="training-progress", daemon=True)
-    if on_row is not None:
-        thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        if on_row is not None:
-            thread.join(timeout=10.0)
-
-
 def _distinct(ids: pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
     """Every id's position among the distinct ids, and these."""
     coded = ids.combine_chunks().dictionary_encode()
@@ -289,8 +249,8 @@ def _positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tupl
 def _publish(folder: Path, target: str) -> None:
     """Put a local folder's content in the place of `target`, a folder or a URI."""
     if "://" in target:
-        filesystem, path = pafs.FileSystem.from_uri(target)
-        pafs.copy_files(str(folder), path, source_filesystem=pafs.LocalFileSystem(), destination_filesystem=filesystem)
+        files, path = filesystem(target)
+        pafs.copy_files(str(folder), path, source_filesystem=pafs.LocalFileSystem(), destination_filesystem=files)
         return
     beside = Path(f"{target}.{os.getpid()}")
     shutil.copytree(folder, beside)
@@ -299,14 +259,9 @@ def _publish(folder: Path, target: str) -> None:
 
 
 def _collect(output: str) -> TrainResult:
-    """What rank 0 published, or the error it met."""
-    filesystem, path = pafs.FileSystem.from_uri(output) if "://" in output else (pafs.LocalFileSystem(), output)
-    failure = f"{path}/{FAILURE}"
-    if filesystem.get_file_info(failure).type is pafs.FileType.File:
-        content = json.loads(filesystem.open_input_file(failure).read())
-        filesystem.delete_dir(path)
-        raise _DETERMINED[content["kind"]](*content["args"])
-    content = json.loads(filesystem.open_input_file(f"{path}/{RESULT}").read())
+    """What rank 0 published."""
+    files, path = filesystem(output)
+    content = json.loads(files.open_input_file(f"{path}/{RESULT}").read())
     return TrainResult(folder=output, **content)
 
 
@@ -349,13 +304,14 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
             artifact.fingerprint,
             output,
             lambda row: _tell(context, row),
+            context.notice,
             mine.read_json("summary.json")["false_negative_rate"]["mean"],
         )
     result = _collect(_absolute(output))
     artifact.publish_json("log.json", result.rows)
     seal_folder(artifact, "model")
     if artifact.store.local is not None:  # checkpoints serve resuming only
-        shutil.rmtree(artifact.store.local / artifact.path / "ray", ignore_errors=True)
+        shutil.rmtree(artifact.store.local / artifact.path / _STORAGE, ignore_errors=True)
     facts = {"best_step": result.best_step, "steps": result.steps, "dev": result.dev}
     return {"flows": [Flow("examples of queries", examples, examples)], **facts}
 

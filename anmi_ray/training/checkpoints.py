@@ -1,4 +1,7 @@
-"""Where the state of a training run goes while it is under way: an interface, and a local folder behind it."""
+"""Where the state of a training run goes while it is under way: an interface, a local folder behind it, and resuming.
+
+A broken checkpoint is recognised before anything of it is loaded, and the one before it is used.
+"""
 
 from __future__ import annotations
 
@@ -9,44 +12,127 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from anmi_ray.errors import from_os_error
+import torch.distributed as dist
+
+from anmi_ray.errors import ConfigError, from_os_error
+from anmi_ray.training.engine import Engine
+from anmi_ray.training.manifest import Origin, check
 
 
 class Checkpoints(Protocol):
-    """All workers call both methods at the same steps."""
+    """All workers call `open`, `save` and `wanted` at the same steps, with the same arguments."""
 
-    def latest(self) -> Path | None:
-        """A local folder with the newest whole checkpoint, None where training starts anew."""
+    def names(self) -> list[str]:
+        """The checkpoints on storage, those of the highest steps first; one worker is asked, the others are told."""
+        ...
+
+    def open(self, name: str) -> Path:
+        """A local folder with all files of a checkpoint."""
         ...
 
     def save(self, write: Callable[[Path], None], step: int, dev: float | None) -> None:
-        """Let `write` fill a folder and keep it as the checkpoint after `step` steps."""
+        """Let every worker's `write` fill a folder; their union is kept as the checkpoint after `step` steps."""
+        ...
+
+    def wanted(self) -> bool:
+        """Whether a checkpoint should be saved at once, because workers will soon be stopped."""
         ...
 
 
 class FolderCheckpoints:
-    """Checkpoints of one process in a local folder; one appears whole or not at all."""
+    """Checkpoints in a local folder that all workers of torch.distributed share; one appears whole or not at all."""
 
     def __init__(self, folder: Path, kept: int = 2) -> None:
         self.folder, self.kept = folder, kept
 
-    def latest(self) -> Path | None:
-        """The newest checkpoint."""
-        return self._whole()[-1] if self._whole() else None
+    def names(self) -> list[str]:
+        """The folders' names."""
+        return sorted((path.name for path in self.folder.glob("step-*")), reverse=True)
+
+    def open(self, name: str) -> Path:
+        """The folder itself."""
+        return self.folder / name
 
     def save(self, write: Callable[[Path], None], step: int, dev: float | None) -> None:
-        """Write beside, then rename; the oldest beyond `kept` go."""
+        """Write beside, merge, then rename; the oldest beyond `kept` go."""
+        merged = self.folder / f".merging-{step:09d}"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            if _rank() == 0:
+                for left in self.folder.glob(".*ing-*"):  # of a save that a kill cut short
+                    shutil.rmtree(left)
+                merged.mkdir(parents=True)
+            _wait()
             scratch = Path(tempfile.mkdtemp(prefix=".writing-", dir=self.folder))
             write(scratch)
-            target = self.folder / f"step-{step:09d}"
-            shutil.rmtree(target, ignore_errors=True)
-            os.replace(scratch, target)
-            for old in self._whole()[: -self.kept]:
-                shutil.rmtree(old)
+            for path in [path for path in scratch.rglob("*") if path.is_file()]:
+                target = merged / path.relative_to(scratch)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, target)
+            shutil.rmtree(scratch)
+            _wait()
+            if _rank() == 0:
+                shutil.rmtree(self.folder / f"step-{step:09d}", ignore_errors=True)
+                os.replace(merged, self.folder / f"step-{step:09d}")
+                for old in self.names()[self.kept :]:
+                    shutil.rmtree(self.folder / old)
         except OSError as error:
             raise from_os_error(error, str(self.folder)) from error
 
-    def _whole(self) -> list[Path]:
-        return sorted(self.folder.glob("step-*"))
+    def wanted(self) -> bool:
+        """Nobody tells a folder of what will be stopped."""
+        return False
+
+
+def newest_whole(
+    checkpoints: Checkpoints, now: Origin, engine: Engine, notice: Callable[[str], None]
+) -> tuple[Path, Origin] | None:
+    """The newest checkpoint that is whole, the same for all workers, who share the reading; None where there is none.
+
+    `now` is what is about to resume (its step does not matter). `notice` is told, on the first worker, of every broken
+    checkpoint and of what follows. Raises ConfigError where the checkpoint cannot be continued by `now`.
+    """
+    [names, *_] = engine.gather(checkpoints.names() if engine.rank == 0 else [])
+    broken = 0
+    for name in names:
+        folder = checkpoints.open(name)
+        found = engine.gather(check(folder, engine.rank, engine.world))
+        wrong = [one for one in found if isinstance(one, str)]
+        if not wrong:
+            _continuable(found[0], now, name)
+            if broken and engine.rank == 0:
+                notice(f"training resumes from the checkpoint before, after step {found[0].step:,}")
+            return folder, found[0]
+        broken += 1
+        if engine.rank == 0:
+            notice(f"checkpoint {name} is broken and left out: {wrong[0]}")
+    if broken and engine.rank == 0:
+        notice("no whole checkpoint is left: training starts anew")
+    return None
+
+
+def _continuable(found: Origin, now: Origin, name: str) -> None:
+    """ZeRO cuts the optimiser's state into as many parts as there are workers; every other state is whole."""
+    place = f"checkpoint {name}"
+    if (found.engine, found.zero_stage) != (now.engine, now.zero_stage):
+        raise ConfigError(
+            f"was written with train.engine: {found.engine} and train.zero_stage: {found.zero_stage}",
+            place,
+            "resume with these, or remove the checkpoints to train anew",
+        )
+    if found.world != now.world and found.engine == "deepspeed" and found.zero_stage > 0:
+        raise ConfigError(
+            f"holds the optimiser's state in {found.world} parts (ZeRO stage {found.zero_stage}), which as many "
+            f"workers can continue; execution.train.num_workers is {now.world}",
+            place,
+            f"set execution.train.num_workers: {found.world} to resume; train.engine: ddp trains anew, and resumes "
+            "with any number of workers",
+        )
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _wait() -> None:
+    if dist.is_initialized():
+        dist.barrier()

@@ -12,6 +12,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,18 @@ from anmi_ray.identity import seed as derived_seed
 from anmi_ray.models.cross_encoder import CrossEncoder, torch_threads
 from anmi_ray.models.pairs import Ragged
 from anmi_ray.training.batching import MicroBatch, TrainingSet, step_batches, total_steps, weighed_gaps
-from anmi_ray.training.checkpoints import Checkpoints
+from anmi_ray.training.checkpoints import Checkpoints, newest_whole
 from anmi_ray.training.curriculum import Phase, make_curriculum
 from anmi_ray.training.engine import Engine, make_engine
+from anmi_ray.training.manifest import Origin, seal
+from anmi_ray.training.memory import memory_named
 from anmi_ray.training.module import Average, Trainable, rate_factor
 from anmi_ray.training.objective import Objective
+from anmi_ray.training.preemption import NOTICE
 
 Row = dict[str, float | int | None]
 CONSTANT_STEPS = 50  # steps in a row without a difference between a list's scores before training is given up
+LOOK_S = 5.0  # seconds between two questions whether workers will soon be stopped
 _STATE, _BEST, _AVERAGE = "loop.json", "best.safetensors", "average.safetensors"
 
 
@@ -96,17 +101,25 @@ def train(
     execution: TrainExecution,
     checkpoints: Checkpoints | None = None,
     on_row: Callable[[Row], None] | None = None,
+    on_notice: Callable[[str], None] | None = None,
     false_negative_rate: float | None = None,
 ) -> Trained:
-    """Train `model` on `data`; resumes from `checkpoints` where they hold one.
+    """Train `model` on `data`; resumes from the newest whole one of `checkpoints`, and after SIGTERM saves one at once.
 
-    `on_row` sees every log row as it is made. `false_negative_rate` is the estimated share of false negatives among the
-    examples' negatives, for settings that follow it (ConfigError where one does and it is None). Raises TrainingError
-    where the loss is not finite or the model gives all documents of a list one score. `model` is used up: the result
-    has its own copy of the weights.
+    `on_row` sees every log row as it is made, `on_notice` what is wrong with checkpoints. `false_negative_rate` is the
+    estimated share of false negatives among the examples' negatives, for settings that follow it. Raises TrainingError
+    where the loss is not finite, the model gives all documents of a list one score, or memory does not suffice,
+    ConfigError where a checkpoint needs another number of workers, or a setting that rate and it is None. `model` is
+    used up: the result has its own copy of the weights.
     """
-    with torch_threads(execution.threads), torch.random.fork_rng(devices=[]):
-        return _Run(model, data, dev, config, execution, checkpoints, on_row, false_negative_rate).run()
+    with ExitStack() as stack:
+        stack.enter_context(torch_threads(execution.threads))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(memory_named(config, execution))
+        if checkpoints is not None:
+            stack.enter_context(NOTICE.listening())
+        run = _Run(model, data, dev, config, execution, checkpoints, on_row, on_notice, false_negative_rate)
+        return run.run()
 
 
 class _Run:
@@ -119,10 +132,11 @@ class _Run:
         execution: TrainExecution,
         checkpoints: Checkpoints | None,
         on_row: Callable[[Row], None] | None,
+        on_notice: Callable[[str], None] | None,
         false_negative_rate: float | None,
     ) -> None:
         self.data, self.dev, self.config, self.execution = data, dev, config, execution
-        self.checkpoints, self.on_row = checkpoints, on_row
+        self.checkpoints, self.on_row, self.on_notice = checkpoints, on_row, on_notice or (lambda _: None)
         self.steps = total_steps(config, len(data))
         # Engines may partition or wrap the network; this copy takes whole weights, for dev and for the result.
         self.result = CrossEncoder(copy.deepcopy(model.network), model.pairs, model.name)
@@ -135,7 +149,7 @@ class _Run:
             config.curriculum, alpha, weighed_gaps(data), self.steps, config.seed, dev is not None
         )
         self.progress, self.average = _Progress(), None
-        self.saved = time.monotonic()
+        self.saved = self.looked = time.monotonic()
         self.dev_steps = {round(point * self.steps) for point in config.dev_points} if dev is not None else set()
 
     def run(self) -> Trained:
@@ -167,8 +181,7 @@ class _Run:
         self._seed_dropout(step)
         for i, batch in enumerate(batches):
             self.engine.accumulate(batch.batches, self.objective.of(batch, now), last=i + 1 == len(batches))
-        is_due = self.engine.rank == 0 and time.monotonic() - self.saved >= 60 * self.execution.checkpoint_minutes
-        due, *totals = self.engine.sums([float(is_due), *self.objective.sums()])
+        due, look, *totals = self.engine.sums([*self._signals(), *self.objective.sums()])
         figures = self.objective.finish(totals, now, step)
         varied, pairs, tokens = (figures.pop(name) or 0 for name in ("varied", "pairs", "tokens"))
         loss = float(figures.pop("loss") or 0.0)
@@ -196,7 +209,22 @@ class _Run:
             "pairs_per_second": pairs / seconds,
             "dev": None,
         }
-        return row, bool(due) and self.checkpoints is not None
+        return row, self._due(due, look)
+
+    def _signals(self) -> tuple[float, float]:
+        """This worker's share of two sums: a checkpoint is due (by the clock, by SIGTERM), and it is time to look."""
+        now, first = time.monotonic(), self.engine.rank == 0
+        due = first and now - self.saved >= 60 * self.execution.checkpoint_minutes
+        return float(due or bool(NOTICE)), float(first and now - self.looked >= LOOK_S)
+
+    def _due(self, due: float, look: float) -> bool:
+        """Whether all workers save now, from the sums; where they look, whether any of them will soon be stopped."""
+        if self.checkpoints is None:
+            return False
+        if look:
+            self.looked = time.monotonic()
+            due += self.checkpoints.wanted()
+        return bool(due)
 
     def _seed_dropout(self, step: int) -> None:
         torch.manual_seed(derived_seed("dropout", self.config.seed, step, self.engine.rank))
@@ -267,16 +295,26 @@ class _Run:
             if self.engine.rank == 0:
                 self.progress.objective, self.progress.curriculum = self.objective.state(), self.curriculum.state()
                 self.progress.write(folder)
+            seal(folder, self._origin(), self.engine.rank)
 
+        answered = bool(NOTICE)
         self.checkpoints.save(write, self.progress.step, self.progress.dev)
+        if answered:
+            NOTICE.saved()
         self.saved = time.monotonic()
 
+    def _origin(self) -> Origin:
+        stage = self.config.zero_stage if self.config.engine == "deepspeed" else 0
+        return Origin(self.progress.step, self.engine.world, self.config.engine, stage)
+
     def _resume(self) -> bool:
-        folder = self.checkpoints.latest() if self.checkpoints is not None else None
-        if folder is None:
+        if self.checkpoints is None:
             return False
-        self.engine.load(folder)
-        self.progress = _Progress.read(folder)
+        found = newest_whole(self.checkpoints, self._origin(), self.engine, self.on_notice)
+        if found is None:
+            return False
+        self.engine.load(found[0])
+        self.progress = _Progress.read(found[0])
         self.objective.load(self.progress.objective)
         self.curriculum.load(self.progress.curriculum)
         return True

@@ -69,6 +69,7 @@ def test_uncertainty_gives_each_term_half() -> None:
 def test_uncertainty_follows_losses_that_fall() -> None:
     balance = make_balance(BalanceConfig(rule="uncertainty"), None)
     scalars = Scalars(balance.start(), 0.02, torch.device("cpu"))
+    losses = (1.0, 2.1)
     for step in range(400):
         losses = (1.0, 2.0 * 0.99**step + 0.1)
         first, second = balance.weights(scalars, 0.7)

@@ -46,7 +46,7 @@ def test_gradients_on_the_last_layer_are_those_of_backward_passes(base: Path, po
     assert len(batches) > 2
     last = module.network.encoder.classifier if pooling == "cls" else module.network.out  # type: ignore[union-attr]
     objective = Objective(module, config, 1, None)
-    gradients = {}
+    gradients, figures = {}, {}
     for alpha in (1.0, 0.0):
         module.zero_grad()
         for batch in batches:

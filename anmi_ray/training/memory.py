@@ -1,0 +1,58 @@
+"""Out of memory: whatever torch calls it on a GPU or a CPU becomes one error that names the settings to lower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.errors import TrainingError
+
+# What torch says in a plain RuntimeError: its allocator on a CPU, oneDNN, C++ itself, and libraries on a GPU.
+_WORDS = (
+    "can't allocate memory",
+    "not enough memory",
+    "could not create a memory object",
+    "std::bad_alloc",
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "_STATUS_ALLOC_FAILED",
+)
+
+
+def remedy(config: TrainConfig, execution: TrainExecution) -> str:
+    """What to lower where memory does not suffice, with the values that were too much."""
+    knobs = [
+        f"execution.train.micro_batch_tokens ({execution.micro_batch_tokens:,})",
+        f"execution.train.forward_tokens ({execution.forward_tokens:,})",
+        f"train.max_tokens ({config.max_tokens:,})",
+    ]
+    more = ", train.list_size" if config.list_size is None else f", train.list_size ({config.list_size})"
+    text = f"lower {', '.join(knobs)}{more}; the first two change no result"
+    stage = config.zero_stage if config.engine == "deepspeed" else 0
+    if stage < 3:
+        text += f"; or share more among several workers (train.engine: deepspeed, train.zero_stage: {stage + 1} to 3)"
+    return text
+
+
+@contextmanager
+def memory_named(config: TrainConfig, execution: TrainExecution) -> Iterator[None]:
+    """Raise TrainingError in the place of what says that memory cannot be had."""
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise _said(error, config, execution) from error
+    except RuntimeError as error:
+        if not any(word in str(error) for word in _WORDS):
+            raise
+        raise _said(error, config, execution) from error
+
+
+def _said(error: BaseException, config: TrainConfig, execution: TrainExecution) -> TrainingError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    what = next((line for line in lines if any(word in line for word in _WORDS)), lines[0] if lines else "")
+    where = "the GPU's memory" if isinstance(error, torch.OutOfMemoryError) or "CUDA" in what else "memory"
+    message = f"{where} does not suffice" + (f": {what[:300]}" if what else "")
+    return TrainingError(message, "training", remedy(config, execution))

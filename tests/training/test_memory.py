@@ -1,0 +1,78 @@
+"""Out of memory is one error that names what to lower."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.errors import TrainingError
+from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.training.batching import prepare
+from anmi_ray.training.loop import train
+from anmi_ray.training.memory import memory_named
+from tests.models.tiny import write_tiny_bert
+from tests.training.lists import planted
+from tests.training.test_loop import CONFIG
+
+KNOBS = ("execution.train.micro_batch_tokens", "execution.train.forward_tokens", "train.max_tokens", "train.zero_stage")
+
+
+def on_a_gpu() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+
+FULL: list[Callable[[], object]] = [lambda: torch.empty(1 << 50), lambda: bytearray(1 << 60), on_a_gpu]
+
+
+@pytest.mark.parametrize("allocate", FULL)
+def test_every_kind_names_the_settings(allocate: Callable[[], object]) -> None:
+    with (
+        pytest.raises(TrainingError, match="memory does not suffice") as caught,
+        memory_named(TrainConfig(), TrainExecution()),
+    ):
+        allocate()
+    assert [knob for knob in KNOBS if knob not in str(caught.value.remedy)] == []
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(RuntimeError, match="shape"), memory_named(TrainConfig(), TrainExecution()):
+        torch.zeros(2).view(3)
+
+
+@pytest.mark.gpu
+def test_a_full_gpu_names_the_settings() -> None:
+    with pytest.raises(TrainingError, match="GPU's memory"), memory_named(TrainConfig(), TrainExecution()):
+        torch.empty(1 << 46, device="cuda")
+
+
+@contextmanager
+def at_most(more: int) -> Iterator[None]:
+    """This process may take so many bytes more of address space."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def test_a_step_that_does_not_fit_on_this_machine_names_the_settings(tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"lists_per_step": 600, "max_steps": 2})
+    model = CrossEncoder.load(str(write_tiny_bert(tmp_path)), pooling=config.pooling, max_tokens=32, seed=0)
+    problem = planted(lists=600)
+    data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    large = TrainExecution(micro_batch_tokens=1 << 20, forward_tokens=1 << 20)
+    with at_most(32 << 20), pytest.raises(TrainingError, match="memory does not suffice") as caught:
+        train(model, data, None, config, large)
+    assert "execution.train.micro_batch_tokens (1,048,576)" in str(caught.value.remedy)
+    model = CrossEncoder.load(str(tmp_path), pooling=config.pooling, max_tokens=32, seed=0)
+    small = TrainExecution(micro_batch_tokens=512, forward_tokens=512)
+    with at_most(32 << 20):
+        assert len(train(model, data, None, config, small).rows) == 2
