@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from pathlib import Path
+
+import pyarrow.fs as pafs
 
 from anmi_ray.errors import StoreError
 from anmi_ray.store import Artifact
@@ -30,3 +34,15 @@ def local_folder(artifact: Artifact, name: str) -> Path:
             scratch.write_bytes(artifact.store.read(f"{artifact.path}/{name}/{file}"))
             scratch.replace(path)
     return target
+
+
+def publish_folder(folder: Path, target: str) -> None:
+    """Put a local folder's content in the place of `target`, a folder or a URI."""
+    if "://" in target:
+        filesystem, path = pafs.FileSystem.from_uri(target)
+        pafs.copy_files(str(folder), path, source_filesystem=pafs.LocalFileSystem(), destination_filesystem=filesystem)
+        return
+    beside = Path(f"{target}.{os.getpid()}")
+    shutil.copytree(folder, beside)
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(beside, target)

@@ -7,7 +7,6 @@ everything) goes on from the newest checkpoint. A finished artifact is never ent
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 import threading
@@ -35,11 +34,13 @@ from anmi_ray.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pairs import document_text
 from anmi_ray.records import EXAMPLE, QREL, RUN, TEXT_OF
-from anmi_ray.stages.folders import seal_folder
+from anmi_ray.stages.curves import curves_folder, shared_curves
+from anmi_ray.stages.folders import publish_folder, seal_folder
 from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.rerank import SYSTEM, ranked
 from anmi_ray.stages.runtime import Context
 from anmi_ray.store import Artifact, Flow
+from anmi_ray.training import tracking
 from anmi_ray.training.batching import prepare
 from anmi_ray.training.loop import DevSet, Row, Trained, train
 
@@ -81,6 +82,8 @@ class _Job:
     execution: TrainExecution
     output: str
     board: ActorHandle
+    name: str
+    curves: str
 
 
 def run_training(
@@ -93,17 +96,22 @@ def run_training(
     fingerprint: str,
     output_folder: str,
     on_row: Callable[[Row], None] | None = None,
+    curves: str | None = None,
 ) -> TrainResult:
     """Train on the Example, Text and Query files of all buckets; the Hugging Face folder appears at `output_folder`.
 
     `on_row` sees the newest log row about once a second (its "progress" runs to 1), from a thread. Paths are files or
-    URIs that every worker reaches. Checkpoints go to `execution.storage_path`/`fingerprint`. Raises TrainingError,
-    DataError or ConfigError as the loop does, and TrainingError where workers keep dying. Needs a started Ray.
+    URIs that every worker reaches. Checkpoints go to `execution.storage_path`/`fingerprint`, files of the trackers to
+    `curves` (else beside the output). Raises TrainingError, DataError or ConfigError as the loop does, and
+    TrainingError where workers keep dying. Needs a started Ray.
     """
+    tracking.check(execution.trackers)
     storage = execution.storage_path or str(Path(output_folder).absolute().parent / "ray")
     board: ActorHandle = _Board.remote()  # type: ignore[assignment]
     output = _absolute(output_folder)
-    job = _Job(list(examples_paths), list(texts_paths), list(query_paths), dev, config, execution, output, board)
+    curves = _absolute(curves or str(Path(output_folder).absolute().parent / "tracking"))
+    inputs = (list(examples_paths), list(texts_paths), list(query_paths))
+    job = _Job(*inputs, dev, config, execution, output, board, fingerprint, curves)
     trainer = TorchTrainer(
         _work,
         train_loop_config={"job": job},
@@ -142,34 +150,36 @@ def _work(loop_config: dict[str, Any]) -> None:
             with tempfile.TemporaryDirectory() as scratch:
                 content = {"kind": type(error).__name__, "args": error.args}
                 (Path(scratch) / FAILURE).write_text(json.dumps(content), encoding="utf-8")
-                _publish(Path(scratch), job.output)
+                publish_folder(Path(scratch), job.output)
         return
     if dist.get_rank() == 0:
         with tempfile.TemporaryDirectory() as scratch:
             folder = trained.model.export(Path(scratch) / "model", _card(job, trained))
             content = {"rows": trained.rows, "best_step": trained.best_step, "dev": trained.dev, "steps": trained.steps}
             (folder / RESULT).write_text(json.dumps(content), encoding="utf-8")
-            _publish(folder, job.output)
+            publish_folder(folder, job.output)
 
 
 def _train(job: _Job) -> Trained:
     config = job.config
-    model = CrossEncoder.load(
-        config.model,
-        pooling=config.pooling,
-        max_tokens=config.max_tokens,
-        seed=config.seed,
-        device=str(get_device()),
-        trust_remote_code=config.trust_remote_code,
-        whole_head=config.whole_head,
-        equal_segments=config.equal_segments,
-    )
-    data = prepare(
-        map(pq.read_table, job.examples), map(pq.read_table, job.texts), map(pq.read_table, job.queries), model.pairs
-    )
-    dev = None if job.dev is None else dev_set(job.dev, model)
     with ExitStack() as stack:
-        return train(model, data, dev, config, job.execution, _RayCheckpoints(stack), _Report(job.board))
+        settings = config.model_dump(mode="json")
+        curves, flush = shared_curves(job.execution.trackers, job.name, job.curves, settings, stack)
+        model = CrossEncoder.load(
+            config.model,
+            pooling=config.pooling,
+            max_tokens=config.max_tokens,
+            seed=config.seed,
+            device=str(get_device()),
+            trust_remote_code=config.trust_remote_code,
+            whole_head=config.whole_head,
+            equal_segments=config.equal_segments,
+        )
+        tables = (map(pq.read_table, paths) for paths in (job.examples, job.texts, job.queries))
+        data = prepare(*tables, model.pairs)
+        dev = None if job.dev is None else dev_set(job.dev, model)
+        checkpoints = _RayCheckpoints(stack, flush)
+        return train(model, data, dev, config, job.execution, checkpoints, _Report(job.board, curves))
 
 
 def dev_set(dev: DevInputs, model: CrossEncoder) -> DevSet:
@@ -196,14 +206,15 @@ def dev_set(dev: DevInputs, model: CrossEncoder) -> DevSet:
 class _RayCheckpoints:
     """Checkpoints through ray.train: every worker writes its part and reports, which is a barrier."""
 
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
+    def __init__(self, stack: ExitStack, before: Callable[[], None]) -> None:
+        self._stack, self._before = stack, before
 
     def latest(self) -> Path | None:
         checkpoint = ray.train.get_checkpoint()
         return None if checkpoint is None else Path(self._stack.enter_context(checkpoint.as_directory()))
 
     def save(self, write: Callable[[Path], None], step: int, dev: float | None) -> None:
+        self._before()
         scratch = Path(tempfile.mkdtemp(prefix="anmi-checkpoint-"))
         try:
             write(scratch)
@@ -230,12 +241,13 @@ class _Board:
 
 
 class _Report:
-    """Rank 0's side of the board: the newest row, at most one a second, and every row with a dev measure."""
+    """Where rank 0's rows go: all to the trackers; to the board one a second, and every row with a dev measure."""
 
-    def __init__(self, board: ActorHandle) -> None:
-        self._board, self._next = board, 0.0
+    def __init__(self, board: ActorHandle, curves: tracking.Curves) -> None:
+        self._board, self._curves, self._next = board, curves, 0.0
 
     def __call__(self, row: Row) -> None:
+        self._curves(row)
         now = time.monotonic()
         if row["dev"] is not None or now >= self._next:
             self._next = now + 1.0
@@ -280,18 +292,6 @@ def _positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tupl
         missing = distinct.filter(pc.is_null(rows))[0].as_py().hex()
         raise DataError(f"{rows.null_count} are missing, the first is {missing}", place, "recompute the retrieve stage")
     return index, rows
-
-
-def _publish(folder: Path, target: str) -> None:
-    """Put a local folder's content in the place of `target`, a folder or a URI."""
-    if "://" in target:
-        filesystem, path = pafs.FileSystem.from_uri(target)
-        pafs.copy_files(str(folder), path, source_filesystem=pafs.LocalFileSystem(), destination_filesystem=filesystem)
-        return
-    beside = Path(f"{target}.{os.getpid()}")
-    shutil.copytree(folder, beside)
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(beside, target)
 
 
 def _collect(output: str) -> TrainResult:
@@ -345,6 +345,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
             artifact.fingerprint,
             output,
             lambda row: _tell(context, row),
+            artifact.store.uri(curves_folder(artifact)),
         )
     result = _collect(_absolute(output))
     artifact.publish_json("log.json", result.rows)
