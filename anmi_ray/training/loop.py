@@ -28,6 +28,7 @@ from anmi_ray.models.cross_encoder import CrossEncoder, torch_threads
 from anmi_ray.models.pairs import Ragged
 from anmi_ray.training.batching import MicroBatch, TrainingSet, step_batches, total_steps
 from anmi_ray.training.checkpoints import Checkpoints
+from anmi_ray.training.checks import before_training, check_effect, moments
 from anmi_ray.training.curriculum import Phase, phase
 from anmi_ray.training.engine import Engine, make_engine
 from anmi_ray.training.losses import hybrid, rating_target, regression, weighted_infonce
@@ -97,9 +98,11 @@ def train(
 ) -> Trained:
     """Train `model` on `data`; resumes from `checkpoints` where they hold one.
 
-    `on_row` sees every log row as it is made. Raises TrainingError where the loss is not finite or the model gives all
-    documents of a list one score. `model` is used up: the result has its own copy of the weights.
+    `on_row` sees every log row as it is made. Raises TrainingError where the loss is not finite, the model gives all
+    documents of a list one score or a learning rate moves nothing; ConfigError and DataError as `before_training`.
+    `model` is used up: the result has its own copy of the weights.
     """
+    before_training(model, data, config)
     with torch_threads(execution.threads), torch.random.fork_rng(devices=[]):
         return _Run(model, data, dev, config, execution, checkpoints, on_row).run()
 
@@ -130,8 +133,11 @@ class _Run:
         resumed = self._resume()
         if not resumed and 0 in self.dev_steps:
             self._log({"step": 0, "epoch": 0.0, "progress": 0.0, "dev": self._evaluate(0)})
+        first, before = self.progress.step, moments(self.module.network, self.engine.weights())
         for step in range(self.progress.step, self.steps):
             row, due = self._step(step)
+            if step + 1 - first == min(CONSTANT_STEPS, self.steps):
+                check_effect(before, moments(self.module.network, self.engine.weights()), step + 1 - first)
             self._average(step)
             self.progress.step = step + 1
             if step + 1 in self.dev_steps:
