@@ -346,6 +346,22 @@ def compare_rules(
 
 
 @app.command()
+def export(
+    run_name: Annotated[str, typer.Argument(metavar="RUN", help="name of a run that has trained a model")],
+    to: Annotated[Path, typer.Option("--to", help="folder to write: new, or empty")],
+    license_: Annotated[
+        str | None, typer.Option("--license", metavar="ID", help="license in the card, such as apache-2.0; else none")
+    ] = None,
+    title: Annotated[str | None, typer.Option("--title", help="the model's name in the card; else the run's")] = None,
+    root: Annotated[str, typer.Option("--root", help="folder or URI that holds the run")] = "results",
+) -> None:
+    """Hand a model on: a checked copy of its Hugging Face folder, with a card of its data, method and results."""
+    from anmi_ray import exporting
+
+    print(f"model: {exporting.export(run_name, root, to, license_, title)}")
+
+
+@app.command()
 def rerank(
     model: Annotated[Path, typer.Option("--model", help="folder of a trained model")],
     collection: Annotated[Path, typer.Option("--collection", help="folder in BEIR layout (corpus, queries)")],

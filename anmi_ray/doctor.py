@@ -63,6 +63,9 @@ GIVES = {
     "pyserini": "Lucene's BM25 and its prebuilt analysers",
     "deepspeed": "ZeRO: training of models that do not fit one GPU (without it: DDP)",
     "optuna": "the TPE search of tuning",
+    "tensorboard": "learning curves in TensorBoard (execution.train.trackers)",
+    "mlflow-skinny": "learning curves on an MLflow server (execution.train.trackers)",
+    "wandb": "learning curves at Weights & Biases (execution.train.trackers)",
 }
 
 

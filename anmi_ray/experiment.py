@@ -23,6 +23,7 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.errors import ConfigError, DataError, StoreError
 from anmi_ray.models import loading
 from anmi_ray.store import Artifact, Flow, Store, fingerprint
+from anmi_ray.training import tracking
 
 if TYPE_CHECKING:
     from anmi_ray.stages.runtime import Context
@@ -229,6 +230,8 @@ def run(
     buckets = store.buckets(experiment.execution.buckets)
     names = tuple(resolved)
     chosen = names[names.index(first) : names.index(last) + 1]
+    if "train" in chosen and Artifact(store, "train", resolved["train"].fingerprint).manifest() is None:
+        tracking.check(experiment.execution.train.trackers)  # not only after hours of judging
     with ExitStack() as session:
         ready = False
         for name in names[: names.index(last) + 1]:

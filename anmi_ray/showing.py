@@ -24,6 +24,8 @@ def show(name: str, root: str, rejects: int) -> Iterator[str | Table]:
         if name in record["stages"]:
             manifest = Artifact(store, name, record["stages"][name]["fingerprint"]).manifest() or {}
             yield from (f"{name} {said}" for said in audits.spent(manifest.get("spent", {})))
+    trained = record["stages"].get("train", {}).get("fingerprint")
+    yield from (f"curves: {where}" for where in (store.read_json(f"tracking/{trained}/curves.json") or {}).values())
     for name in recorded_names(record):
         known = record["stages"].get(name)
         if known is not None:

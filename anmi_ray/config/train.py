@@ -169,3 +169,13 @@ class TrainExecution(ExecutionSettings):
     checkpoints_kept: int = Field(default=2, ge=1, description="checkpoints kept on storage")
     max_failures: int = Field(default=3, ge=-1, description="worker failures after which the run gives up; -1: never")
     log_every: int = Field(default=1, ge=1, description="steps between rows of the training log")
+    trackers: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = Field(
+        default=(), description="tools that get the rows of the training log as they are made, see training/tracking.py"
+    )
+
+    @field_validator("trackers")
+    @classmethod
+    def _each_once(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(trackers)) < len(trackers):
+            raise ValueError("must name each tracker once")
+        return trackers

@@ -20,7 +20,13 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from anmi_ray.errors import ConfigError
@@ -120,7 +126,7 @@ class CrossEncoder:
         limit, which is what an exported model was trained with; more is allowed up to the model's positions. `dtype`
         other than float32 is for scoring only (the head stays float32); `threads` are those of `score` on a CPU, None
         leaves the process's. Raises ConfigError where there is no such model, no safetensors weights, no fast
-        tokenizer, or `max_tokens` exceeds the positions.
+        tokenizer, the tokenizer knows more ids than the model, or `max_tokens` exceeds the positions.
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
         where, revision, trust = source.path_or_id, source.hub_revision, source.trust_remote_code
@@ -142,6 +148,7 @@ class CrossEncoder:
         if isinstance(network, MeanScorer) and trained_head:
             network.dense.load_state_dict(trained_head[0])
             network.out.load_state_dict(trained_head[1])
+        check_vocabulary(network.encoder, tokenizer, source.name)
         pairs = PairTokenizer(tokenizer, token_limit(network.encoder, int(tokenizer.model_max_length), max_tokens))
         loaded = cls(cast(MeanScorer | ClassifierScorer, network.to(device).eval()), pairs, source.name, threads)
         loaded._cast(dtype)
@@ -308,18 +315,33 @@ def _head_modules(model: PreTrainedModel) -> list[nn.Module]:
     return [*heads, pooler] if isinstance(pooler, nn.Module) else heads
 
 
-def token_limit(encoder: nn.Module, tokenizer_limit: int, asked: int | None) -> int:
-    """Tokens that a pair is cut to: as asked, else what both the model's positions and its tokenizer allow."""
+def positions(encoder: nn.Module) -> int | None:
+    """Tokens that the model has positions for, or None where their number is not bounded."""
     config = cast(PreTrainedModel, encoder).config
     # RoBERTa's positions start after the padding index.
     offset = (config.pad_token_id or 0) + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
     held = getattr(config, "max_position_embeddings", None)
-    positions = held - offset if held else None
-    if asked and positions and asked > positions:
+    return held - offset if held else None
+
+
+def token_limit(encoder: nn.Module, tokenizer_limit: int, asked: int | None) -> int:
+    """Tokens that a pair is cut to: as asked, else what both the model's positions and its tokenizer allow."""
+    held = positions(encoder)
+    if asked and held and asked > held:
+        raise ConfigError(f"is {asked}, and the model has {held} positions", "max_tokens", f"set it to at most {held}")
+    return asked or min(held or tokenizer_limit, tokenizer_limit)
+
+
+def check_vocabulary(encoder: nn.Module, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Raise ConfigError where the tokenizer knows ids for which the model has no embedding."""
+    rows = cast(nn.Embedding, cast(PreTrainedModel, encoder).get_input_embeddings()).num_embeddings
+    word, highest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    if highest >= rows:
         raise ConfigError(
-            f"is {asked}, and the model has {positions} positions", "max_tokens", f"set it to at most {positions}"
+            f"the tokenizer's ids go up to {highest} ({word!r}), and the model has {rows} embeddings",
+            f"model {name}",
+            "give the model its own tokenizer, or resize its embeddings and save it anew",
         )
-    return asked or min(positions or tokenizer_limit, tokenizer_limit)
 
 
 def trained_mean_head(where: str) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:

@@ -7,7 +7,6 @@ everything) goes on from the newest checkpoint. A finished artifact is never ent
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import ray
 import ray.train
@@ -35,13 +33,15 @@ from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pairs import document_text
 from anmi_ray.records import EXAMPLE, QREL, RUN, TEXT_OF
 from anmi_ray.stages.capacity import check_room, needed
-from anmi_ray.stages.folders import seal_folder
+from anmi_ray.stages.curves import curves_folder, shared_curves
+from anmi_ray.stages.folders import publish_folder, seal_folder
 from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.rerank import SYSTEM, ranked
 from anmi_ray.stages.runtime import Context
 from anmi_ray.stages.train_board import Report, failed, new_board, shown, tell
 from anmi_ray.stages.train_checkpoints import ListeningTorchConfig, RayCheckpoints, filesystem, mend_list
 from anmi_ray.store import Artifact, Flow
+from anmi_ray.training import tracking
 from anmi_ray.training.batching import prepare
 from anmi_ray.training.loop import DevSet, Row, Trained, train
 from anmi_ray.training.memory import remedy
@@ -86,6 +86,8 @@ class _Job:
     storage: str
     output: str
     board: ActorHandle
+    name: str
+    curves: str
     false_negative_rate: float | None = None
 
 
@@ -100,25 +102,40 @@ def run_training(
     output_folder: str,
     on_row: Callable[[Row], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
+    curves: str | None = None,
     false_negative_rate: float | None = None,
 ) -> TrainResult:
     """Train on the Example, Text and Query files of all buckets; the Hugging Face folder appears at `output_folder`.
 
     `on_row` sees the newest log row about once a second (its "progress" runs to 1), `on_notice` what a user should know
     (a broken checkpoint that was left out), both from a thread. Paths are files or URIs that every worker reaches.
-    Checkpoints go to `execution.storage_path`/`fingerprint`. Raises ConfigError where the cluster has no room for the
-    workers, TrainingError, DataError or ConfigError as the loop does, and TrainingError where workers keep dying. Needs
-    a started Ray.
+    Checkpoints go to `execution.storage_path`/`fingerprint`, the trackers' files to `curves` (else beside the output).
+    `false_negative_rate` as in the loop. Raises ConfigError where the cluster has no room for the workers,
+    TrainingError, DataError or ConfigError as the loop does, and TrainingError where workers keep dying. Needs a
+    started Ray.
     """
     notice = on_notice or (lambda _: None)
+    tracking.check(execution.trackers)
     check_room(execution, notice)
     output = _absolute(output_folder)
-    storage = _absolute(execution.storage_path or f"{output.rpartition('/')[0]}/{_STORAGE}")
+    beside = output.rpartition("/")[0]
+    storage = _absolute(execution.storage_path or f"{beside}/{_STORAGE}")
     mend_list(f"{storage}/{fingerprint}", notice)
     board = new_board()
-    examples, texts, queries = (list(one) for one in (examples_paths, texts_paths, query_paths))
-    checkpoints = f"{storage}/{fingerprint}"
-    job = _Job(*paths, dev, config, execution, f"{storage}/{fingerprint}", output, board, false_negative_rate)
+    job = _Job(
+        examples=list(examples_paths),
+        texts=list(texts_paths),
+        queries=list(query_paths),
+        dev=dev,
+        config=config,
+        execution=execution,
+        storage=f"{storage}/{fingerprint}",
+        output=output,
+        board=board,
+        name=fingerprint,
+        curves=_absolute(curves or f"{beside}/tracking"),
+        false_negative_rate=false_negative_rate,
+    )
     try:
         with shown(board, on_row, on_notice):
             _trainer(job, storage, fingerprint).fit()
@@ -183,27 +200,28 @@ def _work(loop_config: dict[str, Any]) -> None:
             folder = trained.model.export(Path(scratch) / "model", _card(job, trained))
             content = {"rows": trained.rows, "best_step": trained.best_step, "dev": trained.dev, "steps": trained.steps}
             (folder / RESULT).write_text(json.dumps(content), encoding="utf-8")
-            _publish(folder, job.output)
+            publish_folder(folder, job.output)
 
 
 def _train(job: _Job) -> Trained:
     config = job.config
-    model = CrossEncoder.load(
-        config.model,
-        pooling=config.pooling,
-        max_tokens=config.max_tokens,
-        seed=config.seed,
-        device=str(get_device()),
-        trust_remote_code=config.trust_remote_code,
-        whole_head=config.whole_head,
-        equal_segments=config.equal_segments,
-    )
-    data = prepare(
-        map(pq.read_table, job.examples), map(pq.read_table, job.texts), map(pq.read_table, job.queries), model.pairs
-    )
-    dev = None if job.dev is None else dev_set(job.dev, model)
     with ExitStack() as stack:
-        checkpoints, report = RayCheckpoints(job.storage, stack), Report(job.board)
+        settings = config.model_dump(mode="json")
+        curves, flush = shared_curves(job.execution.trackers, job.name, job.curves, settings, stack)
+        model = CrossEncoder.load(
+            config.model,
+            pooling=config.pooling,
+            max_tokens=config.max_tokens,
+            seed=config.seed,
+            device=str(get_device()),
+            trust_remote_code=config.trust_remote_code,
+            whole_head=config.whole_head,
+            equal_segments=config.equal_segments,
+        )
+        examples, texts, queries = (map(pq.read_table, paths) for paths in (job.examples, job.texts, job.queries))
+        data = prepare(examples, texts, queries, model.pairs)
+        dev = None if job.dev is None else dev_set(job.dev, model)
+        checkpoints, report = RayCheckpoints(job.storage, stack, flush), Report(job.board, curves)
         return train(
             model, data, dev, config, job.execution, checkpoints, report, report.notice, job.false_negative_rate
         )
@@ -244,18 +262,6 @@ def _positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tupl
         missing = distinct.filter(pc.is_null(rows))[0].as_py().hex()
         raise DataError(f"{rows.null_count} are missing, the first is {missing}", place, "recompute the retrieve stage")
     return index, rows
-
-
-def _publish(folder: Path, target: str) -> None:
-    """Put a local folder's content in the place of `target`, a folder or a URI."""
-    if "://" in target:
-        files, path = filesystem(target)
-        pafs.copy_files(str(folder), path, source_filesystem=pafs.LocalFileSystem(), destination_filesystem=files)
-        return
-    beside = Path(f"{target}.{os.getpid()}")
-    shutil.copytree(folder, beside)
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(beside, target)
 
 
 def _collect(output: str) -> TrainResult:
@@ -305,6 +311,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
             output,
             lambda row: _tell(context, row),
             context.notice,
+            artifact.store.uri(curves_folder(artifact)),
             mine.read_json("summary.json")["false_negative_rate"]["mean"],
         )
     result = _collect(_absolute(output))

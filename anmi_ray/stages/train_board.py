@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from anmi_ray.errors import AnmiError, flatten, rebuild
 from anmi_ray.training.loop import Row
+from anmi_ray.training.tracking import Curves
 
 
 @ray.remote(num_cpus=0)
@@ -65,13 +66,14 @@ def failed(board: ActorHandle) -> AnmiError | None:
 
 
 class Report:
-    """Rank 0's side of the board: the newest row, at most one a second, and every row with a dev measure."""
+    """Where rank 0's rows go: all to the trackers; to the board one a second, and every row with a dev measure."""
 
-    def __init__(self, board: ActorHandle) -> None:
-        self._board, self._next = board, 0.0
+    def __init__(self, board: ActorHandle, curves: Curves) -> None:
+        self._board, self._curves, self._next = board, curves, 0.0
 
     def __call__(self, row: Row) -> None:
         """A row of the log."""
+        self._curves(row)
         now = time.monotonic()
         if row["dev"] is not None or now >= self._next:
             self._next = now + 1.0

@@ -38,8 +38,8 @@ def filesystem(place: str) -> tuple[pafs.FileSystem, str]:
 class RayCheckpoints:
     """Checkpoints below `storage`, a folder or URI: every worker writes its part and reports, which is a barrier."""
 
-    def __init__(self, storage: str, stack: ExitStack) -> None:
-        self._storage, self._stack = storage, stack
+    def __init__(self, storage: str, stack: ExitStack, before: Callable[[], None]) -> None:
+        self._storage, self._stack, self._before = storage, stack, before
         self._filesystem, self._folder = filesystem(storage)
         self._answered: Any = None
 
@@ -62,7 +62,8 @@ class RayCheckpoints:
             raise from_os_error(error, f"{self._storage}/{name}") from error
 
     def save(self, write: Callable[[Path], None], step: int, dev: float | None) -> None:
-        """Every worker's folder is uploaded into one."""
+        """Every worker's folder is uploaded into one; `before` first, so that curves are no older than checkpoints."""
+        self._before()
         scratch = Path(tempfile.mkdtemp(prefix="anmi-checkpoint-"))
         try:
             write(scratch)

@@ -86,8 +86,8 @@ def prepare(
 ) -> TrainingSet:
     """Join Example tables with their texts and tokenise each text once; sorted by example, whatever the files' order.
 
-    `texts` are Text tables, `queries` Query tables (all splits allowed). Raises DataError where there is no example, a
-    text is missing, or a query's ratings have no spread.
+    `texts` are Text tables, `queries` Query tables (all splits allowed). Raises DataError where there is no example, an
+    example is its anchor alone, a text is missing, or a query's ratings have no spread.
     """
     example = pa.concat_tables(list(examples))
     if not example.num_rows:
@@ -96,6 +96,13 @@ def prepare(
         raise DataError("a query's ratings have no spread", "examples", "recompute the mine stage, which floors it")
     example = example.combine_chunks().sort_by([("example_id", "ascending")])
     lengths = pc.list_value_length(example["doc_ids"]).to_numpy()
+    if alone := int((lengths < 2).sum()):
+        first = example["example_id"][int(np.argmin(lengths))].as_py().hex()
+        raise DataError(
+            f"{alone} of {len(lengths)} are an anchor without another document, the first is {first}",
+            "examples",
+            "recompute the mine stage, which refuses them, or leave these out",
+        )
     start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     doc_ids = pc.list_flatten(example["doc_ids"]).combine_chunks()
     document, document_ids = _index(doc_ids)

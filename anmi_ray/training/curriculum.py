@@ -50,6 +50,10 @@ class Curriculum:
         del step, steps
         return Phase(self.alpha, self.config.minimum_gap_elo)
 
+    def phases(self) -> list[Phase]:
+        """What it may let in, as far as it is known before training: all phases, or the widest."""
+        return [self.phase(0, 1)]
+
     def gained(self, gain: float) -> None:
         """By how much the last step lowered the loss of its own lists, per token."""
 
@@ -73,6 +77,10 @@ class Table3(Curriculum):
 
     ROWS = ((0.5, 300.0), (0.6, 200.0), (0.7, 150.0), (0.8, 100.0))
 
+    def phases(self) -> list[Phase]:
+        """The eighths'."""
+        return [self.phase(eighth, 8) for eighth in range(8)]
+
     def phase(self, step: int, steps: int) -> Phase:
         """α and the least gap of the step's eighth."""
         return Phase(*self.ROWS[min(epoch(step, steps) - 1, 7) // 2])
@@ -80,6 +88,10 @@ class Table3(Curriculum):
 
 class Algorithm3(Curriculum):
     """Report, Algorithm 3: tier ≤ min(3, 1 + epoch/2), α = .5 + .3 min(1, epoch/5); epochs as eighths of the run."""
+
+    def phases(self) -> list[Phase]:
+        """The eighths'."""
+        return [self.phase(eighth, 8) for eighth in range(8)]
 
     def phase(self, step: int, steps: int) -> Phase:
         """α and the hardest tier of the step's eighth."""
@@ -96,6 +108,10 @@ class Window(Curriculum):
     def __init__(self, config: CurriculumConfig, alpha: float, has_dev: bool) -> None:
         super().__init__(config, alpha)
         self._has_dev, self._moved, self._best = has_dev, 0, -math.inf
+
+    def phases(self) -> list[Phase]:
+        """From the last least gap to the first largest: what any of its windows lets in."""
+        return [Phase(self.alpha, min(self.config.low), max(self.config.high))]
 
     def phase(self, step: int, steps: int) -> Phase:
         """The window."""
@@ -147,6 +163,10 @@ class Progress(Curriculum):
         self.edges = (-math.inf, *inner.tolist(), math.inf)
         self._seed, self._arm = seed, 0
         self.bandit = Exp3S(config.bands, steps, config.exploration)
+
+    def phases(self) -> list[Phase]:
+        """All gaps."""
+        return [Phase(self.alpha)]
 
     def phase(self, step: int, steps: int) -> Phase:
         """The band that is drawn for the step."""

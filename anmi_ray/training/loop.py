@@ -30,6 +30,7 @@ from anmi_ray.models.cross_encoder import CrossEncoder, torch_threads
 from anmi_ray.models.pairs import Ragged
 from anmi_ray.training.batching import MicroBatch, TrainingSet, step_batches, total_steps, weighed_gaps
 from anmi_ray.training.checkpoints import Checkpoints, newest_whole
+from anmi_ray.training.checks import before_training, check_effect, moments
 from anmi_ray.training.curriculum import Phase, make_curriculum
 from anmi_ray.training.engine import Engine, make_engine
 from anmi_ray.training.manifest import Origin, seal
@@ -107,10 +108,11 @@ def train(
     """Train `model` on `data`; resumes from the newest whole one of `checkpoints`, and after SIGTERM saves one at once.
 
     `on_row` sees every log row as it is made, `on_notice` what is wrong with checkpoints. `false_negative_rate` is the
-    estimated share of false negatives among the examples' negatives, for settings that follow it. Raises TrainingError
-    where the loss is not finite, the model gives all documents of a list one score, or memory does not suffice,
-    ConfigError where a checkpoint needs another number of workers, or a setting that rate and it is None. `model` is
-    used up: the result has its own copy of the weights.
+    estimated share of false negatives among the examples' negatives, for settings that follow it (ConfigError where one
+    does and it is None). Raises TrainingError where the loss is not finite, the model gives all documents of a list one
+    score, a learning rate moves nothing, or memory does not suffice; ConfigError and DataError as `before_training`,
+    ConfigError where a checkpoint needs another number of workers. `model` is used up: the result has its own copy of
+    the weights.
     """
     with ExitStack() as stack:
         stack.enter_context(torch_threads(execution.threads))
@@ -138,16 +140,17 @@ class _Run:
         self.data, self.dev, self.config, self.execution = data, dev, config, execution
         self.checkpoints, self.on_row, self.on_notice = checkpoints, on_row, on_notice or (lambda _: None)
         self.steps = total_steps(config, len(data))
-        # Engines may partition or wrap the network; this copy takes whole weights, for dev and for the result.
-        self.result = CrossEncoder(copy.deepcopy(model.network), model.pairs, model.name)
-        self.module = Trainable(model, config).train()
-        self.engine: Engine = make_engine(self.module, config)
-        self.objective = Objective(self.module, config, self.engine.world, false_negative_rate)
         # with a learned balance both terms always have weight, whatever alpha is
         alpha = config.balance.alpha if config.balance.rule == "fixed" else 0.5
         self.curriculum = make_curriculum(
             config.curriculum, alpha, weighed_gaps(data), self.steps, config.seed, dev is not None
         )
+        before_training(model, data, config, self.curriculum)
+        # Engines may partition or wrap the network; this copy takes whole weights, for dev and for the result.
+        self.result = CrossEncoder(copy.deepcopy(model.network), model.pairs, model.name)
+        self.module = Trainable(model, config).train()
+        self.engine: Engine = make_engine(self.module, config)
+        self.objective = Objective(self.module, config, self.engine.world, false_negative_rate)
         self.progress, self.average = _Progress(), None
         self.saved = self.looked = time.monotonic()
         self.dev_steps = {round(point * self.steps) for point in config.dev_points} if dev is not None else set()
@@ -156,8 +159,11 @@ class _Run:
         resumed = self._resume()
         if not resumed and 0 in self.dev_steps:
             self._log({"step": 0, "epoch": 0.0, "progress": 0.0, "dev": self._evaluate(0)})
+        first, before = self.progress.step, moments(self.module.network, self.engine.weights())
         for step in range(self.progress.step, self.steps):
             row, due = self._step(step)
+            if step + 1 - first == min(CONSTANT_STEPS, self.steps):
+                check_effect(before, moments(self.module.network, self.engine.weights()), step + 1 - first)
             self._average(step)
             self.progress.step = step + 1
             if step + 1 in self.dev_steps:

@@ -12,9 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anmi_ray.errors import StoreError
-from anmi_ray.files import content_hash
-
 _NAME, _PATTERN = "manifest-{:05d}.json", "manifest-*.json"
 
 
@@ -31,7 +28,7 @@ class Origin:
 def seal(folder: Path, origin: Origin, rank: int) -> None:
     """List all files of `folder`, which worker `rank` wrote and nobody changes any more."""
     files = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "blake2b": content_hash(path)}
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "blake2b": _file_hash(path)}
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
@@ -74,11 +71,9 @@ def _wrong(path: Path, what: dict[str, Any]) -> str | None:
         size = path.stat().st_size
         if size != what["bytes"]:
             return f"has {size:,} of its {what['bytes']:,} bytes"
-        return (
-            None if content_hash(path) == what["blake2b"] else "is damaged: its bytes are not those that were written"
-        )
-    except (OSError, StoreError) as error:
-        return f"cannot be read: {getattr(error, 'message', error)}"
+        return None if _file_hash(path) == what["blake2b"] else "is damaged: its bytes are not those that were written"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -89,6 +84,11 @@ def _read(path: Path) -> dict[str, Any] | None:
         return content if found["blake2b"] == _hash(content) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()  # type: ignore[arg-type]
 
 
 def _hash(content: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+
+from anmi_ray.models.card import VLLM
 
 
 def test_packaged_encoder_carries_its_weights() -> None:
@@ -67,3 +70,12 @@ def test_deepspeed_uses_torch_adam_and_an_existing_process_group(tmp_path: Path)
 def _environment() -> dict[str, str]:
     keep = {name: value for name, value in os.environ.items() if not name.startswith(("MASTER_", "RANK", "WORLD_"))}
     return keep | {"DS_ACCELERATOR": "cpu", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
+
+
+def test_architectures_that_cards_offer_to_vllm_are_in_its_registry() -> None:
+    found = importlib.util.find_spec("vllm")
+    if found is None or found.origin is None:
+        pytest.skip("vLLM is not installed")
+    registry = Path(found.origin).parent / "model_executor" / "models" / "registry.py"
+    text = registry.read_text(encoding="utf-8")
+    assert [name for name in VLLM if f'"{name}": (' not in text] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -171,3 +172,14 @@ def test_a_folder_without_weights_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
     with pytest.raises(ConfigError, match="cannot be loaded"):
         CrossEncoder.load(str(tmp_path))
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused_when_loaded(base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "grown"
+    shutil.copytree(base, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["word60", "word61"])
+    tokenizer.save_pretrained(folder)
+    for pooling in ("cls", "mean"):
+        with pytest.raises(ConfigError, match=r"ids go up to 66 \('word61'\), and the model has 65 embeddings"):
+            CrossEncoder.load(str(folder), pooling=pooling)

@@ -175,3 +175,17 @@ def test_what_cannot_be_divided_or_is_missing_is_said(
         prepare([problem.examples], [problem.texts.slice(1)], [problem.queries], pairs)
     with pytest.raises(DataError, match="no example"):
         prepare([problem.examples.slice(0, 0)], [problem.texts], [problem.queries], pairs)
+
+
+def test_examples_of_an_anchor_alone_are_counted_and_refused(problem: Planted, pairs: PairTokenizer) -> None:
+    lists = [
+        name for name in problem.examples.schema.names if pa.types.is_list(problem.examples.schema.field(name).type)
+    ]
+    cut = problem.examples.slice(0, 2)
+    for name in lists:
+        short = pa.array([row[:1] for row in cut[name].to_pylist()], cut.schema.field(name).type)
+        cut = cut.set_column(cut.schema.get_field_index(name), cut.schema.field(name), short)
+    with pytest.raises(DataError, match="2 of 11 are an anchor without another document") as caught:
+        prepare([cut, problem.examples.slice(2)], [problem.texts], [problem.queries], pairs)
+    refused = {row.hex() for row in cut["example_id"].to_pylist()}
+    assert any(row in str(caught.value) for row in refused)

@@ -78,7 +78,7 @@ def largest(folder: Path) -> Path:
     return max((path for path in folder.rglob("*.pt")), key=lambda path: ("optim" in path.name, path.stat().st_size))
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a missing shard": (lambda folder: largest(folder).unlink(), "is missing"),
     "a truncated shard": (lambda folder: truncate(largest(folder)), "bytes"),
     "a flipped byte": (lambda folder: flip(largest(folder)), "is damaged"),

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.errors import TrainingError
+from anmi_ray.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.models.pairs import PairTokenizer
 from anmi_ray.training import loop
 from anmi_ray.training.batching import TrainingSet, prepare
 from anmi_ray.training.checkpoints import FolderCheckpoints
@@ -230,3 +232,73 @@ def test_a_model_that_scores_everything_alike_stops(base: Path, monkeypatch: pyt
             parameter.zero_()
     with pytest.raises(TrainingError, match="got one score"):
         train(model, data, None, config, EXECUTION)
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        ({"learning_rate": 1e-30}, "^training: train.learning_rate moved no weight in 12 steps"),
+        ({"head_learning_rate": 1e-30}, "^training: train.head_learning_rate moved no weight"),
+        ({"learning_rate": 1e-30, "head_learning_rate": 1e-30, "max_steps": 60}, "head_learning_rate .* in 50 steps"),
+    ],
+)
+def test_a_learning_rate_without_effect_is_said(base: Path, rates: dict[str, Any], said: str) -> None:
+    config = CONFIG.model_copy(update=rates)
+    model, data = start(base, config)
+    with pytest.raises(TrainingError, match=said):
+        train(model, data, None, config, EXECUTION)
+
+
+@pytest.mark.parametrize("rate", [1e-9, 3e-8])
+def test_a_small_learning_rate_has_an_effect(base: Path, rate: float) -> None:
+    config = CONFIG.model_copy(update={"learning_rate": rate, "head_learning_rate": rate, "max_steps": 2})
+    model, data = start(base, config)
+    assert len(train(model, data, None, config, EXECUTION).rows) == 2
+
+
+def unweighted(data: TrainingSet) -> TrainingSet:
+    """The same lists with weight 0 for every negative."""
+    weight = np.zeros_like(data.weight_P)
+    weight[data.start_E[:-1]] = 1.0
+    return replace(data, weight_P=weight)
+
+
+@pytest.mark.parametrize(("curriculum", "alpha"), [("fixed", 0.7), ("fixed", 1.0), ("table3", 0.7)])
+def test_lists_without_a_weighted_negative_are_refused_before_the_first_step(
+    base: Path, curriculum: str, alpha: float
+) -> None:
+    config = changed(curriculum={"rule": curriculum}, balance={"alpha": alpha})
+    model, data = start(base, config)
+    rows: list[Row] = []
+    with pytest.raises(DataError, match="every negative of 24 lists has weight 0") as caught:
+        train(model, unweighted(data), None, config, EXECUTION, on_row=rows.append)
+    assert rows == []
+    assert "train.balance.alpha=0" in str(caught.value)
+
+
+def test_a_minimum_gap_above_all_gaps_leaves_no_negative_and_ratings_alone_need_none(base: Path) -> None:
+    far = changed(curriculum={"minimum_gap_elo": 1e6})
+    model, data = start(base, far)
+    random = replace(data, weight_P=np.where(np.isnan(data.gap_P), 0.0, data.weight_P))
+    with pytest.raises(DataError, match="minimum_gap_elo"):
+        train(model, random, None, far, EXECUTION)
+    ratings = changed(balance={"alpha": 0.0}, max_steps=2)
+    assert len(train(model, unweighted(data), None, ratings, EXECUTION).rows) == 2
+    one = unweighted(data)
+    one.weight_P[1] = 0.5  # one negative is enough to begin
+    model, _ = start(base)
+    few = CONFIG.model_copy(update={"max_steps": 2})
+    assert len(train(model, one, None, few, EXECUTION).rows) == 2
+
+
+def test_pairs_longer_than_the_models_positions_are_refused(base: Path) -> None:
+    model, _ = start(base)
+    problem = planted()
+    pairs = PairTokenizer(model.pairs.tokenizer, 100)
+    long = problem.texts.set_column(
+        problem.texts.schema.get_field_index("text"), "text", [[" ".join(["word1"] * 90)] * problem.texts.num_rows]
+    )
+    data = prepare([problem.examples], [long], [problem.queries], pairs)
+    with pytest.raises(ConfigError, match="up to 95 tokens, and the model has 64 positions") as caught:
+        train(model, data, None, CONFIG, EXECUTION)
+    assert caught.value.place == "train.max_tokens"

@@ -90,7 +90,7 @@ def test_a_learned_temperature_stays_between_its_ends(base: Path) -> None:
     objective = Objective(module, config, 1, None)
     assert float(torch.as_tensor(objective.temperature).detach()) == pytest.approx(0.07)
     sums = objective_sums(objective, module, batches)
-    at = len(objectives._NAMES)
+    at, figures = len(objectives._NAMES), {}
     for gradient, end in ((-1.0, 0.01), (1.0, 1.0)):
         for _ in range(60):
             figures = objective.finish([*sums[:at], gradient, *sums[at + 1 :]], ALL, 0)

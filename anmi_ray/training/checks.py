@@ -1,0 +1,77 @@
+"""What is wrong with a training before its first step, and whether its learning rates have any effect after some.
+
+Each is one message with its remedy. Legend: E lists, P documents of all lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from anmi_ray.config.train import TrainConfig
+from anmi_ray.errors import ConfigError, DataError, TrainingError
+from anmi_ray.models.cross_encoder import ClassifierScorer, CrossEncoder, MeanScorer, head_layers, positions
+from anmi_ray.training.batching import TrainingSet, effective_weights
+from anmi_ray.training.curriculum import Curriculum, Phase
+
+BODY, HEAD = "train.learning_rate", "train.head_learning_rate"
+Moments = dict[str, tuple[float, float]]  # by the setting that moves them, sums of trained weights and of squares
+
+
+def before_training(model: CrossEncoder, data: TrainingSet, config: TrainConfig, curriculum: Curriculum) -> None:
+    """Raise ConfigError where pairs are longer than the model's positions, DataError where there is no negative.
+
+    The latter of ranking terms that read negatives by weight, over all that the curriculum lets in.
+    """
+    longest, held = int(data.tokens_P.max()), positions(cast(PreTrainedModel, model.network.encoder))
+    if held and longest > held:
+        raise ConfigError(
+            f"pairs have up to {longest} tokens, and the model has {held} positions",
+            "train.max_tokens",
+            f"set it to at most {held}",
+        )
+    phases = [found for found in curriculum.phases() if found.alpha > 0]
+    if config.loss.ranking not in ("infonce", "debiased") or not phases:
+        return
+    if not any(_negative_weight(data, found).any() for found in phases):
+        raise DataError(
+            f"every negative of {len(data)} lists has weight 0: {config.loss.ranking} has nothing to learn from",
+            "examples",
+            "loosen mine.allow and mine.weigh, lower train.curriculum.minimum_gap_elo, or learn from ratings alone: "
+            "train.balance.alpha=0",
+        )
+
+
+def _negative_weight(data: TrainingSet, found: Phase) -> NDArray[np.float64]:
+    """Σ of the weights of every list's negatives in a phase, float64[E]."""
+    weight_P = effective_weights(data, np.arange(len(data.weight_P)), found)
+    weight_P[data.start_E[:-1]] = 0.0  # the anchor
+    return np.add.reduceat(weight_P, data.start_E[:-1])
+
+
+def moments(network: MeanScorer | ClassifierScorer, weights: Mapping[str, Tensor]) -> Moments:
+    """Sums of the trained ones of `weights` (whole, by name), all together: biases of zero that gain 1e-30 are lost."""
+    head = {id(parameter) for layer in head_layers(network) for parameter in layer.parameters()}
+    found: Moments = {}
+    for name, parameter in cast(nn.Module, network).named_parameters():
+        if parameter.requires_grad:
+            value, setting = weights[name].double(), HEAD if id(parameter) in head else BODY
+            total, squares = found.get(setting, (0.0, 0.0))
+            found[setting] = (total + float(value.sum()), squares + float(value.square().sum()))
+    return found
+
+
+def check_effect(before: Moments, after: Moments, steps: int) -> None:
+    """Raise TrainingError where none of the weights that a learning rate moves has changed in `steps` steps."""
+    still = [setting for setting, sums in before.items() if after[setting] == sums]
+    if still:
+        raise TrainingError(
+            f"{' and '.join(still)} moved no weight in {steps} steps",
+            "training",
+            f"raise {' and '.join(still)}, or freeze what is not to be trained (train.freeze_layers)",
+        )
