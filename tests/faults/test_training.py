@@ -60,6 +60,8 @@ def started(folder: Path, mode: str) -> Iterator[subprocess.Popen[str]]:
         finally:
             if run.poll() is None:
                 kill_tree(run)
+            assert run.stdout is not None
+            run.stdout.close()
 
 
 def reach(run: subprocess.Popen[str], step: int) -> int:

@@ -14,7 +14,7 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.stages.runtime import ray_session
 from anmi_ray.stages.train import run_training
 
-STEPS = {"always": 60, "seldom": 300}  # with a checkpoint a step, or none by the clock
+STEPS = {"always": 24, "seldom": 300}  # with a checkpoint a step, or none by the clock
 
 
 def settings(folder: Path, mode: str) -> TrainConfig:
