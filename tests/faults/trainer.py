@@ -33,11 +33,13 @@ def settings(folder: Path, mode: str) -> TrainConfig:
 def main(folder_: str, mode: str) -> None:
     """Train with a checkpoint a step (MODE `always`), or none that is due by the clock (`seldom`)."""
     folder = Path(folder_)
-    paths = [[str(folder / f"{name}.parquet")] for name in ("examples", "texts", "queries")]
+    examples, texts, queries = ([str(folder / f"{name}.parquet")] for name in ("examples", "texts", "queries"))
     execution = TrainExecution(checkpoint_minutes=1000.0 if mode == "seldom" else 0.0)
     with ray_session(ExecutionConfig(logical_cpus=2, object_store_gb=0.1)):
         result = run_training(
-            *paths,
+            examples,
+            texts,
+            queries,
             None,
             settings(folder, mode),
             execution,
