@@ -43,7 +43,7 @@ from anmi_ray.stages.evaluate import FUSED
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.store import Artifact, Store
 
-VERSION = 4  # rises when the same artifacts would give another report
+VERSION = 5  # rises when the same artifacts would give another report
 _SAMPLE = 300  # queries behind the scatter and the histogram
 _FITS = 5_000  # queries behind the quantiles of the fits, the others among them
 _SHOWN = 12  # documents of the example query
