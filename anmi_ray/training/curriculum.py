@@ -51,8 +51,8 @@ class Curriculum:
         return Phase(self.alpha, self.config.minimum_gap_elo)
 
     def phases(self) -> list[Phase]:
-        """What it may let in, as far as it is known before training: all phases, or the widest."""
-        return [self.phase(0, 1)]
+        """What it may let in, as far as it is known before training: those of the eighths of a run, or the widest."""
+        return list(dict.fromkeys(self.phase(eighth, 8) for eighth in range(8)))
 
     def gained(self, gain: float) -> None:
         """By how much the last step lowered the loss of its own lists, per token."""
@@ -77,10 +77,6 @@ class Table3(Curriculum):
 
     ROWS = ((0.5, 300.0), (0.6, 200.0), (0.7, 150.0), (0.8, 100.0))
 
-    def phases(self) -> list[Phase]:
-        """The eighths'."""
-        return [self.phase(eighth, 8) for eighth in range(8)]
-
     def phase(self, step: int, steps: int) -> Phase:
         """α and the least gap of the step's eighth."""
         return Phase(*self.ROWS[min(epoch(step, steps) - 1, 7) // 2])
@@ -88,10 +84,6 @@ class Table3(Curriculum):
 
 class Algorithm3(Curriculum):
     """Report, Algorithm 3: tier ≤ min(3, 1 + epoch/2), α = .5 + .3 min(1, epoch/5); epochs as eighths of the run."""
-
-    def phases(self) -> list[Phase]:
-        """The eighths'."""
-        return [self.phase(eighth, 8) for eighth in range(8)]
 
     def phase(self, step: int, steps: int) -> Phase:
         """α and the hardest tier of the step's eighth."""

@@ -72,16 +72,17 @@ class Objective:
         """
 
         def objective(score_N: Tensor, predicted_N: Tensor) -> Tensor:
-            score_BK, parts = self._parts(batch, score_N, predicted_N)
+            grid = self._grid(batch)
+            score_BK, parts = self._parts(grid, score_N, predicted_N)
             loss, ranking, error, clamped = self._weigh(parts, phase, len(batch.mean_B))
-            mask = torch.from_numpy(batch.mask_BK).to(self.device)
+            mask = grid["mask_BK"]
             highest = torch.where(mask, score_BK, -torch.inf).amax(1)
             lowest = torch.where(mask, score_BK, torch.inf).amin(1)
             varied = (highest - lowest > CONSTANT_SPREAD).sum()
             counts = torch.tensor([len(score_N), batch.tokens], dtype=torch.float64).to(self.device)
             seen = torch.stack([part.detach().double() for part in (loss, ranking, error)])
             self._sums += torch.cat([seen, counts, torch.stack([varied, clamped.sum()]).double()])
-            self._measure(batch, score_N, predicted_N)
+            self._measure(grid, score_N, predicted_N)
             return loss
 
         return objective
@@ -89,15 +90,18 @@ class Objective:
     @torch.no_grad()
     def loss_of(self, batch: MicroBatch, phase: Phase, score_N: Tensor, predicted_N: Tensor) -> float:
         """The loss of a micro-batch as its share of the step's mean over lists; nothing is added to `sums`."""
-        _, parts = self._parts(batch, score_N, predicted_N)
+        _, parts = self._parts(self._grid(batch), score_N, predicted_N)
         return float(self._weigh(parts, phase, len(batch.mean_B))[0])
 
+    def _grid(self, batch: MicroBatch) -> dict[str, Tensor]:
+        """What the losses read of a micro-batch, on the device."""
+        return {name: torch.from_numpy(getattr(batch, name)).to(self.device) for name in _GRID}
+
     def _parts(
-        self, batch: MicroBatch, score_N: Tensor, predicted_N: Tensor
+        self, on: Mapping[str, Tensor], score_N: Tensor, predicted_N: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
         """Scores [B, K]; and of every list the ranking term, the regression term, whether its correction was cut."""
         loss = self.config.loss
-        on = {name: torch.from_numpy(getattr(batch, name)).to(self.device) for name in _GRID}
         mask, weight, rating = on["mask_BK"], on["weight_BK"], on["rating_BK"]
         score_BK, predicted_BK = (
             torch.zeros(mask.numel(), device=self.device).index_put((on["slot_N"],), values).view_as(mask)
@@ -131,7 +135,7 @@ class Objective:
             loss = loss + more * lists / per_step
         return loss, ranking, error, parts[2]
 
-    def _measure(self, batch: MicroBatch, score_N: Tensor, predicted_N: Tensor) -> None:
+    def _measure(self, on: Mapping[str, Tensor], score_N: Tensor, predicted_N: Tensor) -> None:
         """Add both terms' gradients on the last layer's weights.
 
         Computed on copies: engines hang hooks on what the network gives, and would take this for the backward pass.
@@ -140,7 +144,7 @@ class Objective:
         if features is None:
             return
         leaves = [one.detach().requires_grad_(True) for one in (score_N, predicted_N)]
-        _, (ranking, error, _) = self._parts(batch, *leaves)
+        _, (ranking, error, _) = self._parts(on, *leaves)
         (of_ranking,) = torch.autograd.grad(ranking.sum(), leaves[0])
         (of_error,) = torch.autograd.grad(error.sum(), leaves[1])
         found = torch.stack([of_ranking, self.module.slope * of_error]).float() @ features / self.config.lists_per_step
