@@ -66,6 +66,8 @@ GIVES = {
     "tensorboard": "learning curves in TensorBoard (execution.train.trackers)",
     "mlflow-skinny": "learning curves on an MLflow server (execution.train.trackers)",
     "wandb": "learning curves at Weights & Biases (execution.train.trackers)",
+    "accelerate": "the peer that training is measured against (tests/benchmarks)",
+    "datasets": "the peer that training is measured against (tests/benchmarks)",
 }
 
 
