@@ -74,7 +74,7 @@ def _group(rule: Settings | str | Mapping[str, Any]) -> dict[str, Any]:
 def run_under(experiment: Experiment, rule: str, name: str) -> Experiment:
     """The experiment under a named composition, as run `name`. Raises ConfigError if it cannot work so."""
     found = validate({"mine": under_rule(experiment.mine, rule), "name": name}, f"rule {rule}")
-    return experiment.model_copy(update={"mine": found.mine, "name": found.name})
+    return experiment.model_copy(update={"mine": found.mine, "name": found.name, "recipe": None})
 
 
 def from_run(name: str, root: str, rule: str | None, overrides: Iterable[str]) -> Experiment:
@@ -104,7 +104,7 @@ def from_run(name: str, root: str, rule: str | None, overrides: Iterable[str]) -
     changed = validate(content, PLACE)
     before = before.model_copy(update={"execution": changed.execution})
     _check_rated(before, record, store)
-    return before.model_copy(update={"mine": changed.mine, "name": changed.name})
+    return before.model_copy(update={"mine": changed.mine, "name": changed.name, "recipe": None})
 
 
 def _recorded(record: Mapping[str, Any], place: str) -> Experiment:

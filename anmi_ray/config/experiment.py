@@ -23,6 +23,7 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rate import RateConfig
+from anmi_ray.config.recipes import RECIPES, clear, fill
 from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.config.rules import NAMED
 from anmi_ray.config.train import TrainConfig
@@ -34,6 +35,11 @@ class Experiment(Settings):
 
     name: str = Field(default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$", description="name of the run")
     seed: int = Field(default=0, ge=0, description="root of every derived seed")
+    recipe: str | None = Field(
+        default=None,
+        description=f"{', '.join(RECIPES)}: fills the settings of mine and train that it is about where these are not "
+        "given",
+    )
     corpus: CorpusConfig = CorpusConfig()
     retrieve: RetrieveConfig = RetrieveConfig()
     compare: CompareConfig = CompareConfig()
@@ -44,6 +50,11 @@ class Experiment(Settings):
     rerank: RerankConfig = RerankConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     execution: ExecutionConfig = ExecutionConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_recipe(cls, data: Any) -> Any:
+        return fill(data) if isinstance(data, dict) and data.get("recipe") is not None else data
 
     @model_validator(mode="after")
     def _stages_fit_together(self) -> Experiment:
@@ -121,6 +132,8 @@ def apply(content: dict[str, Any], override: str) -> None:
             raise ConfigError(f"'{key}': {parent} is a single value, not a group", "command line", "see `anmi config`")
     at: Any = last if isinstance(node, dict) else _position(node, last, key)
     node[at] = value
+    if key.strip() == "recipe":
+        clear(content, value)
     if key.strip() == "mine.rule" and isinstance(node, dict):
         for phase in NAMED.get(str(value), {}):  # what is said later wins, here over what the file says in detail
             node.pop(phase, None)

@@ -55,7 +55,7 @@ class MineConfig(Settings):
     allow: tuple[AllowRule, ...] = Field(
         default=(Gate(rule="gate"),),
         description="who may be a negative, rule after rule: gate, denoise, rocketqa, rank-window, score-margin, "
-        "validate; known positives never may",
+        "positive-relative, validate; known positives never may",
     )
     weigh: WeighRule = Field(
         default=Posterior(rule="posterior"),

@@ -15,6 +15,11 @@ from pydantic import BeforeValidator, Field, model_validator
 from anmi_ray.config.base import Settings
 
 Share = Annotated[float, Field(ge=0, le=1)]
+RelativeForm = Literal["spread", "anchored"]
+RELATIVE_FORM = (
+    "unit of the gap: spread is the query's robust sd of ratings; anchored (the report's literal form) is the anchor's "
+    "rating on a scale where the mean document has `origin`"
+)
 
 
 class Gate(Settings):
@@ -83,6 +88,23 @@ class ScoreMargin(Settings):
     margin: float = Field(default=0.05, ge=0, le=10, description="how far a negative stays below the anchor")
 
 
+class PositiveRelative(Settings):
+    """Refuse gaps below `least` units: how far an anchor must stand above a negative depends on the query.
+
+    NV-Retriever's threshold on ratings; the report's is `form: anchored`, "gap > .05 x positive".
+    """
+
+    rule: Literal["positive-relative"]
+    form: RelativeForm = Field(default="spread", description=RELATIVE_FORM)
+    least: float = Field(default=0.5, gt=0, le=100, description="least gap, units (anchored: .05)")
+    origin: float = Field(default=1500.0, gt=0, le=1e6, description="anchored: rating of a query's mean document")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _anchored_default(cls, data: Any) -> Any:
+        return {"least": 0.05, **data} if isinstance(data, dict) and data.get("form") == "anchored" else data
+
+
 class Validate(Settings):
     """Stage 4: borderline documents are judged directly against the anchor, and keep the weight that this gives.
 
@@ -146,11 +168,7 @@ class Relative(Settings):
     """
 
     rule: Literal["relative"]
-    form: Literal["spread", "anchored"] = Field(
-        default="spread",
-        description="unit of the gap: spread is the query's robust sd of ratings; anchored (the report's literal form) "
-        "is the anchor's rating on a scale where the mean document has `origin`",
-    )
+    form: RelativeForm = Field(default="spread", description=RELATIVE_FORM)
     least: float = Field(default=1.5, gt=0, le=100, description="least gap of full weight, units (anchored: .05)")
     most: float = Field(default=2.5, gt=0, le=100, description="largest gap of full weight, units (anchored: .30)")
     fade: float = Field(default=1.0, gt=0, le=100, description="units in which the weight falls by e beyond `most`")
@@ -271,7 +289,7 @@ def _named(value: Any) -> Any:
     return {"rule": value} if isinstance(value, str) else value
 
 
-AnyAllow = Gate | Denoise | RocketQA | RankWindow | ScoreMargin | Validate
+AnyAllow = Gate | Denoise | RocketQA | RankWindow | ScoreMargin | PositiveRelative | Validate
 AnyWeigh = Table2 | Posterior | Percentile | Relative | BetaMixture | GaussianMixture | Reliability | Optimum | Equal
 AnySample = Top | Weighted | Uniform | Ranked | SimANS | Closed
 AllowRule = Annotated[AnyAllow, Field(discriminator="rule"), BeforeValidator(_named)]

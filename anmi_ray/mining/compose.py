@@ -23,6 +23,7 @@ ALLOW: dict[str, Rule[Any]] = {
     "rocketqa": denoise.rocketqa,
     "rank-window": margins.rank_window,
     "score-margin": margins.score_margin,
+    "positive-relative": relative.positive_relative,
     "validate": denoise.validate,
 }
 WEIGH: dict[str, Rule[Any]] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from anmi_ray.config.rules import Percentile, Relative
-from anmi_ray.mining.negatives import Common, Negatives, Ruled, grouped_quantiles
+from anmi_ray.config.rules import Percentile, PositiveRelative, Relative
+from anmi_ray.mining.negatives import Common, Negatives, Reals, Ruled, grouped_quantiles
 from anmi_ray.mining.table import named
 
 
@@ -16,10 +16,21 @@ def relative(negatives: Negatives, settings: Relative, common: Common) -> Ruled:
     ratings changes; anchored, u is the anchor's rating where the mean document's is `origin` (the report: "gap > .05 x
     positive"), which a shift does change.
     """
-    anchored = np.maximum(settings.origin + negatives.anchor_rating, common.config.rating_sd_floor)
-    x = negatives.gap / (negatives.spread if settings.form == "spread" else anchored)
+    x = _in_units(negatives, settings, common)
     above = np.exp(-np.maximum(x - settings.most, 0.0) / settings.fade)
     return Ruled(np.where(x < settings.least, np.clip(x / settings.least, 0.0, 1.0), above))
+
+
+def positive_relative(negatives: Negatives, settings: PositiveRelative, common: Common) -> Ruled:
+    """Refuses Δ/u < `least`, u as in `relative` (report, extended method 2)."""
+    return Ruled(np.where(_in_units(negatives, settings, common) >= settings.least, np.nan, 0.0))
+
+
+def _in_units(negatives: Negatives, settings: Relative | PositiveRelative, common: Common) -> Reals:
+    """Δ/u of all N documents."""
+    if settings.form == "spread":
+        return negatives.gap / negatives.spread
+    return negatives.gap / np.maximum(settings.origin + negatives.anchor_rating, common.config.rating_sd_floor)
 
 
 def percentile(negatives: Negatives, settings: Percentile, common: Common) -> Ruled:

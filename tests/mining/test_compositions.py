@@ -21,6 +21,7 @@ from anmi_ray.records import EXAMPLE, REJECT
 Make = Callable[[list[Any]], Any]
 FORMS: dict[str, list[dict[str, Any]]] = {
     "relative": [{"form": "anchored"}],
+    "positive-relative": [{"form": "anchored"}],
     "simans": [{"form": "rank"}],
     "score-margin": [{"form": "literal"}, {"form": "absolute"}],
     "posterior": [{"penalty": 1.0}],

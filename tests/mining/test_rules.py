@@ -171,6 +171,15 @@ def test_the_literal_relative_rule_depends_on_the_origin() -> None:
     assert weigh(moved, LITERAL)[0] == pytest.approx(0.7)  # .05 of 2000
 
 
+def test_positive_relative_by_hand() -> None:
+    """Unit 200 points: half of it is 100. Anchored, the positive stands at 1500 + 500, and .05 of it is 100 too."""
+    gaps = [-10.0, 0.0, 99.0, 100.0, 5000.0]
+    assert allowed(pool(gaps), "positive-relative") == [False, False, False, True, True]
+    literal = {"rule": "positive-relative", "form": "anchored"}
+    assert allowed(pool(gaps, anchor_rating=np.full(5, 500.0)), literal) == [False, False, False, True, True]
+    assert allowed(pool(gaps, anchor_rating=np.full(5, 100.0)), literal) == [False, False, True, True, True]
+
+
 # the retriever's ranks and scores
 
 

@@ -1,18 +1,19 @@
-"""Which rule of mining trains the better reranker? The same training under every rule, with several seeds.
+"""Which settings train the better reranker? The same training under every variant, with several seeds.
 
-    python jobs/studies/rules.py [--scifact FOLDER] [--root results] [--dry-run]
+    python jobs/studies/trainings.py jobs/studies/rules.yaml [--scifact FOLDER] [--root results] [--dry-run]
+    python jobs/studies/trainings.py jobs/studies/recipes.yaml [--scifact FOLDER] [--root results] [--dry-run]
 
-Claim tested, rule by rule: the model trained on its negatives has another nDCG@10, reranking alone, than the one
-trained on a window of the retriever's ranks (what most libraries mine) and than the one of the report's Table 2. A
-difference is called real where two p-values, corrected by Holm over the rules, are below .05: of sign flips over the
-test queries, seeds averaged (these very models), and of a t test with queries and seeds both random (such trainings).
-Sizes, rules and what is known of the test queries stand in jobs/studies/rules.yaml. Before anything is trained the
-smallest difference that could be detected is printed, and afterwards again.
+The file names what is compared, and was written before any test query was measured: variants, sizes, the claim, and
+what is known of the test queries. Tested, variant by variant: the model trained so has another nDCG@10, reranking
+alone, than that of the reference. A difference is called real where two p-values, corrected by Holm over the family,
+are below .05: of sign flips over the test queries, seeds averaged (these very models), and of a t test with queries and
+seeds both random (such trainings). Before anything is trained the smallest difference that could be detected is
+printed, and afterwards again.
 
-All that comes before mine is computed once and shared; rules differ in `mine` alone, seeds in `train.seed` alone: the
-first weights of the scoring head and the order of the lists, not the draw of negatives. One process per core trains,
-pinned to its core, with a Ray of its own. Every training is a run (`anmi show rules-quickstart-table2-s0`): what is
-finished is never repeated, after Ctrl-C, after kill -9 or by another study of the same settings.
+Whatever variants share is computed once; seeds differ in `train.seed` alone: the first weights of the scoring head, the
+order of the lists, and what a curriculum draws, not the draw of negatives. One process per core trains, pinned to its
+core, with a Ray of its own. Every training is a run (`anmi show rules-quickstart-table2-s0`): what is finished is never
+repeated, after Ctrl-C, after kill -9 or by another study of the same settings.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rich.console import Console
 
 from anmi_ray import corpus, environment, experiment
 from anmi_ray.config.base import Settings
-from anmi_ray.config.experiment import Experiment, validate
+from anmi_ray.config.experiment import Experiment, apply, validate
 from anmi_ray.config.rules import NAMED
 from anmi_ray.console import ConsoleReporter
 from anmi_ray.errors import AnmiError, ConfigError
@@ -43,7 +44,6 @@ from anmi_ray.evaluation.replicates import Contrast, contrast, family, markdown,
 from anmi_ray.records import QREL, RUN
 from anmi_ray.store import Artifact, Store
 
-HERE = Path(__file__).parent
 MEASURE, POOLED = "nDCG@10", "pooled"
 STARTS = ("bm25", "dense", "hybrid")
 
@@ -52,21 +52,35 @@ class Collection(Settings):
     """One collection of the study: what is said of it, its settings, and what was measured on its dev queries."""
 
     note: str = Field(description="how often its test queries were looked at before")
-    assumed_sd: float = Field(gt=0, description="sd of per-query differences between two rules, seeds averaged")
+    assumed_sd: float = Field(gt=0, description="sd of per-query differences between two variants, seeds averaged")
     seconds: float = Field(gt=0, description="core seconds of one training with its reranking")
     needs_path: bool = Field(default=False, description="it is read from a folder given on the command line")
     settings: dict[str, Any] = Field(description="settings of the experiment that are its own")
 
 
+class Claimed(Settings):
+    """A gain that somebody published, as shares of the reference's level."""
+
+    system: str
+    reference: str
+    gain: tuple[float, float] = Field(description="least and largest, such as [.10, .18]")
+
+
 class Study(Settings):
     """The whole plan."""
 
-    seeds: int = Field(ge=1, description="trainings of every rule on every collection")
+    name: str = Field(pattern="^[a-z][a-z-]{0,30}$", description="of its runs, its folder and its figure")
+    title: str = Field(min_length=1, description="of the figure")
+    claim: str = Field(min_length=1, description="the sentence that is tested")
+    seeds: int = Field(ge=1, description="trainings of every variant on every collection")
     level: float = Field(gt=0, lt=0.5, description="level of the tests, after Holm's correction")
     power: float = Field(gt=0, lt=1, description="of the smallest difference that is promised to be detected")
-    references: tuple[str, ...] = Field(min_length=1, description="rules that every other one is compared with")
+    references: tuple[str, ...] = Field(min_length=1, description="variants that every other one is compared with")
     pairs: tuple[tuple[str, str], ...] = Field(default=(), description="further comparisons, each a family of its own")
-    rules: dict[str, dict[str, Any]] = Field(description="by name: settings of mine beside the named composition")
+    claimed: Claimed | None = Field(default=None, description="a published gain that is looked at")
+    variants: dict[str, dict[str, Any]] = Field(
+        min_length=2, description="by name: recipe, and settings by group; mine may name a composition"
+    )
     settings: dict[str, Any] = Field(description="settings that all experiments share")
     collections: dict[str, Collection]
 
@@ -75,7 +89,7 @@ class Key(NamedTuple):
     """One training."""
 
     collection: str
-    rule: str
+    variant: str
     seed: int
 
 
@@ -86,15 +100,15 @@ class Plan:
     study: Study
     experiments: Mapping[Key, Experiment]
     collections: tuple[str, ...]
-    rules: tuple[str, ...]
+    variants: tuple[str, ...]
     out: Store
 
     @property
     def families(self) -> dict[str, list[tuple[str, str]]]:
         """(system, reference) pairs by the family that Holm's correction covers, of what is trained."""
-        found = {one: [(rule, one) for rule in self.rules if rule != one] for one in self.study.references}
+        found = {one: [(variant, one) for variant in self.variants if variant != one] for one in self.study.references}
         found |= {f"{a} and {b}": [(a, b)] for a, b in self.study.pairs}
-        known = {name: [pair for pair in pairs if set(pair) <= set(self.rules)] for name, pairs in found.items()}
+        known = {name: [pair for pair in pairs if set(pair) <= set(self.variants)] for name, pairs in found.items()}
         return {name: pairs for name, pairs in known.items() if pairs}
 
 
@@ -113,12 +127,12 @@ def plan(study: Study, given: argparse.Namespace) -> Plan:
     collections = _chosen(given.collections, study.collections, "--collections") or tuple(default)
     if lacking := sorted(folders.intersection(collections)) if not given.scifact else []:
         raise ConfigError("the folder of the collection is missing", ", ".join(lacking), "give --scifact FOLDER")
-    rules = _chosen(given.rules, study.rules, "--rules") or tuple(study.rules)
+    variants = _chosen(given.variants, study.variants, "--variants") or tuple(study.variants)
     seeds = range(given.seeds or study.seeds)
-    # seed after seed, so that a study that is stopped has all rules
-    keys = [Key(collection, rule, seed) for seed in seeds for collection in collections for rule in rules]
+    # seed after seed, so that a study that is stopped has all variants
+    keys = [Key(collection, variant, seed) for seed in seeds for collection in collections for variant in variants]
     built = {key: _experiment(study, key, given) for key in keys}
-    return Plan(study, built, collections, rules, Store(str(given.out or Path(given.root) / "studies" / "rules")))
+    return Plan(study, built, collections, variants, Store(str(given.out or Path(given.root) / "studies" / study.name)))
 
 
 def _chosen(text: str | None, known: Mapping[str, Any], option: str) -> tuple[str, ...]:
@@ -129,27 +143,31 @@ def _chosen(text: str | None, known: Mapping[str, Any], option: str) -> tuple[st
 
 
 def _experiment(study: Study, key: Key, given: argparse.Namespace) -> Experiment:
-    """The settings of one training: all that is shared, the collection's own, the rule's, the seed."""
+    """The settings of one training: all that is shared, the collection's own, the variant's, the seed."""
     content: dict[str, Any] = {}
     for layer in (study.settings, study.collections[key.collection].settings):
         for group, values in layer.items():
             content[group] = {**content.get(group, {}), **values}
     if study.collections[key.collection].needs_path:
         content["corpus"]["path"] = str(given.scifact)
-    own = study.rules[key.rule]
-    # the study's sample stands where the composition says nothing of the draw
-    content["mine"] = {**content.get("mine", {}), **NAMED.get(own.get("rule", key.rule), {}), **own}
+    for group, own in study.variants[key.variant].items():
+        if group == "recipe":
+            apply(content, f"recipe={own}")
+            continue
+        # the study's sample stands where a composition says nothing of the draw
+        named = NAMED.get(own.get("rule"), {}) if group == "mine" else {}
+        content[group] = {**content.get(group, {}), **named, **own}
     content["train"] = {**content.get("train", {}), "seed": key.seed}
     content["execution"] = {**content.get("execution", {}), "root": str(given.root)}
-    content["name"] = f"rules-{key.collection}-{key.rule}-s{key.seed}"
-    return validate(content, f"jobs/studies/rules.yaml, {content['name']}")
+    content["name"] = f"{study.name}-{key.collection}-{key.variant}-s{key.seed}"
+    return validate(content, f"the study, {content['name']}")
 
 
 def count_test_queries(of: Plan) -> dict[str, int]:
     """How many test queries every collection has; reads the collections, computes nothing."""
     found = {}
     for name in of.collections:
-        reader = corpus.read(of.experiments[Key(name, of.rules[0], 0)].corpus)
+        reader = corpus.read(of.experiments[Key(name, of.variants[0], 0)].corpus)
         for _ in reader.documents():
             pass
         found[name] = pc.sum(pc.equal(reader.queries()["split"], "test")).as_py() or 0
@@ -180,7 +198,7 @@ def train(of: Plan, console: Console, workers: int) -> dict[str, Any]:
     from anmi_ray.stages.side_by_side import alone, run_all
 
     store = Store(next(iter(of.experiments.values())).execution.root)
-    with alone(store, "rules"):
+    with alone(store, of.study.name):
         record = {"trainings": (of.out.read_json("study.json") or {}).get("trainings", {}), **environment.describe()}
         done = {name: found["rerank"] for name, found in record["trainings"].items()}
         missing = [
@@ -202,7 +220,7 @@ def train(of: Plan, console: Console, workers: int) -> dict[str, Any]:
 
 
 def _share(missing: Sequence[Experiment], store: Store, console: Console) -> None:
-    """What several trainings read, up to the negatives of every rule, in this process alone."""
+    """What several trainings read, up to the negatives of every variant, in this process alone."""
     mined = {experiment.resolve(one)["mine"].fingerprint: one for one in reversed(missing)}
     wanted = [one for name, one in mined.items() if Artifact(store, "mine", name).manifest() is None]
     if not wanted:
@@ -215,18 +233,18 @@ def _share(missing: Sequence[Experiment], store: Store, console: Console) -> Non
             experiment.run(one, ConsoleReporter(console), last="mine")
 
 
-Values = dict[tuple[str, str], np.ndarray]  # (collection, rule): float64[S, Q], queries by id
+Values = dict[tuple[str, str], np.ndarray]  # (collection, variant): float64[S, Q], queries by id
 
 
 def values_of(of: Plan, record: Mapping[str, Any]) -> Values:
     """All trainings' nDCG@10, and the first stage's under its systems' names, one row each."""
     found: Values = {}
     for collection in of.collections:
-        for rule in of.rules:
-            names = [one.name for key, one in of.experiments.items() if key[:2] == (collection, rule)]
+        for variant in of.variants:
+            names = [one.name for key, one in of.experiments.items() if key[:2] == (collection, variant)]
             rows = [record["trainings"][name]["values"] for name in names]
-            found[collection, rule] = np.array([[row[query] for query in sorted(rows[0])] for row in rows])
-        one = of.experiments[Key(collection, of.rules[0], 0)]
+            found[collection, variant] = np.array([[row[query] for query in sorted(rows[0])] for row in rows])
+        one = of.experiments[Key(collection, of.variants[0], 0)]
         stages = (Store(one.execution.root).read_json(f"runs/{one.name}.json") or {})["stages"]
         for system in STARTS:
             values = measure(one, {"stages": stages}, system)
@@ -274,16 +292,17 @@ def print_detectable(of: Plan, sds: Mapping[str, float], queries: Mapping[str, i
 
 def print_plan(of: Plan, queries: Mapping[str, int], workers: int) -> None:
     """What will be trained, what is known of the test queries, and how long it takes."""
-    seeds = len(of.experiments) // (len(of.collections) * len(of.rules))
-    print(f"{len(of.experiments)} trainings: {len(of.rules)} rules, {seeds} seeds, {', '.join(of.collections)}\n\n"
-          "| rule | composition |\n|---|---|")  # fmt: skip
-    for rule in of.rules:
-        mine = of.experiments[Key(of.collections[0], rule, 0)].mine
-        print(f"| {rule} | {mine.composition}; {mine.negatives} rated at most, {mine.random_negatives} random |")
+    seeds = len(of.experiments) // (len(of.collections) * len(of.variants))
+    print(f"{of.study.claim}\n\n{len(of.experiments)} trainings: {len(of.variants)} variants, {seeds} seeds, "
+          f"{', '.join(of.collections)}\n\n| variant | negatives | training |\n|---|---|---|")  # fmt: skip
+    for variant in of.variants:
+        one = of.experiments[Key(of.collections[0], variant, 0)]
+        print(f"| {variant} | {one.mine.composition}; {one.mine.negatives} rated at most, "
+              f"{one.mine.random_negatives} random | {_training(one)} |")  # fmt: skip
     total = 0.0
     for name in of.collections:
         one = of.study.collections[name]
-        total += one.seconds * seeds * len(of.rules)
+        total += one.seconds * seeds * len(of.variants)
         print(f"\n{name}: {queries[name]} test queries; {one.seconds:g} core seconds a training. {one.note}")
     print(f"\nAbout {total / 60 / workers:.0f} minutes on {workers} cores, and what is shared before.")
     assumed = {name: of.study.collections[name].assumed_sd for name in of.collections}
@@ -296,14 +315,40 @@ def print_levels(of: Plan, values: Values) -> None:
         print(f"\n{collection}: nDCG@10 of what is reranked, alone\n\n| system | nDCG@10 | by seed | less hybrid |"
               "\n|---|---|---|---|")  # fmt: skip
         hybrid = values[collection, "hybrid"]
-        for name in (*STARTS, *of.rules):
+        for name in (*STARTS, *of.variants):
             rows = values[collection, name]
-            by_seed = " ".join(f"{value:.3f}" for value in rows.mean(1)) if name in of.rules else ""
+            by_seed = " ".join(f"{value:.3f}" for value in rows.mean(1)) if name in of.variants else ""
             less = "" if name == "hybrid" else str(contrast(name, "hybrid", [rows - hybrid]))
             level = contrast(name, "", [rows])
             print(f"| {name} | {level.difference:.3f} [{level.low:.3f}, {level.high:.3f}] | {by_seed} | {less} |")
-        below = sum(values[collection, name].mean() <= hybrid.mean() for name in of.rules)
-        print(f"\n{below} of {len(of.rules)} rules' models rank no better than the hybrid that they rerank.")
+        below = sum(values[collection, name].mean() <= hybrid.mean() for name in of.variants)
+        print(f"\n{below} of {len(of.variants)} variants' models rank no better than the hybrid that they rerank.")
+
+
+def _training(one: Experiment) -> str:
+    """The loss and the curriculum in words."""
+    loss, balance, rule = one.train.loss, one.train.balance, one.train.curriculum.rule
+    scheduled = balance.rule == "fixed" and rule in ("table3", "algorithm3")
+    alpha = "scheduled" if scheduled else f"{balance.alpha:g}" if balance.rule == "fixed" else balance.rule
+    temperature = f"temperature {loss.start_temperature:g}{' at first' if loss.learn_temperature else ''}"
+    return f"{loss.ranking}, {temperature}, {loss.regression} {loss.target}, alpha {alpha}, curriculum {rule}"
+
+
+def print_claimed(of: Plan, values: Values, found: Mapping[str, Mapping[str, Sequence[Contrast]]]) -> None:
+    """The published gain beside the measured one, both as shares of the reference's level."""
+    said = of.study.claimed
+    if said is None or said.reference not in found:
+        return
+    print(f"\nPublished: {said.system} above {said.reference} by {said.gain[0]:+.0%} to {said.gain[1]:+.0%}. Measured, "
+          "as shares of the reference's level:\n")  # fmt: skip
+    for scope, rows in found[said.reference].items():
+        one = next((row for row in rows if row.system == said.system), None)
+        if one is not None:
+            level = np.concatenate([values[name, said.reference].mean(0) for name in scopes(of)[scope]]).mean()
+            low, high = (one.low, one.high) if one.wide_low is None else (one.wide_low, one.wide_high)
+            inside = low / level <= said.gain[1] and high / level >= said.gain[0]
+            print(f"- {scope}: {one.difference / level:+.1%} [{low / level:+.1%}, {high / level:+.1%}]; the interval "
+                  f"{'reaches into' if inside else 'excludes'} what was published")  # fmt: skip
 
 
 def print_contrasts(found: Mapping[str, Mapping[str, Sequence[Contrast]]]) -> None:
@@ -336,7 +381,7 @@ def picture(
         "thick: 95 % over queries; thin: over queries and seeds; colour: told apart after Holm's correction",
         f"grey: below what could be detected with power {of.study.power:g}; {first[0].seeds} seeds averaged",
     )
-    title = f"Rules of mining against {first[0].reference}"
+    title = f"{of.study.title} against {first[0].reference}"
     return forest.figure(title, notes, [first[row].system for row in order], panels, "difference in nDCG@10")
 
 
@@ -348,12 +393,13 @@ def _estimate(one: Contrast) -> forest.Estimate:
 def finish(of: Plan, record: dict[str, Any]) -> None:
     """Tables, the figure, and the results beside the trainings in the record."""
     values = values_of(of, record)
-    queries = {name: values[name, of.rules[0]].shape[1] for name in of.collections}
+    queries = {name: values[name, of.variants[0]].shape[1] for name in of.collections}
     print_levels(of, values)
     found = contrasts(of, values)
     if not found:
         return
     print_contrasts(found)
+    print_claimed(of, values, found)
     sds = observed_sds(of, found)
     print_detectable(of, sds, queries, "Smallest difference in nDCG@10 that could be detected, as observed")
     for scope, rows in next(iter(found.values())).items():
@@ -366,19 +412,20 @@ def finish(of: Plan, record: dict[str, Any]) -> None:
     levels = {f"{collection} {name}": rows.mean(1).tolist() for (collection, name), rows in values.items()}
     of.out.publish_json("study.json", {**record, "results": results, "levels": levels, "observed_sd": sds})
     name, by_scope = next(iter(found.items()))
-    of.out.publish("rules.svg", picture(of, by_scope, sds, queries).encode())
-    print(f"\n-> {of.out.where('study.json')}, {of.out.where('rules.svg')} (against {name})")
+    figure = f"{of.study.name}.svg"
+    of.out.publish(figure, picture(of, by_scope, sds, queries).encode())
+    print(f"\n-> {of.out.where('study.json')}, {of.out.where(figure)} (against {name})")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing, print the tables, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=HERE / "rules.yaml")
+    parser.add_argument("config", type=Path, help="what is compared, such as jobs/studies/recipes.yaml")
     parser.add_argument("--scifact", type=Path, help="folder with SciFact in BEIR layout; without it it is left out")
     parser.add_argument("--root", default="results", help="folder of artifacts and runs")
-    parser.add_argument("--out", help="folder of study.json and rules.svg; default: ROOT/studies/rules")
+    parser.add_argument("--out", help="folder of study.json and the figure; default: ROOT/studies/NAME")
     parser.add_argument("--collections", help="some of the collections, such as quickstart")
-    parser.add_argument("--rules", help="some of the rules, such as posterior,rank-window")
+    parser.add_argument("--variants", help="some of the variants, such as posterior,rank-window")
     parser.add_argument("--seeds", type=int, help="so many seeds")
     parser.add_argument("--workers", type=int, default=environment.cores(), help="trainings at once, a core each")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and what it can detect; train nothing")
@@ -389,9 +436,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not given.dry_run:
             finish(chosen, train(chosen, Console(), given.workers))
     except AnmiError as error:
-        sys.exit(f"rules: {error}")
+        sys.exit(f"trainings: {error}")
     except KeyboardInterrupt:
-        print("\nrules: interrupted; the same command goes on from here", file=sys.stderr)
+        print("\ntrainings: interrupted; the same command goes on from here", file=sys.stderr)
         sys.exit(130)
 
 
