@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
 from statistics import NormalDist
@@ -25,6 +25,7 @@ from anmi_ray.evaluation.report import (
     headline_row,
 )
 from anmi_ray.evaluation.significance import SystemComparison, by_system
+from anmi_ray.evaluation.training_figures import curves
 
 SNIPPET = 280  # characters of a document's text that the page shows
 
@@ -137,42 +138,7 @@ def _figures(data: ReportData, measures: Sequence[str], systems: Sequence[str]) 
     if data.gaps is not None and any(len(values) for values in data.gaps.gaps.values()):
         bands = [(band.name, band.low, band.high) for band in data.gaps.bands]
         drawn["gaps"] = figures.histogram(data.gaps.gaps, data.gaps.chosen, bands, "gap below the anchor (Elo)")
-    return drawn | _training(data.training)
-
-
-def _training(rows: Sequence[Mapping[str, float | None]]) -> dict[str, Markup]:
-    curves = {name: _curve(rows, name) for name in ("loss", "ranking", "regression", "learning_rate", "alpha", "dev")}
-    drawn: dict[str, Markup] = {}
-    losses = [
-        (css, label, figures.smooth(curves[name]))
-        for name, css, label in (
-            ("loss", "main", "total"),
-            ("ranking", "second", "ranking"),
-            ("regression", "third", "regression"),
-        )
-        if len(curves[name]) > 1
-    ]
-    if losses:
-        drawn["loss"] = figures.lines(losses, "optimiser step", "training loss")
-    if len(curves["dev"]) > 1:
-        best = max(curves["dev"], key=lambda point: point[1])
-        drawn["dev"] = figures.lines([("main", "dev", curves["dev"])], "optimiser step", "dev measure", mark=best)
-    peak = max((value for _, value in curves["learning_rate"]), default=0.0)
-    schedule = (
-        [("main", "learning rate / peak", [(x, y / peak) for x, y in curves["learning_rate"]])] if peak > 0 else []
-    )
-    if len(curves["alpha"]) > 1:
-        schedule.append(("second", "α, share of the ranking term", curves["alpha"]))
-    if schedule and len(schedule[0][2]) > 1:
-        thinned = [(css, name, figures.smooth(curve)) for css, name, curve in schedule]
-        drawn["schedule"] = figures.lines(thinned, "optimiser step", "schedule", zero=True)
-    return drawn
-
-
-def _curve(rows: Sequence[Mapping[str, float | None]], name: str) -> list[tuple[float, float]]:
-    """(step, value) where both are known and finite."""
-    pairs = [(row.get("step"), row.get(name)) for row in rows]
-    return [(float(x), float(y)) for x, y in pairs if x is not None and y is not None and math.isfinite(x + y)]
+    return drawn | curves(data.training)
 
 
 def _strips(example: RatedQuery, level: float) -> list[Markup]:

@@ -90,6 +90,12 @@ def gaps() -> GapSample:
     return GapSample({name: values[rows] for name, rows in by_category.items()}, BANDS, 268.4, chosen)
 
 
+def _bands(progress: float) -> list[float]:
+    """Chances of four bands that move from the largest gaps to the smallest."""
+    weights = np.exp(2 * progress * np.array([1.0, 0.3, -0.3, -1.0]))
+    return [float(weight) for weight in weights / weights.sum()]
+
+
 def training(steps: int = 900) -> tuple[dict[str, float | None], ...]:
     """A falling loss with noise, a dev measure every 100 steps."""
     random = identity.rng("synthetic-training")
@@ -108,6 +114,10 @@ def training(steps: int = 900) -> tuple[dict[str, float | None], ...]:
             "regression": mse,
             "learning_rate": rate,
             "alpha": alpha,
+            "gradient_share": 0.6 + 0.1 * float(random.normal()),
+            "gradient_cosine": float(np.tanh(0.2 + random.normal())),
+            "temperature": 0.07 + 0.05 * (1 - float(np.exp(-step / 300))),
+            **{f"band_{i + 1}": p for i, p in enumerate(_bands(step / steps))},
         }
         rows.append({"step": float(step), **row, "dev": dev})
     return tuple(rows)

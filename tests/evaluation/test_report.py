@@ -114,7 +114,7 @@ def test_same_data_same_bytes(html: str):
 def test_all_sections_are_filled(html: str):
     words = Page(html).words()
     assert 'class="missing"' not in html
-    assert html.count('<svg class="figure"') == 10  # three measures, per query, weight, truth, gaps, three of training
+    assert html.count('<svg class="figure"') == 13  # three measures, per query, weight, truth, gaps, six of training
     assert "find the n smallest values" in words
     assert not re.search(r"\bnan\b|\binf\b", "".join(re.findall(r"<svg.*?</svg>", html)))
     assert "None" not in words

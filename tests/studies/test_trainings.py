@@ -1,4 +1,4 @@
-"""The study of mining rules on a small collection: killed, stopped, resumed, and what it makes of known values."""
+"""Trainings side by side on a small collection: killed, stopped, resumed, and what it makes of known values."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ import yaml
 
 from anmi_ray.config.rules import Gate
 from anmi_ray.errors import ConfigError
-from jobs.studies import rules as study
+from jobs.studies import trainings as study
 
 SCRIPT = Path(study.__file__)
 SHIPPED = SCRIPT.with_name("rules.yaml")
-RULES = ("posterior", "rank-window")
+RECIPES = SCRIPT.with_name("recipes.yaml")
 SMALL = {
-    "seeds": 2,
+    "name": "small-study",
+    "title": "Rules",
+    "claim": "None.",
+    "seeds": 1,
     "level": 0.05,
     "power": 0.8,
     "references": ["rank-window"],
-    "rules": {
-        "posterior": {"rule": "posterior"},
-        "rank-window": {"rule": "rank-window", "allow": [{"rule": "rank-window", "first": 3}]},
+    "variants": {
+        "posterior": {"mine": {"rule": "posterior"}},
+        "rank-window": {"mine": {"rule": "rank-window", "allow": [{"rule": "rank-window", "first": 3}]}},
+        "zelo": {"recipe": "zelo"},
     },
     "settings": {
         "retrieve": {"depth": 30, "candidates": 14, "random_negatives": 3},
         "compare": {"degree": 4},
         "mine": {"sample": "weighted", "negatives": 3, "random_negatives": 1, "rated_extra": 0},
-        "train": {"lists_per_step": 8, "epochs": 0.5, "max_tokens": 48, "dev_points": [], "engine": "ddp"},
+        "train": {"lists_per_step": 4, "max_steps": 3, "max_tokens": 48, "dev_points": [], "engine": "ddp"},
         "rerank": {"depth": 5},
         "execution": {"buckets": 2, "object_store_gb": 0.1},
     },
@@ -53,17 +57,17 @@ SMALL = {
 
 
 def arguments(**more: object) -> argparse.Namespace:
-    given = {"scifact": Path("folder"), "root": "root", "out": None, "collections": None, "rules": None, "seeds": None}
-    return argparse.Namespace(**{**given, **more})
+    given = {"scifact": Path("folder"), "root": "root", "out": None, "collections": None, "seeds": None}
+    return argparse.Namespace(**{**given, "variants": None, **more})
 
 
 def test_rules_differ_in_mine_alone_and_seeds_in_the_training_seed() -> None:
     shipped = study.read(SHIPPED)
     plan = study.plan(shipped, arguments())
-    assert len(plan.experiments) == len(shipped.rules) * shipped.seeds * len(shipped.collections)
+    assert len(plan.experiments) == len(shipped.variants) * shipped.seeds * len(shipped.collections)
     assert len({one.name for one in plan.experiments.values()}) == len(plan.experiments)
     for collection in plan.collections:
-        first = plan.experiments[study.Key(collection, plan.rules[0], 0)]
+        first = plan.experiments[study.Key(collection, plan.variants[0], 0)]
         for key, one in plan.experiments.items():
             if key.collection == collection:
                 same = {"name": first.name, "mine": first.mine, "train": one.train.model_copy(update={"seed": 0})}
@@ -73,7 +77,7 @@ def test_rules_differ_in_mine_alone_and_seeds_in_the_training_seed() -> None:
 
 def test_compositions_keep_their_own_draw_and_share_the_counts() -> None:
     plan = study.plan(study.read(SHIPPED), arguments())
-    mines = {key.rule: one.mine for key, one in plan.experiments.items()}
+    mines = {key.variant: one.mine for key, one in plan.experiments.items()}
     drawn = {name: mine.sample.rule for name, mine in mines.items()}
     assert drawn["posterior"] == drawn["table2"] == drawn["denoise"] == "weighted"
     assert drawn["simans"] == "simans"
@@ -86,25 +90,54 @@ def test_compositions_keep_their_own_draw_and_share_the_counts() -> None:
     assert mines["random"].random_negatives == sum(sizes.pop())
 
 
+def test_recipes_differ_in_mine_and_train_alone_and_read_lists_of_one_size() -> None:
+    plan = study.plan(study.read(RECIPES), arguments())
+    assert plan.variants == ("infonce-mined", "zelo", "anmi2", "anmi2-extended")
+    first = plan.experiments[study.Key("quickstart", "anmi2", 0)]
+    for key, one in plan.experiments.items():
+        assert one.recipe == key.variant
+        assert one.train.seed == key.seed
+        assert one.mine.negatives + one.mine.random_negatives == 5
+        if key.collection == "quickstart":
+            same = {name: getattr(first, name) for name in ("name", "recipe", "mine", "train")}
+            assert one.model_copy(update=same) == first
+            assert (one.train.max_steps, one.train.learning_rate) == (first.train.max_steps, first.train.learning_rate)
+
+
+def test_a_published_gain_is_held_against_the_measured_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    plan = study.plan(study.read(RECIPES), arguments(out=tmp_path, scifact=None))
+    random = np.random.default_rng(0)
+    base = random.uniform(0.3, 0.7, 400)
+    gains = {"anmi2": 0.0, "anmi2-extended": 0.07, "zelo": 0.0, "infonce-mined": 0.0}
+    values = {("quickstart", name): base + gain + random.normal(0, 0.02, (3, 400)) for name, gain in gains.items()}
+    study.print_claimed(plan, values, study.contrasts(plan, values))
+    assert "by +10% to +18%" in (said := capsys.readouterr().out)
+    assert "quickstart: +1" in said  # .07 of .5
+    assert "reaches into" in said
+    values["quickstart", "anmi2-extended"] -= 0.07
+    study.print_claimed(plan, values, study.contrasts(plan, values))
+    assert "excludes what was published" in capsys.readouterr().out
+
+
 def test_what_the_command_line_leaves() -> None:
     shipped = study.read(SHIPPED)
     assert study.plan(shipped, arguments(scifact=None)).collections == ("quickstart",)
-    some = study.plan(shipped, arguments(rules="posterior,table2", seeds=2, collections="scifact"))
+    some = study.plan(shipped, arguments(variants="posterior,table2", seeds=2, collections="scifact"))
     assert len(some.experiments) == 4
     assert some.families == {"table2": [("posterior", "table2")]}
     with pytest.raises(ConfigError, match="posteriour"):
-        study.plan(shipped, arguments(rules="posteriour"))
+        study.plan(shipped, arguments(variants="posteriour"))
     with pytest.raises(ConfigError, match="--scifact FOLDER"):
         study.plan(shipped, arguments(scifact=None, collections="scifact"))
 
 
 def test_known_differences_are_called_what_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     some = "posterior,posterior-05,table2,rank-window"
-    plan = study.plan(study.read(SHIPPED), arguments(out=tmp_path, rules=some))
+    plan = study.plan(study.read(SHIPPED), arguments(out=tmp_path, variants=some))
     random, values = np.random.default_rng(0), {}
     for collection, queries in (("quickstart", 400), ("scifact", 300)):
         base = random.uniform(0.3, 0.8, queries)
-        for rule in plan.rules:
+        for rule in plan.variants:
             gain = {"posterior": 0.1, "rank-window": 0.0}.get(rule, 0.001)
             values[collection, rule] = base + gain + random.normal(0, 0.1, (3, queries))
     found = study.contrasts(plan, values)
@@ -119,16 +152,16 @@ def test_known_differences_are_called_what_they_are(capsys: pytest.CaptureFixtur
     sds = study.observed_sds(plan, found)
     assert sds["scifact"] == pytest.approx(0.1 * np.sqrt(2 / 3), rel=0.1)
     drawn = ET.fromstring(study.picture(plan, found["rank-window"], sds, {"quickstart": 400, "scifact": 300}))
-    assert len(drawn.findall(".//{http://www.w3.org/2000/svg}circle")) == 3 * (len(plan.rules) - 1)
+    assert len(drawn.findall(".//{http://www.w3.org/2000/svg}circle")) == 3 * (len(plan.variants) - 1)
 
 
-def start(folder: Path, collection: Path) -> subprocess.Popen[str]:
-    config = folder / "rules.yaml"
+def start(folder: Path, collection: Path, workers: int) -> subprocess.Popen[str]:
+    config = folder / "small.yaml"
     config.write_text(yaml.safe_dump(SMALL), encoding="utf-8")
-    where = ["--config", str(config), "--scifact", str(collection), "--root", str(folder / "root"), "--workers", "2"]
+    where = ["--scifact", str(collection), "--root", str(folder / "root"), "--workers", str(workers)]
     path = os.pathsep.join(filter(None, (str(SCRIPT.parents[2]), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
-        [sys.executable, str(SCRIPT), *where],
+        [sys.executable, str(SCRIPT), str(config), *where],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -136,15 +169,15 @@ def start(folder: Path, collection: Path) -> subprocess.Popen[str]:
     )
 
 
-def until_trained(process: subprocess.Popen[str], number: int) -> str:
-    """Read until so many trainings are done; all that was said."""
+def until(process: subprocess.Popen[str], begins: str) -> str:
+    """Read until a line begins so; all that was said."""
     assert process.stdout is not None
     said = ""
     for line in process.stdout:
         said += line
-        if line.startswith(f"✓ {number} of 4 "):
+        if line.startswith(begins):
             return said
-    raise AssertionError(f"it ended before training {number}: {said}")
+    raise AssertionError(f"it ended before it said {begins!r}: {said}")
 
 
 def finished(root: Path) -> dict[Path, int]:
@@ -159,38 +192,39 @@ def finished(root: Path) -> dict[Path, int]:
 @pytest.mark.timeout(1500)
 def test_killed_stopped_and_resumed(small_collection: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with start(tmp_path, small_collection) as process:
-        said = until_trained(process, 1)
+    with start(tmp_path, small_collection, workers=1) as process:
+        said = until(process, "✓ 1 of 3 ")
         family = psutil.Process(process.pid).children(recursive=True)
         process.kill()
-    assert "0 of 4 trainings are done" in said
+    assert "0 of 3 trainings are done" in said
     assert psutil.wait_procs(family, timeout=60)[1] == []  # nobody trains on when the study is dead
     before = finished(root)
-    with start(tmp_path, small_collection) as process:
-        said = until_trained(process, 2)
+    with start(tmp_path, small_collection, workers=2) as process:
+        said = until(process, "1 of 3 trainings are done")
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
         assert process.stdout is not None
         assert "the same command goes on from here" in process.stdout.read()
         assert process.wait(timeout=120) == 130
     assert psutil.wait_procs(family, timeout=60)[1] == []
-    assert "1 of 4 trainings are done" in said
-    assert "as far as it is shared" not in said
     before |= finished(root)
-    with start(tmp_path, small_collection) as process:
+    with start(tmp_path, small_collection, workers=2) as process:
         said, _ = process.communicate(timeout=900)
     assert process.returncode == 0, said
-    assert "of 4 trainings are done" in said
+    assert "1 of 3 trainings are done" in said
+    assert "as far as it is shared" not in said
     assert "| posterior | " in said
     after = finished(root)
     assert {path: after[path] for path in before} == before  # nothing finished was made again
-    assert len(after) == 2 + 4 + 4
-    record = json.loads((root / "studies" / "rules" / "study.json").read_text(encoding="utf-8"))
-    assert len(record["trainings"]) == 4
+    assert len(after) == 3 + 3 + 3
+    out = root / "studies" / "small-study"
+    record = json.loads((out / "study.json").read_text(encoding="utf-8"))
+    assert len(record["trainings"]) == 3
     assert all(len(one["values"]) == 20 for one in record["trainings"].values())
-    assert record["results"]["rank-window"]["small"][0]["seeds"] == 2
-    with start(tmp_path, small_collection) as process:
+    assert record["results"]["rank-window"]["small"][0]["seeds"] == 1
+    assert (out / "small-study.svg").is_file()
+    with start(tmp_path, small_collection, workers=2) as process:
         again, _ = process.communicate(timeout=120)
-    assert "4 of 4 trainings are done" in again
+    assert "3 of 3 trainings are done" in again
     assert "✓" not in again
     assert said[said.index("small: nDCG@10") :] == again[again.index("small: nDCG@10") :]
