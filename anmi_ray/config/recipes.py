@@ -47,7 +47,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
     # ANMI 2.0 Extended, the seven methods in the report's order: denoising by the pairwise judge, a threshold relative
     # to the positive, debiased loss, Gaussian mixture of gaps, SimANS on ranks by rating, bands of gaps by learning
-    # progress, a learned temperature
+    # progress, a learned temperature (from .5, where Chuang et al. and Robinson et al. trained: at .07 the correction is
+    # cut off in most lists after ten steps, and their negatives teach nothing)
     "anmi2-extended": {
         "mine.allow": ["denoise", {"rule": "positive-relative", "form": "anchored"}],
         "train.loss.ranking": "debiased",
@@ -55,6 +56,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "mine.sample": {"rule": "simans", "form": "rank"},
         "train.curriculum.rule": "progress",
         "train.loss.learn_temperature": True,
+        "train.loss.temperature": 0.5,
         "train.loss.bound": 3.0,
         "train.balance.rule": "fixed",
     },
