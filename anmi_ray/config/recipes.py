@@ -47,8 +47,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
     # ANMI 2.0 Extended, the seven methods in the report's order: denoising by the pairwise judge, a threshold relative
     # to the positive, debiased loss, Gaussian mixture of gaps, SimANS on ranks by rating, bands of gaps by learning
-    # progress, a learned temperature (from .5, where Chuang et al. and Robinson et al. trained: at .07 the correction is
-    # cut off in most lists after ten steps, and their negatives teach nothing)
+    # progress, a learned temperature (from .5, where Chuang et al. and Robinson et al. trained: at .07 the correction
+    # is cut off in most lists after ten steps, and their negatives teach nothing)
     "anmi2-extended": {
         "mine.allow": ["denoise", {"rule": "positive-relative", "form": "anchored"}],
         "train.loss.ranking": "debiased",
