@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import s3 as endpoints
+
 # Read when the libraries are imported, so set before any test module is.
 os.environ.pop("RAY_ADDRESS", None)  # never join somebody's cluster
 os.environ.update(
@@ -74,3 +76,21 @@ def small_collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.small import write_collection
 
     return write_collection(tmp_path_factory.mktemp("small") / "collection")
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[endpoints.S3Endpoint]:
+    """An S3 endpoint for all tests."""
+    with endpoints.running() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def s3(s3_server: endpoints.S3Endpoint) -> Iterator[endpoints.S3Endpoint]:
+    """The endpoint with an empty bucket and an empty record."""
+    for key in s3_server.objects():
+        s3_server.client.delete_object(Bucket=endpoints.BUCKET, Key=key)
+    s3_server.requests.clear()
+    s3_server.refuse = None
+    yield s3_server
+    s3_server.refuse = None

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 
 from anmi_ray.errors import StoreError
+from anmi_ray.stages.places import filesystem
 from anmi_ray.store import Artifact, Store
 
 _BLOCK = 1 << 22
@@ -76,11 +77,11 @@ def local_folder(artifact: Artifact, name: str) -> Path:
 
 def publish_folder(folder: Path, target: str) -> None:
     """Put a local folder's content in the place of `target`, a folder or a URI."""
-    if "://" in target:
-        filesystem, path = pafs.FileSystem.from_uri(target)
-        pafs.copy_files(str(folder), path, source_filesystem=pafs.LocalFileSystem(), destination_filesystem=filesystem)
+    files, path = filesystem(target)
+    if not isinstance(files, pafs.LocalFileSystem):
+        pafs.copy_files(str(folder), path, source_filesystem=pafs.LocalFileSystem(), destination_filesystem=files)
         return
-    beside = Path(f"{target}.{os.getpid()}")
+    beside = Path(f"{path}.{os.getpid()}")
     shutil.copytree(folder, beside)
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(beside, target)
+    shutil.rmtree(path, ignore_errors=True)
+    os.replace(beside, path)

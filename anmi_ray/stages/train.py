@@ -7,7 +7,6 @@ everything) goes on from the newest checkpoint. A finished artifact is never ent
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import ray
 import ray.train
@@ -32,6 +32,7 @@ from anmi_ray.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pairs import document_text
 from anmi_ray.records import EXAMPLE, QREL, RUN, TEXT_OF
+from anmi_ray.stages import places
 from anmi_ray.stages.capacity import check_room, needed
 from anmi_ray.stages.curves import curves_folder, shared_curves
 from anmi_ray.stages.folders import publish_folder, seal_folder
@@ -39,7 +40,7 @@ from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.rerank import SYSTEM, ranked
 from anmi_ray.stages.runtime import Context
 from anmi_ray.stages.train_board import Report, failed, new_board, shown, tell
-from anmi_ray.stages.train_checkpoints import ListeningTorchConfig, RayCheckpoints, filesystem, mend_list
+from anmi_ray.stages.train_checkpoints import ListeningTorchConfig, RayCheckpoints, mend_list
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.training import tracking
 from anmi_ray.training.batching import prepare
@@ -117,10 +118,9 @@ def run_training(
     notice = on_notice or (lambda _: None)
     tracking.check(execution.trackers)
     check_room(execution, notice)
-    output = _absolute(output_folder)
-    beside = output.rpartition("/")[0]
-    storage = _absolute(execution.storage_path or f"{beside}/{_STORAGE}")
-    mend_list(f"{storage}/{fingerprint}", notice)
+    output = places.absolute(output_folder)
+    storage = places.absolute(execution.storage_path or places.beside(output, _STORAGE))
+    mend_list(places.below(storage, fingerprint), notice)
     board = new_board()
     job = _Job(
         examples=list(examples_paths),
@@ -129,11 +129,11 @@ def run_training(
         dev=dev,
         config=config,
         execution=execution,
-        storage=f"{storage}/{fingerprint}",
+        storage=places.below(storage, fingerprint),
         output=output,
         board=board,
         name=fingerprint,
-        curves=_absolute(curves or f"{beside}/tracking"),
+        curves=places.absolute(curves or places.beside(output, "tracking")),
         false_negative_rate=false_negative_rate,
     )
     try:
@@ -150,6 +150,7 @@ def run_training(
 
 def _trainer(job: _Job, storage: str, name: str) -> TorchTrainer:
     execution = job.execution
+    files, folder = places.filesystem(storage)
     return TorchTrainer(
         _work,
         train_loop_config={"job": job},
@@ -158,7 +159,8 @@ def _trainer(job: _Job, storage: str, name: str) -> TorchTrainer:
         ),
         run_config=ray.train.RunConfig(
             name=name,
-            storage_path=storage,
+            storage_path=folder,
+            storage_filesystem=None if isinstance(files, pafs.LocalFileSystem) else files,
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=execution.checkpoints_kept),
             failure_config=ray.train.FailureConfig(max_failures=execution.max_failures),
         ),
@@ -266,9 +268,9 @@ def _positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tupl
 
 def _collect(output: str) -> TrainResult:
     """What rank 0 published."""
-    files, path = filesystem(output)
-    content = json.loads(files.open_input_file(f"{path}/{RESULT}").read())
-    return TrainResult(folder=output, **content)
+    files, path = places.filesystem(output)
+    with files.open_input_stream(f"{path}/{RESULT}") as stream:
+        return TrainResult(folder=output, **json.loads(stream.read()))
 
 
 def _card(job: _Job, trained: Trained) -> str:
@@ -278,10 +280,6 @@ def _card(job: _Job, trained: Trained) -> str:
         f"Started from {job.config.model}; the weights after step {trained.best_step} of {trained.steps}{dev}.\n"
         f"Settings that differ from the defaults: `{json.dumps(settings)}`"
     )
-
-
-def _absolute(place: str) -> str:
-    return place if "://" in place else str(Path(place).absolute())
 
 
 def _last_line(error: BaseException) -> str:
@@ -314,11 +312,11 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
             artifact.store.uri(curves_folder(artifact)),
             mine.read_json("summary.json")["false_negative_rate"]["mean"],
         )
-    result = _collect(_absolute(output))
+    result = _collect(places.absolute(output))
     artifact.publish_json("log.json", result.rows)
     seal_folder(artifact, "model")
-    if artifact.store.local is not None:  # checkpoints serve resuming only
-        shutil.rmtree(artifact.store.local / artifact.path / _STORAGE, ignore_errors=True)
+    storage = context.execution.training.storage_path or places.beside(output, _STORAGE)
+    places.remove(places.below(places.absolute(storage), artifact.fingerprint))  # checkpoints serve resuming only
     facts = {"best_step": result.best_step, "steps": result.steps, "dev": result.dev}
     return {"flows": [Flow("examples of queries", examples, examples)], **facts}
 

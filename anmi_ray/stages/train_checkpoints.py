@@ -23,16 +23,11 @@ from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend  # pyright: ignore[reportPrivateUsage]
 
 from anmi_ray.errors import from_os_error
+from anmi_ray.stages.places import filesystem
+from anmi_ray.store import public_root
 from anmi_ray.training.preemption import listen
 
 _LIST = "checkpoint_manager_snapshot.json"
-
-
-def filesystem(place: str) -> tuple[pafs.FileSystem, str]:
-    """The filesystem of a folder or URI, and the path on it."""
-    if "://" in place:
-        return pafs.FileSystem.from_uri(place)
-    return pafs.LocalFileSystem(), place
 
 
 class RayCheckpoints:
@@ -49,7 +44,7 @@ class RayCheckpoints:
         try:
             found = self._filesystem.get_file_info(selector)
         except OSError as error:
-            raise from_os_error(error, self._storage) from error
+            raise from_os_error(error, public_root(self._storage)) from error
         folders = (info.base_name for info in found if info.type is pafs.FileType.Directory)
         return sorted((name for name in folders if name.startswith("checkpoint_")), reverse=True)
 
@@ -59,7 +54,7 @@ class RayCheckpoints:
         try:
             return Path(self._stack.enter_context(checkpoint.as_directory()))
         except OSError as error:
-            raise from_os_error(error, f"{self._storage}/{name}") from error
+            raise from_os_error(error, f"{public_root(self._storage)}/{name}") from error
 
     def save(self, write: Callable[[Path], None], step: int, dev: float | None) -> None:
         """Every worker's folder is uploaded into one; `before` first, so that curves are no older than checkpoints."""

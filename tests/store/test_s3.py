@@ -16,7 +16,7 @@ from anmi_ray.records import TRUTH
 from anmi_ray.store import Artifact, Flow, Store
 
 if TYPE_CHECKING:
-    from .conftest import S3Endpoint
+    from tests.s3 import S3Endpoint
 
 pytestmark = pytest.mark.s3
 MB = 1 << 20

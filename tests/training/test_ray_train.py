@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,7 @@ from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.records import QREL, RUN
 from anmi_ray.training.loop import Row
 from tests.models.tiny import write_tiny_bert
+from tests.s3 import BUCKET, S3Endpoint
 from tests.training.lists import planted
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -119,3 +121,46 @@ def test_what_no_retry_can_change_comes_out_as_itself(tmp_path: Path) -> None:
         run_training(examples, texts, queries, None, config, TrainExecution(), "f2", str(tmp_path / "model"))
     assert caught.value.remedy
     assert not (tmp_path / "model").exists()
+
+
+def kill_a_worker() -> None:
+    """kill -9 of the training worker of this session's Ray."""
+    found = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if any("RayTrainWorker" in word for word in process.cmdline())
+    ]
+    assert len(found) == 1
+    found[0].kill()
+
+
+@pytest.mark.s3
+@pytest.mark.usefixtures("ray_local")
+def test_a_killed_worker_goes_on_from_object_storage(tmp_path: Path, s3: S3Endpoint) -> None:
+    from anmi_ray.stages import places
+    from anmi_ray.stages.train import run_training
+
+    config = settings(write_tiny_bert(tmp_path / "base")).model_copy(update={"max_steps": 20, "dev_points": ()})
+    inputs = files(tmp_path)
+    whole = run_training(*inputs, None, config, TrainExecution(), "f3", str(tmp_path / "model"))
+    seen: list[Row] = []
+
+    def on_row(row: Row) -> None:
+        if not seen:
+            kill_a_worker()
+        seen.append(row)
+
+    output = s3.uri("root/model", "test:test-secret@")
+    execution = TrainExecution(checkpoint_minutes=0.0, trackers=("tensorboard",))
+    result = run_training(*inputs, None, config, execution, "f3", output, on_row)
+    assert seen[0]["step"] != config.max_steps  # it was killed on its way
+    assert [row["loss"] for row in result.rows] == [row["loss"] for row in whole.rows]
+    keys = s3.objects()
+    assert any(key.startswith("root/ray/f3/checkpoint_") for key in keys)
+    assert any(key.startswith("root/tracking/") for key in keys)
+    assert "root/model/model.safetensors" in keys
+    texts = [key for key in keys if key.endswith((".json", ".md"))]
+    assert not [key for key in texts if b"test-secret" in s3.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()]
+    places.remove(places.beside(output, "ray"))
+    assert not [key for key in s3.objects() if key.startswith("root/ray/")]
+    places.remove(places.beside(output, "ray"))  # nothing is there

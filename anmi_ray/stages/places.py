@@ -1,0 +1,49 @@
+"""Folders that all workers reach: paths on one machine or on a shared disk, or URIs of object storage with options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.fs as pafs
+
+from anmi_ray.store import open_filesystem
+
+
+def absolute(place: str) -> str:
+    """The same folder whatever the working directory."""
+    return place if "://" in place else str(Path(place).absolute())
+
+
+def below(place: str, name: str) -> str:
+    """A folder or file below `place`.
+
+    >>> below("s3://bucket/runs?region=us-east-1", "ray"), below("/runs", "ray")
+    ('s3://bucket/runs/ray?region=us-east-1', '/runs/ray')
+    """
+    base, mark, options = place.partition("?") if "://" in place else (place, "", "")
+    return f"{base.rstrip('/')}/{name}{mark}{options}"
+
+
+def beside(place: str, name: str) -> str:
+    """A folder or file beside `place`.
+
+    >>> beside("s3://bucket/runs/model?region=us-east-1", "ray"), beside("/runs/model", "ray")
+    ('s3://bucket/runs/ray?region=us-east-1', '/runs/ray')
+    """
+    base, mark, options = place.partition("?") if "://" in place else (place, "", "")
+    return f"{base.rstrip('/').rpartition('/')[0]}/{name}{mark}{options}"
+
+
+def filesystem(place: str) -> tuple[pafs.FileSystem, str]:
+    """The filesystem of a folder or URI, and the path on it; models and checkpoints want uploads in parts.
+
+    Raises StoreError as `open_filesystem`.
+    """
+    return open_filesystem(place, one_put=False)
+
+
+def remove(place: str) -> None:
+    """Remove a folder with all that is in it, if there is one."""
+    files, path = filesystem(place)
+    if files.get_file_info(path).type is pafs.FileType.Directory:
+        files.delete_dir(path)
