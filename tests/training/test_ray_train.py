@@ -141,8 +141,8 @@ def test_a_killed_worker_goes_on_from_object_storage(tmp_path: Path, s3: S3Endpo
     from anmi_ray.stages.train import run_training
 
     config = settings(write_tiny_bert(tmp_path / "base")).model_copy(update={"max_steps": 20, "dev_points": ()})
-    inputs = files(tmp_path)
-    whole = run_training(*inputs, None, config, TrainExecution(), "f3", str(tmp_path / "model"))
+    examples, texts, queries = files(tmp_path)
+    whole = run_training(examples, texts, queries, None, config, TrainExecution(), "f3", str(tmp_path / "model"))
     seen: list[Row] = []
 
     def on_row(row: Row) -> None:
@@ -152,7 +152,7 @@ def test_a_killed_worker_goes_on_from_object_storage(tmp_path: Path, s3: S3Endpo
 
     output = s3.uri("root/model", "test:test-secret@")
     execution = TrainExecution(checkpoint_minutes=0.0, trackers=("tensorboard",))
-    result = run_training(*inputs, None, config, execution, "f3", output, on_row)
+    result = run_training(examples, texts, queries, None, config, execution, "f3", output, on_row)
     assert seen[0]["step"] != config.max_steps  # it was killed on its way
     assert [row["loss"] for row in result.rows] == [row["loss"] for row in whole.rows]
     keys = s3.objects()
