@@ -1,0 +1,71 @@
+"""The commands. Each validates, calls one function of the package, and prints; errors are one message, exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from anmi_ray import __version__
+from anmi_ray.cli import runs, tables  # what registers their commands, in the order of the help
+from anmi_ray.cli.app import app
+from anmi_ray.errors import AnmiError, ConfigError, DataError
+
+__all__ = ["app", "main", "runs", "tables"]
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """Say what is installed, what each missing piece would give, and how to get it."""
+    from anmi_ray import doctor as checks
+
+    if as_json:
+        print(checks.to_json())
+    else:
+        from rich.console import Console
+
+        checks.render(Console())
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"anmi_ray {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command and exit: 0 done, 1 a defect of ours (traceback), 2 the user's to mend, 130 interrupted.
+
+    A pilot exits with runs.PILOT_EXITS.
+    """
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")  # read when ray.data is imported; a user's own is kept
+    try:
+        code = app(args=arguments, standalone_mode=False, prog_name="anmi")
+        if code == 130:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
+    except AnmiError as error:
+        kind = {ConfigError: "configuration", DataError: "data"}.get(type(error), "error")
+        print(f"anmi: {kind}: {error}" if kind != "error" else f"anmi: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except TyperException as error:  # typer carries its own click, so click's own exceptions would not match
+        if message := error.format_message():
+            print(f"anmi: {message}\n  remedy: anmi --help", file=sys.stderr)
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        print("\nanmi: interrupted; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+    sys.exit(code if isinstance(code, int) else 0)

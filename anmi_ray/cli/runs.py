@@ -1,0 +1,225 @@
+"""Commands about experiments and their runs."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anmi_ray.cli.app import ConfigArg, OverrideArg, RootOption, app, load
+from anmi_ray.errors import ConfigError
+
+PILOT_EXITS = {"go": 0, "no-go": 3, "cannot tell": 4}
+
+
+@app.command()
+def run(
+    config: ConfigArg,
+    overrides: OverrideArg = None,
+    root: RootOption = None,
+    first: Annotated[str, typer.Option("--from", help="first stage to carry out; those before must be there")] = "",
+    last: Annotated[str, typer.Option("--until", help="last stage to carry out")] = "",
+) -> None:
+    """Carry out an experiment: compute what is missing, reuse the rest, write the report."""
+    from anmi_ray import console, experiment
+
+    settings = load(config, overrides, root)
+    names = experiment.names_of(settings)
+    first = experiment.stage_name(first, names) if first else names[0]
+    last = experiment.stage_name(last, names) if last else names[-1]
+    if names.index(first) > names.index(last):
+        raise ConfigError(f"--from {first} comes after --until {last}", "command line", "swap them")
+    out, _ = console.consoles()
+    out.print(f"run [bold]{settings.name}[/bold] under {settings.execution.root}", highlight=False)
+    with closing(console.ConsoleReporter(out)) as reporter:
+        record = experiment.run(settings, reporter, first, last)
+    if last == names[-1]:
+        from anmi_ray.stages import report
+
+        _print_result(out, report.write(settings, record))
+
+
+def _print_result(out: Any, result: Any) -> None:
+    from anmi_ray import console
+
+    out.print()
+    out.print(console.systems_table(result.comparisons, result.measures, result.baseline))
+    if result.simulated:
+        out.print("preferences came from a simulated panel (judge.preset): figures say what the method recovers")
+    out.print(f"report: {result.path}", highlight=False)
+
+
+@app.command()
+def plan(config: ConfigArg, overrides: OverrideArg = None, root: RootOption = None) -> None:
+    """Print what each stage would do and cost, doing nothing."""
+    from anmi_ray import console, planning
+
+    settings = load(config, overrides, root)
+    out, _ = console.consoles()
+    for block in planning.plan(settings):
+        out.print(block)
+
+
+@app.command("judge")
+def judge_(
+    config: ConfigArg,
+    overrides: OverrideArg = None,
+    root: RootOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the exact prompt of every judge about two documents, send nothing")
+    ] = False,
+    query: Annotated[str | None, typer.Option("--query", metavar="ID", help="the query; else a train query")] = None,
+    first: Annotated[str | None, typer.Option("--first", metavar="ID", help="the document shown first")] = None,
+    second: Annotated[str | None, typer.Option("--second", metavar="ID", help="the document shown second")] = None,
+    pilot: Annotated[
+        int | None,
+        typer.Option("--pilot", min=0, metavar="N", help="try the judges on N pairs first; 0: judge.pilot.pairs"),
+    ] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="write the pilot's figures and verdicts")] = None,
+) -> None:
+    """Ask the judges: all stages up to judge; with --dry-run show what they would be asked.
+
+    With --pilot ask about a sample of the run's pairs only, and hold every judge against the gates (judge.pilot).
+    Exit code 0: go; 3: no-go, some judge fails a gate; 4: so few pairs cannot tell. What it buys the run has.
+    """
+    from anmi_ray import console, prompting
+
+    if pilot is not None:
+        if dry_run:
+            raise ConfigError("--pilot asks and --dry-run does not", "command line", "give one of them")
+        _pilot(load(config, overrides, root), pilot, json_)
+    if json_ is not None:
+        raise ConfigError("--json is for --pilot", "command line", "give both, or leave it out")
+    if not dry_run:
+        if query or first or second:
+            raise ConfigError("--query, --first and --second choose what --dry-run shows", "command line", "add it")
+        run(config, overrides, root, "", "judge")
+        return
+    out, _ = console.consoles()
+    for line in prompting.dry_run(load(config, overrides, root), query, first, second):
+        out.print(line, markup=False, highlight=False)
+
+
+def _pilot(settings: Any, pairs: int, json_: Path | None) -> None:
+    """Carry out a pilot, print it, and exit."""
+    from anmi_ray import console, files
+    from anmi_ray.judging import pilot as verdicts
+    from anmi_ray.stages import pilot
+
+    files.check_outputs({"json": json_}, [])
+    out, _ = console.consoles()
+    with closing(console.ConsoleReporter(out)) as reporter:
+        found = pilot.run(settings, reporter, pairs or None)
+    if json_ is not None:
+        files.write_text(json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n", json_)
+    out.print(f"\n{found.pairs:,} of {found.of:,} pairs, in both orders", highlight=False)
+    out.print(console.judges_table(found.figures["judges"]))
+    out.print()
+    out.print(console.pilot_table(found.verdicts))
+    out.print()
+    for said in verdicts.said(found.verdicts):
+        out.print(said, highlight=False, markup=False)
+    raise typer.Exit(PILOT_EXITS[verdicts.decision(found.verdicts)])
+
+
+@app.command("config")
+def config_(config: ConfigArg, overrides: OverrideArg = None, root: RootOption = None) -> None:
+    """Print every setting, the fingerprints, and which stages a run would redo and why."""
+    import yaml
+
+    from anmi_ray import console, experiment
+
+    settings = load(config, overrides, root)
+    out, _ = console.consoles()
+    out.print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True), markup=False)
+    resolved = experiment.resolve(settings)
+    rows = (
+        (f"{name}  {resolved[name].fingerprint}", state, why)
+        for name, state, why in experiment.changes(settings, resolved)
+    )
+    out.print(console.stages_table(rows))
+
+
+@app.command()
+def show(
+    run_name: Annotated[str, typer.Argument(metavar="RUN", help="name of a run")],
+    root: Annotated[str, typer.Option("--root", help="folder or URI that holds the run")] = "results",
+    rejects: Annotated[int, typer.Option("--rejects", help="print so many rejects of every stage")] = 3,
+) -> None:
+    """Print a run: its stages, rows in, out and rejected at every boundary, and the first rejects."""
+    from anmi_ray import console, showing
+
+    out, _ = console.consoles()
+    for block in showing.show(run_name, root, rejects):
+        out.print(block, highlight=False)
+
+
+@app.command()
+def mine(
+    run_name: Annotated[str, typer.Argument(metavar="RUN", help="name of a run that has ratings")],
+    overrides: OverrideArg = None,
+    rule: Annotated[
+        str | None, typer.Option("--rule", metavar="NAME", help="a composition by name: table2, posterior, simans, ...")
+    ] = None,
+    root: Annotated[str, typer.Option("--root", help="folder or URI that holds the run")] = "results",
+    json_: Annotated[Path | None, typer.Option("--json", help="write every figure as JSON")] = None,
+) -> None:
+    """Choose negatives anew from a run's ratings, under another rule or other settings of mine.
+
+    They become those of a run RUN-NAME; RUN itself stays what it was. Overrides are of mine, such as mine.negatives=8.
+    """
+    from anmi_ray import console, files, mining_runs
+
+    settings = mining_runs.from_run(run_name, root, rule, overrides or [])
+    files.check_outputs({"json": json_}, [])
+    out, _ = console.consoles()
+    with closing(console.ConsoleReporter(out)) as reporter:
+        mined = mining_runs.mine(settings, reporter)
+    for block in console.mined(mined.run, mined.composition, mined.summary, mined.flows):
+        out.print(block, highlight=False, markup=False)
+    if json_ is not None:
+        files.write_text(mining_runs.to_text(mined), json_)
+
+
+@app.command("compare-rules")
+def compare_rules(
+    config: ConfigArg,
+    overrides: OverrideArg = None,
+    rules: Annotated[
+        str | None, typer.Option("--rules", metavar="A,B,...", help="compositions by name; all when left out")
+    ] = None,
+    root: RootOption = None,
+) -> None:
+    """Mine with every named rule on the same ratings, and write a page that holds their negatives against each other.
+
+    Stages up to rate are carried out if they are missing.
+    """
+    from anmi_ray import console
+    from anmi_ray.stages import rules as comparing
+
+    settings = load(config, overrides, root)
+    wanted = [name.strip() for name in rules.split(",") if name.strip()] if rules is not None else None
+    out, _ = console.consoles()
+    with closing(console.ConsoleReporter(out)) as reporter:
+        found = comparing.run(settings, reporter, wanted)
+    for block in console.compared(found.figures, found.path):
+        out.print(block, highlight=False, markup=False)
+
+
+@app.command()
+def export(
+    run_name: Annotated[str, typer.Argument(metavar="RUN", help="name of a run that has trained a model")],
+    to: Annotated[Path, typer.Option("--to", help="folder to write: new, or empty")],
+    license_: Annotated[
+        str | None, typer.Option("--license", metavar="ID", help="license in the card, such as apache-2.0; else none")
+    ] = None,
+    title: Annotated[str | None, typer.Option("--title", help="the model's name in the card; else the run's")] = None,
+    root: Annotated[str, typer.Option("--root", help="folder or URI that holds the run")] = "results",
+) -> None:
+    """Hand a model on: a checked copy of its Hugging Face folder, with a card of its data, method and results."""
+    from anmi_ray import exporting
+
+    print(f"model: {exporting.export(run_name, root, to, license_, title)}")
