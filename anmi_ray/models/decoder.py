@@ -23,10 +23,10 @@ from transformers import (
 
 from anmi_ray.config.train import Pooling
 from anmi_ray.errors import ConfigError
+from anmi_ray.models.card import NO, YES
 from anmi_ray.models.heads import ClassifierScorer, Scorer
 from anmi_ray.models.prompts import has_roles
 
-NO, YES = "no", "yes"
 DECODER_POOLINGS = ("last", "yes-no")
 _SCALED = ("logit_scale", "logits_scaling")  # factors on the logits: Cohere's, Granite's
 

@@ -1,4 +1,4 @@
-"""What is trained of every kind of student: what stays frozen, rates by depth, dropout, and ways to compute the same."""
+"""What is trained of every kind of student: what stays frozen, rates by depth, dropout, ways to compute the same."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from tests.training.lists import planted
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 
 ALL = Phase(0.7)
+DECODED: tuple[Pooling, ...] = ("last", "yes-no")
 STUDENTS: list[tuple[str, Pooling]] = [(family, "cls") for family in ENCODERS]
-STUDENTS += [(family, pooling) for family in DECODERS for pooling in ("last", "yes-no")]
+STUDENTS += [(family, pooling) for family in DECODERS for pooling in DECODED]
 SHORT = "{query} {document} so:"
 
 
@@ -135,12 +136,13 @@ def test_bfloat16_has_half_residuals_and_whole_scores(folders: dict[str, Path], 
         lambda _module, args, kwargs: seen.append((*args, *kwargs.values())[0].dtype), with_kwargs=True
     )
     score = module(batches[0].batches)[0]
+    score.sum().backward()
+    score = score.detach()
     assert set(seen) == {torch.bfloat16}
     assert score.dtype == torch.float32
     assert torch.unique(score).numel() > 0.8 * len(score)
-    reference = exact(batches[0].batches)[0]
+    reference = exact(batches[0].batches)[0].detach()
     assert float((score - reference).abs().max()) < 0.1 * float(reference.std()) + 0.02
-    score.sum().backward()
 
 
 SAME: list[tuple[str, Pooling]] = [("bert", "cls"), ("modernbert", "cls"), ("qwen3", "yes-no"), ("gemma", "last")]
@@ -177,7 +179,7 @@ def test_attention_that_is_not_there_is_refused(folders: dict[str, Path]) -> Non
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
-@pytest.mark.parametrize(("family", "pooling"), SAME[:3])
+@pytest.mark.parametrize(("family", "pooling"), SAME[:1])  # a minute and more each
 def test_compiled_it_is_the_same(folders: dict[str, Path], family: str, pooling: Pooling) -> None:
     torch.compiler.reset()
     plain = gradients(folders[family], settings(pooling))
@@ -189,7 +191,7 @@ def test_compiled_it_is_the_same(folders: dict[str, Path], family: str, pooling:
 
 def test_only_adapters_and_the_head_learn(folders: dict[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    for family, pooling in (("bert", "cls"), ("qwen3", "yes-no")):
+    for family, pooling in (SAME[0], SAME[2]):
         config = settings(pooling, lora=LoraConfig(rank=4, dropout=0.1), dev_points=())
         model = load(folders[family], config)
         before = {name: value.clone() for name, value in model.network.state_dict().items()}
