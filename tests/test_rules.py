@@ -145,7 +145,7 @@ def test_only_stages_and_jobs_import_ray() -> None:
     assert outside == []
 
 
-@pytest.mark.parametrize("engine", ["vllm", "deepspeed"])
+@pytest.mark.parametrize("engine", ["vllm", "deepspeed", "peft"])
 def test_engines_are_imported_in_one_module_and_inside_functions(engine: str) -> None:
     found = [one for one in PACKAGE_IMPORTS if one.top == engine]
     assert len({one.path for one in found}) <= 1

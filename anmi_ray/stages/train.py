@@ -219,6 +219,8 @@ def _train(job: _Job) -> Trained:
             trust_remote_code=config.trust_remote_code,
             whole_head=config.whole_head,
             equal_segments=config.equal_segments,
+            prompt=config.prompt,
+            lora=config.lora,
         )
         examples, texts, queries = (map(pq.read_table, paths) for paths in (job.examples, job.texts, job.queries))
         data = prepare(examples, texts, queries, model.pairs)
@@ -242,7 +244,7 @@ def dev_set(dev: DevInputs, model: CrossEncoder) -> DevSet:
         return measures.mean(measures.evaluate(ranked(dev.run, score), dev.qrels, [dev.measure]), SYSTEM, dev.measure)
 
     return DevSet(
-        queries=model.pairs.texts(dev.queries.take(query_rows)["text"].to_pylist()),
+        queries=model.pairs.queries(dev.queries.take(query_rows)["text"].to_pylist()),
         query_N=query,
         documents=model.pairs.texts([document_text(t, b) for t, b in zip(titles, bodies, strict=True)]),
         document_N=document,

@@ -109,7 +109,7 @@ def prepare(
     query, query_ids = _index(example["query_id"].combine_chunks())
     document_texts = _lookup(texts, "doc_id", ("title", "text"), document_ids, "texts")
     query_texts = _lookup(queries, "query_id", ("text",), query_ids, "queries")
-    query_tokens = pairs.texts([text for (text,) in query_texts])
+    query_tokens = pairs.queries([text for (text,) in query_texts])
     document_tokens = pairs.texts([document_text(title, text) for title, text in document_texts])
     return TrainingSet(
         example_E=id_matrix(example["example_id"]),

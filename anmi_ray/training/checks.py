@@ -6,16 +6,15 @@ Each is one message with its remedy. Legend: E lists, P documents of all lists.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch import Tensor
 
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.errors import ConfigError, DataError, TrainingError
-from anmi_ray.models.cross_encoder import ClassifierScorer, CrossEncoder, MeanScorer, head_layers, positions
+from anmi_ray.models.cross_encoder import CrossEncoder, positions
+from anmi_ray.models.heads import Scorer, head_layers
 from anmi_ray.training.batching import TrainingSet, effective_weights
 from anmi_ray.training.curriculum import Curriculum, Phase
 
@@ -28,7 +27,7 @@ def before_training(model: CrossEncoder, data: TrainingSet, config: TrainConfig,
 
     The latter of ranking terms that read negatives by weight, over all that the curriculum lets in.
     """
-    longest, held = int(data.tokens_P.max()), positions(cast(PreTrainedModel, model.network.encoder))
+    longest, held = int(data.tokens_P.max()), positions(model.network.encoder)
     if held and longest > held:
         raise ConfigError(
             f"pairs have up to {longest} tokens, and the model has {held} positions",
@@ -54,11 +53,11 @@ def _negative_weight(data: TrainingSet, found: Phase) -> NDArray[np.float64]:
     return np.add.reduceat(weight_P, data.start_E[:-1])
 
 
-def moments(network: MeanScorer | ClassifierScorer, weights: Mapping[str, Tensor]) -> Moments:
+def moments(network: Scorer, weights: Mapping[str, Tensor]) -> Moments:
     """Sums of the trained ones of `weights` (whole, by name), all together: biases of zero that gain 1e-30 are lost."""
     head = {id(parameter) for layer in head_layers(network) for parameter in layer.parameters()}
     found: Moments = {}
-    for name, parameter in cast(nn.Module, network).named_parameters():
+    for name, parameter in network.named_parameters():
         if parameter.requires_grad:
             value, setting = weights[name].double(), HEAD if id(parameter) in head else BODY
             total, squares = found.get(setting, (0.0, 0.0))

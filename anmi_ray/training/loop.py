@@ -148,7 +148,7 @@ class _Run:
         before_training(model, data, config, self.curriculum)
         # Engines may partition or wrap the network; this copy takes whole weights, for dev and for the result.
         self.result = CrossEncoder(copy.deepcopy(model.network), model.pairs, model.name)
-        self.module = Trainable(model, config).train()
+        self.module = Trainable(model, config, execution).train()
         self.engine: Engine = make_engine(self.module, config)
         self.objective = Objective(self.module, config, self.engine.world, false_negative_rate)
         self.progress, self.average = _Progress(), None

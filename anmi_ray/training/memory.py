@@ -31,6 +31,8 @@ def remedy(config: TrainConfig, execution: TrainExecution) -> str:
     ]
     more = ", train.list_size" if config.list_size is None else f", train.list_size ({config.list_size})"
     text = f"lower {', '.join(knobs)}{more}; the first two change no result"
+    if not execution.gradient_checkpointing:
+        text += "; or set execution.train.gradient_checkpointing, which takes more time"
     stage = config.zero_stage if config.engine == "deepspeed" else 0
     if stage < 3:
         text += f"; or share more among several workers (train.engine: deepspeed, train.zero_stage: {stage + 1} to 3)"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from anmi_ray.config.train import TrainConfig
+from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError
-from anmi_ray.models.cross_encoder import CrossEncoder, head_layers, resolve_precision, tensors
+from anmi_ray.models.cross_encoder import CrossEncoder, resolve_precision, tensors
+from anmi_ray.models.heads import Scorer, head_layers, transformer_layers
+from anmi_ray.models.lora import is_adapted, is_adapter
 from anmi_ray.models.pairs import Batch
+from anmi_ray.models.speed import checkpoint_activations, compile_body, set_attention
 
 
 class Trainable(nn.Module):
@@ -23,24 +26,34 @@ class Trainable(nn.Module):
     the scores is the gradient of that layer's weights (None where the network has no such layer), and exp(a).
     """
 
-    def __init__(self, model: CrossEncoder, config: TrainConfig) -> None:
+    def __init__(self, model: CrossEncoder, config: TrainConfig, execution: TrainExecution | None = None) -> None:
         super().__init__()
         self.network = model.network
+        encoder, how = self.network.encoder, execution or TrainExecution()
         scale, shift = config.map_start
         self.log_scale, self.shift = nn.Parameter(torch.tensor([math.log(scale)])), nn.Parameter(torch.tensor([shift]))
         self.in_bfloat16 = resolve_precision(config.precision, model.device) == "bfloat16"
-        _freeze(cast(PreTrainedModel, self.network.encoder), config)
+        if is_adapted(self.network) != (config.lora is not None):
+            raise ConfigError(
+                "the settings and the model disagree on adapters",
+                "train.lora",
+                "give CrossEncoder.load the same lora as the settings",
+            )
+        if config.lora is None:  # adapters come with all else frozen
+            _freeze(encoder, config)
         if config.dropout is not None:
             _set_dropout(self.network, config.dropout)
-        if model.device.type == "cpu":
-            # The fused kernel's backward pass is slower than plain matrix products there: by .7 in bfloat16.
-            cast(PreTrainedModel, self.network.encoder).set_attn_implementation("eager")
+        set_attention(encoder, how.attention, model.device, self.in_bfloat16)
         if self.in_bfloat16:
-            _residuals_in_bfloat16(cast(PreTrainedModel, self.network.encoder))
+            _residuals_in_bfloat16(encoder)
+        if how.gradient_checkpointing:
+            checkpoint_activations(encoder)
+        if how.compile:
+            compile_body(encoder, model.device)
         self.features_NH: Tensor | None = None
         self.slope: float | Tensor = scale
         self._inputs: list[Tensor] = []
-        if (last := _score_layer(self.network)) is not None:
+        if (last := self.network.score_layer()) is not None:
             last.register_forward_pre_hook(lambda _module, inputs: self._inputs.append(inputs[0].detach()))
         self.to(model.device)
 
@@ -57,12 +70,6 @@ class Trainable(nn.Module):
         slope = self.log_scale.exp()
         self.slope = slope.detach()
         return score, slope * score + self.shift
-
-
-def _score_layer(network: nn.Module) -> nn.Linear | None:
-    """The linear layer whose one output is the score."""
-    layers = [module for head in head_layers(network) for module in head.modules()]
-    return next((m for m in reversed(layers) if isinstance(m, nn.Linear) and m.out_features == 1), None)
 
 
 class Average:
@@ -93,13 +100,13 @@ def parameter_groups(module: Trainable, config: TrainConfig) -> list[dict[str, A
     head = {id(p) for layer in head_layers(module.network) for p in layer.parameters()}
     rates = dict.fromkeys(head, config.head_learning_rate)
     rates |= dict.fromkeys((id(module.log_scale), id(module.shift)), config.map_learning_rate)
-    layers = transformer_layers(cast(PreTrainedModel, module.network.encoder))
-    depth = {id(p): i for i, layer in enumerate(layers) for p in layer.parameters()}
+    depth = _depths(module.network) if config.layer_decay < 1 else {}
+    highest = max(depth.values(), default=-1)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter in module.parameters():
         if not parameter.requires_grad:
             continue
-        below = len(layers) - 1 - depth.get(id(parameter), -1)
+        below = highest - depth.get(id(parameter), -1)
         rate = rates.get(id(parameter), config.learning_rate * config.layer_decay**below)
         decay = config.weight_decay if parameter.dim() > 1 else 0.0
         groups.setdefault((rate, decay), []).append(parameter)
@@ -121,17 +128,14 @@ def rate_factor(config: TrainConfig, step: int, steps: int) -> float:
     return left if config.decay == "linear" else 0.5 * (1.0 - math.cos(math.pi * left))
 
 
-def transformer_layers(encoder: PreTrainedModel) -> list[nn.Module]:
-    """The transformer's layers, lowest first; ConfigError where the architecture does not show them."""
-    wanted = encoder.config.num_hidden_layers
-    for module in encoder.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == wanted:
-            return list(module)
-    raise ConfigError(
-        f"{type(encoder).__name__} has no list of {wanted} layers",
-        "train.freeze_layers",
-        "leave freeze_layers at 0 and layer_decay at 1 for this architecture",
-    )
+def _depths(network: Scorer) -> dict[int, int]:
+    """By id of a parameter, the layer that it is in; the norm after the last layer counts to that layer."""
+    layers = transformer_layers(network.encoder)
+    depth = {id(p): i for i, layer in enumerate(layers) for p in layer.parameters()}
+    for name, child in network.encoder.base_model.named_children():
+        if name in ("norm", "final_norm"):
+            depth |= {id(parameter): len(layers) - 1 for parameter in child.parameters()}
+    return depth
 
 
 def _freeze(encoder: PreTrainedModel, config: TrainConfig) -> None:
@@ -140,6 +144,8 @@ def _freeze(encoder: PreTrainedModel, config: TrainConfig) -> None:
         # Word, position and segment embeddings with their LayerNorm, where the architecture keeps them together.
         embeddings = getattr(base, "embeddings", None) or encoder.get_input_embeddings()
         embeddings.requires_grad_(False)
+        if (out := encoder.get_output_embeddings()) is not None:  # a language model's, of which two rows are read
+            out.requires_grad_(False)
     if not config.freeze_layers:
         return
     layers = transformer_layers(encoder)
@@ -155,15 +161,19 @@ def _freeze(encoder: PreTrainedModel, config: TrainConfig) -> None:
 
 def _residuals_in_bfloat16(encoder: PreTrainedModel) -> None:
     """Autocast would keep embeddings and so residuals in float32, and cast before each product: a tenth of a step."""
-    embeddings = getattr(encoder.base_model, "embeddings", None)
-    if embeddings is not None:
-        embeddings.register_forward_hook(lambda _module, _inputs, output: output.bfloat16())
+    embeddings = getattr(encoder.base_model, "embeddings", None) or encoder.get_input_embeddings()
+    embeddings.register_forward_hook(lambda _module, _inputs, output: output.bfloat16())
 
 
 def _set_dropout(network: nn.Module, probability: float) -> None:
-    for module in network.modules():
+    for path, module in network.named_modules():
+        if is_adapter(path):  # has a dropout of its own
+            continue
         if isinstance(module, nn.Dropout):
             module.p = probability
+        for name, child in module.named_children():
+            if isinstance(child, nn.Identity) and "drop" in name:  # ModernBERT's, where it was trained without
+                setattr(module, name, nn.Dropout(probability))
         for name in ("dropout_prob", "attention_dropout"):  # attention that calls the function, not the module
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, probability)

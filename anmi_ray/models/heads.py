@@ -1,0 +1,135 @@
+"""What a score is read from: the networks around a transformer, and their parts above it.
+
+Encoders: "cls" is the architecture's own sequence classification head with one label; "mean" reads the mean token
+through a dense layer with GELU, as the bi-encoder that it starts from was pooled. Decoders: models/decoder.py.
+Legend: N pairs, T tokens, d width of the transformer.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from anmi_ray.errors import ConfigError
+
+INITIAL_SPREAD = 0.02  # sd of new weights, BERT's own
+
+
+class Float32Linear(nn.Linear):
+    """A linear layer that computes in float32 whatever the autocast or the weights: scores keep their ties apart."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """x Wᵀ + b in float32."""
+        with torch.autocast(input.device.type, enabled=False):
+            bias = None if self.bias is None else self.bias.float()
+            return nn.functional.linear(input.float(), self.weight.float(), bias)
+
+
+class Scorer(nn.Module):
+    """A transformer, `encoder`, with what reads a score from it; forward gives scores float32[N]."""
+
+    encoder: PreTrainedModel
+
+    def head(self) -> list[nn.Module]:
+        """The modules above the transformer, which stay float32 and learn at a rate of their own."""
+        raise NotImplementedError
+
+    def score_layer(self) -> nn.Module | None:
+        """The module whose input [N, d] the score is linear in, or None where there is none."""
+        layers = [module for head in self.head() for module in head.modules()]
+        return next((m for m in reversed(layers) if isinstance(m, nn.Linear) and m.out_features == 1), None)
+
+    def cast(self, precision: Literal["float32", "bfloat16", "float16"]) -> None:
+        """Give the transformer's weights another precision; the head stays float32."""
+        if precision == "float32":
+            return
+        head = {id(parameter) for module in self.head() for parameter in module.parameters()}
+        for parameter in self.parameters():
+            if id(parameter) not in head:
+                parameter.data = parameter.data.to(getattr(torch, precision))
+
+
+class MeanScorer(Scorer):
+    """score = w · GELU(W mean(h) + b) + c over the unmasked tokens' last hidden states h [N, T, d]."""
+
+    def __init__(self, encoder: PreTrainedModel) -> None:
+        super().__init__()
+        size = int(encoder.config.hidden_size)
+        self.encoder = encoder
+        self.dense, self.out = Float32Linear(size, size), Float32Linear(size, 1)
+        draw([self.dense, self.out])
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """Scores float32[N]."""
+        hidden = self.encoder(**inputs).last_hidden_state
+        mask = inputs["attention_mask"].unsqueeze(-1)
+        mean = (hidden.float() * mask).sum(1) / mask.sum(1)
+        return self.out(nn.functional.gelu(self.dense(mean))).squeeze(-1)
+
+    def head(self) -> list[nn.Module]:
+        """The dense layer and the one that scores."""
+        return [self.dense, self.out]
+
+
+class ClassifierScorer(Scorer):
+    """The one logit of a sequence classification model."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.encoder = model
+        for head in self.head():
+            for module in head.modules():
+                if type(module) is nn.Linear:
+                    module.__class__ = Float32Linear
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """Scores float32[N]; of a model with L > 1 labels, logits float32[N, L]."""
+        return self.encoder(**inputs).logits.float().squeeze(-1)
+
+    def head(self) -> list[nn.Module]:
+        """The model's modules beside its base model, and the base model's pooler."""
+        base = self.encoder.base_model
+        heads = [module for module in self.encoder.children() if module is not base]
+        pooler = getattr(base, "pooler", None)
+        return [*heads, pooler] if isinstance(pooler, nn.Module) else heads
+
+
+def head_layers(network: nn.Module) -> list[nn.Module]:
+    """The modules above the transformer."""
+    return cast(Scorer, network).head()
+
+
+def draw(modules: list[nn.Module]) -> None:
+    """New weights for every linear layer of `modules`."""
+    for head in modules:
+        for layer in head.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, std=INITIAL_SPREAD)
+                if layer.bias is not None:  # ModernBERT's head has none
+                    nn.init.zeros_(layer.bias)
+
+
+def start(network: Scorer, whole_head: bool, equal_segments: bool) -> None:
+    """Make a cross-encoder's start of a bi-encoder's weights."""
+    if whole_head and isinstance(network, ClassifierScorer):
+        draw(network.head())
+    segments = getattr(getattr(network.encoder.base_model, "embeddings", None), "token_type_embeddings", None)
+    if equal_segments and isinstance(segments, nn.Embedding):
+        with torch.no_grad():
+            segments.weight.copy_(segments.weight[0].expand_as(segments.weight))
+
+
+def transformer_layers(encoder: PreTrainedModel) -> list[nn.Module]:
+    """The transformer's layers, lowest first; ConfigError where the architecture does not show them."""
+    wanted = encoder.config.num_hidden_layers
+    for module in encoder.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == wanted:
+            return list(module)
+    raise ConfigError(
+        f"{type(encoder).__name__} has no list of {wanted} layers",
+        "train.freeze_layers",
+        "leave freeze_layers at 0, layer_decay at 1 and lora out for this architecture",
+    )

@@ -1,0 +1,152 @@
+"""The text around a query and a document that a decoder reads, and texts of strangers without control tokens.
+
+A prompt is one string with `{query}` and `{document}`. Its own special tokens are parsed; those inside the texts never
+are: whatever a document says, it opens no turn of a chat and closes none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from anmi_ray.errors import ConfigError
+
+QUERY, DOCUMENT = "{query}", "{document}"
+_ASKED = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
+    'Note that the answer can only be "yes" or "no".'
+)
+_PAIR = "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
+_PAIR += f"<Query>: {QUERY}\n<Document>: {DOCUMENT}"
+CHATML = (
+    f"<|im_start|>system\n{_ASKED}<|im_end|>\n<|im_start|>user\n{_PAIR}<|im_end|>\n"
+    "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+"""The form of Qwen3-Reranker (arXiv:2506.05176, section 3, and its model card)."""
+PLAIN = f"{_ASKED}\n{_PAIR} Relevant:"
+"""The same for tokenizers without ChatML's tokens. A word after the document keeps its last tokens as they are."""
+_CONTROL = re.compile(r"<[|｜].*[|｜]>|</?think>|</?tool_(call|response)>|\[/?INST\]")
+_ROLES = ("query", "document")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    r"""Text with `{query}` and, after it, `{document}`. Raises ConfigError where it has not one of each, in this order.
+
+    Spaces before a text, and line breaks after the query, are tokenised with it, as they are in the whole string.
+
+    >>> found = Prompt("Query: {query}\nDocument: {document} Relevant:")
+    >>> found.frame, found.around_query, found.around_document
+    (('Query:', 'Document:', ' Relevant:'), (' ', '\n'), (' ', ''))
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if [self.text.count(QUERY), self.text.count(DOCUMENT)] != [1, 1] or not self._parts()[1:]:
+            raise ConfigError(
+                f"needs {QUERY} once and after it {DOCUMENT} once", "train.prompt", "write both, or leave it out"
+            )
+
+    def _parts(self) -> tuple[str, ...]:
+        before, _, rest = self.text.partition(QUERY)
+        between, found, after = rest.partition(DOCUMENT)
+        return (before, between, after) if found else ()
+
+    @property
+    def frame(self) -> tuple[str, str, str]:
+        """What stands before, between and after the two texts."""
+        before, between, after = self._parts()
+        return before.rstrip(" "), between.lstrip("\n").rstrip(" "), after
+
+    @property
+    def around_query(self) -> tuple[str, str]:
+        """White space that is tokenised with the query: before it, after it."""
+        before, between, _ = self._parts()
+        return _trailing(before), between[: len(between) - len(between.lstrip("\n"))]
+
+    @property
+    def around_document(self) -> tuple[str, str]:
+        """White space that is tokenised with the document: before it, after it."""
+        return _trailing(self._parts()[1].lstrip("\n")), ""
+
+    def chat_template(self) -> str:
+        """As a Jinja template over messages of the roles query and document, which other tools read from a model."""
+        pieces = [json.dumps(piece, ensure_ascii=False) for piece in self._parts()]
+        texts = [f'messages | selectattr("role", "eq", "{role}") | map(attribute="content") | first' for role in _ROLES]
+        ordered = [pieces[0], texts[0], pieces[1], texts[1], pieces[2]]
+        return "".join(f"{{{{ {one} }}}}" for one in ordered)
+
+
+def declared(tokenizer: PreTrainedTokenizerBase) -> Prompt | None:
+    """The prompt that a tokenizer's chat template makes of a query and a document; None where it has no such roles."""
+    if not isinstance(tokenizer.chat_template, str) or not has_roles(tokenizer.chat_template):
+        return None
+    roles = [{"role": role, "content": f"{{{role}}}"} for role in _ROLES]
+    return Prompt(str(tokenizer.apply_chat_template(roles, tokenize=False)))
+
+
+def has_roles(template: str) -> bool:
+    """Whether a chat template speaks of the roles query and document."""
+    return all(re.search(rf"['\"]{role}['\"]", template) for role in _ROLES)
+
+
+def prompt_for(tokenizer: PreTrainedTokenizerBase, text: str | None) -> Prompt:
+    """The prompt `text`, else the one that the model brings, else Qwen3-Reranker's, or plain text without ChatML.
+
+    The tokenizer's token that begins a text is put in front where it begins every text.
+    """
+    if text is None:
+        if (found := declared(tokenizer)) is not None:
+            return found
+        known = tokenizer.get_added_vocab()
+        text = CHATML if {"<|im_start|>", "<|im_end|>"} <= set(known) else PLAIN
+    first = tokenizer.bos_token
+    begins = first is not None and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+    return Prompt(text if not begins or text.startswith(str(first)) else f"{first}{text}")
+
+
+class TextReader:
+    """Tokenises texts of strangers: nothing in them becomes a special token, or one of the prompt's.
+
+    A copy of the tokenizer holds all control tokens for special ones and splits these like any text.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> None:
+        made = json.loads(cast(Any, tokenizer).backend_tokenizer.to_str())
+        held: list[int] = []
+        for token in made["added_tokens"]:
+            if token["special"] or _CONTROL.fullmatch(token["content"]) or _named(token["content"], prompt.text):
+                token["special"] = True
+                held.append(token["id"])
+        self._held = np.array(sorted(held), dtype=np.int32)
+        self._tokenizer = Tokenizer.from_str(json.dumps(made))
+        self._tokenizer.encode_special_tokens = True
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    def __call__(self, texts: Sequence[str], around: tuple[str, str]) -> list[NDArray[np.int32]]:
+        """Token lists of `texts` with white space `around` each."""
+        before, after = around
+        coded = self._tokenizer.encode_batch_fast(
+            [f"{before}{text}{after}" for text in texts], add_special_tokens=False
+        )
+        lists = [np.array(one.ids, dtype=np.int32) for one in coded]
+        # Vocabularies of whole words may still spell one: it is left out.
+        return [ids[~np.isin(ids, self._held)] for ids in lists]
+
+
+def _named(token: str, prompt: str) -> bool:
+    return bool(token.strip()) and len(token) > 1 and token in prompt and not token.isalnum()
+
+
+def _trailing(text: str) -> str:
+    return text[len(text.rstrip(" ")) :]
