@@ -223,6 +223,8 @@ def tensors(batch: Batch, device: torch.device) -> dict[str, Tensor]:
 
 def head_layers(network: nn.Module) -> list[nn.Module]:
     """The modules above the transformer."""
+    if not getattr(network, "has_head", True):  # a bi-encoder's
+        return []
     if isinstance(network, MeanScorer):
         return [network.dense, network.out]
     return _head_modules(cast(PreTrainedModel, network.encoder))

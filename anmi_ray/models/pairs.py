@@ -58,6 +58,27 @@ class Batch:
         return self.ids.size
 
 
+def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], kept: int) -> Ragged:
+    """Token lists of `texts`, without special tokens, of which the first `kept` are kept."""
+    lists: list[NDArray[np.int32]] = []
+    lengths: list[int] = []
+    for i in range(0, len(texts), _CHUNK):
+        coded = tokenizer(
+            list(texts[i : i + _CHUNK]),
+            add_special_tokens=False,
+            truncation=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,  # a text longer than the model is not worth a warning: pairs are cut
+        )
+        lengths.extend(len(ids) for ids in coded["input_ids"])
+        lists.extend(np.array(ids[:kept], dtype=np.int32) for ids in coded["input_ids"])
+    start = np.zeros(len(lists) + 1, dtype=np.int64)
+    np.cumsum([len(ids) for ids in lists], out=start[1:])
+    values = np.concatenate(lists) if lists else np.zeros(0, np.int32)
+    return Ragged(values, start, np.array(lengths, dtype=np.int64))
+
+
 class PairTokenizer:
     """Puts pairs together around a fast tokenizer, cut to `max_tokens` with the special tokens.
 
@@ -96,23 +117,9 @@ class PairTokenizer:
 
     def texts(self, texts: Sequence[str]) -> Ragged:
         """Token lists of `texts`, without special tokens, of which the first `max_tokens` are kept."""
-        lists: list[NDArray[np.int32]] = []
-        lengths: list[int] = []
-        for i in range(0, len(texts), _CHUNK):
-            coded = self.tokenizer(
-                list(texts[i : i + _CHUNK]),
-                add_special_tokens=False,
-                truncation=False,
-                return_attention_mask=False,
-                return_token_type_ids=False,
-                verbose=False,  # a text longer than the model is not worth a warning: pairs are cut
-            )
-            lengths.extend(len(ids) for ids in coded["input_ids"])
-            lists.extend(np.array(ids[: self.max_tokens], dtype=np.int32) for ids in coded["input_ids"])
-        start = np.zeros(len(lists) + 1, dtype=np.int64)
-        np.cumsum([len(ids) for ids in lists], out=start[1:])
-        values = np.concatenate(lists) if lists else np.zeros(0, np.int32)
-        return Ragged(values, start, np.array(lengths, dtype=np.int64))
+        return token_lists(self.tokenizer, texts, self.max_tokens)
+
+    of_queries = of_documents = texts
 
     def cut(
         self, query_N: NDArray[np.int64], document_N: NDArray[np.int64]

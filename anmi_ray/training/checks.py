@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.errors import ConfigError, DataError, TrainingError
-from anmi_ray.models.cross_encoder import ClassifierScorer, CrossEncoder, MeanScorer, head_layers, positions
+from anmi_ray.models.cross_encoder import head_layers, positions
+from anmi_ray.models.reranker import Reranker
 from anmi_ray.training.batching import TrainingSet, effective_weights
 from anmi_ray.training.curriculum import Curriculum, Phase
 
@@ -23,20 +24,20 @@ BODY, HEAD = "train.learning_rate", "train.head_learning_rate"
 Moments = dict[str, tuple[float, float]]  # by the setting that moves them, sums of trained weights and of squares
 
 
-def before_training(model: CrossEncoder, data: TrainingSet, config: TrainConfig, curriculum: Curriculum) -> None:
-    """Raise ConfigError where pairs are longer than the model's positions, DataError where there is no negative.
+def before_training(model: Reranker, data: TrainingSet, config: TrainConfig, curriculum: Curriculum) -> None:
+    """Raise ConfigError where inputs are longer than the model's positions, DataError where there is no negative.
 
-    The latter of ranking terms that read negatives by weight, over all that the curriculum lets in.
+    The latter of ranking terms that read mined negatives alone, by weight, over all that the curriculum lets in.
     """
-    longest, held = int(data.tokens_P.max()), positions(cast(PreTrainedModel, model.network.encoder))
+    longest, held = data.longest, positions(cast(PreTrainedModel, model.network.encoder))
     if held and longest > held:
         raise ConfigError(
-            f"pairs have up to {longest} tokens, and the model has {held} positions",
+            f"{data.inputs} have up to {longest} tokens, and the model has {held} positions",
             "train.max_tokens",
             f"set it to at most {held}",
         )
     phases = [found for found in curriculum.phases() if found.alpha > 0]
-    if config.loss.ranking not in ("infonce", "debiased") or not phases:
+    if config.loss.ranking not in ("infonce", "debiased") or config.loss.in_batch or not phases:
         return
     if not any(_negative_weight(data, found).any() for found in phases):
         raise DataError(
@@ -54,11 +55,11 @@ def _negative_weight(data: TrainingSet, found: Phase) -> NDArray[np.float64]:
     return np.add.reduceat(weight_P, data.start_E[:-1])
 
 
-def moments(network: MeanScorer | ClassifierScorer, weights: Mapping[str, Tensor]) -> Moments:
+def moments(network: nn.Module, weights: Mapping[str, Tensor]) -> Moments:
     """Sums of the trained ones of `weights` (whole, by name), all together: biases of zero that gain 1e-30 are lost."""
     head = {id(parameter) for layer in head_layers(network) for parameter in layer.parameters()}
     found: Moments = {}
-    for name, parameter in cast(nn.Module, network).named_parameters():
+    for name, parameter in network.named_parameters():
         if parameter.requires_grad:
             value, setting = weights[name].double(), HEAD if id(parameter) in head else BODY
             total, squares = found.get(setting, (0.0, 0.0))
