@@ -43,14 +43,14 @@ def read_recipe(source: ModelSource) -> Recipe:
         for name, chosen in pooling.items()
         if name.startswith("pooling_mode_") and chosen is True
     ]
-    modes = [mode] if isinstance(mode, str) else list(mode)
+    modes = [mode] if isinstance(mode, str) else list(mode) or ["mean"]  # as sentence-transformers
     if len(modes) != 1 or modes[0] not in POOLINGS or pooling.get("include_prompt") is False:
-        raise _unread(source, f"it pools by {', '.join(modes) or 'nothing'}")
+        raise _unread(source, f"it pools by {', '.join(modes)}")
     settings = _json(source, "config_sentence_transformers.json") or {}
     prompts: Mapping[str, str] = settings.get("prompts") or {}
-    document = next((prompts[name] for name in ("document", "passage", "corpus") if prompts.get(name)), "")
+    document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
     limit = (_json(source, "sentence_bert_config.json") or {}).get("max_seq_length")
-    return Recipe(cast(VectorPooling, modes[0]), limit, prompts.get("query") or "", document)
+    return Recipe(cast(VectorPooling, modes[0]), limit, prompts.get("query") or "", document or "")
 
 
 def is_bi_encoder(source: ModelSource) -> bool:
