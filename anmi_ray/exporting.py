@@ -115,6 +115,9 @@ def _method(config: Mapping[str, Any], train: Artifact, environment: Mapping[str
     share = f"{balance['alpha']:g}" if balance["rule"] == "fixed" else f"by {balance['rule']}"
     yield "loss", f"alpha x {loss['ranking']} + (1 - alpha) x regression on {loss['regression']}, alpha {share}"
     yield "curriculum", str(training["curriculum"]["rule"])
+    if (student := training.get("student", "cross-encoder")) != "cross-encoder":
+        lent = ", documents of other lists as negatives" if loss["in_batch"] else ""
+        yield "student", f"{student}, cosine of unit vectors{lent}"
     yield "engine", f"{training['engine']}, precision {training['precision']}"
     dev = "" if manifest.get("dev") is None else f", nDCG@10 {manifest['dev']:.4f} on dev"
     yield "weights", f"after step {manifest.get('best_step')} of {manifest.get('steps')}{dev}"

@@ -16,6 +16,7 @@ from sentence_transformers import CrossEncoder as PublishedCrossEncoder
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.errors import ConfigError, DataError, StoreError
 from anmi_ray.exporting import export
+from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.stages.folders import seal_folder
 from anmi_ray.store import Artifact, Flow, Store
@@ -61,7 +62,9 @@ def write_run(root: Path, name: str = "r1", pooling: Any = "cls", until: str = "
     for stage, artifact in artifacts.items():
         if stage == "train":
             base = write_tiny_bert(root / "base")
-            CrossEncoder.load(str(base), pooling=pooling, seed=1).export(root / artifact.path / "model")
+            vectors = pooling == "vectors"
+            start = BiEncoder.load(str(base)) if vectors else CrossEncoder.load(str(base), pooling=pooling, seed=1)
+            start.export(root / artifact.path / "model")
             seal_folder(artifact, "model")
         if stage == "mine":
             artifact.publish_json("summary.json", summary)
@@ -92,6 +95,21 @@ def test_the_exported_folder_scores_alike(tmp_path: Path, pooling: str) -> None:
         names: dict[str, Any] = {}
         exec(code, names)
         np.testing.assert_allclose(ours, names["scores"].numpy(), atol=1e-5)
+
+
+def test_a_bi_encoders_card_and_its_code(tmp_path: Path) -> None:
+    train = write_run(tmp_path / "root", pooling="vectors")
+    to = export("r1", str(tmp_path / "root"), tmp_path / "out")
+    queries, documents = [query for query, _ in PAIRS], [document for _, document in PAIRS]
+    ours = BiEncoder.load(str(tmp_path / "root" / train.path / "model")).score(queries, documents)
+    card: Any = ModelCard.load(to / "README.md")
+    assert (card.data.pipeline_tag, card.data.tags[0]) == ("sentence-similarity", "bi-encoder")
+    assert "raw logit" not in card.text
+    code = card.text.split("```python\n")[1].split("```")[0].replace("PATH_OF_THIS_FOLDER", str(to))
+    code = code.replace('["a query"]', repr(queries)).replace('["Title\\nText of a document"]', repr(documents))
+    names: dict[str, Any] = {}
+    exec(code, names)
+    np.testing.assert_allclose(ours, names["scores"].diagonal().numpy(), atol=1e-5)
 
 
 def test_the_card_says_what_the_run_knows(tmp_path: Path) -> None:

@@ -21,10 +21,14 @@ class LossConfig(Settings):
         "the softmax of its ratings",
     )
     temperature: float | None = Field(
-        default=None, gt=0, le=100, description="of the ranking term; null: 1 for logits, .07 for bounded scores"
+        default=None,
+        gt=0,
+        le=100,
+        description="of the ranking term; null: 1 for logits, .07 for bounded scores and cosines",
     )
     learn_temperature: bool = Field(
-        default=False, description="learn the temperature (needs bound: the last layer of a logit absorbs any)"
+        default=False,
+        description="learn the temperature (needs bound or a bi-encoder: a logit's last layer absorbs any)",
     )
     bound: float | None = Field(
         default=None, gt=0, le=100, description="c of tanh(score / c) in the ranking term; null: logits as they are"
@@ -52,24 +56,27 @@ class LossConfig(Settings):
     regression_scale: float = Field(
         default=1.0, gt=0, le=1e6, description="factor on the regression term, before the two are balanced"
     )
+    in_batch: bool = Field(
+        default=False,
+        description="bi-encoder: the documents of the other lists of a group are negatives too, but for those in any "
+        "list of the same query",
+    )
+    in_batch_lists: int | None = Field(
+        default=None,
+        ge=2,
+        description="lists of a group, which share their documents; null: all of a step. A group is one worker's",
+    )
+    in_batch_weight: float = Field(default=1.0, gt=0, le=1000, description="weight of every such negative")
 
     @model_validator(mode="after")
-    def _bounded(self) -> LossConfig:
-        wants = "ranking: debiased" if self.ranking == "debiased" else "learn_temperature" * self.learn_temperature
-        if wants and self.bound is None:
-            raise ValueError(f"{wants} needs bounded scores: set bound, for example 3")
+    def _fits(self) -> LossConfig:
         if self.hardness and self.ranking != "debiased":
             raise ValueError(f"hardness belongs to ranking: debiased, not to {self.ranking}")
-        if self.learn_temperature and self.start_temperature > 1.0:
-            raise ValueError("a learned temperature lies between .01 and 1: start there")
+        if self.in_batch and self.ranking not in ("infonce", "debiased"):
+            raise ValueError(f"in_batch adds negatives, and {self.ranking} reads ratings alone: choose infonce")
+        if not self.in_batch and (self.in_batch_lists is not None or self.in_batch_weight != 1.0):
+            raise ValueError("in_batch_lists and in_batch_weight belong to in_batch: set in_batch: true")
         return self
-
-    @property
-    def start_temperature(self) -> float:
-        """The temperature, or the one that learning begins with."""
-        if self.temperature is not None:
-            return self.temperature
-        return 1.0 if self.bound is None else 0.07
 
 
 class BalanceConfig(Settings):

@@ -34,6 +34,11 @@ class TrainConfig(Settings):
         min_length=1,
         description="weights to start from: an installed package, a folder or a hub id; bi-encoder or cross-encoder",
     )
+    student: Literal["cross-encoder", "bi-encoder"] = Field(
+        default="cross-encoder",
+        description="cross-encoder: reads query and document together, one logit; bi-encoder: a unit vector each, "
+        "pooled as the start model's, and their cosine (exported for dense retrieval too)",
+    )
     trust_remote_code: bool = Field(
         default=False, description="run code that comes with the model; only for models you trust"
     )
@@ -59,7 +64,10 @@ class TrainConfig(Settings):
         "bi-encoder never saw a second segment",
     )
     max_tokens: int = Field(
-        default=128, ge=16, le=32_768, description="tokens of a query-document pair, longer ones are cut"
+        default=128,
+        ge=16,
+        le=32_768,
+        description="tokens of a query-document pair, or of a bi-encoder's text; longer ones are cut",
     )
     dropout: float | None = Field(
         default=0.0,
@@ -152,6 +160,48 @@ class TrainConfig(Settings):
         if start[0] <= 0:
             raise ValueError("must begin with a positive slope: ratings rise with scores")
         return start
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the ranking term's scores lie in [-1, 1]."""
+        return self.student == "bi-encoder" or self.loss.bound is not None
+
+    @property
+    def start_temperature(self) -> float:
+        """The ranking term's temperature, or the one that learning begins with."""
+        if self.loss.temperature is not None:
+            return self.loss.temperature
+        return 0.07 if self.bounded else 1.0
+
+    @model_validator(mode="after")
+    def _scores_fit(self) -> TrainConfig:
+        loss = self.loss
+        wants = "ranking: debiased" if loss.ranking == "debiased" else "learn_temperature" * loss.learn_temperature
+        if wants and not self.bounded:
+            raise ValueError(f"{wants} needs bounded scores: set bound, for example 3, or student: bi-encoder")
+        if loss.learn_temperature and self.start_temperature > 1.0:
+            raise ValueError("a learned temperature lies between .01 and 1: start there")
+        if loss.in_batch and self.student != "bi-encoder":
+            raise ValueError("in_batch needs student: bi-encoder: a cross-encoder would have to read every pair anew")
+        if loss.in_batch and self.lists_per_step % (loss.in_batch_lists or self.lists_per_step):
+            raise ValueError(
+                f"lists_per_step is {self.lists_per_step}: choose a multiple of in_batch_lists, {loss.in_batch_lists}"
+            )
+        if loss.in_batch and self.lists_per_step == 1:
+            raise ValueError("in_batch needs other lists: set lists_per_step to at least 2")
+        return self
+
+    @model_validator(mode="after")
+    def _student_fits(self) -> TrainConfig:
+        if self.student != "bi-encoder":
+            return self
+        if self.loss.bound is not None:
+            raise ValueError("a bi-encoder's score is a cosine, bounded as it is: leave bound out")
+        fields = type(self).model_fields
+        for name in ("pooling", "whole_head", "equal_segments", "head_learning_rate"):
+            if getattr(self, name) != fields[name].default:
+                raise ValueError(f"{name} is of a cross-encoder's scoring head, a bi-encoder has none: leave it out")
+        return self
 
     @model_validator(mode="after")
     def _whole_student(self) -> TrainConfig:

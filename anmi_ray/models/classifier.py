@@ -148,7 +148,7 @@ def score(
     """Logits float64[N] of (queries[i], documents[i]), cut as the tokenizer cuts pairs; JudgeError: no memory."""
     query_texts, query_N = distinct(queries)
     texts, document_N = distinct(documents)
-    tokens = scorer.pairs.queries(query_texts), query_N, scorer.pairs.texts(texts), document_N
+    tokens = scorer.pairs.of_queries(query_texts), query_N, scorer.pairs.of_documents(texts), document_N
     with computing(scorer.name, use):
         return scorer.score_tokens(*tokens, use.budget if use.device == "cpu" else use.budget // 16).astype(np.float64)
 

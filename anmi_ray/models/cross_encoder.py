@@ -141,7 +141,10 @@ class CrossEncoder:
         """What the score is read from."""
         kinds: tuple[tuple[type[Scorer], Pooling], ...]
         kinds = ((MeanScorer, "mean"), (LastTokenScorer, "last"), (YesNoScorer, "yes-no"))
-        return next((pooling for kind, pooling in kinds if isinstance(self.network, kind)), "cls")
+        for kind, pooling in kinds:
+            if isinstance(self.network, kind):
+                return pooling
+        return "cls"
 
     @property
     def device(self) -> torch.device:
@@ -166,7 +169,9 @@ class CrossEncoder:
             raise AssertionError(f"{len(queries)} queries and {len(documents)} documents are no pairs")
         query_texts, query_N = distinct(queries)
         texts, document_N = distinct(documents)
-        return self.score_tokens(self.pairs.queries(query_texts), query_N, self.pairs.texts(texts), document_N)
+        return self.score_tokens(
+            self.pairs.of_queries(query_texts), query_N, self.pairs.of_documents(texts), document_N
+        )
 
     def score_tokens(
         self,

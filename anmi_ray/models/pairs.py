@@ -8,7 +8,7 @@ Legend: N pairs, T tokens, Q queries, D documents.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,35 @@ class Batch:
         return self.ids.size
 
 
+def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], kept: int) -> Ragged:
+    """Token lists of `texts`, without special tokens, of which the first `kept` are kept."""
+
+    def coded(some: list[str]) -> Any:
+        return tokenizer(
+            some,
+            add_special_tokens=False,
+            truncation=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,  # a text longer than the model is not worth a warning: inputs are cut
+        )["input_ids"]
+
+    return _ragged(coded, texts, kept)
+
+
+def _ragged(coded: Callable[[list[str]], Sequence[Any]], texts: Sequence[str], kept: int) -> Ragged:
+    lists: list[NDArray[np.int32]] = []
+    lengths: list[int] = []
+    for i in range(0, len(texts), _CHUNK):
+        found = coded(list(texts[i : i + _CHUNK]))
+        lengths.extend(len(ids) for ids in found)
+        lists.extend(np.array(ids[:kept], dtype=np.int32) for ids in found)
+    start = np.zeros(len(lists) + 1, dtype=np.int64)
+    np.cumsum([len(ids) for ids in lists], out=start[1:])
+    values = np.concatenate(lists) if lists else np.zeros(0, np.int32)
+    return Ragged(values, start, np.array(lengths, dtype=np.int64))
+
+
 class PairTokenizer:
     """Puts pairs together around a fast tokenizer, cut to `max_tokens` with the special tokens.
 
@@ -111,38 +140,19 @@ class PairTokenizer:
         segment = [int(types[span][0]) if len(types[span]) else 0 for span in spans]
         return [ids[spans[0]], ids[spans[2]], ids[spans[4]]], segment
 
-    def queries(self, texts: Sequence[str]) -> Ragged:
-        """Token lists of queries; as `texts`, with the white space that a prompt has around a query."""
+    def of_queries(self, texts: Sequence[str]) -> Ragged:
+        """Token lists of queries; as `of_documents`, with the white space that a prompt has around a query."""
         return self._ragged(texts, ("", "") if self.prompt is None else self.prompt.around_query)
 
-    def texts(self, texts: Sequence[str]) -> Ragged:
+    def of_documents(self, texts: Sequence[str]) -> Ragged:
         """Token lists of documents, without special tokens, of which the first `max_tokens` are kept."""
         return self._ragged(texts, ("", "") if self.prompt is None else self.prompt.around_document)
 
     def _ragged(self, texts: Sequence[str], around: tuple[str, str]) -> Ragged:
-        lists: list[NDArray[np.int32]] = []
-        lengths: list[int] = []
-        for i in range(0, len(texts), _CHUNK):
-            coded = self._coded(list(texts[i : i + _CHUNK]), around)
-            lengths.extend(len(ids) for ids in coded)
-            lists.extend(np.array(ids[: self.max_tokens], dtype=np.int32) for ids in coded)
-        start = np.zeros(len(lists) + 1, dtype=np.int64)
-        np.cumsum([len(ids) for ids in lists], out=start[1:])
-        values = np.concatenate(lists) if lists else np.zeros(0, np.int32)
-        return Ragged(values, start, np.array(lengths, dtype=np.int64))
-
-    def _coded(self, texts: list[str], around: tuple[str, str]) -> Sequence[Any]:
-        if self._reader is not None:
-            return self._reader(texts, around)
-        coded = self.tokenizer(
-            texts,
-            add_special_tokens=False,
-            truncation=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,  # a text longer than the model is not worth a warning: pairs are cut
-        )
-        return coded["input_ids"]  # type: ignore[return-value]
+        reader = self._reader
+        if reader is None:
+            return token_lists(self.tokenizer, texts, self.max_tokens)
+        return _ragged(lambda some: reader(some, around), texts, self.max_tokens)
 
     def cut(
         self, query_N: NDArray[np.int64], document_N: NDArray[np.int64]

@@ -12,7 +12,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray.config.evaluate import RerankConfig
-from anmi_ray.models.cross_encoder import CrossEncoder, Precision, document_text
+from anmi_ray.models.cross_encoder import Precision
+from anmi_ray.models.pairs import document_text
+from anmi_ray.models.reranker import Reranker, load_reranker
 from anmi_ray.records import RUN, TEXT_OF, rejects
 from anmi_ray.stages.folders import local_folder
 from anmi_ray.stages.ingest import of_queries, queries_of
@@ -30,9 +32,9 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RerankConfig
 
 
 @lru_cache(maxsize=1)
-def _model(folder: str, max_tokens: int | None, precision: Precision) -> CrossEncoder:
+def _model(folder: str, max_tokens: int | None, precision: Precision) -> Reranker:
     """The model, loaded once per worker process."""
-    return CrossEncoder.load(folder, max_tokens=max_tokens, dtype=precision, threads=1)
+    return load_reranker(folder, max_tokens=max_tokens, dtype=precision, threads=1)
 
 
 def _bucket(
@@ -55,7 +57,7 @@ def _bucket(
     return flows
 
 
-def rerank(run: pa.Table, queries: pa.Table, texts: pa.Table, model: CrossEncoder, system: str = SYSTEM) -> pa.Table:
+def rerank(run: pa.Table, queries: pa.Table, texts: pa.Table, model: Reranker, system: str = SYSTEM) -> pa.Table:
     """Score every (query, document) of `run` and rank by score; ties go by the rank before. Returns a Run."""
     query_text = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
     document = {

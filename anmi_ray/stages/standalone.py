@@ -13,7 +13,7 @@ from anmi_ray import environment
 from anmi_ray.corpus import lookup
 from anmi_ray.errors import DataError, from_os_error
 from anmi_ray.evaluation import measures, significance, trec
-from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.models.reranker import load_reranker
 from anmi_ray.records import RUN
 from anmi_ray.stages.rerank import rerank as rerank_run
 from anmi_ray.store import Flow
@@ -52,9 +52,7 @@ def rerank(model: Path, collection: Path, run_file: Path, out_file: Path, depth:
             str(run_file),
             "give the collection that the run was made on: ids must agree",
         )
-    reranked = rerank_run(
-        known, queries, documents, CrossEncoder.load(str(model), threads=threads or environment.cores())
-    )
+    reranked = rerank_run(known, queries, documents, load_reranker(str(model), threads=threads or environment.cores()))
     try:
         out_file.write_text(trec.format_run(reranked, queries, documents), encoding="utf-8")
     except OSError as error:

@@ -29,8 +29,8 @@ from ray.train.torch import TorchTrainer, get_device
 
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError, DataError, TrainingError
-from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pairs import document_text
+from anmi_ray.models.reranker import Reranker, load_student
 from anmi_ray.records import EXAMPLE, QREL, RUN, TEXT_OF
 from anmi_ray.stages import places
 from anmi_ray.stages.capacity import check_room, needed
@@ -210,18 +210,7 @@ def _train(job: _Job) -> Trained:
     with ExitStack() as stack:
         settings = config.model_dump(mode="json")
         curves, flush = shared_curves(job.execution.trackers, job.name, job.curves, settings, stack)
-        model = CrossEncoder.load(
-            config.model,
-            pooling=config.pooling,
-            max_tokens=config.max_tokens,
-            seed=config.seed,
-            device=str(get_device()),
-            trust_remote_code=config.trust_remote_code,
-            whole_head=config.whole_head,
-            equal_segments=config.equal_segments,
-            prompt=config.prompt,
-            lora=config.lora,
-        )
+        model = load_student(config, str(get_device()))
         examples, texts, queries = (map(pq.read_table, paths) for paths in (job.examples, job.texts, job.queries))
         data = prepare(examples, texts, queries, model.pairs)
         dev = None if job.dev is None else dev_set(job.dev, model)
@@ -231,7 +220,7 @@ def _train(job: _Job) -> Trained:
         )
 
 
-def dev_set(dev: DevInputs, model: CrossEncoder) -> DevSet:
+def dev_set(dev: DevInputs, model: Reranker) -> DevSet:
     """The dev run tokenised, with its measure: scores become a Run, which evaluation measures."""
     from anmi_ray.evaluation import measures
 
@@ -244,9 +233,9 @@ def dev_set(dev: DevInputs, model: CrossEncoder) -> DevSet:
         return measures.mean(measures.evaluate(ranked(dev.run, score), dev.qrels, [dev.measure]), SYSTEM, dev.measure)
 
     return DevSet(
-        queries=model.pairs.queries(dev.queries.take(query_rows)["text"].to_pylist()),
+        queries=model.pairs.of_queries(dev.queries.take(query_rows)["text"].to_pylist()),
         query_N=query,
-        documents=model.pairs.texts([document_text(t, b) for t, b in zip(titles, bodies, strict=True)]),
+        documents=model.pairs.of_documents([document_text(t, b) for t, b in zip(titles, bodies, strict=True)]),
         document_N=document,
         measure=measure,
     )

@@ -9,7 +9,9 @@ Legend: E lists, P documents of all lists, B lists of a micro-batch, K documents
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +22,9 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.identity import id_matrix, uniforms
 from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, document_text, length_batches
+from anmi_ray.models.texts import TextPairs, TextTokenizer
 from anmi_ray.training.curriculum import Phase
-
-Listed = tuple[int, NDArray[np.int64]]  # a list, and the positions in P of the documents it reads
+from anmi_ray.training.in_batch import Listed, borrowed, groups
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class TrainingSet:
     tokens_P: NDArray[np.int64]
     queries: Ragged
     documents: Ragged
-    pairs: PairTokenizer
+    pairs: PairTokenizer | TextTokenizer
     _orders: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -59,15 +61,35 @@ class TrainingSet:
             self._orders[seed, epoch] = np.argsort(uniforms(self.example_E, "order", seed, epoch), kind="stable")
         return self._orders[seed, epoch]
 
+    @cached_property
+    def by_query(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The lists by query: those of query q are order[start[q]:start[q + 1]]."""
+        order = np.argsort(self.query_E, kind="stable")
+        return order, np.searchsorted(self.query_E[order], np.arange(len(self.queries) + 1))
+
+    @property
+    def inputs(self) -> str:
+        """What the model reads at once, in words."""
+        return "texts" if isinstance(self.pairs, TextTokenizer) else "pairs"
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest input."""
+        longest = int(self.tokens_P.max())
+        if isinstance(self.pairs, TextTokenizer):
+            return max(longest, int(self.pairs.lengths(self.queries).max()))
+        return longest
+
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Lists of one forward and backward pass, as pairs in batches of similar length and a grid over the lists.
+    """Lists of one forward and backward pass, as pairs (or texts) in batches of similar length and a grid over lists.
 
-    `slot_N` says where in the flattened [B, K] grid the n-th score of the batches, one after the other, belongs.
+    `slot_N` says where in the flattened [B, K] grid the n-th score belongs: of the batches' pairs, one after the other,
+    or of a bi-encoder's pairs in their order. In-batch negatives follow a list's own documents, without a rating.
     """
 
-    batches: list[Batch]
+    batches: list[Batch] | TextPairs
     slot_N: NDArray[np.int64]
     mask_BK: NDArray[np.bool_]
     weight_BK: NDArray[np.float32]
@@ -82,7 +104,10 @@ class MicroBatch:
 
 
 def prepare(
-    examples: Iterable[pa.Table], texts: Iterable[pa.Table], queries: Iterable[pa.Table], pairs: PairTokenizer
+    examples: Iterable[pa.Table],
+    texts: Iterable[pa.Table],
+    queries: Iterable[pa.Table],
+    pairs: PairTokenizer | TextTokenizer,
 ) -> TrainingSet:
     """Join Example tables with their texts and tokenise each text once; sorted by example, whatever the files' order.
 
@@ -109,8 +134,8 @@ def prepare(
     query, query_ids = _index(example["query_id"].combine_chunks())
     document_texts = _lookup(texts, "doc_id", ("title", "text"), document_ids, "texts")
     query_texts = _lookup(queries, "query_id", ("text",), query_ids, "queries")
-    query_tokens = pairs.queries([text for (text,) in query_texts])
-    document_tokens = pairs.texts([document_text(title, text) for title, text in document_texts])
+    query_tokens = pairs.of_queries([text for (text,) in query_texts])
+    document_tokens = pairs.of_documents([document_text(title, text) for title, text in document_texts])
     return TrainingSet(
         example_E=id_matrix(example["example_id"]),
         query_E=query,
@@ -160,18 +185,32 @@ def step_batches(
     The union over workers and micro-batches is the step's lists, each once. Raises ConfigError where they cannot be
     divided.
     """
-    if config.lists_per_step % world:
+    lists = [(e, documents_of_list(data, config, e, epoch, phase)) for e, epoch in lists_of_step(data, config, step)]
+    units = [_Unit(data, group) for group in groups(lists, config)]
+    if len(units) % world:
+        _indivisible(config, len(units), world)
+    units.sort(key=lambda unit: (-unit.tokens, unit.lists[0][0]))
+    shares = [_deal(units, world, worker) for worker in range(world)]
+    largest = max(sum(unit.tokens for unit in share) for share in shares)
+    count = min(max(-(-largest // execution.micro_batch_tokens), 1), len(shares[rank]))
+    parts = (_deal(shares[rank], count, part) for part in range(count))
+    return [_micro_batch(data, config, part, phase, execution) for part in parts]
+
+
+def _indivisible(config: TrainConfig, units: int, world: int) -> NoReturn:
+    if not config.loss.in_batch:
         raise ConfigError(
             f"lists_per_step is {config.lists_per_step}, not a multiple of {world} workers",
             "train.lists_per_step",
             "choose a multiple of num_workers",
         )
-    lists = [(e, documents_of_list(data, config, e, epoch, phase)) for e, epoch in lists_of_step(data, config, step)]
-    lists.sort(key=lambda item: (-int(data.tokens_P[item[1]].sum()), item[0]))
-    shares = [_deal(lists, world, worker) for worker in range(world)]
-    largest = max(sum(int(data.tokens_P[documents].sum()) for _, documents in share) for share in shares)
-    count = min(max(-(-largest // execution.micro_batch_tokens), 1), len(shares[rank]))
-    return [_micro_batch(data, _deal(shares[rank], count, part), phase, execution) for part in range(count)]
+    raise ConfigError(
+        f"lists_per_step {config.lists_per_step} makes {units} groups that share negatives, which {world} workers "
+        "cannot divide evenly",
+        "train.loss.in_batch_lists",
+        f"set it so that lists_per_step / in_batch_lists is a multiple of num_workers, at most "
+        f"{config.lists_per_step // world}",
+    )
 
 
 def documents_of_list(data: TrainingSet, config: TrainConfig, e: int, epoch: int, phase: Phase) -> NDArray[np.int64]:
@@ -211,36 +250,77 @@ def weighed_gaps(data: TrainingSet) -> NDArray[np.float64]:
     return data.gap_P[~first & (data.weight_P > 0) & np.isfinite(data.gap_P)]
 
 
-def _deal(items: list[Listed], hands: int, hand: int) -> list[Listed]:
+@dataclass(frozen=True)
+class _Unit:
+    """Lists that stay together."""
+
+    data: TrainingSet
+    lists: list[Listed]
+
+    @cached_property
+    def tokens(self) -> int:
+        return sum(int(self.data.tokens_P[documents].sum()) for _, documents in self.lists)
+
+
+def _deal(items: list[_Unit], hands: int, hand: int) -> list[_Unit]:
     """Deal items (largest first) to `hands` in turns that reverse: equal counts but for one, sums nearly equal."""
     return [
         item for i, item in enumerate(items) if (i % hands if i // hands % 2 == 0 else hands - 1 - i % hands) == hand
     ]
 
 
-def _micro_batch(data: TrainingSet, lists: list[Listed], phase: Phase, execution: TrainExecution) -> MicroBatch:
-    width = max(len(documents) for _, documents in lists)
+def _micro_batch(
+    data: TrainingSet, config: TrainConfig, units: list[_Unit], phase: Phase, execution: TrainExecution
+) -> MicroBatch:
+    lists = [one for unit in units for one in unit.lists]
+    lent = [np.zeros(0, np.int64)] * len(lists)
+    if config.loss.in_batch and phase.alpha > 0:
+        lent = [documents for unit in units for documents in borrowed(data, unit.lists)]
+    width = max(len(documents) + len(more) for (_, documents), more in zip(lists, lent, strict=True))
     mask = np.zeros((len(lists), width), dtype=bool)
     weight = np.zeros((len(lists), width), dtype=np.float32)
     rating = np.full((len(lists), width), np.nan, dtype=np.float32)
-    for row, (_, documents) in enumerate(lists):
-        mask[row, : len(documents)] = True
-        weight[row, : len(documents)] = effective_weights(data, documents, phase)
-        rating[row, : len(documents)] = data.rating_P[documents]
+    for row, ((_, documents), more) in enumerate(zip(lists, lent, strict=True)):
+        own = len(documents)
+        mask[row, : own + len(more)] = True
+        weight[row, :own] = effective_weights(data, documents, phase)
+        weight[row, own : own + len(more)] = config.loss.in_batch_weight
+        rating[row, :own] = data.rating_P[documents]
     weight[:, 0] = 1.0
     chosen = np.array([e for e, _ in lists])
-    positions = np.concatenate([documents for _, documents in lists])
-    query, document = np.repeat(data.query_E[chosen], [len(d) for _, d in lists]), data.document_P[positions]
-    batches = length_batches(data.tokens_P[positions], execution.forward_tokens)
+    slot = np.flatnonzero(mask.ravel())
+    if isinstance(data.pairs, TextTokenizer):
+        of_lists = ((data.document_P[own], more) for (_, own), more in zip(lists, lent, strict=True))
+        document, row = np.concatenate([part for both in of_lists for part in both]), slot // width
+        batches = data.pairs.pairs(
+            data.queries, data.query_E[chosen], data.documents, row, document, execution.forward_tokens
+        )
+        # one unit cannot be divided: what it takes is bounded otherwise
+        batches = replace(batches, recompute=len(units) == 1 and batches.tokens > execution.micro_batch_tokens)
+    else:
+        batches, order = _pairs(data, data.pairs, lists, execution)
+        slot = slot[order]
     return MicroBatch(
-        batches=[data.pairs.batch(data.queries, query[n], data.documents, document[n]) for n in batches],
-        slot_N=np.flatnonzero(mask.ravel())[np.concatenate(batches)],
+        batches=batches,
+        slot_N=slot,
         mask_BK=mask,
         weight_BK=weight,
         rating_BK=rating,
         mean_B=data.mean_E[chosen].astype(np.float32),
         spread_B=data.spread_E[chosen].astype(np.float32),
     )
+
+
+def _pairs(
+    data: TrainingSet, pairs: PairTokenizer, lists: list[Listed], execution: TrainExecution
+) -> tuple[list[Batch], NDArray[np.int64]]:
+    """All pairs of the lists in batches of similar length, and their order there."""
+    positions = np.concatenate([documents for _, documents in lists])
+    query = np.repeat(data.query_E[[e for e, _ in lists]], [len(documents) for _, documents in lists])
+    document = data.document_P[positions]
+    rows = length_batches(data.tokens_P[positions], execution.forward_tokens)
+    batches = [pairs.batch(data.queries, query[n], data.documents, document[n]) for n in rows]
+    return batches, np.concatenate(rows)
 
 
 def _index(ids: pa.Array | pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.errors import ConfigError, DataError, TrainingError
-from anmi_ray.models.cross_encoder import CrossEncoder, positions
+from anmi_ray.models.cross_encoder import positions
 from anmi_ray.models.heads import Scorer, head_layers
+from anmi_ray.models.reranker import Reranker
 from anmi_ray.training.batching import TrainingSet, effective_weights
 from anmi_ray.training.curriculum import Curriculum, Phase
 
@@ -22,20 +23,20 @@ BODY, HEAD = "train.learning_rate", "train.head_learning_rate"
 Moments = dict[str, tuple[float, float]]  # by the setting that moves them, sums of trained weights and of squares
 
 
-def before_training(model: CrossEncoder, data: TrainingSet, config: TrainConfig, curriculum: Curriculum) -> None:
-    """Raise ConfigError where pairs are longer than the model's positions, DataError where there is no negative.
+def before_training(model: Reranker, data: TrainingSet, config: TrainConfig, curriculum: Curriculum) -> None:
+    """Raise ConfigError where inputs are longer than the model's positions, DataError where there is no negative.
 
-    The latter of ranking terms that read negatives by weight, over all that the curriculum lets in.
+    The latter of ranking terms that read mined negatives alone, by weight, over all that the curriculum lets in.
     """
-    longest, held = int(data.tokens_P.max()), positions(model.network.encoder)
+    longest, held = data.longest, positions(model.network.encoder)
     if held and longest > held:
         raise ConfigError(
-            f"pairs have up to {longest} tokens, and the model has {held} positions",
+            f"{data.inputs} have up to {longest} tokens, and the model has {held} positions",
             "train.max_tokens",
             f"set it to at most {held}",
         )
     phases = [found for found in curriculum.phases() if found.alpha > 0]
-    if config.loss.ranking not in ("infonce", "debiased") or not phases:
+    if config.loss.ranking not in ("infonce", "debiased") or config.loss.in_batch or not phases:
         return
     if not any(_negative_weight(data, found).any() for found in phases):
         raise DataError(

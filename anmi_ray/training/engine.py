@@ -23,8 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.errors import StoreError, TrainingError
-from anmi_ray.models.pairs import Batch
-from anmi_ray.training.module import Trainable, parameter_groups
+from anmi_ray.training.module import Inputs, Trainable, parameter_groups
 
 Objective = Callable[[Tensor, Tensor], Tensor]  # (score[N], predicted[N]) -> scalar loss
 _STATE = "state.pt"
@@ -42,11 +41,11 @@ class Engine(ABC):
         self.rates = [float(group["lr"]) for group in self.groups]
 
     @abstractmethod
-    def accumulate(self, batches: list[Batch], objective: Objective, last: bool) -> None:
+    def accumulate(self, batches: Inputs, objective: Objective, last: bool) -> None:
         """Add the gradient of `objective` of the batches' scores; `last` marks the step's last call."""
 
     @abstractmethod
-    def scores(self, batches: list[Batch]) -> tuple[Tensor, Tensor]:
+    def scores(self, batches: Inputs) -> tuple[Tensor, Tensor]:
         """(score[N], predicted[N]) of the current weights, without a gradient. All workers call it."""
 
     @abstractmethod
@@ -94,13 +93,13 @@ class TorchEngine(Engine):
         self.optimizer = torch.optim.AdamW(self.groups, betas=(config.beta1, config.beta2))
         self.forward: nn.Module = module if self.world == 1 else DistributedDataParallel(module)
 
-    def accumulate(self, batches: list[Batch], objective: Objective, last: bool) -> None:
+    def accumulate(self, batches: Inputs, objective: Objective, last: bool) -> None:
         waiting = isinstance(self.forward, DistributedDataParallel) and not last
         with self.forward.no_sync() if waiting else nullcontext():  # type: ignore[union-attr]
             (objective(*self.forward(batches)) * self.world).backward()
 
     @torch.no_grad()
-    def scores(self, batches: list[Batch]) -> tuple[Tensor, Tensor]:
+    def scores(self, batches: Inputs) -> tuple[Tensor, Tensor]:
         return self.forward(batches)
 
     def step(self, factor: float) -> float:
@@ -144,12 +143,12 @@ class DeepSpeedEngine(Engine):
         parameters = [parameter for group in self.groups for parameter in group["params"]]
         self._norm = float(nn.utils.clip_grad_norm_(parameters, self.config.clip or torch.inf))
 
-    def accumulate(self, batches: list[Batch], objective: Objective, last: bool) -> None:
+    def accumulate(self, batches: Inputs, objective: Objective, last: bool) -> None:
         loss = objective(*self.engine(batches)) * self.world
         self.engine.backward(loss)
 
     @torch.no_grad()
-    def scores(self, batches: list[Batch]) -> tuple[Tensor, Tensor]:
+    def scores(self, batches: Inputs) -> tuple[Tensor, Tensor]:
         return self.engine(batches)
 
     def step(self, factor: float) -> float:

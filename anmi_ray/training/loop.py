@@ -26,8 +26,9 @@ from torch import Tensor
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import TrainingError
 from anmi_ray.identity import seed as derived_seed
-from anmi_ray.models.cross_encoder import CrossEncoder, torch_threads
+from anmi_ray.models.cross_encoder import torch_threads
 from anmi_ray.models.pairs import Ragged
+from anmi_ray.models.reranker import Reranker
 from anmi_ray.training.batching import MicroBatch, TrainingSet, step_batches, total_steps, weighed_gaps
 from anmi_ray.training.checkpoints import Checkpoints, newest_whole
 from anmi_ray.training.checks import before_training, check_effect, moments
@@ -35,9 +36,10 @@ from anmi_ray.training.curriculum import Phase, make_curriculum
 from anmi_ray.training.engine import Engine, make_engine
 from anmi_ray.training.manifest import Origin, seal
 from anmi_ray.training.memory import memory_named
-from anmi_ray.training.module import Average, Trainable, rate_factor
+from anmi_ray.training.module import Average, rate_factor
 from anmi_ray.training.objective import Objective
 from anmi_ray.training.preemption import NOTICE
+from anmi_ray.training.vectors import trainable
 
 Row = dict[str, float | int | None]
 CONSTANT_STEPS = 50  # steps in a row without a difference between a list's scores before training is given up
@@ -60,7 +62,7 @@ class DevSet:
 class Trained:
     """The model of the best dev point (the last step's where dev was not evaluated), and how it came about."""
 
-    model: CrossEncoder
+    model: Reranker
     rows: list[Row]
     best_step: int
     dev: float | None
@@ -95,7 +97,7 @@ class _Progress:
 
 
 def train(
-    model: CrossEncoder,
+    model: Reranker,
     data: TrainingSet,
     dev: DevSet | None,
     config: TrainConfig,
@@ -127,7 +129,7 @@ def train(
 class _Run:
     def __init__(
         self,
-        model: CrossEncoder,
+        model: Reranker,
         data: TrainingSet,
         dev: DevSet | None,
         config: TrainConfig,
@@ -147,8 +149,8 @@ class _Run:
         )
         before_training(model, data, config, self.curriculum)
         # Engines may partition or wrap the network; this copy takes whole weights, for dev and for the result.
-        self.result = CrossEncoder(copy.deepcopy(model.network), model.pairs, model.name)
-        self.module = Trainable(model, config, execution).train()
+        self.result = type(model)(copy.deepcopy(model.network), model.pairs, model.name)
+        self.module = trainable(model, config, execution).train()
         self.engine: Engine = make_engine(self.module, config)
         self.objective = Objective(self.module, config, self.engine.world, false_negative_rate)
         self.progress, self.average = _Progress(), None

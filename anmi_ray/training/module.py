@@ -11,11 +11,15 @@ from transformers import PreTrainedModel
 
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError
-from anmi_ray.models.cross_encoder import CrossEncoder, resolve_precision, tensors
+from anmi_ray.models.cross_encoder import resolve_precision, tensors
 from anmi_ray.models.heads import Scorer, head_layers, transformer_layers
 from anmi_ray.models.lora import is_adapted, is_adapter
 from anmi_ray.models.pairs import Batch
+from anmi_ray.models.reranker import Reranker
 from anmi_ray.models.speed import checkpoint_activations, compile_body, set_attention
+from anmi_ray.models.texts import TextPairs
+
+Inputs = list[Batch] | TextPairs  # of one forward call: pairs as they are read together, or texts and their pairs
 
 
 class Trainable(nn.Module):
@@ -26,7 +30,7 @@ class Trainable(nn.Module):
     the scores is the gradient of that layer's weights (None where the network has no such layer), and exp(a).
     """
 
-    def __init__(self, model: CrossEncoder, config: TrainConfig, execution: TrainExecution | None = None) -> None:
+    def __init__(self, model: Reranker, config: TrainConfig, execution: TrainExecution | None = None) -> None:
         super().__init__()
         self.network = model.network
         encoder, how = self.network.encoder, execution or TrainExecution()
@@ -57,7 +61,7 @@ class Trainable(nn.Module):
             last.register_forward_pre_hook(lambda _module, inputs: self._inputs.append(inputs[0].detach()))
         self.to(model.device)
 
-    def forward(self, batches: list[Batch]) -> tuple[Tensor, Tensor]:
+    def forward(self, batches: Inputs) -> tuple[Tensor, Tensor]:
         """(score, predicted rating in units of the target), float32[N] each, batch after batch."""
         device = self.shift.device
         self._inputs.clear()
@@ -67,9 +71,21 @@ class Trainable(nn.Module):
         flat = [one for one in self._inputs if one.dim() == 2]
         self.features_NH = torch.cat(flat).float() if sum(map(len, flat)) == len(score) else None
         self._inputs.clear()
+        return score, self.mapped(score)
+
+    def mapped(self, score_N: Tensor) -> Tensor:
+        """g_ψ of scores; keeps its slope."""
         slope = self.log_scale.exp()
         self.slope = slope.detach()
-        return score, slope * score + self.shift
+        return slope * score_N + self.shift
+
+    def pulled(self, pull_2N: Tensor) -> Tensor | None:
+        """What adds up over micro-batches to both terms' gradients on the last layer, from those of the scores."""
+        return None if self.features_NH is None else pull_2N @ self.features_NH
+
+    def gradients(self, pulled: Tensor) -> Tensor:
+        """Both terms' gradients [2, H] from the sum of `pulled`."""
+        return pulled
 
 
 class Average:

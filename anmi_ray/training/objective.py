@@ -52,7 +52,7 @@ class Objective:
         self.balance = make_balance(config.balance, false_negative_rate)
         rate = config.balance.learning_rate
         self.weights = Scalars(self.balance.start(), rate, self.device)
-        sharpness = {"log_sharpness": -math.log(config.loss.start_temperature)} if config.loss.learn_temperature else {}
+        sharpness = {"log_sharpness": -math.log(config.start_temperature)} if config.loss.learn_temperature else {}
         self.sharpness = Scalars(sharpness, rate, self.device)
         self._sums = torch.zeros(len(_NAMES), dtype=torch.float64, device=self.device)
         self._gradients_2H: Tensor | None = None
@@ -62,7 +62,7 @@ class Objective:
     def temperature(self) -> float | Tensor:
         """τ of the ranking term."""
         if not self.sharpness.values:
-            return self.config.loss.start_temperature
+            return self.config.start_temperature
         return torch.exp(-self.sharpness["log_sharpness"])
 
     def of(self, batch: MicroBatch, phase: Phase) -> Callable[[Tensor, Tensor], Tensor]:
@@ -136,18 +136,17 @@ class Objective:
         return loss, ranking, error, parts[2]
 
     def _measure(self, on: Mapping[str, Tensor], score_N: Tensor, predicted_N: Tensor) -> None:
-        """Add both terms' gradients on the last layer's weights.
+        """Add both terms' gradients on the last layer's weights, of a bi-encoder on its vectors.
 
         Computed on copies: engines hang hooks on what the network gives, and would take this for the backward pass.
         """
-        features = self.module.features_NH
-        if features is None:
-            return
         leaves = [one.detach().requires_grad_(True) for one in (score_N, predicted_N)]
         _, (ranking, error, _) = self._parts(on, *leaves)
         (of_ranking,) = torch.autograd.grad(ranking.sum(), leaves[0])
         (of_error,) = torch.autograd.grad(error.sum(), leaves[1])
-        found = torch.stack([of_ranking, self.module.slope * of_error]).float() @ features / self.config.lists_per_step
+        pulls = torch.stack([of_ranking, self.module.slope * of_error]).float() / self.config.lists_per_step
+        if (found := self.module.pulled(pulls)) is None:
+            return
         self._gradients_2H = found if self._gradients_2H is None else self._gradients_2H + found
 
     def sums(self) -> list[float]:
@@ -168,6 +167,7 @@ class Objective:
         learned = list(totals[len(_NAMES) :])
         weights, sharpness = len(self.weights.values), len(self.sharpness.values)
         gradients = torch.tensor(learned[weights + sharpness :], dtype=torch.float64).reshape(2, -1)
+        gradients = self.module.gradients(gradients)
         first, second = numbers(self.balance.weights(self.weights, phase.alpha))
         figures = named | self._shares(gradients, first, second) | self._learned(first, second)
         if self.config.loss.ranking == "debiased":

@@ -330,7 +330,7 @@ def _training(one: Experiment) -> str:
     loss, balance, rule = one.train.loss, one.train.balance, one.train.curriculum.rule
     scheduled = balance.rule == "fixed" and rule in ("table3", "algorithm3")
     alpha = "scheduled" if scheduled else f"{balance.alpha:g}" if balance.rule == "fixed" else balance.rule
-    temperature = f"temperature {loss.start_temperature:g}{' at first' if loss.learn_temperature else ''}"
+    temperature = f"temperature {one.train.start_temperature:g}{' at first' if loss.learn_temperature else ''}"
     return f"{loss.ranking}, {temperature}, {loss.regression} {loss.target}, alpha {alpha}, curriculum {rule}"
 
 

@@ -58,7 +58,7 @@ def test_pairs_equal_the_tokenizers_own(base: Path, lengths: list[tuple[int, int
     queries = [text(query, "q", i) for i, (query, _) in enumerate(lengths)]
     documents = [text(document, "d", i) for i, (_, document) in enumerate(lengths)]
     index = np.arange(len(lengths))
-    query_tokens, document_tokens = pairs.texts(queries), pairs.texts(documents)
+    query_tokens, document_tokens = pairs.of_queries(queries), pairs.of_documents(documents)
     ours = pairs.batch(query_tokens, index, document_tokens, index)
     theirs: Any = tokenizer(queries, documents, truncation=True, max_length=limit, padding=True, return_tensors="np")
     width = theirs["input_ids"].shape[1]

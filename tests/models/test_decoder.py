@@ -84,7 +84,9 @@ def test_scores_depend_neither_on_company_nor_on_the_side_of_padding(base: Path,
     scores = model.score(*columns(PAIRS))
     alone = [model.score([query], [document])[0] for query, document in PAIRS]
     np.testing.assert_allclose(alone, scores, atol=1e-4)
-    tokens = [model.pairs.batch(model.pairs.queries([q]), ZERO, model.pairs.texts([d]), ZERO) for q, d in PAIRS[:4]]
+    tokens = [
+        model.pairs.batch(model.pairs.of_queries([q]), ZERO, model.pairs.of_documents([d]), ZERO) for q, d in PAIRS[:4]
+    ]
     width = max(batch.ids.shape[1] for batch in tokens) + 5
     for left in (True, False):
         ids, mask = torch.full((4, width), model.pairs.pad), torch.zeros((4, width), dtype=torch.int64)
@@ -141,11 +143,11 @@ def test_control_tokens_of_texts_are_text(chatml: Path, text: str) -> None:
     model = loaded(chatml, "yes-no")
     tokenizer: Any = model.pairs.tokenizer
     control = set(tokenizer.all_special_ids) | set(tokenizer.get_added_vocab().values())
-    for ragged in (model.pairs.texts([text]), model.pairs.queries([text])):
+    for ragged in (model.pairs.of_documents([text]), model.pairs.of_queries([text])):
         assert len(ragged[0]) > 4
         assert not control & set(ragged[0].tolist())
         assert tokenizer.decode(ragged[0]).strip() == text.strip()  # nothing is lost either
-    batch = model.pairs.batch(model.pairs.queries([text]), ZERO, model.pairs.texts([text]), ZERO)
+    batch = model.pairs.batch(model.pairs.of_queries([text]), ZERO, model.pairs.of_documents([text]), ZERO)
     frame = sum(int(np.isin(piece, list(control)).sum()) for piece in model.pairs._frame)
     assert int(np.isin(batch.ids[batch.mask == 1], list(control)).sum()) == frame
 
@@ -153,10 +155,10 @@ def test_control_tokens_of_texts_are_text(chatml: Path, text: str) -> None:
 def test_long_texts_are_cut_and_the_prompt_stays_whole(chatml: Path) -> None:
     model = loaded(chatml, "yes-no", max_tokens=300)
     pairs = model.pairs
-    batch = pairs.batch(pairs.queries(["word1?"]), ZERO, pairs.texts(["word2 " * 900]), ZERO)
+    batch = pairs.batch(pairs.of_queries(["word1?"]), ZERO, pairs.of_documents(["word2 " * 900]), ZERO)
     ids = batch.ids[0][batch.mask[0] == 1]
     assert len(ids) == 300
-    text = pairs.tokenizer.decode(ids)
+    text = str(pairs.tokenizer.decode(ids))
     assert text.startswith("<|im_start|>system")
     assert "<Query>: word1?\n<Document>: word2" in text
     assert text.endswith("word<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")

@@ -20,6 +20,7 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pairs import PairTokenizer
+from anmi_ray.models.reranker import Reranker
 from anmi_ray.training import loop
 from anmi_ray.training.batching import TrainingSet, prepare
 from anmi_ray.training.checkpoints import FolderCheckpoints
@@ -55,12 +56,12 @@ def start(base: Path, config: TrainConfig = CONFIG) -> tuple[CrossEncoder, Train
     return model, prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
 
 
-def dev_set(model: CrossEncoder) -> tuple[DevSet, NDArray[np.float64]]:
+def dev_set(model: Reranker) -> tuple[DevSet, NDArray[np.float64]]:
     """All documents of other lists than those trained on, and the correlation of score and worth as the measure."""
     problem = planted(lists=12, seed=7)
     worth = np.array(list(problem.worth.values()))
-    queries = model.pairs.texts(problem.queries["text"].to_pylist())
-    documents = model.pairs.texts(problem.texts["text"].to_pylist())
+    queries = model.pairs.of_queries(problem.queries["text"].to_pylist())
+    documents = model.pairs.of_documents(problem.texts["text"].to_pylist())
     index = np.arange(len(documents))
 
     def measure(score: NDArray[np.float32]) -> float:

@@ -27,8 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated
 
 ALL = Phase(0.7)
 DECODED: tuple[Pooling, ...] = ("last", "yes-no")
-STUDENTS: list[tuple[str, Pooling]] = [(family, "cls") for family in ENCODERS]
-STUDENTS += [(family, pooling) for family in DECODERS for pooling in DECODED]
+STUDENTS = [*((family, "cls") for family in ENCODERS), *((one, how) for one in DECODERS for how in DECODED)]
 SHORT = "{query} {document} so:"
 
 
@@ -83,7 +82,8 @@ def test_gradients_on_the_last_layer_are_those_of_backward_passes(
         for batch in batches:
             objective.of(batch, Phase(alpha))(*module(batch.batches)).backward()
         if pooling == "yes-no":
-            weight: Any = module.network.encoder.get_output_embeddings().weight
+            out: Any = module.network.encoder.get_output_embeddings()
+            weight = out.weight
             no, yes = module.network.no_yes  # type: ignore[union-attr, misc]
             torch.testing.assert_close(weight.grad[yes], -weight.grad[no], atol=1e-6, rtol=1e-4)
             found[alpha] = weight.grad[yes].clone()

@@ -1,0 +1,201 @@
+"""The bi-encoder as a reranker: query and document become unit vectors by one transformer, their cosine is the score.
+
+It reads what sentence-transformers writes (Transformer, Pooling, Normalize) and exports the same (models/vectors.py),
+so a trained folder serves as a reranker and as a dense retriever. Nothing is drawn: a cosine needs no head.
+Legend: N pairs, X texts, d dimensions, T tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+
+from anmi_ray.config.train import LoraConfig
+from anmi_ray.errors import ConfigError
+from anmi_ray.identity import seed as derived_seed
+from anmi_ray.models.cross_encoder import (
+    SCORE_TOKENS,
+    Precision,
+    check_vocabulary,
+    distinct,
+    quiet,
+    resolve_precision,
+    tensors,
+    token_limit,
+    torch_threads,
+)
+from anmi_ray.models.heads import Scorer
+from anmi_ray.models.loading import ModelSource, resolve
+from anmi_ray.models.lora import add_adapters
+from anmi_ray.models.pairs import Ragged, length_batches
+from anmi_ray.models.pooling import VectorPooling, read_pooling
+from anmi_ray.models.texts import TextTokenizer
+
+_PRODUCTS = 65_536  # pairs multiplied at once: bounds the gathered vectors
+
+
+class TextEncoder(Scorer):
+    """Unit vectors of texts from the last hidden states h [X, T, d].
+
+    mean: of the unmasked tokens; cls: the first token's; lasttoken: the last unmasked one's.
+    """
+
+    def __init__(self, encoder: PreTrainedModel, pooling: VectorPooling) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.pooling: VectorPooling = pooling
+        if (unused := getattr(encoder, "pooler", None)) is not None:
+            unused.requires_grad_(False)  # stays in the folder as it was; no vector reads it
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """Vectors float32[X, d] of length 1."""
+        hidden, mask = self.encoder(**inputs).last_hidden_state, inputs["attention_mask"]
+        if self.pooling == "cls":
+            vector = hidden[:, 0].float()
+        elif self.pooling == "lasttoken":
+            vector = hidden[torch.arange(len(hidden), device=hidden.device), mask.sum(1) - 1].float()
+        else:
+            vector = (hidden.float() * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
+        return nn.functional.normalize(vector, dim=-1)
+
+    def head(self) -> list[nn.Module]:
+        """None: a cosine needs no weights."""
+        return []
+
+
+class BiEncoder:
+    """A reranker with its tokenizer: `score` for use, `network` for training, `export` to a Hugging Face folder."""
+
+    def __init__(self, network: TextEncoder, pairs: TextTokenizer, name: str, threads: int | None = None) -> None:
+        self.network, self.pairs, self.name, self.threads = network, pairs, name, threads
+        self.precision: Precision = "float32"
+
+    @classmethod
+    def load(
+        cls,
+        model: str | ModelSource,
+        *,
+        max_tokens: int | None = None,
+        device: str = "cpu",
+        trust_remote_code: bool = False,
+        dtype: Precision = "float32",
+        threads: int | None = None,
+        seed: int = 0,
+        lora: LoraConfig | None = None,
+    ) -> BiEncoder:
+        """Load a bi-encoder: pooled, prompted and cut as its folder says, else by the mean token without a prompt.
+
+        `max_tokens` None: the model's own limit, which for an exported model is what it was trained with; more is
+        allowed up to its positions. `dtype` other than float32 is for scoring only; `threads` are those of `score` on
+        a CPU, None leaves the process's; `lora` adds adapters drawn from `seed`. Raises ConfigError where there is no
+        such model, no safetensors weights, no fast tokenizer, modules that are not read here, the tokenizer knows more
+        ids than the model, or `max_tokens` exceeds the positions.
+        """
+        source = resolve(model, trust_remote_code) if isinstance(model, str) else model
+        found = read_pooling(source)
+        where = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source.path_or_id, use_fast=True, **where)
+            with quiet(), torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)  # a pooler that the weights lack is drawn, though nothing reads it
+                encoder = AutoModel.from_pretrained(
+                    source.path_or_id, use_safetensors=True, dtype=torch.float32, attn_implementation="sdpa", **where
+                )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"cannot be loaded as a bi-encoder: {str(error).splitlines()[0]}",
+                f"model {source.name}",
+                "give a model with safetensors weights and a fast tokenizer",
+            ) from error
+        check_vocabulary(encoder, tokenizer, source.name)
+        limit = min(found.max_tokens or int(tokenizer.model_max_length), int(tokenizer.model_max_length))
+        cut = token_limit(encoder, limit, max_tokens)
+        pairs = TextTokenizer(tokenizer, cut, found.query_prompt, found.document_prompt)
+        network = TextEncoder(encoder, found.pooling)
+        if lora is not None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(derived_seed("head", seed))
+                add_adapters(network, lora)
+        loaded = cls(network.to(device).eval(), pairs, source.name, threads)
+        loaded._cast(dtype)
+        return loaded
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens that a text is cut to."""
+        return self.pairs.max_tokens
+
+    @property
+    def pooling(self) -> VectorPooling:
+        """What a vector is read from."""
+        return self.network.pooling
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.network.parameters()).device
+
+    def scorer(self, dtype: Precision = "auto") -> BiEncoder:
+        """A copy for scoring, its transformer in `dtype`, its vectors in float32."""
+        clone = BiEncoder(copy.deepcopy(self.network).eval().requires_grad_(False), self.pairs, self.name, self.threads)
+        clone._cast(dtype)
+        return clone
+
+    def _cast(self, dtype: Precision) -> None:
+        self.precision = resolve_precision(dtype, self.device)
+        if self.precision != "float32":
+            self.network.to(getattr(torch, self.precision))
+
+    def score(self, queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.float32]:
+        """Cosines float32[N] of the pairs (queries[i], documents[i]); every distinct text is encoded once."""
+        if len(queries) != len(documents):
+            raise AssertionError(f"{len(queries)} queries and {len(documents)} documents are no pairs")
+        query_texts, query_N = distinct(queries)
+        texts, document_N = distinct(documents)
+        return self.score_tokens(
+            self.pairs.of_queries(query_texts), query_N, self.pairs.of_documents(texts), document_N
+        )
+
+    def score_tokens(
+        self,
+        queries: Ragged,
+        query_N: NDArray[np.int64],
+        documents: Ragged,
+        document_N: NDArray[np.int64],
+        token_budget: int = SCORE_TOKENS,
+    ) -> NDArray[np.float32]:
+        """Cosines float32[N] of the pairs (query_N[i], document_N[i]); each text that a pair names is encoded once."""
+        query_rows, query_of_N = np.unique(query_N, return_inverse=True)
+        document_rows, document_of_N = np.unique(document_N, return_inverse=True)
+        query_Qd = self.vectors(queries, query_rows, token_budget)
+        document_Dd = self.vectors(documents, document_rows, token_budget)
+        scores = np.zeros(len(query_N), dtype=np.float32)
+        for start in range(0, len(scores), _PRODUCTS):
+            part = slice(start, start + _PRODUCTS)
+            np.einsum("nd,nd->n", query_Qd[query_of_N[part]], document_Dd[document_of_N[part]], out=scores[part])
+        return scores
+
+    def vectors(self, texts: Ragged, rows: NDArray[np.int64], token_budget: int = SCORE_TOKENS) -> NDArray[np.float32]:
+        """Unit vectors float32[X, d] of the texts `rows`."""
+        size = int(cast(PreTrainedModel, self.network.encoder).config.hidden_size)
+        found = np.zeros((len(rows), size), dtype=np.float32)
+        budget = token_budget if self.device.type == "cpu" else 16 * token_budget
+        with torch_threads(self.threads), torch.inference_mode():
+            for part in length_batches(self.pairs.lengths(texts)[rows], budget):
+                batch = self.pairs.batch([texts[int(row)] for row in rows[part]])
+                found[part] = self.network(**tensors(batch, self.device)).cpu().numpy()
+        return found
+
+    def export(self, folder: str | Path, card: str = "") -> Path:
+        """Write a sentence-transformers folder with `card` in its README; see models/vectors.py."""
+        from anmi_ray.models.vectors import write
+
+        return write(self, Path(folder), card)

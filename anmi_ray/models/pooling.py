@@ -1,0 +1,97 @@
+"""How a folder or repository says that its texts become vectors: the files of sentence-transformers, without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from anmi_ray.errors import ConfigError
+from anmi_ray.models.loading import ModelSource
+
+VectorPooling = Literal["mean", "cls", "lasttoken"]
+POOLINGS = ("mean", "cls", "lasttoken")
+_READ = ("Transformer", "Pooling", "Normalize")  # what modules.json may list, by the last part of its class
+
+
+@dataclass(frozen=True)
+class TextPooling:
+    """What a sentence-transformers folder says beside the weights; the defaults are those of a plain transformer."""
+
+    pooling: VectorPooling = "mean"
+    max_tokens: int | None = None
+    query_prompt: str = ""
+    document_prompt: str = ""
+
+
+def read_pooling(source: ModelSource) -> TextPooling:
+    """How the model's folder or repository says that texts become vectors.
+
+    Raises ConfigError where it names modules or a pooling that are not read here.
+    """
+    modules = _json(source, "modules.json")
+    if modules is None:
+        return TextPooling()
+    kinds = {str(one["type"]).rpartition(".")[2]: str(one["path"]) for one in modules}
+    if odd := [kind for kind in kinds if kind not in _READ] or ([] if "Pooling" in kinds else ["no pooling"]):
+        raise _unread(source, f"its modules are {', '.join(kinds)}, and {odd[0]} is not read")
+    pooling = _json(source, f"{kinds['Pooling']}/config.json") or {}
+    mode = pooling.get("pooling_mode") or [
+        name.removeprefix("pooling_mode_").replace("_tokens", "").replace("_token", "")
+        for name, chosen in pooling.items()
+        if name.startswith("pooling_mode_") and chosen is True
+    ]
+    modes = [mode] if isinstance(mode, str) else list(mode) or ["mean"]  # as sentence-transformers
+    if len(modes) != 1 or modes[0] not in POOLINGS or pooling.get("include_prompt") is False:
+        raise _unread(source, f"it pools by {', '.join(modes)}")
+    settings = _json(source, "config_sentence_transformers.json") or {}
+    prompts: Mapping[str, str] = settings.get("prompts") or {}
+    document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
+    limit = (_json(source, "sentence_bert_config.json") or {}).get("max_seq_length")
+    return TextPooling(cast(VectorPooling, modes[0]), limit, prompts.get("query") or "", document or "")
+
+
+def is_bi_encoder(source: ModelSource) -> bool:
+    """Whether the model's folder or repository is a sentence-transformers bi-encoder's."""
+    modules = _json(source, "modules.json")
+    settings = _json(source, "config_sentence_transformers.json") or {}
+    if modules is None or settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
+        return False
+    return any(str(one["type"]).endswith(".Pooling") for one in modules)
+
+
+def _unread(source: ModelSource, what: str) -> ConfigError:
+    return ConfigError(
+        what,
+        f"model {source.name}",
+        f"give a bi-encoder of {', '.join(_READ)} that pools by {', '.join(POOLINGS)}, or train.student: cross-encoder",
+    )
+
+
+def _json(source: ModelSource, name: str) -> Any:
+    """A JSON file of the model, or None where it has none."""
+    found = Path(source.path_or_id) / name if source.is_local else _fetched(source, name)
+    return json.loads(found.read_text(encoding="utf-8")) if found is not None and found.is_file() else None
+
+
+def _fetched(source: ModelSource, name: str) -> Path | None:
+    """A file of a repository, from the cache where it is there; ConfigError where it can be neither had nor denied."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    where = {"repo_id": source.path_or_id, "filename": name, "revision": source.hub_revision}
+    known = try_to_load_from_cache(**where)  # a path, a mark that there is none, or None
+    if known is not None:
+        return Path(known) if isinstance(known, str) else None
+    try:
+        return Path(hf_hub_download(**where))
+    except LocalEntryNotFoundError as error:
+        raise ConfigError(
+            f"{name} is not in the local cache, and the hub cannot be reached",
+            f"model {source.name}",
+            "check the network, or give a local folder",
+        ) from error
+    except EntryNotFoundError:
+        return None

@@ -1,0 +1,87 @@
+"""A bi-encoder under training: every text of a micro-batch is encoded once, every score is a product of two vectors.
+
+A micro-batch that may not be divided and is larger than allowed is computed without keeping activations, batch by
+batch, and again in the backward pass: the gradient caching of Gao et al. (2021), by checkpointing. No result changes.
+Legend: N scores, L lists, D documents, X texts, d dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.models.bi_encoder import BiEncoder
+from anmi_ray.models.cross_encoder import tensors
+from anmi_ray.models.pairs import Batch
+from anmi_ray.models.reranker import Reranker
+from anmi_ray.models.texts import TextPairs
+from anmi_ray.training.module import Inputs, Trainable
+
+
+class VectorTrainable(Trainable):
+    """Cosines of a micro-batch and g_ψ of them.
+
+    There is no last layer that both terms share; their gradients are measured on the unit vectors instead, tangent to
+    the sphere (what moves a vector of length 1), as in Sener and Koltun (2018). Every list counts its own vectors, so
+    the figures do not depend on which lists share a micro-batch.
+    """
+
+    def __init__(self, model: Reranker, config: TrainConfig, execution: TrainExecution | None = None) -> None:
+        super().__init__(model, config, execution)
+        self._seen: tuple[Tensor, Tensor, Tensor, TextPairs] | None = None
+
+    def forward(self, batches: Inputs) -> tuple[Tensor, Tensor]:
+        """(cosine, predicted rating in units of the target), float32[N] each, in the order of the pairs."""
+        pairs = cast(TextPairs, batches)
+        device = self.shift.device
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.in_bfloat16):
+            vector_Xd = torch.cat([self._vectors(batch, pairs.recompute) for batch in pairs.batches]).float()
+        rows = (pairs.query_L, pairs.document_D)
+        query_Ld, document_Dd = (vector_Xd[torch.from_numpy(one).to(device)] for one in rows)
+        with torch.autocast(device.type, enabled=False):
+            cosine_LD = query_Ld @ document_Dd.T
+        score = cosine_LD[_index(pairs, device)]
+        self._seen = query_Ld.detach(), document_Dd.detach(), score.detach(), pairs
+        return score, self.mapped(score)
+
+    def _vectors(self, batch: Batch, recompute: bool) -> Tensor:
+        inputs = tensors(batch, self.shift.device)
+        if not recompute or not torch.is_grad_enabled():
+            return self.network(**inputs)
+        return cast(Tensor, checkpoint(lambda: self.network(**inputs), use_reentrant=False))
+
+    def pulled(self, pull_2N: Tensor) -> Tensor | None:
+        """Inner products [2, 2] of both terms' gradients on all vectors, from their gradients of the scores."""
+        if self._seen is None:
+            return None
+        query_Ld, document_Dd, score_N, pairs = self._seen
+        list_N = torch.from_numpy(pairs.list_N).to(score_N.device)
+        pull_2LD = pull_2N.new_zeros(2, len(query_Ld), len(document_Dd))
+        for pull_LD, pull_N in zip(pull_2LD, pull_2N, strict=True):
+            pull_LD[_index(pairs, score_N.device)] = pull_N
+        along_2L = pull_2N.new_zeros(2, len(query_Ld)).index_add(1, list_N, pull_2N * score_N)
+        of_query = (pull_2LD @ document_Dd - along_2L[..., None] * query_Ld).flatten(1)
+        of_document = pull_2N * (1.0 - score_N.square()).clamp_min(0.0).sqrt()
+        return (of_query @ of_query.T + of_document @ of_document.T).double()
+
+    def gradients(self, pulled: Tensor) -> Tensor:
+        """Two vectors [2, 2] with the inner products that were summed: a triangular square root."""
+        if not pulled.numel():
+            return pulled
+        (first, both), (_, second) = pulled.tolist()
+        along = both / first**0.5 if first > 0 else 0.0
+        return pulled.new_tensor([[max(first, 0.0) ** 0.5, 0.0], [along, max(second - along**2, 0.0) ** 0.5]])
+
+
+def _index(pairs: TextPairs, device: torch.device) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(pairs.list_N).to(device), torch.from_numpy(pairs.document_N).to(device)
+
+
+def trainable(model: Reranker, config: TrainConfig, execution: TrainExecution | None = None) -> Trainable:
+    """What is trained of a model of either kind."""
+    kind = VectorTrainable if isinstance(model, BiEncoder) else Trainable
+    return kind(model, config, execution)

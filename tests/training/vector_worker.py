@@ -1,0 +1,31 @@
+"""One of two workers of test_two_workers_have_the_curve_of_one (test_vectors.py), as a process: BASE OUTPUT."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+
+from anmi_ray.training.loop import train
+from tests.training.test_vectors import LENT, SMALL, settings, start
+
+
+def main(base: str, output: str) -> None:
+    """Train with both engines, each worker one group in parts, and let rank 0 write the losses."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", store=dist.FileStore(f"{output}/store", world), rank=rank, world_size=world)
+    for engine, stage in (("ddp", 0), ("deepspeed", 2)):
+        config = settings(loss=LENT, engine=engine, zero_stage=stage)
+        trained = train(*start(Path(base)), None, config, SMALL)
+        if rank == 0:
+            figures = [[row["loss"], row["gradient_share"]] for row in trained.rows]
+            (Path(output) / f"{engine}.json").write_text(json.dumps(figures), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
