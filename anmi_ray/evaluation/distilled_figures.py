@@ -36,7 +36,10 @@ def accuracy(rows: Sequence[Checkpoint], others: Sequence[tuple[str, Estimate]])
     for k, (name, value) in enumerate(lines):
         side = "start" if k % 2 else "end"
         at = left + 4 if k % 2 else right - 4
-        parts += [svg.line(left, y(value), right, y(value), "reference"), svg.text(at, y(value) - 5, name, "small", side)]
+        parts += [
+            svg.line(left, y(value), right, y(value), "reference"),
+            svg.text(at, y(value) - 5, name, "small", side),
+        ]
     middle = [(x(row.step), y(row.accuracy.mean)) for row in known if row.accuracy.mean is not None]
     for (at, height), row in zip(middle, known, strict=True):
         one = row.accuracy
@@ -49,15 +52,17 @@ def accuracy(rows: Sequence[Checkpoint], others: Sequence[tuple[str, Estimate]])
 
 def triangle(points: Points, step: int) -> Markup:
     """Figure 2, one checkpoint: every prediction at (P_A, P_B)."""
-    size, pad = 200.0, 24.0
+    size, pad = 220.0, 34.0
     x, y = svg.Axis(0.0, 1.0, pad, size - 4), svg.Axis(0.0, 1.0, size - pad, 4.0)
     parts = [_frame(x, y, [(0, 0), (1, 0), (0, 1)]), svg.line(x(0), y(0), x(0.5), y(0.5), "reference")]
     parts += [_dots(points.first, points.second, points.score, lambda a, b: (x(a), y(b)), "small-dots")]
-    parts += [svg.text(x(0.5), size - 6, "P(A)", "small"), svg.text(4, y(0.5), "P(B)", "small", "start")]
+    parts += [svg.text(x(0.5), size - 10, "P(A)", "small"), svg.text(2, y(0.5), "P(B)", "small", "start")]
     return _picture(size, size, f"triangle of predictions at step {step}", *parts)
 
 
-def folded_triangle(points: Points, marked: str = "", circles: Sequence[Circle] = (), strip: Sequence[Segment] = ()) -> Markup:
+def folded_triangle(
+    points: Points, marked: str = "", circles: Sequence[Circle] = (), strip: Sequence[Segment] = ()
+) -> Markup:
     """Figures 3, 4 and 8: the folded points, with the wanted region, circles, or a strip of equal μ marked."""
     first, second, score = _fold(points)
     width = svg.WIDTH
@@ -79,7 +84,7 @@ def folded_triangle(points: Points, marked: str = "", circles: Sequence[Circle] 
     parts += [_wedge(x, y, one.radius, "circle") for one in circles]
     parts += [_radius_label(x, y, one) for one in circles]
     if marked:
-        parts.append(svg.text(x(0.93), y(0.27), marked, "small", "end"))
+        parts.append(svg.text(x(0.84) + 6, y(0.17), marked, "small", "start"))
     return svg.picture(282.0, "folded triangle of predictions", *parts)
 
 
@@ -88,7 +93,9 @@ def _radius_label(x: svg.Axis, y: svg.Axis, one: Circle) -> Markup:
     wide = one.radius > math.sqrt(0.5)
     b = (1 - math.sqrt(2 * one.radius**2 - 1)) / 2 if wide else one.radius * math.sqrt(0.5)
     a = b if wide else 1 - b
-    return svg.text(x(a) + (-7 if wide else 7), y(b) - 3, f"r = {one.radius:g}", "small strong", "end" if wide else "start")
+    return svg.text(
+        x(a) + (-7 if wide else 7), y(b) - 3, f"r = {one.radius:g}", "small strong", "end" if wide else "start"
+    )
 
 
 def held(circles: Sequence[Circle]) -> Markup:
@@ -159,7 +166,9 @@ def rank_buckets(rows: Sequence[Bucket]) -> Markup:
         for s, share in enumerate(row.kinds):
             if share:
                 title = f"{KINDS[s]}: {100 * share:.0f} % of {row.n:,}"
-                parts.append(svg.rect(start + 0.7, y(at + share), stop - start - 1.4, y(at) - y(at + share), f"s{s}", title))
+                parts.append(
+                    svg.rect(start + 0.7, y(at + share), stop - start - 1.4, y(at) - y(at + share), f"s{s}", title)
+                )
             at += share
     predicted = [(at, y(row.predicted)) for at, row in zip(middles, rows, strict=True)]
     observed = [(at, y(row.observed.mean or 0.0)) for at, row in zip(middles, rows, strict=True)]
@@ -199,7 +208,7 @@ def calibration(rows: Sequence[Bucket], others: Sequence[tuple[str, Sequence[Buc
 def confidence(points: Points) -> Markup:
     """Figure 9: the folded points by what the two distances measure, E[C] and E|C|."""
     first, second, score = _fold(points)
-    left, top, bottom, right = 46.0, 30.0, 300.0, svg.WIDTH - 12
+    left, top, bottom, right = 46.0, 46.0, 310.0, svg.WIDTH - 12
     x, y = svg.Axis(0.0, 0.5, left, right), svg.Axis(0.0, 1.0, bottom, top)
 
     def place(a: float, b: float) -> tuple[float, float]:
@@ -210,12 +219,12 @@ def confidence(points: Points) -> Markup:
         svg.left_axis(y, left, right, "E|C|: 1 if all judges will agree"),
         svg.path([(x(0), y(1)), (x(0.5), y(0))], "axis"),
         _dots(first, second, score, place),
-        svg.text(x(0.49), y(0.03) - 2, "ties", "small strong", "end"),
-        svg.text(x(0.49), y(1) - 6, "hard pairs", "small strong", "end"),
-        svg.text(x(0.01), y(1) - 6, "clear pairs", "small strong", "start"),
-        svg.text(x(0.1), y(0.4), "impossible: E|C| < 1 − 2 E[C]", "small"),
+        svg.text(x(0.49), y(0.13), "ties", "small strong", "end"),
+        svg.text(x(0.49), y(1) - 10, "hard pairs", "small strong", "end"),
+        svg.text(x(0.01), y(1) - 10, "clear pairs", "small strong", "start"),
+        svg.text(x(0.11), y(0.3), "impossible: E|C| < 1 − 2 E[C]", "small"),
     ]
-    return svg.picture(342.0, "predictions by E[C] and E|C|", *parts)
+    return svg.picture(352.0, "predictions by E[C] and E|C|", *parts)
 
 
 def segments(rows: Sequence[Segment], decided: bool) -> Markup:
@@ -239,7 +248,9 @@ def segments(rows: Sequence[Segment], decided: bool) -> Markup:
         if _area(corners) > 0.0065:
             a, b = _middle(corners)
             dark = " dark" if shade >= 0.6 * SHADES else ""
-            labels.append(svg.text(x(a), y(b) + 4, f"{value:.2f}".removeprefix("0") if value < 1 else "1", f"number{dark}"))
+            labels.append(
+                svg.text(x(a), y(b) + 4, f"{value:.2f}".removeprefix("0") if value < 1 else "1", f"number{dark}")
+            )
     what = "observed |2C − 1|" if decided else "observed score for the preferred document"
     low_end, high_end = ("0", "1") if decided else ("½", "1")
     parts += labels + [svg.rect(12 + 16 * k, 24, 16, 11, f"shade-{k}") for k in range(SHADES)]
@@ -250,7 +261,7 @@ def segments(rows: Sequence[Segment], decided: bool) -> Markup:
 
 
 def _bounds(rows: Sequence[Segment]) -> list[tuple[float, float, float, float]]:
-    """The bounds of the segments (E[C] from and to, E|C| from and to), stretched to meet halfway and fill the triangle."""
+    """Bounds of the segments (E[C] from and to, E|C| from and to), stretched to meet halfway and fill the triangle."""
     columns = [[row for row in rows if row.column == c] for c in sorted({row.column for row in rows})]
     found = []
     for c, column in enumerate(columns):
@@ -315,7 +326,9 @@ def _wedge(x: svg.Axis, y: svg.Axis, radius: float, css: str) -> Markup:
 
 
 def _fold(points: Points) -> tuple[list[float], list[float], list[float]]:
-    turned = [(b, a, 1 - c) if b > a else (a, b, c) for a, b, c in zip(points.first, points.second, points.score, strict=True)]
+    turned = [
+        (b, a, 1 - c) if b > a else (a, b, c) for a, b, c in zip(points.first, points.second, points.score, strict=True)
+    ]
     first, second, score = (list(column) for column in zip(*turned, strict=True))
     return first, second, score
 

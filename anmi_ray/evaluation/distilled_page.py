@@ -1,4 +1,4 @@
-"""DistilledData becomes one HTML page that loads nothing: ten figures of a distilled pairwise judge, and what they say."""
+"""DistilledData becomes one HTML page that loads nothing: ten figures of a distilled pairwise judge, explained."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def write_page(predictions: pa.Table, model: str, out: Path, others: Sequence[st
 def render(data: DistilledData) -> str:
     """The page. Its policy forbids every load from elsewhere and every script."""
     flat = not data.segments
+    beside = [(row.name, row.accuracy) for row in data.predictors if row.name in data.other_buckets]
     return template("distilled.html.j2", bracket=bracket).render(
         data=data,
         style=Markup(asset("report.css")),
@@ -45,10 +46,11 @@ def render(data: DistilledData) -> str:
         finding=finding(data),
         evidence=evidence(data),
         flat=flat,
+        ties=next((claim for claim in data.claims if claim.sentence.startswith("E|C|")), None),
         fig={
-            "accuracy": draw.accuracy(data.checkpoints, [(row.name, row.accuracy) for row in data.predictors[1:]]),
+            "accuracy": draw.accuracy(data.checkpoints, beside),
             "triangles": [(step, draw.triangle(points, step)) for step, points in data.triangles],
-            "folded": draw.folded_triangle(data.points, marked="where points belong"),
+            "folded": draw.folded_triangle(data.points, marked="wanted"),
             "circles": draw.folded_triangle(data.points, circles=data.circles),
             "held": draw.held(data.circles),
             "by_radius": draw.cumulative(data.cumulative, by_rank=False),
@@ -77,7 +79,8 @@ def finding(data: DistilledData) -> str:
 def evidence(data: DistilledData) -> str:
     """The interval, the numbers of pairs and queries, and how far the probabilities can be trusted."""
     first = data.predictors[0]
-    of = f"{count(data.consensus)} of {count(data.pairs)} held-out pairs of {count(data.queries)} queries, step {count(data.step)}"
+    of = f"{count(data.consensus)} of {count(data.pairs)} held-out pairs of {count(data.queries)} queries, "
+    of += f"step {count(data.step)}"
     interval = "" if first.accuracy.low is None else f"{percent(LEVEL, 0)} CI {bracket(first.accuracy, 1, 100)} %, "
     slope = first.calibration.slope
     if slope.mean is None:

@@ -112,6 +112,7 @@ class DistilledData:
     consensus: int
     mended: int
     base_rate: float
+    decided: tuple[float, float]  # means of E|C| predicted and of |2C − 1| observed
     kinds: tuple[float, ...]
     checkpoints: tuple[Checkpoint, ...]
     triangles: tuple[tuple[int, Points], ...]
@@ -168,6 +169,7 @@ def analyse(
         consensus=int(hits(now)[1].sum()),
         mended=now.mended,
         base_rate=float(now.score_P.mean()),
+        decided=(float(now.decided_P.mean()), float(np.abs(2 * now.score_P - 1).mean())),
         kinds=_kinds(now.score_P),
         checkpoints=_checkpoints(checkpoints, draws),
         triangles=_triangles(checkpoints),
@@ -206,9 +208,7 @@ def _checkpoints(checkpoints: Sequence[tuple[int, Pairs]], draws: Draws) -> tupl
     for (step, pairs), movement in zip(checkpoints, moved, strict=True):
         found = calibration(pairs, draws=draws)
         tie = float(pairs.tie_P.mean())
-        rows.append(
-            Checkpoint(step, accuracy(pairs), brier(pairs, draws), found.rms, found.slope, tie, movement)
-        )
+        rows.append(Checkpoint(step, accuracy(pairs), brier(pairs, draws), found.rms, found.slope, tie, movement))
     return tuple(rows)
 
 
@@ -239,7 +239,9 @@ def _circle(pairs: Pairs, limit: float) -> Circle:
 def segment_rows(fold: Pairs, draws: Draws | None = None) -> tuple[Segment, ...]:
     """Figure 10: the segments of folded predictions, column by column."""
     found = pairwise.segments(fold, COLUMNS, ROWS)
-    return tuple(_segment(fold, found == k, divmod(k, ROWS), draws) for k in range(COLUMNS * ROWS) if np.any(found == k))
+    return tuple(
+        _segment(fold, found == k, divmod(k, ROWS), draws) for k in range(COLUMNS * ROWS) if np.any(found == k)
+    )
 
 
 def strip(fold: Pairs, draws: Draws | None = None) -> tuple[Segment, ...]:

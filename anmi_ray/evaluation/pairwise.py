@@ -2,8 +2,8 @@
 
 A prediction is a point (x, y) = (P_A, P_B), P_A that the first document is better, P_B that the second is; what is
 missing to 1 is P(tie). The ensemble's score C is 0 where its judges prefer the first document, 1 where the second, and
-its predicted mean is μ = P_B + P(tie)/2. C has two sizes: C itself, and how decided it is, |2C − 1|: 1 where all judges
-agree, 0 where none has a majority. That is what E|C| stands for here (C in [0, 1] is its own absolute value).
+its predicted mean is μ = P_B + P(tie)/2. Beside C there is how decided the ensemble is, |2C − 1|: 1 where all judges
+agree, 0 where they tie or are evenly split. That is what E|C| stands for (C in [0, 1] is its own absolute value).
 
 Two distances say what a point claims, and both are exact: to y = x − 1 it is |x − y − 1|/√2 = √2·μ, and to y = 1 − x it
 is |1 − x − y|/√2 = P(tie)/√2 = (1 − E|C|)/√2. The second *falls* as E|C| grows.
@@ -27,8 +27,8 @@ Ints = NDArray[np.int64]
 
 # Kinds of ensemble score, from all judges for the first document to all for the second. Three votes have seven means:
 # 0 | 1/6, 1/3 | 1/2 | 2/3, 5/6 | 1.
-KINDS = ("all for the first", "most for the first", "no majority", "most for the second", "all for the second")
-_TIED, _STRONG = 1 / 6, 1.0  # of |2C − 1|: below the first is no majority, the second is consensus
+KINDS = ("all for the first", "rather the first", "even", "rather the second", "all for the second")
+_EVEN, _ALL = 1 / 6, 1.0  # of |2C − 1|: up to the first it is even, from the second on consensus
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def kinds(score_P: Reals) -> Ints:
     [0, 1, 1, 2, 3, 3, 4]
     """
     lean = 2 * score_P - 1
-    size = np.where(np.abs(lean) < _TIED + 1e-9, 0, np.where(np.abs(lean) < _STRONG - 1e-9, 1, 2))
+    size = np.where(np.abs(lean) < _EVEN + 1e-9, 0, np.where(np.abs(lean) < _ALL - 1e-9, 1, 2))
     return (2 + np.sign(lean) * size).astype(np.int64)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -109,9 +110,9 @@ def slope_difference(model: Pairs, other: Pairs, draws: Draws | None = None) -> 
 
 
 def tells_ties(pairs: Pairs, count: int = BUCKETS, draws: Draws | None = None) -> Claim:
-    """Figure 9: at equal μ, E|C| is higher where the judges agree than where they have no majority.
+    """Figure 9: at equal μ, E|C| is higher where the judges agree than where they are even.
 
-    The concordance of E|C| over all (consensus, no majority) pairs of predictions in the same one of `count` buckets of
+    The concordance of E|C| over all (consensus, even) pairs of predictions in the same one of `count` buckets of
     folded μ: the chance that the consensus has the higher E|C|, ties counted half. ½ says that E|C| knows nothing that
     μ does not. A consensus at the same μ as a tie is a pair that was too hard for the model.
     """
@@ -133,7 +134,7 @@ def tells_ties(pairs: Pairs, count: int = BUCKETS, draws: Draws | None = None) -
         verdict = "holds" if found.low > 0.5 else "fails" if found.high <= 0.55 else "cannot tell"
     return Claim(
         "E|C| tells ties from hard pairs of the same μ",
-        "chance that the pair with consensus has the higher E|C|",
+        "chance that of a pair with consensus and an even one the first has the higher E|C|",
         found,
         "holds above 0.5, fails up to 0.55",
         verdict,
@@ -175,7 +176,7 @@ def movement(checkpoints: Sequence[tuple[int, Pairs]]) -> tuple[Movement, ...]:
             float(np.mean(np.abs(now.tie_P - before.tie_P))),
             float(np.mean(now.tie_P) - np.mean(before.tie_P)),
         )
-        for (_, before), (step, now) in zip(checkpoints, checkpoints[1:], strict=False)
+        for (_, before), (step, now) in pairwise(checkpoints)
     )
 
 

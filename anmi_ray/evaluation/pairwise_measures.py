@@ -78,7 +78,9 @@ def bootstrap(
     value = float(statistic(sums.sum(axis=0)))
     if not math.isfinite(value):
         return NOTHING
-    low, high = percentiles(statistic((draws or Draws(pairs.queries)).sums(sums))) if pairs.queries > 1 else (None, None)
+    low, high = (
+        percentiles(statistic((draws or Draws(pairs.queries)).sums(sums))) if pairs.queries > 1 else (None, None)
+    )
     return Estimate(value, low, high, len(pairs))
 
 
@@ -179,9 +181,7 @@ def calibration(pairs: Pairs, count: int = BUCKETS, draws: Draws | None = None) 
 def bucket_values(predicted_P: Reals, observed_P: Reals, bucket_P: Ints, count: int) -> Reals:
     """Per pair what its bucket sums up: [P, 4B] of count, predicted, observed and squared difference."""
     values = np.zeros((len(predicted_P), count, 4))
-    row = np.stack(
-        [np.ones(len(predicted_P)), predicted_P, observed_P, (observed_P - predicted_P) ** 2], axis=1
-    )
+    row = np.stack([np.ones(len(predicted_P)), predicted_P, observed_P, (observed_P - predicted_P) ** 2], axis=1)
     values[np.arange(len(predicted_P)), bucket_P] = row
     return values.reshape(len(predicted_P), 4 * count)
 
@@ -209,7 +209,7 @@ def _squared(sums: Reals) -> tuple[Reals, Reals]:
 
 
 def _rms(total: Reals, drawn: Reals, pairs: int) -> Estimate:
-    """Basic bootstrap of the squared error: in a sample's world the truth is the *plain* square of what was measured."""
+    """Basic bootstrap of the squared error: for a resample the truth is the *plain* square of the sample."""
     plain, value = (float(part) for part in _squared(total))
     low, high = np.quantile(_squared(drawn)[1] - plain, [0.025, 0.975])
     ends = (value - high, value - low)
@@ -322,6 +322,4 @@ def predictor(name: str, pairs: Pairs, model: Pairs | None = None, draws: Draws 
 
 def constant(pairs: Pairs, mean: float) -> Pairs:
     """The same pairs under a predictor that says `mean` of every one."""
-    return Pairs(
-        np.full(len(pairs), 1.0 - mean), np.full(len(pairs), mean), pairs.score_P, pairs.query_P, "binary"
-    )
+    return Pairs(np.full(len(pairs), 1.0 - mean), np.full(len(pairs), mean), pairs.score_P, pairs.query_P, "binary")

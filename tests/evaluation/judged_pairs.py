@@ -1,7 +1,7 @@
 """Predictions of pairwise judges with known parameters: how wide ties are, and which pairs are hard for the model.
 
-A pair has a gap x ~ N(0, 1); each of J judges sees x + noise and ties within `tie_width`, so its votes are 1 (the second
-document wins), ½ or 0 with probabilities that are known. Of a hard pair the model sees the size of the gap, but hardly
+A pair has a gap x ~ N(0, 1.3²); each of J judges sees x + noise and ties within `tie_width`, so its votes are 1 (the
+second document wins), ½ or 0 with probabilities that are known. Of a hard pair the model sees the size of the gap, but hardly
 its sign: only r in (0.3, 0.7), the chance that the second document is the better one. Its probabilities are exact given
 what it sees, so it is calibrated by construction.
 """
@@ -24,7 +24,7 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class World:
-    """`ternary` float[P, 3]: P(A), P(B), P(tie) by the mean of J votes, given what the model sees; score_P the votes'."""
+    """ternary float[P, 3]: P(A), P(B), P(tie) of the mean of J votes, given what the model sees; score_P that mean."""
 
     ternary: Reals
     score_P: Reals
@@ -107,7 +107,9 @@ def table(of: World, model: str, target: str, step: int, forecast: Reals) -> pa.
     )
 
 
-def learning(of: World, model: str = "ternary", steps: tuple[int, ...] = (50, 100, 200, 400), seed: int = 0) -> pa.Table:
+def learning(
+    of: World, model: str = "ternary", steps: tuple[int, ...] = (50, 100, 200, 400), seed: int = 0
+) -> pa.Table:
     """A ternary model that learns: from the base rates to the truth, its share of ties swinging on the way."""
     random = identity.rng("learning", seed)
     base = of.ternary.mean(axis=0)
