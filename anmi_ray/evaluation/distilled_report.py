@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -193,7 +194,16 @@ def analyse(
 
 def to_json(data: DistilledData) -> str:
     """distilled.json: every number of the page, one key of the top a line; `score_kinds` names the shares' columns."""
-    return a_key_a_line({"format": FORMAT, "score_kinds": list(KINDS), **plain(data)})
+    return a_key_a_line({"format": FORMAT, "score_kinds": list(KINDS), **_rounded(plain(data))})
+
+
+def _rounded(value: Any) -> Any:
+    """Numbers to nine digits: what is behind them may differ from one machine's arithmetic to another's."""
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def _beside(predictions: pa.Table, model: str, step: int, name: str) -> Pairs:
@@ -260,12 +270,24 @@ def strip(fold: Pairs, draws: Draws | None = None) -> tuple[Segment, ...]:
 def _segment(fold: Pairs, inside: NDArray[np.bool_], place: tuple[int, int], draws: Draws | None) -> Segment:
     mean, decided, score = fold.mean_P[inside], fold.decided_P[inside], fold.score_P[inside]
     weight = inside.astype(np.float64)
-    observed = [
+    observed_mean, observed_decided = (
         replace(bootstrap(fold, np.stack([weight * values, weight], axis=1), ratio, draws), n=len(score))
         for values in (fold.score_P, np.abs(2 * fold.score_P - 1))
-    ]
-    bounds = (mean.min(), mean.max(), decided.min(), decided.max(), mean.mean(), decided.mean())
-    return Segment(*place, len(score), *map(float, bounds), *observed, _kinds(score))
+    )
+    return Segment(
+        column=place[0],
+        row=place[1],
+        n=len(score),
+        mean_low=float(mean.min()),
+        mean_high=float(mean.max()),
+        decided_low=float(decided.min()),
+        decided_high=float(decided.max()),
+        predicted_mean=float(mean.mean()),
+        predicted_decided=float(decided.mean()),
+        observed_mean=observed_mean,
+        observed_decided=observed_decided,
+        kinds=_kinds(score),
+    )
 
 
 def _predictors(model: str, now: Pairs, beside: Mapping[str, Pairs], draws: Draws) -> tuple[Predictor, ...]:

@@ -116,8 +116,8 @@ def accuracy(pairs: Pairs) -> Estimate:
 def wilson(values_P: Reals, query_P: Ints) -> Estimate:
     """Mean of values in [0, 1] with Wilson's interval (1927) at the effective size n/deff, as surveys use it.
 
-    deff, at least 1, is the variance of the mean with whole queries as the unit over p(1 − p)/n. Where all values are
-    alike there is nothing to estimate it from, and a query counts once.
+    deff, at least 1, is the variance of the mean with whole queries as the unit over p(1 − p)/(n − 1). Where all values
+    are alike there is nothing to estimate it from, and a query counts once.
     """
     n = len(values_P)
     if not n:
@@ -129,7 +129,7 @@ def wilson(values_P: Reals, query_P: Ints) -> Estimate:
         size = float(drawn)
     else:
         variance = float((error_Q**2).sum()) / n**2 * drawn / max(drawn - 1, 1)
-        size = n / max(variance * n / (p * (1 - p)), 1.0)
+        size = n / max(variance * (n - 1) / (p * (1 - p)), 1.0)
     middle = (p + Z95**2 / (2 * size)) / (1 + Z95**2 / size)
     half = Z95 / (1 + Z95**2 / size) * math.sqrt(p * (1 - p) / size + Z95**2 / (4 * size**2))
     return Estimate(p, max(middle - half, 0.0), min(middle + half, 1.0), n)
@@ -212,8 +212,8 @@ def _rms(total: Reals, drawn: Reals, pairs: int) -> Estimate:
     """Basic bootstrap of the squared error: for a resample the truth is the *plain* square of the sample."""
     plain, value = (float(part) for part in _squared(total))
     low, high = np.quantile(_squared(drawn)[1] - plain, [0.025, 0.975])
-    ends = (value - high, value - low)
-    return Estimate(*(math.sqrt(max(float(end), 0.0)) for end in (value, *ends)), pairs)
+    root, least, most = (math.sqrt(max(float(end), 0.0)) for end in (value, value - high, value - low))
+    return Estimate(root, least, most, pairs)
 
 
 def line(sums: Reals) -> Reals:

@@ -181,7 +181,8 @@ def from_json(content: Mapping[str, Any]) -> Temperature | Isotonic:
     values = {key: value for key, value in content.items() if key != "kind"}
     try:
         if content.get("kind") == "temperature":
-            return Temperature(*(float(values[name]) for name in ("beta", "loss", "loss_before")), int(values["pairs"]))
+            beta, loss, before = (float(values[name]) for name in ("beta", "loss", "loss_before"))
+            return Temperature(beta, loss, before, int(values["pairs"]))
         if content.get("kind") == "isotonic":
             x, y = (tuple(float(value) for value in values[name]) for name in ("x", "y"))
             if len(x) == len(y) > 0 and x == tuple(sorted(x)) and y == tuple(sorted(y)):

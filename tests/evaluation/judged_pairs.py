@@ -1,9 +1,9 @@
 """Predictions of pairwise judges with known parameters: how wide ties are, and which pairs are hard for the model.
 
 A pair has a gap x ~ N(0, 1.3²); each of J judges sees x + noise and ties within `tie_width`, so its votes are 1 (the
-second document wins), ½ or 0 with probabilities that are known. Of a hard pair the model sees the size of the gap, but hardly
-its sign: only r in (0.3, 0.7), the chance that the second document is the better one. Its probabilities are exact given
-what it sees, so it is calibrated by construction.
+second document wins), ½ or 0 with probabilities that are known. Of a hard pair the model sees the size of the gap, but
+hardly its sign: only r in (0.3, 0.7), the chance that the second document is the better one. Its probabilities are
+exact given what it sees, so it is calibrated by construction.
 """
 
 from __future__ import annotations
