@@ -308,7 +308,8 @@ def _claims(
     if spare is not None:
         found.append(pairwise_claims.flat_line(spare))
     twins = [pairs for pairs in beside.values() if {pairs.target, now.target} == {"binary", "ternary"}]
-    found += [pairwise_claims.same_line(now, pairs, draws=draws) for pairs in twins[:1]]
+    for claim in (pairwise_claims.same_line, pairwise_claims.same_slope):
+        found += [claim(now, pairs, draws=draws) for pairs in twins[:1]]
     if now.two_dimensional:
         found.append(pairwise_claims.tells_ties(now, BUCKETS, draws))
         if len(checkpoints) > 1:

@@ -97,16 +97,28 @@ def _below(found: Estimate, margin: float) -> Verdict:
     return "holds" if found.high <= margin else "fails" if found.low > margin else "cannot tell"
 
 
-def slope_difference(model: Pairs, other: Pairs, draws: Draws | None = None) -> Estimate:
-    """The other model's calibration slope less the model's, on the same pairs, with a paired interval."""
+def same_slope(model: Pairs, other: Pairs, margin: float = MARGIN, draws: Draws | None = None) -> Claim:
+    """Both targets are calibrated alike: the other's calibration slope less the model's, paired."""
     draws = draws or Draws(model.queries)
     sums = []
     for pairs in (model, other):
         values = bucket_values(pairs.mean_P, pairs.score_P, buckets(pairs.mean_P, BUCKETS), BUCKETS)
         sums.append(by_query(pairs, values))
-    value = line(sums[1].sum(axis=0))[0] - line(sums[0].sum(axis=0))[0]
-    drawn = line(draws.sums(sums[1]))[:, 0] - line(draws.sums(sums[0]))[:, 0]
-    return Estimate(float(value), *percentiles(drawn), len(model)) if np.isfinite(value) else NOTHING
+    value = float(line(sums[1].sum(axis=0))[0] - line(sums[0].sum(axis=0))[0])
+    found, verdict = NOTHING, "cannot tell"
+    if np.isfinite(value):
+        low, high = percentiles(line(draws.sums(sums[1]))[:, 0] - line(draws.sums(sums[0]))[:, 0])
+        found = Estimate(value, low, high, len(model))
+        if low is not None and high is not None:
+            verdict = "holds" if -margin <= low and high <= margin else verdict
+            verdict = "fails" if low > margin or high < -margin else verdict
+    return Claim(
+        "Binary and ternary targets are calibrated alike",
+        "difference of the calibration slopes",
+        found,
+        f"holds within ±{margin:g}, fails outside",
+        verdict,
+    )
 
 
 def tells_ties(pairs: Pairs, count: int = BUCKETS, draws: Draws | None = None) -> Claim:

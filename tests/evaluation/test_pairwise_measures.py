@@ -244,10 +244,13 @@ def test_binary_and_ternary_say_the_same_line() -> None:
     assert claims.same_line(ternary, binary).verdict == "holds"
     assert claims.same_line(ternary, binary).value.mean == pytest.approx(0, abs=1e-12)
     assert claims.same_line(ternary, sharp).verdict == "fails"
-    assert claims.slope_difference(ternary, binary).mean == pytest.approx(0, abs=1e-12)
-    lower = claims.slope_difference(ternary, sharp)
-    assert lower.high is not None
-    assert lower.high < 0
+    alike, other = claims.same_slope(ternary, binary), claims.same_slope(ternary, sharp)
+    assert (alike.verdict, other.verdict) == ("holds", "fails")
+    assert alike.value.mean == pytest.approx(0, abs=1e-12)
+    assert other.value.high is not None
+    assert other.value.high < 0
+    one_value = replace(constant(ternary, 0.5), query_P=ternary.query_P)
+    assert claims.same_slope(ternary, one_value).verdict == "cannot tell"
 
 
 def test_confidence_tells_ties_from_hard_pairs() -> None:
