@@ -26,7 +26,7 @@ Z95 = 1.959963984540054
 BUCKETS = 20
 ROUNDS = 2000
 _BLOCK = 1 << 20  # numbers drawn at once
-_KEPT = 8 * _BLOCK  # up to so many numbers are kept between statistics of the same queries
+_KEPT = 64  # blocks kept between statistics of the same queries, a megabyte each
 NOTHING = Estimate(None, None, None, 0)
 
 
@@ -41,23 +41,24 @@ class Draws:
     def blocks(self) -> Iterator[Reals]:
         """How often each query was drawn, float[rounds of a block, Q]."""
         size = max(1, _BLOCK // max(self.queries, 1))
-        kept = self.queries * self.rounds <= _KEPT
+        kept = -(-self.rounds // size) <= _KEPT
         for number, start in enumerate(range(0, self.rounds, size)):
             rows = min(size, self.rounds - start)
-            yield (_kept if kept else _drawn)(self.queries, rows, self.seed, number)
+            yield (_kept if kept else _drawn)(self.queries, rows, self.seed, number).astype(np.float64)
 
     def sums(self, sums_QK: Reals) -> Reals:
         """The sums of every sample, float[R, K]."""
         return np.concatenate([counts @ sums_QK for counts in self.blocks()])
 
 
-def _drawn(queries: int, rows: int, seed: int, number: int) -> Reals:
+def _drawn(queries: int, rows: int, seed: int, number: int) -> NDArray[np.uint8]:
+    """Counts as bytes: one above 255 would need 256 equal draws of 256 queries or more, which does not happen."""
     picked = rng("pairs-bootstrap", seed, number).integers(0, queries, (rows, queries))
     picked += queries * np.arange(rows)[:, None]
-    return np.bincount(picked.ravel(), minlength=rows * queries).reshape(rows, queries).astype(np.float64)
+    return np.bincount(picked.ravel(), minlength=rows * queries).reshape(rows, queries).astype(np.uint8)
 
 
-_kept = lru_cache(maxsize=8)(_drawn)  # 8 MB a block
+_kept = lru_cache(maxsize=_KEPT)(_drawn)
 
 
 def by_query(pairs: Pairs, values_PK: Reals) -> Reals:
