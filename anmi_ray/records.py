@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray.identity import ID, id_matrix, mix
-from anmi_ray.schema import Record, between, every, finite, one_of, schema_of
+from anmi_ray.schema import Invariant, Record, between, every, finite, one_of, schema_of
 
 
 def _ranks(table: pa.Table) -> str | None:
@@ -75,6 +75,31 @@ def _ordered_pair(table: pa.Table) -> str | None:
     return f"{bad} pairs are not stored with doc_a < doc_b" if bad else None
 
 
+def _constant(by: str, *columns: str) -> Invariant:
+    """Rows with the same `by` have the same value in each of `columns`."""
+
+    def invariant(table: pa.Table) -> str | None:
+        counts = table.group_by([by]).aggregate([(column, "count_distinct") for column in columns])
+        for column in columns:
+            bad = pc.sum(pc.greater(counts[f"{column}_count_distinct"], 1)).as_py() or 0
+            if bad:
+                return f"{bad} values of {by} have more than one {column}"
+        return None
+
+    return invariant
+
+
+def _one_forecast(table: pa.Table) -> pa.ChunkedArray:
+    """Two-head rows have mean and decided, the others three probabilities that sum to 1 (to 1e-5: float32)."""
+    heads, valid = pc.equal(table["target"], "two-head"), {name: pc.is_valid(table[name]) for name in _FORECASTS}
+    right = pc.less(pc.abs(pc.subtract(pc.add(pc.add(table["p_a"], table["p_b"]), table["p_tie"]), 1.0)), 1e-5)
+    right = pc.or_(heads, pc.fill_null(right, False))
+    for name, there in valid.items():
+        wanted = heads if name in ("mean", "decided") else pc.invert(heads)
+        right = pc.and_(right, pc.equal(there, wanted))
+    return right
+
+
 def _split_by_text(table: pa.Table) -> str | None:
     counts = table.select(["text_hash", "split"]).group_by("text_hash").aggregate([("split", "count_distinct")])
     bad = pc.sum(pc.greater(counts["split_count_distinct"], 1)).as_py() or 0
@@ -82,6 +107,7 @@ def _split_by_text(table: pa.Table) -> str | None:
 
 
 SPLITS = ("train", "dev", "test")
+_FORECASTS = ("p_a", "p_b", "p_tie", "mean", "decided")
 TEXT, INT, LONG, REAL, FLAG = pa.string(), pa.int32(), pa.int64(), pa.float64(), pa.bool_()
 
 DOCUMENT = Record(
@@ -329,11 +355,44 @@ METRIC = Record(
     schema_of({"query_id": ID, "system": TEXT, "measure": TEXT, "value": REAL}),
     (finite("value"),),
 )
+# What a pairwise model says of held-out pairs at a checkpoint, beside what the judges say. score is the judges' mean
+# vote, 0 for doc_a, 1 for doc_b. Models of one probability each write p_a, p_b and p_tie (binary: no tie); a two-head
+# model writes mean, its E[score], and decided, its E|2 score - 1|. A model that does not train has one step.
+PREDICTION = Record(
+    "Prediction",
+    1,
+    ("model", "step", "comparison_id"),
+    schema_of(
+        {
+            "model": TEXT,
+            "target": TEXT,
+            "step": LONG,
+            "comparison_id": ID,
+            "query_id": ID,
+            "score": REAL,
+            "p_a": REAL,
+            "p_b": REAL,
+            "p_tie": REAL,
+            "mean": REAL,
+            "decided": REAL,
+        },
+        nullable=_FORECASTS,
+    ),
+    (
+        one_of("target", ("binary", "ternary", "two-head")),
+        every(lambda t: pc.greater_equal(t["step"], 0), "a step below 0"),
+        *(between(column, 0.0, 1.0) for column in ("score", *_FORECASTS)),
+        every(_one_forecast, "must have p_a, p_b and p_tie that sum to 1, or mean and decided of a two-head target"),
+        every(lambda t: pc.or_kleene(pc.not_equal(t["target"], "binary"), pc.equal(t["p_tie"], 0)), "a binary tie"),
+        _constant("comparison_id", "score", "query_id"),
+        _constant("model", "target"),
+    ),
+)
 # place: file and line, or stage and query; key: the id refused; several rejects may share both.
 REJECT = Record("Reject", 1, (), schema_of({"place": TEXT, "key": TEXT, "reason": TEXT, "detail": TEXT}))
 
 _ALL = (DOCUMENT, QUERY, QREL, RUN, CANDIDATE, TEXT_OF, COMPARISON, JUDGMENT, IMPORTED, ANSWER)
-_ALL += (TRUTH, RATING, FIT, GAP, EXAMPLE, METRIC, REJECT)
+_ALL += (TRUTH, RATING, FIT, GAP, EXAMPLE, METRIC, PREDICTION, REJECT)
 RECORDS: dict[str, Record] = {record.name: record for record in _ALL}
 
 

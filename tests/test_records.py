@@ -103,6 +103,15 @@ def _row(name: str, q: int, i: int, size: int) -> Row:
             "gap_errors": [0.0, None],
         },
         "Metric": {"system": f"system {i}", "measure": "nDCG@10", "value": 0.5},
+        "Prediction": {
+            "model": ("binary", "ternary", "two-head")[i % 3],
+            "target": ("binary", "ternary", "two-head")[i % 3],
+            "step": 100 * (i // 3),
+            "comparison_id": an_id(100 * q),
+            "score": 0.5 if q % 2 else 1.0,
+            **({} if i % 3 == 2 else {"p_a": 0.25, "p_b": 0.75 - i % 3 / 2, "p_tie": i % 3 / 2}),
+            **(dict.fromkeys(("p_a", "p_b", "p_tie")) if i % 3 == 2 else dict.fromkeys(("mean", "decided"))),
+        },
         "Reject": {"place": "rate", "key": "k", "reason": "alone", "detail": ""},
     }
     defaults: Row = {"query_id": query, "doc_id": doc, "external_id": "e"}
@@ -300,6 +309,21 @@ VIOLATIONS: list[tuple[str, str, Change]] = [
     ("Example", "random documents, and only they, have no rating", example(ratings=[None, None])),
     *not_finite("Example", "rating_mean", "rating_sd"),
     *not_finite("Metric", "value"),
+    ("Prediction", "target must be one of binary, ternary, two-head", put(target="trinary")),
+    ("Prediction", "1 rows: a step below 0", put(step=-1)),
+    *[
+        ("Prediction", f"1 rows: {column} outside [0.0, 1.0]", put(**{column: value}))
+        for column in ("score", "p_a", "p_b", "p_tie", "mean", "decided")
+        for value in (NAN, -0.1, 1.1)
+    ],
+    *[("Prediction", "1 rows: must have p_a, p_b", put(**{name: None})) for name in ("p_a", "p_b", "p_tie")],
+    *[("Prediction", "1 rows: must have p_a, p_b", put(**{name: 0.5})) for name in ("mean", "decided", "p_a")],
+    ("Prediction", "1 rows: must have p_a, p_b", put(target="two-head")),
+    ("Prediction", "1 rows: must have p_a, p_b", put(target="two-head", mean=0.5, decided=0.5)),
+    ("Prediction", "1 rows: a binary tie", put(p_a=0.0, p_tie=0.25)),
+    ("Prediction", "1 values of comparison_id have more than one score", put(score=0.75)),
+    ("Prediction", "1 values of comparison_id have more than one query_id", put(query_id=an_id(1))),
+    ("Prediction", "1 values of model have more than one target", put(model="ternary", step=7)),
 ]
 
 

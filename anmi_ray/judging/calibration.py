@@ -1,0 +1,194 @@
+"""Held-out calibration of a pairwise model: one temperature for its logits, or a monotone curve for its preferences.
+
+Fitted on pairs that the model was not trained on, applied where it judges. Both keep what a preference must keep:
+exchanging the two documents exchanges the answer, p(a, b) + p(b, a) = 1. There is no bias term for that reason.
+A preference is for the second document here, as in the ensemble's score C. Letters: P pairs, K logits, B blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import isotonic_regression
+from scipy.special import log_softmax, softmax
+
+from anmi_ray.errors import DataError, FitError
+
+Reals = NDArray[np.float64]
+_DOUBLINGS = 200
+_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """Logits are multiplied by `beta` = 1/T >= 0 before the softmax; 0 says that they know nothing.
+
+    loss: mean cross-entropy at beta (nats), loss_before at beta = 1, on `pairs` pairs.
+    """
+
+    beta: float
+    loss: float
+    loss_before: float
+    pairs: int
+
+    def __call__(self, logits: ArrayLike) -> Reals:
+        """Probabilities float[P, K] of logits float[P, K]; of one logit, float[P], that of the second document."""
+        scaled = self.beta * np.asarray(logits, dtype=np.float64)
+        return softmax(_two(scaled), axis=1)[:, 1] if scaled.ndim == 1 else softmax(scaled, axis=1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; `from_json` reads them."""
+        return {
+            "kind": "temperature",
+            "beta": self.beta,
+            "loss": self.loss,
+            "loss_before": self.loss_before,
+            "pairs": self.pairs,
+        }
+
+
+def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> Temperature:
+    """The inverse temperature with the least mean cross-entropy against soft labels (Guo et al. 2017, Eq. 9).
+
+    logits, labels: float[P] of one logit and the score C of the second document, or float[P, K] with K = 2 (A, B) or
+    3 (A, B, tie), rows of labels summing to 1. The loss is convex in beta: Newton, kept inside a bracket.
+    DataError for shapes or labels that do not fit; FitError where no finite temperature is best, because every pair is
+    already on the right side.
+    """
+    raw, target = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.float64)
+    _check(raw, target)
+    if raw.ndim == 1:
+        raw, target = _two(raw), np.stack([1.0 - target, target], axis=1)
+    raw = raw - raw.max(axis=1, keepdims=True)  # the softmax knows differences only
+    if _slope(raw, target, 0.0)[0] >= 0:
+        beta = 0.0
+    elif not (target * raw).any():  # all that a label holds is on the largest logit
+        raise FitError(
+            "no finite temperature is best: every pair is on the right side, however sharp",
+            "calibration",
+            "calibrate on more held-out pairs, some of which the judges do not agree on",
+        )
+    else:
+        beta = _newton(raw, target)
+    return Temperature(beta, _loss(raw, target, beta), _loss(raw, target, 1.0), len(raw))
+
+
+def _newton(raw: Reals, target: Reals) -> float:
+    """The root of the slope, which is negative at 0; a step that leaves the bracket becomes a bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(_DOUBLINGS):
+        if _slope(raw, target, high)[0] >= 0:
+            break
+        low, high = high, 2 * high
+    beta = (low + high) / 2
+    for _ in range(_STEPS):
+        slope, curvature = _slope(raw, target, beta)
+        low, high = (beta, high) if slope < 0 else (low, beta)
+        step = beta - slope / curvature if curvature > 0 else np.inf
+        new = step if low < step < high else (low + high) / 2
+        if abs(new - beta) <= 1e-12 * max(beta, 1e-3):
+            return float(new)
+        beta = new
+    return float(beta)
+
+
+def _slope(raw: Reals, target: Reals, beta: float) -> tuple[float, float]:
+    """First and second derivative of the mean loss by beta: mean of E_p[z] − E_y[z], and of Var_p[z]."""
+    p = softmax(beta * raw, axis=1)
+    mean = (p * raw).sum(axis=1)
+    variance = (p * (raw - mean[:, None]) ** 2).sum(axis=1)
+    return float(np.mean(mean - (target * raw).sum(axis=1))), float(np.mean(variance))
+
+
+def _loss(raw: Reals, target: Reals, beta: float) -> float:
+    return float(-np.mean((target * log_softmax(beta * raw, axis=1)).sum(axis=1)))
+
+
+def _two(logit_P: Reals) -> Reals:
+    return np.stack([np.zeros_like(logit_P), logit_P], axis=1)
+
+
+def _check(raw: Reals, target: Reals) -> None:
+    remedy = "give the logits of held-out pairs and as many labels"
+    if raw.shape != target.shape or raw.ndim not in (1, 2) or (raw.ndim == 2 and raw.shape[1] not in (2, 3)):
+        allowed = "both must be [P], [P, 2] or [P, 3]"
+        raise DataError(f"logits of shape {raw.shape}, labels of {target.shape}; {allowed}", "calibration", remedy)
+    if not len(raw):
+        raise DataError("no pairs", "calibration", remedy)
+    if not np.isfinite(raw).all():
+        raise DataError("logits that are not finite", "calibration", remedy)
+    inside = (target >= 0) & (target <= 1)  # NaN is outside
+    if not inside.all() or (raw.ndim == 2 and np.abs(target.sum(axis=1) - 1).max() > 1e-6):
+        raise DataError("labels must be in [0, 1], and rows of several sum to 1", "calibration", remedy)
+
+
+@dataclass(frozen=True)
+class Isotonic:
+    """A monotone curve through the knots (x, y), ½ <= x <= 1 and ½ <= y <= 1, mirrored below ½: f(1 − x) = 1 − f(x).
+
+    Linear between knots, flat before the first and after the last; f(½) = ½.
+    """
+
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    pairs: int
+
+    def __call__(self, preference: ArrayLike) -> Reals:
+        """Calibrated preferences float[P] of raw ones in [0, 1]."""
+        raw = np.asarray(preference, dtype=np.float64)
+        upper = np.interp(np.where(raw < 0.5, 1.0 - raw, raw), self.x, self.y)
+        return np.where(raw == 0.5, 0.5, np.where(raw < 0.5, 1.0 - upper, upper))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; `from_json` reads them."""
+        return {"kind": "isotonic", "x": list(self.x), "y": list(self.y), "pairs": self.pairs}
+
+
+def fit_isotonic(preference: ArrayLike, score: ArrayLike) -> Isotonic:
+    """Least squares monotone fit of scores on preferences, both float[P] in [0, 1] (pool adjacent violators).
+
+    Every pair counts in both orders, (p, c) and (1 − p, 1 − c), half each, which makes the curve symmetric. One more
+    pair with p = 1 and c = ½ (and its mirror) keeps the ends off 0 and 1: n unanimous pairs at an end give
+    (n + ½)/(n + 1). DataError for values that are not in [0, 1].
+    """
+    p, c = np.asarray(preference, dtype=np.float64), np.asarray(score, dtype=np.float64)
+    within = [((values >= 0) & (values <= 1)).all() for values in (p, c)]
+    if p.ndim != 1 or p.shape != c.shape or not len(p) or not all(within):
+        raise DataError(
+            f"preferences of shape {p.shape} and scores of {c.shape}; both must be [P] and in [0, 1]",
+            "calibration",
+            "give preferences and scores of held-out pairs",
+        )
+    # The folded half holds all of the information: its mirror image is fitted alike.
+    over = p >= 0.5
+    x, y = np.append(np.where(over, p, 1.0 - p), 1.0), np.append(np.where(over, c, 1.0 - c), 0.5)
+    knots, place = np.unique(x.round(12), return_inverse=True)  # p and 1 − (1 − p) differ in the last bit
+    count = np.bincount(place).astype(np.float64)
+    mean = np.bincount(place, y) / count
+    mean[knots == 0.5] = 0.5  # a half says nothing of either document
+    fitted = np.maximum(isotonic_regression(mean, weights=count).x, 0.5)
+    keep = np.ones(len(knots), dtype=bool)  # the inside of a flat run is on the line between its ends
+    keep[1:-1] = (fitted[1:-1] != fitted[:-2]) | (fitted[1:-1] != fitted[2:])
+    return Isotonic(tuple(knots[keep].tolist()), tuple(fitted[keep].tolist()), len(p))
+
+
+def from_json(content: Mapping[str, Any]) -> Temperature | Isotonic:
+    """A calibration from what its `to_json` gave; DataError for anything else."""
+    values = {key: value for key, value in content.items() if key != "kind"}
+    try:
+        if content.get("kind") == "temperature":
+            beta, loss, before = (float(values[name]) for name in ("beta", "loss", "loss_before"))
+            return Temperature(beta, loss, before, int(values["pairs"]))
+        if content.get("kind") == "isotonic":
+            x, y = (tuple(float(value) for value in values[name]) for name in ("x", "y"))
+            if len(x) == len(y) > 0 and x == tuple(sorted(x)) and y == tuple(sorted(y)):
+                return Isotonic(x, y, int(values["pairs"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"not a calibration: {error!r}", "calibration", "fit it again") from None
+    raise DataError(
+        "not a calibration: an unknown kind, or knots that are not ascending", "calibration", "fit it again"
+    )

@@ -1,0 +1,296 @@
+"""Measures and claims on predictions with known parameters: by hand, against closed forms, and by simulation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from anmi_ray.evaluation import pairwise_claims as claims
+from anmi_ray.evaluation.pairwise import Pairs, swapped
+from anmi_ray.evaluation.pairwise_measures import (
+    Draws,
+    accuracy,
+    brier,
+    bucket_values,
+    calibration,
+    constant,
+    line,
+    mean_buckets,
+    predictor,
+    radius_buckets,
+    wilson,
+)
+from anmi_ray.identity import rng
+
+from .judged_pairs import World, world
+
+
+def of_means(mean: np.ndarray | list[float], score: np.ndarray | list[float], queries: int | None = None) -> Pairs:
+    """Binary predictions, one pair a query unless said."""
+    values = np.asarray(mean, dtype=float)
+    query = np.arange(len(values)) % (queries or len(values))
+    return Pairs(1 - values, values, np.asarray(score, dtype=float), query, "binary")
+
+
+def of_world(one: World) -> Pairs:
+    return Pairs(one.ternary[:, 0], one.ternary[:, 1], one.score_P, one.query_P)
+
+
+# --- accuracy ----------------------------------------------------------------------------------------------------
+
+
+def test_accuracy_by_hand() -> None:
+    """Consensus: right, wrong, undecided (a half), right; the last two pairs are not consensus."""
+    found = accuracy(of_means([0.9, 0.8, 0.5, 0.1, 0.9, 0.9], [1, 0, 1, 0, 0.5, 1 / 3]))
+    assert found.mean == 2.5 / 4
+    assert found.n == 4
+    assert accuracy(of_means([0.9], [0.5])).mean is None
+
+
+def test_wilson_as_in_books() -> None:
+    """8 of 10: 0.490 to 0.943 (Newcombe 1998's form); with pairs of one query each, there is no design effect."""
+    found = wilson(np.array([1.0] * 8 + [0.0] * 2), np.arange(10))
+    assert (found.low, found.high) == (pytest.approx(0.4902, abs=1e-4), pytest.approx(0.9433, abs=1e-4))
+
+
+def test_pairs_of_a_query_that_go_alike_count_less() -> None:
+    values = np.repeat([1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0], 5)
+    alone, together = wilson(values, np.arange(40)), wilson(values, np.arange(40) // 5)
+    assert alone.mean == together.mean
+    assert together.low is not None
+    assert alone.low is not None
+    assert together.low < alone.low - 0.1
+    # five alike: the design effect is 5, up to Q/(Q − 1)
+    expected = wilson(np.array([1.0] * 6 + [0.0] * 2), np.arange(8))
+    assert expected.low is not None
+    assert together.low == pytest.approx(expected.low, abs=0.03)
+    certain = wilson(np.ones(40), np.arange(40) // 5)
+    assert certain.low == pytest.approx(8 / (8 + 1.959964**2), abs=1e-6)
+
+
+# --- resampling --------------------------------------------------------------------------------------------------
+
+
+def test_draws_are_of_whole_queries_and_repeat() -> None:
+    draws = Draws(7, rounds=400)
+    counts = np.concatenate(list(draws.blocks()))
+    assert counts.shape == (400, 7)
+    assert np.all(counts.sum(axis=1) == 7)
+    np.testing.assert_array_equal(counts, np.concatenate(list(Draws(7, rounds=400).blocks())))
+    assert not np.array_equal(counts, np.concatenate(list(Draws(7, rounds=400, seed=1).blocks())))
+    np.testing.assert_allclose(draws.sums(np.eye(7)), counts)
+    assert counts.mean() == 1.0
+    assert counts.var() == pytest.approx(6 / 7, abs=0.1)
+
+
+def test_brier_with_its_interval() -> None:
+    found = brier(of_means([0.9, 0.5, 0.2], [1, 0, 1 / 3]))
+    assert found.mean == pytest.approx((0.01 + 0.25 + (2 / 15) ** 2) / 3)
+    of = of_world(world(600, seed=4))
+    found = brier(of)
+    values = (of.mean_P - of.score_P) ** 2
+    by_query = np.bincount(of.query_P, values) / np.bincount(of.query_P)
+    half = 1.96 * by_query.std() / math.sqrt(len(by_query))
+    assert found.low == pytest.approx(values.mean() - half, abs=0.15 * half)
+    assert found.high == pytest.approx(values.mean() + half, abs=0.15 * half)
+
+
+# --- calibration -------------------------------------------------------------------------------------------------
+
+
+def test_calibration_by_hand() -> None:
+    """Two buckets: predicted .2 and .8; observed .25 and .5. Differences .05 and −.3, slope .25/.6."""
+    pairs = of_means([0.1, 0.3, 0.7, 0.9], [0.0, 0.5, 1.0, 0.0])
+    found = calibration(pairs, 2)
+    assert found.ece == pytest.approx((0.05 + 0.3) / 2)
+    assert found.slope.mean == pytest.approx(0.25 / 0.6)
+    assert found.at_half.mean == pytest.approx(0.375)
+    assert found.intercept.mean == pytest.approx(0.375 - 0.5 * 0.25 / 0.6)
+    # score − μ: (−.1, .2) and (.3, −.9): squares of the means less half of the sample variances
+    squared = ((0.05**2 - 0.045 / 2) + (0.3**2 - 0.72 / 2)) / 2
+    assert squared < 0
+    assert found.rms.mean == 0.0
+    rows = mean_buckets(pairs, 2)
+    assert [(row.n, round(row.predicted, 9), row.observed.mean) for row in rows] == [(2, 0.2, 0.25), (2, 0.8, 0.5)]
+    assert (rows[0].low, rows[0].high) == (pytest.approx(0.1), pytest.approx(0.3))
+    assert rows[0].kinds == (0.5, 0.0, 0.5, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("shrink", [0.5, 1.0, 1.25])
+def test_the_line_finds_a_planted_slope(shrink: float) -> None:
+    random = rng("slope")
+    true = random.uniform(0.15, 0.85, 4000)
+    score = random.binomial(3, true) / 3
+    found = calibration(of_means(0.5 + (true - 0.5) / shrink, score, 2000)).slope
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < shrink < found.high
+    assert found.high - found.low < 0.15
+
+
+def test_the_debiased_error_is_unbiased_and_the_plain_one_is_not() -> None:
+    """600 small samples: calibrated, then off by 0.1 everywhere."""
+    random = rng("debiased")
+    for off in (0.0, 0.1):
+        squares, plain = [], []
+        for _ in range(600):
+            true = random.uniform(0.2, 0.8, 60)
+            score = random.binomial(3, true) / 3
+            bucket = np.argsort(np.argsort(true)) * 6 // 60
+            values = bucket_values(true - off, score, bucket, 6).sum(axis=0).reshape(6, 4)
+            gap = (values[:, 2] - values[:, 1]) / values[:, 0]
+            variance = (values[:, 3] - values[:, 0] * gap**2) / (values[:, 0] - 1)
+            squares.append(np.mean(gap**2 - variance / values[:, 0]))
+            plain.append(np.mean(gap**2))
+        error = float(np.std(squares)) / math.sqrt(600)
+        assert np.mean(squares) == pytest.approx(off**2, abs=4 * error)
+        assert np.mean(plain) > off**2 + 10 * error
+
+
+def test_the_interval_of_the_error_covers() -> None:
+    """Off by 0.08 everywhere: about 95 in 100 intervals hold it; of calibrated models nearly all reach 0."""
+    random, held, zero = rng("covers"), 0, 0
+    for _ in range(100):
+        true = random.uniform(0.2, 0.8, 400)
+        score = random.binomial(3, true) / 3
+        draws = Draws(400, rounds=300)
+        found = calibration(of_means(true - 0.08, score), 10, draws).rms
+        held += found.low <= 0.08 <= found.high  # type: ignore[operator]
+        zero += calibration(of_means(true, score), 10, draws).rms.low == 0
+    assert held >= 87
+    assert zero >= 90
+
+
+def test_the_expected_error_of_a_calibrated_model_is_what_one_shows() -> None:
+    random, shown, said = rng("chance"), [], []
+    for _ in range(100):
+        true = random.uniform(0.1, 0.9, 300)
+        found = calibration(of_means(true, random.binomial(3, true) / 3), 10, Draws(300, rounds=2))
+        shown.append(found.ece)
+        said.append(found.ece_if_calibrated)
+    assert np.mean(shown) == pytest.approx(np.mean(said), rel=0.1)
+
+
+def test_swapping_the_documents_changes_nothing_but_the_side() -> None:
+    pairs = of_world(world(400, seed=2))
+    other = swapped(pairs)
+    assert accuracy(other) == accuracy(pairs)
+    assert brier(other).mean == pytest.approx(brier(pairs).mean)
+    one, two = calibration(pairs), calibration(other)
+    assert two.slope.mean == pytest.approx(one.slope.mean)
+    assert two.ece == pytest.approx(one.ece)
+    assert two.at_half.mean == pytest.approx(1 - (one.at_half.mean or 0))
+    for row, turned in zip(radius_buckets(pairs), radius_buckets(other), strict=True):
+        assert row.predicted == pytest.approx(turned.predicted)
+        assert row.observed.mean == pytest.approx(turned.observed.mean)
+        assert row.kinds == turned.kinds
+
+
+def test_a_constant_has_no_line() -> None:
+    pairs = of_world(world(100))
+    half = predictor("half", constant(pairs, 0.5), pairs)
+    assert half.accuracy.mean == 0.5
+    assert half.calibration.slope.mean is None
+    assert half.brier.mean == pytest.approx(float(np.mean((pairs.score_P - 0.5) ** 2)))
+    assert half.brier_difference is not None
+    assert half.brier_difference.low is not None
+    assert half.brier_difference.low > 0
+    same = predictor("itself", pairs, pairs)
+    for difference in (same.brier_difference, same.accuracy_difference):
+        assert difference is not None
+        assert (difference.mean, difference.low, difference.high) == (0, 0, 0)
+
+
+def test_paired_differences_are_narrower_than_unpaired() -> None:
+    one = world(600, seed=5)
+    model = of_world(one)
+    other = of_means(np.clip(one.mean_P + 0.02, 0, 1), one.score_P, 300)
+    found = predictor("other", replace(other, query_P=model.query_P), model)
+    assert found.brier_difference is not None
+    width = [(part.high or 0) - (part.low or 0) for part in (found.brier_difference, found.brier)]
+    assert width[0] < 0.3 * width[1]
+
+
+def test_a_line_without_spread_is_none() -> None:
+    flat = bucket_values(np.full(4, 0.5), np.array([0.0, 1, 1, 0]), np.array([0, 0, 1, 1]), 2).sum(axis=0)
+    assert np.isnan(line(flat)).all()
+
+
+# --- claims ------------------------------------------------------------------------------------------------------
+
+
+def test_random_labels_give_a_half_and_random_guesses_do_not() -> None:
+    """Both sides are right half of the time; only one knows that it knows nothing."""
+    random = rng("labels")
+    score = random.choice([0.0, 1.0], 2000)
+    learnt = of_means(0.5 + 0.01 * random.normal(size=2000), score)
+    guessed = of_means(random.random(2000), score)
+    assert accuracy(learnt).mean == pytest.approx(0.5, abs=0.04)
+    assert accuracy(guessed).mean == pytest.approx(0.5, abs=0.04)
+    flat, wild = claims.flat_line(learnt), claims.flat_line(guessed)
+    assert (flat.verdict, wild.verdict) == ("holds", "fails")
+    assert flat.value.mean == pytest.approx(0.01, rel=0.1)
+    assert wild.value.mean == pytest.approx(1 / math.sqrt(12), rel=0.05)
+
+
+def test_binary_and_ternary_say_the_same_line() -> None:
+    one = world(1000, seed=6)
+    ternary = of_world(one)
+    binary = replace(of_means(one.mean_P, one.score_P), query_P=ternary.query_P)
+    sharp = replace(of_means((one.mean_P > 0.5).astype(float), one.score_P), query_P=ternary.query_P)
+    assert claims.same_line(ternary, binary).verdict == "holds"
+    assert claims.same_line(ternary, binary).value.mean == pytest.approx(0, abs=1e-12)
+    assert claims.same_line(ternary, sharp).verdict == "fails"
+    alike, other = claims.same_slope(ternary, binary), claims.same_slope(ternary, sharp)
+    assert (alike.verdict, other.verdict) == ("holds", "fails")
+    assert alike.value.mean == pytest.approx(0, abs=1e-12)
+    assert other.value.high is not None
+    assert other.value.high < 0
+    one_value = replace(constant(ternary, 0.5), query_P=ternary.query_P)
+    assert claims.same_slope(ternary, one_value).verdict == "cannot tell"
+
+
+def test_confidence_tells_ties_from_hard_pairs() -> None:
+    one = world(1500, hard=0.4, seed=7)
+    pairs = of_world(one)
+    found = claims.tells_ties(pairs)
+    assert found.verdict == "holds"
+    assert found.value.low is not None
+    assert found.value.low > 0.7
+    # the same means with P(tie) in no relation to the pair, or none at all
+    tie = (1 - np.abs(2 * one.mean_P - 1)) * rng("blind").random(1500)
+    lean = 2 * one.mean_P - 1
+    blind = Pairs((1 - tie - lean) / 2, (1 - tie + lean) / 2, one.score_P, one.query_P)
+    lost = claims.tells_ties(blind)
+    assert lost.value.low is not None
+    assert lost.value.high is not None
+    assert lost.value.low < 0.5 < lost.value.high
+    none = claims.tells_ties(of_means(one.mean_P, one.score_P))
+    assert (none.value.mean, none.verdict) == (None, "cannot tell")
+
+
+def test_concordance_by_hand() -> None:
+    """One bucket: E|C| of two consensus pairs .9 and .5, of two even ones .5 and .3: won 1, 1, ½, 1 of 4."""
+    decided = np.array([0.9, 0.5, 0.5, 0.3])
+    pairs = Pairs(decided / 2, decided / 2, np.array([0.0, 1.0, 0.5, 0.5]), np.arange(4))
+    found = claims.tells_ties(pairs, 1)
+    assert found.value.mean == 3.5 / 4
+    assert found.value.n == 4
+
+
+def test_movement_by_hand() -> None:
+    query = np.arange(2)
+    before = Pairs(np.array([0.5, 0.2]), np.array([0.5, 0.2]), np.zeros(2), query)
+    now = Pairs(np.array([0.6, 0.1]), np.array([0.2, 0.1]), np.zeros(2), query)
+    (found,) = claims.movement([(1, before), (9, now)])
+    assert found.step == 9
+    assert found.mean == pytest.approx(0.1)  # ½ -> .3, ½ -> ½
+    assert found.tie == pytest.approx(0.2)  # 0 -> .2, .6 -> .8
+    assert found.drift == pytest.approx(0.2)
+    assert claims.still_moving([(1, before), (9, now)]).verdict == "holds"
+    assert claims.still_moving([(1, now), (9, now)]).verdict == "fails"
+    assert claims.still_moving([(1, now)]).verdict == "cannot tell"
+    assert claims.movement([(1, now)]) == ()
