@@ -20,7 +20,7 @@ from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.stages.folders import seal_folder
 from anmi_ray.store import Artifact, Flow, Store
-from tests.models.tiny import write_tiny_bert
+from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 
 NUMBERS = {"difference": None, "difference_low": None, "difference_high": None, "p": None, "p_holm": None}
 MEASURED = {"difference": 0.021, "difference_low": 0.003, "difference_high": 0.04, "p": 0.0123, "p_holm": 0.0246}
@@ -61,10 +61,13 @@ def write_run(root: Path, name: str = "r1", pooling: Any = "cls", until: str = "
     summary = {"examples": 5, "queries": 4, "negatives_per_example": 3.0, "false_negative_rate": {"mean": 0.01}}
     for stage, artifact in artifacts.items():
         if stage == "train":
-            base = write_tiny_bert(root / "base")
-            vectors = pooling == "vectors"
-            start = BiEncoder.load(str(base)) if vectors else CrossEncoder.load(str(base), pooling=pooling, seed=1)
-            start.export(root / artifact.path / "model")
+            decoder, kept = pooling in ("last", "yes-no"), root / artifact.path / "model"
+            base = write_tiny_decoder(root / "base", "llama") if decoder else write_tiny_bert(root / "base")
+            prompt = "{query} {document} so:" if decoder else None
+            if pooling == "vectors":
+                BiEncoder.load(str(base)).export(kept)
+            else:
+                CrossEncoder.load(str(base), pooling=pooling, seed=1, prompt=prompt).export(kept)
             seal_folder(artifact, "model")
         if stage == "mine":
             artifact.publish_json("summary.json", summary)
@@ -110,6 +113,22 @@ def test_a_bi_encoders_card_and_its_code(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     exec(code, names)
     np.testing.assert_allclose(ours, names["scores"].diagonal().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["last", "yes-no"])
+def test_the_card_of_a_decoder_says_how_it_is_read(tmp_path: Path, pooling: str) -> None:
+    train = write_run(tmp_path / "root", pooling=pooling)
+    to = export("r1", str(tmp_path / "root"), tmp_path / "out")
+    ours = CrossEncoder.load(str(tmp_path / "root" / train.path / "model")).score(*map(list, zip(*PAIRS, strict=True)))
+    card = (to / "README.md").read_text(encoding="utf-8")
+    for block, scores in ((1, "numpy"), (0, "")):
+        code = card.split("```python\n")[1 + block].split("```")[0].replace("PATH_OF_THIS_FOLDER", str(to))
+        code = code.replace('[("a query", "Title\\nText of a document")]', repr(PAIRS))
+        names: dict[str, Any] = {}
+        exec(code, names)
+        found = names["scores"].numpy() if scores else names["scores"]
+        np.testing.assert_allclose(ours, found, atol=2e-4)
+    assert ("from_2_way_softmax" in card) == ("'classifier_from_token': ['no', 'yes']" in card) == (pooling == "yes-no")
 
 
 def test_the_card_says_what_the_run_knows(tmp_path: Path) -> None:
