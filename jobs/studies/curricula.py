@@ -110,7 +110,9 @@ def rewards(probability_TK: Reals, arm_T: NDArray[np.int64], exploration: float)
         old, new = ((p - exploration / arms) / (1 - exploration) for p in (before, probability_TK[t]))
         share = 1.0 / (t + 2)
         # mixed = (1 - a) w + a/(K - 1) (Σ - w), which keeps the sum: 1
-        unmixed = (new - share / (arms - 1)) / (1 - share - share / (arms - 1))
+        if (kept := 1 - share - share / (arms - 1)) <= 0:  # two arms' first play: its reward, which is 0, is mixed away
+            continue
+        unmixed = (new - share / (arms - 1)) / kept
         moved = np.log(unmixed) - np.log(old)
         others = np.delete(moved, arm_T[t])
         found[t] = (moved[arm_T[t]] - others.mean()) * before[arm_T[t]] / rate
@@ -169,7 +171,7 @@ def show_bandit(runs: Sequence[Mapping[str, Any]], exploration: float) -> None:
         distance, reward_T = variation(probability_TK), rewards(probability_TK, arm_T, exploration)
         chance = dealt(reward_T, arms, exploration, DEALS, seed)
         by_band = [reward_T[arm_T == k] for k in range(arms)]
-        p = stats.kruskal(*by_band).pvalue
+        p = float(stats.kruskal(*by_band)[1])
         above.append(float((chance >= distance.mean()).mean()))
         last = " ".join(f"{one:.2f}" for one in probability_TK[-1])
         low, high = np.quantile(chance, [0.05, 0.95])

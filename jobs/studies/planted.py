@@ -173,9 +173,9 @@ class _Watched:
 def standing(data: TrainingSet, model: CrossEncoder, order: Sequence[bytes]) -> dict[str, list[float]]:
     """By planted list: (s - mean of the list's other negatives)/sd of all scores, and the share of these below it."""
     ids = {bytes(row): e for e, row in enumerate(data.example_E)}
-    lists = [np.arange(data.start_E[ids[one]], data.start_E[ids[one] + 1]) for one in order]
-    positions = np.concatenate(lists)
-    query = np.repeat(data.query_E[[ids[one] for one in order]], [len(one) for one in lists])
+    rows = np.array([ids[one] for one in order])
+    lists = [np.arange(data.start_E[e], data.start_E[e + 1]) for e in rows]
+    positions, query = np.concatenate(lists), np.repeat(data.query_E[rows], [len(one) for one in lists])
     with torch_threads(1):
         score = model.scorer("auto").score_tokens(data.queries, query, data.documents, data.document_P[positions])
     parts = np.split(score.astype(np.float64), np.cumsum([len(one) for one in lists])[:-1])

@@ -169,7 +169,7 @@ def _exponents(of: Trainings, rate: float) -> None:
 
 
 def _rank_correlation(x: Reals, y: Reals) -> float:
-    return float(stats.spearmanr(x, y).statistic)
+    return float(stats.spearmanr(x, y)[0])
 
 
 def _interval(figure: Callable[[Reals, Reals], float], x: Reals, y: Reals) -> str:

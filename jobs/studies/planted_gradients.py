@@ -93,7 +93,7 @@ def see(
 
 
 def cosines(
-    seen: Seen, groups: Mapping[str, Sequence[nn.Parameter]], of: Mapping[str, NDArray[np.bool_]]
+    seen: Seen, groups: Mapping[str, Sequence[Tensor]], of: Mapping[str, NDArray[np.bool_]]
 ) -> dict[str, dict[str, float]]:
     """Cosine of both terms' gradients on every group of weights, through the scores of some documents (`of`) alone.
 
@@ -115,7 +115,7 @@ def cosines(
     return found
 
 
-def damages(seen: Seen, weights: Sequence[nn.Parameter]) -> Reals:
+def damages(seen: Seen, weights: Sequence[Tensor]) -> Reals:
     """Norm of the ranking term's gradient on `weights` through every planted document's score, float64[planted]."""
     found = []
     for n in np.flatnonzero(seen.planted_N):
@@ -135,7 +135,7 @@ def cosine(a: Tensor, b: Tensor) -> float:
     return float(a @ b) / lengths if lengths > 0 else float("nan")
 
 
-def weight_groups(module: Trainable) -> dict[str, list[nn.Parameter]]:
+def weight_groups(module: Trainable) -> dict[str, Sequence[Tensor]]:
     """What is trained of the network: the last layer, the last two transformer layers, everything."""
     network = module.network
     trained = [p for p in network.parameters() if p.requires_grad]

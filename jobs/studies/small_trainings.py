@@ -68,7 +68,7 @@ class Quickstart:
 
 def quickstart(root: str, console: Any = None) -> Quickstart:
     """The quickstart's artifacts under `root`; what is missing is made, with Ray, if `console` is there to tell."""
-    settings = load(CONFIG, [f"execution.root={root}", "name=balance"])
+    settings = load(CONFIG, [f"execution.root={root}", "name=small-trainings"])
     store, resolved = Store(root), experiment.resolve(settings)
     stages = list(resolved)[: list(resolved).index("mine") + 1]
     artifacts = {name: Artifact(store, name, resolved[name].fingerprint) for name in stages}

@@ -132,7 +132,7 @@ def test_pick_holds_the_share_and_is_a_function_of_the_seed() -> None:
 
 
 def test_the_rule_reads_the_gap_alone() -> None:
-    config = MineConfig(allow=(Gate(largest=0.05),))
+    config = MineConfig(allow=(Gate(rule="gate", largest=0.05),))
     sure, near = FalseNegative(b"", 0.0, 2000.0, 1.0), FalseNegative(b"", 0.0, 0.0, 200.0)
     weights = rule_weights([sure, near], config)
     assert weights[1] == 0.0
