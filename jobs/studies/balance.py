@@ -17,22 +17,17 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from anmi_ray import environment, experiment
-from anmi_ray.config.experiment import load
+from anmi_ray import environment
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.console import ConsoleReporter
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.records import EXAMPLE, QUERY, TEXT_OF
-from anmi_ray.store import Artifact, Store
 from anmi_ray.training.batching import TrainingSet, prepare
 from anmi_ray.training.loop import Row, train
+from jobs.studies.small_trainings import quickstart
 
-CONFIG = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
 SCALES = (1.0, 100.0)
 WITHIN = 0.2
 ENDS = (0.05, 0.95)
@@ -56,16 +51,8 @@ class Outcome:
 
 def made(root: str, console: Any) -> list[Any]:
     """Example, Text and Query tables of the quickstart, made as far as they are missing."""
-    from anmi_ray.stages.runtime import ray_session
-
-    settings = load(CONFIG, [f"execution.root={root}", "name=balance"])
-    with ray_session(settings.execution):
-        record = experiment.run(settings, ConsoleReporter(console), last="mine")
-    store = Store(root)
-    found = {name: Artifact(store, name, item["fingerprint"]) for name, item in record["stages"].items()}
-    parts = (("mine", "examples", EXAMPLE), ("retrieve", "texts", TEXT_OF), ("ingest", "queries", QUERY))
-    buckets = range(store.buckets(settings.execution.buckets))
-    return [[found[stage].read_part(part, bucket, kind) for bucket in buckets] for stage, part, kind in parts]
+    found = quickstart(root, console)
+    return [[found.examples], [found.texts], [found.queries]]
 
 
 def trained(tables: list[Any], config: TrainConfig) -> list[Row]:
