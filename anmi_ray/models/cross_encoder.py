@@ -101,6 +101,7 @@ class CrossEncoder:
     ) -> None:
         self.network, self.pairs, self.name, self.threads = network, pairs, name, threads
         self.precision: Precision = "float32"
+        self.drawn_head = False  # the weights lacked it
 
     @classmethod
     def load(
@@ -151,6 +152,7 @@ class CrossEncoder:
         check_vocabulary(network.encoder, tokenizer, source.name)
         pairs = PairTokenizer(tokenizer, token_limit(network.encoder, int(tokenizer.model_max_length), max_tokens))
         loaded = cls(cast(MeanScorer | ClassifierScorer, network.to(device).eval()), pairs, source.name, threads)
+        loaded.drawn_head = new and not trained_head
         loaded._cast(dtype)
         return loaded
 
