@@ -12,10 +12,11 @@ A collection that has test queries only (`halves`) is cut in two by a hash of it
 half. Elsewhere both are tested and their values averaged; at home every query is ranked by the model that did not see
 it. So no model is tested on its own train queries, and every query is tested. --data names folders in BEIR layout;
 collections without one are left out. --preferences: year,round,qid,winner,loser,kind, where kind
-tie_broken_by_length is a pair whose two orders disagreed, and counts as a tie.
+tie_broken_by_length is a pair whose two orders disagreed, and counts as a tie. --peers: a YAML list as rerank.peers,
+published rerankers (models or endpoints) that are measured beside ours.
 
-A training is an artifact of ROOT (`anmi show transfer-npl-0`), a cell's values are a file under ROOT/studies/transfer:
-what is there is not made again, after Ctrl-C or kill -9 or by another study of the same settings.
+A training is an artifact of ROOT (`anmi show transfer-npl-0`), and so are the scores of every model on every
+collection, bucket by bucket: what is there is not made again, after Ctrl-C or kill -9 or by another study.
 """
 
 from __future__ import annotations
@@ -23,14 +24,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
@@ -40,14 +39,12 @@ from rich.console import Console
 
 from anmi_ray import environment, experiment, identity
 from anmi_ray.config.base import Settings
+from anmi_ray.config.evaluate import PeerConfig
 from anmi_ray.config.experiment import Experiment, validate
 from anmi_ray.corpus.beir import BeirFiles
 from anmi_ray.errors import AnmiError, ConfigError, DataError
-from anmi_ray.evaluation import measures
-from anmi_ray.evaluation.replicates import Contrast, contrast, family, smallest_difference
-from anmi_ray.models import loading
-from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.records import QREL, RUN, TEXT_OF
+from anmi_ray.evaluation import measures, transfer
+from anmi_ray.records import QREL, RUN
 from anmi_ray.store import Artifact, Store
 
 HERE = Path(__file__).parent
@@ -88,22 +85,10 @@ class Part:
     number: int
     experiment: Experiment
 
-
-@dataclass(frozen=True)
-class System:
-    """Something that scores a query with a document, what it is exactly, and on which part it was trained."""
-
-    name: str
-    identity: Mapping[str, Any]
-    folder: str
-    max_tokens: int | None = None
-    seed: int = 0
-    trained: Part | None = None
-
-    def load(self, threads: int) -> CrossEncoder:
-        """The model. Raises ConfigError."""
-        options: dict[str, Any] = {"max_tokens": self.max_tokens, "seed": self.seed}
-        return CrossEncoder.load(self.folder, dtype="auto", threads=threads, **options)
+    @property
+    def name(self) -> str:
+        """Of the part, and of the model that was trained on it."""
+        return f"{self.collection}-{self.number}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +97,7 @@ class Plan:
 
     study: Study
     parts: tuple[Part, ...]
-    peers: Mapping[str, str]
+    peers: tuple[PeerConfig, ...]
     out: Store
     workers: int
 
@@ -124,7 +109,7 @@ class Plan:
     @property
     def comparisons(self) -> int:
         """Of the largest family."""
-        return (len(self.collections) + len(self.peers)) * len(self.collections)
+        return (len(self.collections) + len(self.peers) - 1) * len(self.collections)
 
 
 def read(path: Path) -> Study:
@@ -148,12 +133,10 @@ def pairs(options: Sequence[str], option: str) -> dict[str, str]:
 
 def plan(study: Study, given: argparse.Namespace) -> Plan:
     """What the command line leaves of the study, every experiment validated. Raises ConfigError."""
-    folders, peers = pairs(given.data, "--data"), pairs(given.peer, "--peer")
+    folders = pairs(given.data, "--data")
     if strangers := sorted(set(folders) - set(study.collections)):
         known = ", ".join(study.collections)
         raise ConfigError(f"no collection is called {', '.join(strangers)}", "--data", f"choose from {known}")
-    if taken := sorted(set(peers) & {*study.collections, *STARTS, UNTRAINED}):
-        raise ConfigError(f"the names {', '.join(taken)} are taken", "--peer", "give others")
     out = Path(given.out or Path(given.root) / "studies" / "transfer")
     parts: list[Part] = []
     for name, one in study.collections.items():
@@ -162,8 +145,8 @@ def plan(study: Study, given: argparse.Namespace) -> Plan:
         if (folder is None and not own_reader) or (one.preferences and given.preferences is None):
             continue
         more: dict[str, Any] = {}
-        if one.preferences:
-            file = str(imported(Path(given.preferences), out / "preferences.csv"))
+        if one.preferences and given.preferences is not None:
+            file = str(imported(given.preferences, out / "preferences.csv"))
             more = {
                 "compare": {"design": "imported", "path": file, "degree": None},
                 "judge": {"preset": None, "judges": [{"kind": "imported", "name": "imported", "path": file}]},
@@ -175,7 +158,24 @@ def plan(study: Study, given: argparse.Namespace) -> Plan:
             parts.append(Part(name, number, _experiment(f"transfer-{name}-{number}", layers, given.root)))
     if not parts:
         raise ConfigError("no collection is left", "--data", "give --data NAME=FOLDER")
+    peers = others(given.peers, {*study.collections, *(part.name for part in parts), *STARTS})
     return Plan(study, tuple(parts), peers, Store(str(out)), given.workers)
+
+
+def others(path: Path | None, taken: set[str]) -> tuple[PeerConfig, ...]:
+    """The untrained model, and the peers of a YAML file. Raises ConfigError."""
+    given: Any = []
+    if path is not None:
+        try:
+            given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            raise ConfigError(f"cannot be read: {error}", str(path), "give a list as rerank.peers") from None
+        if not isinstance(given, list):
+            raise ConfigError("holds no list", str(path), "give a list as rerank.peers")
+    peers = validate({"rerank": {"peers": [{"name": UNTRAINED, "untrained": True}, *given]}}, str(path)).rerank.peers
+    if twice := sorted({peer.name for peer in peers} & taken):
+        raise ConfigError(f"the names {', '.join(twice)} are taken", str(path), "give the peers others")
+    return peers
 
 
 def _experiment(name: str, layers: Sequence[Mapping[str, Any]], root: str) -> Experiment:
@@ -259,162 +259,61 @@ def train(of: Plan, console: Console) -> dict[str, dict[str, Any]]:
     return records
 
 
-@dataclass(frozen=True)
-class Tested:
-    """The test queries of a part: the hybrid's top, what is needed to score it, and grades."""
+def score(of: Plan, records: Mapping[str, Mapping[str, Any]], console: Console) -> dict[tuple[str, int], Any]:
+    """Every system's nDCG@10 on the test queries of every part, as `transfer.values_of` wants it.
 
-    run: pa.Table
-    top: pa.Table
-    queries: pa.Table
-    texts: pa.Table
-    qrels: pa.Table
-
-    def values(self, run: pa.Table, system: str) -> dict[str, float]:
-        """nDCG@10 by test query (hexadecimal)."""
-        metrics = measures.evaluate(run, self.qrels, [MEASURE], [system])
-        return {row["query_id"].hex(): row["value"] for row in metrics.to_pylist() if row["system"] == system}
-
-
-def tested(part: Part, record: Mapping[str, Any], depth: int) -> Tested:
-    """Read from the run's artifacts what its test queries need."""
-    from anmi_ray.stages.ingest import of_queries, queries_of
-
-    store = Store(part.experiment.execution.root)
-    stages = {name: Artifact(store, name, record["stages"][name]["fingerprint"]) for name in ("ingest", "retrieve")}
-    tables: list[list[pa.Table]] = []
-    for bucket in range(store.buckets(part.experiment.execution.buckets)):
-        asked = queries_of(stages["ingest"], bucket, "test")
-        run = of_queries(stages["retrieve"].read_part("runs", bucket, RUN), asked)
-        top = run.filter(pc.and_(pc.equal(run["system"], "hybrid"), pc.less_equal(run["rank"], depth)))
-        texts = stages["retrieve"].read_part("texts", bucket, TEXT_OF)
-        texts = texts.filter(pc.is_in(texts["doc_id"], value_set=pc.unique(top["doc_id"])))
-        qrels = of_queries(stages["ingest"].read_part("qrels", bucket, QREL), asked)
-        tables.append([run, top, asked, texts, qrels])
-    run, top, asked, texts, qrels = (pa.concat_tables(column) for column in zip(*tables, strict=True))
-    return Tested(run, top, asked, texts, qrels)
-
-
-def systems(of: Plan, records: Mapping[str, Mapping[str, Any]]) -> list[System]:
-    """The untrained model, peers, and what was trained."""
+    A model is a peer of the run whose queries it is tested on: `stages.peers` keeps its scores.
+    """
+    from anmi_ray.stages import peers
     from anmi_ray.stages.folders import local_folder
+    from anmi_ray.stages.runtime import Context, ray_session
 
-    config = of.parts[0].experiment.train
-    source = loading.resolve(config.model)
-    start = {"model": source.name, "revision": source.revision, "max_tokens": config.max_tokens, "seed": config.seed}
-    found = [System(UNTRAINED, start, config.model, config.max_tokens, config.seed)]
-    for name, model in of.peers.items():
-        what = {"model": model, "revision": loading.resolve(model).revision}
-        found.append(System(name, what, model))
+    store = Store(of.parts[0].experiment.execution.root)
+    stages = {
+        part: {name: Artifact(store, name, one["fingerprint"]) for name, one in record["stages"].items()}
+        for part in of.parts
+        for record in [records[part.experiment.name]]
+    }
+    systems: list[tuple[PeerConfig, Part | None]] = [
+        (peer.started(of.parts[0].experiment.train), None) for peer in of.peers
+    ]
     for part in of.parts:
-        trained = Artifact(
-            Store(part.experiment.execution.root),
-            "train",
-            records[part.experiment.name]["stages"]["train"]["fingerprint"],
-        )
-        name = part.experiment.name.removeprefix("transfer-")
-        folder = str(local_folder(trained, "model"))
-        found.append(System(name, {"train": trained.fingerprint}, folder, trained=part))
-    return found
-
-
-Cells = dict[tuple[str, int], dict[str, dict[str, float]]]  # (collection, part) -> system -> query -> nDCG@10
-
-
-def score(of: Plan, records: Mapping[str, Mapping[str, Any]], console: Console) -> Cells:
-    """Every system on the test queries of every part; what is known is read, what is new is published at once."""
-    from anmi_ray.stages.rerank import rerank
-
-    cells: Cells = {}
-    on = {part: tested(part, records[part.experiment.name], of.study.depth) for part in of.parts}
+        folder = str(local_folder(stages[part]["train"], "model"))
+        systems.append((PeerConfig(name=part.name, model=folder), part))
+    execution = of.parts[0].experiment.execution.model_copy(update={"window": of.workers})
+    context = Context(store, execution, store.buckets(execution.buckets), 0, lambda *_, **__: None)
+    cells: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
     for part in of.parts:
-        runs = on[part].run
         cells[part.collection, part.number] = {
-            name: on[part].values(runs.filter(pc.equal(runs["system"], name)), name) for name in STARTS
+            name: values(stages[part], context.buckets, part, "retrieve", name) for name in STARTS
         }
-    for system in systems(of, records):
-        model: CrossEncoder | None = None
-        for part in of.parts:
-            home = system.trained is not None and system.trained.collection == part.collection
-            if home and system.trained != part:
-                continue  # the other half holds what this one was trained on
-            stages = records[part.experiment.name]["stages"]
-            what = {
-                **system.identity,
-                "depth": of.study.depth,
-                **{name: stages[name]["fingerprint"] for name in ("ingest", "retrieve")},
-            }
-            file = f"cells/{part.collection}-{part.number}/{system.name}.json"
-            known = of.out.read_json(file)
-            if known is None or known["what"] != what:
-                model = model or system.load(of.workers)
-                begun = time.monotonic()
-                run = rerank(on[part].top, on[part].queries, on[part].texts, model, system.name)
-                known = {"what": what, "values": on[part].values(run, system.name)}
-                of.out.publish_json(file, {**known, "seconds": time.monotonic() - begun})
-                console.print(f"  {system.name} on {part.collection}-{part.number}", highlight=False)
-            cells[part.collection, part.number][system.name] = known["values"]
+    with ray_session(execution):
+        for system, trained in systems:
+            for part in of.parts:
+                if trained is not None and trained != part and trained.collection == part.collection:
+                    continue  # the other half holds what this one was trained on
+                at = stages[part]
+                made = peers.scored(system, at["retrieve"], at["ingest"], of.study.depth, context)
+                found = values({**at, "peer": made}, context.buckets, part, "peer", "peer")
+                cells[part.collection, part.number][system.name] = found
+            console.print(f"  {system.name} is scored", highlight=False)
     return cells
 
 
-Values = dict[tuple[str, str], np.ndarray]  # (system or source, target): float64[Q], queries by id
+def values(stages: Mapping[str, Artifact], buckets: int, part: Part, stage: str, system: str) -> dict[str, float]:
+    """nDCG@10 of one system by test query that it ranked, in hexadecimal."""
+    from anmi_ray.stages.ingest import of_queries, queries_of
 
-
-def values_of(of: Plan, cells: Cells) -> Values:
-    """Per query and source; two halves elsewhere are averaged, at home each query has its own model's value."""
-    found: Values = {}
-    for target in of.collections:
-        columns: dict[str, list[np.ndarray]] = {}
-        for part in of.parts:
-            if part.collection != target:
-                continue
-            cell = cells[target, part.number]
-            ids = sorted(cell["hybrid"])
-            for name in (*STARTS, UNTRAINED, *of.peers):
-                columns.setdefault(name, []).append(np.array([cell[name][query] for query in ids]))
-            for source in of.collections:
-                models = [f"{one.collection}-{one.number}" for one in of.parts if one.collection == source]
-                rows = [[cell[model][query] for query in ids] for model in models if model in cell]
-                columns.setdefault(source, []).append(np.mean(rows, axis=0))
-        found |= {(name, target): np.concatenate(values) for name, values in columns.items()}
-    return found
-
-
-Table = dict[tuple[str, str], Contrast]  # (system, target or scope)
-
-
-def contrasts(of: Plan, values: Values) -> dict[str, Table]:
-    """By reference: every trained model and peer against it, on every target, Holm over the whole table.
-
-    Elsewhere: all targets but the source's own, queries alike, a family of its own.
-    """
-    found: dict[str, Table] = {}
-    for reference in (UNTRAINED, "hybrid", "dense", "in-domain"):
-        keys, rows = [], []
-        for system in (*of.peers, *of.collections):
-            for target in of.collections:
-                if reference == "in-domain" and system == target:
-                    continue
-                other = values[target if reference == "in-domain" else reference, target]
-                keys.append((system, target))
-                rows.append(contrast(system, reference, [(values[system, target] - other)[None]]))
-        found[reference] = dict(zip(keys, family(rows), strict=True))
-    return found
-
-
-def elsewhere(of: Plan, values: Values) -> Table:
-    """Every source on all collections but its own, pooled: against the references, a family each."""
-    found: Table = {}
-    for reference in (UNTRAINED, "hybrid", "dense", "in-domain"):
-        rows = []
-        for source in of.collections:
-            others = [target for target in of.collections if target != source]
-            if not others:
-                return {}
-            references = [target if reference == "in-domain" else reference for target in others]
-            strata = [(values[source, t] - values[r, t])[None] for t, r in zip(others, references, strict=True)]
-            rows.append(contrast(source, reference, strata))
-        found |= {(row.system, reference): row for row in family(rows)}
-    return found
+    runs, qrels = [], []
+    for bucket in range(buckets):
+        asked = queries_of(stages["ingest"], bucket, "test")
+        run = of_queries(stages[stage].read_part("runs", bucket, RUN), asked)
+        runs.append(run.filter(pc.equal(run["system"], system)))
+        qrels.append(of_queries(stages["ingest"].read_part("qrels", bucket, QREL), asked))
+    run = pa.concat_tables(runs)
+    ranked = set(run["query_id"].to_pylist())
+    rows = measures.evaluate(run, pa.concat_tables(qrels), [MEASURE], [system]).to_pylist()
+    return {row["query_id"].hex(): row["value"] for row in rows if row["query_id"] in ranked}
 
 
 def print_plan(of: Plan, queries: Mapping[str, int]) -> None:
@@ -425,7 +324,7 @@ def print_plan(of: Plan, queries: Mapping[str, int]) -> None:
     for name in of.collections:
         one = of.study.collections[name]
         count = sum(part.collection == name for part in of.parts)
-        models = 1 + len(of.peers) + sum(part.collection != name for part in of.parts) + 1
+        models = len(of.peers) + len(of.parts) - count + 1
         total += count * of.study.seconds_training
         total += models * queries[name] * of.study.depth * of.study.seconds_pair
         halves = "; two halves, a model each" if one.halves else ""
@@ -436,13 +335,10 @@ def print_plan(of: Plan, queries: Mapping[str, int]) -> None:
 
 
 def print_detectable(of: Plan, sds: Mapping[str, float], queries: Mapping[str, int], said: str) -> None:
-    """The smallest difference on each target that the paired test finds, for the largest family."""
-    print(f"\nSmallest difference in {MEASURE} to be detected, {said}\n\n"
-          "| target | test queries | sd of a query's difference | smallest difference |\n|---|---|---|---|")  # fmt: skip
-    for name in of.collections:
-        one = ({name: sds[name]}, {name: queries[name]}, of.comparisons, of.study.level, of.study.power)
-        print(f"| {name} | {queries[name]} | {sds[name]:.3f} | {smallest_difference(*one):.3f} |")
-    print(f"\nTwo-sided at {of.study.level:g}/{of.comparisons} (Holm's first step over a table), power "
+    """The smallest difference on each target, for the largest family."""
+    table = transfer.detectable(sds, queries, of.comparisons, of.study.level, of.study.power)
+    print(f"\nSmallest difference in {MEASURE} to be detected, {said}\n\n{table}\n\n"
+          f"Two-sided at {of.study.level:g}/{of.comparisons} (Holm's first step over a table), power "
           f"{of.study.power:g}; what another training would give comes on top.")  # fmt: skip
 
 
@@ -462,59 +358,27 @@ def count_queries(of: Plan) -> dict[str, int]:
     return found
 
 
-def print_levels(of: Plan, values: Values) -> None:
-    """Every system's nDCG@10 on every target with its interval; a model at home in brackets of its own."""
-    print(f"\n{MEASURE}, 95 % over queries; (at home)\n\n| system | {' | '.join(of.collections)} |\n"
-          f"|---|{'---|' * len(of.collections)}")  # fmt: skip
-    for name in (*STARTS, UNTRAINED, *of.peers, *of.collections):
-        cells = []
-        for target in of.collections:
-            level = contrast(name, "", [values[name, target][None]])
-            text = f"{level.difference:.3f} [{level.low:.3f}, {level.high:.3f}]"
-            cells.append(f"({text})" if name == target else text)
-        label = f"trained on {name}" if name in of.collections else name
-        print(f"| {label} | {' | '.join(cells)} |")
-
-
-def print_table(of: Plan, reference: str, table: Table) -> None:
-    """Differences from a reference; bold: told apart after Holm's correction over the table."""
-    print(f"\nLess {reference}; bold: p < {of.study.level:g} after Holm's correction over the table\n\n"
-          f"| system | {' | '.join(of.collections)} |\n|---|{'---|' * len(of.collections)}")  # fmt: skip
-    for name in dict.fromkeys(system for system, _ in table):
-        found = (table.get((name, target)) for target in of.collections)
-        print(f"| {name} | {' | '.join(_cell(one, of.study.level) for one in found)} |")
-
-
-def _cell(one: Contrast | None, level: float) -> str:
-    if one is None:
-        return ""
-    return f"**{one}**" if one.p_holm < level else str(one)
-
-
-def finish(of: Plan, values: Values) -> None:
+def finish(of: Plan, cells: Mapping[tuple[str, int], Any]) -> None:
     """Tables, and the results as study.json."""
-    queries = {name: len(values["hybrid", name]) for name in of.collections}
-    print_levels(of, values)
-    tables, pooled = contrasts(of, values), elsewhere(of, values)
+    models = {name: [part.name for part in of.parts if part.collection == name] for name in of.collections}
+    names = [peer.name for peer in of.peers]
+    found = transfer.values_of(cells, models, [*STARTS, *names])
+    print(f"\n{MEASURE}, 95 % over queries; (at home)\n\n{transfer.levels(found)}")
+    compared = [*(name for name in names if name != UNTRAINED), *of.collections]
+    tables = {one: transfer.contrasts(found, compared, one) for one in (UNTRAINED, "hybrid", "dense", transfer.HOME)}
     for reference, table in tables.items():
-        print_table(of, reference, table)
-    if pooled:
-        references = list(dict.fromkeys(reference for _, reference in pooled))
-        print(f"\nOn all collections but its own, queries counted alike; Holm over a column\n\n| trained on | queries | "
-              f"{' | '.join(f'less {name}' for name in references)} |\n|---|---|{'---|' * len(references)}")  # fmt: skip
-        for source in of.collections:
-            rows = [pooled[source, reference] for reference in references]
-            cells = " | ".join(_cell(row, of.study.level) for row in rows)
-            print(f"| {source} | {rows[0].queries} | {cells} |")
-    sds = {
-        target: float(np.sqrt(np.mean([one.query_sd**2 for (_, on), one in tables["hybrid"].items() if on == target])))
-        for target in of.collections
-    }
-    print_detectable(of, sds, queries, "as observed, against the hybrid")
+        print(f"\nLess {reference}; bold: p < {of.study.level:g} after Holm's correction over the table\n\n"
+              f"{transfer.differences(found, table, of.study.level)}")  # fmt: skip
+    elsewhere = transfer.elsewhere(found, list(tables))
+    if elsewhere:
+        print("\nOn all collections but its own, queries counted alike; Holm over a column\n\n"
+              f"{transfer.pooled(found, elsewhere, of.study.level)}")  # fmt: skip
+    sds = transfer.observed_sds(tables["hybrid"])
+    print_detectable(of, sds, found.queries, "as observed, against the hybrid")
     of.out.publish_json("study.json", {
-        "levels": {f"{name} on {target}": float(rows.mean()) for (name, target), rows in values.items()},
+        "cells": {f"{target}-{part}": by_system for (target, part), by_system in cells.items()},
         "tables": {name: {f"{a} on {b}": asdict(one) for (a, b), one in rows.items()} for name, rows in tables.items()},
-        "elsewhere": {f"{a} less {b}": asdict(one) for (a, b), one in pooled.items()},
+        "elsewhere": {f"{a} less {b}": asdict(one) for (a, b), one in elsewhere.items()},
         "observed_sd": sds,
         **environment.describe(),
     })  # fmt: skip
@@ -527,7 +391,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, default=HERE / "transfer.yaml")
     parser.add_argument("--data", action="append", default=[], help="NAME=FOLDER of a collection in BEIR layout")
     parser.add_argument("--preferences", type=Path, help="file of preferences of the collection that imports them")
-    parser.add_argument("--peer", action="append", default=[], help="NAME=MODEL, a published reranker beside ours")
+    parser.add_argument("--peers", type=Path, help="YAML list as rerank.peers: published rerankers beside ours")
     parser.add_argument("--root", default="results", help="folder of artifacts and runs")
     parser.add_argument("--out", help="folder of the study; default: ROOT/studies/transfer")
     parser.add_argument("--workers", type=int, default=environment.cores(), help="trainings at once, a core each")
@@ -541,7 +405,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not given.dry_run:
             console = Console(stderr=True)
             with alone(chosen.out, "transfer"):
-                finish(chosen, values_of(chosen, score(chosen, train(chosen, console), console)))
+                finish(chosen, score(chosen, train(chosen, console), console))
     except AnmiError as error:
         sys.exit(f"transfer: {error}")
     except KeyboardInterrupt:
