@@ -105,7 +105,9 @@ class RerankConfig(Settings):
         description="arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively",
     )
     peers: tuple[PeerConfig, ...] = Field(
-        default=(), max_length=50, description="other rerankers that score the same documents, measured beside ours"
+        default=(),
+        max_length=50,
+        description="other rerankers that score the same documents of the test queries, measured beside ours",
     )
 
     @field_validator("peers")

@@ -1,7 +1,8 @@
 """Other rerankers beside the trained one: each scores the same documents, and keeps its scores for every later run.
 
 A peer's scores are an artifact of their own, under what it is, the first stage's runs and the depth: another training
-asks no server again and runs no model again. An endpoint's scores are kept as each bucket of queries is asked, failed
+asks no server again and runs no model again. Only test queries are scored: nothing is chosen by a peer on dev, and a
+server wants to be paid. An endpoint's scores are kept as each bucket of queries is asked, failed
 ones left out, so that a run that dies buys again what one bucket had in flight at most.
 """
 
@@ -26,7 +27,7 @@ from anmi_ray.models import loading
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.records import REJECT, RUN, TEXT_OF, rejects
 from anmi_ray.stages.ingest import of_queries, queries_of
-from anmi_ray.stages.rerank import HELD_OUT, pairs_of, ranked
+from anmi_ray.stages.rerank import pairs_of, ranked
 from anmi_ray.stages.runtime import Context, run_buckets
 from anmi_ray.store import Artifact, Flow, fingerprint
 
@@ -36,7 +37,7 @@ _BOUGHT = "bought"
 
 
 def scored(peer: PeerConfig, retrieve: Artifact, ingest: Artifact, depth: int, context: Context) -> Artifact:
-    """The artifact with a peer's Run of every bucket's held-out queries, made as far as it is not there.
+    """The artifact with a peer's Run of every bucket's test queries, made as far as it is not there.
 
     Raises ConfigError where a model cannot be loaded or has no scoring head; JudgeError where a server cannot be
     asked, or too many queries failed for reasons that may go away.
@@ -70,16 +71,16 @@ def refused(artifact: Artifact, name: str, bucket: int) -> tuple[Flow, pa.Table]
     assert flows is not None, "a complete artifact has every bucket"
     flow = flows[0]
     if not flow.rejected:
-        return replace(flow, unit=f"queries of {name}"), REJECT.empty()
+        return replace(flow, unit=f"test queries of {name}"), REJECT.empty()
     why = artifact.read_part("rejects", bucket, REJECT)
     rows = [(row["key"], row["reason"], row["detail"]) for row in why.to_pylist()]
-    return replace(flow, unit=f"queries of {name}"), rejects(f"rerank {name}", rows)
+    return replace(flow, unit=f"test queries of {name}"), rejects(f"rerank {name}", rows)
 
 
 def _bucket(
     artifact: Artifact, bucket: int, retrieve: Artifact, ingest: Artifact, depth: int, peer: PeerConfig
 ) -> list[Flow]:
-    queries = queries_of(ingest, bucket, *HELD_OUT)
+    queries = queries_of(ingest, bucket, "test")
     top = of_queries(retrieve.read_part("runs", bucket, RUN), queries)
     top = top.filter(pc.and_(pc.equal(top["system"], "hybrid"), pc.less_equal(top["rank"], depth)))
     texts = retrieve.read_part("texts", bucket, TEXT_OF)
@@ -97,7 +98,7 @@ def _bucket(
     why += [
         (query.hex(), "no candidate", "the hybrid run holds nothing to rerank") for query in ids if query not in there
     ]
-    flows = [Flow("held-out queries", len(ids), scored_, len(why))]
+    flows = [Flow("test queries", len(ids), scored_, len(why))]
     artifact.commit_bucket(bucket, {"runs": (RUN, found)}, flows, rejects("peer", why))
     return flows
 

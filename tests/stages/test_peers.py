@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from anmi_ray import experiment
+from anmi_ray import experiment, planning
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.evaluate import PeerConfig, RerankConfig
 from anmi_ray.config.experiment import Experiment, validate
@@ -18,6 +18,7 @@ from anmi_ray.config.train import TrainConfig
 from anmi_ray.errors import ConfigError, JudgeError
 from anmi_ray.identity import doc_id, query_id, text_hash
 from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.planning import Line
 from anmi_ray.records import METRIC, QUERY, REJECT, RUN, TEXT_OF
 from anmi_ray.stages import evaluate, peers
 from anmi_ray.stages.rerank import pairs_of, rerank
@@ -88,7 +89,7 @@ def test_a_model_scores_as_it_does_alone(tmp_path: Path) -> None:
     alone = CrossEncoder.load(str(folder), threads=1)
     run = peers.of_bucket(artifact, "tiny", 0)
     assert run.equals(rerank(world.top, world.queries, world.texts, alone, "tiny"))
-    assert flows == [Flow("held-out queries", 3, 3)]
+    assert flows == [Flow("test queries", 3, 3)]
     assert set(run["rank"].to_pylist()) == set(range(1, DEPTH + 1))
     assert len(set(run["score"].to_pylist())) > DEPTH
 
@@ -110,7 +111,7 @@ def test_a_model_without_a_scoring_head_is_refused_and_the_untrained_is_the_star
 def test_an_endpoint_ranks_by_its_scores(tmp_path: Path, server: Served) -> None:
     world = World(tmp_path, ["one", "two", "three"])
     artifact, flows = world.score(endpoint(server))
-    assert flows == [Flow("held-out queries", 3, 3)]
+    assert flows == [Flow("test queries", 3, 3)]
     text = dict(zip(world.texts["doc_id"].to_pylist(), world.texts["text"].to_pylist(), strict=True))
     for row in artifact.read_part("runs", 0, RUN).to_pylist():
         assert row["score"] == float(text[row["doc_id"]].split()[0])
@@ -120,9 +121,9 @@ def test_an_endpoint_ranks_by_its_scores(tmp_path: Path, server: Served) -> None
 def test_a_query_that_fails_is_missing_and_said(tmp_path: Path, server: Served) -> None:
     world = World(tmp_path, ["one", "script nan", "empty"], without="empty")
     artifact, flows = world.score(endpoint(server))
-    assert flows == [Flow("held-out queries", 3, 1, 2)]
+    assert flows == [Flow("test queries", 3, 1, 2)]
     flow, why = peers.refused(artifact, "mine", 0)
-    assert (flow.unit, flow.rejected) == ("queries of mine", 2)
+    assert (flow.unit, flow.rejected) == ("test queries of mine", 2)
     rows = {row["key"]: (row["place"], row["reason"]) for row in why.to_pylist()}
     assert rows == {
         query_id("script nan").hex(): ("rerank mine", "score is not a finite number"),
@@ -139,7 +140,7 @@ def test_what_was_bought_is_kept_when_the_bucket_has_to_be_asked_again(tmp_path:
         world.score(endpoint(server))
     asked = len(server.bodies)
     _, flows = world.score(endpoint(server))
-    assert flows == [Flow("held-out queries", 5, 5)]
+    assert flows == [Flow("test queries", 5, 5)]
     assert sorted(server.queries()[asked:]) == sorted(passing)
 
 
@@ -158,7 +159,7 @@ def test_what_was_bought_outlives_a_server_that_refuses_the_rest(tmp_path: Path,
 def test_a_share_of_passing_failures_may_stay(tmp_path: Path, server: Served) -> None:
     world = World(tmp_path, ["one", "two", "script 500", "script 503:0"])
     _, flows = world.score(endpoint(server, max_failures=0.5))
-    assert flows == [Flow("held-out queries", 4, 2, 2)]
+    assert flows == [Flow("test queries", 4, 2, 2)]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_only_what_changes_scores_changes_fingerprints(tmp_path: Path) -> None:
     folder = str(write_tiny_classifier(tmp_path / "model", ["relevance"]))
     other = str(write_tiny_classifier(tmp_path / "other", ["relevance"], seed=1))
 
-    def of(train: dict[str, object] | None = None, *given: dict[str, object]) -> dict[str, str]:
+    def of(train: dict[str, object] | None = None, *given: Mapping[str, object]) -> dict[str, str]:
         settings = Experiment.model_validate({"rerank": {"peers": list(given)}, "train": train or {}})
         return {name: one.fingerprint for name, one in experiment.resolve(settings, "content").items()}
 
@@ -235,3 +236,21 @@ def test_rejects_of_a_bucket_without_any(tmp_path: Path, server: Served) -> None
     artifact, _ = World(tmp_path, ["one"]).score(endpoint(server))
     flow, why = peers.refused(artifact, "mine", 0)
     assert (flow.rows_in, flow.rejected, why.num_rows, why.schema) == (1, 0, 0, REJECT.schema)
+
+
+def test_the_plan_says_what_is_sent_where() -> None:
+    endpoint = {"base_url": "https://api.example.org/v2", "model": "m", "documents_per_call": 40}
+    peers = [{"name": "start", "untrained": True}, {"name": "far", "endpoint": endpoint}]
+    counts = {"documents": 1000, "train": 50, "dev": 5, "test": 30}
+
+    def line(**rerank: object) -> Line:
+        settings = Experiment.model_validate({"rerank": rerank})
+        return next(one for one in planning.lines(settings, counts) if one.stage == "rerank")
+
+    plain, more = line(), line(peers=peers)
+    assert plain.work == "score 3,500 pairs"
+    assert more.work == "score 3,500 pairs with 2 models; at most 90 calls to https://api.example.org/v2 for far"
+    assert more.seconds == 2 * plain.seconds
+    assert planning.sent(Experiment()) == "nothing is sent outside this machine or cluster"
+    sent = planning.sent(Experiment.model_validate({"rerank": {"peers": peers}}))
+    assert sent == "texts of test queries and their top are sent to https://api.example.org/v2 (must not be external)"
