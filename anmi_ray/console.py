@@ -87,10 +87,13 @@ def systems_table(rows_: Sequence[Mapping[str, Any]], measures: Sequence[str], b
         table.add_column(measure, justify="right")
     table.add_column(f"{measures[0]} − {baseline}", justify="right")
     table.add_column("p", justify="right")
+    queries = max((row["queries"] for row in rows_), default=0)
     for system in dict.fromkeys(row["system"] for row in rows_):
         of = {row["measure"]: row for row in rows_ if row["system"] == system}
         cells = [f"{of[m]['mean']:.3f} [{of[m]['low']:.3f}, {of[m]['high']:.3f}]" for m in measures]
         head = of[measures[0]]
+        if head["queries"] < queries:
+            system = f"{system} (on {head['queries']:,} of {queries:,} queries)"
         if head["difference"] is None:
             table.add_row(system, *cells, "", "")
         else:

@@ -163,6 +163,11 @@ def resolve(experiment: Experiment, content: str | None = None) -> dict[str, Res
             inputs = {"content": content or corpus.read(experiment.corpus).content_fingerprint()}
         if model := _MODELS.get(stage.name, lambda _: None)(experiment):
             inputs["model"] = loading.resolve(model).revision or "unpinned"
+        if stage.name == "rerank":
+            for peer in experiment.rerank.started(experiment.train).peers:
+                if peer.model is not None:
+                    revision = loading.resolve(peer.model, peer.trust_remote_code).revision
+                    inputs |= {f"model of {peer.name}": revision}
         if stage.body == "judge":  # a prompt's template stands in a file
             inputs |= {f"answers of {judge.name}": judging.judge_id(judge) for judge in experiment.judge.reading}
             inputs |= {f"file of {judge.name}": _content(judge.path) for judge in experiment.judge.imported}
@@ -186,6 +191,8 @@ def _group(stage: Stage) -> str:
 
 def _config(stage: Stage, experiment: Experiment) -> Settings:
     """The settings of a stage. Which documents are borderline follows from few of mine's."""
+    if stage.name == "rerank":
+        return experiment.rerank.started(experiment.train)
     return experiment.mine.asking if stage.name == "borderline" else getattr(experiment, _group(stage))
 
 

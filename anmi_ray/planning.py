@@ -82,16 +82,19 @@ def plan(experiment: Experiment) -> Iterator[str | Table]:
     for judge in asked:
         yield from judge.said()
     priced = f", about {dollars:,.2f} dollars" if dollars else ""
-    yield f"to do: about {total / 60:,.1f} minutes on {cores} cores{priced}; {_sent(experiment.judge)}"
+    yield f"to do: about {total / 60:,.1f} minutes on {cores} cores{priced}; {sent(experiment)}"
 
 
-def _sent(config: JudgeConfig) -> str:
+def sent(experiment: Experiment) -> str:
     """Which texts go where."""
-    places = {judge.endpoint.base_url: judge.endpoint for judge in config.reading if isinstance(judge, ApiJudgeConfig)}
-    if not places:
-        return "nothing is sent outside this machine or cluster"
-    told = (f"{url} ({'may be' if one.allow_external else 'must not be'} external)" for url, one in places.items())
-    return f"texts of train queries and their candidates are sent to {', '.join(told)}"
+    judges = [judge.endpoint for judge in experiment.judge.reading if isinstance(judge, ApiJudgeConfig)]
+    peers = [peer.endpoint for peer in experiment.rerank.peers if peer.endpoint is not None]
+    said = []
+    for texts, servers in (("train queries and their candidates", judges), ("test queries and their top", peers)):
+        places = {server.base_url: server for server in servers}
+        told = (f"{url} ({'may be' if one.allow_external else 'must not be'} external)" for url, one in places.items())
+        said += [f"texts of {texts} are sent to {', '.join(told)}"] if places else []
+    return "; ".join(said) or "nothing is sent outside this machine or cluster"
 
 
 def _judging(
@@ -206,8 +209,20 @@ def lines(
         seconds += train * candidates * _ENCODER_TOKENS * cost["score a token"]
     yield Line("mine", work, seconds, train * _ROW_BYTES["example"])
     yield Line("train", f"{pairs:,} pairs forward and back", pairs * tokens * cost["train a token"], 9e7)
-    yield Line("rerank", f"score {scored:,} pairs", scored_tokens * cost["score a token"], scored * _ROW_BYTES["run"])
+    yield _reranking(experiment, counts["test"], scored, scored_tokens * cost["score a token"])
     yield Line("evaluate", f"{counts['test']:,} test queries", 5.0, held_out * retrieve.depth * _ROW_BYTES["run"])
+
+
+def _reranking(experiment: Experiment, test: int, pairs: int, seconds: float) -> Line:
+    """Peers that are models count as much as ours, whatever their size; those behind servers by their calls."""
+    config = experiment.rerank
+    models = 1 + sum(peer.endpoint is None for peer in config.peers)
+    work = f"score {pairs:,} pairs" + (f" with {models} models" if models > 1 else "")
+    for peer in config.peers:
+        if peer.endpoint is not None:
+            calls = test * -(-config.depth // peer.endpoint.documents_per_call)
+            work += f"; at most {calls:,} calls to {peer.endpoint.base_url} for {peer.name}"
+    return Line("rerank", work, models * seconds, (1 + len(config.peers)) * pairs * _ROW_BYTES["run"])
 
 
 def _rows(file: Path) -> int:

@@ -1,13 +1,13 @@
-"""Settings of a judge behind an OpenAI-compatible chat-completions endpoint (OpenAI, Gemini, Anthropic, vLLM).
+"""Settings of models behind HTTP: judges (OpenAI-compatible chat completions) and rerankers (Cohere, Jina, vLLM, TEI).
 
-`SamplingConfig` is what may change an answer and belongs into a judge's identity; the rest of `EndpointConfig` says how
-the server is reached. The key itself is never a setting: `key_env` names the environment variable that holds it.
+`ServerConfig` says how any server is reached. `SamplingConfig` is what may change a judge's answer and belongs into its
+identity. The key itself is never a setting: `key_env` names the environment variable that holds it.
 """
 
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
@@ -43,17 +43,24 @@ class SamplingConfig(Settings):
         return value
 
 
-class EndpointConfig(SamplingConfig):
-    """A model behind a server, and how to reach it. What is added to SamplingConfig cannot change an answer.
+class ServerConfig(Settings):
+    """A server, and how to reach it. Nothing of this can change an answer.
 
     But for the address: another server's model of the same name may be another model.
     """
 
+    # a key pasted into the wrong field must not come back in an error message
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True)
+
     how_only: ClassVar[frozenset[str]] = frozenset({
         "allow_external", "key_env", "timeout_s", "connect_timeout_s", "deadline_s", "retries", "backoff_s",
-        "max_wait_s", "concurrency", "requests_per_minute", "tokens_per_minute",
-        "input_price", "cached_price", "output_price",
+        "max_wait_s", "concurrency", "requests_per_minute",
     })  # fmt: skip
+    endpoint: ClassVar[str]  # what is added to base_url
+    role: ClassVar[str]  # how messages name what is asked
+    optional: ClassVar[str]  # what a server that refuses every request may dislike, for messages
+
+    model: str = Field(min_length=1, max_length=200, description="name of the model, as the server knows it")
 
     base_url: str = Field(description="the server's API up to /v1, such as http://127.0.0.1:8000/v1")
     allow_external: bool = Field(
@@ -78,18 +85,6 @@ class EndpointConfig(SamplingConfig):
     requests_per_minute: float | None = Field(
         default=None, ge=1, description="requests sent a minute by all actors; null: no limit"
     )
-    tokens_per_minute: float | None = Field(
-        default=None, ge=1, description="prompt and answer tokens a minute; null: no limit"
-    )
-    input_price: float | None = Field(
-        default=None, ge=0, description="dollars per million prompt tokens; null: unknown"
-    )
-    cached_price: float | None = Field(
-        default=None, ge=0, description="dollars per million prompt tokens read from a cache; null: as input_price"
-    )
-    output_price: float | None = Field(
-        default=None, ge=0, description="dollars per million answer tokens; null: unknown"
-    )
 
     @field_validator("base_url")
     @classmethod
@@ -103,8 +98,8 @@ class EndpointConfig(SamplingConfig):
             good = False
         if not good:
             raise ValueError("must be an http or https address, such as http://127.0.0.1:8000/v1")
-        if value.rstrip("/").endswith("/chat/completions"):
-            raise ValueError("must end before /chat/completions, which is added to it")
+        if value.rstrip("/").endswith(cls.endpoint):
+            raise ValueError(f"must end before {cls.endpoint}, which is added to it")
         return value.rstrip("/")
 
     @field_validator("key_env")
@@ -113,6 +108,30 @@ class EndpointConfig(SamplingConfig):
         if value is not None and not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", value):
             raise ValueError("must be the name of an environment variable in capitals, such as OPENAI_API_KEY")
         return value
+
+
+class EndpointConfig(SamplingConfig, ServerConfig):
+    """A chat model behind a server, and how to reach it. What is added to SamplingConfig cannot change an answer."""
+
+    how_only: ClassVar[frozenset[str]] = ServerConfig.how_only | {
+        "tokens_per_minute", "input_price", "cached_price", "output_price",
+    }  # fmt: skip
+    endpoint: ClassVar[str] = "/chat/completions"
+    role: ClassVar[str] = "judge"
+    optional: ClassVar[str] = "max_tokens, temperature, seed, logprobs and extra: null (or 0) leaves a field out"
+
+    tokens_per_minute: float | None = Field(
+        default=None, ge=1, description="prompt and answer tokens a minute; null: no limit"
+    )
+    input_price: float | None = Field(
+        default=None, ge=0, description="dollars per million prompt tokens; null: unknown"
+    )
+    cached_price: float | None = Field(
+        default=None, ge=0, description="dollars per million prompt tokens read from a cache; null: as input_price"
+    )
+    output_price: float | None = Field(
+        default=None, ge=0, description="dollars per million answer tokens; null: unknown"
+    )
 
     @model_validator(mode="after")
     def _prices_together(self) -> EndpointConfig:
@@ -126,3 +145,34 @@ class EndpointConfig(SamplingConfig):
     def sampling(self) -> SamplingConfig:
         """The part that may change an answer."""
         return SamplingConfig(**{name: getattr(self, name) for name in SamplingConfig.model_fields})
+
+
+class RerankEndpointConfig(ServerConfig):
+    """A reranker behind a server: POST base_url/rerank, in Cohere's shape (also Jina's and vLLM's) or in TEI's."""
+
+    endpoint: ClassVar[str] = "/rerank"
+    role: ClassVar[str] = "reranker"
+    optional: ClassVar[str] = "shape and extra"
+
+    shape: Literal["cohere", "tei"] = Field(
+        default="cohere",
+        description="cohere: {model, query, documents, top_n} -> results of index, relevance_score (Cohere v2, Jina, "
+        "vLLM); tei: {query, texts} -> a list of index, score (text-embeddings-inference, which knows no model name)",
+    )
+    documents_per_call: int = Field(
+        default=100,
+        ge=1,
+        le=10_000,
+        description="documents of a query sent at once; fewer than rerank.depth is for models that score each document "
+        "for itself: one that reads them together (jina-reranker-v3) gives other scores in every call",
+    )
+    extra: dict[str, JsonValue] = Field(
+        default={}, description="more fields of the request's body, such as max_tokens_per_doc"
+    )
+
+    @field_validator("extra")
+    @classmethod
+    def _not_ours(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if taken := sorted(set(value) & {"model", "query", "documents", "texts", "top_n", "raw_scores"}):
+            raise ValueError(f"{', '.join(taken)}: set by this program or by a setting of that name, not in extra")
+        return value

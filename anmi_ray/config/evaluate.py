@@ -2,15 +2,94 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
+from anmi_ray.config.endpoint import RerankEndpointConfig
+from anmi_ray.config.train import Pooling, Student, TrainConfig
 
 Normalisation = Literal["minmax", "zscore"]
 Partner = Literal["bm25", "dense", "hybrid"]
 MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
+
+
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
+_SYSTEMS = ("bm25", "dense", "hybrid", "reranked")
+_OF_MODELS = ("max_tokens", "precision", "trust_remote_code")
+
+
+class StartConfig(Settings):
+    """How training starts from a model: what the untrained peer has in common with it."""
+
+    student: Student
+    pooling: Pooling
+    prompt: str | None
+    whole_head: bool
+    equal_segments: bool
+    seed: int
+
+
+class PeerConfig(Settings):
+    """Another reranker that scores the same documents, a system of its own: a model, an endpoint, or the untrained."""
+
+    how_only: ClassVar[frozenset[str]] = frozenset({"max_failures"})
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="name of the system in tables, tests and run files"
+    )
+    model: str | None = Field(
+        default=None,
+        min_length=1,
+        description="a cross-encoder or bi-encoder: an installed package, a folder, or a hub id (org/model@revision)",
+    )
+    endpoint: RerankEndpointConfig | None = Field(default=None, description="a reranker behind HTTP")
+    untrained: bool = Field(
+        default=False, description="the model that training starts from, its head drawn by train.seed and not trained"
+    )
+    max_tokens: int | None = Field(
+        default=None, ge=16, le=32_768, description="models: tokens of a pair; null: the model's own limit"
+    )
+    precision: Precision = Field(default="auto", description="models: arithmetic of the forward pass, as rerank's own")
+    trust_remote_code: bool = Field(
+        default=False, description="models: run code that comes with the model; only for models you trust"
+    )
+    max_failures: float = Field(
+        default=0.1,
+        ge=0.0,
+        le=1.0,
+        description="endpoints: share of a bucket's queries (one at least) that may stay without scores for reasons "
+        "that may go away; beyond it the run stops, and goes on when started again",
+    )
+    start: StartConfig | None = Field(default=None, description="untrained: filled in from the settings of training")
+
+    @field_validator("name")
+    @classmethod
+    def _free(cls, name: str) -> str:
+        if name in _SYSTEMS:
+            raise ValueError(f"{name} is a system already: give the peer another name")
+        return name
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> PeerConfig:
+        if self.start is not None:
+            return self
+        given = [self.model is not None, self.endpoint is not None, self.untrained]
+        if sum(given) != 1:
+            raise ValueError("a peer is one of model, endpoint and untrained: give exactly one")
+        if self.model is None and (strangers := [name for name in _OF_MODELS if name in self.model_fields_set]):
+            kind = "an endpoint's server" if self.endpoint is not None else "training"
+            raise ValueError(f"{', '.join(strangers)}: {kind} decides that; remove it")
+        return self
+
+    def started(self, train: TrainConfig) -> PeerConfig:
+        """With the settings of training filled in, where it is the untrained model."""
+        if not self.untrained:
+            return self
+        start = StartConfig(**{name: getattr(train, name) for name in StartConfig.model_fields})
+        same = {name: getattr(train, name) for name in ("model", "max_tokens", "trust_remote_code")}
+        return self.model_copy(update={**same, "start": start})
 
 
 class RerankConfig(Settings):
@@ -23,10 +102,27 @@ class RerankConfig(Settings):
         le=32_768,
         description="tokens of a query and document, longer documents are cut; null: as trained",
     )
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+    precision: Precision = Field(
         default="auto",
         description="arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively",
     )
+    peers: tuple[PeerConfig, ...] = Field(
+        default=(),
+        max_length=50,
+        description="other rerankers that score the same documents of the test queries, measured beside ours",
+    )
+
+    @field_validator("peers")
+    @classmethod
+    def _named_once(cls, peers: tuple[PeerConfig, ...]) -> tuple[PeerConfig, ...]:
+        names = [peer.name for peer in peers]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two peers are called {', '.join(twice)}: give each a name of its own")
+        return peers
+
+    def started(self, train: TrainConfig) -> RerankConfig:
+        """With the settings of training filled in, where a peer is the untrained model."""
+        return self.model_copy(update={"peers": tuple(peer.started(train) for peer in self.peers)})
 
 
 class EvaluateConfig(Settings):

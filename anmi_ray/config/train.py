@@ -11,6 +11,7 @@ from anmi_ray.config.objective import BalanceConfig, CurriculumConfig, LossConfi
 
 Pooling = Literal["cls", "mean", "last", "yes-no"]
 Precision = Literal["auto", "float32", "bfloat16"]
+Student = Literal["cross-encoder", "bi-encoder"]
 
 
 class LoraConfig(Settings):
@@ -34,7 +35,7 @@ class TrainConfig(Settings):
         min_length=1,
         description="weights to start from: an installed package, a folder or a hub id; bi-encoder or cross-encoder",
     )
-    student: Literal["cross-encoder", "bi-encoder"] = Field(
+    student: Student = Field(
         default="cross-encoder",
         description="cross-encoder: reads query and document together, one logit; bi-encoder: a unit vector each, "
         "pooled as the start model's, and their cosine (exported for dense retrieval too)",

@@ -347,7 +347,11 @@ def _metrics(metrics: pa.Table) -> dict[str, Any]:
     return {
         "query_id": [query.hex() for query in queries],
         "values": {
-            measure: {system: column.tolist() for system, (_, column) in systems.items()}
+            measure: {
+                system: [value.get(query) for query in queries]  # null where a peer failed
+                for system, (ids, column) in systems.items()
+                for value in [dict(zip(ids, column.tolist(), strict=True))]
+            }
             for measure, systems in values.items()
         },
     }

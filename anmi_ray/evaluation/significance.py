@@ -5,7 +5,7 @@ Shapes: Q queries, R rounds. Resampling runs in blocks of rounds, so memory does
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -99,10 +99,12 @@ def compare(
     rounds: int = 10_000,
     level: float = 0.95,
     seed: int = 0,
+    partial: Collection[str] = (),
 ) -> tuple[SystemComparison, ...]:
     """The baseline's row, then one per system (default: every other one in `metrics`, by name), over equal queries.
 
-    Raises DataError if a system is missing or was not evaluated on the baseline's queries.
+    Systems in `partial` may have some of the baseline's queries only: they are compared on those, which their rows
+    count. Raises DataError if a system is missing or was not evaluated on the baseline's queries.
     """
     values = by_system(metrics, measure)
     wanted = [name for name in (sorted(values) if systems is None else systems) if name != baseline]
@@ -116,13 +118,16 @@ def compare(
     ids, reference = values[baseline]
     rows = [_row(baseline, measure, reference, None, rounds, level, seed)]
     for name in wanted:
-        if values[name][0] != ids:
+        on = reference
+        if name in partial and set(values[name][0]) <= set(ids):
+            on = reference[np.isin(np.array(ids, dtype=object), np.array(values[name][0], dtype=object))]
+        elif values[name][0] != ids:
             raise DataError(
                 f"{name!r} and {baseline!r} were evaluated on different queries ({len(values[name][0])}, {len(ids)})",
                 "metrics",
                 "evaluate both on the same qrels",
             )
-        rows.append(_row(name, measure, values[name][1], reference, rounds, level, seed))
+        rows.append(_row(name, measure, values[name][1], on, rounds, level, seed))
     return corrected(rows)
 
 

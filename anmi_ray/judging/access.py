@@ -10,7 +10,7 @@ import os
 import socket
 from urllib.parse import quote, urlsplit
 
-from anmi_ray.config.endpoint import EndpointConfig
+from anmi_ray.config.endpoint import ServerConfig
 from anmi_ray.errors import ConfigError, JudgeError
 
 _INTERNAL = [
@@ -52,12 +52,12 @@ class Key:
         return content
 
 
-def place(config: EndpointConfig) -> str:
+def place(config: ServerConfig) -> str:
     """How messages name the endpoint."""
-    return f"judge {config.model} at {config.base_url}"
+    return f"{config.role} {config.model} at {config.base_url}"
 
 
-def read_key(config: EndpointConfig) -> Key:
+def read_key(config: ServerConfig) -> Key:
     """The key, from the environment variable `config.key_env`. Raises ConfigError when it holds none or not a key."""
     if config.key_env is None:
         return Key(None)
@@ -78,7 +78,7 @@ def read_key(config: EndpointConfig) -> Key:
     return Key(value)
 
 
-async def check_address(config: EndpointConfig) -> None:
+async def check_address(config: ServerConfig) -> None:
     """Refuse to send texts, or a key in the clear, to an address outside this machine and private networks.
 
     A name counts as what it resolves to. Raises ConfigError, or JudgeError when the name cannot be resolved.
@@ -86,7 +86,7 @@ async def check_address(config: EndpointConfig) -> None:
     url = urlsplit(config.base_url)
     if config.allow_external and url.scheme == "https":
         return  # resolved by whoever connects, a proxy perhaps
-    assert url.hostname is not None  # EndpointConfig saw to it
+    assert url.hostname is not None  # ServerConfig saw to it
     outside = [address for address in await _addresses(url.hostname, config) if not is_internal(address)]
     if outside and not config.allow_external:
         raise ConfigError(
@@ -110,7 +110,7 @@ def is_internal(address: str) -> bool:
     return any(parsed.version == block.version and parsed in block for block in _INTERNAL)
 
 
-async def _addresses(host: str, config: EndpointConfig) -> list[str]:
+async def _addresses(host: str, config: ServerConfig) -> list[str]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):  # the latter: a label longer than a name may have

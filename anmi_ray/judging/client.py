@@ -1,6 +1,7 @@
-"""A judge behind HTTP: one question in, a reply or a named failure out, whatever the network does in between.
+"""A model behind HTTP: one question in, a reply or a named failure out, whatever the network does in between.
 
-Only what the user has to mend (key, model, address, credit) is raised, and stops the whole client at once.
+`Client` is what judges and rerankers share; `ChatClient` asks judges. Only what the user has to mend (key, model,
+address, credit) is raised, and stops the whole client at once.
 """
 
 from __future__ import annotations
@@ -8,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
 
-from anmi_ray.config.endpoint import EndpointConfig
+from anmi_ray.config.endpoint import EndpointConfig, ServerConfig
 from anmi_ray.errors import AnmiError, JudgeError
 from anmi_ray.judging import access, completion, retry
-from anmi_ray.judging.completion import Completion, Message, Tokens
+from anmi_ray.judging.completion import Completion, Message, Tokens, Unreadable
 from anmi_ray.judging.connections import Connections, Lost, Response
 from anmi_ray.judging.limits import Gate, Limiter, TokenBucket, Window
 from anmi_ray.judging.retry import Trouble
@@ -58,16 +60,36 @@ class Failed:
     detail: str = ""
 
 
-class ChatClient:
-    """An OpenAI-compatible chat-completions endpoint. Use: `async with ChatClient(config) as client: ...`.
+class Counted(Protocol):
+    """What a readable body says, beside its answer: the tokens that it took, None where the server does not count."""
+
+    @property
+    def tokens(self) -> Tokens | None: ...
+
+
+Answer = TypeVar("Answer", bound=Counted)
+Config = TypeVar("Config", bound=ServerConfig)
+
+
+@dataclass(frozen=True)
+class Sent(Generic[Answer]):
+    """A body that was answered: what was read of the answer, seconds from question to answer, times it was tried."""
+
+    answer: Answer
+    seconds: float
+    attempts: int
+
+
+class Client(Generic[Config, Answer]):
+    """Requests to one endpoint. Use: `async with ...Client(config) as client: ...`.
 
     Entering reads the key and checks the address. Raises ConfigError for either, and JudgeError when the server
     cannot be reached at first contact, or refuses key, model or every question.
     """
 
-    def __init__(self, config: EndpointConfig, limiter: Limiter | None = None) -> None:
+    def __init__(self, config: Config, limiter: Limiter, answer_tokens: int = 0) -> None:
         self.config = config
-        self._limiter = limiter or TokenBucket(config.requests_per_minute, config.tokens_per_minute)
+        self._limiter, self._answer_tokens = limiter, answer_tokens
         self._account = Account(config)
         self._window, self._gate = Window(config.concurrency), Gate()
         self._connections = Connections(config)
@@ -81,7 +103,7 @@ class ChatClient:
         """What was sent and spent so far."""
         return self._account.spend
 
-    async def __aenter__(self) -> ChatClient:
+    async def __aenter__(self) -> Self:
         await self._connections.open()
         return self
 
@@ -90,22 +112,23 @@ class ChatClient:
     ) -> None:
         await self._connections.close()
 
-    async def ask(self, messages: Sequence[Message], key: str | bytes = b"") -> Reply | Failed:
-        """Ask one question, with retries. `key` names it: the retries' jitter is drawn from it (default: its text).
+    async def send(
+        self, body: bytes, key: str | bytes, read: Callable[[bytes], Answer | Unreadable]
+    ) -> Sent[Answer] | Failed:
+        """Send one body, with retries. `key` names it: the retries' jitter is drawn from it; `read`: of a 200's body.
 
         Raises JudgeError for what the user has to mend; from then on every question does.
         """
         config = self.config
-        body = completion.request_body(config, messages)
         estimate = self._estimate(body)
         started, worked, attempts = time.monotonic(), 0.0, 0
         while True:
-            took, result = await self._attempt(body, estimate, config.deadline_s - worked)
+            took, result = await self._attempt(body, estimate, config.deadline_s - worked, read)
             seconds = time.monotonic() - started
-            if isinstance(result, Completion):
-                return Reply(result.text, result.logprobs, result.tokens, result.model, seconds, attempts + 1)
+            if not isinstance(result, Trouble):
+                return Sent(result, seconds, attempts + 1)
             attempts += 1
-            wait = self._back_off(result, key or body, attempts)
+            wait = self._back_off(result, key, attempts)
             worked += took + wait
             if not result.again or attempts > config.retries or worked >= config.deadline_s:
                 return Failed(result.reason, result.transient, seconds, attempts, result.detail)
@@ -114,7 +137,7 @@ class ChatClient:
     def _estimate(self, body: bytes) -> Tokens:
         """What a request may take, from the tokens that the server counted so far."""
         per_byte = self._counted / self._bytes if self._bytes else 1 / _BYTES_PER_TOKEN
-        return Tokens(1 + int(len(body) * per_byte), 0, self.config.max_tokens or LONG_ANSWER)
+        return Tokens(1 + int(len(body) * per_byte), 0, self._answer_tokens)
 
     def _back_off(self, trouble: Trouble, key: str | bytes, attempt: int) -> float:
         """Seconds that this question waits of its own; an overload makes everybody wait at the gate instead."""
@@ -127,14 +150,16 @@ class ChatClient:
         _LOG.debug("%s: %s, paused for %.1f s", access.place(self.config), trouble.reason, wait)
         return 0.0
 
-    async def _attempt(self, body: bytes, estimate: Tokens, left: float) -> tuple[float, Completion | Trouble]:
+    async def _attempt(
+        self, body: bytes, estimate: Tokens, left: float, read: Callable[[bytes], Answer | Unreadable]
+    ) -> tuple[float, Answer | Trouble]:
         """One request when its turn has come, and the seconds it took."""
         async with self._window.slot() as epoch:
             charge = await self._clearance(estimate)
             began = time.monotonic()
-            outcome: Completion | Trouble = _CUT
+            outcome: Answer | Trouble = _CUT
             try:
-                outcome = await self._exchange(body, min(left, self.config.timeout_s), epoch)
+                outcome = await self._exchange(body, min(left, self.config.timeout_s), epoch, read)
             except AnmiError as error:
                 self._stop = self._stop or error
                 outcome = replace(_REFUSED, sent=self._contacted)
@@ -159,18 +184,23 @@ class ChatClient:
         if self._stop is not None:
             raise type(self._stop)(*self._stop.args)
 
-    def _settle(self, charge: Charge, outcome: Completion | Trouble) -> None:
+    def _settle(self, charge: Charge, outcome: Answer | Trouble) -> None:
         """Correct what was held back to what the server counted; what it did not count stays as estimated."""
-        sent = isinstance(outcome, Completion) or outcome.sent
-        perhaps_billed = isinstance(outcome, Completion) or outcome.perhaps_billed
+        sent = not isinstance(outcome, Trouble) or outcome.sent
+        perhaps_billed = not isinstance(outcome, Trouble) or outcome.perhaps_billed
         self._account.close(charge, outcome.tokens, perhaps_billed, sent)
         if outcome.tokens is not None or not sent:
             self._limiter.settle(charge.tokens.total, outcome.tokens.total if outcome.tokens else 0)
 
-    async def _exchange(self, body: bytes, timeout: float, epoch: int) -> Completion | Trouble:
+    async def _exchange(
+        self, body: bytes, timeout: float, epoch: int, read: Callable[[bytes], Answer | Unreadable]
+    ) -> Answer | Trouble:
         """Send one request, and learn from what comes back within `timeout` seconds."""
         response = await self._connections.post(body, timeout)
-        outcome = self._of_lost(response) if isinstance(response, Lost) else self._of_response(response, len(body))
+        if isinstance(response, Lost):
+            outcome: Answer | Trouble = self._of_lost(response)
+        else:
+            outcome = self._of_response(response, len(body), read)
         if isinstance(outcome, Trouble) and outcome.overload:
             self._window.overloaded(epoch)
         elif isinstance(response, Response):
@@ -189,15 +219,17 @@ class ChatClient:
         # it went away: no use in sending it everybody's questions meanwhile
         return Trouble(lost.reason, again=True, transient=True, overload=True, sent=False)
 
-    def _of_response(self, response: Response, sent_bytes: int) -> Completion | Trouble:
+    def _of_response(
+        self, response: Response, sent_bytes: int, read: Callable[[bytes], Answer | Unreadable]
+    ) -> Answer | Trouble:
         self._contacted = True
         if not 200 <= response.status < 300:
             said = (response.status, response.headers, response.content)
             trouble = retry.of_status(*said, self.config, self._replied, time.time())
             self._count_refusals(trouble)
             return trouble
-        answer = completion.read(response.content)
-        if isinstance(answer, completion.Unreadable):
+        answer = read(response.content)
+        if isinstance(answer, Unreadable):
             return Trouble(
                 answer.reason,
                 again=answer.transient,
@@ -216,3 +248,23 @@ class ChatClient:
         self._refused += not trouble.again and trouble.transient
         if self._refused >= _HOPELESS and not self._replied:
             raise retry.refused_all(trouble, self.config)
+
+
+class ChatClient(Client[EndpointConfig, Completion]):
+    """An OpenAI-compatible chat-completions endpoint."""
+
+    def __init__(self, config: EndpointConfig, limiter: Limiter | None = None) -> None:
+        bucket = limiter or TokenBucket(config.requests_per_minute, config.tokens_per_minute)
+        super().__init__(config, bucket, config.max_tokens or LONG_ANSWER)
+
+    async def ask(self, messages: Sequence[Message], key: str | bytes = b"") -> Reply | Failed:
+        """Ask one question, with retries. `key` names it: the retries' jitter is drawn from it (default: its text).
+
+        Raises JudgeError for what the user has to mend; from then on every question does.
+        """
+        body = completion.request_body(self.config, messages)
+        sent = await self.send(body, key or body, completion.read)
+        if isinstance(sent, Failed):
+            return sent
+        answer = sent.answer
+        return Reply(answer.text, answer.logprobs, answer.tokens, answer.model, sent.seconds, sent.attempts)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx2
 
-from anmi_ray.config.endpoint import EndpointConfig
+from anmi_ray.config.endpoint import ServerConfig
 from anmi_ray.judging import access
 from anmi_ray.judging.access import Key
 
@@ -36,15 +36,15 @@ class Lost:
 
 
 class Connections:
-    """Posts bodies to the endpoint's /chat/completions; what an answer means is the caller's business.
+    """Posts bodies to the endpoint; what an answer means is the caller's business.
 
     Every request in flight has an HTTP client of its own, with one connection: a pool shared by n requests looks
     through all its n connections at every request, at n = 256 for most of the time that a call takes.
     """
 
-    def __init__(self, config: EndpointConfig) -> None:
+    def __init__(self, config: ServerConfig) -> None:
         self._config = config
-        self._url = f"{config.base_url}/chat/completions"
+        self._url = f"{config.base_url}{config.endpoint}"
         self._idle: list[httpx2.AsyncClient] = []
         self._all: list[httpx2.AsyncClient] = []
         self._trust: ssl.SSLContext | None = None
@@ -81,7 +81,7 @@ class Connections:
         return Response(response.status_code, headers, self.key.scrub(response.content))
 
     def _new(self) -> httpx2.AsyncClient:
-        assert self._trust is not None, "a ChatClient is used inside `async with`"
+        assert self._trust is not None, "a client is used inside `async with`"
         client = httpx2.AsyncClient(
             headers={"Content-Type": "application/json", **self.key.headers},
             # the caller's time limit holds for all of a request; these would only hold for each of its parts

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 from anmi_ray import identity
-from anmi_ray.config.endpoint import EndpointConfig
+from anmi_ray.config.endpoint import ServerConfig
 from anmi_ray.errors import JudgeError
 from anmi_ray.judging import access, completion
 from anmi_ray.judging.completion import Tokens
@@ -50,7 +50,7 @@ class Trouble:
 
 
 def of_status(
-    status: int, headers: Mapping[str, str], content: bytes, config: EndpointConfig, replied: bool, now: float
+    status: int, headers: Mapping[str, str], content: bytes, config: ServerConfig, replied: bool, now: float
 ) -> Trouble:
     """What a status other than 200 means. `replied`: this client has had an answer; `now`: Unix time, seconds.
 
@@ -70,7 +70,7 @@ def of_status(
     return Trouble(f"http {status}", again=False, transient=not replied or status == 403, detail=message)
 
 
-def _stop_if_hopeless(status: int, said: str, message: str, config: EndpointConfig, replied: bool) -> None:
+def _stop_if_hopeless(status: int, said: str, message: str, config: ServerConfig, replied: bool) -> None:
     status_is = remedy = ""
     if status == 401 or (status == 403 and not replied):  # later a 403 may be a firewall that dislikes one text
         name = f"the key in {config.key_env}" if config.key_env else "a request without a key (key_env is null)"
@@ -87,12 +87,12 @@ def _stop_if_hopeless(status: int, said: str, message: str, config: EndpointConf
         )
 
 
-def refused_all(trouble: Trouble, config: EndpointConfig) -> JudgeError:
+def refused_all(trouble: Trouble, config: ServerConfig) -> JudgeError:
     """The error of a server that refuses every question as it is put."""
     return JudgeError(
         f"the server refuses the questions ({trouble.reason}{': ' if trouble.detail else ''}{trouble.detail})",
         access.place(config),
-        "check max_tokens, temperature, seed, logprobs and extra: null (or 0) leaves a field out",
+        f"check {config.optional}",
     )
 
 
@@ -122,7 +122,7 @@ def _timestamp(date: str) -> float | None:
         return None
 
 
-def backoff(config: EndpointConfig, key: str | bytes, attempt: int) -> float:
+def backoff(config: ServerConfig, key: str | bytes, attempt: int) -> float:
     """Seconds to wait after attempt k = 1, 2, …: full jitter, U(0, 1) · min(max_wait_s, backoff_s · 2^(k − 1)).
 
     A pure function of the question's `key` and the attempt (AWS Architecture Blog, "Exponential Backoff And Jitter").

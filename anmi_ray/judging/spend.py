@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray.config.endpoint import EndpointConfig
+from anmi_ray.config.endpoint import EndpointConfig, ServerConfig
 from anmi_ray.config.judge import ApiJudgeConfig, TextJudgeConfig
 from anmi_ray.judging.completion import Tokens
 from anmi_ray.judging.questions import TextQuestions
@@ -72,15 +72,16 @@ class Charge:
 
 
 class Account:
-    """One client's books."""
+    """One client's books; dollars where the settings name prices."""
 
-    def __init__(self, config: EndpointConfig) -> None:
-        self._config = config
-        self.spend = Spend() if config.input_price is not None else Spend(dollars=None, unreported_dollars=None)
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config if isinstance(config, EndpointConfig) else None
+        priced = self._config is not None and self._config.input_price is not None
+        self.spend = Spend() if priced else Spend(dollars=None, unreported_dollars=None)
 
     def dollars(self, tokens: Tokens) -> float | None:
         """Price of so many tokens; None where prices are unknown."""
-        return dollars(self._config, tokens)
+        return None if self._config is None else dollars(self._config, tokens)
 
     def open(self, estimate: Tokens) -> Charge:
         """Write down that a request leaves."""

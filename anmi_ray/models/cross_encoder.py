@@ -67,6 +67,7 @@ class CrossEncoder:
     def __init__(self, network: Scorer, pairs: PairTokenizer, name: str, threads: int | None = None) -> None:
         self.network, self.pairs, self.name, self.threads = network, pairs, name, threads
         self.precision: Precision = "float32"
+        self.drawn_head = False  # the weights lacked it
 
     @classmethod
     def load(
@@ -128,6 +129,7 @@ class CrossEncoder:
         limit = token_limit(network.encoder, int(tokenizer.model_max_length), max_tokens)
         pairs = PairTokenizer(tokenizer, limit, asked)
         loaded = cls(network.to(device).eval(), pairs, source.name, threads)
+        loaded.drawn_head = new and not trained_head
         loaded._cast(dtype)
         return loaded
 

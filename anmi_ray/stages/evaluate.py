@@ -1,13 +1,14 @@
 """evaluate: runs and qrels -> metrics per query, comparisons with the baseline, TREC run files.
 
-The weights of the fusion of reranked and first-stage scores are chosen on the dev queries; the test queries are only
-measured. The same fusion without the reranker is measured beside it, as the control. Qrels and runs alone are read: a
-known positive that was added to candidates is in neither.
+Peers, other rerankers beside the trained one, are measured alike; one that failed on some queries is compared on the
+others. The weights of the fusion of reranked and first-stage scores are chosen on the dev queries; the test queries are
+only measured. The same fusion without the reranker is measured beside it, as the control. Qrels and runs alone are
+read: a known positive that was added to candidates is in neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -58,7 +59,8 @@ def _evaluate(
     buckets: int,
     seed: int,
 ) -> dict[str, Any]:
-    depth = int((rerank.manifest() or {})["depth"])
+    reranked = rerank.manifest() or {}
+    depth, peers = int(reranked["depth"]), list(reranked.get("peers", ()))
     runs, qrels, queries = _held_out(rerank, retrieve, ingest, buckets, "test")
     if not pc.any(pc.greater(qrels["grade"], 0)).as_py():
         raise DataError("no test query has a relevant document", "qrels", "give qrels of a test split")
@@ -68,14 +70,14 @@ def _evaluate(
         sweep = _sweep(rerank, retrieve, ingest, buckets, config, depth, seed)
         fused = _fused(runs, sweep, config, depth)
         runs = pa.concat_tables([runs, fused])
-    metrics = measures.evaluate(runs, qrels, config.measures)
-    order = ("bm25", "dense", "hybrid", control(config), "reranked", FUSED)
+    metrics = _without_failed(measures.evaluate(runs, qrels, config.measures), runs, peers)
+    order = ("bm25", "dense", "hybrid", control(config), "reranked", FUSED, *peers)
     systems = [name for name in dict.fromkeys(order) if name in set(_names(runs))]
     compared = [
         asdict(row)
         for measure in config.measures
         for row in significance.compare(
-            metrics, config.baseline, systems, measure, rounds=config.rounds, level=config.level, seed=seed
+            metrics, config.baseline, systems, measure, config.rounds, config.level, seed, partial=peers
         )
     ]
     artifact.publish_json("comparisons.json", compared)
@@ -85,6 +87,14 @@ def _evaluate(
     flows = [Flow("test queries", judged, judged)]
     artifact.commit_bucket(0, {"metrics": (METRIC, metrics), "fused": (RUN, fused)}, flows, None)
     return {"flows": flows, "systems": systems}
+
+
+def _without_failed(metrics: pa.Table, runs: pa.Table, peers: Sequence[str]) -> pa.Table:
+    """`metrics` without the queries that a peer has no scores of: they would count as its zeros."""
+    for peer in peers:
+        has = pc.is_in(metrics["query_id"], value_set=pc.unique(_system(runs, peer)["query_id"]))
+        metrics = metrics.filter(pc.or_(pc.not_equal(metrics["system"], peer), has))
+    return metrics
 
 
 def _names(runs: pa.Table) -> list[str]:

@@ -1,4 +1,4 @@
-"""rerank: the trained model scores the hybrid's top documents of the dev and test queries."""
+"""rerank: the trained model, and what is compared with it, score the hybrid's top documents of dev and test queries."""
 
 from __future__ import annotations
 
@@ -27,8 +27,13 @@ SYSTEM = "reranked"
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RerankConfig, context: Context) -> dict[str, Any]:
     """One task per bucket, as many at once as there are cores, one thread each; returns flows for the manifest."""
-    args = (inputs["train"], inputs["retrieve"], inputs["ingest"], config)
-    return {"flows": run_buckets(context, artifact, ("runs", RUN), _bucket, *args), "depth": config.depth}
+    from anmi_ray.stages import peers  # it ranks as this module does
+
+    retrieve, ingest = inputs["retrieve"], inputs["ingest"]
+    others = {peer.name: peers.scored(peer, retrieve, ingest, config.depth, context) for peer in config.peers}
+    args = (inputs["train"], retrieve, ingest, config, others)
+    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, *args)
+    return {"flows": flows, "depth": config.depth, **({"peers": list(others)} if others else {})}
 
 
 @lru_cache(maxsize=1)
@@ -38,8 +43,16 @@ def _model(folder: str, max_tokens: int | None, precision: Precision) -> Reranke
 
 
 def _bucket(
-    artifact: Artifact, bucket: int, train: Artifact, retrieve: Artifact, ingest: Artifact, config: RerankConfig
+    artifact: Artifact,
+    bucket: int,
+    train: Artifact,
+    retrieve: Artifact,
+    ingest: Artifact,
+    config: RerankConfig,
+    others: Mapping[str, Artifact],
 ) -> list[Flow]:
+    from anmi_ray.stages import peers
+
     queries = queries_of(ingest, bucket, *HELD_OUT)
     runs = of_queries(retrieve.read_part("runs", bucket, RUN), queries)
     hybrid = runs.filter(pc.equal(runs["system"], "hybrid"))
@@ -53,12 +66,24 @@ def _bucket(
     lost = [query for query in queries["query_id"].to_pylist() if query not in found]
     flows = [Flow("held-out queries", queries.num_rows, len(found), len(lost))]
     why = rejects("rerank", [(query.hex(), "no candidate", "the hybrid run holds nothing to rerank") for query in lost])
-    artifact.commit_bucket(bucket, {"runs": (RUN, reranked)}, flows, why)
+    runs, whys = [reranked], [why]
+    for name, other in others.items():
+        run = peers.of_bucket(other, name, bucket)
+        runs.append(with_tail(run, hybrid))
+        flow, refused = peers.refused(other, name, bucket)
+        flows.append(flow)
+        whys.append(refused)
+    artifact.commit_bucket(bucket, {"runs": (RUN, pa.concat_tables(runs))}, flows, pa.concat_tables(whys))
     return flows
 
 
 def rerank(run: pa.Table, queries: pa.Table, texts: pa.Table, model: Reranker, system: str = SYSTEM) -> pa.Table:
     """Score every (query, document) of `run` and rank by score; ties go by the rank before. Returns a Run."""
+    return ranked(run, model.score(*pairs_of(run, queries, texts)).astype(np.float64), system)
+
+
+def pairs_of(run: pa.Table, queries: pa.Table, texts: pa.Table) -> tuple[list[str], list[str]]:
+    """The texts of every row's query and document."""
     query_text = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
     document = {
         doc: document_text(title, text)
@@ -67,8 +92,7 @@ def rerank(run: pa.Table, queries: pa.Table, texts: pa.Table, model: Reranker, s
         )
     }
     ids, docs = run["query_id"].to_pylist(), run["doc_id"].to_pylist()
-    scores = model.score([query_text[q] for q in ids], [document[d] for d in docs]).astype(np.float64)
-    return ranked(run, scores, system)
+    return [query_text[q] for q in ids], [document[d] for d in docs]
 
 
 def ranked(run: pa.Table, score: NDArray[np.floating[Any]], system: str = SYSTEM) -> pa.Table:

@@ -121,3 +121,30 @@ def test_compare_refuses_what_is_missing_or_unpaired():
         bootstrap_interval([])
     with pytest.raises(DataError, match="2 values against 1"):
         paired_randomisation([1.0, 2.0], [1.0])
+
+
+def test_a_partial_system_is_compared_on_its_own_queries():
+    ids = sorted(identity.query_id(str(i)) for i in range(12))
+    random = identity.rng("partial")
+    a, b = random.random(12), random.random(12)
+    has = np.arange(12) % 3 != 0
+    kept = [query for query, there in zip(ids, has, strict=True) if there]
+
+    def table(**systems: tuple[list[bytes], np.ndarray]) -> pa.Table:
+        rows = [
+            (q, name, v) for name, (queries, values) in systems.items() for q, v in zip(queries, values, strict=True)
+        ]
+        columns = zip(*rows, strict=True)
+        return METRIC.table(
+            dict(zip(("query_id", "system", "value"), map(list, columns), strict=True)) | {"measure": ["m"] * len(rows)}
+        )
+
+    whole = table(base=(ids, a), other=(ids, b), peer=(kept, b[has]))
+    rows = {row.system: row for row in compare(whole, "base", None, "m", partial=["peer"])}
+    (_, alone) = compare(table(base=(kept, a[has]), peer=(kept, b[has])), "base", None, "m")
+    assert rows["peer"].queries == has.sum()
+    assert rows["peer"].difference == pytest.approx(alone.difference)
+    assert rows["peer"].p == alone.p
+    assert rows["other"].queries == 12
+    with pytest.raises(DataError, match="different queries"):
+        compare(whole, "base", None, "m")

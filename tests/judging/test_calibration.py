@@ -58,7 +58,7 @@ def test_newton_finds_the_minimum_that_a_search_finds(pairs: int, seed: int, log
         scaled = beta * raw
         return float(np.mean(np.log(np.exp(scaled).sum(axis=1)) - (label * scaled).sum(axis=1)))
 
-    best = minimize_scalar(loss, bounds=(0.0, 20.0), method="bounded", options={"xatol": 1e-9})
+    best: Any = minimize_scalar(loss, bounds=(0.0, 20.0), method="bounded", options={"xatol": 1e-9})
     assert loss(found.beta) <= best.fun + 1e-9
     assert found.loss == pytest.approx(loss(found.beta), abs=1e-9)
 

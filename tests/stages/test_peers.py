@@ -1,0 +1,256 @@
+"""Other rerankers beside the trained one: what their artifacts hold, what failed, and what is never bought twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from anmi_ray import experiment, planning
+from anmi_ray.config.base import result_settings
+from anmi_ray.config.evaluate import PeerConfig, RerankConfig
+from anmi_ray.config.experiment import Experiment, validate
+from anmi_ray.config.train import TrainConfig
+from anmi_ray.errors import ConfigError, JudgeError
+from anmi_ray.identity import doc_id, query_id, text_hash
+from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.planning import Line
+from anmi_ray.records import METRIC, QUERY, REJECT, RUN, TEXT_OF
+from anmi_ray.stages import evaluate, peers
+from anmi_ray.stages.rerank import pairs_of, rerank
+from anmi_ray.store import Artifact, Flow, Store
+from tests.judging.rerank_server import Served, serving
+from tests.models.tiny import WORDS, write_tiny_bert, write_tiny_classifier
+
+DEPTH = 4
+
+
+@pytest.fixture
+def server() -> Iterator[Served]:
+    with serving() as served:
+        yield served
+
+
+class World:
+    """One bucket of held-out queries, each with five documents in the hybrid's order; documents hold a number."""
+
+    def __init__(self, folder: Path, queries: list[str], without: str | None = None) -> None:
+        self.store = Store(str(folder))
+        self.ingest, self.retrieve = Artifact(self.store, "ingest", "i"), Artifact(self.store, "retrieve", "r")
+        ids = [query_id(text) for text in queries]
+        columns = {"query_id": ids, "external_id": queries, "text": queries, "text_hash": map(text_hash, queries)}
+        self.queries = QUERY.table({**{k: list(v) for k, v in columns.items()}, "split": ["test"] * len(queries)})
+        rows = [(query, d) for query in queries if query != without for d in range(5)]
+        random = np.random.default_rng(0)
+        text = {(q, d): f"{random.integers(-99, 99)} {' '.join(random.choice(WORDS, 6))}" for q, d in rows}
+        self.run = RUN.table(
+            {
+                "query_id": [query_id(query) for query, _ in rows],
+                "doc_id": [doc_id(f"{query} {d}") for query, d in rows],
+                "system": ["hybrid"] * len(rows),
+                "rank": [d + 1 for _, d in rows],
+                "score": [1.0 / (d + 1) for _, d in rows],
+            }
+        ).sort_by([("query_id", "ascending"), ("rank", "ascending")])
+        self.texts = TEXT_OF.table(
+            {
+                "doc_id": [doc_id(f"{query} {d}") for query, d in rows],
+                "external_id": [f"{query} {d}" for query, d in rows],
+                "text_hash": [text_hash("", text[row]) for row in rows],
+                "title": [""] * len(rows),
+                "text": [text[row] for row in rows],
+            }
+        )
+        self.ingest.publish_part("queries", 0, self.queries, QUERY)
+        self.retrieve.publish_part("runs", 0, self.run, RUN)
+        self.retrieve.publish_part("texts", 0, self.texts, TEXT_OF)
+
+    def score(self, peer: PeerConfig, name: str = "made") -> tuple[Artifact, list[Flow]]:
+        artifact = Artifact(self.store, "peer", name)
+        return artifact, peers._bucket(artifact, 0, self.retrieve, self.ingest, DEPTH, peer)  # pyright: ignore[reportPrivateUsage]
+
+    @property
+    def top(self) -> pa.Table:
+        return self.run.filter(pc.less_equal(self.run["rank"], DEPTH))
+
+
+def endpoint(server: Served, name: str = "server", **more: object) -> PeerConfig:
+    return PeerConfig.model_validate({"name": name, "endpoint": server.config().model_dump(), **more})
+
+
+def test_a_model_scores_as_it_does_alone(tmp_path: Path) -> None:
+    world = World(tmp_path / "store", ["one", "two", "three"])
+    folder = write_tiny_classifier(tmp_path / "model", ["relevance"])
+    artifact, flows = world.score(PeerConfig(name="tiny", model=str(folder), precision="float32"))
+    alone = CrossEncoder.load(str(folder), threads=1)
+    run = peers.of_bucket(artifact, "tiny", 0)
+    assert run.equals(rerank(world.top, world.queries, world.texts, alone, "tiny"))
+    assert flows == [Flow("test queries", 3, 3)]
+    assert set(run["rank"].to_pylist()) == set(range(1, DEPTH + 1))
+    assert len(set(run["score"].to_pylist())) > DEPTH
+
+
+def test_a_model_without_a_scoring_head_is_refused_and_the_untrained_is_the_start_of_training(tmp_path: Path) -> None:
+    world = World(tmp_path / "store", ["one", "two"])
+    folder = write_tiny_bert(tmp_path / "model")
+    with pytest.raises(ConfigError, match="has no scoring head"):
+        world.score(PeerConfig(name="bare", model=str(folder)))
+    train = TrainConfig(model=str(folder), max_tokens=32, seed=5, pooling="mean")
+    untrained = PeerConfig(name="start", untrained=True).started(train)
+    artifact, _ = world.score(untrained)
+    start = CrossEncoder.load(str(folder), pooling="mean", max_tokens=32, seed=5, threads=1, dtype="auto")
+    scores = start.score(*pairs_of(world.top, world.queries, world.texts))
+    run = artifact.read_part("runs", 0, RUN)
+    assert sorted(run["score"].to_pylist()) == sorted(scores.astype(np.float64).tolist())
+
+
+def test_an_endpoint_ranks_by_its_scores(tmp_path: Path, server: Served) -> None:
+    world = World(tmp_path, ["one", "two", "three"])
+    artifact, flows = world.score(endpoint(server))
+    assert flows == [Flow("test queries", 3, 3)]
+    text = dict(zip(world.texts["doc_id"].to_pylist(), world.texts["text"].to_pylist(), strict=True))
+    for row in artifact.read_part("runs", 0, RUN).to_pylist():
+        assert row["score"] == float(text[row["doc_id"]].split()[0])
+    assert sorted(server.queries()) == ["one", "three", "two"]
+
+
+def test_a_query_that_fails_is_missing_and_said(tmp_path: Path, server: Served) -> None:
+    world = World(tmp_path, ["one", "script nan", "empty"], without="empty")
+    artifact, flows = world.score(endpoint(server))
+    assert flows == [Flow("test queries", 3, 1, 2)]
+    flow, why = peers.refused(artifact, "mine", 0)
+    assert (flow.unit, flow.rejected) == ("test queries of mine", 2)
+    rows = {row["key"]: (row["place"], row["reason"]) for row in why.to_pylist()}
+    assert rows == {
+        query_id("script nan").hex(): ("rerank mine", "score is not a finite number"),
+        query_id("empty").hex(): ("rerank mine", "no candidate"),
+    }
+    assert "relevance_score is nan" in "".join(why["detail"].to_pylist())
+    assert set(peers.of_bucket(artifact, "mine", 0)["query_id"].to_pylist()) == {query_id("one")}
+
+
+def test_what_was_bought_is_kept_when_the_bucket_has_to_be_asked_again(tmp_path: Path, server: Served) -> None:
+    passing = [f"script {' '.join(['500'] * 4)} ok {name}" for name in "abc"]
+    world = World(tmp_path, ["one", "two", *passing])
+    with pytest.raises(JudgeError, match=r"3 of 5 queries have no scores, .*: http 500 \(3\)"):
+        world.score(endpoint(server))
+    asked = len(server.bodies)
+    _, flows = world.score(endpoint(server))
+    assert flows == [Flow("test queries", 5, 5)]
+    assert sorted(server.queries()[asked:]) == sorted(passing)
+
+
+def test_what_was_bought_outlives_a_server_that_refuses_the_rest(tmp_path: Path, server: Served) -> None:
+    last = max(query_id("one"), query_id("two"))
+    unpaid = next(f"script 402 {i}" for i in range(99) if query_id(f"script 402 {i}") > last)
+    world = World(tmp_path, ["one", "two", unpaid])
+    alone = server.config().model_dump() | {"concurrency": 1}
+    peer = PeerConfig.model_validate({"name": "server", "endpoint": alone})
+    with pytest.raises(JudgeError, match="wants to be paid first"):
+        world.score(peer)
+    bought = Artifact(world.store, "peer", "made").read_part("bought", 0, RUN)
+    assert {query_id("one"), query_id("two")} == set(bought["query_id"].to_pylist())
+
+
+def test_a_share_of_passing_failures_may_stay(tmp_path: Path, server: Served) -> None:
+    world = World(tmp_path, ["one", "two", "script 500", "script 503:0"])
+    _, flows = world.score(endpoint(server, max_failures=0.5))
+    assert flows == [Flow("test queries", 4, 2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("peer", "said"),
+    [
+        ({"name": "a"}, "exactly one"),
+        ({"name": "a", "model": "m", "untrained": True}, "exactly one"),
+        ({"name": "reranked", "model": "m"}, "is a system already"),
+        ({"name": "a+b", "model": "m"}, "name"),
+        ({"name": "a", "untrained": True, "max_tokens": 32}, "training decides that"),
+        ({"name": "a", "endpoint": {"base_url": "http://h", "model": "m"}, "max_tokens": 32}, "server decides that"),
+    ],
+)
+def test_peers_that_cannot_be_meant(peer: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        validate({"rerank": {"peers": [peer]}}, "test")
+
+
+def test_two_peers_of_one_name() -> None:
+    with pytest.raises(ConfigError, match="two peers are called a"):
+        validate({"rerank": {"peers": [{"name": "a", "model": "x"}, {"name": "a", "model": "y"}]}}, "test")
+
+
+def test_only_what_changes_scores_changes_fingerprints(tmp_path: Path) -> None:
+    folder = str(write_tiny_classifier(tmp_path / "model", ["relevance"]))
+    other = str(write_tiny_classifier(tmp_path / "other", ["relevance"], seed=1))
+
+    def of(train: dict[str, object] | None = None, *given: Mapping[str, object]) -> dict[str, str]:
+        settings = Experiment.model_validate({"rerank": {"peers": list(given)}, "train": train or {}})
+        return {name: one.fingerprint for name, one in experiment.resolve(settings, "content").items()}
+
+    plain, server = of(), {"base_url": "http://h/v1", "model": "m"}
+    assert result_settings(RerankConfig()) == {}
+    for given in (
+        {"name": "a", "model": folder},
+        {"name": "a", "model": other},
+        {"name": "a", "untrained": True},
+        {"name": "a", "endpoint": server},
+        {"name": "a", "endpoint": {**server, "shape": "tei"}},
+    ):
+        found = of(None, given)
+        assert {name for name in plain if plain[name] != found[name]} == {"rerank", "evaluate"}
+    assert of(None, {"name": "a", "model": folder}) != of(None, {"name": "a", "model": other})
+    patient = {**server, "retries": 9, "key_env": "KEY", "allow_external": True}
+    assert of(None, {"name": "a", "endpoint": server}) == of(None, {"name": "a", "endpoint": patient})
+
+
+def test_a_query_without_scores_is_no_zero_of_the_peer() -> None:
+    queries, systems = [query_id(name) for name in "abc"], ["hybrid", "peer"]
+    runs = RUN.table(
+        {
+            "query_id": [*queries, *queries[:2]],
+            "doc_id": [doc_id("d")] * 5,
+            "system": ["hybrid"] * 3 + ["peer"] * 2,
+            "rank": [1] * 5,
+            "score": [1.0] * 5,
+        }
+    )
+    rows = [(query, system) for query in sorted(queries) for system in systems]
+    metrics = METRIC.table(
+        {
+            "query_id": [query for query, _ in rows],
+            "system": [system for _, system in rows],
+            "measure": ["nDCG@10"] * 6,
+            "value": [0.5] * 6,
+        }
+    )
+    kept = evaluate._without_failed(metrics, runs, ["peer"])  # pyright: ignore[reportPrivateUsage]
+    assert kept.num_rows == 5
+    assert set(kept.filter(pc.equal(kept["system"], "peer"))["query_id"].to_pylist()) == set(queries[:2])
+
+
+def test_rejects_of_a_bucket_without_any(tmp_path: Path, server: Served) -> None:
+    artifact, _ = World(tmp_path, ["one"]).score(endpoint(server))
+    flow, why = peers.refused(artifact, "mine", 0)
+    assert (flow.rows_in, flow.rejected, why.num_rows, why.schema) == (1, 0, 0, REJECT.schema)
+
+
+def test_the_plan_says_what_is_sent_where() -> None:
+    endpoint = {"base_url": "https://api.example.org/v2", "model": "m", "documents_per_call": 40}
+    peers = [{"name": "start", "untrained": True}, {"name": "far", "endpoint": endpoint}]
+    counts = {"documents": 1000, "train": 50, "dev": 5, "test": 30}
+
+    def line(**rerank: object) -> Line:
+        settings = Experiment.model_validate({"rerank": rerank})
+        return next(one for one in planning.lines(settings, counts) if one.stage == "rerank")
+
+    plain, more = line(), line(peers=peers)
+    assert plain.work == "score 3,500 pairs"
+    assert more.work == "score 3,500 pairs with 2 models; at most 90 calls to https://api.example.org/v2 for far"
+    assert more.seconds == 2 * plain.seconds
+    assert planning.sent(Experiment()) == "nothing is sent outside this machine or cluster"
+    sent = planning.sent(Experiment.model_validate({"rerank": {"peers": peers}}))
+    assert sent == "texts of test queries and their top are sent to https://api.example.org/v2 (must not be external)"
