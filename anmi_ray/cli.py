@@ -197,9 +197,7 @@ def rate(
     tie_width: Annotated[
         str, typer.Option(help="how wide ties reach: fitted, or the model's NUMBER (nu of davidson, eta of the others)")
     ] = "fitted",
-    lapse: Annotated[
-        str, typer.Option(help="share of answers that are blind guesses: none, fitted, or a RATE")
-    ] = "none",
+    lapse: Annotated[str, typer.Option(help="share of answers that are blind guesses: none, fitted, RATE")] = "none",
     judge_offsets: Annotated[
         bool, typer.Option("--judge-offsets", help="fit each judge's leaning towards the document shown first, doc_a")
     ] = False,
@@ -210,13 +208,13 @@ def rate(
     estimate: Annotated[
         Literal["mean", "mode"], typer.Option(help="point of the posterior; without a prior always its mode")
     ] = "mean",
-    strength: Annotated[str, typer.Option(help="unit, linear, sqrt, squared, information, learned")] = "unit",
+    strength: Annotated[
+        str, typer.Option(help="weigh rows: unit, linear, sqrt, squared, information, learned")
+    ] = "unit",
     anchors: Annotated[
         Path | None, typer.Option(help="file of known positives (query_id, doc_id): gaps are measured to them")
     ] = None,
-    fits: Annotated[
-        Path | None, typer.Option(help="write a row about every query's fit: converged, connected, ...")
-    ] = None,
+    fits: Annotated[Path | None, typer.Option(help="write a row about every query's fit: converged, ...")] = None,
     gaps: Annotated[Path | None, typer.Option(help="write gaps to the anchors, else to the best, with errors")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw ratings with 95 % intervals: .svg or .html")] = None,
     plot_query: Annotated[str | None, typer.Option(metavar="ID", help="the query to draw; else the first few")] = None,
@@ -234,17 +232,15 @@ def rate(
     """Rate documents from pairwise preferences that you have, with standard errors.
 
     Columns of FILE: query_id, doc_a, doc_b (text or integers), preference (of doc_a, 0 to 1); and, if there are, games
-    (how many the row counts for; default 1, 0 carries nothing), judge (text) and tie (a model's chance of a tie, 0 to 1).
+    (how many the row counts for; default 1, 0 carries nothing), judge (text) and tie (a model's chance of a tie).
     doc_a was shown first. Every row is games of its own; rows that repeat count again, unusable ones are counted.
     """
     from anmi_ray import rate_file
 
-    options = rate_file.ModelOptions(
-        model, prior, ties, tie_width, lapse, judge_offsets, dispersion, estimate, strength
-    )
+    how = rate_file.ModelOptions(model, prior, ties, tie_width, lapse, judge_offsets, dispersion, estimate, strength)
     outputs = rate_file.Outputs(out, fits, gaps, rejects, plot)
     for said in rate_file.rate_file(
-        file, options, outputs, anchors, plot_query, all_one_query, max_reject_fraction, threads
+        file, how, outputs, anchors, plot_query, all_one_query, max_reject_fraction, threads
     ):
         print(said)
 

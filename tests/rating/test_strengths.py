@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,10 @@ from pydantic import ValidationError
 from anmi_ray.comparisons.graph import k_regular
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.rate import RateConfig
+from anmi_ray.errors import ConfigError
+from anmi_ray.files import read_rows
 from anmi_ray.identity import rng
+from anmi_ray.rate_file import ModelOptions, Outputs, rate_file
 from anmi_ray.rating import Games, Globals, rate_games, rate_preferences, shared_numbers
 from anmi_ray.rating import strengths as s
 from anmi_ray.rating.games import bounded
@@ -240,3 +244,16 @@ def test_votes_without_ties_told(strength: s.Strength, model: Model) -> None:
     m = weighed(games, shared, config).answers
     assert (m >= 3.0 * s.LEAST * 0.999).all()
     assert shared.noise is None or shared.noise.own == 0.0
+
+
+def test_the_command_line_knows_strengths(tmp_path: Path) -> None:
+    """Through the file's reader, with ties told for one row of two; a word that is no strength is named."""
+    file, out = tmp_path / "p.csv", tmp_path / "r.csv"
+    file.write_text("query_id,doc_a,doc_b,preference,tie\nq,a,b,.9,.1\nq,b,c,.6,\nq,c,a,.2,.2\n")
+    for strength in ("unit", "linear"):
+        options = ModelOptions(prior="1", dispersion="1", strength=strength)
+        assert list(rate_file(file, options, Outputs(out), threads=1))
+    games = read_rows(out, ("doc_id",), ("games",)).number("games")[0]
+    assert games.sum() == pytest.approx(2.0 * (0.9 + 0.2 + 0.8))
+    with pytest.raises(ConfigError, match="--strength cubed"):
+        list(rate_file(file, ModelOptions(strength="cubed"), Outputs(out)))
