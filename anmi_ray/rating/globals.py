@@ -86,8 +86,10 @@ class Globals:
         return json.dumps(self._values(), sort_keys=True, indent=1)
 
     def _values(self) -> dict[str, object]:
-        values = {name: value for name, value in asdict(self).items() if value is not None or name not in _OPTIONAL}
-        return values if self.first is None else values | {"first": self.first._values()}
+        values: dict[str, object] = asdict(self)
+        if self.first is not None:
+            values["first"] = self.first._values()
+        return {name: value for name, value in values.items() if value is not None or name not in _OPTIONAL}
 
     @classmethod
     def from_json(cls, text: str) -> Globals:

@@ -112,7 +112,8 @@ def consensus(p_P: ArrayLike, decided_P: ArrayLike, judges: int) -> Floats:
             longer[shift : shift + len(total)] += one[shift] * total
         total = longer
     score = np.abs(np.arange(-judges, judges + 1)) / judges
-    return np.tensordot(score, total, axes=1).reshape(np.broadcast_shapes(np.shape(p_P), np.shape(decided_P)))
+    shape = np.broadcast_shapes(np.shape(p_P), np.shape(decided_P))
+    return np.asarray(np.tensordot(score, total, axes=1), np.float64).reshape(shape)
 
 
 def decided_of(p_P: ArrayLike, consensus_P: ArrayLike, judges: int) -> Floats:

@@ -172,7 +172,7 @@ def _optimum(pairs: NDArray[np.int64], seen: Floats, sd: Floats) -> Floats:
         precision[[i, j], [i, j]] += weight
         precision[[i, j], [j, i]] -= weight
         pull[i], pull[j] = pull[i] + weight * value, pull[j] - weight * value
-    return np.linalg.solve(precision, pull)
+    return np.asarray(np.linalg.solve(precision, pull), np.float64)
 
 
 def ratings(games: Games, strength: Strength = "unit", given: Floats | None = None) -> Floats:
@@ -215,7 +215,7 @@ def errors(world: World, queries: int) -> Errors:
             result.scaled[row] = np.square(truth - factor * e).reshape(queries, -1).mean(axis=1)
             result.plain[row] = np.square(truth - e).reshape(queries, -1).mean(axis=1)
             both = zip(truth.reshape(queries, -1), e.reshape(queries, -1), strict=True)
-            result.tau[row] = [stats.kendalltau(*pair)[0] for pair in both]
+            result.tau[row] = np.array([stats.kendalltau(*pair)[0] for pair in both], np.float64)
     return result
 
 
@@ -231,7 +231,7 @@ def change(square_WQ: Floats, base_WQ: Floats) -> str:
 
 def simulate(queries: int) -> None:
     """Print a row per world, then every source pooled over its worlds."""
-    worlds = [World(*of, source) for source, judges in JUDGES.items() for of in product(WIDTHS, HARD, judges)]
+    worlds = [World(w, h, j, source) for source in JUDGES for w, h in product(WIDTHS, HARD) for j in JUDGES[source]]
     print(f"{queries} queries of {DOCUMENTS} documents, degree {DEGREE}. RMSE after a factor: change in % of unit's\n")
     print("| source | width | hard | J | " + " | ".join(ALL) + " |\n" + "|---" * (4 + len(ALL)) + "|")
     found: dict[World, Errors] = {}
