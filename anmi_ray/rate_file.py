@@ -49,6 +49,7 @@ class ModelOptions:
     judge_offsets: bool = False
     dispersion: str = "pooled"
     estimate: str = "mean"
+    strength: str = "unit"
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ def _config(options: ModelOptions) -> RateConfig:
         "lapse": _word_or_number("lapse", options.lapse, {"none": 0.0, "fitted": "fitted"}),
         "judge_offsets": options.judge_offsets,
         "estimate": options.estimate,
+        "strength": options.strength,
     }
     try:
         return RateConfig(**given)

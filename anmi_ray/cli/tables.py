@@ -41,6 +41,10 @@ def rate(
     estimate: Annotated[
         Literal["mean", "mode"], typer.Option(help="point of the posterior; without a prior always its mode")
     ] = "mean",
+    strength: Annotated[
+        str,
+        typer.Option(help="how many games a row is worth: unit, linear, sqrt, squared (in E|C|), information, learned"),
+    ] = "unit",
     anchors: Annotated[
         Path | None, typer.Option(help="file of known positives (query_id, doc_id): gaps are measured to them")
     ] = None,
@@ -64,12 +68,15 @@ def rate(
     """Rate documents from pairwise preferences that you have, with standard errors.
 
     Columns of FILE: query_id, doc_a, doc_b (text or integers), preference (of doc_a, 0 to 1); and, if there are, games
-    (how many games the row counts for; default 1, 0 carries nothing) and judge (text). doc_a is the document that was
-    shown first. Every row is games of its own, so rows that repeat count again. Rows that cannot be used are counted.
+    (how many games the row counts for; default 1, 0 carries nothing), judge (text) and tie (a model's probability of a
+    tie). doc_a is the document that was shown first. Every row is games of its own, so rows that repeat count again.
+    Rows that cannot be used are counted.
     """
     from anmi_ray import rate_file
 
-    options = rate_file.ModelOptions(model, prior, ties, tie_width, lapse, judge_offsets, dispersion, estimate)
+    options = rate_file.ModelOptions(
+        model, prior, ties, tie_width, lapse, judge_offsets, dispersion, estimate, strength
+    )
     outputs = rate_file.Outputs(out, fits, gaps, rejects, plot)
     for said in rate_file.rate_file(
         file, options, outputs, anchors, plot_query, all_one_query, max_reject_fraction, threads

@@ -1,14 +1,16 @@
 """From judgments to ratings: Bradley-Terry and Thurstone fits with standard errors, one bucket of queries a call.
 
-judgments -> pairs (games) -> globals (prior, dispersion; once) -> solver -> uncertainty, diagnostics -> tables.
+judgments -> pairs (games) -> globals (prior, dispersion; once) -> weighting (strengths) -> solver -> uncertainty,
+diagnostics -> tables.
 """
 
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.globals import Globals, fit_globals, globals_of, sample_queries
+from anmi_ray.rating.globals import Globals, globals_of, sample_queries
 from anmi_ray.rating.hidden import hide_positives
 from anmi_ray.rating.named import NamedRatings, rate_preferences
 from anmi_ray.rating.pairs import preferences
 from anmi_ray.rating.tables import RateResult, rate, rate_games
+from anmi_ray.rating.weighting import fit_globals, shared_numbers
 
 __all__ = [
     "Games",
@@ -23,4 +25,5 @@ __all__ = [
     "rate_games",
     "rate_preferences",
     "sample_queries",
+    "shared_numbers",
 ]

@@ -11,18 +11,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from scipy import optimize
 
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.errors import DataError, FitError
-from anmi_ray.identity import hash_sample, id_array
+from anmi_ray.identity import hash_sample
 from anmi_ray.rating.diagnostics import Components, components, refuse_without_maximum, without_maximum
 from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion, predictive_score
 from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.likelihood import Likelihood, Ties
-from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.prior import (
     SD_FACTOR_BOUNDS,
     Free,
@@ -33,6 +30,7 @@ from anmi_ray.rating.prior import (
     top_of_normals,
 )
 from anmi_ray.rating.solver import Posterior, solve
+from anmi_ray.rating.strengths import Noise
 from anmi_ray.scale import Floats, Model
 
 MIN_POSITIVES = 100  # rated known positives from which their own prior is fitted rather than assumed
@@ -45,6 +43,7 @@ _PRECISE = 1e-4  # relative, of a tie width or lapse rate given all else
 SAMPLE_DOCUMENTS = 2000  # of a larger query only a piece of its graph is looked at: the estimates factorise it
 WIDTH_BOUNDS, LAPSE_BOUNDS = (1e-3, 50.0), (1e-4, 0.5)
 _FIRST_WIDTH, _FIRST_LAPSE = 0.3, 0.05
+_OPTIONAL = {"first", "noise"}  # fields of Globals that few fits have
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,8 @@ class Globals:
     positive's prior is N(a M σ0, (b S σ0)²), M and S those of the maximum of the query's n draws (None: like all).
     positive_mean, positive_sd: the same in latent units at the sample's median n, for reading. dispersion: φ.
     tie_width: ν or η of `ties`, 0 where a tie is half a win. offsets: by judge, what a gap gains in favour of the
-    document shown first. log_marginal: of the sample, for comparing models that use the same games.
+    document shown first. log_marginal: of the sample, for comparing models that use the same games. first, noise: where
+    strengths come from a first fit, what that fit shares, and what was learned of the preferences' error.
     """
 
     model: Model
@@ -78,18 +78,30 @@ class Globals:
     games: int
     positives: int
     log_marginal: float
+    first: Globals | None = None
+    noise: Noise | None = None
 
     def to_json(self) -> str:
-        """All fields as one JSON object, keys sorted."""
-        return json.dumps(asdict(self), sort_keys=True, indent=1)
+        """All fields as one JSON object, keys sorted; `first` and `noise` where there are."""
+        return json.dumps(self._values(), sort_keys=True, indent=1)
+
+    def _values(self) -> dict[str, object]:
+        values: dict[str, object] = asdict(self)
+        if self.first is not None:
+            values["first"] = self.first._values()
+        return {name: value for name, value in values.items() if value is not None or name not in _OPTIONAL}
 
     @classmethod
     def from_json(cls, text: str) -> Globals:
         """The inverse of `to_json`; DataError on anything else."""
         try:
             values = json.loads(text)
-            if set(values) != {field.name for field in fields(cls)}:
+            if set(values) | _OPTIONAL != {field.name for field in fields(cls)}:
                 raise ValueError(f"fields {sorted(values)}")
+            if "first" in values:
+                values["first"] = cls.from_json(json.dumps(values["first"]))
+            if "noise" in values:
+                values["noise"] = Noise(*values["noise"])
             return cls(**values)
         except (ValueError, TypeError) as error:
             raise DataError(f"not the shared numbers of a rate stage: {error}", None, "recompute the stage") from error
@@ -110,7 +122,7 @@ class Globals:
 
 
 def sample_queries(query_ids: Iterable[bytes], size: int) -> list[bytes]:
-    """The queries that `fit_globals` uses: a hash sample, so samples of parts hold the sample of the whole."""
+    """The queries that shared numbers come from: a hash sample, so samples of parts hold the sample of the whole."""
     return hash_sample(list(query_ids), size, "rate")
 
 
@@ -121,18 +133,6 @@ def posterior(
     if shape is None:
         refuse_without_maximum(games)
     return Posterior(games, like, m, *prior_arrays(games, shape), offset)
-
-
-def fit_globals(judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, config: RateConfig) -> Globals:
-    """`globals_of` the games of at most `config.sample_queries` of the queries given."""
-    chosen = sample_queries(pc.unique(comparisons["query_id"]).to_pylist(), config.sample_queries)
-    judgments, comparisons, candidates = (
-        table.filter(pc.is_in(table["query_id"], value_set=id_array(chosen)))
-        for table in (judgments, comparisons, candidates)
-    )
-    how = (config.inconsistent_strength, config.judge_offsets, config.judge_weights)
-    games, _ = read_games(judgments, comparisons, candidates, *how)
-    return globals_of(games, config)
 
 
 def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:

@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.errors import FitError, NoMaximumError
 from anmi_ray.identity import query_id
-from anmi_ray.rating.globals import Globals, globals_of, sample_queries
+from anmi_ray.rating.globals import Globals, sample_queries
 from anmi_ray.rating.preferences import Outcomes, Preferences, read_preferences, with_anchors
 from anmi_ray.rating.tables import rate_games
+from anmi_ray.rating.weighting import shared_numbers
 from anmi_ray.rows import Rows
 
 
@@ -40,7 +41,7 @@ def rate_preferences(
     max_reject_fraction: float = 0.1,
     threads: int = 1,
 ) -> NamedRatings:
-    """Rate the documents of a table with columns query_id, doc_a, doc_b, preference [games] [judge].
+    """Rate the documents of a table with columns query_id, doc_a, doc_b, preference [games] [judge] [tie].
 
     preference in [0, 1] is of doc_a; see `read_preferences`. `anchors` (query_id, doc_id) are known positives, to which
     gaps are measured and which get a positive's prior. DataError: a column is missing, more than `max_reject_fraction`
@@ -69,7 +70,7 @@ def rate_read(preferences: Preferences, config: RateConfig, threads: int = 1) ->
     judged = config.judge_offsets
     try:
         sample = preferences.games(_sample(preferences, config.sample_queries), judged)
-        globals_ = globals_of(sample, config, threads)
+        globals_ = shared_numbers(sample, config, threads)
         result = rate_games(preferences.games(judged=judged), globals_, config, threads)
     except NoMaximumError as error:
         raise _named(error, preferences) from None

@@ -24,8 +24,8 @@ from anmi_ray.rows import Flags, Numbers, Refusals, Rows, pair_checks, preferenc
 from anmi_ray.scale import Floats
 
 TEXTS = ("query_id", "doc_a", "doc_b", "judge")
-NUMBERS = ("preference", "games")
-OPTIONAL = {"games": "1", "judge": ""}  # what a row without them means
+NUMBERS = ("preference", "games", "tie")
+OPTIONAL = {"games": "1", "judge": "", "tie": ""}  # what a row without them means
 ANCHOR_TEXTS = ("query_id", "doc_id")
 ONE_QUERY = "all"  # the query's id where a table is rated as one query
 
@@ -33,7 +33,8 @@ ONE_QUERY = "all"  # the query's id where a table is rated as one query
 @dataclass(frozen=True)
 class Outcomes:
     """Accepted rows with a strength, sorted: query, first < second are ranks of ids (int64[P]), w the preference for
-    `first`, strength > 0, judge the rank of the judge's name, shown +1 where `first` was doc_a, else -1.
+    `first`, strength > 0, judge the rank of the judge's name, shown +1 where `first` was doc_a, else -1, tie the
+    probability of one that the judge told, else NaN.
     """
 
     query: Longs
@@ -43,6 +44,7 @@ class Outcomes:
     strength: Floats
     judge: NDArray[np.int32]
     shown: NDArray[np.int8]
+    tie: Floats
 
     def take(self, which: NDArray[Any] | slice) -> Outcomes:
         """Some of the rows, in the same order."""
@@ -86,6 +88,7 @@ class Preferences(Refusals):
             w=o.w,
             answers=o.strength,
             inconsistent=np.zeros(len(o.w), np.bool_),
+            tie=None if np.isnan(o.tie).all() else o.tie,
         )
         return replace(games, **{"judge": o.judge, "judges": self.judges, "shown": o.shown}) if judged else games
 
@@ -95,11 +98,12 @@ class Preferences(Refusals):
 
 
 def read_preferences(source: pa.Table | Rows, one_query: bool = False) -> Preferences:
-    """Check a table with columns query_id, doc_a, doc_b, preference [games] [judge]; ids are text or integers.
+    """Check a table with columns query_id, doc_a, doc_b, preference [games] [judge] [tie]; ids are text or integers.
 
     preference in [0, 1] is of doc_a, games ≥ 0 how many games the row counts for (default 1; 0 carries nothing), judge
-    any text. Rows that cannot be used are refused with reason and place. `one_query` ignores query_id. DataError: a
-    column is missing or of a type that cannot hold such values.
+    any text, tie in [0, 1] a model's probability of a tie, 1 - E|C| (empty where it was not told). Rows that cannot be
+    used are refused with reason and place. `one_query` ignores query_id. DataError: a column is missing or of a type
+    that cannot hold such values.
     """
     rows = source if isinstance(source, Rows) else Rows(source)
     _need(rows, [name for name in (*TEXTS, *NUMBERS) if name not in OPTIONAL], one_query)
@@ -108,7 +112,8 @@ def read_preferences(source: pa.Table | Rows, one_query: bool = False) -> Prefer
     a, b = rows.text("doc_a"), rows.text("doc_b")
     judge = pc.fill_null(rows.text("judge"), "") if "judge" in there else _constant("", count)
     preference, games = rows.number("preference"), rows.number("games") if "games" in there else (np.ones(count), {})
-    checks = pair_checks(query, a, b) | preference_checks(preference) | _games_checks(games)
+    tie = rows.number("tie") if "tie" in there else (np.full(count, np.nan), {})
+    checks = pair_checks(query, a, b) | preference_checks(preference) | _games_checks(games) | _tie_checks(tie)
     code = verdict(checks)
     rejects = rows.rejects(checks, code, (query, a, b), NUMBERS)
 
@@ -118,7 +123,7 @@ def read_preferences(source: pa.Table | Rows, one_query: bool = False) -> Prefer
     documents = pc.unique(pa.concat_arrays([a, b])).sort()
     outcomes = _outcomes(
         _rank(query, queries), _rank(a, documents), _rank(b, documents), preference[0][good],
-        games[0][good], _rank(judge, judges),
+        games[0][good], _rank(judge, judges), tie[0][good],
     )  # fmt: skip
     played = outcomes.take(outcomes.strength > 0.0)
     return Preferences(
@@ -176,11 +181,19 @@ def _games_checks(games: Numbers) -> dict[str, Flags]:
     return checks | {"games NaN": np.isnan(g), "games infinite": np.isinf(g), "games negative": g < 0.0}
 
 
+def _tie_checks(tie: Numbers) -> dict[str, Flags]:
+    t, wrong = tie
+    checks = {f"tie {why}": flags for why, flags in wrong.items() if why != "missing"}
+    return checks | {"tie outside [0, 1]": (t < 0.0) | (t > 1.0)}
+
+
 def _rank(column: pa.Array, known: pa.Array) -> Longs:
     return pc.index_in(column, value_set=known).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _outcomes(query: Longs, a: Longs, b: Longs, preference: Floats, strength: Floats, judge: Longs) -> Outcomes:
+def _outcomes(
+    query: Longs, a: Longs, b: Longs, preference: Floats, strength: Floats, judge: Longs, tie: Floats
+) -> Outcomes:
     """Every row from the side of its smaller id, in an order that depends on no other."""
     swap = a > b
     outcomes = Outcomes(
@@ -191,6 +204,7 @@ def _outcomes(query: Longs, a: Longs, b: Longs, preference: Floats, strength: Fl
         strength,
         judge.astype(np.int32),
         np.where(swap, -1, 1).astype(np.int8),
+        tie,
     )
     o = outcomes
-    return o.take(np.lexsort((o.shown, o.judge, o.strength, o.w, o.second, o.first, o.query)))
+    return o.take(np.lexsort((o.tie, o.shown, o.judge, o.strength, o.w, o.second, o.first, o.query)))

@@ -17,6 +17,7 @@ from anmi_ray.rating.graph import graph_facts
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.solver import Posterior, Solution, solve
 from anmi_ray.rating.uncertainty import Anchors, Errors, anchors, errors
+from anmi_ray.rating.weighting import weighed
 from anmi_ray.scale import Floats, Model, to_elo
 
 
@@ -46,6 +47,7 @@ def rate_games(games: Games, globals_: Globals, config: RateConfig, threads: int
     """
     if not games.queries:
         return RateResult(records.RATING.empty(), records.FIT.empty(), records.GAP.empty(), records.REJECT.empty())
+    games = weighed(games, globals_, config, threads)
     m = games.answers / globals_.dispersion
     target = posterior(games, globals_.likelihood(), m, globals_.prior(), globals_.offset(games))
     solution = solve(target, config.tolerance, config.max_iterations, threads=threads)

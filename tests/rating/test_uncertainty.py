@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.rating import likelihood, uncertainty
+from anmi_ray.rating import fit_globals, likelihood, uncertainty
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.factor import cholesky, inverse_lower
 from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.gaussian import laplace
-from anmi_ray.rating.globals import fit_globals
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.solver import Posterior, one_query, solve, workspace
