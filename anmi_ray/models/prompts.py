@@ -107,7 +107,7 @@ def prompt_for(tokenizer: PreTrainedTokenizerBase, text: str | None) -> Prompt:
     if text is None:
         if (found := declared(tokenizer)) is not None:
             return found
-        known = tokenizer.get_added_vocab()
+        known: dict[str, int] = cast(Any, tokenizer).get_added_vocab()
         text = CHATML if {"<|im_start|>", "<|im_end|>"} <= set(known) else PLAIN
     first = tokenizer.bos_token
     begins = first is not None and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]

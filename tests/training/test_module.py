@@ -27,7 +27,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated
 
 ALL = Phase(0.7)
 DECODED: tuple[Pooling, ...] = ("last", "yes-no")
-STUDENTS: list[tuple[str, Pooling]] = [(family, "cls") for family in ENCODERS]
+ENCODED: Pooling = "cls"
+STUDENTS: list[tuple[str, Pooling]] = [(family, ENCODED) for family in ENCODERS]
 STUDENTS += [(family, pooling) for family in DECODERS for pooling in DECODED]
 SHORT = "{query} {document} so:"
 
@@ -88,7 +89,8 @@ def test_gradients_on_the_last_layer_are_those_of_backward_passes(
             torch.testing.assert_close(weight.grad[yes], -weight.grad[no], atol=1e-6, rtol=1e-4)
             found[alpha] = weight.grad[yes].clone()
         else:
-            found[alpha] = module.network.score_layer().weight.grad.clone().flatten()  # type: ignore[union-attr]
+            layer: Any = module.network.score_layer()
+            found[alpha] = layer.weight.grad.clone().flatten()
         figures = objective.finish(objective.sums(), ALL, 0)
     assert figures["gradient_ranking"] == pytest.approx(0.7 * float(found[1.0].norm()), rel=1e-3)
     assert figures["gradient_regression"] == pytest.approx(0.3 * float(found[0.0].norm()), rel=1e-3)
