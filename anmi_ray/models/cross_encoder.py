@@ -100,10 +100,8 @@ class CrossEncoder:
         exceeds the positions, or `pooling` is not one of the architecture's.
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
-        where, options = (
-            source.path_or_id,
-            {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code},
-        )
+        where = source.path_or_id
+        options = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
         trained_head = trained_mean_head(where)
         try:
             pooling = choose_pooling(where, options, pooling, trained_head is not None)

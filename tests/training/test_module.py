@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -27,7 +28,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated
 
 ALL = Phase(0.7)
 DECODED: tuple[Pooling, ...] = ("last", "yes-no")
-STUDENTS = [*((family, "cls") for family in ENCODERS), *((one, how) for one in DECODERS for how in DECODED)]
+STUDENTS: Sequence[tuple[str, Pooling]] = [
+    *((family, "cls") for family in ENCODERS),
+    *((family, pooling) for family in DECODERS for pooling in DECODED),
+]
 SHORT = "{query} {document} so:"
 
 
@@ -82,13 +86,13 @@ def test_gradients_on_the_last_layer_are_those_of_backward_passes(
         for batch in batches:
             objective.of(batch, Phase(alpha))(*module(batch.batches)).backward()
         if pooling == "yes-no":
-            out: Any = module.network.encoder.get_output_embeddings()
-            weight = out.weight
+            weight = cast(Any, module.network.encoder.get_output_embeddings()).weight
             no, yes = module.network.no_yes  # type: ignore[union-attr, misc]
             torch.testing.assert_close(weight.grad[yes], -weight.grad[no], atol=1e-6, rtol=1e-4)
             found[alpha] = weight.grad[yes].clone()
         else:
-            found[alpha] = module.network.score_layer().weight.grad.clone().flatten()  # type: ignore[union-attr]
+            layer: Any = module.network.score_layer()
+            found[alpha] = layer.weight.grad.clone().flatten()
         figures = objective.finish(objective.sums(), ALL, 0)
     assert figures["gradient_ranking"] == pytest.approx(0.7 * float(found[1.0].norm()), rel=1e-3)
     assert figures["gradient_regression"] == pytest.approx(0.3 * float(found[0.0].norm()), rel=1e-3)
