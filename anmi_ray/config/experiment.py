@@ -26,7 +26,7 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.config.recipes import RECIPES, clear, fill
 from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.config.rules import NAMED
-from anmi_ray.config.train import TrainConfig
+from anmi_ray.config.train import TrainConfig, offload_needs
 from anmi_ray.errors import ConfigError
 
 
@@ -69,6 +69,8 @@ class Experiment(Settings):
                 f"rerank.depth is {self.rerank.depth}, but a ranking holds retrieve.depth = {self.retrieve.depth} "
                 "documents: lower rerank.depth or raise retrieve.depth"
             )
+        if wrong := offload_needs(self.execution.train.offload, self.train):
+            raise ValueError(f"execution.train.offload: {wrong}")
         judges = [judge.name for judge in self.judge.judges]
         if strangers := sorted(set(self.rate.judge_weights) - set(judges)):
             raise ValueError(

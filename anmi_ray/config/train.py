@@ -12,6 +12,7 @@ from anmi_ray.config.objective import BalanceConfig, CurriculumConfig, LossConfi
 Pooling = Literal["cls", "mean", "last", "yes-no"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Student = Literal["cross-encoder", "bi-encoder"]
+Offload = Literal["none", "optimizer", "parameters"]
 
 
 class LoraConfig(Settings):
@@ -264,6 +265,16 @@ class TrainExecution(ExecutionSettings):
     compile: bool = Field(
         default=False, description="compile the transformer (torch.compile): minutes at the start, then faster steps"
     )
+    offload: Offload = Field(
+        default="none",
+        description="DeepSpeed: what is kept in main memory rather than a GPU's: the optimizer's state (ZeRO stage 1 "
+        "to 3; the processor then computes the update), or that and the parameters (ZeRO stage 3)",
+    )
+    token_folder: str | None = Field(
+        default=None,
+        description="folder for tokenised texts, which a node's workers share and a resumed run finds again; null: "
+        "beside the checkpoints, or in the node's temporary folder where these go to a URI",
+    )
     checkpoint_minutes: float = Field(
         default=5.0, ge=0.0, description="minutes between checkpoints: what a failure can cost"
     )
@@ -280,3 +291,15 @@ class TrainExecution(ExecutionSettings):
         if len(set(trackers)) < len(trackers):
             raise ValueError("must name each tracker once")
         return trackers
+
+
+def offload_needs(offload: Offload, config: TrainConfig) -> str | None:
+    """What of `config` must be another for `offload`, as a sentence; None where they go together."""
+    least = {"none": 0, "optimizer": 1, "parameters": 3}[offload]
+    if offload == "none" or (config.engine == "deepspeed" and config.zero_stage >= least):
+        return None
+    stages = "1 to 3" if least == 1 else "3"
+    return (
+        f"{offload} needs train.engine: deepspeed and train.zero_stage: {stages}; they are {config.engine} and "
+        f"{config.zero_stage}"
+    )

@@ -46,6 +46,14 @@ class Ragged:
     def __getitem__(self, i: int) -> NDArray[np.int32]:
         return self.values[self.start[i] : self.start[i + 1]]
 
+    def put(
+        self, list_N: NDArray[np.int64], kept_N: NDArray[np.int64], to_NT: NDArray[np.int64], at_N: NDArray[np.int64]
+    ) -> None:
+        """Write the first `kept_N` tokens of lists `list_N` into the rows of `to_NT`, from column `at_N` on."""
+        row = np.repeat(np.arange(len(list_N)), kept_N)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(kept_N) - kept_N, kept_N)
+        to_NT[row, at_N[row] + within] = self.values[self.start[list_N][row] + within]
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -185,24 +193,20 @@ class PairTokenizer:
         longest = int((first + second).max()) + self.special
         width = min(-(-longest // MULTIPLE) * MULTIPLE, max(self.max_tokens, longest))
         ids = np.full((len(query_N), width), self.pad, dtype=np.int64)
-        mask = np.zeros_like(ids)
+        before, between, after = (np.full(len(query_N), len(piece)) for piece in self._frame)
+        length_5N = np.stack([before, first, between, second, after])
+        end_5N = np.cumsum(length_5N, axis=0)
+        begin_5N = end_5N - length_5N
+        for piece, at_N in zip(self._frame, begin_5N[::2], strict=True):
+            ids[np.arange(len(ids))[:, None], at_N[:, None] + np.arange(len(piece))] = piece
+        queries.put(query_N, first, ids, begin_5N[1])
+        documents.put(document_N, second, ids, begin_5N[3])
+        column = np.arange(width)
+        mask = (column < end_5N[-1][:, None]).astype(np.int64)
         types = np.zeros_like(ids) if self.segments else None
-        before, between, after = self._frame
-        for row in range(len(query_N)):
-            pieces = (
-                before,
-                queries[query_N[row]][: first[row]],
-                between,
-                documents[document_N[row]][: second[row]],
-                after,
-            )
-            at = 0
-            for piece, segment in zip(pieces, self._types, strict=True):
-                ids[row, at : at + len(piece)] = piece
-                if types is not None and segment:
-                    types[row, at : at + len(piece)] = segment
-                at += len(piece)
-            mask[row, :at] = 1
+        for begin_N, end_N, segment in zip(begin_5N, end_5N, self._types, strict=True):
+            if types is not None and segment:
+                types[(column >= begin_N[:, None]) & (column < end_N[:, None])] = segment
         return Batch(ids, mask, types)
 
 

@@ -7,6 +7,7 @@ everything) goes on from the newest checkpoint. A finished artifact is never ent
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -46,9 +47,10 @@ from anmi_ray.training import tracking
 from anmi_ray.training.batching import prepare
 from anmi_ray.training.loop import DevSet, Row, Trained, train
 from anmi_ray.training.memory import remedy
+from anmi_ray.training.tokens import TokenCache
 
 RESULT = "training.json"
-_STORAGE = "ray"  # beside the output
+_STORAGE, _TOKENS = "ray", "tokens"  # the former beside the output, the latter in it
 _DETERMINED = (ConfigError, DataError, TrainingError)  # what no retry can change
 
 
@@ -61,6 +63,20 @@ class DevInputs:
     texts: pa.Table
     queries: pa.Table
     measure: str = "nDCG@10"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a run reads: Example, Text and Query files of all buckets, as paths or URIs that every worker reaches.
+
+    `false_negative_rate` is the estimated share of false negatives among the examples' negatives, where it is known.
+    """
+
+    examples: list[str]
+    texts: list[str]
+    queries: list[str]
+    dev: DevInputs | None = None
+    false_negative_rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -78,10 +94,7 @@ class TrainResult:
 class _Job:
     """What every worker gets."""
 
-    examples: list[str]
-    texts: list[str]
-    queries: list[str]
-    dev: DevInputs | None
+    sources: Sources
     config: TrainConfig
     execution: TrainExecution
     storage: str
@@ -89,14 +102,11 @@ class _Job:
     board: ActorHandle
     name: str
     curves: str
-    false_negative_rate: float | None = None
+    tokens: str
 
 
 def run_training(
-    examples_paths: Sequence[str],
-    texts_paths: Sequence[str],
-    query_paths: Sequence[str],
-    dev: DevInputs | None,
+    sources: Sources,
     config: TrainConfig,
     execution: TrainExecution,
     fingerprint: str,
@@ -104,16 +114,14 @@ def run_training(
     on_row: Callable[[Row], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
     curves: str | None = None,
-    false_negative_rate: float | None = None,
 ) -> TrainResult:
-    """Train on the Example, Text and Query files of all buckets; the Hugging Face folder appears at `output_folder`.
+    """Train on the sources; the Hugging Face folder appears at `output_folder`.
 
     `on_row` sees the newest log row about once a second (its "progress" runs to 1), `on_notice` what a user should know
-    (a broken checkpoint that was left out), both from a thread. Paths are files or URIs that every worker reaches.
-    Checkpoints go to `execution.storage_path`/`fingerprint`, the trackers' files to `curves` (else beside the output).
-    `false_negative_rate` as in the loop. Raises ConfigError where the cluster has no room for the workers,
-    TrainingError, DataError or ConfigError as the loop does, and TrainingError where workers keep dying. Needs a
-    started Ray.
+    (a broken checkpoint that was left out), both from a thread. Checkpoints go to
+    `execution.storage_path`/`fingerprint`, the trackers' files to `curves` (else beside the output). Raises ConfigError
+    where the cluster has no room for the workers, TrainingError, DataError or ConfigError as the loop does, and
+    TrainingError where workers keep dying. Needs a started Ray.
     """
     notice = on_notice or (lambda _: None)
     tracking.check(execution.trackers)
@@ -123,10 +131,7 @@ def run_training(
     mend_list(places.below(storage, fingerprint), notice)
     board = new_board()
     job = _Job(
-        examples=list(examples_paths),
-        texts=list(texts_paths),
-        queries=list(query_paths),
-        dev=dev,
+        sources=sources,
         config=config,
         execution=execution,
         storage=places.below(storage, fingerprint),
@@ -134,7 +139,7 @@ def run_training(
         board=board,
         name=fingerprint,
         curves=places.absolute(curves or places.beside(output, "tracking")),
-        false_negative_rate=false_negative_rate,
+        tokens=execution.token_folder or _token_folder(storage),
     )
     try:
         with shown(board, on_row, on_notice):
@@ -211,12 +216,14 @@ def _train(job: _Job) -> Trained:
         settings = config.model_dump(mode="json")
         curves, flush = shared_curves(job.execution.trackers, job.name, job.curves, settings, stack)
         model = load_student(config, str(get_device()))
-        examples, texts, queries = (map(pq.read_table, paths) for paths in (job.examples, job.texts, job.queries))
-        data = prepare(examples, texts, queries, model.pairs)
-        dev = None if job.dev is None else dev_set(job.dev, model)
         checkpoints, report = RayCheckpoints(job.storage, stack, flush), Report(job.board, curves)
+        sources, cache = job.sources, TokenCache(Path(job.tokens), report.notice)
+        data = prepare(
+            _Files(sources.examples), _Files(sources.texts), _Files(sources.queries), model.pairs, cache=cache
+        )
+        dev = None if sources.dev is None else dev_set(sources.dev, model)
         return train(
-            model, data, dev, config, job.execution, checkpoints, report, report.notice, job.false_negative_rate
+            model, data, dev, config, job.execution, checkpoints, report, report.notice, sources.false_negative_rate
         )
 
 
@@ -239,6 +246,19 @@ def dev_set(dev: DevInputs, model: Reranker) -> DevSet:
         document_N=document,
         measure=measure,
     )
+
+
+class _Files(Sequence[pa.Table]):
+    """Parquet files, read when they are looked at."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, at: Any) -> Any:
+        return pq.read_table(self._paths[at])
 
 
 def _distinct(ids: pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
@@ -266,11 +286,19 @@ def _collect(output: str) -> TrainResult:
 
 def _card(job: _Job, trained: Trained) -> str:
     settings = job.config.model_dump(exclude_defaults=True)
-    dev = "" if trained.dev is None or job.dev is None else f", {job.dev.measure} {trained.dev:.4f} on dev"
+    inputs = job.sources.dev
+    dev = "" if trained.dev is None or inputs is None else f", {inputs.measure} {trained.dev:.4f} on dev"
     return (
         f"Started from {job.config.model}; the weights after step {trained.best_step} of {trained.steps}{dev}.\n"
         f"Settings that differ from the defaults: `{json.dumps(settings)}`"
     )
+
+
+def _token_folder(storage: str) -> str:
+    """Beside the checkpoints, or of a name that a later run finds again on a node's own disk."""
+    if "://" not in storage:
+        return f"{storage}/{_TOKENS}"
+    return str(Path(tempfile.gettempdir()) / f"anmi-{_TOKENS}-{os.getuid()}")
 
 
 def _last_line(error: BaseException) -> str:
@@ -288,26 +316,29 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
         raise DataError("no example was mined", "train", "see the rejects of mine: `anmi show RUN`")
     output = artifact.store.uri(f"{artifact.path}/model")
     if not artifact.store.exists(f"{artifact.path}/model/{RESULT}"):
-        execution = context.execution.training
+        sources = Sources(
+            examples=[mine.store.uri(mine.part_path("examples", bucket)) for bucket in buckets],
+            texts=[retrieve.store.uri(retrieve.part_path("texts", bucket)) for bucket in buckets],
+            queries=[ingest.store.uri(ingest.part_path("queries", bucket)) for bucket in buckets],
+            dev=_dev_inputs(retrieve, ingest, config.dev_depth, context.buckets) if config.dev_points else None,
+            false_negative_rate=mine.read_json("summary.json")["false_negative_rate"]["mean"],
+        )
         run_training(
-            [mine.store.uri(mine.part_path("examples", bucket)) for bucket in buckets],
-            [retrieve.store.uri(retrieve.part_path("texts", bucket)) for bucket in buckets],
-            [ingest.store.uri(ingest.part_path("queries", bucket)) for bucket in buckets],
-            _dev_inputs(retrieve, ingest, config.dev_depth, context.buckets) if config.dev_points else None,
+            sources,
             config,
-            execution,
+            context.execution.training,
             artifact.fingerprint,
             output,
             lambda row: _tell(context, row),
             context.notice,
             artifact.store.uri(curves_folder(artifact)),
-            mine.read_json("summary.json")["false_negative_rate"]["mean"],
         )
     result = _collect(places.absolute(output))
     artifact.publish_json("log.json", result.rows)
     seal_folder(artifact, "model")
-    storage = context.execution.training.storage_path or places.beside(output, _STORAGE)
-    places.remove(places.below(places.absolute(storage), artifact.fingerprint))  # checkpoints serve resuming only
+    given = context.execution.training.storage_path  # checkpoints and token lists serve resuming only
+    own = places.beside(places.absolute(output), _STORAGE)
+    places.remove(own if given is None else places.below(places.absolute(given), artifact.fingerprint))
     facts = {"best_step": result.best_step, "steps": result.steps, "dev": result.dev}
     return {"flows": [Flow("examples of queries", examples, examples)], **facts}
 

@@ -8,7 +8,7 @@ Legend: E lists, P documents of all lists, B lists of a micro-batch, K documents
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NoReturn
@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.identity import id_matrix, uniforms
-from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, document_text, length_batches
+from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, length_batches
 from anmi_ray.models.texts import TextPairs, TextTokenizer
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.in_batch import Listed, borrowed, groups
+from anmi_ray.training.tokens import TokenCache, tokenised
 
 
 @dataclass(frozen=True)
@@ -105,14 +106,16 @@ class MicroBatch:
 
 def prepare(
     examples: Iterable[pa.Table],
-    texts: Iterable[pa.Table],
-    queries: Iterable[pa.Table],
+    texts: Sequence[pa.Table],
+    queries: Sequence[pa.Table],
     pairs: PairTokenizer | TextTokenizer,
+    cache: TokenCache | None = None,
 ) -> TrainingSet:
     """Join Example tables with their texts and tokenise each text once; sorted by example, whatever the files' order.
 
-    `texts` are Text tables, `queries` Query tables (all splits allowed). Raises DataError where there is no example, an
-    example is its anchor alone, a text is missing, or a query's ratings have no spread.
+    `texts` are Text tables, `queries` Query tables (all splits allowed), read one at a time. Token lists are kept in
+    memory, or in `cache`. Raises DataError where there is no example, an example is its anchor alone, a text is
+    missing, or a query's ratings have no spread.
     """
     example = pa.concat_tables(list(examples))
     if not example.num_rows:
@@ -132,10 +135,10 @@ def prepare(
     doc_ids = pc.list_flatten(example["doc_ids"]).combine_chunks()
     document, document_ids = _index(doc_ids)
     query, query_ids = _index(example["query_id"].combine_chunks())
-    document_texts = _lookup(texts, "doc_id", ("title", "text"), document_ids, "texts")
-    query_texts = _lookup(queries, "query_id", ("text",), query_ids, "queries")
-    query_tokens = pairs.of_queries([text for (text,) in query_texts])
-    document_tokens = pairs.of_documents([document_text(title, text) for title, text in document_texts])
+    documents, list_D = tokenised(texts, "doc_id", ("title", "text"), document_ids, "texts", pairs, cache)
+    document = list_D[document]
+    query_lists, list_Q = tokenised(queries, "query_id", ("text",), query_ids, "queries", pairs, cache)
+    query = list_Q[query]
     return TrainingSet(
         example_E=id_matrix(example["example_id"]),
         query_E=query,
@@ -148,9 +151,9 @@ def prepare(
         weight_P=_reals(example["weights"]),
         gap_P=_reals(example["gaps"]),
         tier_P=pc.list_flatten(example["tiers"]).combine_chunks().to_numpy().astype(np.int64),
-        tokens_P=pairs.pair_lengths(query_tokens, np.repeat(query, lengths), document_tokens, document),
-        queries=query_tokens,
-        documents=document_tokens,
+        tokens_P=pairs.pair_lengths(query_lists, np.repeat(query, lengths), documents, document),
+        queries=query_lists,
+        documents=documents,
         pairs=pairs,
     )
 
@@ -328,27 +331,6 @@ def _index(ids: pa.Array | pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array
     array = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
     coded = array.dictionary_encode()
     return coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), coded.dictionary
-
-
-def _lookup(
-    tables: Iterable[pa.Table], key: str, columns: tuple[str, ...], ids: pa.Array, place: str
-) -> list[tuple[str, ...]]:
-    """Columns of the rows with `ids`, in their order; tables may repeat a row (a document in several buckets)."""
-    found: list[tuple[str, ...] | None] = [None] * len(ids)
-    for table in tables:
-        at = pc.index_in(table[key].combine_chunks(), value_set=ids).to_numpy(zero_copy_only=False)
-        rows = np.flatnonzero(np.isfinite(at.astype(np.float64)))
-        values = [table[name].take(pa.array(rows)).to_pylist() for name in columns]
-        for position, row in zip(at[rows].astype(np.int64), zip(*values, strict=True), strict=True):
-            found[position] = row
-    missing = [i for i, row in enumerate(found) if row is None]
-    if missing:
-        raise DataError(
-            f"{len(missing)} of {len(ids)} are missing, the first is {ids[missing[0]].as_py().hex()}",
-            place,
-            "recompute the retrieve stage, which writes them",
-        )
-    return [row for row in found if row is not None]
 
 
 def _reals(lists: pa.ChunkedArray) -> NDArray[np.float64]:

@@ -5,11 +5,13 @@ Each is one message with its remedy. Legend: E lists, P documents of all lists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from typing import cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.errors import ConfigError, DataError, TrainingError
@@ -54,16 +56,20 @@ def _negative_weight(data: TrainingSet, found: Phase) -> NDArray[np.float64]:
     return np.add.reduceat(weight_P, data.start_E[:-1])
 
 
-def moments(network: Scorer, weights: Mapping[str, Tensor]) -> Moments:
-    """Sums of the trained ones of `weights` (whole, by name), all together: biases of zero that gain 1e-30 are lost."""
+@torch.no_grad()
+def moments(network: Scorer, trained: Iterable[nn.Parameter]) -> Moments:
+    """Sums of the trained parameters, all together in float64: biases of zero that gain 1e-30 are lost.
+
+    Where the weights are, without a copy; each is looked at once and need be whole only then.
+    """
     head = {id(parameter) for layer in head_layers(network) for parameter in layer.parameters()}
-    found: Moments = {}
-    for name, parameter in network.named_parameters():
-        if parameter.requires_grad:
-            value, setting = weights[name].double(), HEAD if id(parameter) in head else BODY
-            total, squares = found.get(setting, (0.0, 0.0))
-            found[setting] = (total + float(value.sum()), squares + float(value.square().sum()))
-    return found
+    found: dict[str, Tensor] = {}
+    for parameter in trained:
+        setting = HEAD if id(parameter) in head else BODY
+        norm = torch.linalg.vector_norm(parameter, dtype=torch.float64)
+        sums = torch.stack([parameter.sum(dtype=torch.float64), norm * norm])
+        found[setting] = found[setting] + sums if setting in found else sums
+    return {setting: cast(tuple[float, float], tuple(sums.tolist())) for setting, sums in found.items()}
 
 
 def check_effect(before: Moments, after: Moments, steps: int) -> None:

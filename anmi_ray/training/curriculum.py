@@ -50,6 +50,10 @@ class Curriculum:
         del step, steps
         return Phase(self.alpha, self.config.minimum_gap_elo)
 
+    def foreseen(self, step: int, steps: int) -> Phase | None:
+        """What a later step will read unless something is reported before; None where the report decides."""
+        return self.phase(step, steps)
+
     def phases(self) -> list[Phase]:
         """What it may let in, as far as it is known before training: those of the eighths of a run, or the widest."""
         return list(dict.fromkeys(self.phase(eighth, 8) for eighth in range(8)))
@@ -155,6 +159,9 @@ class Progress(Curriculum):
         self.edges = (-math.inf, *inner.tolist(), math.inf)
         self._seed, self._arm = seed, 0
         self.bandit = Exp3S(config.bands, steps, config.exploration)
+
+    def foreseen(self, step: int, steps: int) -> None:
+        """A step's band is drawn by what the step before has gained."""
 
     def phases(self) -> list[Phase]:
         """All gaps."""

@@ -11,7 +11,7 @@ import os
 import tempfile
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from anmi_ray.config.train import TrainConfig
-from anmi_ray.errors import StoreError, TrainingError
+from anmi_ray.config.train import Offload, TrainConfig, offload_needs
+from anmi_ray.errors import ConfigError, StoreError, TrainingError
 from anmi_ray.training.module import Inputs, Trainable, parameter_groups
 
 Objective = Callable[[Tensor, Tensor], Tensor]  # (score[N], predicted[N]) -> scalar loss
@@ -64,6 +64,10 @@ class Engine(ABC):
         """The network's weights as float32 on the CPU, whole on every worker (a copy)."""
         return {name: value.detach().cpu().clone() for name, value in self.module.network.state_dict().items()}
 
+    def trained(self) -> Iterator[nn.Parameter]:
+        """The network's trained parameters, each whole while it is looked at. All workers go through all of them."""
+        yield from (parameter for parameter in self.module.network.parameters() if parameter.requires_grad)
+
     def sums(self, values: list[float]) -> list[float]:
         """Every value summed over the workers."""
         if self.world == 1:
@@ -90,7 +94,7 @@ class TorchEngine(Engine):
 
     def __init__(self, module: Trainable, config: TrainConfig) -> None:
         super().__init__(module, config)
-        self.optimizer = torch.optim.AdamW(self.groups, betas=(config.beta1, config.beta2))
+        self.optimizer = torch.optim.AdamW(self.groups, betas=(config.beta1, config.beta2), fused=True)
         self.forward: nn.Module = module if self.world == 1 else DistributedDataParallel(module)
 
     def accumulate(self, batches: Inputs, objective: Objective, last: bool) -> None:
@@ -126,12 +130,12 @@ class TorchEngine(Engine):
 class DeepSpeedEngine(Engine):
     """DeepSpeed's engine; the caller marks the end of a step (managed_gradient_accumulation false)."""
 
-    def __init__(self, module: Trainable, config: TrainConfig) -> None:
+    def __init__(self, module: Trainable, config: TrainConfig, offload: Offload = "none") -> None:
         super().__init__(module, config)
         deepspeed = _deepspeed()
         _join_alone()
         self.engine, self.optimizer, _, _ = deepspeed.initialize(
-            model=module, model_parameters=self.groups, config=deepspeed_json(config), dist_init_required=False
+            model=module, model_parameters=self.groups, config=deepspeed_json(config, offload), dist_init_required=False
         )
         self.engine.checkpoint_engine = _data_only(self.engine.checkpoint_engine)
         self._norm = 0.0
@@ -170,28 +174,49 @@ class DeepSpeedEngine(Engine):
         with _deepspeed().zero.GatheredParameters(list(self.module.network.parameters())):
             return super().weights()
 
+    def trained(self) -> Iterator[nn.Parameter]:
+        for parameter in super().trained():
+            with _deepspeed().zero.GatheredParameters([parameter], enabled=self.config.zero_stage == 3):
+                yield parameter
 
-def make_engine(module: Trainable, config: TrainConfig) -> Engine:
-    """The engine that `config` names. Workers must have joined torch.distributed before."""
-    return DeepSpeedEngine(module, config) if config.engine == "deepspeed" else TorchEngine(module, config)
+
+def make_engine(module: Trainable, config: TrainConfig, offload: Offload = "none") -> Engine:
+    """The engine that `config` names. Workers must have joined torch.distributed before.
+
+    Raises ConfigError where `offload` needs another engine or ZeRO stage.
+    """
+    if wrong := offload_needs(offload, config):
+        raise ConfigError(wrong, "execution.train.offload", "change these, or set offload: none")
+    return DeepSpeedEngine(module, config, offload) if config.engine == "deepspeed" else TorchEngine(module, config)
 
 
-def deepspeed_json(config: TrainConfig) -> dict[str, Any]:
+def deepspeed_json(config: TrainConfig, offload: Offload = "none") -> dict[str, Any]:
     """DeepSpeed's own settings, derived: the only place where they are written.
 
     bfloat16 is autocast inside the module, as in the other engine: master weights stay float32, and so does the head.
     """
+    zero: dict[str, Any] = {"stage": config.zero_stage, "overlap_comm": False}
+    if offload != "none":
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if offload == "parameters":
+        zero["offload_param"] = {"device": "cpu"}
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
         "gradient_clipping": config.clip if config.zero_stage else 0.0,
-        "zero_optimization": {"stage": config.zero_stage, "overlap_comm": False},
-        # DeepSpeed's own Adam compiles C++ when it is first used; torch's does not.
+        "zero_optimization": zero,
+        # DeepSpeed's own Adam compiles C++ when it is first used; torch's does not, and is one kernel as well.
         "optimizer": {
             "type": "AdamW",
-            "params": {"torch_adam": True, "lr": config.learning_rate, "betas": [config.beta1, config.beta2]},
+            "params": {
+                "torch_adam": True,
+                "lr": config.learning_rate,
+                "betas": [config.beta1, config.beta2],
+                "fused": True,
+            },
         },
+        "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 1_000_000_000,
     }
 

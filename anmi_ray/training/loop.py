@@ -29,6 +29,7 @@ from anmi_ray.identity import seed as derived_seed
 from anmi_ray.models.cross_encoder import torch_threads
 from anmi_ray.models.pairs import Ragged
 from anmi_ray.models.reranker import Reranker
+from anmi_ray.training.ahead import Ahead, pinned
 from anmi_ray.training.batching import MicroBatch, TrainingSet, step_batches, total_steps, weighed_gaps
 from anmi_ray.training.checkpoints import Checkpoints, newest_whole
 from anmi_ray.training.checks import before_training, check_effect, moments
@@ -123,7 +124,8 @@ def train(
         if checkpoints is not None:
             stack.enter_context(NOTICE.listening())
         run = _Run(model, data, dev, config, execution, checkpoints, on_row, on_notice, false_negative_rate)
-        return run.run()
+        with run.ahead:
+            return run.run()
 
 
 class _Run:
@@ -151,9 +153,10 @@ class _Run:
         # Engines may partition or wrap the network; this copy takes whole weights, for dev and for the result.
         self.result = type(model)(copy.deepcopy(model.network), model.pairs, model.name)
         self.module = trainable(model, config, execution).train()
-        self.engine: Engine = make_engine(self.module, config)
+        self.engine: Engine = make_engine(self.module, config, execution.offload)
         self.objective = Objective(self.module, config, self.engine.world, false_negative_rate)
         self.progress, self.average = _Progress(), None
+        self.ahead = Ahead(self._batches)
         self.saved = self.looked = time.monotonic()
         self.dev_steps = {round(point * self.steps) for point in config.dev_points} if dev is not None else set()
 
@@ -161,11 +164,11 @@ class _Run:
         resumed = self._resume()
         if not resumed and 0 in self.dev_steps:
             self._log({"step": 0, "epoch": 0.0, "progress": 0.0, "dev": self._evaluate(0)})
-        first, before = self.progress.step, moments(self.module.network, self.engine.weights())
+        first, before = self.progress.step, moments(self.module.network, self.engine.trained())
         for step in range(self.progress.step, self.steps):
             row, due = self._step(step)
             if step + 1 - first == min(CONSTANT_STEPS, self.steps):
-                check_effect(before, moments(self.module.network, self.engine.weights()), step + 1 - first)
+                check_effect(before, moments(self.module.network, self.engine.trained()), step + 1 - first)
             self._average(step)
             self.progress.step = step + 1
             if step + 1 in self.dev_steps:
@@ -181,11 +184,18 @@ class _Run:
         self.result.network.load_state_dict(best)
         return Trained(self.result, self.progress.rows, self.progress.best_step, self.progress.dev, self.steps)
 
+    def _batches(self, step: int, phase: Phase) -> list[MicroBatch]:
+        rank, world = self.engine.rank, self.engine.world
+        batches = step_batches(self.data, self.config, step, phase, self.execution, rank, world)
+        return [pinned(batch) for batch in batches] if self.module.shift.is_cuda else batches
+
     def _step(self, step: int) -> tuple[Row, bool]:
         """One optimiser step: its log row, and whether a checkpoint is due (on all workers alike)."""
         begin = time.monotonic()
         now = self.curriculum.phase(step, self.steps)
-        batches = step_batches(self.data, self.config, step, now, self.execution, self.engine.rank, self.engine.world)
+        batches = self.ahead.batches(step, now)
+        if step + 1 < self.steps:
+            self.ahead.foresee(step + 1, self.curriculum.foreseen(step + 1, self.steps))
         self._seed_dropout(step)
         for i, batch in enumerate(batches):
             self.engine.accumulate(batch.batches, self.objective.of(batch, now), last=i + 1 == len(batches))

@@ -95,7 +95,7 @@ class Objective:
 
     def _grid(self, batch: MicroBatch) -> dict[str, Tensor]:
         """What the losses read of a micro-batch, on the device."""
-        return {name: torch.from_numpy(getattr(batch, name)).to(self.device) for name in _GRID}
+        return {name: torch.from_numpy(getattr(batch, name)).to(self.device, non_blocking=True) for name in _GRID}
 
     def _parts(
         self, on: Mapping[str, Tensor], score_N: Tensor, predicted_N: Tensor

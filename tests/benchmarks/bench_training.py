@@ -32,6 +32,7 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.evaluation import measures, significance
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pairs import document_text
+from anmi_ray.models.reranker import Reranker
 from anmi_ray.records import EXAMPLE, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.rerank import rerank
@@ -81,7 +82,7 @@ def mined(root: str, lists: int) -> Lists:
     )
 
 
-def ours(lists: Lists) -> tuple[float, CrossEncoder]:
+def ours(lists: Lists) -> tuple[float, Reranker]:
     """Seconds from texts to the trained model, by the defaults with InfoNCE alone; and that model."""
     config = TrainConfig.model_validate(
         {"model": MODEL, "max_tokens": MAX_TOKENS, "lists_per_step": LISTS_PER_STEP, "engine": "ddp", "dev_points": (),

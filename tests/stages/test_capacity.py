@@ -67,10 +67,10 @@ def test_what_fits_is_let_through_in_silence() -> None:
 def test_training_that_cannot_start_is_refused_at_once(
     tmp_path: Path, execution: TrainExecution, there: str, remedy: str
 ) -> None:
-    from anmi_ray.stages.train import run_training
+    from anmi_ray.stages.train import Sources, run_training
 
     with pytest.raises(ConfigError) as caught:
-        run_training([], [], [], None, TrainConfig(), execution, "room", str(tmp_path / "model"))
+        run_training(Sources([], [], []), TrainConfig(), execution, "room", str(tmp_path / "model"))
     assert caught.value.place == "execution.train.num_workers"
     assert there in caught.value.message
     assert remedy in str(caught.value.remedy)

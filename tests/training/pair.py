@@ -14,33 +14,32 @@ from anmi_ray.training.checkpoints import FolderCheckpoints
 from anmi_ray.training.loop import Row, train
 from tests.training.test_checkpoints import EVERY_STEP, SELDOM, settings
 from tests.training.test_loop import start
+from tests.training.two import joined
 
 
 def main(base: str, output: str) -> None:
     """Train thrice with a checkpoint a step, then with SIGTERM to the second worker after step 4."""
-    rank, folder = int(os.environ["RANK"]), Path(output)
-    dist.init_process_group("gloo", store=dist.FileStore(f"{output}/store", 2), rank=rank, world_size=2)
-    losses: list[list[float]] = []
-    for engine, stage in (("ddp", 0), ("deepspeed", 0), ("deepspeed", 2)):
-        model, data = start(Path(base), settings(engine, stage))
-        checkpoints = FolderCheckpoints(folder / f"{engine}-{stage}")
-        trained = train(model, data, None, settings(engine, stage), EVERY_STEP, checkpoints)
-        losses.append([float(row["loss"] or 0.0) for row in trained.rows])
-    if rank == 0:
-        (folder / "losses.json").write_text(json.dumps(losses[0]), encoding="utf-8")
+    folder = Path(output)
+    with joined(folder) as rank:
+        losses: list[list[float]] = []
+        for engine, stage in (("ddp", 0), ("deepspeed", 0), ("deepspeed", 2)):
+            model, data = start(Path(base), settings(engine, stage))
+            checkpoints = FolderCheckpoints(folder / f"{engine}-{stage}")
+            trained = train(model, data, None, settings(engine, stage), EVERY_STEP, checkpoints)
+            losses.append([float(row["loss"] or 0.0) for row in trained.rows])
+        if rank == 0:
+            (folder / "losses.json").write_text(json.dumps(losses[0]), encoding="utf-8")
 
-    pids: list[int] = [0, 0]
-    dist.all_gather_object(pids, os.getpid())
+        pids: list[int] = [0, 0]
+        dist.all_gather_object(pids, os.getpid())
 
-    def on_row(row: Row) -> None:
-        if row["step"] == 4:
-            os.kill(pids[1], signal.SIGTERM)
+        def on_row(row: Row) -> None:
+            if row["step"] == 4:
+                os.kill(pids[1], signal.SIGTERM)
 
-    model, data = start(Path(base), settings("ddp"))
-    trained = train(model, data, None, settings("ddp"), SELDOM, FolderCheckpoints(folder / "sigterm"), on_row)
-    assert len(trained.rows) == 12
-    dist.barrier()
-    dist.destroy_process_group()
+        model, data = start(Path(base), settings("ddp"))
+        trained = train(model, data, None, settings("ddp"), SELDOM, FolderCheckpoints(folder / "sigterm"), on_row)
+        assert len(trained.rows) == 12
 
 
 if __name__ == "__main__":

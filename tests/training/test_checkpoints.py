@@ -7,8 +7,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from pickle import UnpicklingError
@@ -25,6 +23,7 @@ from anmi_ray.training.manifest import Origin, check
 from anmi_ray.training.module import Trainable
 from tests.models.tiny import write_tiny_bert
 from tests.training.test_loop import CONFIG, EXECUTION, InterruptedTrainingError, curve, die_after, start
+from tests.training.two import two_workers
 
 # DeepSpeed calls collectives that torch has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -218,15 +217,7 @@ def test_without_checkpoints_sigterm_is_left_alone(base: Path, before: list[int]
 @pytest.mark.slow
 def test_two_workers_save_together_and_others_go_on(base: Path, tmp_path: Path) -> None:
     """What two processes wrote: after SIGTERM to one of them, and to be resumed by one where that can be."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.training.pair", str(base), str(tmp_path)],
-            env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
-    assert [process.wait(timeout=500) for process in processes] == [0, 0]
-
+    two_workers("tests.training.pair", base, tmp_path)
     assert [path.name for path in (tmp_path / "sigterm").iterdir()] == ["step-000000005"]
     for name in ("sigterm/step-000000005", "deepspeed-2/step-000000011"):
         found = check(tmp_path / name)

@@ -56,6 +56,27 @@ def test_without_dev_a_window_moves_with_the_steps() -> None:
     assert lows == [250, 250, 225, 225, 200, 200, 175, 175, 150, 150]
 
 
+@pytest.mark.parametrize("rule", ["fixed", "table3", "algorithm3", "window"])
+@pytest.mark.parametrize("has_dev", [False, True])
+def test_what_is_foreseen_is_what_is_read_where_nothing_is_reported(rule: str, has_dev: bool) -> None:
+    curriculum = make(rule=rule, has_dev=has_dev)
+    for step in range(1, 80):
+        foreseen = curriculum.foreseen(step, 80)
+        curriculum.phase(step - 1, 80)
+        assert curriculum.phase(step, 80) == foreseen
+
+
+def test_foreseeing_draws_no_band() -> None:
+    told, plain = (make(rule="progress", bands=3) for _ in range(2))
+    for step in range(20):
+        drawn = [curriculum.phase(step, 80) for curriculum in (told, plain)]
+        assert drawn[0] == drawn[1]
+        assert told.foreseen(step + 1, 80) is None
+        for curriculum in (told, plain):
+            curriculum.gained(0.1 * step)
+    assert told.state() == plain.state()
+
+
 def test_bands_hold_equally_many_gaps_and_cover_all() -> None:
     curriculum = make(rule="progress", bands=5)
     assert isinstance(curriculum, Progress)

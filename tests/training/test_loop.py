@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +13,19 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.config.train import Offload, TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pairs import PairTokenizer
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.training import loop
+from anmi_ray.training.ahead import Ahead
 from anmi_ray.training.batching import TrainingSet, prepare
 from anmi_ray.training.checkpoints import FolderCheckpoints
 from anmi_ray.training.loop import DevSet, Row, Trained, train
 from tests.models.tiny import write_tiny_bert
 from tests.training.lists import planted
+from tests.training.two import WAYS, two_workers
 
 # DeepSpeed calls collectives that torch has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -179,6 +178,16 @@ def test_deepspeed_has_the_curve_of_plain_torch(base: Path, stage: int) -> None:
     assert deep.dev == pytest.approx(plain.dev, abs=1e-3)
 
 
+@pytest.mark.parametrize("curriculum", [{"rule": "table3"}, OBJECTIVES["window"]["curriculum"], {"rule": "progress"}])
+def test_batches_made_ahead_change_no_step(
+    base: Path, monkeypatch: pytest.MonkeyPatch, curriculum: dict[str, Any]
+) -> None:
+    config = changed(curriculum=curriculum, dev_points=(0.25, 0.5, 0.75, 1.0))
+    ahead = run(base, config)
+    monkeypatch.setattr(Ahead, "foresee", lambda self, step, phase: None)
+    assert curve(run(base, config).rows) == curve(ahead.rows)
+
+
 def test_micro_batches_change_no_step(base: Path) -> None:
     model, data = start(base)
     one = train(model, data, None, CONFIG, TrainExecution(micro_batch_tokens=100_000))
@@ -188,21 +197,38 @@ def test_micro_batches_change_no_step(base: Path) -> None:
     assert one.best_step == many.best_step == 12
 
 
+@pytest.mark.parametrize(("stage", "offload"), [(1, "optimizer"), (2, "optimizer"), (3, "parameters")])
+def test_offloading_changes_no_step_and_resumes_either_way(
+    base: Path, tmp_path: Path, stage: int, offload: Offload
+) -> None:
+    config = changed(engine="deepspeed", zero_stage=stage)
+    ways = [EXECUTION.model_copy(update={"offload": way, "checkpoint_minutes": 0.0}) for way in ("none", offload)]
+    whole = [train(*start(base, config), None, config, way).rows for way in ways]
+    losses = [row["loss"] for row in whole[0]]
+    assert [row["loss"] for row in whole[1]] == pytest.approx(losses, rel=1e-5)
+    for first, second in (ways, ways[::-1]):
+        checkpoints = FolderCheckpoints(tmp_path / first.offload)
+        with pytest.raises(InterruptedTrainingError):
+            train(*start(base, config), None, config, first, checkpoints, on_row=die_after(8))
+        resumed = train(*start(base, config), None, config, second, checkpoints)
+        assert [row["loss"] for row in resumed.rows] == pytest.approx(losses, rel=1e-5)
+
+
+def test_offloading_without_what_it_needs_is_refused(base: Path) -> None:
+    for config, offload in ((CONFIG, "optimizer"), (changed(engine="deepspeed", zero_stage=2), "parameters")):
+        model, data = start(base, config)
+        with pytest.raises(ConfigError, match=f"{offload} needs train.engine: deepspeed and train.zero_stage"):
+            train(model, data, None, config, EXECUTION.model_copy(update={"offload": offload}))
+
+
 @pytest.mark.slow
 def test_two_workers_have_the_curve_of_one(base: Path, tmp_path: Path) -> None:
     model, data = start(base)
     alone = train(model, data, None, CONFIG, EXECUTION)
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.training.worker", str(base), str(tmp_path)],
-            env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
-    assert [worker.wait(timeout=500) for worker in workers] == [0, 0]
-    for engine in ("ddp", "deepspeed"):
-        losses = json.loads((tmp_path / f"{engine}.json").read_text())
-        assert losses == pytest.approx([row["loss"] for row in alone.rows], rel=2e-3)
+    two_workers("tests.training.worker", base, tmp_path)
+    for name in WAYS:
+        losses = json.loads((tmp_path / f"{name}.json").read_text())
+        assert losses == pytest.approx([row["loss"] for row in alone.rows], rel=2e-3), name
 
 
 def test_frozen_weights_stay_and_others_move(base: Path) -> None:

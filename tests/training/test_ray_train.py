@@ -91,14 +91,15 @@ def test_ranked_puts_high_scores_first_and_ties_as_before() -> None:
 
 @pytest.mark.usefixtures("ray_local")
 def test_two_workers_train_and_publish_the_best_model(tmp_path: Path) -> None:
-    from anmi_ray.stages.train import run_training
+    from anmi_ray.stages.train import Sources, run_training
 
     config = settings(write_tiny_bert(tmp_path / "base"))
     rows: list[Row] = []
     execution = TrainExecution(num_workers=2, checkpoint_minutes=0.0)
     output = tmp_path / "model"
     examples, texts, queries = files(tmp_path)
-    result = run_training(examples, texts, queries, dev_inputs(), config, execution, "f1", str(output), rows.append)
+    sources = Sources(examples, texts, queries, dev_inputs())
+    result = run_training(sources, config, execution, "f1", str(output), rows.append)
     assert [row["step"] for row in result.rows] == [1, 2, 3, 4, 5, 6]
     assert result.best_step in (3, 6)
     assert result.dev == max(row["dev"] for row in result.rows if row["dev"] is not None)
@@ -108,17 +109,18 @@ def test_two_workers_train_and_publish_the_best_model(tmp_path: Path) -> None:
     assert np.isfinite(model.score(["word1 word2"], ["word3"])).all()
     checkpoints = [path for path in (tmp_path / "ray" / "f1").iterdir() if path.name.startswith("checkpoint_")]
     assert 1 <= len(checkpoints) <= 3  # one may be on its way in or out
+    assert len(list((tmp_path / "ray" / "tokens").glob("*.tokens"))) == 2, "queries and texts, for both workers"
 
 
 @pytest.mark.usefixtures("ray_local")
 def test_what_no_retry_can_change_comes_out_as_itself(tmp_path: Path) -> None:
-    from anmi_ray.stages.train import run_training
+    from anmi_ray.stages.train import Sources, run_training
 
     config = settings(write_tiny_bert(tmp_path / "base"))
     examples, texts, queries = files(tmp_path)
     pq.write_table(pq.read_table(texts[0]).slice(3), texts[0])
     with pytest.raises(DataError, match="missing") as caught:
-        run_training(examples, texts, queries, None, config, TrainExecution(), "f2", str(tmp_path / "model"))
+        run_training(Sources(examples, texts, queries), config, TrainExecution(), "f2", str(tmp_path / "model"))
     assert caught.value.remedy
     assert not (tmp_path / "model").exists()
 
@@ -138,11 +140,12 @@ def kill_a_worker() -> None:
 @pytest.mark.usefixtures("ray_local")
 def test_a_killed_worker_goes_on_from_object_storage(tmp_path: Path, s3: S3Endpoint) -> None:
     from anmi_ray.stages import places
-    from anmi_ray.stages.train import run_training
+    from anmi_ray.stages.train import Sources, run_training
 
     config = settings(write_tiny_bert(tmp_path / "base")).model_copy(update={"max_steps": 20, "dev_points": ()})
     examples, texts, queries = files(tmp_path)
-    whole = run_training(examples, texts, queries, None, config, TrainExecution(), "f3", str(tmp_path / "model"))
+    sources = Sources(examples, texts, queries)
+    whole = run_training(sources, config, TrainExecution(), "f3", str(tmp_path / "model"))
     seen: list[Row] = []
 
     def on_row(row: Row) -> None:
@@ -152,7 +155,7 @@ def test_a_killed_worker_goes_on_from_object_storage(tmp_path: Path, s3: S3Endpo
 
     output = s3.uri("root/model", "test:test-secret@")
     execution = TrainExecution(checkpoint_minutes=0.0, trackers=("tensorboard",))
-    result = run_training(examples, texts, queries, None, config, execution, "f3", output, on_row)
+    result = run_training(sources, config, execution, "f3", output, on_row)
     assert seen[0]["step"] != config.max_steps  # it was killed on its way
     assert [row["loss"] for row in result.rows] == [row["loss"] for row in whole.rows]
     keys = s3.objects()

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
-import torch.distributed as dist
-
 from anmi_ray.training.loop import train
-from tests.training.test_loop import CONFIG, EXECUTION, start
+from tests.training.test_loop import EXECUTION, changed, start
+from tests.training.two import WAYS, joined
 
 
 def main(base: str, output: str) -> None:
-    """Train with both engines and let rank 0 write the losses."""
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", store=dist.FileStore(f"{output}/store", world), rank=rank, world_size=world)
-    for engine, stage in (("ddp", 0), ("deepspeed", 2)):
-        config = CONFIG.model_copy(update={"engine": engine, "zero_stage": stage})
-        model, data = start(Path(base), config)
-        trained = train(model, data, None, config, EXECUTION)
-        if rank == 0:
-            losses = [row["loss"] for row in trained.rows]
-            (Path(output) / f"{engine}.json").write_text(json.dumps(losses), encoding="utf-8")
-    dist.barrier()
-    dist.destroy_process_group()
+    """Train in every way and let rank 0 write the losses."""
+    with joined(Path(output)) as rank:
+        for name, (engine, stage) in WAYS.items():
+            config = changed(engine=engine, zero_stage=stage)
+            trained = train(*start(Path(base), config), None, config, EXECUTION)
+            if rank == 0:
+                losses = [row["loss"] for row in trained.rows]
+                (Path(output) / f"{name}.json").write_text(json.dumps(losses), encoding="utf-8")
 
 
 if __name__ == "__main__":
