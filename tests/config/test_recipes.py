@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,10 +26,11 @@ def config(folder: Path, text: str, *overrides: str) -> Experiment:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_setting_of_a_recipe_stands(name: str) -> None:
-    found = validate({"recipe": name}, "here").model_dump(mode="json")
-    plain = Experiment().model_dump(mode="json")
+    found: Any = validate({"recipe": name}, "here").model_dump(mode="json")
+    plain: Any = Experiment().model_dump(mode="json")
     for key, value in RECIPES[name].items():
-        node, default = found, plain
+        node: Any = found
+        default: Any = plain
         for part in key.split("."):
             node, default = node[part], default[part]
         if isinstance(value, dict):
