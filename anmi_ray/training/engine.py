@@ -34,6 +34,7 @@ class Engine(ABC):
 
     def __init__(self, module: Trainable, config: TrainConfig) -> None:
         self.module, self.config = module, config
+        self.device = module.shift.device  # asked for later, ZeRO 3 would gather the parameter first
         grouped = dist.is_initialized()
         self.rank = dist.get_rank() if grouped else 0
         self.world = dist.get_world_size() if grouped else 1
@@ -72,7 +73,7 @@ class Engine(ABC):
         """Every value summed over the workers."""
         if self.world == 1:
             return values
-        total = torch.tensor(values, dtype=torch.float64, device=self.module.shift.device)
+        total = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(total)
         return total.tolist()
 

@@ -185,9 +185,10 @@ class _Run:
         return Trained(self.result, self.progress.rows, self.progress.best_step, self.progress.dev, self.steps)
 
     def _batches(self, step: int, phase: Phase) -> list[MicroBatch]:
+        """Made beside a step under way: reads no attribute of the module, where ZeRO 3 would gather a parameter."""
         rank, world = self.engine.rank, self.engine.world
         batches = step_batches(self.data, self.config, step, phase, self.execution, rank, world)
-        return [pinned(batch) for batch in batches] if self.module.shift.is_cuda else batches
+        return [pinned(batch) for batch in batches] if self.objective.device.type == "cuda" else batches
 
     def _step(self, step: int) -> tuple[Row, bool]:
         """One optimiser step: its log row, and whether a checkpoint is due (on all workers alike)."""
