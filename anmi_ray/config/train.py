@@ -285,6 +285,13 @@ class TrainExecution(ExecutionSettings):
         default=(), description="tools that get the rows of the training log as they are made, see training/tracking.py"
     )
 
+    @field_validator("token_folder")
+    @classmethod
+    def _on_a_disk(cls, folder: str | None) -> str | None:
+        if folder and "://" in folder:
+            raise ValueError("must be a folder on a node's disk, as its files are mapped into memory, not a URI")
+        return folder
+
     @field_validator("trackers")
     @classmethod
     def _each_once(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:

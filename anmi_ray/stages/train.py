@@ -139,7 +139,7 @@ def run_training(
         board=board,
         name=fingerprint,
         curves=places.absolute(curves or places.beside(output, "tracking")),
-        tokens=execution.token_folder or _token_folder(storage),
+        tokens=places.absolute(execution.token_folder or _token_folder(storage)),
     )
     try:
         with shown(board, on_row, on_notice):

@@ -1,7 +1,7 @@
 """One validation with remedies: YAML, overrides, unknown keys, ranges, settings that do not fit together."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from pydantic import Field
@@ -136,3 +136,21 @@ def test_a_rule_named_later_wins_over_the_files_details(tmp_path: Path) -> None:
     assert load(path, ["mine.rule=simans", "mine.sample=top"]).mine.composition == "equal -> top"
     with pytest.raises(ConfigError, match=r"mine\.rule: no composition is called 'simons'; did you mean simans"):
         load(path, ["mine.rule=simons"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"train": {"engine": "ddp"}}, "optimizer needs train.engine: deepspeed and train.zero_stage: 1 to 3"),
+        ({"train": {"zero_stage": 0}}, "they are deepspeed and 0"),
+    ],
+)
+def test_offloading_without_what_it_needs_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"execution.train.offload: .*{said}"):
+        validate(settings | {"execution": {"train": {"offload": "optimizer"}}}, "test")
+    validate({"execution": {"train": {"offload": "optimizer"}}}, "test")
+
+
+def test_tokens_are_kept_on_a_disk() -> None:
+    with pytest.raises(ConfigError, match="must be a folder on a node's disk"):
+        validate({"execution": {"train": {"token_folder": "s3://bucket/tokens"}}}, "test")
