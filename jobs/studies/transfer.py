@@ -142,8 +142,10 @@ def plan(study: Study, given: argparse.Namespace) -> Plan:
     for name, one in study.collections.items():
         folder = folders.get(name)
         own_reader = one.settings.get("corpus", {}).get("reader", "beir") != "beir"
-        if (folder is None and not own_reader) or (one.preferences and given.preferences is None):
+        if folder is None and not own_reader:
             continue
+        if one.preferences and given.preferences is None:
+            raise ConfigError("the preferences that judge it are missing", name, "give --preferences FILE")
         more: dict[str, Any] = {}
         if one.preferences and given.preferences is not None:
             file = str(imported(given.preferences, out / "preferences.csv"))

