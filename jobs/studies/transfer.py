@@ -272,7 +272,7 @@ def score(of: Plan, records: Mapping[str, Mapping[str, Any]], console: Console) 
 
     store = Store(of.parts[0].experiment.execution.root)
     stages = {
-        part: {name: Artifact(store, name, one["fingerprint"]) for name, one in record["stages"].items()}
+        part.name: {name: Artifact(store, name, one["fingerprint"]) for name, one in record["stages"].items()}
         for part in of.parts
         for record in [records[part.experiment.name]]
     }
@@ -280,21 +280,21 @@ def score(of: Plan, records: Mapping[str, Mapping[str, Any]], console: Console) 
         (peer.started(of.parts[0].experiment.train), None) for peer in of.peers
     ]
     for part in of.parts:
-        folder = str(local_folder(stages[part]["train"], "model"))
+        folder = str(local_folder(stages[part.name]["train"], "model"))
         systems.append((PeerConfig(name=part.name, model=folder), part))
     execution = of.parts[0].experiment.execution.model_copy(update={"window": of.workers})
     context = Context(store, execution, store.buckets(execution.buckets), 0, lambda *_, **__: None)
     cells: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
     for part in of.parts:
         cells[part.collection, part.number] = {
-            name: values(stages[part], context.buckets, part, "retrieve", name) for name in STARTS
+            name: values(stages[part.name], context.buckets, part, "retrieve", name) for name in STARTS
         }
     with ray_session(execution):
         for system, trained in systems:
             for part in of.parts:
-                if trained is not None and trained != part and trained.collection == part.collection:
+                if trained is not None and trained.name != part.name and trained.collection == part.collection:
                     continue  # the other half holds what this one was trained on
-                at = stages[part]
+                at = stages[part.name]
                 made = peers.scored(system, at["retrieve"], at["ingest"], of.study.depth, context)
                 found = values({**at, "peer": made}, context.buckets, part, "peer", "peer")
                 cells[part.collection, part.number][system.name] = found
@@ -303,7 +303,7 @@ def score(of: Plan, records: Mapping[str, Mapping[str, Any]], console: Console) 
 
 
 def values(stages: Mapping[str, Artifact], buckets: int, part: Part, stage: str, system: str) -> dict[str, float]:
-    """nDCG@10 of one system by test query that it ranked, in hexadecimal."""
+    """nDCG@10 of one system by test query, in hexadecimal; a peer's queries without scores are left out."""
     from anmi_ray.stages.ingest import of_queries, queries_of
 
     runs, qrels = [], []
@@ -313,8 +313,8 @@ def values(stages: Mapping[str, Artifact], buckets: int, part: Part, stage: str,
         runs.append(run.filter(pc.equal(run["system"], system)))
         qrels.append(of_queries(stages["ingest"].read_part("qrels", bucket, QREL), asked))
     run = pa.concat_tables(runs)
-    ranked = set(run["query_id"].to_pylist())
     rows = measures.evaluate(run, pa.concat_tables(qrels), [MEASURE], [system]).to_pylist()
+    ranked = set(run["query_id"].to_pylist()) if stage == "peer" else {row["query_id"] for row in rows}
     return {row["query_id"].hex(): row["value"] for row in rows if row["query_id"] in ranked}
 
 
