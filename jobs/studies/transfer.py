@@ -26,6 +26,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -287,22 +288,28 @@ def score(of: Plan, records: Mapping[str, Mapping[str, Any]], console: Console) 
     cells: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
     for part in of.parts:
         cells[part.collection, part.number] = {
-            name: values(stages[part.name], context.buckets, part, "retrieve", name) for name in STARTS
+            name: values(stages[part.name], context.buckets, "retrieve", name) for name in STARTS
         }
-    with ray_session(execution):
-        for system, trained in systems:
-            for part in of.parts:
-                if trained is not None and trained.name != part.name and trained.collection == part.collection:
-                    continue  # the other half holds what this one was trained on
-                at = stages[part.name]
-                made = peers.scored(system, at["retrieve"], at["ingest"], of.study.depth, context)
-                found = values({**at, "peer": made}, context.buckets, part, "peer", "peer")
-                cells[part.collection, part.number][system.name] = found
-            console.print(f"  {system.name} is scored", highlight=False)
+    wanted = [
+        (system, part)
+        for system, trained in systems
+        for part in of.parts  # of its own collection a model ranks the half alone that it was not trained on
+        if trained is None or trained.name == part.name or trained.collection != part.collection
+    ]
+    at = {name: (one["retrieve"], one["ingest"], of.study.depth) for name, one in stages.items()}
+    missing = [pair for pair in wanted if peers.artifact_of(pair[0], *at[pair[1].name]).manifest() is None]
+    console.print(f"{len(wanted) - len(missing)} of {len(wanted)} cells are scored", highlight=False)
+    with ray_session(execution) if missing else nullcontext():
+        for system, part in missing:
+            peers.scored(system, *at[part.name], context)
+            console.print(f"✓ {system.name} on {part.name}", highlight=False)
+    for system, part in wanted:
+        made = {**stages[part.name], "peer": peers.artifact_of(system, *at[part.name])}
+        cells[part.collection, part.number][system.name] = values(made, context.buckets, "peer", "peer")
     return cells
 
 
-def values(stages: Mapping[str, Artifact], buckets: int, part: Part, stage: str, system: str) -> dict[str, float]:
+def values(stages: Mapping[str, Artifact], buckets: int, stage: str, system: str) -> dict[str, float]:
     """nDCG@10 of one system by test query, in hexadecimal; a peer's queries without scores are left out."""
     from anmi_ray.stages.ingest import of_queries, queries_of
 
