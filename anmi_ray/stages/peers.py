@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,24 +38,36 @@ _SYSTEM = "peer"  # in the artifact, which knows no name: whoever renames a peer
 _BOUGHT = "bought"
 
 
+def artifact_of(peer: PeerConfig, retrieve: Artifact, ingest: Artifact, depth: int) -> Artifact:
+    """Where a peer's scores of the test queries stand, complete or not. Raises ConfigError where there is no model."""
+    settings, inputs = _made_of(peer, retrieve, ingest)
+    return Artifact(ingest.store, "peer", fingerprint("peer", VERSION, {"depth": depth, **settings}, inputs))
+
+
+def _made_of(peer: PeerConfig, retrieve: Artifact, ingest: Artifact) -> tuple[dict[str, Any], list[str]]:
+    settings = {name: value for name, value in result_settings(peer).items() if name != "name"}
+    inputs = [f"retrieve={retrieve.fingerprint}", f"ingest={ingest.fingerprint}"]
+    if peer.model is not None:
+        inputs.append(f"model={loading.resolve(peer.model, peer.trust_remote_code).revision}")
+    return settings, inputs
+
+
 def scored(peer: PeerConfig, retrieve: Artifact, ingest: Artifact, depth: int, context: Context) -> Artifact:
     """The artifact with a peer's Run of every bucket's test queries, made as far as it is not there.
 
     Raises ConfigError where a model cannot be loaded or has no scoring head; JudgeError where a server cannot be
     asked, or too many queries failed for reasons that may go away.
     """
-    settings = {name: value for name, value in result_settings(peer).items() if name != "name"}
-    inputs = [f"retrieve={retrieve.fingerprint}", f"ingest={ingest.fingerprint}"]
-    if peer.model is not None:
-        inputs.append(f"model={loading.resolve(peer.model, peer.trust_remote_code).revision}")
-    artifact = Artifact(context.store, "peer", fingerprint("peer", VERSION, {"depth": depth, **settings}, inputs))
-    if artifact.manifest() is None:
-        if peer.endpoint is not None:
-            access.read_key(peer.endpoint)
-            # one bucket at a time: what bounds requests a minute and in flight stands in the process that asks
-            context = replace(context, execution=context.execution.model_copy(update={"window": 1}))
-        flows = run_buckets(context, artifact, ("runs", RUN), _bucket, retrieve, ingest, depth, peer)
-        artifact.complete(flows, version=VERSION, inputs=inputs, settings=settings)
+    artifact = artifact_of(peer, retrieve, ingest, depth)
+    if artifact.manifest() is not None:
+        return artifact
+    if peer.endpoint is not None:
+        access.read_key(peer.endpoint)
+        # one bucket at a time: what bounds requests a minute and in flight stands in the process that asks
+        context = replace(context, execution=context.execution.model_copy(update={"window": 1}))
+    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, retrieve, ingest, depth, peer)
+    settings, inputs = _made_of(peer, retrieve, ingest)
+    artifact.complete(flows, version=VERSION, inputs=inputs, settings=settings)
     return artifact
 
 

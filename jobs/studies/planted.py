@@ -1,6 +1,6 @@
 """What do false negatives do to a model, and does the hybrid loss hold them off? Planted ones, under six losses.
 
-    python -m jobs.studies.planted [--root results] [--seeds 3] [--epochs 1] [--workers 2]
+    python -m jobs.studies.planted [--root results] [--seeds 3] [--epochs 1] [--losses InfoNCE,hybrid] [--workers 2]
 
 Claims tested. Theorem 10: under InfoNCE the damage of a false negative with score s grows as exp(s/τ)/Z. Theorem 11:
 the hybrid's damage is α D_NCE + (1 - α) D_MSE and far less than D_NCE; with weights by gap, and by a debiased loss, it
@@ -61,15 +61,15 @@ SMALL = {"lists_per_step": 4, "max_tokens": 80, "freeze_layers": 4, "engine": "d
 PROBES, PLANTED_OF_PROBE, OTHERS_OF_PROBE = 8, 6, 10  # times a training, lists at a time
 
 
-def tasks(root: str, mined: str, seeds: int, epochs: float) -> dict[str, dict[str, Any]]:
-    """Every training by name. Without false negatives a debiased loss is the bounded one."""
+def tasks(root: str, mined: str, seeds: int, epochs: float, losses: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Every training by name, seed after seed. Without false negatives a debiased loss is the bounded one."""
     found = {}
     for seed in range(seeds):
-        for loss, own in LOSSES.items():
+        for loss in losses:
             for rate in RATES[1 if loss == "debiased" else 0 :]:
-                config = {**SMALL, **own, "epochs": epochs, "seed": seed}
+                config = {**SMALL, **LOSSES[loss], "epochs": epochs, "seed": seed}
                 task = {"root": root, "mined": mined, "loss": loss, "rate": rate, "config": config}
-                found[f"{loss}-{rate:g}-s{seed}"] = task
+                found[f"{loss}-{rate:g}-s{seed}" + (f"-e{epochs:g}" if epochs != 1 else "")] = task
     return found
 
 
@@ -201,11 +201,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", default="results", help="folder of artifacts")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of every loss at every rate")
     parser.add_argument("--epochs", type=float, default=1.0, help="passes over the lists")
+    parser.add_argument("--losses", default=",".join(LOSSES), help="some of them; InfoNCE is always needed")
     parser.add_argument("--workers", type=int, default=cores(), help="trainings at once, a core each")
     given = parser.parse_args(arguments)
+    losses = [name for name in LOSSES if name in given.losses.split(",")]
+    if "InfoNCE" not in losses or ("debiased" in losses and "bounded" not in losses):
+        parser.error("InfoNCE is what others are compared with, and bounded is debiased with nothing planted")
     console = Console(stderr=True)
     quick = quickstart(given.root, console)
-    wanted = tasks(given.root, quick.artifacts["mine"].fingerprint, given.seeds, given.epochs)
+    wanted = tasks(given.root, quick.artifacts["mine"].fingerprint, given.seeds, given.epochs, losses)
     out = Store(str(Path(given.root) / "studies" / "planted"))
     found = side_by_side(wanted, work, out, given.workers, lambda text: console.print(text, highlight=False))
     figures.show({name: {**wanted[name], **one} for name, one in found.items()})

@@ -68,10 +68,12 @@ def show(found: Found) -> None:
     _levels(of)
     _damages(of, "nDCG@10 against nothing planted", of.ndcg)
     _damages(of, "Standing of planted documents in sd of scores, against nothing planted", of.fall)
-    _mixed(of, most)
+    if {"hybrid", "regression"} <= set(of.losses):
+        _mixed(of, most)
     _gradients(of, most)
     _exponents(of, most)
-    _directions(of.of["hybrid", most])
+    if "hybrid" in of.losses:
+        _directions(of.of["hybrid", most])
 
 
 def _levels(of: Trainings) -> None:
@@ -129,8 +131,8 @@ def _gradients(of: Trainings, rate: float) -> None:
     print(heading("loss", *weight, *pushes, *error))
     for loss in of.losses:
         runs = of.of[loss, rate]
-        rows = np.array([row[1:] for one in runs for row in one["steps"]], dtype=np.float64)
-        others = np.array([row for one in runs for row in one["others"]], dtype=np.float64)
+        rows = np.array([row[1:] for one in runs for row in one["steps"]], dtype=np.float64).reshape(-1, 4)
+        others = np.array([row for one in runs for row in one["others"]], dtype=np.float64).reshape(-1, 2)
         weights = np.array(runs[0]["weights"])
         left = up = rest = ""
         if loss in ("hybrid", "regression"):
@@ -140,8 +142,8 @@ def _gradients(of: Trainings, rate: float) -> None:
             left = f"{net.mean() / (0.7 * rows[:, 2]).mean():.2f}"
         print(f"| {loss} | {weights.mean():.2f} | {(weights == 0).mean():.0%} | {rows[:, 2].mean():.3f} | "
               f"{others[:, 0].mean():.3f} | {up} | {rest} | {left} |")  # fmt: skip
-    cut = [one["clamped"] for one in of.of["debiased", rate]]
-    print(f"\nThe debiased correction was cut off in {np.mean(cut):.0%} of the lists.")
+    if cut := [one["clamped"] for one in of.of.get(("debiased", rate), [])]:
+        print(f"\nThe debiased correction was cut off in {np.mean(cut):.0%} of the lists.")
 
 
 def _share(flags: NDArray[np.bool_]) -> str:

@@ -26,6 +26,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -142,8 +143,10 @@ def plan(study: Study, given: argparse.Namespace) -> Plan:
     for name, one in study.collections.items():
         folder = folders.get(name)
         own_reader = one.settings.get("corpus", {}).get("reader", "beir") != "beir"
-        if (folder is None and not own_reader) or (one.preferences and given.preferences is None):
+        if folder is None and not own_reader:
             continue
+        if one.preferences and given.preferences is None:
+            raise ConfigError("the preferences that judge it are missing", name, "give --preferences FILE")
         more: dict[str, Any] = {}
         if one.preferences and given.preferences is not None:
             file = str(imported(given.preferences, out / "preferences.csv"))
@@ -270,7 +273,7 @@ def score(of: Plan, records: Mapping[str, Mapping[str, Any]], console: Console) 
 
     store = Store(of.parts[0].experiment.execution.root)
     stages = {
-        part: {name: Artifact(store, name, one["fingerprint"]) for name, one in record["stages"].items()}
+        part.name: {name: Artifact(store, name, one["fingerprint"]) for name, one in record["stages"].items()}
         for part in of.parts
         for record in [records[part.experiment.name]]
     }
@@ -278,30 +281,36 @@ def score(of: Plan, records: Mapping[str, Mapping[str, Any]], console: Console) 
         (peer.started(of.parts[0].experiment.train), None) for peer in of.peers
     ]
     for part in of.parts:
-        folder = str(local_folder(stages[part]["train"], "model"))
+        folder = str(local_folder(stages[part.name]["train"], "model"))
         systems.append((PeerConfig(name=part.name, model=folder), part))
     execution = of.parts[0].experiment.execution.model_copy(update={"window": of.workers})
     context = Context(store, execution, store.buckets(execution.buckets), 0, lambda *_, **__: None)
     cells: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
     for part in of.parts:
         cells[part.collection, part.number] = {
-            name: values(stages[part], context.buckets, part, "retrieve", name) for name in STARTS
+            name: values(stages[part.name], context.buckets, "retrieve", name) for name in STARTS
         }
-    with ray_session(execution):
-        for system, trained in systems:
-            for part in of.parts:
-                if trained is not None and trained != part and trained.collection == part.collection:
-                    continue  # the other half holds what this one was trained on
-                at = stages[part]
-                made = peers.scored(system, at["retrieve"], at["ingest"], of.study.depth, context)
-                found = values({**at, "peer": made}, context.buckets, part, "peer", "peer")
-                cells[part.collection, part.number][system.name] = found
-            console.print(f"  {system.name} is scored", highlight=False)
+    wanted = [
+        (system, part)
+        for system, trained in systems
+        for part in of.parts  # of its own collection a model ranks the half alone that it was not trained on
+        if trained is None or trained.name == part.name or trained.collection != part.collection
+    ]
+    at = {name: (one["retrieve"], one["ingest"], of.study.depth) for name, one in stages.items()}
+    missing = [pair for pair in wanted if peers.artifact_of(pair[0], *at[pair[1].name]).manifest() is None]
+    console.print(f"{len(wanted) - len(missing)} of {len(wanted)} cells are scored", highlight=False)
+    with ray_session(execution) if missing else nullcontext():
+        for system, part in missing:
+            peers.scored(system, *at[part.name], context)
+            console.print(f"✓ {system.name} on {part.name}", highlight=False)
+    for system, part in wanted:
+        made = {**stages[part.name], "peer": peers.artifact_of(system, *at[part.name])}
+        cells[part.collection, part.number][system.name] = values(made, context.buckets, "peer", "peer")
     return cells
 
 
-def values(stages: Mapping[str, Artifact], buckets: int, part: Part, stage: str, system: str) -> dict[str, float]:
-    """nDCG@10 of one system by test query that it ranked, in hexadecimal."""
+def values(stages: Mapping[str, Artifact], buckets: int, stage: str, system: str) -> dict[str, float]:
+    """nDCG@10 of one system by test query, in hexadecimal; a peer's queries without scores are left out."""
     from anmi_ray.stages.ingest import of_queries, queries_of
 
     runs, qrels = [], []
@@ -311,8 +320,8 @@ def values(stages: Mapping[str, Artifact], buckets: int, part: Part, stage: str,
         runs.append(run.filter(pc.equal(run["system"], system)))
         qrels.append(of_queries(stages["ingest"].read_part("qrels", bucket, QREL), asked))
     run = pa.concat_tables(runs)
-    ranked = set(run["query_id"].to_pylist())
     rows = measures.evaluate(run, pa.concat_tables(qrels), [MEASURE], [system]).to_pylist()
+    ranked = set(run["query_id"].to_pylist()) if stage == "peer" else {row["query_id"] for row in rows}
     return {row["query_id"].hex(): row["value"] for row in rows if row["query_id"] in ranked}
 
 

