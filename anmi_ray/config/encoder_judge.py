@@ -75,13 +75,7 @@ class EncoderJudgeConfig(Settings):
     @field_validator("text", "text_pair")
     @classmethod
     def _known_parts(cls, value: str | None) -> str | None:
-        try:
-            parsed = list(string.Formatter().parse(value or ""))
-        except ValueError as error:
-            raise ValueError(f"{error}; a brace of the text itself is written twice") from None
-        for _, name, spec, conversion in parsed:
-            if name is not None and (name not in PARTS or spec or conversion):
-                raise ValueError(f"{{{name}}} is not one of {', '.join(f'{{{part}}}' for part in PARTS)}")
+        check_parts(value or "")
         return value
 
     @model_validator(mode="after")
@@ -105,10 +99,28 @@ class EncoderJudgeConfig(Settings):
         labels = [label for label in (self.first_label, self.second_label, self.tie_label) if label is not None]
         if len(set(labels)) < len(labels):
             raise ValueError(f"first_label, second_label and tie_label must differ, not {', '.join(labels)}")
-        parsed = [*string.Formatter().parse(self.text), *string.Formatter().parse(self.text_pair or "")]
-        named = [name for _, name, _, _ in parsed]
-        wrong = [part for part in PARTS[:3] if named.count(part) != 1]
-        if wrong:
-            raise ValueError(
-                f"text and text_pair together must show {{{wrong[0]}}} once, not {named.count(wrong[0])} times"
-            )
+        check_templates(self.text, self.text_pair)
+
+
+def check_parts(text: str) -> None:
+    """ValueError where a template names something else than PARTS."""
+    try:
+        parsed = list(string.Formatter().parse(text))
+    except ValueError as error:
+        raise ValueError(f"{error}; a brace of the text itself is written twice") from None
+    for _, name, spec, conversion in parsed:
+        if name is not None and (name not in PARTS or spec or conversion):
+            raise ValueError(f"{{{name}}} is not one of {', '.join(f'{{{part}}}' for part in PARTS)}")
+
+
+def check_templates(text: str, text_pair: str | None) -> None:
+    """ValueError unless both texts of a pairwise model show the query and each document once."""
+    check_parts(text)
+    check_parts(text_pair or "")
+    parsed = [*string.Formatter().parse(text), *string.Formatter().parse(text_pair or "")]
+    named = [name for _, name, _, _ in parsed]
+    wrong = [part for part in PARTS[:3] if named.count(part) != 1]
+    if wrong:
+        raise ValueError(
+            f"text and text_pair together must show {{{wrong[0]}}} once, not {named.count(wrong[0])} times"
+        )

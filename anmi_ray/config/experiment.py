@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from anmi_ray.config.base import Settings
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.evaluate import EvaluateConfig, RerankConfig
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import JudgeConfig
@@ -44,6 +45,7 @@ class Experiment(Settings):
     retrieve: RetrieveConfig = RetrieveConfig()
     compare: CompareConfig = CompareConfig()
     judge: JudgeConfig = JudgeConfig()
+    distill: DistillConfig = DistillConfig()
     rate: RateConfig = RateConfig()
     mine: MineConfig = MineConfig()
     train: TrainConfig = TrainConfig()

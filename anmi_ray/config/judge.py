@@ -123,6 +123,23 @@ class ImportedJudgeConfig(Settings):
     )
 
 
+class DistilledJudgeConfig(Settings):
+    """The model that distillation makes (distill), asked as a judge: an encoder judge whose model the run makes."""
+
+    how_only: ClassVar[frozenset[str]] = frozenset({"gpus", "threads", "batch_tokens"})
+
+    kind: Literal["distilled"]
+    name: str = Field(default="distilled", pattern=_NAME, description="name of the judge, unique in the panel")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="arithmetic of the transformer; its head computes in float32"
+    )
+    gpus: float = Field(default=0.0, ge=0, le=1, description="share of a GPU that each asking actor takes; 0: the CPU")
+    threads: int = Field(default=1, ge=1, le=1024, description="threads of an asking actor on the CPU")
+    batch_tokens: int | None = Field(
+        default=None, ge=16, description="padded tokens of a forward pass; null: 4,096 on the CPU, 65,536 on a GPU"
+    )
+
+
 # judges that read texts; their answers are bought and kept
 TextJudgeConfig = NullJudgeConfig | ApiJudgeConfig | EncoderJudgeConfig | VllmJudgeConfig
 JudgeSettings = Annotated[
@@ -132,7 +149,8 @@ JudgeSettings = Annotated[
     | ApiJudgeConfig
     | EncoderJudgeConfig
     | VllmJudgeConfig
-    | ImportedJudgeConfig,
+    | ImportedJudgeConfig
+    | DistilledJudgeConfig,
     Field(discriminator="kind"),
 ]
 
@@ -282,6 +300,11 @@ class JudgeConfig(Settings):
     def imported(self) -> tuple[ImportedJudgeConfig, ...]:
         """The judges of the panel whose preferences stand in files."""
         return tuple(judge for judge in self.judges if isinstance(judge, ImportedJudgeConfig))
+
+    @property
+    def distilled(self) -> tuple[DistilledJudgeConfig, ...]:
+        """The judges of the panel that the run's own distillation makes."""
+        return tuple(judge for judge in self.judges if isinstance(judge, DistilledJudgeConfig))
 
     @property
     def simulated(self) -> tuple[SimulatedJudgeConfig, ...]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
-from anmi_ray.config.train import LoraConfig
+from anmi_ray.config.learning import LoraConfig
 from anmi_ray.errors import ConfigError
 from anmi_ray.identity import seed as derived_seed
 from anmi_ray.models.cross_encoder import (

@@ -29,7 +29,8 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from anmi_ray.config.train import LoraConfig, Pooling
+from anmi_ray.config.learning import LoraConfig
+from anmi_ray.config.train import Pooling
 from anmi_ray.errors import ConfigError
 from anmi_ray.identity import seed as derived_seed
 from anmi_ray.models.decoder import (

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from anmi_ray.config.train import LoraConfig
+from anmi_ray.config.learning import LoraConfig
 from anmi_ray.errors import ConfigError
 from anmi_ray.models.heads import Scorer, head_layers, transformer_layers
 

@@ -21,7 +21,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from anmi_ray.config.train import Offload, TrainConfig, offload_needs
+from anmi_ray.config.learning import Offload
+from anmi_ray.config.train import TrainConfig, offload_needs
 from anmi_ray.errors import ConfigError, StoreError, TrainingError
 from anmi_ray.training.module import Inputs, Trainable, parameter_groups
 

@@ -10,7 +10,8 @@ import torch
 from sentence_transformers import CrossEncoder as PublishedCrossEncoder
 from transformers import AutoModelForSequenceClassification
 
-from anmi_ray.config.train import LoraConfig, Pooling
+from anmi_ray.config.learning import LoraConfig
+from anmi_ray.config.train import Pooling
 from anmi_ray.errors import ConfigError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.lora import is_adapted, is_adapter

@@ -132,6 +132,7 @@ def test_a_small_study_prints_its_tables_and_does_nothing_twice(folder: Path, tm
     settings["depth"] = 5
     settings["settings"] |= {"execution": {"buckets": 2, "object_store_gb": 0.1}, "compare": {"degree": 4}}
     settings["settings"]["retrieve"] = {"depth": 20, "candidates": 10, "random_negatives": 2}
+    settings["settings"]["rerank"] = {"depth": 10}
     settings["settings"]["train"] |= {"max_steps": 2, "max_tokens": 32}
     settings["collections"] = {"npl": {"note": "of a test.", "halves": True}}
     config = tmp_path / "small.yaml"

@@ -13,7 +13,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from anmi_ray.config.train import Offload, TrainConfig, TrainExecution
+from anmi_ray.config.learning import Offload
+from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pairs import PairTokenizer

