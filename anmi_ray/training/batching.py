@@ -8,7 +8,7 @@ Legend: E lists, P documents of all lists, B lists of a micro-batch, K documents
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NoReturn, Protocol, TypeVar
@@ -185,25 +185,18 @@ def lists_of_step(data: Shuffled, config: LearnConfig, step: int) -> list[tuple[
     return chosen
 
 
-class Sized(Protocol):
-    """What goes to one worker and into one micro-batch whole."""
-
-    @cached_property
-    def tokens(self) -> int:
-        """Tokens of its inputs."""
-        ...
+S = TypeVar("S")
 
 
-S = TypeVar("S", bound=Sized)
-
-
-def shared_out(units: Sequence[S], execution: TrainExecution, rank: int, world: int) -> list[list[S]]:
+def shared_out(
+    units: Sequence[S], tokens: Callable[[S], int], execution: TrainExecution, rank: int, world: int
+) -> list[list[S]]:
     """The micro-batches of worker `rank`: units, largest first, dealt to the workers and then to equally many parts.
 
     Parts have about `micro_batch_tokens`; `world` must divide the number of units.
     """
     shares = [_deal(units, world, worker) for worker in range(world)]
-    largest = max(sum(unit.tokens for unit in share) for share in shares)
+    largest = max(sum(map(tokens, share)) for share in shares)
     count = min(max(-(-largest // execution.micro_batch_tokens), 1), len(shares[rank]))
     return [_deal(shares[rank], count, part) for part in range(count)]
 
@@ -227,7 +220,10 @@ def step_batches(
     if len(units) % world:
         _indivisible(config, len(units), world)
     units.sort(key=lambda unit: (-unit.tokens, unit.lists[0][0]))
-    return [_micro_batch(data, config, part, phase, execution) for part in shared_out(units, execution, rank, world)]
+    return [
+        _micro_batch(data, config, part, phase, execution)
+        for part in shared_out(units, _tokens, execution, rank, world)
+    ]
 
 
 def _indivisible(config: TrainConfig, units: int, world: int) -> NoReturn:
@@ -293,6 +289,10 @@ class _Unit:
     @cached_property
     def tokens(self) -> int:
         return sum(int(self.data.tokens_P[documents].sum()) for _, documents in self.lists)
+
+
+def _tokens(unit: _Unit) -> int:
+    return unit.tokens
 
 
 def _deal(items: Sequence[S], hands: int, hand: int) -> list[S]:

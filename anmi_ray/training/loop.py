@@ -208,7 +208,6 @@ class _Run:
             "progress": (step + 1) / self.steps,
             "loss": loss,
             **figures,
-            "minimum_gap_elo": now.minimum_gap_elo if math.isfinite(now.minimum_gap_elo) else None,
             **self.curriculum.figures(),
             "learning_rate": self.config.learning_rate * factor,
             "gradient_norm": norm,

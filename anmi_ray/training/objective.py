@@ -171,6 +171,7 @@ class Objective:
         gradients = self.module.gradients(gradients)
         first, second = numbers(self.balance.weights(self.weights, phase.alpha))
         figures = named | self._shares(gradients, first, second) | self._learned(first, second)
+        figures["minimum_gap_elo"] = phase.minimum_gap_elo if math.isfinite(phase.minimum_gap_elo) else None
         if self.config.loss.ranking == "debiased":
             figures["clamped"] = self._check_clamped(named["clamped"] / self.config.lists_per_step, step)
         else:
