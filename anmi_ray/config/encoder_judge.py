@@ -75,7 +75,7 @@ class EncoderJudgeConfig(Settings):
     @field_validator("text", "text_pair")
     @classmethod
     def _known_parts(cls, value: str | None) -> str | None:
-        check_parts(value or "")
+        _parts_of(value or "")
         return value
 
     @model_validator(mode="after")
@@ -99,11 +99,21 @@ class EncoderJudgeConfig(Settings):
         labels = [label for label in (self.first_label, self.second_label, self.tie_label) if label is not None]
         if len(set(labels)) < len(labels):
             raise ValueError(f"first_label, second_label and tie_label must differ, not {', '.join(labels)}")
-        check_templates(self.text, self.text_pair)
+        check_texts(self.text, self.text_pair)
 
 
-def check_parts(text: str) -> None:
-    """ValueError where a template names something else than PARTS."""
+def check_texts(text: str, text_pair: str | None) -> None:
+    """Raise ValueError where texts of a pairwise model do not show query, first and second once, or name others."""
+    named = [*_parts_of(text), *_parts_of(text_pair or "")]
+    wrong = [part for part in PARTS[:3] if named.count(part) != 1]
+    if wrong:
+        raise ValueError(
+            f"text and text_pair together must show {{{wrong[0]}}} once, not {named.count(wrong[0])} times"
+        )
+
+
+def _parts_of(text: str) -> list[str]:
+    """The names in braces of a text. Raises ValueError for braces that do not match and names that are not PARTS."""
     try:
         parsed = list(string.Formatter().parse(text))
     except ValueError as error:
@@ -111,16 +121,4 @@ def check_parts(text: str) -> None:
     for _, name, spec, conversion in parsed:
         if name is not None and (name not in PARTS or spec or conversion):
             raise ValueError(f"{{{name}}} is not one of {', '.join(f'{{{part}}}' for part in PARTS)}")
-
-
-def check_templates(text: str, text_pair: str | None) -> None:
-    """ValueError unless both texts of a pairwise model show the query and each document once."""
-    check_parts(text)
-    check_parts(text_pair or "")
-    parsed = [*string.Formatter().parse(text), *string.Formatter().parse(text_pair or "")]
-    named = [name for _, name, _, _ in parsed]
-    wrong = [part for part in PARTS[:3] if named.count(part) != 1]
-    if wrong:
-        raise ValueError(
-            f"text and text_pair together must show {{{wrong[0]}}} once, not {named.count(wrong[0])} times"
-        )
+    return [name for _, name, _, _ in parsed if name is not None]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -143,7 +143,8 @@ class PairClassifier:
 
     def scorer(self, dtype: Precision = "auto") -> PairClassifier:
         """A copy for inference, its transformer in `dtype`, its head in float32, adapters merged into the weights."""
-        network = merged(self.network) if is_adapted(self.network) else copy.deepcopy(self.network)
+        adapted = is_adapted(self.network)
+        network = cast(ClassifierScorer, merged(self.network)) if adapted else copy.deepcopy(self.network)
         clone = PairClassifier(
             network.eval().requires_grad_(False), self.tokenizer, self.name, self.max_tokens, self.target
         )
@@ -182,7 +183,7 @@ class PairClassifier:
 def output_layer(network: ClassifierScorer) -> nn.Linear:
     """The linear layer whose outputs the logits are."""
     layers = [module for head in network.head() for module in head.modules() if isinstance(module, nn.Linear)]
-    wanted = int(network.encoder.config.num_labels)
+    wanted = network.encoder.config.num_labels
     found = [layer for layer in layers if layer.out_features == wanted]
     assert found, "a sequence classification model has a layer with as many outputs as labels"
     return found[-1]

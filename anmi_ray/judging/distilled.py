@@ -1,0 +1,129 @@
+"""`judge.json`: how a pairwise model that was trained on judges' scores is asked and read, kept beside its weights.
+
+The model is a Hugging Face sequence classification folder whose labels are the target's, in this order. Its logits are
+of the *second* document where they are of one: the score C is 0 where the first document wins, 1 where the second does.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from anmi_ray.config.encoder_judge import check_texts
+from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.judging.calibration import Isotonic, from_json
+
+FILE, FORMAT = "judge.json", 1
+Target = Literal["binary", "ternary", "two-head"]
+LABELS: dict[Target, tuple[str, ...]] = {
+    "binary": ("first", "second"),
+    "ternary": ("first", "second", "tie"),
+    "two-head": ("mean", "decided"),
+}
+"""id2label of a model's config.json. The two logits of a two-head model are of E[C] and of E|2C − 1|, each a sigmoid's;
+the others are of one softmax."""
+_LEAST_TOKENS = 16
+_REMEDY = "distill again"
+
+
+@dataclass(frozen=True)
+class DistilledForm:
+    """What a distilled model reads and what its logits are.
+
+    text, text_pair: its texts, made of {query}, {first}, {second} and {sep} (see EncoderJudgeConfig), cut together to
+    `max_tokens`; calibration: of E[C], held out, or None. A fitted temperature is in the weights of the last layer.
+    """
+
+    target: Target
+    text: str = "{query}"
+    text_pair: str | None = "{first} {sep} {second}"
+    max_tokens: int = 192
+    calibration: Isotonic | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The model's labels, in order."""
+        return LABELS[self.target]
+
+    def to_json(self) -> dict[str, Any]:
+        """What stands in the file."""
+        return {
+            "format": FORMAT,
+            "target": self.target,
+            "text": self.text,
+            "text_pair": self.text_pair,
+            "max_tokens": self.max_tokens,
+            "calibration": self.calibration and self.calibration.to_json(),
+        }
+
+
+def write(form: DistilledForm, folder: str | Path) -> Path:
+    """Write the file of a model's folder. Raises ConfigError for a form that `read` would refuse."""
+    path, content = Path(folder) / FILE, form.to_json()
+    _form(content, str(path))
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path
+
+
+def read(folder: str | Path) -> DistilledForm | None:
+    """The form of the model in a local folder; None where it has none.
+
+    Raises ConfigError, naming the file, where it is none of ours, damaged, or of another format.
+    """
+    path = Path(folder) / FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", str(path), _REMEDY) from None
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"is no JSON: {error}", str(path), _REMEDY) from None
+    return _form(content, str(path))
+
+
+def _form(content: object, place: str) -> DistilledForm:
+    if not isinstance(content, dict):
+        raise ConfigError("is no JSON object", place, _REMEDY)
+    values = cast(dict[str, Any], content)
+    if values.get("format") != FORMAT:
+        remedy = f"{_REMEDY}, or judge with the release that wrote it"
+        raise ConfigError(f"has format {values.get('format')!r}, and this release reads {FORMAT}", place, remedy)
+    wanted = ("format", "target", "text", "text_pair", "max_tokens", "calibration")
+    if missing := [name for name in wanted if name not in values]:
+        raise ConfigError(f"lacks {', '.join(missing)}", place, _REMEDY)
+    if unknown := sorted(values.keys() - set(wanted)):
+        raise ConfigError(f"holds {', '.join(unknown)}, which format {FORMAT} does not have", place, _REMEDY)
+    target, text, pair, tokens = (values[name] for name in wanted[1:5])
+    if target not in get_args(Target):
+        allowed = ", ".join(get_args(Target))
+        raise ConfigError(f"has target {target!r}, which is none of {allowed}", place, _REMEDY)
+    if not isinstance(text, str) or not isinstance(pair, str | None):
+        raise ConfigError("text must be text, and text_pair text or null", place, _REMEDY)
+    if type(tokens) is not int or tokens < _LEAST_TOKENS:
+        least = f"a whole number of at least {_LEAST_TOKENS}"
+        raise ConfigError(f"has max_tokens {tokens!r}, which must be {least}", place, _REMEDY)
+    try:
+        check_texts(text, pair)
+    except ValueError as error:
+        raise ConfigError(str(error), place, _REMEDY) from None
+    return DistilledForm(target, text, pair, tokens, _calibration(values["calibration"], place))
+
+
+def _calibration(content: object, place: str) -> Isotonic | None:
+    if content is None:
+        return None
+    why = "a temperature belongs into the last layer's weights"
+    try:
+        found = from_json(cast(dict[str, Any], content)) if isinstance(content, dict) else None
+    except DataError as error:
+        found, why = None, error.message
+    if not isinstance(found, Isotonic):
+        raise ConfigError(f"its calibration is no isotonic curve: {why}", place, _REMEDY)
+    if not all(0.5 <= value <= 1.0 for value in (*found.x, *found.y)):
+        raise ConfigError("its calibration has knots that are not in [0.5, 1]", place, _REMEDY)
+    return found
