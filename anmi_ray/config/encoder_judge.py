@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from anmi_ray.config.base import Settings
 
 PARTS = ("query", "first", "second", "sep")  # what the texts of a pairwise model are made of
+NO_LABELS = "form: pairwise needs first_label and second_label, names that config.json lists in id2label"
 # Settings that mean something to one form only; giving one to the other is an error, not a silent no-op.
 _ONLY = {
     "pointwise": ("slope",),
@@ -92,11 +93,9 @@ class EncoderJudgeConfig(Settings):
         return getattr(self, name) == type(self).model_fields[name].default
 
     def _check_pairwise(self) -> None:
-        if self.first_label is None or self.second_label is None:
-            raise ValueError(
-                "form: pairwise needs first_label and second_label, names that config.json lists in id2label"
-            )
         labels = [label for label in (self.first_label, self.second_label, self.tie_label) if label is not None]
+        if labels and (self.first_label is None or self.second_label is None):
+            raise ValueError(NO_LABELS)
         if len(set(labels)) < len(labels):
             raise ValueError(f"first_label, second_label and tie_label must differ, not {', '.join(labels)}")
         check_texts(self.text, self.text_pair)

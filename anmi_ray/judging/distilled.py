@@ -2,6 +2,7 @@
 
 The model is a Hugging Face sequence classification folder whose labels are the target's, in this order. Its logits are
 of the *second* document where they are of one: the score C is 0 where the first document wins, 1 where the second does.
+Letters: N questions, L labels.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_softmax
 
 from anmi_ray.config.encoder_judge import check_texts
 from anmi_ray.errors import ConfigError, DataError
@@ -24,7 +29,9 @@ LABELS: dict[Target, tuple[str, ...]] = {
 }
 """id2label of a model's config.json. The two logits of a two-head model are of E[C] and of E|2C − 1|, each a sigmoid's;
 the others are of one softmax."""
+Reals = NDArray[np.float64]
 _LEAST_TOKENS = 16
+_TINY = np.finfo(np.float64).tiny  # for the logarithm of a probability of 0
 _REMEDY = "distill again"
 
 
@@ -83,7 +90,31 @@ def read(folder: str | Path) -> DistilledForm | None:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"is no JSON: {error}", str(path), _REMEDY) from None
-    return _form(content, str(path))
+    form = _form(content, str(path))
+    _check_labels(form, path)
+    return form
+
+
+def log_probabilities(form: DistilledForm, logits: Reals) -> dict[str, Reals]:
+    """log_first, log_second and, but for binary models, log_tie, float64[N] each, of logits float64[N, L].
+
+    With m = E[C] and d = E|2C − 1|, m calibrated and d at least |2m − 1|: first (d − (2m − 1))/2, second
+    (d + (2m − 1))/2, tie 1 − d. Probabilities of 0 are 2e-308; NaN stays NaN.
+    """
+    if form.target == "two-head":
+        first, second, tie = expit(-logits[:, 0]), expit(logits[:, 0]), expit(-logits[:, 1])
+    else:
+        logs = log_softmax(logits, axis=1)
+        if form.calibration is None:
+            return {f"log_{label}": logs[:, column] for column, label in enumerate(form.labels)}
+        share = np.exp(logs)
+        tie = share[:, 2] if form.target == "ternary" else np.zeros(len(share))
+        first, second = share[:, 0] + tie / 2, share[:, 1] + tie / 2
+    if form.calibration is not None:
+        first, second = form.calibration(first), form.calibration(second)
+    tie = np.minimum(tie, 2 * np.minimum(first, second))  # 1 − d: no distribution has d < |2m − 1|
+    found = {"log_first": first - tie / 2, "log_second": second - tie / 2, "log_tie": tie}
+    return {name: np.log(np.maximum(found[name], _TINY)) for name in list(found)[: 2 + (form.target != "binary")]}
 
 
 def _form(content: object, place: str) -> DistilledForm:
@@ -112,6 +143,19 @@ def _form(content: object, place: str) -> DistilledForm:
     except ValueError as error:
         raise ConfigError(str(error), place, _REMEDY) from None
     return DistilledForm(target, text, pair, tokens, _calibration(values["calibration"], place))
+
+
+def _check_labels(form: DistilledForm, path: Path) -> None:
+    """Raise ConfigError where the config.json beside the file names other labels, or none."""
+    try:
+        named = json.loads((path.parent / "config.json").read_text(encoding="utf-8")).get("id2label") or {}
+        labels = [named[i] for i in sorted(named, key=int)]
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"the config.json beside it cannot be read: {error}", str(path), _REMEDY) from None
+    if labels != list(form.labels):
+        shown = ", ".join(map(str, labels)) or "none"
+        wanted = f"a {form.target} model has {', '.join(form.labels)}"
+        raise ConfigError(f"the config.json beside it lists the labels {shown}, and {wanted}", str(path), _REMEDY)
 
 
 def _calibration(content: object, place: str) -> Isotonic | None:
