@@ -12,6 +12,12 @@ from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.sample import SampleConfig
 
 Target = Literal["binary", "ternary", "two-head"]
+# names of the logits by target, in order, as a model's config.json lists them
+LABELS: dict[Target, tuple[str, ...]] = {
+    "binary": ("first", "second"),
+    "ternary": ("first", "second", "tie"),
+    "two-head": ("mean", "decided"),
+}
 Calibration = Literal["temperature", "isotonic", "none"]
 
 

@@ -10,25 +10,18 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax
 
+from anmi_ray.config.distill import LABELS, Target
 from anmi_ray.config.encoder_judge import check_texts
 from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.judging.calibration import Isotonic, from_json
 
 FILE, FORMAT = "judge.json", 1
-Target = Literal["binary", "ternary", "two-head"]
-LABELS: dict[Target, tuple[str, ...]] = {
-    "binary": ("first", "second"),
-    "ternary": ("first", "second", "tie"),
-    "two-head": ("mean", "decided"),
-}
-"""id2label of a model's config.json. The two logits of a two-head model are of E[C] and of E|2C − 1|, each a sigmoid's;
-the others are of one softmax."""
 Reals = NDArray[np.float64]
 _LEAST_TOKENS = 16
 _TINY = np.finfo(np.float64).tiny  # for the logarithm of a probability of 0

@@ -11,7 +11,7 @@ import json
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from anmi_ray.judging.tokens import TokenizerTokens
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from anmi_ray.models.classifier import Classifier, Coded
+    from anmi_ray.models.classifier import Coded
 
 Shown = tuple[str, str, str]  # query, first document, second document
 Texts = tuple[list[str], list[str] | None]  # a model's first texts and its second ones; None where it reads one
@@ -60,6 +60,18 @@ class Part:
         return tokens > 0 and self.coded.token_to_chars(tokens - 1)[1] <= self.coded.token_to_chars(tokens)[0]
 
 
+class Reader(Protocol):
+    """A model that reads texts, as far as they are put together for it: `max_tokens` of them at most."""
+
+    tokenizer: PreTrainedTokenizerBase
+    max_tokens: int
+    name: str
+
+    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Coded:
+        """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
+        ...
+
+
 class Fitter:
     """Puts (query, first, second) into a model's texts, cut so that it reads no more than its `max_tokens`.
 
@@ -68,7 +80,7 @@ class Fitter:
     `max_tokens` leaves no room.
     """
 
-    def __init__(self, model: Classifier, text: str, text_pair: str | None) -> None:
+    def __init__(self, model: Reader, text: str, text_pair: str | None) -> None:
         self.model, self.templates = model, (text, text_pair)
         self.tokens = TokenizerTokens(model.tokenizer)
         self._special = np.array(sorted({*model.tokenizer.all_special_ids} - {model.tokenizer.unk_token_id}))  # type: ignore[arg-type]
@@ -175,7 +187,7 @@ class Frame:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, model: Classifier, templates: tuple[str, str | None], separator: str) -> Frame | None:
+    def of(cls, model: Reader, templates: tuple[str, str | None], separator: str) -> Frame | None:
         """The frame of a tokenizer whose tokens words alone decide; None where no white space parts the texts."""
         given = [template for template in templates if template is not None]
         cut = [_pieces(template, separator) for template in given]

@@ -8,7 +8,7 @@ Letters: P pairs, R = 2P rows, L labels.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from anmi_ray.judging.calibration import Isotonic, fit_isotonic
 from anmi_ray.judging.distilled import DistilledForm, log_probabilities
 
 Reals = NDArray[np.float64]
+Logits = NDArray[np.floating[Any]]
 SHARPEST = 100.0  # largest factor on logits: pairs that are all on the right side would ask for any
 _GRID = 41
 
@@ -51,14 +52,14 @@ class Fitted:
     loss_before: float
     isotonic: Isotonic | None = None
 
-    def sharpened(self, logits_RL: Reals) -> Reals:
+    def sharpened(self, logits_RL: Logits) -> Reals:
         """Logits with beta in them."""
         found = np.array(logits_RL, dtype=np.float64)
         found[:, self.columns] *= self.beta
         return found
 
 
-def averaged(logits_RL: Reals, target: Target, isotonic: Isotonic | None = None) -> Averaged:
+def averaged(logits_RL: Logits, target: Target, isotonic: Isotonic | None = None) -> Averaged:
     """The mean answer over both orders: exchanging a and b exchanges first_P and second_P."""
     logs = log_probabilities(DistilledForm(target, calibration=isotonic), np.asarray(logits_RL, dtype=np.float64))
     first, second = np.exp(logs["log_first"]), np.exp(logs["log_second"])
@@ -86,7 +87,7 @@ def cross_entropy(found: Averaged, score_P: Reals, target: Target) -> float:
     return float(-np.mean(sum(label * np.log(np.clip(p, tiny, 1.0)) for label, p in parts)))
 
 
-def fit(logits_RL: Reals, score_P: Reals, target: Target, kind: Literal["temperature", "isotonic", "none"]) -> Fitted:
+def fit(logits_RL: Logits, score_P: Reals, target: Target, kind: Literal["temperature", "isotonic", "none"]) -> Fitted:
     """The calibration of `kind` that suits held-out pairs best; beta lies in [0, SHARPEST].
 
     isotonic: a monotone curve of each order's E[C], with beta 1. DataError where there is no pair.

@@ -1,6 +1,6 @@
 """A transformer that reads a query and two documents and says which answers better: what a distilled judge is made of.
 
-Any sequence classification architecture, with the labels of a target (LABELS). A head that the weights lack, or that
+Any sequence classification architecture, with the labels of a target. A head that the weights lack, or that
 has other labels, is drawn anew. Documents are put into the model's texts where both stages and judges do so; here
 tokenised inputs come in.
 Legend: N inputs, L labels.
@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
 
-from anmi_ray.config.distill import Target
+from anmi_ray.config.distill import LABELS, Target
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.errors import ConfigError
 from anmi_ray.identity import seed as derived_seed
+from anmi_ray.models.classifier import Coded
 from anmi_ray.models.cross_encoder import (
     Precision,
     check_vocabulary,
@@ -31,17 +32,10 @@ from anmi_ray.models.cross_encoder import (
     token_limit,
 )
 from anmi_ray.models.decoder import DECODER_POOLINGS, LastTokenScorer, choose_pooling, pad_by_end
-from anmi_ray.models.heads import ClassifierScorer, draw, start
+from anmi_ray.models.heads import ClassifierScorer, Scorer, draw, start
 from anmi_ray.models.loading import ModelSource, resolve
 from anmi_ray.models.lora import add_adapters, is_adapted, merged
 from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged
-
-# names of the logits by target, as config.json lists them: first and second are the document that is better
-LABELS: dict[Target, tuple[str, ...]] = {
-    "binary": ("first", "second"),
-    "ternary": ("first", "second", "tie"),
-    "two-head": ("mean", "decided"),
-}
 
 
 class PairInputs:
@@ -127,16 +121,15 @@ class PairClassifier:
         """Where the weights are."""
         return next(self.network.parameters()).device
 
-    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> dict[str, list[list[int]]]:
+    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Coded:
         """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
         coded = self.tokenizer(
             list(texts), None if pairs is None else list(pairs), truncation=False, padding=False, verbose=False
         )
         return {name: coded[name] for name in ("input_ids", "token_type_ids") if name in coded}  # type: ignore[misc]
 
-    def inputs(self, texts: Sequence[str], pairs: Sequence[str] | None) -> PairInputs:
-        """Texts, none longer than `max_tokens`, as tokenised inputs."""
-        coded = self.encode(texts, pairs)
+    def inputs(self, coded: Coded) -> PairInputs:
+        """Inputs by name, none longer than `max_tokens`, as lists of tokens to put batches together from."""
         segments = "token_type_ids" in self.tokenizer.model_input_names
         types = _ragged(coded["token_type_ids"]) if segments else None
         return PairInputs(_ragged(coded["input_ids"]), types, int(self.tokenizer.pad_token_id))  # type: ignore[arg-type]
@@ -151,15 +144,6 @@ class PairClassifier:
         clone.precision = resolve_precision(dtype, self.device)
         clone.network.cast(clone.precision)
         return clone
-
-    @torch.no_grad()
-    def sharpen(self, beta: float, columns: Sequence[int]) -> None:
-        """Multiply the given logits by `beta`, in the weights: every user of the folder then gets them so."""
-        last = output_layer(self.network)
-        for column in columns:
-            last.weight[column] *= beta
-            if last.bias is not None:
-                last.bias[column] *= beta
 
     def export(self, folder: str | Path, card: str = "") -> Path:
         """Write a Hugging Face folder with `card` in its README, and the files `beside`."""
@@ -180,7 +164,17 @@ class PairClassifier:
         return folder
 
 
-def output_layer(network: ClassifierScorer) -> nn.Linear:
+@torch.no_grad()
+def sharpen(network: Scorer, beta: float, columns: Sequence[int]) -> None:
+    """Multiply the given logits by `beta`, in the weights: whoever loads the model gets them so."""
+    last = output_layer(network)
+    for column in columns:
+        last.weight[column] *= beta
+        if last.bias is not None:
+            last.bias[column] *= beta
+
+
+def output_layer(network: Scorer) -> nn.Linear:
     """The linear layer whose outputs the logits are."""
     layers = [module for head in network.head() for module in head.modules() if isinstance(module, nn.Linear)]
     wanted = network.encoder.config.num_labels
@@ -219,7 +213,7 @@ def _network(
     return network
 
 
-def _ragged(lists: Sequence[Sequence[int]]) -> Ragged:
+def _ragged(lists: Sequence[Any]) -> Ragged:
     length = np.array([len(one) for one in lists], dtype=np.int64)
     values = np.concatenate([np.asarray(one, dtype=np.int32) for one in lists]) if lists else np.zeros(0, np.int32)
     return Ragged(values, np.concatenate([[0], np.cumsum(length)]).astype(np.int64), length)

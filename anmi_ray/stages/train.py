@@ -168,7 +168,7 @@ def run_training(
         raise found from None
     if found := failed(board):
         raise found
-    return _collect(job.output)
+    return collect(job.output)
 
 
 def _trainer(job: Job, storage: str, name: str) -> TorchTrainer:
@@ -297,8 +297,8 @@ def _positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tupl
     return index, rows
 
 
-def _collect(output: str) -> TrainResult:
-    """What rank 0 published."""
+def collect(output: str) -> TrainResult:
+    """What rank 0 published at `output`."""
     files, path = places.filesystem(output)
     with files.open_input_stream(f"{path}/{RESULT}") as stream:
         return TrainResult(folder=output, **json.loads(stream.read()))
@@ -349,11 +349,11 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
             context.execution.training,
             artifact.fingerprint,
             output,
-            lambda row: _tell(context, row),
+            lambda row: report_steps(context, row),
             context.notice,
             artifact.store.uri(curves_folder(artifact)),
         )
-    result = _collect(places.absolute(output))
+    result = collect(places.absolute(output))
     artifact.publish_json("log.json", result.rows)
     seal_folder(artifact, "model")
     given = context.execution.training.storage_path  # checkpoints and token lists serve resuming only
@@ -363,7 +363,8 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
     return {"flows": [Flow("examples of queries", examples, examples)], **facts}
 
 
-def _tell(context: Context, row: Row) -> None:
+def report_steps(context: Context, row: Row) -> None:
+    """Show how far training is."""
     step, progress = row.get("step"), row.get("progress")
     if step and progress:
         context.progress(int(step), round(step / progress), "steps")
