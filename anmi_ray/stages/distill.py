@@ -185,7 +185,8 @@ def _predictions(
             _said("distilled", target, step, test, orders.averaged(fitted.sharpened(of_test), target, fitted.isotonic))
         )
         plain = of_test
-    assert fitted is not None and plain is not None, "the best step was evaluated"
+    assert fitted is not None, "the best step was evaluated"
+    assert plain is not None
     rows.append(_said("uncalibrated", target, result.best_step, test, orders.averaged(plain, target)))
     rows.append(_said(SIMILARITY, "binary", 0, test, _similarity(pairs, test)))
     return pa.concat_tables(rows), fitted
