@@ -15,8 +15,9 @@ from rich.table import Table
 from anmi_ray import corpus, files
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, JudgeConfig
-from anmi_ray.experiment import Resolved, changes, resolve
+from anmi_ray.experiment import Resolved, resolve
 from anmi_ray.prompt_costs import Cost, PromptJudge, costs, of_pairs
+from anmi_ray.states import changes
 from anmi_ray.store import Artifact, Store
 
 # Core-seconds per row or token, measured by running the quickstart on two cores of an AMD EPYC with avx512_bf16.

@@ -80,6 +80,11 @@ class Experiment(Settings):
             )
         return self
 
+    @property
+    def ensemble(self) -> JudgeConfig | None:
+        """The judges that are asked about a sample of pairs where the panel holds a judge distilled from them."""
+        return self.distill.judge if self.judge.distilled else None
+
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     """Read a YAML file, apply `key=value` overrides (dotted keys, YAML values), and validate.
