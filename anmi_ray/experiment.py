@@ -19,7 +19,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from anmi_ray import corpus, environment, files, judging
+from anmi_ray import corpus, environment, files, judging, recorded
 from anmi_ray.config.base import Settings, result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
@@ -200,7 +200,9 @@ def resolve(experiment: Experiment, content: str | None = None) -> dict[str, Res
             inputs["model"] = loading.resolve(model).revision or "unpinned"
         if stage.name == "rerank":
             for peer in experiment.rerank.started(experiment.train).peers:
-                if peer.model is not None:
+                if peer.run is not None:
+                    inputs[f"{recorded.TRAINED}{peer.name}"] = _trained(peer.run, experiment, resolved).fingerprint
+                elif peer.model is not None:
                     revision = loading.resolve(peer.model, peer.trust_remote_code).revision
                     inputs |= {f"model of {peer.name}": revision}
         if isinstance(panel := _config(stage, experiment), JudgeConfig):  # a prompt's template stands in a file
@@ -211,6 +213,15 @@ def resolve(experiment: Experiment, content: str | None = None) -> dict[str, Res
         name = fingerprint(stage.name, stage.version, settings, [f"{k}={v}" for k, v in inputs.items()])
         resolved[stage.name] = Resolved(stage, settings, inputs, name)
     return resolved
+
+
+def _trained(run: str, experiment: Experiment, resolved: Mapping[str, Resolved]) -> Artifact:
+    """The model of another run, which is to be compared with this one's."""
+    if run == experiment.name:
+        raise ConfigError(
+            f"run {run} is this run: its model is measured anyway", "rerank.peers", "name another run under the root"
+        )
+    return recorded.trained(run, experiment.execution.root, resolved["ingest"].inputs["content"])
 
 
 def _content(path: str) -> str:
@@ -343,6 +354,8 @@ def _carry_out(
     inputs = {
         role: Artifact(artifact.store, name, resolved[name].fingerprint) for role, name in item.stage.reads.items()
     }
+    others = {role: name for role, name in item.inputs.items() if role.startswith(recorded.TRAINED)}
+    inputs |= {role: Artifact(artifact.store, "train", name) for role, name in others.items()}
     config = _config(item.stage, experiment)
     start = time.monotonic()
     facts: dict[str, Any] = module.run(artifact, inputs, config, context)
