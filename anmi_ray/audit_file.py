@@ -75,19 +75,22 @@ def audit_file(file: Path, outputs: Outputs, grades: Path | None, max_reject_fra
 def audit_run(name: str, root: str, outputs: Outputs) -> Audited:
     """The audit that a run's judge stage stored, over a sample of its queries, written as `audit_file` does.
 
+    Of a run that went no further than distilling a judge it is that of the ensemble.
     Raises ConfigError where there is no such run, or no audit in it.
     """
-    from anmi_ray import showing
+    from anmi_ray.recorded import find_run
     from anmi_ray.store import Artifact
 
     files.check_outputs(vars(outputs), [])
-    store, record = showing.find_run(name, root)
-    stage = record["stages"].get("judge")
-    figures = Artifact(store, "judge", stage["fingerprint"]).read_json("audit.json") if stage else None
+    store, record = find_run(name, root)
+    judged = next((stage for stage in ("judge", "label") if stage in record["stages"]), None)
+    known = record["stages"].get(judged or "")
+    figures = Artifact(store, judged, known["fingerprint"]).read_json("audit.json") if judged and known else None
     if figures is None:
         place = f"{root}/runs/{name}.json"
         raise ConfigError("the run has no audit: its judge stage is not complete", place, "carry out the run first")
-    said = [f"run {name}: its stored audit, over a sample of {figures['queries']:,} queries"]
+    of = " of the ensemble" if judged == "label" else ""
+    said = [f"run {name}: its stored audit{of}, over a sample of {figures['queries']:,} queries"]
     return _written(Audited({"source": {"run": name, "root": root}, **figures}, f"run {name}", said), outputs)
 
 

@@ -2,8 +2,9 @@
 
 Each stage reads the artifacts of the stages it names and makes one of its own, in `anmi_ray/stages/<name>.py`. What
 an artifact is called follows from what went into it (`fingerprints`), so running again computes only what is missing,
-and runs, trials and studies share what they have in common. Where borderline documents are validated (`mine.allow`), a
-second round of questions, judgments and fits stands between rate and mine (`stages_of`).
+and runs, trials and studies share what they have in common. Where the panel holds a distilled judge, its making stands
+before compare; where borderline documents are validated (`mine.allow`), a second round of questions, judgments and fits
+stands between rate and mine (`stages_of`).
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from __future__ import annotations
 import importlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from anmi_ray import corpus, environment, files, judging
+from anmi_ray import corpus, environment, files, judging, recorded
 from anmi_ray.config.base import Settings, result_settings
 from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.errors import ConfigError, DataError, StoreError
 from anmi_ray.models import loading
 from anmi_ray.store import Artifact, Flow, Store, fingerprint
@@ -27,6 +30,8 @@ from anmi_ray.training import tracking
 
 if TYPE_CHECKING:
     from anmi_ray.stages.runtime import Context
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -102,29 +107,57 @@ _VALIDATION = (
 )
 SECOND_ROUND = tuple(stage.name for stage in _VALIDATION)
 
-# Settings that say where a collection lies, not what is in it: its content's hash is the ingest stage's input.
-_LOCATIONS = {"ingest": {"path"}}
-_GROUPS = {"ingest": "corpus", "borderline": "mine"}
+# The making of a judge: pairs, what an ensemble says of them, and the model that learns from it.
+_DISTILLATION = (
+    Stage("sample", 1, ("retrieve",), "draw pairs of candidates, queries evenly and no document twice"),
+    replace(
+        _STAGE["judge"],
+        name="label",
+        does="ask the ensemble which document of a sampled pair answers better, both ways",
+        played_by={"compare": "sample"},
+        module="judge",
+    ),
+    Stage("distill", 1, ("sample", "label", "retrieve", "ingest"), "train a small judge on what the ensemble said"),
+)
+DISTILLATION = tuple(stage.name for stage in _DISTILLATION)
+
+# Settings that count otherwise: where a collection lies (its content's hash is the ingest stage's input), and what
+# other artifacts are made of.
+_LEFT_OUT = {"ingest": {"path"}, "distill": {"judge", "sample"}}
+# By stage, the group of settings that is its own, where that is not called as its body is.
+_GROUPS = {"ingest": "corpus", "borderline": "mine", "sample": "distill.sample", "label": "distill.judge"}
 _MODELS: dict[str, Callable[[Experiment], str | None]] = {
     "retrieve": lambda e: e.retrieve.dense.model,
+    "distill": lambda e: e.distill.model,
     "mine": lambda e: e.mine.pointwise,
     "train": lambda e: e.train.model,
 }
 
 
 def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
-    """The stages of an experiment, in order: STAGES, with a second round where borderline documents are validated.
+    """The stages of an experiment, in order: STAGES, with a distillation and a second round where it has them.
 
-    Mine reads the judgments of all rounds where a rule needs them, and queries where one asks a model.
+    Judges read what is distilled where the panel holds it. Mine reads the judgments of all rounds where a rule needs
+    them, and queries where one asks a model.
     """
-    config = experiment.mine
+    config, made = experiment.mine, _DISTILLATION if experiment.judge.distilled else ()
     rounds = ("judge", "compare", *(("validate", "borderline") if config.validation else ()))
     more = (*(rounds if config.needs_direct else ()), *(("ingest",) if config.pointwise else ()))
     mine = replace(_STAGE["mine"], inputs=(*_STAGE["mine"].inputs, *more))
     if config.validation:
         mine = replace(mine, played_by={"rate": "refit"})
-    before = NAMES.index("mine")
-    return (*STAGES[:before], *(_VALIDATION if config.validation else ()), mine, *STAGES[before + 1 :])
+    stages = _inserted(STAGES, made, _VALIDATION if config.validation else ())
+    stages = tuple(mine if stage.name == "mine" else stage for stage in stages)
+    if not made:
+        return stages
+    asking = ("judge", "validate")
+    return tuple(replace(one, inputs=(*one.inputs, "distill")) if one.name in asking else one for one in stages)
+
+
+def _inserted(path: tuple[_T, ...], distillation: tuple[_T, ...], second: tuple[_T, ...]) -> tuple[_T, ...]:
+    """The main path with what stands before compare and before mine."""
+    compare, mine = NAMES.index("compare"), NAMES.index("mine")
+    return (*path[:compare], *distillation, *path[compare:mine], *second, *path[mine:])
 
 
 def names_of(experiment: Experiment) -> tuple[str, ...]:
@@ -134,10 +167,12 @@ def names_of(experiment: Experiment) -> tuple[str, ...]:
 
 def recorded_names(record: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the stages of a run, by its record, those included that it did not reach."""
-    rules = [rule["rule"] for rule in record["config"]["mine"].get("allow", ()) if isinstance(rule, dict)]
-    second = "validate" in rules or any(name in record["stages"] for name in SECOND_ROUND)
-    before = NAMES.index("mine")
-    return (*NAMES[:before], *(SECOND_ROUND if second else ()), *NAMES[before:])
+    config, reached = record["config"], record["stages"]
+    rules = [rule["rule"] for rule in config["mine"].get("allow", ()) if isinstance(rule, dict)]
+    kinds = [judge["kind"] for judge in config.get("judge", {}).get("judges", ())]
+    second = "validate" in rules or any(name in reached for name in SECOND_ROUND)
+    distilled = "distilled" in kinds or any(name in reached for name in DISTILLATION)
+    return _inserted(NAMES, DISTILLATION if distilled else (), SECOND_ROUND if second else ())
 
 
 @dataclass(frozen=True)
@@ -165,17 +200,28 @@ def resolve(experiment: Experiment, content: str | None = None) -> dict[str, Res
             inputs["model"] = loading.resolve(model).revision or "unpinned"
         if stage.name == "rerank":
             for peer in experiment.rerank.started(experiment.train).peers:
-                if peer.model is not None:
+                if peer.run is not None:
+                    inputs[f"{recorded.TRAINED}{peer.name}"] = _trained(peer.run, experiment, resolved).fingerprint
+                elif peer.model is not None:
                     revision = loading.resolve(peer.model, peer.trust_remote_code).revision
                     inputs |= {f"model of {peer.name}": revision}
-        if stage.body == "judge":  # a prompt's template stands in a file
-            inputs |= {f"answers of {judge.name}": judging.judge_id(judge) for judge in experiment.judge.reading}
-            inputs |= {f"file of {judge.name}": _content(judge.path) for judge in experiment.judge.imported}
+        if isinstance(panel := _config(stage, experiment), JudgeConfig):  # a prompt's template stands in a file
+            inputs |= {f"answers of {judge.name}": judging.judge_id(judge) for judge in panel.reading}
+            inputs |= {f"file of {judge.name}": _content(judge.path) for judge in panel.imported}
         if stage.name == "compare" and experiment.compare.path is not None:
             inputs["file"] = _content(experiment.compare.path)
         name = fingerprint(stage.name, stage.version, settings, [f"{k}={v}" for k, v in inputs.items()])
         resolved[stage.name] = Resolved(stage, settings, inputs, name)
     return resolved
+
+
+def _trained(run: str, experiment: Experiment, resolved: Mapping[str, Resolved]) -> Artifact:
+    """The model of another run, which is to be compared with this one's."""
+    if run == experiment.name:
+        raise ConfigError(
+            f"run {run} is this run: its model is measured anyway", "rerank.peers", "name another run under the root"
+        )
+    return recorded.trained(run, experiment.execution.root, resolved["ingest"].inputs["content"])
 
 
 def _content(path: str) -> str:
@@ -184,23 +230,27 @@ def _content(path: str) -> str:
     return "".join(filter(None, (files.content_hash(file), *files.format_of(file))))
 
 
-def _group(stage: Stage) -> str:
-    """The group of settings that is a stage's."""
-    return _GROUPS.get(stage.body, stage.body)
+def group_of(stage: Stage) -> str:
+    """The group of settings that is a stage's, a dotted name."""
+    return _GROUPS.get(stage.name, stage.body)
 
 
 def _config(stage: Stage, experiment: Experiment) -> Settings:
     """The settings of a stage. Which documents are borderline follows from few of mine's."""
     if stage.name == "rerank":
         return experiment.rerank.started(experiment.train)
-    return experiment.mine.asking if stage.name == "borderline" else getattr(experiment, _group(stage))
+    if stage.name == "borderline":
+        return experiment.mine.asking
+    return attrgetter(group_of(stage))(experiment)
 
 
 def _settings(stage: Stage, experiment: Experiment) -> dict[str, Any]:
-    left_out = _LOCATIONS.get(stage.name, set())
+    left_out = _LEFT_OUT.get(stage.name, set())
     found = result_settings(_config(stage, experiment))
     settings = {name: value for name, value in found.items() if name not in left_out}
-    return {**settings, **({"seed": experiment.seed} if experiment.seed else {})}
+    if not experiment.seed:
+        return settings
+    return {**settings, "experiment.seed" if "seed" in settings else "seed": experiment.seed}
 
 
 class Reporter:
@@ -273,6 +323,7 @@ def run(
 def _check_splits(splits: Mapping[str, int], chosen: tuple[str, ...]) -> None:
     """Say before hours of work, not after, that there is nothing to train on or to measure."""
     needs = (
+        ("train", "sample", "give qrels of a train split"),
         ("train", "compare", "give qrels of a train split"),
         ("test", "evaluate", "give qrels of a test split, or stop with --until rerank"),
     )
@@ -303,6 +354,8 @@ def _carry_out(
     inputs = {
         role: Artifact(artifact.store, name, resolved[name].fingerprint) for role, name in item.stage.reads.items()
     }
+    others = {role: name for role, name in item.inputs.items() if role.startswith(recorded.TRAINED)}
+    inputs |= {role: Artifact(artifact.store, "train", name) for role, name in others.items()}
     config = _config(item.stage, experiment)
     start = time.monotonic()
     facts: dict[str, Any] = module.run(artifact, inputs, config, context)
@@ -341,51 +394,16 @@ def _run_record(store: Store, experiment: Experiment, resolved: Mapping[str, Res
     }
 
 
-def changes(experiment: Experiment, resolved: Mapping[str, Resolved]) -> Iterator[tuple[str, str, str]]:
-    """(stage, state, why) for every stage: complete or to be done, against what the run's name last pointed at."""
-    store = Store(experiment.execution.root)
-    before = (store.read_json(f"runs/{experiment.name}.json") or {}).get("stages", {})
-    for name, item in resolved.items():
-        if Artifact(store, name, item.fingerprint).manifest() is not None:
-            yield name, "complete", ""
-            continue
-        known = before.get(name)
-        if known is None:
-            yield name, "to do", "not run yet"
-        elif known["fingerprint"] == item.fingerprint:
-            yield name, "to do", "started, not finished: finished buckets are kept"
-        else:
-            yield name, "to do", "; ".join(_differences(known, item)) or "a new version of the stage"
-
-
-def _differences(known: Mapping[str, Any], item: Resolved) -> Iterator[str]:
-    old, new = _flat(known["settings"]), _flat(item.settings)
-    group = _group(item.stage)
-    for key in sorted(old.keys() | new.keys()):
-        if old.get(key, "default") != new.get(key, "default"):
-            yield f"{group}.{key}: {old.get(key, 'default')} -> {new.get(key, 'default')}"
-    for name, value in item.inputs.items():
-        if known["inputs"].get(name) != value:
-            yield f"{name} changes"
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
 def stage_name(text: str, names: tuple[str, ...] = NAMES) -> str:
     """Check a stage's name given by a user. Raises ConfigError listing the stages."""
     if text in names:
         return text
-    if text in SECOND_ROUND:
-        hint = "it is there where borderline documents are validated: mine.allow begins with validate"
-        raise ConfigError(f"this run has no stage {text}", "command line", hint)
+    for there, hint in (
+        (SECOND_ROUND, "it is there where borderline documents are validated: mine.allow begins with validate"),
+        (DISTILLATION, "it is there where judge.judges holds {kind: distilled}; or see `anmi distill`"),
+    ):
+        if text in there:
+            raise ConfigError(f"this run has no stage {text}", "command line", hint)
     near = [name for name in names if re.match(re.escape(text[:2]), name)]
     hint = f"did you mean {near[0]}?" if near else f"the stages are {', '.join(names)}"
     raise ConfigError(f"no stage is called '{text}'", "command line", hint)

@@ -16,7 +16,7 @@ from typing import Any
 
 from anmi_ray.errors import ConfigError, DataError, from_os_error
 from anmi_ray.models.card import Card, text
-from anmi_ray.showing import find_run
+from anmi_ray.recorded import find_run
 from anmi_ray.stages.folders import copy_sealed
 from anmi_ray.store import Artifact, Store
 

@@ -16,7 +16,7 @@ from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import NAMED, unknown_composition
 from anmi_ray.errors import ConfigError
 from anmi_ray.mining.mixture import Mixture
-from anmi_ray.showing import find_run
+from anmi_ray.recorded import find_run
 from anmi_ray.store import Artifact, Store
 
 PLACE = "command line"

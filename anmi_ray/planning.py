@@ -13,10 +13,12 @@ from pathlib import Path
 from rich.table import Table
 
 from anmi_ray import corpus, files
+from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, JudgeConfig
-from anmi_ray.experiment import Resolved, changes, resolve
+from anmi_ray.experiment import Resolved, resolve
 from anmi_ray.prompt_costs import Cost, PromptJudge, costs, of_pairs
+from anmi_ray.states import changes
 from anmi_ray.store import Artifact, Store
 
 # Core-seconds per row or token, measured by running the quickstart on two cores of an AMD EPYC with avx512_bf16.
@@ -54,7 +56,9 @@ def plan(experiment: Experiment) -> Iterator[str | Table]:
     counts = _counts(experiment, resolved["ingest"].fingerprint)
     cores = experiment.execution.cores
     states = {name: (state, why) for name, state, why in changes(experiment, resolved)}
-    asked = costs(experiment, resolved, _comparisons(experiment, counts))
+    pairs, ensemble = _comparisons(experiment, counts), experiment.ensemble
+    asked = costs(experiment, resolved, pairs)
+    labels = costs(experiment, resolved, experiment.distill.sample.pairs, ensemble, "sample") if ensemble else []
     yield (
         f"{counts['documents']:,} documents; queries: {counts['train']:,} train, {counts['dev']:,} dev, "
         f"{counts['test']:,} test; {cores} cores, {experiment.execution.buckets} buckets"
@@ -71,23 +75,26 @@ def plan(experiment: Experiment) -> Iterator[str | Table]:
     ):
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     total = dollars = 0.0
-    made = Store(experiment.execution.root), resolved
-    for line in lines(experiment, counts, asked, _borderline(experiment, counts, *made)):
+    second = _borderline(experiment, counts, Store(experiment.execution.root), resolved)
+    for line in lines(experiment, counts, asked, second, labels):
         state, why = states[line.stage]
         seconds = max(line.seconds / cores, line.limited)
         total += 0.0 if state == "complete" else seconds
         dollars += 0.0 if state == "complete" else line.dollars
         table.add_row(line.stage, line.work, f"{seconds:,.0f} s", _size(line.bytes), f"{line.dollars:.2f}", state, why)
     yield table
-    for judge in asked:
+    for judge in (*labels, *asked):
         yield from judge.said()
+    if ensemble:
+        yield _saved(experiment, pairs + (second or 0))
     priced = f", about {dollars:,.2f} dollars" if dollars else ""
     yield f"to do: about {total / 60:,.1f} minutes on {cores} cores{priced}; {sent(experiment)}"
 
 
 def sent(experiment: Experiment) -> str:
     """Which texts go where."""
-    judges = [judge.endpoint for judge in experiment.judge.reading if isinstance(judge, ApiJudgeConfig)]
+    panels = [experiment.judge, *([experiment.ensemble] if experiment.ensemble else [])]
+    judges = [judge.endpoint for panel in panels for judge in panel.reading if isinstance(judge, ApiJudgeConfig)]
     peers = [peer.endpoint for peer in experiment.rerank.peers if peer.endpoint is not None]
     said = []
     for texts, servers in (("train queries and their candidates", judges), ("test queries and their top", peers)):
@@ -97,21 +104,42 @@ def sent(experiment: Experiment) -> str:
     return "; ".join(said) or "nothing is sent outside this machine or cluster"
 
 
+def _saved(experiment: Experiment, pairs: int) -> str:
+    """What distilling saves of an ensemble's judgments, of so many pairs that it would be asked about."""
+    few, judges = experiment.distill.sample.pairs, len(experiment.distill.judge.judges)
+    share = f"{1 - few / pairs:.1%} of its judgments are saved" if few < pairs else "none of its judgments is saved"
+    asked = f"about {few:,} pairs ({2 * few * judges:,} judgments), not about all {pairs:,}"
+    return f"the ensemble (distill.judge) is asked {asked}: {share}"
+
+
 def _judging(
-    config: JudgeConfig, comparisons: int, candidates: int, asked: Sequence[Cost], stage: str = "judge"
+    config: JudgeConfig,
+    comparisons: int,
+    candidates: int,
+    asked: Sequence[Cost],
+    stage: str = "judge",
+    distill: DistillConfig | None = None,
 ) -> Line:
-    """A round of judging: what is computed here, and the calls to language models, judge after judge."""
+    """A round of judging: what is computed here, and the calls to language models, judge after judge.
+
+    distill: how the distilled judges of the panel are made.
+    """
     reading = [judge for judge in config.reading if isinstance(judge, PromptJudge)]
-    encoders = [judge for judge in config.reading if isinstance(judge, EncoderJudgeConfig)]
+    encoders = [
+        (judge.name, judge.form, judge.max_tokens or _ENCODER_TOKENS)
+        for judge in config.reading
+        if isinstance(judge, EncoderJudgeConfig)
+    ]
+    encoders += [(judge.name, distill.form, distill.max_tokens) for judge in config.distilled if distill is not None]
     calls, here = 2 * comparisons, len(config.judges) - len(reading) - len(encoders)
     missing = {judge.name: calls for judge in reading} | {cost.judge: cost.missing for cost in asked}
     work = [f"{calls * here:,} judgments by {here} in-process judges, both orders"] if here else []
     work += [f"{count:,} calls to {name}" for name, count in missing.items()]
     scored = 0
-    for judge in encoders:
-        inputs, tokens = candidates if judge.form == "pointwise" else calls, judge.max_tokens or _ENCODER_TOKENS
+    for name, form, tokens in encoders:
+        inputs = candidates if form == "pointwise" else calls
         scored += inputs * tokens
-        work.append(f"{inputs:,} inputs to {judge.name}, of at most {tokens:,} tokens each")
+        work.append(f"{inputs:,} inputs to {name}, of at most {tokens:,} tokens each")
     seconds = scored * CORE_SECONDS["score a token"] + calls * here * CORE_SECONDS["judge a pair in process"]
     seconds += sum(missing.values()) * CORE_SECONDS["ask an endpoint"]
     kept = calls * len(config.judges) * _ROW_BYTES["judgment"]
@@ -145,7 +173,8 @@ def _validating(experiment: Experiment, candidates: int, pairs: int, asked: Sequ
     first = candidates * experiment.compare.degree // 2
     said = f"about {pairs:,} borderline documents to ask about"
     yield Line("borderline", said, 2.0, pairs * _ROW_BYTES["comparison"])
-    yield _judging(experiment.judge, pairs, documents, of_pairs(experiment, asked, pairs), "validate")
+    more = of_pairs(experiment, asked, pairs)
+    yield _judging(experiment.judge, pairs, documents, more, "validate", experiment.distill)
     seconds = (first + pairs) * cost["rate a comparison"] + 10.0
     yield Line("refit", f"{candidates:,} ratings", seconds, candidates * _ROW_BYTES["rating"])
 
@@ -162,10 +191,28 @@ def _counts(experiment: Experiment, ingest: str) -> dict[str, int]:
     return {"documents": documents, **{split: splits.count(split) for split in ("train", "dev", "test")}}
 
 
+def _distilling(experiment: Experiment, ensemble: JudgeConfig, train: int, labels: Sequence[Cost]) -> Iterator[Line]:
+    """What comes before a distilled judge can be asked: pairs, what the ensemble says of them, and training."""
+    config, pairs = experiment.distill, experiment.distill.sample.pairs
+    yield Line("sample", f"{pairs:,} pairs of {train:,} queries", 2.0, pairs * _ROW_BYTES["comparison"])
+    yield _judging(ensemble, pairs, 2 * pairs, labels, "label")
+    learned = int((1 - config.dev_share - config.test_share) * pairs)
+    seen = config.max_steps * config.per_step if config.max_steps else int(config.epochs * learned)
+    inputs = seen * (2 if config.form == "pointwise" else 1)
+    work = f"{inputs:,} inputs forward and back, of at most {config.max_tokens:,} tokens each"
+    read = 2 * (pairs - learned) * len(config.dev_points) * config.max_tokens * CORE_SECONDS["score a token"]
+    yield Line("distill", work, inputs * config.max_tokens * CORE_SECONDS["train a token"] + read, 9e7)
+
+
 def lines(
-    experiment: Experiment, counts: dict[str, int], asked: Sequence[Cost] = (), borderline: int | None = None
+    experiment: Experiment,
+    counts: dict[str, int],
+    asked: Sequence[Cost] = (),
+    borderline: int | None = None,
+    labels: Sequence[Cost] = (),
 ) -> Iterator[Line]:
-    """The work of every stage; `asked`: what judges that read prompts cost, where that is known.
+    """The work of every stage; `asked`: what judges that read prompts cost, where that is known; `labels`: what those
+    of the ensemble do.
 
     borderline: pairs of the second round, None where there is none.
     """
@@ -188,13 +235,15 @@ def lines(
         (counts["documents"] + queries) * cost["embed a document"],
         queries * retrieve.depth * 3 * _ROW_BYTES["run"] + train * candidates * _ROW_BYTES["text"],
     )
+    if experiment.ensemble is not None:
+        yield from _distilling(experiment, experiment.ensemble, train, labels)
     yield Line(
         "compare",
         f"{comparisons:,} pairs, {degree} per document" if file is None else f"at most {comparisons:,} pairs of {file}",
         comparisons * cost["choose a comparison"],
         comparisons * _ROW_BYTES["comparison"],
     )
-    yield _judging(experiment.judge, comparisons, train * candidates, asked)
+    yield _judging(experiment.judge, comparisons, train * candidates, asked, distill=experiment.distill)
     yield Line(
         "rate",
         f"{train:,} fits, {train * candidates:,} ratings",

@@ -20,7 +20,7 @@ from anmi_ray import comparisons, corpus, judging
 from anmi_ray.answers import AnswerLog
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.judge import ApiJudgeConfig
+from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.experiment import Resolved
 from anmi_ray.identity import id_matrix, uniforms
@@ -109,13 +109,22 @@ class Cost:
         yield f"  hours    {limits}"
 
 
-def costs(experiment: Experiment, resolved: Mapping[str, Resolved], pairs: int) -> list[Cost]:
-    """Of every judge that reads prompts, about `pairs` comparisons in both orders; in the panel's order."""
-    judges = [judge for judge in experiment.judge.reading if isinstance(judge, PromptJudge)]
+def costs(
+    experiment: Experiment,
+    resolved: Mapping[str, Resolved],
+    pairs: int,
+    panel: JudgeConfig | None = None,
+    compared: str = "compare",
+) -> list[Cost]:
+    """Of every judge that reads prompts, about `pairs` comparisons in both orders; in the panel's order.
+
+    `compared` names the stage whose comparisons the panel, by default the run's, is asked about.
+    """
+    judges = [judge for judge in (panel or experiment.judge).reading if isinstance(judge, PromptJudge)]
     if not judges:
         return []
-    store = Store(experiment.execution.root)
-    made = {name: Artifact(store, name, resolved[name].fingerprint) for name in ("ingest", "retrieve", "compare")}
+    store, played = Store(experiment.execution.root), {"ingest": "ingest", "retrieve": "retrieve", "compare": compared}
+    made = {role: Artifact(store, name, resolved[name].fingerprint) for role, name in played.items()}
     prompts = sample(experiment, made)
     return [_cost(judge, prompts, made, pairs) for judge in judges]
 

@@ -21,11 +21,12 @@ def dry_run(experiment: Experiment, query: str | None, first: str | None, second
 
     Raises ConfigError where no judge reads texts, DataError where an id is not in the collection or a text is empty.
     """
-    judges = [judge for judge in experiment.judge.judges if isinstance(judge, ApiJudgeConfig)]
+    ensemble = () if experiment.ensemble is None else experiment.ensemble.judges
+    judges = [judge for judge in (*experiment.judge.judges, *ensemble) if isinstance(judge, ApiJudgeConfig)]
     if not judges:
         raise ConfigError(
             "no judge of this panel reads a prompt",
-            "judge.judges",
+            "distill.judge.judges" if ensemble else "judge.judges",
             "give one of kind api, such as jobs/configs/api-judge.yaml has",
         )
     reader = corpus.read(experiment.corpus)

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from anmi_ray.errors import ConfigError
 from anmi_ray.evaluation import audits
 from anmi_ray.experiment import recorded_names
+from anmi_ray.recorded import find_run
 from anmi_ray.store import Artifact, Flow, Store
 
 
@@ -20,7 +20,7 @@ def show(name: str, root: str, rejects: int) -> Iterator[str | Table]:
     machine = f"{where['processor']}, {where['cores']} cores"
     yield f"run {name} over {record['corpus_name']}; {machine}; revision {where['git'] or 'unknown'}"
     yield _boundaries(store, record)
-    for name in ("judge", "validate"):
+    for name in ("label", "judge", "validate"):
         if name in record["stages"]:
             manifest = Artifact(store, name, record["stages"][name]["fingerprint"]).manifest() or {}
             yield from (f"{name} {said}" for said in audits.spent(manifest.get("spent", {})))
@@ -30,20 +30,6 @@ def show(name: str, root: str, rejects: int) -> Iterator[str | Table]:
         known = record["stages"].get(name)
         if known is not None:
             yield from _rejects(Artifact(store, name, known["fingerprint"]), rejects)
-
-
-def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
-    """The store under `root` and what it knows of run `name`. Raises ConfigError when there is no such run."""
-    store = Store(root)
-    record = store.read_json(f"runs/{name}.json")
-    if record is None:
-        known = [file.removesuffix(".json") for file in store.names("runs")]
-        raise ConfigError(
-            f"no run of that name; there {'are' if known else 'is'} {', '.join(known) or 'none'}",
-            f"{root}/runs/{name}.json",
-            "name one of them, or give its root with --root",
-        )
-    return store, record
 
 
 def _boundaries(store: Store, record: dict[str, Any]) -> Table:

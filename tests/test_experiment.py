@@ -13,7 +13,6 @@ from anmi_ray.experiment import (
     NAMES,
     SECOND_ROUND,
     STAGES,
-    changes,
     names_of,
     recorded_names,
     resolve,
@@ -22,6 +21,7 @@ from anmi_ray.experiment import (
     stages_of,
 )
 from anmi_ray.planning import lines
+from anmi_ray.states import changes
 from anmi_ray.store import Store
 from tests.small import write_config
 

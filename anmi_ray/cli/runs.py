@@ -130,15 +130,14 @@ def config_(config: ConfigArg, overrides: OverrideArg = None, root: RootOption =
     """Print every setting, the fingerprints, and which stages a run would redo and why."""
     import yaml
 
-    from anmi_ray import console, experiment
+    from anmi_ray import console, experiment, states
 
     settings = load(config, overrides, root)
     out, _ = console.consoles()
     out.print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True), markup=False)
     resolved = experiment.resolve(settings)
     rows = (
-        (f"{name}  {resolved[name].fingerprint}", state, why)
-        for name, state, why in experiment.changes(settings, resolved)
+        (f"{name}  {resolved[name].fingerprint}", state, why) for name, state, why in states.changes(settings, resolved)
     )
     out.print(console.stages_table(rows))
 

@@ -32,9 +32,11 @@ class StartConfig(Settings):
 
 
 class PeerConfig(Settings):
-    """Another reranker that scores the same documents, a system of its own: a model, an endpoint, or the untrained."""
+    """Another reranker that scores the same documents, a system of its own: a model, an endpoint, another run's, or the
+    untrained."""
 
-    how_only: ClassVar[frozenset[str]] = frozenset({"max_failures"})
+    # the model that a run trained is an input of the stage
+    how_only: ClassVar[frozenset[str]] = frozenset({"max_failures", "run"})
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="name of the system in tables, tests and run files"
@@ -47,6 +49,9 @@ class PeerConfig(Settings):
     endpoint: RerankEndpointConfig | None = Field(default=None, description="a reranker behind HTTP")
     untrained: bool = Field(
         default=False, description="the model that training starts from, its head drawn by train.seed and not trained"
+    )
+    run: str | None = Field(
+        default=None, min_length=1, description="the reranker that another run under the same root has trained"
     )
     max_tokens: int | None = Field(
         default=None, ge=16, le=32_768, description="models: tokens of a pair; null: the model's own limit"
@@ -75,10 +80,11 @@ class PeerConfig(Settings):
     def _one_kind(self) -> PeerConfig:
         if self.start is not None:
             return self
-        given = [self.model is not None, self.endpoint is not None, self.untrained]
+        given = [self.model is not None, self.endpoint is not None, self.run is not None, self.untrained]
         if sum(given) != 1:
-            raise ValueError("a peer is one of model, endpoint and untrained: give exactly one")
-        if self.model is None and (strangers := [name for name in _OF_MODELS if name in self.model_fields_set]):
+            raise ValueError("a peer is one of model, endpoint, run and untrained: give exactly one")
+        own = _OF_MODELS if self.run is None else ("trust_remote_code",)
+        if self.model is None and (strangers := [name for name in own if name in self.model_fields_set]):
             kind = "an endpoint's server" if self.endpoint is not None else "training"
             raise ValueError(f"{', '.join(strangers)}: {kind} decides that; remove it")
         return self

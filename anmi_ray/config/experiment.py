@@ -80,6 +80,17 @@ class Experiment(Settings):
             )
         return self
 
+    @property
+    def ensemble(self) -> JudgeConfig | None:
+        """The judges that are asked about a sample of pairs where the panel holds a judge distilled from them."""
+        return self.distill.judge if self.judge.distilled else None
+
+    @property
+    def simulated(self) -> tuple[str, JudgeConfig] | None:
+        """The stage that asks simulated judges, and its panel; None where no judge behind the ratings is simulated."""
+        panels = (("judge", self.judge), ("label", self.ensemble))
+        return next(((stage, panel) for stage, panel in panels if panel is not None and panel.simulated), None)
+
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     """Read a YAML file, apply `key=value` overrides (dotted keys, YAML values), and validate.

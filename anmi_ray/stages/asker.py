@@ -40,20 +40,22 @@ class Asker:
         """Ask chunks (columns bucket, start, stop); gives the same columns back."""
         for bucket, start, stop in zip(*(batch[name].tolist() for name in ("bucket", "start", "stop")), strict=True):
             try:
-                self._ask(sources.questions(bucket), bucket, np.arange(start, stop), log, judge, keeper)
+                self._ask(sources, bucket, np.arange(start, stop), log, judge, keeper)
             except AnmiError as error:
                 ray.get(keeper.stop.remote(flatten(error)))
         return {name: batch[name] for name in ("bucket", "start", "stop")}
 
     def _ask(
-        self, questions: TextQuestions, bucket: int, chunk: Rows, log: AnswerLog, judge: TextJudgeConfig, keeper: Any
+        self, sources: Sources, bucket: int, chunk: Rows, log: AnswerLog, judge: TextJudgeConfig, keeper: Any
     ) -> None:
+        questions = sources.questions(bucket)
         missing = ~log.read(bucket).final(questions.ids[chunk])
         if not missing.any():
             return
         key = chunk_key(bucket, int(chunk[0]))
         ray.get(keeper.begin.remote(key))
         if self._engine is None:
+            sources.fetch()
             self._engine = judging.build_engine(judge, lambda *wanted: keeper.lease.remote(*wanted))
         engine, spent = self._engine, self._engine.spend
 

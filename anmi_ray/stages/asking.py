@@ -31,6 +31,7 @@ from anmi_ray.ledger import Ledger
 from anmi_ray.records import COMPARISON, JUDGMENT, QUERY, TEXT_OF
 from anmi_ray.stages import keeper, vllm
 from anmi_ray.stages.asker import Asker
+from anmi_ray.stages.folders import local_folder
 from anmi_ray.stages.keeper import Report
 from anmi_ray.stages.runtime import Context, data_settings, our_errors, over_buckets, rows_of, watched
 from anmi_ray.store import Artifact, Store
@@ -40,12 +41,19 @@ NO_BUDGET_LEFT = "budget"
 
 @dataclass(frozen=True)
 class Sources:
-    """Where questions come from; `first`: the comparisons of the first round, where this is the second."""
+    """Where questions come from; `first`: the comparisons of the first round, where this is the second; `distill`: the
+    model that a distilled judge of the panel is."""
 
     compare: Artifact
     retrieve: Artifact
     ingest: Artifact
     first: Artifact | None = None
+    distill: Artifact | None = None
+
+    def fetch(self) -> None:
+        """See that a distilled judge's model lies on this machine's disk, where the bound judge says it does."""
+        if self.distill is not None:
+            local_folder(self.distill, "model")
 
     def questions(self, bucket: int) -> TextQuestions:
         """All questions of a bucket."""
@@ -98,6 +106,7 @@ def bought(store: Store, sources: Sources, config: JudgeConfig, bucket: int) -> 
     """By name, the reading judges of the panel as what is in the log about a bucket."""
     if not config.reading:
         return {}
+    sources.fetch()
     questions = sources.questions(bucket)
     judges: dict[str, Judge] = {}
     for one in config.reading:

@@ -4,7 +4,8 @@ Judges that read texts are asked first, what is missing in the answer log (`aski
 put together from the log, from files of preferences (`importing`), and from the judges that compute in process (a
 simulated panel, similarity). For a simulated
 panel the latent relevance that it was told is kept beside its judgments, so that the report can check what is
-recovered. The stage validate is the same over the comparisons of the second round.
+recovered. The stage validate is the same over the comparisons of the second round; label is it over the sample that a
+judge is distilled from, and a panel that holds that judge asks the model that distill made.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray import judging
-from anmi_ray.config.judge import BudgetConfig, JudgeConfig
+from anmi_ray.config.encoder_judge import EncoderJudgeConfig
+from anmi_ray.config.judge import BudgetConfig, DistilledJudgeConfig, JudgeConfig, JudgeSettings
 from anmi_ray.errors import JudgeError
 from anmi_ray.judging import purse
 from anmi_ray.rating.graph import count_triads
 from anmi_ray.records import CANDIDATE, COMPARISON, JUDGMENT, TRUTH, rejects
 from anmi_ray.stages import asking, importing
+from anmi_ray.stages.folders import local_folder
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.runtime import Context, run_buckets, run_task
 from anmi_ray.store import Artifact, Flow
@@ -34,12 +37,14 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig,
 
     Raises JudgeError where no judge gave any answer, or too few did (`asking.ask`); a second round may stay without.
     """
-    sources = asking.Sources(inputs["compare"], inputs["retrieve"], inputs["ingest"], inputs.get("first"))
+    made = inputs.get("distill")
+    config = bound(config, made)
+    sources = asking.Sources(inputs["compare"], inputs["retrieve"], inputs["ingest"], inputs.get("first"), made)
     asked = asking.ask(artifact, sources, config, context) if config.reading else {}
     brought = importing.judges(config, inputs["ingest"], context)
     flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed, brought)
     if sources.first is None:
-        _check_any(flows, config)
+        _check_any(flows, config, artifact.stage)
     audit = artifact.read_json("audit.json")
     if audit is None:
         audit = run_task(context, _audit, artifact, inputs["compare"], config, context.buckets)
@@ -48,16 +53,38 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig,
     return {"flows": flows, "asked": asked, "spent": purse.total(spent)}
 
 
-def _check_any(flows: list[Flow], config: JudgeConfig) -> None:
+def bound(config: JudgeConfig, made: Artifact | None) -> JudgeConfig:
+    """The panel with its distilled judges as judges that ask the model of `made`, the artifact of the stage distill."""
+    if made is None:
+        return config
+    settings = (made.manifest() or {})["settings"]
+    form = settings.get("form", "pairwise")
+    labels = {"first_label": "first", "second_label": "second"} if form == "pairwise" else {}
+    if labels and settings.get("target", "ternary") == "ternary":
+        labels["tie_label"] = "tie"
+    model = {"kind": "encoder", "model": str(local_folder(made, "model")), "form": form, **labels}
+
+    def asked(judge: JudgeSettings) -> JudgeSettings:
+        if not isinstance(judge, DistilledJudgeConfig):
+            return judge
+        return EncoderJudgeConfig.model_validate(model | judge.model_dump(exclude={"kind"}))
+
+    return config.model_copy(update={"judges": tuple(map(asked, config.judges))})
+
+
+def _check_any(flows: list[Flow], config: JudgeConfig, stage: str) -> None:
     """Say here that there is nothing to rate."""
-    found = [flow for flow in flows if flow.unit == "judgments"]
+    found, group = (
+        [flow for flow in flows if flow.unit == "judgments"],
+        "distill.judge" if stage == "label" else "judge",
+    )
     if sum(flow.rows_in for flow in found) and not sum(flow.rows_out for flow in found):
         budget = ", ".join(f"{name} {value:g}" for name, value in config.budget if value is not None)
         raise JudgeError(
             "no question was answered"
             + (f" within the budget ({budget}): a query is asked about whole" if budget else ""),
-            "stage judge",
-            "raise judge.budget: `anmi plan` says what a run costs" if budget else "anmi audit RUN says why",
+            f"stage {stage}",
+            f"raise {group}.budget: `anmi plan` says what a run costs" if budget else "anmi audit RUN says why",
         )
 
 

@@ -28,6 +28,7 @@ from anmi_ray.models import loading
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.reranker import Reranker, load_reranker
 from anmi_ray.records import REJECT, RUN, TEXT_OF, rejects
+from anmi_ray.stages.folders import local_folder
 from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.rerank import pairs_of, ranked
 from anmi_ray.stages.runtime import Context, run_buckets
@@ -38,35 +39,51 @@ _SYSTEM = "peer"  # in the artifact, which knows no name: whoever renames a peer
 _BOUGHT = "bought"
 
 
-def artifact_of(peer: PeerConfig, retrieve: Artifact, ingest: Artifact, depth: int) -> Artifact:
-    """Where a peer's scores of the test queries stand, complete or not. Raises ConfigError where there is no model."""
-    settings, inputs = _made_of(peer, retrieve, ingest)
+def artifact_of(
+    peer: PeerConfig, retrieve: Artifact, ingest: Artifact, depth: int, trained: Artifact | None = None
+) -> Artifact:
+    """Where a peer's scores of the test queries stand, complete or not. Raises ConfigError where there is no model.
+
+    trained: the other run's model, where the peer is that.
+    """
+    settings, inputs = _made_of(peer, retrieve, ingest, trained)
     return Artifact(ingest.store, "peer", fingerprint("peer", VERSION, {"depth": depth, **settings}, inputs))
 
 
-def _made_of(peer: PeerConfig, retrieve: Artifact, ingest: Artifact) -> tuple[dict[str, Any], list[str]]:
+def _made_of(
+    peer: PeerConfig, retrieve: Artifact, ingest: Artifact, trained: Artifact | None
+) -> tuple[dict[str, Any], list[str]]:
     settings = {name: value for name, value in result_settings(peer).items() if name != "name"}
     inputs = [f"retrieve={retrieve.fingerprint}", f"ingest={ingest.fingerprint}"]
     if peer.model is not None:
         inputs.append(f"model={loading.resolve(peer.model, peer.trust_remote_code).revision}")
+    if trained is not None:
+        inputs.append(f"train={trained.fingerprint}")
     return settings, inputs
 
 
-def scored(peer: PeerConfig, retrieve: Artifact, ingest: Artifact, depth: int, context: Context) -> Artifact:
+def scored(
+    peer: PeerConfig,
+    retrieve: Artifact,
+    ingest: Artifact,
+    depth: int,
+    context: Context,
+    trained: Artifact | None = None,
+) -> Artifact:
     """The artifact with a peer's Run of every bucket's test queries, made as far as it is not there.
 
     Raises ConfigError where a model cannot be loaded or has no scoring head; JudgeError where a server cannot be
     asked, or too many queries failed for reasons that may go away.
     """
-    artifact = artifact_of(peer, retrieve, ingest, depth)
+    artifact = artifact_of(peer, retrieve, ingest, depth, trained)
     if artifact.manifest() is not None:
         return artifact
     if peer.endpoint is not None:
         access.read_key(peer.endpoint)
         # one bucket at a time: what bounds requests a minute and in flight stands in the process that asks
         context = replace(context, execution=context.execution.model_copy(update={"window": 1}))
-    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, retrieve, ingest, depth, peer)
-    settings, inputs = _made_of(peer, retrieve, ingest)
+    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, retrieve, ingest, depth, peer, trained)
+    settings, inputs = _made_of(peer, retrieve, ingest, trained)
     artifact.complete(flows, version=VERSION, inputs=inputs, settings=settings)
     return artifact
 
@@ -92,7 +109,13 @@ def refused(artifact: Artifact, name: str, bucket: int) -> tuple[Flow, pa.Table]
 
 
 def _bucket(
-    artifact: Artifact, bucket: int, retrieve: Artifact, ingest: Artifact, depth: int, peer: PeerConfig
+    artifact: Artifact,
+    bucket: int,
+    retrieve: Artifact,
+    ingest: Artifact,
+    depth: int,
+    peer: PeerConfig,
+    trained: Artifact | None,
 ) -> list[Flow]:
     queries = queries_of(ingest, bucket, "test")
     top = of_queries(retrieve.read_part("runs", bucket, RUN), queries)
@@ -105,7 +128,7 @@ def _bucket(
         found, failed = _bought(artifact, bucket, top, queries, texts, peer)
         why = [(query.hex(), one.reason, one.detail) for query, one in failed.items()]
     else:
-        model = _model(peer.model_dump_json())
+        model = _model(peer.model_dump_json(), None if trained is None else str(local_folder(trained, "model")))
         found = ranked(top, model.score(*pairs_of(top, queries, texts)).astype(np.float64), _SYSTEM)
     there, scored_ = set(top["query_id"].to_pylist()), pc.count_distinct(found["query_id"]).as_py()
     ids = queries["query_id"].to_pylist()
@@ -118,9 +141,14 @@ def _bucket(
 
 
 @lru_cache(maxsize=1)
-def _model(settings: str) -> Reranker:
-    """The model, loaded once per worker process. Raises ConfigError where its head would have to be drawn."""
+def _model(settings: str, trained: str | None) -> Reranker:
+    """The model, loaded once per worker process; `trained`: the folder of another run's.
+
+    Raises ConfigError where its head would have to be drawn.
+    """
     peer = PeerConfig.model_validate_json(settings)
+    if trained is not None:
+        return load_reranker(trained, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1)
     assert peer.model is not None
     source, start = loading.resolve(peer.model, peer.trust_remote_code), peer.start
     if start is not None and start.student == "cross-encoder":

@@ -1,7 +1,8 @@
 """A pilot: the run up to its comparisons, then a sample of them asked, audited and held against the gates.
 
 The sample is asked through the same answer log and the same books as the run, so the run buys none of it again and a
-budget counts it.
+budget counts it. Where the panel holds a distilled judge, its ensemble is tried, on the pairs that it will be asked
+about: there is no distilled judge before.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from anmi_ray.stages import asking, importing
 from anmi_ray.stages.runtime import Context, over_buckets, ray_session
 from anmi_ray.store import Artifact, Store
 
+_OF_ENSEMBLE = {"compare": "sample", "judge": "label"}  # who plays which role where the ensemble is tried
 _AT_ONCE = 64  # buckets whose shares of the sample are held at once
 
 
@@ -75,21 +77,32 @@ class _Judged:
 
 
 def run(experiment: Experiment, reporter: main.Reporter, pairs: int | None = None) -> Piloted:
-    """Pilot the panel on `pairs` pairs (`judge.pilot.pairs`); the result also stands at `pilots/<name>.json`.
+    """Pilot the panel, or the ensemble, on `pairs` pairs (its `pilot.pairs`); the result stands at `pilots/<name>.json`.
 
     Raises AnmiError for whatever a user can mend; JudgeError where no question was asked.
     """
     with ray_session(experiment.execution):
-        main.run(experiment, reporter, last="compare")
+        panel = experiment.ensemble or experiment.judge
+        round_ = {"compare": "compare", "judge": "judge"} if panel is experiment.judge else _OF_ENSEMBLE
+        main.run(experiment, reporter, last=round_["compare"])
         store, resolved = Store(experiment.execution.root), main.resolve(experiment)
         made = {name: Artifact(store, name, resolved[name].fingerprint) for name in resolved}
+        made |= {role: made[name] for role, name in round_.items()}
         buckets = store.buckets(experiment.execution.buckets)
         context = Context(store, experiment.execution, buckets, experiment.seed, reporter.progress, reporter.notice)
-        wanted = pairs or experiment.judge.pilot.pairs
-        reporter.stage("pilot", f"ask the judges about {wanted:,} pairs, both ways")
-        found = pilot_run(made, experiment.judge, context, wanted)
+        wanted = pairs or panel.pilot.pairs
+        reporter.stage("pilot", f"ask {_asked(experiment)} about {wanted:,} pairs, both ways")
+        found = pilot_run(made, panel, context, wanted)
     store.publish_json(f"pilots/{experiment.name}.json", found.to_json())
     return found
+
+
+def _asked(experiment: Experiment) -> str:
+    """Who is tried."""
+    if experiment.ensemble is None:
+        return "the judges"
+    others = [judge.name for judge in experiment.judge.judges if judge not in experiment.judge.distilled]
+    return "the ensemble (distill.judge)" + (f", not {', '.join(others)} of judge.judges" if others else "")
 
 
 def pilot_run(made: Mapping[str, Artifact], config: JudgeConfig, context: Context, pairs: int) -> Piloted:

@@ -15,6 +15,7 @@ from anmi_ray.config.evaluate import RerankConfig
 from anmi_ray.models.cross_encoder import Precision
 from anmi_ray.models.pairs import document_text
 from anmi_ray.models.reranker import Reranker, load_reranker
+from anmi_ray.recorded import TRAINED
 from anmi_ray.records import RUN, TEXT_OF, rejects
 from anmi_ray.stages.folders import local_folder
 from anmi_ray.stages.ingest import of_queries, queries_of
@@ -30,7 +31,12 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RerankConfig
     from anmi_ray.stages import peers  # it ranks as this module does
 
     retrieve, ingest = inputs["retrieve"], inputs["ingest"]
-    others = {peer.name: peers.scored(peer, retrieve, ingest, config.depth, context) for peer in config.peers}
+    others = {
+        peer.name: peers.scored(
+            peer, retrieve, ingest, config.depth, context, trained=inputs.get(f"{TRAINED}{peer.name}")
+        )
+        for peer in config.peers
+    }
     args = (inputs["train"], retrieve, ingest, config, others)
     flows = run_buckets(context, artifact, ("runs", RUN), _bucket, *args)
     return {"flows": flows, "depth": config.depth, **({"peers": list(others)} if others else {})}

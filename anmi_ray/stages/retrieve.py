@@ -7,13 +7,11 @@ every shard. No later stage opens the corpus.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import ray
 import ray.data
 import torch
@@ -24,8 +22,9 @@ from anmi_ray.models.cross_encoder import resolve_precision
 from anmi_ray.models.encoder import Encoder
 from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.retrieval import merge, shard
+from anmi_ray.stages import exchange
 from anmi_ray.stages.runtime import Context, data_settings, our_errors, rows_of, run_buckets
-from anmi_ray.store import Artifact, Flow, Store
+from anmi_ray.store import Artifact, Flow
 
 _EXCHANGES = ("hits", "hit_texts")
 
@@ -44,13 +43,9 @@ def _merged(artifact: Artifact, context: Context) -> bool:
     return all(artifact.seal("runs", RUN, bucket) is not None for bucket in range(context.buckets))
 
 
-def _exchange_path(artifact: Artifact, name: str, index: int) -> str:
-    return f"{artifact.path}/exchange/{name}-{index:05d}.parquet"
-
-
 def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context: Context, shards: int) -> None:
     """Stream the shards that have no exchange files yet through the searchers."""
-    missing = [i for i in range(shards) if _offsets(artifact.store, _exchange_path(artifact, "hit_texts", i)) is None]
+    missing = [i for i in range(shards) if exchange.groups_of(artifact, "hit_texts", i) is None]
     context.progress(shards - len(missing), shards, "shards")
     if not missing:
         return
@@ -98,49 +93,12 @@ class _Searcher:
             index = shard.ShardIndex(documents, self.config, self.encoder, self.threads)
             found = index.search(self.all_queries, self.qrels, self.vectors, self.seed)
             by_bucket = [found.of_queries(queries) for queries in self.queries]
-            _publish_exchange(self.artifact, "hits", number, [part.hits for part in by_bucket])
-            _publish_exchange(self.artifact, "hit_texts", number, [part.texts for part in by_bucket])
+            exchange.publish(self.artifact, "hits", number, [part.hits for part in by_bucket])
+            exchange.publish(self.artifact, "hit_texts", number, [part.texts for part in by_bucket])
         return batch
 
 
 _searcher = lru_cache(maxsize=1)(_Searcher)
-
-
-def _publish_exchange(artifact: Artifact, name: str, index: int, tables: Sequence[pa.Table]) -> None:
-    """One Parquet file with a row group per bucket; its footer lists the row group of each bucket (-1: no rows)."""
-    groups, written = [], 0
-    for table in tables:
-        groups.append(written if table.num_rows else -1)
-        written += bool(table.num_rows)
-    schema = tables[0].schema.with_metadata({b"groups": ",".join(map(str, groups)).encode()})
-    sink = io.BytesIO()
-    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-        for table in tables:
-            if table.num_rows:
-                writer.write_table(table.replace_schema_metadata(schema.metadata), row_group_size=table.num_rows)
-    artifact.store.publish(_exchange_path(artifact, name, index), sink.getvalue())
-
-
-def _offsets(store: Store, path: str) -> list[int] | None:
-    """The row group of each bucket in an exchange file, or None when it is absent or cut off."""
-    if not store.exists(path):
-        return None
-    with store.open_input(path) as stream:
-        try:
-            metadata = pq.read_metadata(stream).metadata or {}
-        except pa.ArrowInvalid:
-            return None
-    return [int(group) for group in metadata[b"groups"].decode().split(",")]
-
-
-def _read_exchange(artifact: Artifact, name: str, index: int, bucket: int) -> pa.Table:
-    """The rows of one bucket from one shard."""
-    path = _exchange_path(artifact, name, index)
-    group = (_offsets(artifact.store, path) or [])[bucket]
-    with artifact.store.open_input(path) as stream:
-        file = pq.ParquetFile(stream)
-        table = file.read_row_group(group) if group >= 0 else file.schema_arrow.empty_table()
-    return table.replace_schema_metadata(None)
 
 
 def _merge_bucket(
@@ -148,7 +106,7 @@ def _merge_bucket(
 ) -> list[Flow]:
     queries = ingest.read_part("queries", bucket, QUERY)
     hits = [
-        shard.ShardHits(*(_read_exchange(artifact, name, index, bucket) for name in _EXCHANGES))
+        shard.ShardHits(*(exchange.read(artifact, name, index, bucket) for name in _EXCHANGES))
         for index in range(shards)
     ]
     found = merge.merge_bucket(hits, queries, ingest.read_part("qrels", bucket, QREL), config, seed)

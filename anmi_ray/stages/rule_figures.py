@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from anmi_ray import mining
 from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.evaluation import significance
 from anmi_ray.evaluation.rules_report import Estimate, OptimalGap, Overlap, Rule, RulesData
@@ -66,7 +67,7 @@ def gather(experiment: Experiment, made: Mapping[str, Artifact], mined: Mapping[
     """Every figure, from complete artifacts: ingest, retrieve, judge and rate in `made`, mine by rule in `mined`."""
     rate = made["rate"]
     fits = [rate.store.read_table(rate.part_path("fits", b), columns=["query_id"]).num_rows for b in range(buckets)]
-    sample = _sample(made, buckets)
+    sample = _sample(made, buckets, experiment.simulated)
     taken = {rule: _taken(one.artifact, buckets, sample.queries) for rule, one in mined.items()}
     baseline = DEFAULT if DEFAULT in mined else next(iter(mined))
     gaps = _gaps(rate, buckets, sample.queries[:_POOL])
@@ -94,15 +95,16 @@ def gather(experiment: Experiment, made: Mapping[str, Artifact], mined: Mapping[
     )
 
 
-def _sample(made: Mapping[str, Artifact], buckets: int) -> _Sample:
+def _sample(made: Mapping[str, Artifact], buckets: int, simulated: tuple[str, JudgeConfig] | None) -> _Sample:
     rate = made["rate"]
     sampled = sample_queries(rate, "fits", buckets, _QUERIES, "mine")
     truth, hidden = [], []
     for bucket in range(buckets):
         gaps, qrels = rate.read_part("gaps", bucket, GAP), made["ingest"].read_part("qrels", bucket, QREL)
         hidden.append(of_queries(compared.hidden_positives(qrels, gaps), sampled))
-        truth.append(of_queries(made["judge"].read_part("truth", bucket, TRUTH), sampled))
-    found = (pa.concat_tables(truth), pa.concat_tables(hidden))
+        if simulated is not None:
+            truth.append(of_queries(made[simulated[0]].read_part("truth", bucket, TRUTH), sampled))
+    found = (pa.concat_tables([TRUTH.empty(), *truth]), pa.concat_tables(hidden))
     return _Sample(sampled["query_id"].combine_chunks(), *(table if table.num_rows else None for table in found))
 
 
@@ -265,11 +267,12 @@ def _optimum(errors: Floats) -> OptimalGap | None:
 def _notes(experiment: Experiment, mined: Mapping[str, Mined], sample: _Sample) -> tuple[str, ...]:
     """What makes a comparison unfair."""
     notes: list[str] = []
-    slope = experiment.judge.truth.similarity_slope
+    stage, panel = experiment.simulated or ("judge", experiment.judge)
+    slope, group = panel.truth.similarity_slope, "judge" if stage == "judge" else "distill.judge"
     readers = [rule for rule, one in mined.items() if _reads_retriever(one.config)]
     if sample.truth is not None and slope and readers:
         notes.append(
-            f"The simulated truth was made to follow the retriever's similarity (judge.truth.similarity_slope = "
+            f"The simulated truth was made to follow the retriever's similarity ({group}.truth.similarity_slope = "
             f"{slope:g}), which flatters rules that read the retriever's scores or ranks: {', '.join(readers)}."
         )
     if own := [rule for rule, one in mined.items() if one.inputs["rate"].stage != "rate"]:

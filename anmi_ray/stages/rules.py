@@ -72,7 +72,8 @@ def _settings(
         except ConfigError as error:
             errors[rule] = error
             continue
-        if not named and one.mine.validation is not None and experiment.judge.reading:
+        panel = experiment.judge
+        if not named and one.mine.validation is not None and (panel.reading or panel.distilled):
             errors[rule] = ConfigError(
                 "would ask the judges about further pairs; name it with --rules if they shall be asked", f"rule {rule}"
             )

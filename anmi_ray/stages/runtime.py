@@ -12,7 +12,7 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -227,10 +227,17 @@ def run_buckets(
 
 def over_buckets(context: Context, buckets: list[int], task: Callable[..., Any], *args: Any) -> list[Any]:
     """What `task(bucket, *args)` returns for each of `buckets`, in their order; for tasks that commit nothing."""
-    calls = ((bucket, task, (bucket, *args)) for bucket in buckets)
+    return over_parts(context, {bucket: () for bucket in buckets}, task, *args)
+
+
+def over_parts(
+    context: Context, parts: Mapping[int, tuple[Any, ...]], task: Callable[..., Any], *args: Any
+) -> list[Any]:
+    """What `task(bucket, *its part, *args)` returns for each bucket of `parts`, in their order."""
+    calls = ((bucket, task, (bucket, *part, *args)) for bucket, part in parts.items())
     with our_errors(task.__module__.rsplit(".", 1)[-1]):
         found = dict(_windowed(context, calls))
-    return [found[bucket] for bucket in buckets]
+    return [found[bucket] for bucket in parts]
 
 
 def _windowed(

@@ -1,0 +1,52 @@
+"""Files that one task writes and the tasks of all buckets read: a row group per bucket, so that each reads its own."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from anmi_ray.store import Artifact
+
+
+def _path(artifact: Artifact, name: str, index: int) -> str:
+    return f"{artifact.path}/exchange/{name}-{index:05d}.parquet"
+
+
+def publish(artifact: Artifact, name: str, index: int, tables: Sequence[pa.Table]) -> None:
+    """One Parquet file with a row group per bucket; its footer lists the row group of each bucket (-1: no rows)."""
+    groups, written = [], 0
+    for table in tables:
+        groups.append(written if table.num_rows else -1)
+        written += bool(table.num_rows)
+    schema = tables[0].schema.with_metadata({b"groups": ",".join(map(str, groups)).encode()})
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for table in tables:
+            if table.num_rows:
+                writer.write_table(table.replace_schema_metadata(schema.metadata), row_group_size=table.num_rows)
+    artifact.store.publish(_path(artifact, name, index), sink.getvalue())
+
+
+def groups_of(artifact: Artifact, name: str, index: int) -> list[int] | None:
+    """The row group of each bucket in an exchange file, or None when it is absent or cut off."""
+    path = _path(artifact, name, index)
+    if not artifact.store.exists(path):
+        return None
+    with artifact.store.open_input(path) as stream:
+        try:
+            metadata = pq.read_metadata(stream).metadata or {}
+        except pa.ArrowInvalid:
+            return None
+    return [int(group) for group in metadata[b"groups"].decode().split(",")]
+
+
+def read(artifact: Artifact, name: str, index: int, bucket: int) -> pa.Table:
+    """The rows of one bucket."""
+    group = (groups_of(artifact, name, index) or [])[bucket]
+    with artifact.store.open_input(_path(artifact, name, index)) as stream:
+        file = pq.ParquetFile(stream)
+        table = file.read_row_group(group) if group >= 0 else file.schema_arrow.empty_table()
+    return table.replace_schema_metadata(None)

@@ -1,0 +1,109 @@
+"""sample: candidates -> the pairs that an ensemble is asked about and a judge learns from, no document in two of them.
+
+That no document comes twice concerns all queries at once. So tasks say which documents a query would take, in the order
+of a hash; one pass over the sample's queries on the driver settles who gets which, and asks for more where others have
+them; then one task per bucket writes its pairs. The driver holds the sample, never the candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.comparisons import sample
+from anmi_ray.config.sample import SampleConfig
+from anmi_ray.errors import DataError
+from anmi_ray.records import CANDIDATE, COMPARISON
+from anmi_ray.stages import exchange
+from anmi_ray.stages.runtime import Context, over_buckets, over_parts, run_buckets
+from anmi_ray.store import Artifact, Flow
+
+_SEAL = ("comparisons", COMPARISON)
+_AT_ONCE = 64  # buckets whose queries are held at once
+_FEWEST = 10  # pairs that a sample needs at least
+
+
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: SampleConfig, context: Context) -> dict[str, Any]:
+    """Draw, then one task per bucket; returns flows for the manifest.
+
+    Raises DataError where a single query can be compared, or fewer than ten pairs are found.
+    """
+    retrieve = inputs["retrieve"]
+    if exchange.groups_of(artifact, "pairs", 0) is None:
+        _draw(artifact, retrieve, config, context)
+    flows = run_buckets(context, artifact, _SEAL, _bucket, retrieve)
+    found = [flow for flow in flows if flow.unit == "pairs"]
+    if any(flow.rejected for flow in found):
+        drawn, asked = sum(flow.rows_out for flow in found), sum(flow.rows_in for flow in found)
+        context.notice(
+            f"{drawn:,} of {asked:,} pairs (distill.sample.pairs): no document may be in two pairs, and these are all "
+            "that the candidates give; raise retrieve.candidates for more"
+        )
+    return {"flows": flows}
+
+
+def _draw(artifact: Artifact, retrieve: Artifact, config: SampleConfig, context: Context) -> None:
+    """Draw the sample, and publish it with a row group per bucket."""
+    salt = sample.salt_of(context.seed, config.seed)
+    known: list[pa.Table] = []
+    total = 0
+    for start in range(0, context.buckets, _AT_ONCE):
+        buckets = list(range(start, min(start + _AT_ONCE, context.buckets)))
+        found = over_buckets(context, buckets, _queries, retrieve, salt, config.pairs)
+        total += sum(count for _, count in found)
+        known = [sample.first([*known, *(table for table, _ in found)], config.pairs)]
+    if total < 2:
+        raise DataError(
+            f"{'one query only has' if total else 'no query has'} two candidates to compare",
+            "stage sample",
+            "a judge is distilled from pairs of several queries: give more train queries (corpus.max_train_queries, "
+            "qrels of the train split), or let the ensemble judge (judge.judges)",
+        )
+
+    def ask(wanted: pa.Table) -> pa.Table:
+        parts = {
+            bucket: (wanted.filter(pc.equal(wanted["bucket"], bucket)),)
+            for bucket in sorted(pc.unique(wanted["bucket"]).to_pylist())
+        }
+        return pa.concat_tables(over_parts(context, parts, _propose, retrieve, salt))
+
+    drawn = sample.draw(known[0], total, config.pairs, ask)
+    if drawn.pairs.num_rows < _FEWEST:
+        raise DataError(
+            f"{drawn.pairs.num_rows} pairs are found of which no two share a document, and a judge needs {_FEWEST} at "
+            "least to learn from",
+            "stage sample",
+            "raise retrieve.candidates, give more train queries, or let the ensemble judge (judge.judges)",
+        )
+    for name, table in (("dry", drawn.dry), ("pairs", drawn.pairs)):  # pairs last: with them the draw is complete
+        parts = [table.filter(pc.equal(table["bucket"], bucket)) for bucket in range(context.buckets)]
+        exchange.publish(artifact, name, 0, parts)
+
+
+def _queries(bucket: int, retrieve: Artifact, salt: sample.Salt, pairs: int) -> tuple[pa.Table, int]:
+    """Queries of a bucket that the sample may be of, and how many could be compared."""
+    found, _ = sample.queries(retrieve.read_part("candidates", bucket, CANDIDATE, ["query_id", "source"]), salt)
+    table = found.append_column("bucket", pa.repeat(pa.scalar(bucket, pa.int64()), found.num_rows))
+    return sample.first([table], pairs), found.num_rows
+
+
+def _propose(bucket: int, wanted: pa.Table, retrieve: Artifact, salt: sample.Salt) -> pa.Table:
+    columns = ["query_id", "doc_id", "source"]
+    return sample.propose(retrieve.read_part("candidates", bucket, CANDIDATE, columns), wanted, salt)
+
+
+def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact) -> list[Flow]:
+    candidates = retrieve.read_part("candidates", bucket, CANDIDATE, ["query_id", "source"])
+    compared, few = sample.queries(candidates, ())
+    pairs = exchange.read(artifact, "pairs", 0, bucket).select(COMPARISON.schema.names)
+    dry = sample.dry_rejects(exchange.read(artifact, "dry", 0, bucket))
+    flows = [
+        Flow("train queries", compared.num_rows + few.num_rows, compared.num_rows, few.num_rows),
+        Flow("pairs", pairs.num_rows + dry.num_rows, pairs.num_rows, dry.num_rows),
+    ]
+    parts = {"comparisons": (COMPARISON, pairs.cast(COMPARISON.schema))}
+    artifact.commit_bucket(bucket, parts, flows, pa.concat_tables([few, dry]))
+    return flows
