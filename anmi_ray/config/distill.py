@@ -6,12 +6,18 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from anmi_ray.config.encoder_judge import check_templates
+from anmi_ray.config.encoder_judge import check_texts
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.sample import SampleConfig
 
 Target = Literal["binary", "ternary", "two-head"]
+# names of the logits by target, in order, as a model's config.json lists them
+LABELS: dict[Target, tuple[str, ...]] = {
+    "binary": ("first", "second"),
+    "ternary": ("first", "second", "tie"),
+    "two-head": ("mean", "decided"),
+}
 Calibration = Literal["temperature", "isotonic", "none"]
 
 
@@ -99,7 +105,7 @@ class DistillConfig(LearnConfig):
         elif self.text is None and self.text_pair is not None:
             raise ValueError("text_pair is the second text: give text too")
         elif self.text is not None:
-            check_templates(self.text, self.text_pair)
+            check_texts(self.text, self.text_pair)
         if any(judge.kind == "distilled" for judge in self.judge.judges):
             raise ValueError("judge is the ensemble that is distilled: it cannot ask the distilled judge")
         return self

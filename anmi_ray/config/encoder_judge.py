@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from anmi_ray.config.base import Settings
 
 PARTS = ("query", "first", "second", "sep")  # what the texts of a pairwise model are made of
+NO_LABELS = "form: pairwise needs first_label and second_label, names that config.json lists in id2label"
 # Settings that mean something to one form only; giving one to the other is an error, not a silent no-op.
 _ONLY = {
     "pointwise": ("slope",),
@@ -75,7 +76,7 @@ class EncoderJudgeConfig(Settings):
     @field_validator("text", "text_pair")
     @classmethod
     def _known_parts(cls, value: str | None) -> str | None:
-        check_parts(value or "")
+        _parts_of(value or "")
         return value
 
     @model_validator(mode="after")
@@ -92,18 +93,26 @@ class EncoderJudgeConfig(Settings):
         return getattr(self, name) == type(self).model_fields[name].default
 
     def _check_pairwise(self) -> None:
-        if self.first_label is None or self.second_label is None:
-            raise ValueError(
-                "form: pairwise needs first_label and second_label, names that config.json lists in id2label"
-            )
         labels = [label for label in (self.first_label, self.second_label, self.tie_label) if label is not None]
+        if labels and (self.first_label is None or self.second_label is None):
+            raise ValueError(NO_LABELS)
         if len(set(labels)) < len(labels):
             raise ValueError(f"first_label, second_label and tie_label must differ, not {', '.join(labels)}")
-        check_templates(self.text, self.text_pair)
+        check_texts(self.text, self.text_pair)
 
 
-def check_parts(text: str) -> None:
-    """ValueError where a template names something else than PARTS."""
+def check_texts(text: str, text_pair: str | None) -> None:
+    """Raise ValueError where texts of a pairwise model do not show query, first and second once, or name others."""
+    named = [*_parts_of(text), *_parts_of(text_pair or "")]
+    wrong = [part for part in PARTS[:3] if named.count(part) != 1]
+    if wrong:
+        raise ValueError(
+            f"text and text_pair together must show {{{wrong[0]}}} once, not {named.count(wrong[0])} times"
+        )
+
+
+def _parts_of(text: str) -> list[str]:
+    """The names in braces of a text. Raises ValueError for braces that do not match and names that are not PARTS."""
     try:
         parsed = list(string.Formatter().parse(text))
     except ValueError as error:
@@ -111,16 +120,4 @@ def check_parts(text: str) -> None:
     for _, name, spec, conversion in parsed:
         if name is not None and (name not in PARTS or spec or conversion):
             raise ValueError(f"{{{name}}} is not one of {', '.join(f'{{{part}}}' for part in PARTS)}")
-
-
-def check_templates(text: str, text_pair: str | None) -> None:
-    """ValueError unless both texts of a pairwise model show the query and each document once."""
-    check_parts(text)
-    check_parts(text_pair or "")
-    parsed = [*string.Formatter().parse(text), *string.Formatter().parse(text_pair or "")]
-    named = [name for _, name, _, _ in parsed]
-    wrong = [part for part in PARTS[:3] if named.count(part) != 1]
-    if wrong:
-        raise ValueError(
-            f"text and text_pair together must show {{{wrong[0]}}} once, not {named.count(wrong[0])} times"
-        )
+    return [name for _, name, _, _ in parsed if name is not None]

@@ -2,42 +2,44 @@
 
 A reranker scores every (query, document) once and answers all questions about it from that score. A pairwise model
 reads the query and both documents at once; texts that do not fit are cut to one length, the longest first, so that
-neither document is shown more of than the other.
+neither document is shown more of than the other. How a distilled one is asked and read stands in its folder.
 Letters: N questions, L labels.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
 from anmi_ray.config.base import whole
-from anmi_ray.config.encoder_judge import EncoderJudgeConfig
+from anmi_ray.config.encoder_judge import NO_LABELS, EncoderJudgeConfig
 from anmi_ray.errors import ConfigError
+from anmi_ray.judging import distilled
+from anmi_ray.judging.distilled import DistilledForm
 from anmi_ray.judging.engine import HandOver, Slices, answer_rows
+from anmi_ray.judging.fitting import Fitter
 from anmi_ray.judging.questions import Rows, TextQuestions
 from anmi_ray.judging.spend import Spend
-from anmi_ray.judging.tokens import TokenizerTokens
 from anmi_ray.models import loading
 from anmi_ray.scale import log_sigmoid
 
 if TYPE_CHECKING:
-    from anmi_ray.models.classifier import Classifier, Resources
+    from anmi_ray.models.classifier import Resources
 
 EACH = 256  # questions that are answered at once: no more are lost when the process dies
 AHEAD = 1024  # documents that a reranker scores at once: enough of like length to fill batches
 NOT_FINITE = "the model's score is not finite"
+_OF_THE_FOLDER = ("text", "text_pair", "first_label", "second_label", "tie_label", "max_tokens")  # of distilled judges
 Reals = NDArray[np.float64]
 Logs = dict[str, Reals]  # log_first, log_second and, of models with ties, log_tie: float64[N], NaN where not finite
 Answered = Iterator[tuple[Rows, Logs]]
-Shown = tuple[str, str, str]  # query, first document, second document
-Ends = tuple[str, list[int]]  # a text, and where in it every token ends
 
 
 def source(config: EncoderJudgeConfig) -> loading.ModelSource:
@@ -56,10 +58,37 @@ def _published(model: str, revision: str | None, trust: bool) -> loading.ModelSo
     return loading.resolve(f"{model}@{revision}" if revision else model, trust)
 
 
+def form_of(config: EncoderJudgeConfig) -> DistilledForm | None:
+    """How a distilled judge is asked, by the judge.json in its folder; None for other models.
+
+    Raises ConfigError where that file is damaged, settings say otherwise, or neither it nor they name the labels.
+    """
+    if config.form != "pairwise":
+        return None
+    place = f"model {config.model}"
+    form = distilled.read(Path(config.model).expanduser())
+    if form is None:
+        if config.first_label is None:
+            remedy = f"name them, or give the folder of a distilled judge, which holds {distilled.FILE}"
+            raise ConfigError(NO_LABELS, place, remedy)
+        return None
+    labels = dict(zip(("first_label", "second_label", "tie_label"), form.labels, strict=False))
+    held = {"first_label": None, "second_label": None, "tie_label": None}
+    held |= {"text": form.text, "text_pair": form.text_pair, "max_tokens": form.max_tokens}
+    held |= {} if form.target == "two-head" else labels
+    for name in _OF_THE_FOLDER:
+        given = getattr(config, name)
+        if given != type(config).model_fields[name].default and given != held[name]:
+            remedy = "leave it out: a distilled judge is asked as it was trained, or distill again"
+            raise ConfigError(f"`{name}` is {given!r}, and its {distilled.FILE} says {held[name]!r}", place, remedy)
+    return form
+
+
 def identity(config: EncoderJudgeConfig) -> dict[str, object]:
     """All that can change an answer; a folder's model is its content, wherever it lies."""
-    found, shown = source(config), whole(config)
-    content: dict[str, object] = {name: shown[name] for name in shown if name not in ("name", "model", "revision")}
+    form, found, shown = form_of(config), source(config), whole(config)
+    unsaid = ("name", "model", "revision", *(_OF_THE_FOLDER if form else ()))  # a folder's files are in its revision
+    content: dict[str, object] = {name: shown[name] for name in shown if name not in unsaid}
     return content | {"weights": found.revision if found.is_local else f"{found.path_or_id}@{found.revision}"}
 
 
@@ -183,104 +212,34 @@ class Pairwise:
     def __init__(self, config: EncoderJudgeConfig) -> None:
         from anmi_ray.models.classifier import Classifier
 
-        self.model = Classifier(source(config), config.max_tokens, config.dtype, _resources(config))
-        self.columns = _label_columns(config, self.model.labels)
-        self.fitter = Fitter(self.model, config.text, config.text_pair)
+        self.form = form_of(config)
+        asked = self.form or config
+        self.model = Classifier(source(config), asked.max_tokens, config.dtype, _resources(config))
+        self.columns = _label_columns(config, self.model.labels) if self.form is None else {}
+        self.fitter = Fitter(self.model, asked.text, asked.text_pair)
 
     def answers(self, texts: Texts, which: Rows) -> Answered:
-        """EACH questions after another."""
+        """EACH questions after another, the longest first: what is read at once is of like length."""
         asked = texts.questions
-        for rows in _parts(which):
-            columns = (column[rows].tolist() for column in (asked.query, asked.first, asked.second))
-            shown = [(texts.query(q), texts.document(a), texts.document(b)) for q, a, b in zip(*columns, strict=True)]
-            yield rows, self._logs(self.model.logits(*self.fitter(shown)))
+        for start in range(0, len(which), self.at_once):
+            rows = which[start : start + self.at_once]
+            query = {row: texts.query(row) for row in np.unique(asked.query[rows]).tolist()}
+            sides = asked.first[rows], asked.second[rows]
+            document = {row: texts.document(row) for row in np.unique(sides).tolist()}
+            columns = (column.tolist() for column in (asked.query[rows], *sides))
+            coded = self.fitter.inputs([(query[q], document[a], document[b]) for q, a, b in zip(*columns, strict=True)])
+            longest = np.argsort([-len(ids) for ids in coded["input_ids"]], kind="stable")
+            for part in _parts(longest):
+                some = {name: [values[i] for i in part] for name, values in coded.items()}
+                yield rows[part], self._logs(self.model.logits_of(some))
 
     def _logs(self, logits: Reals) -> Logs:
         """Log probabilities of logits float64[N, L]."""
         finite = np.where(np.isfinite(logits).all(axis=1, keepdims=True), logits, np.nan)
-        shifted = finite - finite.max(axis=1, keepdims=True)
-        logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        if self.form is not None:
+            return distilled.log_probabilities(self.form, finite)
+        logs = log_softmax(finite, axis=1)
         return {name: logs[:, column] for name, column in self.columns.items()}
-
-
-class Fitter:
-    """Puts (query, first, second) into a model's texts, cut so that it reads no more than its `max_tokens`.
-
-    The longest of the three are cut to one length in tokens, so the order of the documents changes no cut. Special
-    tokens in a text are neutralised: a document cannot end itself and begin another. Raises ConfigError where
-    `max_tokens` leaves no room.
-    """
-
-    def __init__(self, model: Classifier, text: str, text_pair: str | None) -> None:
-        self.model, self.templates = model, (text, text_pair)
-        self.tokens = TokenizerTokens(model.tokenizer)
-        self._special = {*model.tokenizer.all_special_ids} - {cast(int, model.tokenizer.unk_token_id)}
-        self._separator = str(model.tokenizer.sep_token or "\n")
-        frame = int(self._lengths(*self._filled([("", "", "")]))[0])
-        self.room = model.max_tokens - frame
-        if self.room < 3:
-            raise ConfigError(
-                f"the model's texts take {frame} tokens without query and documents, of {model.max_tokens}",
-                f"model {model.name}",
-                "raise max_tokens, or shorten text and text_pair",
-            )
-
-    def __call__(self, shown: Sequence[Shown]) -> tuple[list[str], list[str] | None]:
-        """The model's first texts and its second ones; None where it reads one."""
-        ends = self._ends(list(dict.fromkeys(part for parts in shown for part in parts)))
-        room = np.full(len(shown), self.room)
-        while True:
-            texts = self._filled(
-                [_cut([ends[part] for part in parts], int(n)) for parts, n in zip(shown, room, strict=True)]
-            )
-            over = self._lengths(*texts) - self.model.max_tokens
-            if (over <= 0).all():
-                return texts
-            room = np.maximum(room - np.maximum(over, 0), 0)  # put together, texts may have a token more than apart
-
-    def _filled(self, shown: Sequence[Shown]) -> tuple[list[str], list[str] | None]:
-        def fill(template: str) -> list[str]:
-            return [template.format(query=q, first=a, second=b, sep=self._separator).strip() for q, a, b in shown]
-
-        text, pair = self.templates
-        return fill(text), None if pair is None else fill(pair)
-
-    def _lengths(self, texts: list[str], pairs: list[str] | None) -> Rows:
-        return np.array([len(ids) for ids in self.model.encode(texts, pairs)["input_ids"]], dtype=np.int64)
-
-    def _ends(self, texts: list[str]) -> dict[str, Ends]:
-        """Each text without special tokens, and where in it every token ends."""
-        coded = self._offsets(texts)
-        found = {}
-        for text, ids, offsets in zip(texts, coded["input_ids"], coded["offset_mapping"], strict=True):
-            clean = text
-            if not self._special.isdisjoint(ids):
-                clean = self.tokens.neutral(text)
-                offsets = self._offsets([clean])["offset_mapping"][0]
-            found[text] = clean, [end for _, end in offsets]
-        return found
-
-    def _offsets(self, texts: list[str]) -> Any:
-        return self.model.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-
-
-def _cut(parts: Sequence[Ends], room: int) -> Shown:
-    """The three texts with at most `room` tokens together: the longest lose down to one length."""
-    left, level = room, max(len(ends) for _, ends in parts)
-    for number, length in enumerate(sorted(len(ends) for _, ends in parts)):
-        share = left // (len(parts) - number)
-        if length > share:
-            level = share
-            break
-        left -= length
-    query, first, second = (_beginning(text, ends, level) for text, ends in parts)
-    return query, first, second
-
-
-def _beginning(text: str, ends: list[int], tokens: int) -> str:
-    if len(ends) <= tokens:
-        return text
-    return text[: ends[tokens - 1]] if tokens else ""
 
 
 def _label_columns(config: EncoderJudgeConfig, labels: tuple[str, ...]) -> dict[str, int]:

@@ -34,6 +34,7 @@ from anmi_ray.models.pairs import MULTIPLE, PairTokenizer, length_batches
 from anmi_ray.models.prompts import declared
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+Coded = dict[str, list[Any]]  # a model's inputs by name, one list or array of integers each, neither cut nor padded
 
 
 @dataclass(frozen=True)
@@ -92,25 +93,38 @@ class Classifier:
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> NDArray[np.float64]:
         """Logits float64[N, L] of texts, or of (text, pair), none longer than `max_tokens`; JudgeError: no memory."""
-        coded = self.encode(texts, pairs)
+        return self.logits_of(self.encode(texts, pairs))
+
+    def logits_of(self, coded: Coded) -> NDArray[np.float64]:
+        """Logits float64[N, L] of N inputs; JudgeError: no memory."""
         lengths = np.array([len(ids) for ids in coded["input_ids"]], dtype=np.int64)
-        found = np.zeros((len(texts), len(self.labels)))
+        found = np.zeros((len(lengths), len(self.labels)))
         with computing(self.name, self.use):
-            for rows in length_batches(lengths, self.use.budget):
-                batch = {name: [values[row] for row in rows] for name, values in coded.items()}
-                padded: Any = self.tokenizer.pad(
-                    batch, padding_side="right", pad_to_multiple_of=self._multiple, return_tensors="pt", verbose=False
-                )
-                inputs = {name: value.to(self.use.device) for name, value in padded.items()}
-                found[rows] = self.network(**inputs).reshape(len(rows), -1).double().cpu().numpy()
+            batches = length_batches(lengths, self.use.budget)
+            logits = [self.network(**self._padded(coded, rows)) for rows in batches]  # a GPU runs while the next is put
+            for rows, some in zip(batches, logits, strict=True):
+                found[rows] = some.reshape(len(rows), -1).double().cpu().numpy()
         return found
 
-    @property
-    def _multiple(self) -> int | None:
-        """Padded lengths are multiples of this, where that fits into the positions."""
-        return MULTIPLE if self.max_tokens % MULTIPLE == 0 else None
+    def _padded(self, coded: Coded, rows: NDArray[np.int64]) -> dict[str, torch.Tensor]:
+        """The inputs `rows`, padded on the right."""
+        width = max(len(coded["input_ids"][row]) for row in rows)
+        width = -(-width // self._multiple) * self._multiple
+        padding = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": self.tokenizer.pad_token_type_id}
+        inputs = {}
+        for name, values in coded.items():
+            padded = np.full((len(rows), width), padding.get(name, 0), dtype=np.int64)
+            for at, row in enumerate(rows):
+                padded[at, : len(values[row])] = values[row]
+            inputs[name] = torch.from_numpy(padded).to(self.use.device)
+        return inputs
 
-    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> dict[str, list[list[int]]]:
+    @property
+    def _multiple(self) -> int:
+        """Padded lengths are multiples of this, where that fits into the positions."""
+        return MULTIPLE if self.max_tokens % MULTIPLE == 0 else 1
+
+    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Coded:
         """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
         coded = self.tokenizer(
             list(texts), None if pairs is None else list(pairs), truncation=False, padding=False, verbose=False

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayActorError
 from ray.train.torch import TorchTrainer, get_device
 
+from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.pairs import document_text
@@ -91,11 +92,11 @@ class TrainResult:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """What every worker gets."""
+class Job:
+    """What every worker gets; `body` trains: (the job, its tools) -> what was trained."""
 
-    sources: Sources
-    config: TrainConfig
+    sources: Any
+    config: LearnConfig
     execution: TrainExecution
     storage: str
     output: str
@@ -103,20 +104,36 @@ class _Job:
     name: str
     curves: str
     tokens: str
+    body: Body
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a worker's body uses: its device, where checkpoints go, where rows and notices are told."""
+
+    device: str
+    checkpoints: RayCheckpoints
+    report: Report
+
+
+Body = Callable[[Job, Tools], Trained]
 
 
 def run_training(
-    sources: Sources,
-    config: TrainConfig,
+    sources: Any,
+    config: LearnConfig,
     execution: TrainExecution,
     fingerprint: str,
     output_folder: str,
     on_row: Callable[[Row], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
     curves: str | None = None,
+    body: Body | None = None,
 ) -> TrainResult:
     """Train on the sources; the Hugging Face folder appears at `output_folder`.
 
+    A worker reads them in `body` and trains there; left out, they are `Sources`, and a reranker is trained as `config`,
+    a TrainConfig, says.
     `on_row` sees the newest log row about once a second (its "progress" runs to 1), `on_notice` what a user should know
     (a broken checkpoint that was left out), both from a thread. Checkpoints go to
     `execution.storage_path`/`fingerprint`, the trackers' files to `curves` (else beside the output). Raises ConfigError
@@ -130,7 +147,7 @@ def run_training(
     storage = places.absolute(execution.storage_path or places.beside(output, _STORAGE))
     mend_list(places.below(storage, fingerprint), notice)
     board = new_board()
-    job = _Job(
+    job = Job(
         sources=sources,
         config=config,
         execution=execution,
@@ -140,6 +157,7 @@ def run_training(
         name=fingerprint,
         curves=places.absolute(curves or places.beside(output, "tracking")),
         tokens=places.absolute(execution.token_folder or _token_folder(storage)),
+        body=body or train_reranker,
     )
     try:
         with shown(board, on_row, on_notice):
@@ -150,10 +168,10 @@ def run_training(
         raise found from None
     if found := failed(board):
         raise found
-    return _collect(job.output)
+    return collect(job.output)
 
 
-def _trainer(job: _Job, storage: str, name: str) -> TorchTrainer:
+def _trainer(job: Job, storage: str, name: str) -> TorchTrainer:
     execution = job.execution
     files, folder = places.filesystem(storage)
     return TorchTrainer(
@@ -173,7 +191,7 @@ def _trainer(job: _Job, storage: str, name: str) -> TorchTrainer:
     )
 
 
-def _died(error: BaseException, config: TrainConfig, execution: TrainExecution) -> TrainingError:
+def _died(error: BaseException, config: LearnConfig, execution: TrainExecution) -> TrainingError:
     """Workers died more often than is allowed, or what watches them did."""
     failures = error.worker_failures.values() if isinstance(error, ray.train.WorkerGroupError) else [error]
     text = "\n".join(str(failure) for failure in failures)
@@ -192,7 +210,7 @@ def _died(error: BaseException, config: TrainConfig, execution: TrainExecution) 
 
 def _work(loop_config: dict[str, Any]) -> None:
     """One worker: read, train, and on rank 0 publish. What no retry can change goes to the board."""
-    job: _Job = loop_config["job"]
+    job: Job = loop_config["job"]
     if failed(job.board):  # in an attempt before, on another worker
         return
     try:
@@ -210,21 +228,23 @@ def _work(loop_config: dict[str, Any]) -> None:
             publish_folder(folder, job.output)
 
 
-def _train(job: _Job) -> Trained:
-    config = job.config
+def _train(job: Job) -> Trained:
     with ExitStack() as stack:
-        settings = config.model_dump(mode="json")
+        settings = job.config.model_dump(mode="json")
         curves, flush = shared_curves(job.execution.trackers, job.name, job.curves, settings, stack)
-        model = load_student(config, str(get_device()))
-        checkpoints, report = RayCheckpoints(job.storage, stack, flush), Report(job.board, curves)
-        sources, cache = job.sources, TokenCache(Path(job.tokens), report.notice)
-        data = prepare(
-            _Files(sources.examples), _Files(sources.texts), _Files(sources.queries), model.pairs, cache=cache
-        )
-        dev = None if sources.dev is None else dev_set(sources.dev, model)
-        return train(
-            model, data, dev, config, job.execution, checkpoints, report, report.notice, sources.false_negative_rate
-        )
+        checkpoints = RayCheckpoints(job.storage, stack, flush)
+        return job.body(job, Tools(str(get_device()), checkpoints, Report(job.board, curves)))
+
+
+def train_reranker(job: Job, tools: Tools) -> Trained:
+    """Train a reranker on the lists of `Sources`."""
+    sources, config, report = job.sources, cast(TrainConfig, job.config), tools.report
+    model = load_student(config, tools.device)
+    cache = TokenCache(Path(job.tokens), report.notice)
+    data = prepare(Files(sources.examples), Files(sources.texts), Files(sources.queries), model.pairs, cache=cache)
+    dev = None if sources.dev is None else dev_set(sources.dev, model)
+    rate = sources.false_negative_rate
+    return train(model, data, dev, config, job.execution, tools.checkpoints, report, report.notice, rate)
 
 
 def dev_set(dev: DevInputs, model: Reranker) -> DevSet:
@@ -248,7 +268,7 @@ def dev_set(dev: DevInputs, model: Reranker) -> DevSet:
     )
 
 
-class _Files(Sequence[pa.Table]):
+class Files(Sequence[pa.Table]):
     """Parquet files, read when they are looked at."""
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -277,16 +297,16 @@ def _positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tupl
     return index, rows
 
 
-def _collect(output: str) -> TrainResult:
-    """What rank 0 published."""
+def collect(output: str) -> TrainResult:
+    """What rank 0 published at `output`."""
     files, path = places.filesystem(output)
     with files.open_input_stream(f"{path}/{RESULT}") as stream:
         return TrainResult(folder=output, **json.loads(stream.read()))
 
 
-def _card(job: _Job, trained: Trained) -> str:
+def _card(job: Job, trained: Trained) -> str:
     settings = job.config.model_dump(exclude_defaults=True)
-    inputs = job.sources.dev
+    inputs = getattr(job.sources, "dev", None)
     dev = "" if trained.dev is None or inputs is None else f", {inputs.measure} {trained.dev:.4f} on dev"
     return (
         f"Started from {job.config.model}; the weights after step {trained.best_step} of {trained.steps}{dev}.\n"
@@ -329,11 +349,11 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
             context.execution.training,
             artifact.fingerprint,
             output,
-            lambda row: _tell(context, row),
+            lambda row: report_steps(context, row),
             context.notice,
             artifact.store.uri(curves_folder(artifact)),
         )
-    result = _collect(places.absolute(output))
+    result = collect(places.absolute(output))
     artifact.publish_json("log.json", result.rows)
     seal_folder(artifact, "model")
     given = context.execution.training.storage_path  # checkpoints and token lists serve resuming only
@@ -343,7 +363,8 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
     return {"flows": [Flow("examples of queries", examples, examples)], **facts}
 
 
-def _tell(context: Context, row: Row) -> None:
+def report_steps(context: Context, row: Row) -> None:
+    """Show how far training is."""
     step, progress = row.get("step"), row.get("progress")
     if step and progress:
         context.progress(int(step), round(step / progress), "steps")

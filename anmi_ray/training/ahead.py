@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from anmi_ray.models.pairs import Batch
 from anmi_ray.models.texts import TextPairs
-from anmi_ray.training.batching import MicroBatch
 from anmi_ray.training.curriculum import Phase
 
-Make = Callable[[int, Phase], list[MicroBatch]]
+
+class Work(Protocol):
+    """A micro-batch: a dataclass of arrays and of the batches that one forward call reads."""
+
+    @property
+    def batches(self) -> Any:
+        """Inputs of the forward call."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """Tokens computed, padding included."""
+        ...
 
 
-class Ahead:
+M = TypeVar("M", bound=Work)
+
+
+class Ahead(Generic[M]):
     """Gives what `make(step, phase)` makes, made before it is asked for where that was foreseen.
 
     What was foreseen of another step or phase is dropped and made anew, so the result depends on nothing but step and
@@ -27,16 +42,16 @@ class Ahead:
     `with` block.
     """
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: Callable[[int, Phase], list[M]]) -> None:
         self._make = make
         self._thread = ThreadPoolExecutor(1, "batches")
-        self._foreseen: tuple[int, Phase, Future[list[MicroBatch]]] | None = None
+        self._foreseen: tuple[int, Phase, Future[list[M]]] | None = None
 
     def foresee(self, step: int, phase: Phase | None) -> None:
         """Begin with the batches of `step`, if they will be of `phase`; None: nobody can say."""
         self._foreseen = None if phase is None else (step, phase, self._thread.submit(self._make, step, phase))
 
-    def batches(self, step: int, phase: Phase) -> list[MicroBatch]:
+    def batches(self, step: int, phase: Phase) -> list[M]:
         """The batches of `step` in `phase`."""
         foreseen, self._foreseen = self._foreseen, None
         if foreseen is not None:
@@ -45,22 +60,23 @@ class Ahead:
             wait([foreseen[2]])
         return self._make(step, phase)
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> Ahead[M]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._thread.shutdown(cancel_futures=True)
 
 
-def pinned(batch: MicroBatch) -> MicroBatch:
+def pinned(batch: Any) -> Any:
     """The same in page-locked memory, from which a GPU copies by itself while the processor goes on."""
-    arrays = ("slot_N", "mask_BK", "weight_BK", "rating_BK", "mean_B", "spread_B")
+    held = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    arrays = {name: _pin(value) for name, value in held.items() if isinstance(value, np.ndarray)}
     inputs = [
         Batch(_pin(one.ids), _pin(one.mask), None if one.type_ids is None else _pin(one.type_ids))
         for one in batch.batches
     ]
     batches = replace(batch.batches, batches=inputs) if isinstance(batch.batches, TextPairs) else inputs
-    return replace(batch, batches=batches, **{name: _pin(getattr(batch, name)) for name in arrays})
+    return replace(batch, batches=batches, **arrays)
 
 
 def _pin(array: NDArray[Any]) -> NDArray[Any]:

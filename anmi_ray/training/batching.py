@@ -8,16 +8,17 @@ Legend: E lists, P documents of all lists, B lists of a micro-batch, K documents
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NoReturn
+from typing import NoReturn, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.identity import id_matrix, uniforms
@@ -158,20 +159,46 @@ def prepare(
     )
 
 
-def total_steps(config: TrainConfig, lists: int) -> int:
-    """Steps of the run: max_steps, else as many as show every list `epochs` times (at least one)."""
-    return config.max_steps or max(1, round(config.epochs * lists / config.lists_per_step))
+def total_steps(config: LearnConfig, items: int) -> int:
+    """Steps of the run: max_steps, else as many as show every item (a list) `epochs` times (at least one)."""
+    return config.max_steps or max(1, round(config.epochs * items / config.per_step))
 
 
-def lists_of_step(data: TrainingSet, config: TrainConfig, step: int) -> list[tuple[int, int]]:
+class Shuffled(Protocol):
+    """Items in an order of their own in every epoch."""
+
+    def __len__(self) -> int: ...
+
+    def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
+        """The items' indices in the order of `epoch`."""
+        ...
+
+
+def lists_of_step(data: Shuffled, config: LearnConfig, step: int) -> list[tuple[int, int]]:
     """(list, epoch) of every list of `step`, counted from 0: a slice of the endless stream of shuffled epochs."""
-    first = step * config.lists_per_step
+    first = step * config.per_step
     chosen: list[tuple[int, int]] = []
-    for epoch in range(first // len(data), (first + config.lists_per_step - 1) // len(data) + 1):
+    for epoch in range(first // len(data), (first + config.per_step - 1) // len(data) + 1):
         begin = max(first - epoch * len(data), 0)
-        stop = min(first + config.lists_per_step - epoch * len(data), len(data))
+        stop = min(first + config.per_step - epoch * len(data), len(data))
         chosen.extend((int(e), epoch) for e in data.order(config.seed, epoch)[begin:stop])
     return chosen
+
+
+S = TypeVar("S")
+
+
+def shared_out(
+    units: Sequence[S], tokens: Callable[[S], int], execution: TrainExecution, rank: int, world: int
+) -> list[list[S]]:
+    """The micro-batches of worker `rank`: units, largest first, dealt to the workers and then to equally many parts.
+
+    Parts have about `micro_batch_tokens`; `world` must divide the number of units.
+    """
+    shares = [_deal(units, world, worker) for worker in range(world)]
+    largest = max(sum(map(tokens, share)) for share in shares)
+    count = min(max(-(-largest // execution.micro_batch_tokens), 1), len(shares[rank]))
+    return [_deal(shares[rank], count, part) for part in range(count)]
 
 
 def step_batches(
@@ -193,11 +220,10 @@ def step_batches(
     if len(units) % world:
         _indivisible(config, len(units), world)
     units.sort(key=lambda unit: (-unit.tokens, unit.lists[0][0]))
-    shares = [_deal(units, world, worker) for worker in range(world)]
-    largest = max(sum(unit.tokens for unit in share) for share in shares)
-    count = min(max(-(-largest // execution.micro_batch_tokens), 1), len(shares[rank]))
-    parts = (_deal(shares[rank], count, part) for part in range(count))
-    return [_micro_batch(data, config, part, phase, execution) for part in parts]
+    return [
+        _micro_batch(data, config, part, phase, execution)
+        for part in shared_out(units, _tokens, execution, rank, world)
+    ]
 
 
 def _indivisible(config: TrainConfig, units: int, world: int) -> NoReturn:
@@ -265,7 +291,11 @@ class _Unit:
         return sum(int(self.data.tokens_P[documents].sum()) for _, documents in self.lists)
 
 
-def _deal(items: list[_Unit], hands: int, hand: int) -> list[_Unit]:
+def _tokens(unit: _Unit) -> int:
+    return unit.tokens
+
+
+def _deal(items: Sequence[S], hands: int, hand: int) -> list[S]:
     """Deal items (largest first) to `hands` in turns that reverse: equal counts but for one, sums nearly equal."""
     return [
         item for i, item in enumerate(items) if (i % hands if i // hands % 2 == 0 else hands - 1 - i % hands) == hand

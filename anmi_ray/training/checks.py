@@ -21,7 +21,7 @@ from anmi_ray.models.reranker import Reranker
 from anmi_ray.training.batching import TrainingSet, effective_weights
 from anmi_ray.training.curriculum import Curriculum, Phase
 
-BODY, HEAD = "train.learning_rate", "train.head_learning_rate"
+BODY, HEAD = "learning_rate", "head_learning_rate"
 Moments = dict[str, tuple[float, float]]  # by the setting that moves them, sums of trained weights and of squares
 
 
@@ -72,12 +72,12 @@ def moments(network: Scorer, trained: Iterable[nn.Parameter]) -> Moments:
     return {setting: cast(tuple[float, float], tuple(sums.tolist())) for setting, sums in found.items()}
 
 
-def check_effect(before: Moments, after: Moments, steps: int) -> None:
+def check_effect(before: Moments, after: Moments, steps: int, group: str = "train") -> None:
     """Raise TrainingError where none of the weights that a learning rate moves has changed in `steps` steps."""
-    still = [setting for setting, sums in before.items() if after[setting] == sums]
+    still = [f"{group}.{setting}" for setting, sums in before.items() if after[setting] == sums]
     if still:
         raise TrainingError(
             f"{' and '.join(still)} moved no weight in {steps} steps",
             "training",
-            f"raise {' and '.join(still)}, or freeze what is not to be trained (train.freeze_layers)",
+            f"raise {' and '.join(still)}, or freeze what is not to be trained ({group}.freeze_layers)",
         )

@@ -16,26 +16,28 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from anmi_ray.config.learning import Offload
-from anmi_ray.config.train import TrainConfig, offload_needs
+from anmi_ray.config.learning import LearnConfig, Offload
+from anmi_ray.config.train import offload_needs
 from anmi_ray.errors import ConfigError, StoreError, TrainingError
-from anmi_ray.training.module import Inputs, Trainable, parameter_groups
+from anmi_ray.training.module import Inputs, Learner, parameter_groups
 
-Objective = Callable[[Tensor, Tensor], Tensor]  # (score[N], predicted[N]) -> scalar loss
+Objective = Callable[..., Tensor]  # (what the module gives, such as score[N] and predicted[N]) -> scalar loss
 _STATE = "state.pt"
 
 
 class Engine(ABC):
     """Carries out optimiser steps on `module`."""
 
-    def __init__(self, module: Trainable, config: TrainConfig) -> None:
+    def __init__(self, module: Learner, config: LearnConfig) -> None:
         self.module, self.config = module, config
-        self.device = module.shift.device  # asked for later, ZeRO 3 would gather the parameter first
+        self.device = module.device
         grouped = dist.is_initialized()
         self.rank = dist.get_rank() if grouped else 0
         self.world = dist.get_world_size() if grouped else 1
@@ -47,8 +49,8 @@ class Engine(ABC):
         """Add the gradient of `objective` of the batches' scores; `last` marks the step's last call."""
 
     @abstractmethod
-    def scores(self, batches: Inputs) -> tuple[Tensor, Tensor]:
-        """(score[N], predicted[N]) of the current weights, without a gradient. All workers call it."""
+    def scores(self, batches: Inputs) -> tuple[Tensor, ...]:
+        """What the module gives of the current weights, without a gradient. All workers call it."""
 
     @abstractmethod
     def step(self, factor: float) -> float:
@@ -86,6 +88,13 @@ class Engine(ABC):
         dist.all_gather_object(values, value)
         return values
 
+    def whole(self, share: NDArray[Any], rows: int) -> NDArray[Any]:
+        """What every worker computed of its rows (rank, rank + world, ...), as one array over all `rows`."""
+        found = np.zeros((rows, *share.shape[1:]), dtype=share.dtype)
+        for worker, part in enumerate(self.gather(share)):
+            found[worker :: self.world] = part
+        return found
+
     def _set_rates(self, optimizer: Any, factor: float) -> None:
         for group, rate in zip(optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
@@ -94,7 +103,7 @@ class Engine(ABC):
 class TorchEngine(Engine):
     """AdamW of torch; DistributedDataParallel where there are several workers."""
 
-    def __init__(self, module: Trainable, config: TrainConfig) -> None:
+    def __init__(self, module: Learner, config: LearnConfig) -> None:
         super().__init__(module, config)
         self.optimizer = torch.optim.AdamW(self.groups, betas=(config.beta1, config.beta2), fused=True)
         self.forward: nn.Module = module if self.world == 1 else DistributedDataParallel(module)
@@ -105,7 +114,7 @@ class TorchEngine(Engine):
             (objective(*self.forward(batches)) * self.world).backward()
 
     @torch.no_grad()
-    def scores(self, batches: Inputs) -> tuple[Tensor, Tensor]:
+    def scores(self, batches: Inputs) -> tuple[Tensor, ...]:
         return self.forward(batches)
 
     def step(self, factor: float) -> float:
@@ -132,7 +141,7 @@ class TorchEngine(Engine):
 class DeepSpeedEngine(Engine):
     """DeepSpeed's engine; the caller marks the end of a step (managed_gradient_accumulation false)."""
 
-    def __init__(self, module: Trainable, config: TrainConfig, offload: Offload = "none") -> None:
+    def __init__(self, module: Learner, config: LearnConfig, offload: Offload = "none") -> None:
         super().__init__(module, config)
         deepspeed = _deepspeed()
         _join_alone()
@@ -154,7 +163,7 @@ class DeepSpeedEngine(Engine):
         self.engine.backward(loss)
 
     @torch.no_grad()
-    def scores(self, batches: Inputs) -> tuple[Tensor, Tensor]:
+    def scores(self, batches: Inputs) -> tuple[Tensor, ...]:
         return self.engine(batches)
 
     def step(self, factor: float) -> float:
@@ -182,7 +191,7 @@ class DeepSpeedEngine(Engine):
                 yield parameter
 
 
-def make_engine(module: Trainable, config: TrainConfig, offload: Offload = "none") -> Engine:
+def make_engine(module: Learner, config: LearnConfig, offload: Offload = "none") -> Engine:
     """The engine that `config` names. Workers must have joined torch.distributed before.
 
     Raises ConfigError where `offload` needs another engine or ZeRO stage.
@@ -192,7 +201,7 @@ def make_engine(module: Trainable, config: TrainConfig, offload: Offload = "none
     return DeepSpeedEngine(module, config, offload) if config.engine == "deepspeed" else TorchEngine(module, config)
 
 
-def deepspeed_json(config: TrainConfig, offload: Offload = "none") -> dict[str, Any]:
+def deepspeed_json(config: LearnConfig, offload: Offload = "none") -> dict[str, Any]:
     """DeepSpeed's own settings, derived: the only place where they are written.
 
     bfloat16 is autocast inside the module, as in the other engine: master weights stay float32, and so does the head.

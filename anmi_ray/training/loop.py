@@ -7,40 +7,39 @@ Legend: B lists, K documents of a list, N pairs.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import TrainingError
 from anmi_ray.identity import seed as derived_seed
 from anmi_ray.models.cross_encoder import torch_threads
-from anmi_ray.models.pairs import Ragged
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.training.ahead import Ahead, pinned
-from anmi_ray.training.batching import MicroBatch, TrainingSet, step_batches, total_steps, weighed_gaps
+from anmi_ray.training.batching import TrainingSet, total_steps
 from anmi_ray.training.checkpoints import Checkpoints, newest_whole
-from anmi_ray.training.checks import before_training, check_effect, moments
-from anmi_ray.training.curriculum import Phase, make_curriculum
+from anmi_ray.training.checks import check_effect, moments
+from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.engine import Engine, make_engine
 from anmi_ray.training.manifest import Origin, seal
 from anmi_ray.training.memory import memory_named
 from anmi_ray.training.module import Average, rate_factor
-from anmi_ray.training.objective import Objective
 from anmi_ray.training.preemption import NOTICE
-from anmi_ray.training.vectors import trainable
+from anmi_ray.training.task import DevSet, Ranking, Task
+
+__all__ = ["DevSet", "Row", "Trained", "carry_out", "train"]
 
 Row = dict[str, float | int | None]
 CONSTANT_STEPS = 50  # steps in a row without a difference between a list's scores before training is given up
@@ -49,21 +48,10 @@ _STATE, _BEST, _AVERAGE = "loop.json", "best.safetensors", "average.safetensors"
 
 
 @dataclass(frozen=True)
-class DevSet:
-    """Tokenised pairs to rerank, and the measure of their scores float32[N] (larger is better)."""
-
-    queries: Ragged
-    query_N: NDArray[np.int64]
-    documents: Ragged
-    document_N: NDArray[np.int64]
-    measure: Callable[[NDArray[np.float32]], float]
-
-
-@dataclass(frozen=True)
 class Trained:
     """The model of the best dev point (the last step's where dev was not evaluated), and how it came about."""
 
-    model: Reranker
+    model: Any
     rows: list[Row]
     best_step: int
     dev: float | None
@@ -117,13 +105,27 @@ def train(
     ConfigError where a checkpoint needs another number of workers. `model` is used up: the result has its own copy of
     the weights.
     """
+    steps = total_steps(config, len(data))
+    task = partial(Ranking, model, data, dev, config, execution, steps, false_negative_rate)
+    return carry_out(task, config, execution, checkpoints, on_row, on_notice)
+
+
+def carry_out(
+    task: Callable[[], Task],
+    config: LearnConfig,
+    execution: TrainExecution,
+    checkpoints: Checkpoints | None = None,
+    on_row: Callable[[Row], None] | None = None,
+    on_notice: Callable[[str], None] | None = None,
+) -> Trained:
+    """Train what `task` makes, on the threads and within the memory that `execution` names; the rest as `train`."""
     with ExitStack() as stack:
         stack.enter_context(torch_threads(execution.threads))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(memory_named(config, execution))
         if checkpoints is not None:
             stack.enter_context(NOTICE.listening())
-        run = _Run(model, data, dev, config, execution, checkpoints, on_row, on_notice, false_negative_rate)
+        run = _Run(task(), execution, checkpoints, on_row, on_notice)
         with run.ahead:
             return run.run()
 
@@ -131,34 +133,22 @@ def train(
 class _Run:
     def __init__(
         self,
-        model: Reranker,
-        data: TrainingSet,
-        dev: DevSet | None,
-        config: TrainConfig,
+        task: Task,
         execution: TrainExecution,
         checkpoints: Checkpoints | None,
         on_row: Callable[[Row], None] | None,
         on_notice: Callable[[str], None] | None,
-        false_negative_rate: float | None,
     ) -> None:
-        self.data, self.dev, self.config, self.execution = data, dev, config, execution
+        self.task, self.config, self.execution = task, task.config, execution
         self.checkpoints, self.on_row, self.on_notice = checkpoints, on_row, on_notice or (lambda _: None)
-        self.steps = total_steps(config, len(data))
-        # with a learned balance both terms always have weight, whatever alpha is
-        alpha = config.balance.alpha if config.balance.rule == "fixed" else 0.5
-        self.curriculum = make_curriculum(
-            config.curriculum, alpha, weighed_gaps(data), self.steps, config.seed, dev is not None
-        )
-        before_training(model, data, config, self.curriculum)
-        # Engines may partition or wrap the network; this copy takes whole weights, for dev and for the result.
-        self.result = type(model)(copy.deepcopy(model.network), model.pairs, model.name)
-        self.module = trainable(model, config, execution).train()
-        self.engine: Engine = make_engine(self.module, config, execution.offload)
-        self.objective = Objective(self.module, config, self.engine.world, false_negative_rate)
+        self.steps = total_steps(self.config, task.items)
+        self.curriculum, self.module = task.curriculum, task.module.train()
+        self.engine: Engine = make_engine(self.module, self.config, execution.offload)
+        self.objective = task.losses(self.engine.world)
         self.progress, self.average = _Progress(), None
         self.ahead = Ahead(self._batches)
         self.saved = self.looked = time.monotonic()
-        self.dev_steps = {round(point * self.steps) for point in config.dev_points} if dev is not None else set()
+        self.dev_steps = {round(point * self.steps) for point in self.config.dev_points} if task.has_dev else set()
 
     def run(self) -> Trained:
         resumed = self._resume()
@@ -168,7 +158,8 @@ class _Run:
         for step in range(self.progress.step, self.steps):
             row, due = self._step(step)
             if step + 1 - first == min(CONSTANT_STEPS, self.steps):
-                check_effect(before, moments(self.module.network, self.engine.trained()), step + 1 - first)
+                after = moments(self.module.network, self.engine.trained())
+                check_effect(before, after, step + 1 - first, self.config.group)
             self._average(step)
             self.progress.step = step + 1
             if step + 1 in self.dev_steps:
@@ -181,14 +172,13 @@ class _Run:
         best = self.progress.best
         if best is None:
             best, self.progress.best_step = self._weights(), self.steps
-        self.result.network.load_state_dict(best)
-        return Trained(self.result, self.progress.rows, self.progress.best_step, self.progress.dev, self.steps)
+        self.task.result.network.load_state_dict(best)
+        return Trained(self.task.result, self.progress.rows, self.progress.best_step, self.progress.dev, self.steps)
 
-    def _batches(self, step: int, phase: Phase) -> list[MicroBatch]:
+    def _batches(self, step: int, phase: Phase) -> list[Any]:
         """Made beside a step under way: reads no attribute of the module, where ZeRO 3 would gather a parameter."""
-        rank, world = self.engine.rank, self.engine.world
-        batches = step_batches(self.data, self.config, step, phase, self.execution, rank, world)
-        return [pinned(batch) for batch in batches] if self.objective.device.type == "cuda" else batches
+        batches = self.task.batches(step, phase, self.execution, self.engine.rank, self.engine.world)
+        return [pinned(batch) for batch in batches] if self.engine.device.type == "cuda" else batches
 
     def _step(self, step: int) -> tuple[Row, bool]:
         """One optimiser step: its log row, and whether a checkpoint is due (on all workers alike)."""
@@ -208,17 +198,16 @@ class _Run:
         factor = rate_factor(self.config, step, self.steps)
         norm = self.engine.step(factor)
         if not math.isfinite(norm):
-            raise _diverged(step, f"the gradient's norm is {norm}")
+            raise self._diverged(step, f"the gradient's norm is {norm}")
         if self.curriculum.wants_gain:
             self.curriculum.gained(self._gain(batches, now, step, loss) / tokens)
         seconds = time.monotonic() - begin
         row: Row = {
             "step": step + 1,
-            "epoch": (step + 1) * self.config.lists_per_step / len(self.data),
+            "epoch": (step + 1) * self.config.per_step / self.task.items,
             "progress": (step + 1) / self.steps,
             "loss": loss,
             **figures,
-            "minimum_gap_elo": now.minimum_gap_elo if math.isfinite(now.minimum_gap_elo) else None,
             **self.curriculum.figures(),
             "learning_rate": self.config.learning_rate * factor,
             "gradient_norm": norm,
@@ -248,7 +237,7 @@ class _Run:
     def _seed_dropout(self, step: int) -> None:
         torch.manual_seed(derived_seed("dropout", self.config.seed, step, self.engine.rank))
 
-    def _gain(self, batches: Sequence[MicroBatch], now: Phase, step: int, before: float) -> float:
+    def _gain(self, batches: Sequence[Any], now: Phase, step: int, before: float) -> float:
         """By how much the step lowered the loss of its own lists, under the same dropout masks."""
         self._seed_dropout(step)
         after = sum(self.objective.loss_of(batch, now, *self.engine.scores(batch.batches)) for batch in batches)
@@ -256,13 +245,14 @@ class _Run:
 
     def _check(self, step: int, loss: float, varied: float) -> None:
         if not math.isfinite(loss):
-            raise _diverged(step, f"the loss is {loss}")
+            raise self._diverged(step, f"the loss is {loss}")
         self.progress.constant = 0 if varied else self.progress.constant + 1
         if self.progress.constant >= CONSTANT_STEPS:
             raise TrainingError(
-                f"for {CONSTANT_STEPS} steps every document of a list got one score",
+                f"for {CONSTANT_STEPS} steps {self.task.constant}",
                 f"training, step {step + 1}",
-                "lower train.learning_rate and train.head_learning_rate, or start from another train.model",
+                f"lower {self.config.group}.learning_rate and {self.config.group}.head_learning_rate, or start from "
+                f"another {self.config.group}.model",
             )
 
     def _average(self, step: int) -> None:
@@ -284,19 +274,11 @@ class _Run:
 
     def _evaluate(self, step: int) -> float:
         """The dev measure of the current weights, each worker scoring its share; keeps the best."""
-        dev = self.dev
-        assert dev is not None
         weights = self._weights()
-        self.result.network.load_state_dict(weights)
-        rows = np.arange(len(dev.query_N))[self.engine.rank :: self.engine.world]
-        scorer = self.result.scorer(self.config.precision)
-        share = scorer.score_tokens(dev.queries, dev.query_N[rows], dev.documents, dev.document_N[rows])
-        scores = np.zeros(len(dev.query_N), dtype=np.float32)
-        for worker, part in enumerate(self.engine.gather(share)):
-            scores[worker :: self.engine.world] = part
-        if not np.isfinite(scores).all():
-            raise _diverged(step, "dev scores are not finite")
-        value = float(dev.measure(scores))
+        self.task.result.network.load_state_dict(weights)
+        value = self.task.evaluate(self.engine, step)
+        if not math.isfinite(value):
+            raise self._diverged(step, "dev scores are not finite")
         if self.progress.dev is None or value > self.progress.dev:
             self.progress.best, self.progress.best_step, self.progress.dev = weights, step, value
         return value
@@ -338,10 +320,10 @@ class _Run:
         self.curriculum.load(self.progress.curriculum)
         return True
 
-
-def _diverged(step: int, what: str) -> TrainingError:
-    return TrainingError(
-        what,
-        f"training, step {step + 1}",
-        "lower train.learning_rate or train.head_learning_rate, or set train.precision: float32",
-    )
+    def _diverged(self, step: int, what: str) -> TrainingError:
+        group = self.config.group
+        return TrainingError(
+            what,
+            f"training, step {step + 1}",
+            f"lower {group}.learning_rate or {group}.head_learning_rate, or set {group}.precision: float32",
+        )

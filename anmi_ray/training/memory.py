@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
+from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import TrainingError
 
@@ -22,25 +23,28 @@ _WORDS = (
 )
 
 
-def remedy(config: TrainConfig, execution: TrainExecution) -> str:
+def remedy(config: LearnConfig, execution: TrainExecution) -> str:
     """What to lower where memory does not suffice, with the values that were too much."""
     knobs = [
         f"execution.train.micro_batch_tokens ({execution.micro_batch_tokens:,})",
         f"execution.train.forward_tokens ({execution.forward_tokens:,})",
-        f"train.max_tokens ({config.max_tokens:,})",
+        f"{config.group}.max_tokens ({config.max_tokens:,})",
     ]
-    more = ", train.list_size" if config.list_size is None else f", train.list_size ({config.list_size})"
+    more = ""
+    if isinstance(config, TrainConfig):
+        more = ", train.list_size" if config.list_size is None else f", train.list_size ({config.list_size})"
     text = f"lower {', '.join(knobs)}{more}; the first two change no result"
     if not execution.gradient_checkpointing:
         text += "; or set execution.train.gradient_checkpointing, which takes more time"
     stage = config.zero_stage if config.engine == "deepspeed" else 0
     if stage < 3:
-        text += f"; or share more among several workers (train.engine: deepspeed, train.zero_stage: {stage + 1} to 3)"
+        text += f"; or share more among several workers ({config.group}.engine: deepspeed, {config.group}.zero_stage: "
+        text += f"{stage + 1} to 3)"
     return text
 
 
 @contextmanager
-def memory_named(config: TrainConfig, execution: TrainExecution) -> Iterator[None]:
+def memory_named(config: LearnConfig, execution: TrainExecution) -> Iterator[None]:
     """Raise TrainingError in the place of what says that memory cannot be had."""
     try:
         yield
@@ -52,7 +56,7 @@ def memory_named(config: TrainConfig, execution: TrainExecution) -> Iterator[Non
         raise _said(error, config, execution) from error
 
 
-def _said(error: BaseException, config: TrainConfig, execution: TrainExecution) -> TrainingError:
+def _said(error: BaseException, config: LearnConfig, execution: TrainExecution) -> TrainingError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     what = next((line for line in lines if any(word in line for word in _WORDS)), lines[0] if lines else "")
     where = "the GPU's memory" if isinstance(error, torch.OutOfMemoryError) or "CUDA" in what else "memory"

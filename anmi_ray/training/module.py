@@ -1,14 +1,16 @@
-"""What is trained: a reranker's network with the map from score to rating, and its parameters by learning rate."""
+"""What is trained: a network as the settings want it, a reranker's with the map to ratings, parameters by rate."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError
 from anmi_ray.models.cross_encoder import resolve_precision, tensors
@@ -22,7 +24,49 @@ from anmi_ray.models.texts import TextPairs
 Inputs = list[Batch] | TextPairs  # of one forward call: pairs as they are read together, or texts and their pairs
 
 
-class Trainable(nn.Module):
+class Learner(nn.Module):
+    """A network made ready: frozen where it is kept, with its dropout, attention and arithmetic.
+
+    forward gives a tuple of tensors float32[N, ...], inputs of one call in their order, whose loss engines propagate.
+    Raises ConfigError where the settings and the network do not fit.
+    """
+
+    def __init__(
+        self, network: Scorer, device: torch.device, config: LearnConfig, execution: TrainExecution | None = None
+    ) -> None:
+        super().__init__()
+        self.network, self.device = network, device  # ZeRO 3 gathers a parameter that is asked for its device
+        encoder, how = network.encoder, execution or TrainExecution()
+        self.in_bfloat16 = resolve_precision(config.precision, device) == "bfloat16"
+        if is_adapted(network) != (config.lora is not None):
+            raise ConfigError(
+                "the settings and the model disagree on adapters",
+                f"{config.group}.lora",
+                "load the model with the same lora as the settings",
+            )
+        if config.lora is None:  # adapters come with all else frozen
+            _freeze(encoder, config)
+        if config.dropout is not None:
+            _set_dropout(network, config.dropout)
+        set_attention(encoder, how.attention, device, self.in_bfloat16)
+        if self.in_bfloat16:
+            _residuals_in_bfloat16(encoder)
+        if how.gradient_checkpointing:
+            checkpoint_activations(encoder)
+        if how.compile:
+            compile_body(encoder, device)
+
+    def logits(self, batches: Sequence[Batch]) -> list[Tensor]:
+        """What the network gives of every batch."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bfloat16):
+            return [self.network(**tensors(batch, self.device)) for batch in batches]
+
+    def rates(self) -> dict[int, float]:
+        """By id, the learning rates of parameters that are neither the transformer's nor its head's."""
+        return {}
+
+
+class Trainable(Learner):
     """Scores of a micro-batch and g_ψ of them, the rising affine map exp(a)·s + b that regression reads.
 
     One forward call covers all length batches of a micro-batch, so engines that synchronise workers per call see one.
@@ -31,29 +75,10 @@ class Trainable(nn.Module):
     """
 
     def __init__(self, model: Reranker, config: TrainConfig, execution: TrainExecution | None = None) -> None:
-        super().__init__()
-        self.network = model.network
-        encoder, how = self.network.encoder, execution or TrainExecution()
+        super().__init__(model.network, model.device, config, execution)
         scale, shift = config.map_start
         self.log_scale, self.shift = nn.Parameter(torch.tensor([math.log(scale)])), nn.Parameter(torch.tensor([shift]))
-        self.in_bfloat16 = resolve_precision(config.precision, model.device) == "bfloat16"
-        if is_adapted(self.network) != (config.lora is not None):
-            raise ConfigError(
-                "the settings and the model disagree on adapters",
-                "train.lora",
-                "give CrossEncoder.load the same lora as the settings",
-            )
-        if config.lora is None:  # adapters come with all else frozen
-            _freeze(encoder, config)
-        if config.dropout is not None:
-            _set_dropout(self.network, config.dropout)
-        set_attention(encoder, how.attention, model.device, self.in_bfloat16)
-        if self.in_bfloat16:
-            _residuals_in_bfloat16(encoder)
-        if how.gradient_checkpointing:
-            checkpoint_activations(encoder)
-        if how.compile:
-            compile_body(encoder, model.device)
+        self._map_rate = config.map_learning_rate
         self.features_NH: Tensor | None = None
         self.slope: float | Tensor = scale
         self._inputs: list[Tensor] = []
@@ -63,15 +88,16 @@ class Trainable(nn.Module):
 
     def forward(self, batches: Inputs) -> tuple[Tensor, Tensor]:
         """(score, predicted rating in units of the target), float32[N] each, batch after batch."""
-        device = self.shift.device
         self._inputs.clear()
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.in_bfloat16):
-            scores = [self.network(**tensors(batch, device)) for batch in batches]
-        score = torch.cat(scores).float()
+        score = torch.cat(self.logits(cast(Sequence[Batch], batches))).float()
         flat = [one for one in self._inputs if one.dim() == 2]
         self.features_NH = torch.cat(flat).float() if sum(map(len, flat)) == len(score) else None
         self._inputs.clear()
         return score, self.mapped(score)
+
+    def rates(self) -> dict[int, float]:
+        """Those of g_ψ."""
+        return {id(self.log_scale): self._map_rate, id(self.shift): self._map_rate}
 
     def mapped(self, score_N: Tensor) -> Tensor:
         """g_ψ of scores; keeps its slope."""
@@ -108,14 +134,14 @@ class Average:
                 self.weights[name].lerp_(parameter, 1.0 - self.decay)
 
 
-def parameter_groups(module: Trainable, config: TrainConfig) -> list[dict[str, Any]]:
+def parameter_groups(module: Learner, config: LearnConfig) -> list[dict[str, Any]]:
     """AdamW's groups of the parameters that are trained: learning rate by depth, no decay on vectors.
 
     The head and g_ψ have learning rates of their own; layer l of L has learning_rate · layer_decay^(L − 1 − l).
     """
     head = {id(p) for layer in head_layers(module.network) for p in layer.parameters()}
     rates = dict.fromkeys(head, config.head_learning_rate)
-    rates |= dict.fromkeys((id(module.log_scale), id(module.shift)), config.map_learning_rate)
+    rates |= module.rates()
     depth = _depths(module.network) if config.layer_decay < 1 else {}
     highest = max(depth.values(), default=-1)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -129,7 +155,7 @@ def parameter_groups(module: Trainable, config: TrainConfig) -> list[dict[str, A
     return [{"params": found, "lr": rate, "weight_decay": decay} for (rate, decay), found in groups.items()]
 
 
-def rate_factor(config: TrainConfig, step: int, steps: int) -> float:
+def rate_factor(config: LearnConfig, step: int, steps: int) -> float:
     """Factor on every learning rate at `step` of `steps`: linear warm-up, then linear, cosine or no decay.
 
     >>> [rate_factor(TrainConfig(warmup_fraction=0.5), s, 4) for s in range(4)]
@@ -154,7 +180,7 @@ def _depths(network: Scorer) -> dict[int, int]:
     return depth
 
 
-def _freeze(encoder: PreTrainedModel, config: TrainConfig) -> None:
+def _freeze(encoder: PreTrainedModel, config: LearnConfig) -> None:
     if config.freeze_embeddings:
         base = encoder.base_model
         # Word, position and segment embeddings with their LayerNorm, where the architecture keeps them together.
@@ -168,7 +194,7 @@ def _freeze(encoder: PreTrainedModel, config: TrainConfig) -> None:
     if config.freeze_layers > len(layers):
         raise ConfigError(
             f"freeze_layers is {config.freeze_layers}, the model has {len(layers)}",
-            "train.freeze_layers",
+            f"{config.group}.freeze_layers",
             f"choose at most {len(layers)}",
         )
     for layer in layers[: config.freeze_layers]:

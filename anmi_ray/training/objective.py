@@ -47,7 +47,7 @@ class Objective:
 
     def __init__(self, module: Trainable, config: TrainConfig, world: int, false_negative_rate: float | None) -> None:
         self.module, self.config, self.world = module, config, world
-        self.device = module.shift.device
+        self.device = module.device
         self.positive_share = _positive_share(config, false_negative_rate)
         self.balance = make_balance(config.balance, false_negative_rate)
         rate = config.balance.learning_rate
@@ -88,8 +88,9 @@ class Objective:
         return objective
 
     @torch.no_grad()
-    def loss_of(self, batch: MicroBatch, phase: Phase, score_N: Tensor, predicted_N: Tensor) -> float:
+    def loss_of(self, batch: MicroBatch, phase: Phase, *given: Tensor) -> float:
         """The loss of a micro-batch as its share of the step's mean over lists; nothing is added to `sums`."""
+        score_N, predicted_N = given
         _, parts = self._parts(self._grid(batch), score_N, predicted_N)
         return float(self._weigh(parts, phase, len(batch.mean_B))[0])
 
@@ -170,6 +171,7 @@ class Objective:
         gradients = self.module.gradients(gradients)
         first, second = numbers(self.balance.weights(self.weights, phase.alpha))
         figures = named | self._shares(gradients, first, second) | self._learned(first, second)
+        figures["minimum_gap_elo"] = phase.minimum_gap_elo if math.isfinite(phase.minimum_gap_elo) else None
         if self.config.loss.ranking == "debiased":
             figures["clamped"] = self._check_clamped(named["clamped"] / self.config.lists_per_step, step)
         else:

@@ -37,7 +37,7 @@ class VectorTrainable(Trainable):
     def forward(self, batches: Inputs) -> tuple[Tensor, Tensor]:
         """(cosine, predicted rating in units of the target), float32[N] each, in the order of the pairs."""
         pairs = cast(TextPairs, batches)
-        device = self.shift.device
+        device = self.device
         with torch.autocast(device.type, torch.bfloat16, enabled=self.in_bfloat16):
             vector_Xd = torch.cat([self._vectors(batch, pairs.recompute) for batch in pairs.batches]).float()
         rows = (pairs.query_L, pairs.document_D)
@@ -49,7 +49,7 @@ class VectorTrainable(Trainable):
         return score, self.mapped(score)
 
     def _vectors(self, batch: Batch, recompute: bool) -> Tensor:
-        inputs = tensors(batch, self.shift.device)
+        inputs = tensors(batch, self.device)
         if not recompute or not torch.is_grad_enabled():
             return self.network(**inputs)
         return cast(Tensor, checkpoint(lambda: self.network(**inputs), use_reentrant=False))

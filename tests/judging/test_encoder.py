@@ -22,8 +22,9 @@ from anmi_ray.config.judge import EncoderJudgeConfig, JudgeSettings
 from anmi_ray.errors import ConfigError
 from anmi_ray.identity import comparison_id, doc_id, query_id, rng, text_hash
 from anmi_ray.judging.bought import preferences
-from anmi_ray.judging.encoder import EACH, NOT_FINITE, EncoderEngine, Fitter, Texts, _cut
+from anmi_ray.judging.encoder import EACH, NOT_FINITE, EncoderEngine, Texts
 from anmi_ray.judging.engine import build_engine, judge_id, readout
+from anmi_ray.judging.fitting import Fitter, common_length
 from anmi_ray.judging.questions import TextQuestions, text_questions
 from anmi_ray.models.classifier import Classifier
 from anmi_ray.models.cross_encoder import CrossEncoder
@@ -32,6 +33,7 @@ from anmi_ray.records import ANSWER, COMPARISON, QUERY, TEXT_OF
 from tests.models.tiny import WORDS, write_tiny_bert, write_tiny_classifier
 
 TITLES = ("", "word1 word2")
+UNNAMED = {"first_label": None, "second_label": None, "tie_label": None}
 
 
 @pytest.fixture(scope="module")
@@ -269,11 +271,9 @@ def test_a_document_cannot_pose_as_another(folders: dict[str, Path]) -> None:
 
 
 def test_cut_takes_from_the_longest() -> None:
-    def ends(count: int) -> tuple[str, list[int]]:
-        return "x" * count, list(range(1, count + 1))
-
     for lengths, room, kept in (((5, 10, 10), 11, (3, 4, 4)), ((2, 10, 10), 12, (2, 5, 5)), ((1, 2, 3), 6, (1, 2, 3))):
-        found = [len(part) for part in _cut([ends(length) for length in lengths], room)]
+        level = common_length(lengths, room)
+        found = [min(length, level) for length in lengths]
         assert all(abs(x - y) <= 1 for x, y in zip(found, kept, strict=True))
         assert sum(found) <= room
 
@@ -307,14 +307,20 @@ def test_identity_is_what_can_change_an_answer(folders: dict[str, Path], tmp_pat
         ("reranker", "pointwise", {"revision": "main"}, "a folder has no revisions"),
         ("nowhere/at/all", "pointwise", {}, "no such folder, and not a Hugging Face id"),
         ("no-org/no-such-model", "pointwise", {}, "not in the local cache"),
+        ("pair", "pairwise", UNNAMED, "needs first_label and second_label"),
+        ("no-org/no-such-model", "pairwise", UNNAMED, "needs first_label and second_label"),
     ],
 )
 def test_what_cannot_judge_is_refused_with_a_remedy(
     folders: dict[str, Path], name: str, kind: str, more: dict[str, object], message: str
 ) -> None:
+    config = settings(kind, folders.get(name, Path(name)), **more)
     with pytest.raises(ConfigError, match=message) as caught:
-        build_engine(settings(kind, folders.get(name, Path(name)), **more))
+        build_engine(config)
     assert caught.value.remedy
+    if more is UNNAMED:  # named before anything runs
+        with pytest.raises(ConfigError, match=message):
+            judge_id(config)
 
 
 def test_only_safetensors_are_loaded(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -351,7 +357,8 @@ def test_our_own_rerankers_judge(folders: dict[str, Path], tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"form": "pairwise"}, "needs first_label and second_label"),
+        ({"form": "pairwise", "first_label": "A"}, "needs first_label and second_label"),
+        ({"form": "pairwise", "tie_label": "T"}, "needs first_label and second_label"),
         ({"form": "pairwise", "first_label": "A", "second_label": "A"}, "must differ"),
         ({"form": "pairwise", "first_label": "A", "second_label": "B", "slope": 2}, "belongs to form: pointwise"),
         ({"tie_label": "T"}, "belongs to form: pairwise"),

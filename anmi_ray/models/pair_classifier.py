@@ -1,0 +1,235 @@
+"""A transformer that reads a query and two documents and says which answers better: what a distilled judge is made of.
+
+Any sequence classification architecture, with the labels of a target. A head that the weights lack, or that
+has other labels, is drawn anew. Documents are put into the model's texts where both stages and judges do so; here
+tokenised inputs come in.
+Legend: N inputs, L labels.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
+
+from anmi_ray.config.distill import LABELS, Target
+from anmi_ray.config.learning import LearnConfig
+from anmi_ray.errors import ConfigError
+from anmi_ray.identity import seed as derived_seed
+from anmi_ray.models.classifier import Coded
+from anmi_ray.models.cross_encoder import (
+    Precision,
+    check_vocabulary,
+    quiet,
+    resolve_precision,
+    token_limit,
+)
+from anmi_ray.models.decoder import DECODER_POOLINGS, LastTokenScorer, choose_pooling, pad_by_end
+from anmi_ray.models.heads import ClassifierScorer, Scorer, draw, start
+from anmi_ray.models.loading import ModelSource, resolve
+from anmi_ray.models.lora import add_adapters, is_adapted, merged
+from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged
+
+
+class PairInputs:
+    """Tokenised inputs, put into padded batches: `ids` and, of models with segments, `types`, list by list."""
+
+    def __init__(self, ids: Ragged, types: Ragged | None, pad: int) -> None:
+        self.ids, self.types, self.pad = ids, types, pad
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of every input."""
+        return np.diff(self.ids.start)
+
+    def batch(self, row_N: NDArray[np.int64]) -> Batch:
+        """Padded inputs [N, T] of the given rows; T is a multiple of 8."""
+        length_N = self.lengths[row_N]
+        width = -(-int(length_N.max()) // MULTIPLE) * MULTIPLE
+        at_N = np.zeros(len(row_N), dtype=np.int64)
+        ids = np.full((len(row_N), width), self.pad, dtype=np.int64)
+        self.ids.put(row_N, length_N, ids, at_N)
+        mask = (np.arange(width) < length_N[:, None]).astype(np.int64)
+        if self.types is None:
+            return Batch(ids, mask, None)
+        types = np.zeros_like(ids)
+        self.types.put(row_N, length_N, types, at_N)
+        return Batch(ids, mask, types)
+
+
+class PairClassifier:
+    """The classifier with its tokenizer: `network` for training, `export` to a folder that judges load.
+
+    beside: files that `export` writes beside the weights, text by name.
+    """
+
+    def __init__(
+        self, network: ClassifierScorer, tokenizer: PreTrainedTokenizerBase, name: str, max_tokens: int, target: Target
+    ) -> None:
+        self.network, self.tokenizer, self.name, self.max_tokens = network, tokenizer, name, max_tokens
+        self.target: Target = target
+        self.precision: Precision = "float32"
+        self.beside: dict[str, str] = {}
+
+    @classmethod
+    def start(cls, config: LearnConfig, target: Target, device: str = "cpu") -> PairClassifier:
+        """The model that `config` names, with a head for `target` drawn from its seed where it has none.
+
+        Raises ConfigError where there is no such model, no safetensors weights, no fast tokenizer with a padding token,
+        the tokenizer knows more ids than the model, or `max_tokens` exceeds its positions.
+        """
+        source = resolve(config.model, config.trust_remote_code)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                source.path_or_id,
+                use_fast=True,
+                revision=source.hub_revision,
+                trust_remote_code=source.trust_remote_code,
+            )
+            with quiet(), torch.random.fork_rng(devices=[]):
+                torch.manual_seed(derived_seed("head", config.seed))
+                network = _network(source, tokenizer, LABELS[target], config)
+                if config.lora is not None:
+                    add_adapters(network, config.lora)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"cannot be loaded as a sequence classification model: {str(error).splitlines()[0]}",
+                f"model {source.name}",
+                "give a model with safetensors weights and a fast tokenizer",
+            ) from error
+        if not tokenizer.is_fast or tokenizer.pad_token_id is None:
+            remedy = "choose a model with one"
+            raise ConfigError("has no fast tokenizer with a padding token", f"model {source.name}", remedy)
+        check_vocabulary(network.encoder, tokenizer, source.name)
+        limit = token_limit(network.encoder, int(tokenizer.model_max_length), config.max_tokens)
+        return cls(network.to(device).eval(), tokenizer, source.name, limit, target)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the L logits."""
+        return LABELS[self.target]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.network.parameters()).device
+
+    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Coded:
+        """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
+        coded = self.tokenizer(
+            list(texts), None if pairs is None else list(pairs), truncation=False, padding=False, verbose=False
+        )
+        return {name: coded[name] for name in ("input_ids", "token_type_ids") if name in coded}  # type: ignore[misc]
+
+    def inputs(self, coded: Coded) -> PairInputs:
+        """Inputs by name, none longer than `max_tokens`, as lists of tokens to put batches together from."""
+        segments = "token_type_ids" in self.tokenizer.model_input_names
+        types = _ragged(coded["token_type_ids"]) if segments else None
+        return PairInputs(_ragged(coded["input_ids"]), types, int(self.tokenizer.pad_token_id))  # type: ignore[arg-type]
+
+    def scorer(self, dtype: Precision = "auto") -> PairClassifier:
+        """A copy for inference, its transformer in `dtype`, its head in float32, adapters merged into the weights."""
+        adapted = is_adapted(self.network)
+        network = cast(ClassifierScorer, merged(self.network)) if adapted else copy.deepcopy(self.network)
+        clone = PairClassifier(
+            network.eval().requires_grad_(False), self.tokenizer, self.name, self.max_tokens, self.target
+        )
+        clone.precision = resolve_precision(dtype, self.device)
+        clone.network.cast(clone.precision)
+        return clone
+
+    def export(self, folder: str | Path, card: str = "") -> Path:
+        """Write a Hugging Face folder with `card` in its README, and the files `beside`."""
+        assert self.precision == "float32", "export the trained model, not a copy for inference"
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        network = merged(self.network) if is_adapted(self.network) else self.network
+        network.encoder.save_pretrained(folder)
+        before, self.tokenizer.model_max_length = self.tokenizer.model_max_length, self.max_tokens
+        self.tokenizer.backend_tokenizer.no_truncation()  # type: ignore[attr-defined]  # a state of past calls
+        self.tokenizer.backend_tokenizer.no_padding()  # type: ignore[attr-defined]
+        self.tokenizer.save_pretrained(folder)
+        self.tokenizer.model_max_length = before
+        body = _CARD.format(body=card.strip(), max_tokens=self.max_tokens, labels=", ".join(self.labels))
+        (folder / "README.md").write_text(body, encoding="utf-8")
+        for name, text in self.beside.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        return folder
+
+
+@torch.no_grad()
+def sharpen(network: Scorer, beta: float, columns: Sequence[int]) -> None:
+    """Multiply the given logits by `beta`, in the weights: whoever loads the model gets them so."""
+    last = output_layer(network)
+    for column in columns:
+        last.weight[column] *= beta
+        if last.bias is not None:
+            last.bias[column] *= beta
+
+
+def output_layer(network: Scorer) -> nn.Linear:
+    """The linear layer whose outputs the logits are."""
+    layers = [module for head in network.head() for module in head.modules() if isinstance(module, nn.Linear)]
+    wanted = network.encoder.config.num_labels
+    found = [layer for layer in layers if layer.out_features == wanted]
+    assert found, "a sequence classification model has a layer with as many outputs as labels"
+    return found[-1]
+
+
+def _network(
+    source: ModelSource, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], config: LearnConfig
+) -> ClassifierScorer:
+    where: Any = source.path_or_id
+    options = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
+    decoder = choose_pooling(where, options, None, False) in DECODER_POOLINGS
+    names = dict(enumerate(labels))
+    model, found = AutoModelForSequenceClassification.from_pretrained(
+        where,
+        num_labels=len(labels),
+        id2label=names,
+        label2id={label: number for number, label in names.items()},
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+        use_safetensors=True,
+        dtype=torch.float32,
+        **options,
+    )
+    if decoder:
+        pad_by_end(tokenizer, model)
+        network: ClassifierScorer = LastTokenScorer(model)
+    else:
+        network = ClassifierScorer(model)
+    if found["missing_keys"]:
+        start(network, config.whole_head and not decoder, config.equal_segments)
+    if found["mismatched_keys"]:
+        draw([output_layer(network)])
+    return network
+
+
+def _ragged(lists: Sequence[Any]) -> Ragged:
+    length = np.array([len(one) for one in lists], dtype=np.int64)
+    values = np.concatenate([np.asarray(one, dtype=np.int32) for one in lists]) if lists else np.zeros(0, np.int32)
+    return Ragged(values, np.concatenate([[0], np.cumsum(length)]).astype(np.int64), length)
+
+
+_CARD = """---
+library_name: transformers
+pipeline_tag: text-classification
+tags: [pairwise-judge, text-ranking]
+---
+# Pairwise judge
+
+Reads a query and two documents and says which of them answers better. Distilled by anmi_ray from an ensemble of judges.
+Its labels: {labels}. `judge.json` says how query and documents are put into its texts, at most {max_tokens} tokens
+together. Ask it in both orders and average: `{{kind: encoder, form: pairwise, model: PATH_OF_THIS_FOLDER}}` in a panel
+of anmi_ray does so.
+
+{body}
+"""

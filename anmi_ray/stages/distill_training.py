@@ -1,0 +1,197 @@
+"""What a worker of the distill stage does: pairs and their texts become inputs, training, calibration, the folder.
+
+Legend: P pairs, R = 2P inputs, L labels.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from anmi_ray.config.distill import DistillConfig, Target
+from anmi_ray.errors import ConfigError
+from anmi_ray.identity import id_matrix
+from anmi_ray.judging import distilled, orders
+from anmi_ray.judging.fitting import Fitter
+from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.models.pair_classifier import PairClassifier, sharpen
+from anmi_ray.models.pairs import document_text
+from anmi_ray.stages import places
+from anmi_ray.stages.train import Files, Job, Tools
+from anmi_ray.training.loop import Trained, carry_out
+from anmi_ray.training.preferences import HeldOut, Logits, PairSet, Preferences, both_orders, infer
+
+MODEL, LOGITS = "model", "logits"
+TRAIN, DEV, TEST = "train", "dev", "test"
+ENCODER_TEXTS = ("{query}", "{first} {sep} {second}")
+DECODER_TEXTS = ("Query: {query}\nDocument A: {first}\nDocument B: {second}\nThe better document is", None)
+
+
+@dataclass(frozen=True)
+class PairSources:
+    """What is read: the pairs with score and split, Text and Query files; and where held-out logits go. All URIs."""
+
+    pairs: str
+    texts: list[str]
+    queries: list[str]
+    logits: str
+
+
+def target_of(config: DistillConfig) -> Target:
+    """What the logits are of: differences of scores are binary."""
+    return "binary" if config.form == "pointwise" else config.target
+
+
+def distill(job: Job, tools: Tools) -> Trained:
+    """Train on the train pairs, choose the checkpoint and calibrate on the dev pairs."""
+    config, sources = cast(DistillConfig, job.config), cast(PairSources, job.sources)
+    table = pq.read_table(sources.pairs)
+    train = table.filter(pc.equal(table["split"], TRAIN))
+    held = table.filter(pc.not_equal(table["split"], TRAIN))
+    texts, queries = _texts(sources.texts, table), _queries(sources.queries, table)
+    model, made = _reader(config, tools.device)
+    data, others = (made(part, texts, queries) for part in (train, held))
+    is_dev = np.repeat(pc.equal(held["split"], DEV).to_numpy(zero_copy_only=False), 2)
+    score = others.score_P[is_dev[::2]]
+    target = target_of(config)
+
+    def measure(step: int, logits_RL: Logits) -> float:
+        _publish(sources.logits, step, logits_RL)
+        return -orders.fit(logits_RL[is_dev], score, target, "temperature").loss
+
+    held_out = HeldOut(others, measure)
+    task = partial(Preferences, model, data, held_out, config, job.execution)
+    report = tools.report
+    trained = carry_out(task, config, job.execution, tools.checkpoints, report, report.notice)
+    said = infer(trained.model.scorer(config.precision), others, np.flatnonzero(is_dev))
+    logits = both_orders(said[:, 0]) if others.single else said
+    _calibrate(trained.model, orders.fit(logits, score, target, config.calibration), config)
+    return trained
+
+
+def _calibrate(model: PairClassifier | CrossEncoder, fitted: orders.Fitted, config: DistillConfig) -> None:
+    """Put the calibration into the weights, or into the file beside them."""
+    if isinstance(model, CrossEncoder):
+        sharpen(model.network, fitted.beta, (0,))  # the judge's slope is then 1
+        return
+    sharpen(model.network, fitted.beta, fitted.columns)
+    text, pair = texts_of(model, config)
+    form = distilled.DistilledForm(config.target, text, pair, model.max_tokens, fitted.isotonic)
+    model.beside[distilled.FILE] = json.dumps(form.to_json(), indent=2, ensure_ascii=False) + "\n"
+
+
+Make = Callable[[pa.Table, pa.Table, pa.Table], PairSet]
+
+
+def _reader(config: DistillConfig, device: str) -> tuple[Any, Make]:
+    """The model at its start, and what makes inputs for it of pairs, texts and queries."""
+    if config.form == "pointwise":
+        scorer = CrossEncoder.load(
+            config.model,
+            max_tokens=config.max_tokens,
+            seed=config.seed,
+            device=device,
+            trust_remote_code=config.trust_remote_code,
+            whole_head=config.whole_head,
+            equal_segments=config.equal_segments,
+            lora=config.lora,
+        )
+        return scorer, partial(_single, scorer)
+    model = PairClassifier.start(config, config.target, device)
+    return model, partial(_together, model, Fitter(model, *texts_of(model, config)))
+
+
+def texts_of(model: PairClassifier, config: DistillConfig) -> tuple[str, str | None]:
+    """The texts that query and documents are put into.
+
+    Raises ConfigError where the settings want two texts, or a separator, and the tokenizer has none.
+    """
+    paired = model.tokenizer.sep_token is not None
+    if config.text is None:
+        return ENCODER_TEXTS if paired else DECODER_TEXTS
+    if not paired and (config.text_pair is not None or "{sep}" in config.text):
+        raise ConfigError(
+            f"its tokenizer ({type(model.tokenizer).__name__}) has no separator token and pairs no texts",
+            f"model {model.name}",
+            "put query and documents into distill.text alone, such as "
+            "'Query: {query} A: {first} B: {second}', and leave text_pair out",
+        )
+    return config.text, config.text_pair
+
+
+def _together(model: PairClassifier, fitter: Fitter, pairs: pa.Table, texts: pa.Table, queries: pa.Table) -> PairSet:
+    """Inputs with the query and both documents, in both orders."""
+    query, a, b = _shown(pairs, texts, queries)
+    shown = [one for q, x, y in zip(query, a, b, strict=True) for one in ((q, x, y), (q, y, x))]
+    inputs = model.inputs(fitter.inputs(shown))
+    return PairSet(id_matrix(pairs["comparison_id"]), pairs["score"].to_numpy(), inputs.lengths, inputs.batch, False)
+
+
+def _single(scorer: CrossEncoder, pairs: pa.Table, texts: pa.Table, queries: pa.Table) -> PairSet:
+    """Inputs with the query and one document."""
+    query, a, b = _shown(pairs, texts, queries)
+    tokens_Q = scorer.pairs.of_queries(query)
+    tokens_R = scorer.pairs.of_documents([text for two in zip(a, b, strict=True) for text in two])
+    query_R, row_R = np.repeat(np.arange(len(query)), 2), np.arange(2 * len(query))
+    lengths = scorer.pairs.pair_lengths(tokens_Q, query_R, tokens_R, row_R)
+
+    def batch(rows: NDArray[np.int64]) -> Any:
+        return scorer.pairs.batch(tokens_Q, query_R[rows], tokens_R, row_R[rows])
+
+    return PairSet(id_matrix(pairs["comparison_id"]), pairs["score"].to_numpy(), lengths, batch, True)
+
+
+def _shown(pairs: pa.Table, texts: pa.Table, queries: pa.Table) -> tuple[list[str], list[str], list[str]]:
+    """Of every pair the query's text and those of its documents."""
+    query = queries["text"].take(pc.index_in(pairs["query_id"], value_set=queries["query_id"].combine_chunks()))
+    sides: list[list[str]] = []
+    for name in ("doc_a", "doc_b"):
+        rows = texts.take(pc.index_in(pairs[name], value_set=texts["doc_id"].combine_chunks()))
+        titles, bodies = rows["title"].to_pylist(), rows["text"].to_pylist()
+        sides.append([document_text(title, body) for title, body in zip(titles, bodies, strict=True)])
+    return query.to_pylist(), sides[0], sides[1]
+
+
+def _texts(files: Sequence[str], pairs: pa.Table) -> pa.Table:
+    """The texts of the pairs' documents, each once, read a file at a time."""
+    wanted = pa.chunked_array([*pairs["doc_a"].chunks, *pairs["doc_b"].chunks])
+    return _once([one.filter(pc.is_in(one["doc_id"], value_set=pc.unique(wanted))) for one in Files(files)], "doc_id")
+
+
+def _queries(files: Sequence[str], pairs: pa.Table) -> pa.Table:
+    wanted = pc.unique(pairs["query_id"])
+    return _once([one.filter(pc.is_in(one["query_id"], value_set=wanted)) for one in Files(files)], "query_id")
+
+
+def _once(tables: list[pa.Table], key: str) -> pa.Table:
+    table = pa.concat_tables(tables).combine_chunks()
+    ids = table[key].combine_chunks()
+    first = pc.index_in(pc.unique(ids), value_set=ids)
+    return table.take(first)
+
+
+def _publish(folder: str, step: int, logits_RL: Logits) -> None:
+    """Write the held-out logits of a dev point, by the first worker; a point that is repeated writes the same."""
+    if dist.is_initialized() and dist.get_rank() != 0:
+        return
+    files, path = places.filesystem(folder)
+    files.create_dir(path, recursive=True)
+    table = pa.table({str(label): logits_RL[:, label] for label in range(logits_RL.shape[1])})
+    pq.write_table(table, f"{path}/step-{step:08d}.parquet", filesystem=files)
+
+
+def step_of(file: str) -> int | None:
+    """The step of a file of logits, None for another file."""
+    found = re.fullmatch(r"step-(\d+)\.parquet", file)
+    return int(found[1]) if found else None
