@@ -58,15 +58,15 @@ def distilled_values(page: Mapping[str, Any], summary: Mapping[str, Any]) -> tup
     names = {
         "right where the ensemble agrees": ("accuracy", "accuracy_consensus"),
         "Brier score": ("brier",),
-        "slope of the calibration": ("slope",),
+        "slope of the calibration": ("slope", "calibration_slope"),
     }
     values = []
     for name, keys in names.items():
         value = next((found[key] for key in keys if found.get(key) is not None), None)
         if isinstance(value, Mapping):
-            values.append(JudgeValue(name, value["mean"], low=value["low"], high=value["high"]))
-        elif isinstance(value, int | float):
-            values.append(JudgeValue(name, float(value)))
+            value = [value["mean"], value["low"], value["high"]]
+        if isinstance(value, list):
+            values.append(JudgeValue(name, value[0], low=value[1], high=value[2]))
     return tuple(values)
 
 
