@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from anmi_ray.experiment import Reporter
 from anmi_ray.judging.pilot import BIAS, DOLLARS, Gate, Verdict
@@ -248,7 +249,7 @@ def distilled(summary: Mapping[str, Any]) -> Iterator[str | Table]:
         for head in names.values():
             table.add_column(head, justify="right")
         for name, row in rows_.items():
-            table.add_row(escape(name), *(_figure(row.get(key), 100 if "%" in names[key] else 1) for key in names))
+            table.add_row(Text(name), *(_figure(row.get(key), 100 if "%" in names[key] else 1) for key in names))
         yield table
     said = {name: summary[key] for key, name in _OF_SAMPLE.items() if _figure(summary.get(key))}
     if said:

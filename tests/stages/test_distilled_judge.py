@@ -9,14 +9,15 @@ import pytest
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import EncoderJudgeConfig, JudgeConfig, SimilarityJudgeConfig
+from anmi_ray.identity import rng, text_hash
 from anmi_ray.judging import distilled
-from anmi_ray.records import JUDGMENT
+from anmi_ray.records import JUDGMENT, TEXT_OF
 from anmi_ray.stages import judge
 from anmi_ray.stages.folders import seal_folder
 from anmi_ray.stages.runtime import Context
 from anmi_ray.store import Artifact, Store
 from tests.benchmarks.bench_judging import inputs, quiet
-from tests.models.tiny import write_tiny_classifier
+from tests.models.tiny import WORDS, write_tiny_classifier
 
 QUERIES, BUCKETS = 2, 2
 
@@ -33,6 +34,17 @@ def made(root: Path, form: str) -> Artifact:
     seal_folder(artifact, "model")
     artifact.complete([], settings={} if form == "pairwise" else {"form": form})
     return artifact
+
+
+def readable(sources: dict[str, Artifact]) -> dict[str, Artifact]:
+    """The sources with texts whose words a tiny model knows."""
+    for bucket in range(BUCKETS):
+        table = sources["retrieve"].read_part("texts", bucket, TEXT_OF)
+        texts = [" ".join(rng("text", doc).choice(WORDS, 6)) for doc in table["doc_id"].to_pylist()]
+        rows = {name: table[name] for name in table.column_names}
+        rows |= {"text": texts, "text_hash": [text_hash("", text) for text in texts]}
+        sources["retrieve"].publish_part("texts", bucket, TEXT_OF.table(rows), TEXT_OF)
+    return sources
 
 
 @pytest.mark.parametrize("form", ["pairwise", "pointwise"])
@@ -55,7 +67,7 @@ def test_a_distilled_judge_is_an_encoder_judge_of_the_model_that_was_made(tmp_pa
 @pytest.mark.parametrize("form", ["pairwise", "pointwise"])
 def test_it_answers_as_that_encoder_and_buys_nothing_twice(ray_local: None, tmp_path: Path, form: str) -> None:
     store = Store(str(tmp_path))
-    sources, model = inputs(store, QUERIES, BUCKETS), made(tmp_path, form)
+    sources, model = readable(inputs(store, QUERIES, BUCKETS)), made(tmp_path, form)
     context = Context(store, ExecutionConfig(root=str(tmp_path), buckets=BUCKETS, chunk=700), BUCKETS, 0, quiet)
 
     def run(name: str, given: dict[str, object], **more: Artifact) -> tuple[dict[str, int], pa.Table]:
