@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from anmi_ray.experiment import Reporter
 from anmi_ray.judging.pilot import BIAS, DOLLARS, Gate, Verdict
@@ -216,6 +217,62 @@ def _categories(found: Mapping[str, Mapping[str, Any]]) -> Table:
         pool = "" if name == "random" else f"{row['pool']:,}"
         table.add_row(name, pool, f"{row['negatives']:,}", weight, f"{row['extra']:,}")
     return table
+
+
+_HELD_OUT = {
+    "accuracy_consensus": "right where all agree %",
+    "brier": "Brier",
+    "ece": "calibration error",
+}
+_OF_SAMPLE = {
+    "pairs": "pairs",
+    "queries": "queries",
+    "judgments": "judgments of the ensemble",
+    "test_pairs": "held-out pairs",
+    "temperature": "temperature",
+}
+
+
+def distilled(summary: Mapping[str, Any]) -> Iterator[str | Table]:
+    """What there is to say of a distilled judge by its summary.json: on held-out pairs, beside what needs no training.
+
+    Figures that are not there are left out, and those without a name here keep their own.
+    """
+    rows_ = {"distilled judge": summary, **summary.get("baselines", {})}
+    extra = (key for row in list(rows_.values())[1:] for key in row if key not in _HELD_OUT)
+    names = {**_HELD_OUT, **{key: key.replace("_", " ") for key in extra}}
+    names = {key: head for key, head in names.items() if any(_figure(row.get(key)) for row in rows_.values())}
+    if names:
+        yield ""
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("on held-out pairs")
+        for head in names.values():
+            table.add_column(head, justify="right")
+        for name, row in rows_.items():
+            table.add_row(Text(name), *(_figure(row.get(key), 100 if "%" in names[key] else 1) for key in names))
+        yield table
+    said = {name: summary[key] for key, name in _OF_SAMPLE.items() if _figure(summary.get(key))}
+    if said:
+        yield ", ".join(f"{name} {_figure(value)}" for name, value in said.items())
+    if _figure(summary.get("saved")):
+        yield f"saved: {_figure(summary['saved'], 100)} % of the ensemble's judgments"
+
+
+def _figure(found: Any, times: int = 1) -> str:
+    """A number, with its interval where it is an estimate; nothing for anything else."""
+    if isinstance(found, Mapping):
+        value, ends = found.get("mean"), [found.get("low"), found.get("high")]
+    elif isinstance(found, Sequence) and not isinstance(found, str) and len(found) == 3:
+        value, *ends = found
+    else:
+        value, ends = found, []
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    if isinstance(value, int) and times == 1:
+        return f"{value:,}"
+    places = 1 if times == 100 else 3
+    numbers = [f"{times * one:.{places}f}" for one in ends if isinstance(one, int | float)]
+    return f"{times * value:.{places}f}" + (f" [{', '.join(numbers)}]" if len(numbers) == 2 else "")
 
 
 def compared(figures: Mapping[str, Any], page: str) -> Iterator[str | Table]:

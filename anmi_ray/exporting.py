@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ def _card(
     store: Store, record: Mapping[str, Any], artifacts: Mapping[str, Artifact], license: str | None, title: str
 ) -> Card:
     config, judges = record["config"], record["config"]["judge"]["judges"]
+    ensemble = config["distill"]["judge"]["judges"] if any(one["kind"] == "distilled" for one in judges) else ()
     evaluate = artifacts.get("evaluate")
     done = evaluate is not None and evaluate.manifest() is not None
     rows = (evaluate.read_json("comparisons.json") or ()) if evaluate is not None and done else ()
@@ -69,8 +70,8 @@ def _card(
     return Card(
         name=title,
         base_model=_public_model(config["train"]["model"]),
-        judges=", ".join(f"{judge['name']} ({judge['kind']})" for judge in judges),
-        simulated=any(judge["kind"] == "simulated" for judge in judges),
+        judges=_judges(judges) + (f", distilled from {_judges(ensemble)}" if ensemble else ""),
+        simulated=any(judge["kind"] == "simulated" for judge in (*judges, *ensemble)),
         collection=collection,
         data=list(_data(collection, artifacts)),
         method=list(_method(config, artifacts["train"], record["environment"])),
@@ -80,6 +81,10 @@ def _card(
         level=config["evaluate"]["level"],
         license=license,
     )
+
+
+def _judges(judges: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{judge['name']} ({judge['kind']})" for judge in judges)
 
 
 def _public_model(model: str) -> str:

@@ -196,8 +196,8 @@ def _distilling(experiment: Experiment, ensemble: JudgeConfig, train: int, label
     config, pairs = experiment.distill, experiment.distill.sample.pairs
     yield Line("sample", f"{pairs:,} pairs of {train:,} queries", 2.0, pairs * _ROW_BYTES["comparison"])
     yield _judging(ensemble, pairs, 2 * pairs, labels, "label")
-    learned = int((1 - config.dev_share - config.test_share) * pairs)
-    seen = config.max_steps * config.per_step if config.max_steps else int(config.epochs * learned)
+    learned = round((1 - config.dev_share - config.test_share) * pairs)
+    seen = config.max_steps * config.per_step if config.max_steps else round(config.epochs * learned)
     inputs = seen * (2 if config.form == "pointwise" else 1)
     work = f"{inputs:,} inputs forward and back, of at most {config.max_tokens:,} tokens each"
     read = 2 * (pairs - learned) * len(config.dev_points) * config.max_tokens * CORE_SECONDS["score a token"]

@@ -125,6 +125,28 @@ def _pilot(settings: Any, pairs: int, json_: Path | None) -> None:
     raise typer.Exit(PILOT_EXITS[verdicts.decision(found.verdicts)])
 
 
+@app.command()
+def distill(config: ConfigArg, overrides: OverrideArg = None, root: RootOption = None) -> None:
+    """Learn a small judge from what an ensemble says of a sample of pairs: all stages up to distill.
+
+    A run whose panel holds {kind: distilled} asks that judge. Any other is carried out as NAME-distill, and what is
+    made serves every run as a judge of kind encoder.
+    """
+    from anmi_ray import console, distilling
+
+    settings = distilling.with_judge(load(config, overrides, root))
+    out, _ = console.consoles()
+    out.print(f"run [bold]{settings.name}[/bold] under {settings.execution.root}", highlight=False)
+    with closing(console.ConsoleReporter(out)) as reporter:
+        made = distilling.distill(settings, reporter)
+    for block in console.distilled(made.summary):
+        out.print(block, highlight=False, markup=False)
+    out.print(f"model: {made.model}", highlight=False, markup=False)
+    out.print(f"  as a judge of another run: judge.judges=[{made.judge}]", highlight=False, markup=False)
+    if made.page is not None:
+        out.print(f"page: {made.page}", highlight=False, markup=False)
+
+
 @app.command("config")
 def config_(config: ConfigArg, overrides: OverrideArg = None, root: RootOption = None) -> None:
     """Print every setting, the fingerprints, and which stages a run would redo and why."""

@@ -84,10 +84,13 @@ class PeerConfig(Settings):
         if sum(given) != 1:
             raise ValueError("a peer is one of model, endpoint, run and untrained: give exactly one")
         own = _OF_MODELS if self.run is None else ("trust_remote_code",)
-        if self.model is None and (strangers := [name for name in own if name in self.model_fields_set]):
+        if self.model is None and (strangers := [name for name in own if self._is_given(name)]):
             kind = "an endpoint's server" if self.endpoint is not None else "training"
             raise ValueError(f"{', '.join(strangers)}: {kind} decides that; remove it")
         return self
+
+    def _is_given(self, name: str) -> bool:
+        return getattr(self, name) != type(self).model_fields[name].default
 
     def started(self, train: TrainConfig) -> PeerConfig:
         """With the settings of training filled in, where it is the untrained model."""

@@ -51,6 +51,25 @@ def panel_values(audit: Mapping[str, Any]) -> tuple[JudgeValue, ...]:
     return (*values, *(JudgeValue(f"error correlation, {pair}", value) for pair, value in correlations))
 
 
+def distilled_values(page: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[JudgeValue, ...]:
+    """What a distilled judge is worth on held-out pairs: by distilled.json, else by the summary of its stage."""
+    steps = {row["step"]: row for row in page.get("checkpoints", ())}
+    found = {**summary, **steps.get(page.get("step"), {})}
+    names = {
+        "right where the ensemble agrees": ("accuracy", "accuracy_consensus"),
+        "Brier score": ("brier",),
+        "slope of the calibration": ("slope", "calibration_slope"),
+    }
+    values = []
+    for name, keys in names.items():
+        value = next((found[key] for key in keys if found.get(key) is not None), None)
+        if isinstance(value, Mapping):
+            value = [value["mean"], value["low"], value["high"]]
+        if isinstance(value, list):
+            values.append(JudgeValue(name, value[0], low=value[1], high=value[2]))
+    return tuple(values)
+
+
 def spent(judges: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
     """A sentence for each judge that reads texts, on what it took: {"judge": totals of its books}."""
     found = []

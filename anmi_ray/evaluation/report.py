@@ -68,6 +68,25 @@ class JudgeAudit:
 
 
 @dataclass(frozen=True)
+class DistilledFacts:
+    """A judge learned from `judgments` of an ensemble about `pairs` pairs, where the run has `asked` pairs to judge.
+
+    saved: share of the ensemble's judgments that all of those would have taken. `values` are of `test_pairs` pairs of
+    queries that it did not learn from; `page`: the file beside the report that says more.
+    """
+
+    judges: tuple[str, ...]
+    ensemble: tuple[str, ...]
+    pairs: int
+    judgments: int
+    asked: int
+    saved: float | None
+    test_pairs: int | None = None
+    values: tuple[JudgeValue, ...] = ()
+    page: str | None = None
+
+
+@dataclass(frozen=True)
 class TruthSample:
     """A sample of whole queries whose latent relevance is known because their judges were simulated, in Elo points.
 
@@ -235,6 +254,7 @@ class ReportData:
     judges: tuple[JudgeAudit, ...] = ()
     panel: tuple[JudgeValue, ...] = ()
     spent: tuple[str, ...] = ()
+    distilled: DistilledFacts | None = None
     fits: FitFacts | None = None
     truth: TruthSample | None = None
     example: RatedQuery | None = None

@@ -57,12 +57,9 @@ def bound(config: JudgeConfig, made: Artifact | None) -> JudgeConfig:
     """The panel with its distilled judges as judges that ask the model of `made`, the artifact of the stage distill."""
     if made is None:
         return config
-    settings = (made.manifest() or {})["settings"]
-    form = settings.get("form", "pairwise")
-    labels = {"first_label": "first", "second_label": "second"} if form == "pairwise" else {}
-    if labels and settings.get("target", "ternary") == "ternary":
-        labels["tie_label"] = "tie"
-    model = {"kind": "encoder", "model": str(local_folder(made, "model")), "form": form, **labels}
+    model: dict[str, Any] = {"kind": "encoder", "model": str(local_folder(made, "model")), "form": "pairwise"}
+    if (made.manifest() or {})["settings"].get("form", "pairwise") != "pairwise":
+        model |= {"form": "pointwise", "slope": made.read_json("summary.json")["slope"]}
 
     def asked(judge: JudgeSettings) -> JudgeSettings:
         if not isinstance(judge, DistilledJudgeConfig):

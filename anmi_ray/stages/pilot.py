@@ -77,7 +77,7 @@ class _Judged:
 
 
 def run(experiment: Experiment, reporter: main.Reporter, pairs: int | None = None) -> Piloted:
-    """Pilot the panel, or the ensemble, on `pairs` pairs (its `pilot.pairs`); the result is `pilots/<name>.json`.
+    """Pilot the panel, or the ensemble, on `pairs` pairs (or its `pilot.pairs`); kept at `pilots/<name>.json`.
 
     Raises AnmiError for whatever a user can mend; JudgeError where no question was asked.
     """

@@ -7,7 +7,7 @@ the run points at other artifacts. Samples are of whole queries and bounded, so 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import yaml
 from numpy.typing import NDArray
 
-from anmi_ray import scale
+from anmi_ray import distilling, scale
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.evaluation import audits, fusion, report
@@ -43,7 +43,7 @@ from anmi_ray.stages.evaluate import FUSED
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.store import Artifact, Store
 
-VERSION = 5  # rises when the same artifacts would give another report
+VERSION = 6  # rises when the same artifacts would give another report
 _SAMPLE = 300  # queries behind the scatter and the histogram
 _FITS = 5_000  # queries behind the quantiles of the fits, the others among them
 _SHOWN = 12  # documents of the example query
@@ -104,22 +104,24 @@ def write(experiment: Experiment, record: Mapping[str, Any]) -> Result:
     evaluate = run.artifacts["evaluate"]
     comparisons = evaluate.read_json("comparisons.json")
     folder = f"reports/{record['name']}"
-    simulated = any(judge.kind == "simulated" for judge in experiment.judge.judges)
+    simulated = experiment.simulated is not None
     made_of = {"version": VERSION, **{name: one.fingerprint for name, one in run.artifacts.items()}}
     if store.read_json(f"{folder}/made_of.json") != made_of:
-        data = gather(experiment, record, run, simulated)
+        data = gather(experiment, record, run)
         store.publish(f"{folder}/report.json", report.to_json(data).encode())
         store.publish(f"{folder}/report.html", report.to_html(data).encode())
         for system in run.manifest("evaluate")["systems"]:
             trec = store.read(f"{evaluate.path}/trec/{system}.trec")
             store.publish(f"{folder}/{system}.trec", trec)
+        if "distill" in run.artifacts:
+            distilling.publish_pages(run.artifacts["distill"], record["name"])
         store.publish_json(f"{folder}/made_of.json", made_of)
     config = experiment.evaluate
     path = store.where(f"{folder}/report.html")
     return Result(path, comparisons, list(config.measures), config.baseline, simulated)
 
 
-def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run, simulated: bool) -> report.ReportData:
+def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run) -> report.ReportData:
     """Everything that the report says, from the artifacts."""
     evaluate, config = run.artifacts["evaluate"], experiment.evaluate
     metrics = evaluate.read_part("metrics", 0, METRIC)
@@ -139,16 +141,17 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run, simulat
         baseline=config.baseline,
         measure=config.measures[0],
         level=config.level,
-        simulated=simulated,
+        simulated=experiment.simulated is not None,
         config_yaml=yaml.safe_dump(record["config"], sort_keys=False, allow_unicode=True),
         fusion=fusion.from_json(sweep) if sweep else None,
-        judges=audits.judge_audits(audit),
+        judges=(*audits.judge_audits(audit), *_ensemble(run)),
         panel=audits.panel_values(audit),
         spent=_spent(run),
+        distilled=_distilled(run, experiment),
         fits=audits.fit_facts(run.tables(run.fit, "fits", FIT), fitted, _prior(run)),
         mining=audits.mining_facts(summary) if summary else None,
-        truth=_truth(run, sample) if simulated else None,
-        example=_example(run, sample, simulated),
+        truth=_truth(run, sample, experiment.simulated[0]) if experiment.simulated else None,
+        example=_example(run, sample, experiment.simulated[0] if experiment.simulated else None),
         gaps=_gaps(run, sample, experiment),
         training=tuple(run.artifacts["train"].read_json("log.json") or ()),
         stages=_stages(run),
@@ -172,8 +175,8 @@ def _collection(run: _Run, record: Mapping[str, Any]) -> report.Collection:
     )
 
 
-def _truth(run: _Run, sample: pa.Array) -> report.TruthSample | None:
-    truth = run.part("judge", "truth", TRUTH, sample)
+def _truth(run: _Run, sample: pa.Array, stage: str) -> report.TruthSample | None:
+    truth = run.part(stage, "truth", TRUTH, sample)
     ratings = run.part(run.fit, "ratings", RATING, sample).select(["query_id", "doc_id", "rating_elo"])
     joined = ratings.join(truth, ["query_id", "doc_id"], join_type="inner", use_threads=False)
     if not joined.num_rows:
@@ -213,8 +216,8 @@ def bands_of(config: MineConfig) -> tuple[report.Band, ...]:
     )
 
 
-def _example(run: _Run, sample: pa.Array, simulated: bool) -> report.RatedQuery | None:
-    """The first sampled query, its candidates by rating."""
+def _example(run: _Run, sample: pa.Array, told: str | None) -> report.RatedQuery | None:
+    """The first sampled query, its candidates by rating; `told`: the stage whose simulated judges know the truth."""
     if not len(sample):
         return None
     chosen = sample[:1]
@@ -223,8 +226,8 @@ def _example(run: _Run, sample: pa.Array, simulated: bool) -> report.RatedQuery 
     candidates = run.part("retrieve", "candidates", CANDIDATE, chosen)
     positives = {row["doc_id"] for row in candidates.to_pylist() if row["is_positive"]}
     truth: dict[bytes, float] = {}
-    if simulated:
-        table = run.part("judge", "truth", TRUTH, chosen)
+    if told is not None:
+        table = run.part(told, "truth", TRUTH, chosen)
         latent = table["latent"].to_numpy() - np.mean(table["latent"].to_numpy())
         points = latent * scale.elo_per_latent("thurstone")
         truth = dict(zip(table["doc_id"].to_pylist(), points.tolist(), strict=True))
@@ -249,10 +252,50 @@ def _example(run: _Run, sample: pa.Array, simulated: bool) -> report.RatedQuery 
     )
 
 
+def _ensemble(run: _Run) -> tuple[report.JudgeAudit, ...]:
+    """The audits of the judges that a distilled one learned from."""
+    if "label" not in run.artifacts:
+        return ()
+    found = audits.judge_audits(run.artifacts["label"].read_json("audit.json") or {})
+    return tuple(replace(one, judge=f"{one.judge} (ensemble)") for one in found)
+
+
 def _spent(run: _Run) -> tuple[str, ...]:
     """What judges took, round by round."""
-    second = audits.spent(run.manifest("validate").get("spent", {})) if "validate" in run.artifacts else ()
-    return (*audits.spent(run.manifest("judge").get("spent", {})), *(f"validation, {said}" for said in second))
+    rounds = {"label": "ensemble, ", "judge": "", "validate": "validation, "}
+    return tuple(
+        f"{name}{said}"
+        for stage, name in rounds.items()
+        if stage in run.artifacts
+        for said in audits.spent(run.manifest(stage).get("spent", {}))
+    )
+
+
+def _distilled(run: _Run, experiment: Experiment) -> report.DistilledFacts | None:
+    """What distilling a judge cost and saved; None where the panel has none."""
+    if experiment.ensemble is None:
+        return None
+    made, judges = run.artifacts["distill"], experiment.ensemble.judges
+    rounds = [stage for stage in ("judge", "validate") if stage in run.artifacts]
+    pairs, asked = _judged(run, "label") // len(judges), sum(_judged(run, stage) for stage in rounds)
+    asked //= len(experiment.judge.judges)
+    page, summary = made.read_json("distilled.json") or {}, made.read_json("summary.json") or {}
+    return report.DistilledFacts(
+        judges=tuple(judge.name for judge in experiment.judge.distilled),
+        ensemble=tuple(judge.name for judge in judges),
+        pairs=pairs // 2,
+        judgments=pairs * len(judges),
+        asked=asked // 2,
+        saved=1 - pairs / asked if asked else None,
+        test_pairs=page.get("pairs", summary.get("test_pairs")),
+        values=audits.distilled_values(page, summary),
+        page=distilling.PAGES[0] if page else None,
+    )
+
+
+def _judged(run: _Run, stage: str) -> int:
+    """Judgments of a stage, those that failed among them."""
+    return sum(flow["rows_in"] for flow in run.manifest(stage)["flows"] if flow["unit"] == "judgments")
 
 
 def _stages(run: _Run) -> tuple[report.StageTime, ...]:

@@ -89,7 +89,8 @@ def check_safe(html: str) -> Page:
     for tag, attributes in parsed.tags:
         assert not any(name.startswith("on") for name in attributes)
         assert "src" not in attributes
-        assert (attributes.get("href") or "#").startswith("#"), tag
+        href = attributes.get("href") or "#"
+        assert href == "distilled.html" or href.startswith("#"), tag  # the page that stands beside this one
     style = html[html.index("<style>") : html.index("</style>")]
     assert "url(" not in style
     assert "@import" not in style
@@ -295,6 +296,43 @@ def test_audits_become_rows():
     ]
     assert [value.recovered for value in audits.panel_values(audit)] == [0.6, 0.1]
     assert audits.judge_audits({}) == audits.panel_values({}) == ()
+
+
+def test_what_distilling_cost_and_saved(data: ReportData):
+    page_ = {
+        "step": 20,
+        "checkpoints": [
+            {"step": 10, "accuracy": {"mean": 0.1, "low": 0.0, "high": 0.2}},
+            {
+                "step": 20,
+                "accuracy": {"mean": 0.91, "low": 0.87, "high": 0.94, "n": 200},
+                "brier": {"mean": 0.051, "low": 0.04, "high": 0.06, "n": 400},
+                "slope": {"mean": 0.98, "low": None, "high": None, "n": 400},
+            },
+        ],
+    }
+    values = audits.distilled_values(page_, {})
+    assert [(one.quantity, one.recovered, one.low, one.high) for one in values] == [
+        ("right where the ensemble agrees", 0.91, 0.87, 0.94),
+        ("Brier score", 0.051, 0.04, 0.06),
+        ("slope of the calibration", 0.98, None, None),
+    ]
+    summary = {"accuracy_consensus": [0.91, 0.87, 0.94], "brier": [0.051, 0.04, 0.06], "ece": 0.1}
+    assert audits.distilled_values({}, summary) == values[:2]
+    facts = report.DistilledFacts(
+        ("small",), ("large", HOSTILE), 2000, 12_000, 300_800, 0.99335, 400, values, "distilled.html"
+    )
+    html = report.to_html(replace(data, distilled=facts))
+    said = check_safe(html).words()
+    assert "small learned from large" in said
+    assert "2,000 pairs 12,000 judgments of the ensemble" in said
+    assert "99.3 % of the judgments" in said
+    assert "right where the ensemble agrees 0.910 0.870 to 0.940" in said
+    assert 'href="distilled.html"' in html
+    assert json.loads(report.to_json(replace(data, distilled=facts)))["distilled"]["judgments"] == 12_000
+    unmeasured = replace(facts, saved=None, test_pairs=None, values=(), page=None)
+    assert "distilled.html" not in report.to_html(replace(data, distilled=unmeasured))
+    assert "learned from" not in report.to_html(data)
 
 
 def test_what_the_ratings_rest_on(html: str, data: ReportData):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pydantic import ValidationError
 
 from anmi_ray import experiment, planning
 from anmi_ray.config.base import result_settings
@@ -21,6 +22,7 @@ from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.planning import Line
 from anmi_ray.records import METRIC, QUERY, REJECT, RUN, TEXT_OF
 from anmi_ray.stages import evaluate, peers
+from anmi_ray.stages.folders import seal_folder
 from anmi_ray.stages.rerank import pairs_of, rerank
 from anmi_ray.store import Artifact, Flow, Store
 from tests.judging.rerank_server import Served, serving
@@ -71,7 +73,7 @@ class World:
 
     def score(self, peer: PeerConfig, name: str = "made") -> tuple[Artifact, list[Flow]]:
         artifact = Artifact(self.store, "peer", name)
-        return artifact, peers._bucket(artifact, 0, self.retrieve, self.ingest, DEPTH, peer)  # pyright: ignore[reportPrivateUsage]
+        return artifact, peers._bucket(artifact, 0, self.retrieve, self.ingest, DEPTH, peer, None)  # pyright: ignore[reportPrivateUsage]
 
     @property
     def top(self) -> pa.Table:
@@ -254,3 +256,72 @@ def test_the_plan_says_what_is_sent_where() -> None:
     assert planning.sent(Experiment()) == "nothing is sent outside this machine or cluster"
     sent = planning.sent(Experiment.model_validate({"rerank": {"peers": peers}}))
     assert sent == "texts of test queries and their top are sent to https://api.example.org/v2 (must not be external)"
+
+
+def recorded(store: Store, name: str, corpus: str, train: str | None, complete: bool = True) -> None:
+    """A run's record as far as another run reads it."""
+    stages = {} if train is None else {"train": {"fingerprint": train}}
+    store.publish_json(f"runs/{name}.json", {"corpus": corpus, "corpus_name": "theirs", "stages": stages})
+    if train is not None and complete:
+        Artifact(store, "train", train).complete([])
+
+
+def test_another_runs_reranker_is_an_input_of_the_stage(tmp_path: Path, small_collection: Path) -> None:
+    store, root = Store(str(tmp_path / "root")), {"root": str(tmp_path / "root")}
+    corpus = {"reader": "beir", "path": str(small_collection)}
+    plain = validate({"name": "own", "corpus": corpus, "execution": root}, "test")
+    content = experiment.resolve(plain)["ingest"].inputs["content"]
+
+    def resolved(run: str, **more: object) -> Mapping[str, experiment.Resolved]:
+        rerank = {"peers": [{"name": "panel", "run": run, **more}]}
+        return experiment.resolve(validate({"name": "own", "corpus": corpus, "execution": root, "rerank": rerank}, "t"))
+
+    recorded(store, "panel", content, "one")
+    recorded(store, "same", content, "one")
+    recorded(store, "other", content, "two")
+    found = resolved("panel")["rerank"]
+    assert found.inputs["trained by panel"] == "one"
+    assert resolved("same")["rerank"].fingerprint == found.fingerprint  # what was trained counts, not under which name
+    fingerprints = {resolved("other")["rerank"].fingerprint, resolved("panel", max_tokens=32)["rerank"].fingerprint}
+    assert len({found.fingerprint, experiment.resolve(plain)["rerank"].fingerprint, *fingerprints}) == 4
+    assert resolved("panel")["train"].fingerprint == experiment.resolve(plain)["train"].fingerprint
+
+    recorded(store, "elsewhere", "another", "one")
+    recorded(store, "begun", content, None)
+    recorded(store, "broken", content, "gone", complete=False)
+    for run, said in (
+        ("nobody", "no run of that name"),
+        ("elsewhere", "run elsewhere is over another collection"),
+        ("begun", "run begun has no model"),
+        ("broken", "run broken has no model"),
+        ("own", "run own is this run"),
+    ):
+        with pytest.raises(ConfigError, match=said) as caught:
+            resolved(run)
+        assert caught.value.remedy
+
+
+def test_a_peer_is_of_one_kind() -> None:
+    for more in ({"run": "r", "untrained": True}, {"run": "r", "model": "m"}, {"run": "r", "trust_remote_code": True}):
+        with pytest.raises(ValidationError):
+            PeerConfig.model_validate({"name": "p", **more})
+    one = PeerConfig.model_validate({"name": "p", "run": "r"})
+    assert PeerConfig.model_validate(one.model_dump()) == one  # as a run's record keeps it
+    assert PeerConfig.model_validate({"name": "p", "run": "r", "max_tokens": 64, "precision": "float32"}).run == "r"
+
+
+def test_another_runs_reranker_scores_as_it_does_alone(tmp_path: Path) -> None:
+    world = World(tmp_path / "store", ["one", "two", "three"])
+    trained = Artifact(world.store, "train", "t")
+    folder = write_tiny_classifier(tmp_path / "store" / trained.path / "model", ["relevance"])
+    seal_folder(trained, "model")
+    peer = PeerConfig(name="panel", run="other", precision="float32")
+    artifact = peers.artifact_of(peer, world.retrieve, world.ingest, DEPTH, trained)
+    peers._bucket(artifact, 0, world.retrieve, world.ingest, DEPTH, peer, trained)  # pyright: ignore[reportPrivateUsage]
+    alone = CrossEncoder.load(str(folder), threads=1)
+    assert peers.of_bucket(artifact, "panel", 0).equals(rerank(world.top, world.queries, world.texts, alone, "panel"))
+    again = peers.artifact_of(
+        PeerConfig(name="q", run="r", precision="float32"), world.retrieve, world.ingest, DEPTH, trained
+    )
+    assert again == artifact
+    assert peers.artifact_of(peer, world.retrieve, world.ingest, DEPTH, Artifact(world.store, "train", "u")) != artifact

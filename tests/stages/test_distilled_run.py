@@ -1,0 +1,131 @@
+"""A run whose judge is distilled from an ensemble, whole: what is asked of whom, what is reused, what is reported."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from rich.table import Table
+
+from anmi_ray import distilling
+from anmi_ray.experiment import names_of
+from anmi_ray.records import COMPARISON, JUDGMENT, PREDICTION, RUN
+from anmi_ray.showing import show
+from anmi_ray.stages import pilot, report
+from anmi_ray.store import Store
+from tests.models.tiny import write_tiny_bert
+from tests.small import write_config
+from tests.stages.test_validation import Done, Told, World
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("anmi_ray.stages.distill") is None, reason="the stage distill is not there"
+    ),
+]
+PAIRS = 60
+JUDGE = "judge.judges=[{kind: distilled, name: small}]"
+
+
+@pytest.fixture(scope="module")
+def world(ray_local: None, small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("distilled")
+    world, tiny = World(folder, small_collection), str(write_tiny_bert(folder / "tiny"))
+    learned = {"sample": {"pairs": PAIRS}, "model": tiny, "epochs": 2, "max_tokens": 64, "dev_points": [0.5, 1.0]}
+    trained = {"model": tiny, "max_steps": 2, "max_tokens": 48, "dev_points": []}
+    write_config(world.config, small_collection, distill=learned, train=trained)
+    return world
+
+
+@pytest.fixture(scope="module")
+def done(world: World) -> Done:
+    return world.carry_out(JUDGE, last="evaluate")
+
+
+def test_the_distilled_judge_judges_the_graph_and_the_ensemble_the_sample(done: Done) -> None:
+    assert done.told.computed == list(names_of(done.settings))
+    sampled, asked = done.part("sample", "comparisons", COMPARISON), done.part("compare", "comparisons", COMPARISON)
+    labels, judged = done.part("label", "judgments", JUDGMENT), done.part("judge", "judgments", JUDGMENT)
+    assert sampled.num_rows == PAIRS
+    assert set(labels["comparison_id"].to_pylist()) == set(sampled["comparison_id"].to_pylist())
+    assert set(labels["judge"].to_pylist()) == {"sim-large", "sim-medium", "sim-small"}
+    assert set(judged["comparison_id"].to_pylist()) == set(asked["comparison_id"].to_pylist())
+    assert set(judged["judge"].to_pylist()) == {"small"}
+    assert judged.num_rows == 2 * asked.num_rows
+    assert judged["p_a"].null_count == 0
+    predicted = done.artifact("distill").read_part("predictions", 0, PREDICTION)
+    assert set(predicted["query_id"].to_pylist()) <= set(sampled["query_id"].to_pylist())
+
+
+def test_the_report_says_what_was_bought_and_saved(done: Done) -> None:
+    path = Path(report.write(done.settings, done.record).path)
+    page, content = path.read_text(encoding="utf-8"), json.loads((path.parent / "report.json").read_text())
+    pairs = done.part("compare", "comparisons", COMPARISON).num_rows
+    found = content["distilled"]
+    assert (found["pairs"], found["judgments"], found["asked"]) == (PAIRS, 2 * 3 * PAIRS, pairs)
+    assert found["saved"] == pytest.approx(1 - PAIRS / pairs)
+    assert found["judges"] == ["small"]
+    assert found["test_pairs"] > 0
+    assert [value["quantity"] for value in found["values"]][:2] == ["right where the ensemble agrees", "Brier score"]
+    assert "small learned from sim-large, sim-medium, sim-small" in page
+    assert (path.parent / "distilled.html").read_bytes() == done.store.read(
+        f"{done.artifact('distill').path}/distilled.html"
+    )
+    assert content["truth"] is not None  # what the simulated ensemble was told
+    assert content["simulated"] is True
+    assert {judge["judge"] for judge in content["judges"]} >= {"small", "sim-large (ensemble)"}
+    table = next(block for block in show("small", str(done.settings.execution.root), 0) if isinstance(block, Table))
+    assert [name for name in table.columns[0].cells if name] == list(names_of(done.settings))
+
+
+def test_anmi_distill_makes_the_same_judge_for_another_run(world: World, done: Done) -> None:
+    settings, told = world.settings("judge.judges=[{kind: similarity}]"), Told()
+    made = distilling.distill(settings, told)
+    assert told.computed == []  # made by the run above, whatever its panel
+    assert made.run == "small-distill"
+    assert made.summary["pairs"] == PAIRS
+    assert made.page is not None
+    assert Path(made.page).is_file()
+    other = world.carry_out(f"judge.judges=[{made.judge}]", "name=other", last="judge")
+    assert other.told.computed == ["judge"]
+    asked = other.artifact("judge").manifest() or {}
+    assert asked["asked"]["distilled"] == {"asked": 0, "answered": 0, "failed": 0}  # bought as the judge `small`
+    columns = ["comparison_id", "order", "p_a"]
+    answers = [run.part("judge", "judgments", JUDGMENT).select(columns) for run in (done, other)]
+    assert answers[0].equals(answers[1])
+
+
+def test_another_runs_reranker_is_measured_beside_ours(world: World, done: Done) -> None:
+    other = world.carry_out(
+        JUDGE, "name=peered", "train.max_steps=3", "rerank.peers=[{name: panel, run: small}]", last="evaluate"
+    )
+    assert other.told.computed == ["train", "rerank", "evaluate"]
+    runs = {run: run.part("rerank", "runs", RUN) for run in (done, other)}
+    theirs = runs[done].filter(pc.equal(runs[done]["system"], "reranked"))
+    peer = runs[other].filter(pc.equal(runs[other]["system"], "panel"))
+    theirs = theirs.filter(pc.is_in(theirs["query_id"], value_set=pc.unique(peer["query_id"])))  # test queries alone
+    ranks = [
+        {(row["query_id"], row["doc_id"]): (row["rank"], row["score"]) for row in run.to_pylist()}
+        for run in (theirs, peer)
+    ]
+    assert ranks[0] == ranks[1]
+    rows: list[dict[str, Any]] = other.artifact("evaluate").read_json("comparisons.json")
+    assert {row["system"] for row in rows} >= {"panel", "reranked", "hybrid"}
+    before = done.artifact("evaluate").read_json("comparisons.json")
+    mean = {row["measure"]: row["mean"] for row in before if row["system"] == "reranked"}
+    assert {row["measure"]: row["mean"] for row in rows if row["system"] == "panel"} == mean
+
+
+def test_a_pilot_tries_the_ensemble_before_anything_is_bought(world: World) -> None:
+    settings, told = world.settings(JUDGE, "distill.sample.seed=7", "name=piloted"), Told()
+    found = pilot.run(settings, told, 20)
+    assert (found.pairs, found.of) == (20, PAIRS)
+    assert [verdict.judge for verdict in found.verdicts] == ["sim-large", "sim-medium", "sim-small"]
+    assert told.computed == ["sample"]
+    record = Store(str(world.root)).read_json("runs/piloted.json")
+    assert list(record["stages"]) == ["ingest", "retrieve", "sample"]
