@@ -16,6 +16,7 @@ from anmi_ray import corpus, files
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, JudgeConfig
 from anmi_ray.experiment import Resolved, changes, resolve
+from anmi_ray.judging.encoder import tokens_read
 from anmi_ray.prompt_costs import Cost, PromptJudge, costs, of_pairs
 from anmi_ray.store import Artifact, Store
 
@@ -109,7 +110,7 @@ def _judging(
     work += [f"{count:,} calls to {name}" for name, count in missing.items()]
     scored = 0
     for judge in encoders:
-        inputs, tokens = candidates if judge.form == "pointwise" else calls, judge.max_tokens or _ENCODER_TOKENS
+        inputs, tokens = candidates if judge.form == "pointwise" else calls, tokens_read(judge) or _ENCODER_TOKENS
         scored += inputs * tokens
         work.append(f"{inputs:,} inputs to {judge.name}, of at most {tokens:,} tokens each")
     seconds = scored * CORE_SECONDS["score a token"] + calls * here * CORE_SECONDS["judge a pair in process"]
