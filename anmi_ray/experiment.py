@@ -287,7 +287,8 @@ def run(
     buckets = store.buckets(experiment.execution.buckets)
     names = tuple(resolved)
     chosen = names[names.index(first) : names.index(last) + 1]
-    if "train" in chosen and Artifact(store, "train", resolved["train"].fingerprint).manifest() is None:
+    learning = [name for name in ("distill", "train") if name in chosen]
+    if any(Artifact(store, name, resolved[name].fingerprint).manifest() is None for name in learning):
         tracking.check(experiment.execution.train.trackers)  # not only after hours of judging
     with ExitStack() as session:
         ready = False

@@ -60,6 +60,18 @@ def test_an_unknown_stage(config: Path) -> None:
     assert "did you mean train?" in refused("run", config, "--from", "trian")
 
 
+def test_a_stage_that_only_other_runs_have(config: Path) -> None:
+    said = refused("run", config, "--until", "label")
+    assert "this run has no stage label" in said
+    assert "anmi distill" in said
+
+
+def test_a_judge_cannot_be_distilled_from_itself(config: Path, tmp_path: Path) -> None:
+    said = refused("distill", config, "distill.judge.judges=[{kind: distilled}]", "--root", tmp_path / "root")
+    assert "cannot ask the distilled judge" in said
+    assert not (tmp_path / "root").exists()
+
+
 def test_stages_in_the_wrong_order(config: Path) -> None:
     assert "comes after" in refused("run", config, "--from", "train", "--until", "judge")
 

@@ -28,7 +28,7 @@ def test_the_readme_has_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [w for w in ANMI if w[0] in ("run", "plan", "config", "judge", "compare-rules")], ids=" ".join
+    "words", [w for w in ANMI if w[0] in ("run", "plan", "config", "judge", "distill", "compare-rules")], ids=" ".join
 )
 def test_configurations_and_overrides_are_valid(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
