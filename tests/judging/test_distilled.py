@@ -113,6 +113,16 @@ def test_a_curve_calibrates_the_mean_and_keeps_the_ties_it_can(target: Target) -
     np.testing.assert_allclose(tied, np.minimum(tie, 1 - np.abs(2 * m - 1)), atol=1e-12)
 
 
+def test_equal_documents_are_equal_whatever_the_rounding() -> None:
+    """A curve that jumps at ½, and shares whose halves do not add up to one in the last bit."""
+    raw = np.zeros((300, 3))
+    raw[:, 2] = np.linspace(-9, 9, 300)
+    jump = Isotonic((0.5, 0.9), (0.7, 0.9), 9)
+    logs = log_probabilities(DistilledForm("ternary", calibration=jump), raw)
+    np.testing.assert_array_equal(logs["log_first"], logs["log_second"])
+    np.testing.assert_allclose(np.exp(logs["log_tie"]), np.exp(log_softmax(raw, axis=1))[:, 2], atol=1e-12)
+
+
 def test_nan_stays_nan() -> None:
     for target in TARGETS:
         raw = np.zeros((2, len(LABELS[target])))

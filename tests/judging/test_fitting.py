@@ -149,7 +149,7 @@ def test_a_cut_inside_a_character_is_made_as_in_text(fitters: dict[tuple[bool | 
     shown = [("a", "b" + "İ" * 20, "c"), ("a", "b", "c")]
     part = fitter._parts(shown)[shown[0][1]]
     assert len(part.ids) == 41
-    assert [part.parts_after(n) for n in (1, 2, 3, 40, 41, 99)] == [True, False, True, False, True, True]
+    assert [part.whole_at(n) for n in (1, 2, 3, 40, 41, 99)] == [True, False, True, False, True, True]
     assert plain(fitter.inputs(shown)) == plain(fitter.model.encode(*fitter(shown)))
 
 
