@@ -91,7 +91,7 @@ def write_wordpiece(folder: Path, strip_accents: bool | None = None, single_word
     if single_word:
         from tokenizers import AddedToken
 
-        fast.add_tokens([AddedToken("ab", single_word=True)])
+        fast.add_tokens([AddedToken("ab", single_word=True)])  # type: ignore[arg-type]
     fast.save_pretrained(folder)
     config = BertConfig(
         vocab_size=len(fast),
@@ -193,6 +193,6 @@ def test_the_frame_is_the_templates(tmp_path: Path) -> None:
     frame = Fitter(model, "word1 {query}", "{second} {sep}\n{first} word2").frame
     assert frame is not None
     pieces = [piece if isinstance(piece, int) else piece.tolist() for piece in frame.pieces]
-    one, two = model.tokenizer.convert_tokens_to_ids(["word1", "word2"])
+    one, two = (model.tokenizer.convert_tokens_to_ids(word) for word in ("word1", "word2"))
     assert pieces == [[2], [one], 0, [], [3], [], 2, [3], 1, [two], [3]]
     assert frame.types == (0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1)

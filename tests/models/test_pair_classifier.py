@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,11 @@ def config(base: Path, **more: object) -> DistillConfig:
     return DistillConfig.model_validate({"model": str(base), "max_tokens": 40} | more)
 
 
+def base_of(model: PairClassifier | CrossEncoder) -> Any:
+    """The transformer below the head."""
+    return model.network.encoder.base_model
+
+
 def logits(model: PairClassifier, texts: list[str], pairs: list[str] | None) -> NDArray[np.float32]:
     inputs = model.inputs(model.encode(texts, pairs))
     with torch.inference_mode():
@@ -55,7 +61,7 @@ def test_the_start_follows_from_the_seed(base: Path) -> None:
     weight = [output_layer(model.network).weight for model in (first, again, other)]
     assert torch.equal(weight[0], weight[1])
     assert not torch.equal(weight[0], weight[2])
-    segments = first.network.encoder.base_model.embeddings.token_type_embeddings.weight
+    segments = base_of(first).embeddings.token_type_embeddings.weight
     assert torch.equal(segments[0], segments[1])
 
 
@@ -63,8 +69,7 @@ def test_a_reranker_gives_its_body_and_pooler_and_gets_a_new_last_layer(base: Pa
     reranker = CrossEncoder.load(str(base), max_tokens=40)
     folder = reranker.export(tmp_path / "reranker")
     model = PairClassifier.start(config(folder), "ternary")
-    pooler = model.network.encoder.base_model.pooler.dense.weight
-    assert torch.equal(pooler, reranker.network.encoder.base_model.pooler.dense.weight)
+    assert torch.equal(base_of(model).pooler.dense.weight, base_of(reranker).pooler.dense.weight)
     assert output_layer(model.network).out_features == 3
 
 
