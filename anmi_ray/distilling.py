@@ -28,7 +28,9 @@ class Distilled:
     @property
     def judge(self) -> str:
         """What another run's panel says to ask it."""
-        return f"{{kind: encoder, name: distilled, model: {self.model}, form: {self.form}}}"
+        slope = float(self.summary.get("slope", 1.0))
+        form = "form: pairwise" if self.form == "pairwise" else f"form: pointwise, slope: {slope!r}"
+        return f"{{kind: encoder, name: distilled, model: {self.model}, {form}}}"
 
 
 def with_judge(experiment: Experiment) -> Experiment:

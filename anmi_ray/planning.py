@@ -17,6 +17,7 @@ from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, JudgeConfig
 from anmi_ray.experiment import Resolved, resolve
+from anmi_ray.judging.encoder import tokens_read
 from anmi_ray.prompt_costs import Cost, PromptJudge, costs, of_pairs
 from anmi_ray.states import changes
 from anmi_ray.store import Artifact, Store
@@ -126,7 +127,7 @@ def _judging(
     """
     reading = [judge for judge in config.reading if isinstance(judge, PromptJudge)]
     encoders = [
-        (judge.name, judge.form, judge.max_tokens or _ENCODER_TOKENS)
+        (judge.name, judge.form, tokens_read(judge) or _ENCODER_TOKENS)
         for judge in config.reading
         if isinstance(judge, EncoderJudgeConfig)
     ]
@@ -137,7 +138,7 @@ def _judging(
     work += [f"{count:,} calls to {name}" for name, count in missing.items()]
     scored = 0
     for name, form, tokens in encoders:
-        inputs = candidates if form == "pointwise" else calls
+        inputs = calls if form == "pairwise" else candidates
         scored += inputs * tokens
         work.append(f"{inputs:,} inputs to {name}, of at most {tokens:,} tokens each")
     seconds = scored * CORE_SECONDS["score a token"] + calls * here * CORE_SECONDS["judge a pair in process"]

@@ -43,10 +43,10 @@ class DistillConfig(LearnConfig):
         default=0.2, gt=0.0, lt=0.5, description="share of the queries whose pairs are in the report alone"
     )
 
-    form: Literal["pairwise", "pointwise"] = Field(
+    form: Literal["pairwise", "pointwise", "bi-encoder"] = Field(
         default="pairwise",
-        description="pairwise: reads the query and both documents; pointwise: a score of each document, the logit of "
-        "the preference being their difference",
+        description="pairwise: reads the query and both documents; pointwise: scores each document, the logit of the "
+        "preference being the difference; bi-encoder: the same of cosines, which a small model learns from few pairs",
     )
     target: Target = Field(
         default="ternary",
@@ -95,11 +95,11 @@ class DistillConfig(LearnConfig):
     def _form_fits(self) -> DistillConfig:
         if self.dev_share + self.test_share > 0.8:
             raise ValueError("dev_share and test_share leave less than a fifth to learn from: lower them")
-        if self.form == "pointwise":
+        if self.form != "pairwise":
             if self.target == "two-head" or (self.target == "ternary" and "target" in self.model_fields_set):
                 raise ValueError("a difference of two scores knows no ties: set target: binary, or form: pairwise")
-            if self.calibration == "isotonic":
-                raise ValueError("isotonic is for form: pairwise; of a difference of scores choose temperature")
+            if self.calibration == "isotonic" or (self.calibration == "none" and self.form == "bi-encoder"):
+                raise ValueError(f"{self.calibration} is for other forms: of differences choose temperature")
             if self.text is not None or self.text_pair is not None:
                 raise ValueError("text and text_pair are of form: pairwise: leave them out")
         elif self.text is None and self.text_pair is not None:

@@ -40,7 +40,8 @@ class EncoderJudgeConfig(Settings):
         default="pointwise",
         description="pointwise: a reranker, one logit for (query, document), and the preference is "
         "σ(slope · (logit of the first − logit of the second)); pairwise: one pass over the query and both documents, "
-        "and the preference is read from the probabilities of the labels",
+        "and the preference is read from the probabilities of the labels. A distilled judge's folder holds judge.json, "
+        "which says its labels, texts and max_tokens: leave them out",
     )
     slope: float = Field(
         default=1.0, gt=0, le=1000, description="pointwise: what a difference of logits is multiplied by"

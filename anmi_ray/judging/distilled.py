@@ -104,7 +104,9 @@ def log_probabilities(form: DistilledForm, logits: Reals) -> dict[str, Reals]:
         tie = share[:, 2] if form.target == "ternary" else np.zeros(len(share))
         first, second = share[:, 0] + tie / 2, share[:, 1] + tie / 2
     if form.calibration is not None:
-        first, second = form.calibration(first), form.calibration(second)
+        lead = (second - first) / 2  # the curve may jump at ½: both sides must be read from one number
+        better = form.calibration(0.5 + np.abs(lead))
+        first, second = np.where(lead < 0, better, 1 - better), np.where(lead < 0, 1 - better, better)
     tie = np.minimum(tie, 2 * np.minimum(first, second))  # 1 − d: no distribution has d < |2m − 1|
     found = {"log_first": first - tie / 2, "log_second": second - tie / 2, "log_tie": tie}
     return {name: np.log(np.maximum(found[name], _TINY)) for name in list(found)[: 2 + (form.target != "binary")]}

@@ -62,11 +62,14 @@ def form_of(config: EncoderJudgeConfig) -> DistilledForm | None:
     """How a distilled judge is asked, by the judge.json in its folder; None for other models.
 
     Raises ConfigError where that file is damaged, settings say otherwise, or neither it nor they name the labels.
+    A setting at its default says nothing: written-out settings hold all of them.
     """
-    if config.form != "pairwise":
-        return None
     place = f"model {config.model}"
     form = distilled.read(Path(config.model).expanduser())
+    if config.form != "pairwise":
+        if form is not None:
+            raise ConfigError(f"holds {distilled.FILE}: it reads both documents", place, "set form: pairwise")
+        return None
     if form is None:
         if config.first_label is None:
             remedy = f"name them, or give the folder of a distilled judge, which holds {distilled.FILE}"
@@ -84,6 +87,12 @@ def form_of(config: EncoderJudgeConfig) -> DistilledForm | None:
     return form
 
 
+def tokens_read(config: EncoderJudgeConfig) -> int | None:
+    """Tokens that the judge reads at once, at most, where its settings or its folder say it. Errors of `form_of`."""
+    form = form_of(config)
+    return config.max_tokens if form is None else form.max_tokens
+
+
 def identity(config: EncoderJudgeConfig) -> dict[str, object]:
     """All that can change an answer; a folder's model is its content, wherever it lies."""
     form, found, shown = form_of(config), source(config), whole(config)
@@ -96,7 +105,8 @@ class EncoderEngine:
     """Loads the model where it is built. Raises ConfigError where it cannot be, or does not fit the form."""
 
     def __init__(self, config: EncoderJudgeConfig) -> None:
-        self.form = Pointwise(config) if config.form == "pointwise" else Pairwise(config)
+        distilled_form = form_of(config)
+        self.form = Pointwise(config) if config.form == "pointwise" else Pairwise(config, distilled_form)
         self.at_once, self.spend = self.form.at_once, Spend()
 
     def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
@@ -209,11 +219,10 @@ class Pairwise:
 
     at_once = 1024
 
-    def __init__(self, config: EncoderJudgeConfig) -> None:
+    def __init__(self, config: EncoderJudgeConfig, form: DistilledForm | None) -> None:
         from anmi_ray.models.classifier import Classifier
 
-        self.form = form_of(config)
-        asked = self.form or config
+        self.form, asked = form, form or config
         self.model = Classifier(source(config), asked.max_tokens, config.dtype, _resources(config))
         self.columns = _label_columns(config, self.model.labels) if self.form is None else {}
         self.fitter = Fitter(self.model, asked.text, asked.text_pair)

@@ -53,8 +53,8 @@ class Part:
             return self.text
         return self.text[: self.coded.token_to_chars(tokens - 1)[1]] if tokens else ""
 
-    def parts_after(self, tokens: int) -> bool:
-        """Whether no character is of both its first tokens and the next: some become several letters in lower case."""
+    def whole_at(self, tokens: int) -> bool:
+        """Whether its first tokens end where a character does: some become several letters in lower case."""
         if len(self.ids) <= tokens:
             return True
         return tokens > 0 and self.coded.token_to_chars(tokens - 1)[1] <= self.coded.token_to_chars(tokens)[0]
@@ -127,7 +127,7 @@ class Fitter:
             three = [parts[text] for text in texts]
             level = common_length([len(part.ids) for part in three], self.room)
             rows.append([part.ids[:level] for part in three])
-            if not all(part.parts_after(level) for part in three):
+            if not all(part.whole_at(level) for part in three):
                 apart.append(number)
         coded = frame.inputs(rows)
         if apart:

@@ -113,6 +113,6 @@ def fit(logits_RL: Logits, score_P: Reals, target: Target, kind: Literal["temper
     losses = [loss(beta) for beta in grid]
     best = int(np.argmin(losses))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    found = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-6})
-    beta = float(found.x) if found.fun < losses[best] else float(grid[best])
-    return Fitted(beta, columns, min(float(found.fun), losses[best]), before)
+    nearby: Any = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-6})
+    beta = float(nearby.x) if nearby.fun < losses[best] else float(grid[best])
+    return Fitted(beta, columns, min(float(nearby.fun), losses[best]), before)

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
 
 from anmi_ray.errors import ConfigError, JudgeError
+from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import (
     SCORE_TOKENS,
     ClassifierScorer,
@@ -31,6 +32,7 @@ from anmi_ray.models.cross_encoder import (
 from anmi_ray.models.decoder import says_yes_or_no
 from anmi_ray.models.loading import ModelSource
 from anmi_ray.models.pairs import MULTIPLE, PairTokenizer, length_batches
+from anmi_ray.models.pooling import is_bi_encoder
 from anmi_ray.models.prompts import declared
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -134,12 +136,16 @@ class Classifier:
 
 def load_scorer(
     source: ModelSource, max_tokens: int | None = None, dtype: Dtype = "float32", use: Resources | None = None
-) -> CrossEncoder:
+) -> CrossEncoder | BiEncoder:
     """A reranker as it was trained, for scoring only. Raises ConfigError where it cannot be loaded or has no one logit.
 
-    Folders that `CrossEncoder.export` wrote with a mean head, or of a language model that says yes or no, are read too.
+    Folders that `CrossEncoder.export` wrote with a mean head, or of a language model that says yes or no, are read too;
+    a bi-encoder, whose score is a cosine, is known by what sentence-transformers writes.
     """
     use = use or Resources()
+    if is_bi_encoder(source):
+        _check_device(use.device)
+        return BiEncoder.load(source, max_tokens=max_tokens, dtype=dtype, device=use.device, threads=use.threads)
     if source.is_local and (trained_mean_head(source.path_or_id) or says_yes_or_no(source.path_or_id)):
         _check_device(use.device)
         return CrossEncoder.load(source, max_tokens=max_tokens, dtype=dtype, device=use.device, threads=use.threads)
@@ -157,9 +163,12 @@ def load_scorer(
 
 
 def score(
-    scorer: CrossEncoder, queries: Sequence[str], documents: Sequence[str], use: Resources
+    scorer: CrossEncoder | BiEncoder, queries: Sequence[str], documents: Sequence[str], use: Resources
 ) -> NDArray[np.float64]:
-    """Logits float64[N] of (queries[i], documents[i]), cut as the tokenizer cuts pairs; JudgeError: no memory."""
+    """Logits, of a bi-encoder cosines, float64[N] of (queries[i], documents[i]), cut to what it reads.
+
+    Raises JudgeError where memory does not hold a batch.
+    """
     query_texts, query_N = distinct(queries)
     texts, document_N = distinct(documents)
     tokens = scorer.pairs.of_queries(query_texts), query_N, scorer.pairs.of_documents(texts), document_N

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from scipy import optimize
@@ -294,7 +295,7 @@ def _fit_habits(sample: _Sample, state: _State) -> tuple[_State, bool]:
         like = state.like._replace(**{name: math.exp(log_value)})
         return -log_marginal(games, like, m, state.shape, state.latent, offset, sample.threads).value
 
-    found = optimize.minimize_scalar(loss, bounds=np.log(bounds), method="bounded", options={"xatol": _PRECISE})
+    found: Any = optimize.minimize_scalar(loss, bounds=np.log(bounds), method="bounded", options={"xatol": _PRECISE})
     value, old = math.exp(found.x), getattr(state.like, name)
     return replace(state, like=state.like._replace(**{name: value})), abs(math.log(value / old)) <= 5.0 * _SETTLED
 

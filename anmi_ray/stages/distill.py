@@ -136,12 +136,12 @@ def _report(
     for name, text in (("html", distilled_page.render(data)), ("json", distilled_report.to_json(data))):
         artifact.store.publish(f"{artifact.path}/distilled.{name}", text.encode())
     judgments = sum(flow["rows_in"] for flow in (label.manifest() or {})["flows"] if flow["unit"] == "judgments")
-    summary = _summary(data, pairs, fitted, judgments)
+    summary = _summary(data, pairs, fitted, judgments, config.form)
     artifact.publish_json("summary.json", summary)
     return {"best_step": result.best_step, "steps": result.steps, "dev": result.dev}
 
 
-def _summary(data: DistilledData, pairs: pa.Table, fitted: orders.Fitted, judgments: int) -> dict[str, Any]:
+def _summary(data: DistilledData, pairs: pa.Table, fitted: orders.Fitted, judgments: int, form: str) -> dict[str, Any]:
     """The held-out figures with intervals over queries, of the judge and beside it."""
     figures = {
         one.name: {
@@ -162,6 +162,7 @@ def _summary(data: DistilledData, pairs: pa.Table, fitted: orders.Fitted, judgme
         "consensus": data.consensus,
         "judgments": judgments,
         "temperature": None if fitted.beta == 0 else 1.0 / fitted.beta,
+        "slope": fitted.beta if form == "bi-encoder" else 1.0,
         **figures[first],
         "baselines": {name: found for name, found in figures.items() if name != first},
     }

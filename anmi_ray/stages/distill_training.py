@@ -17,20 +17,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch.distributed as dist
-from numpy.typing import NDArray
 
 from anmi_ray.config.distill import DistillConfig, Target
 from anmi_ray.errors import ConfigError
 from anmi_ray.identity import id_matrix
 from anmi_ray.judging import distilled, orders
 from anmi_ray.judging.fitting import Fitter
+from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pair_classifier import PairClassifier, sharpen
 from anmi_ray.models.pairs import document_text
+from anmi_ray.models.reranker import Reranker
 from anmi_ray.stages import places
 from anmi_ray.stages.train import Files, Job, Tools
 from anmi_ray.training.loop import Trained, carry_out
-from anmi_ray.training.preferences import HeldOut, Logits, PairSet, Preferences, both_orders, infer
+from anmi_ray.training.pair_inputs import Apart, Logits, Together
+from anmi_ray.training.preferences import HeldOut, PairSet, Preferences, both_orders
 
 MODEL, LOGITS = "model", "logits"
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -50,7 +52,7 @@ class PairSources:
 
 def target_of(config: DistillConfig) -> Target:
     """What the logits are of: differences of scores are binary."""
-    return "binary" if config.form == "pointwise" else config.target
+    return config.target if config.form == "pairwise" else "binary"
 
 
 def distill(job: Job, tools: Tools) -> Trained:
@@ -74,16 +76,18 @@ def distill(job: Job, tools: Tools) -> Trained:
     task = partial(Preferences, model, data, held_out, config, job.execution)
     report = tools.report
     trained = carry_out(task, config, job.execution, tools.checkpoints, report, report.notice)
-    said = infer(trained.model.scorer(config.precision), others, np.flatnonzero(is_dev))
-    logits = both_orders(said[:, 0]) if others.single else said
+    said = others.reader.infer(trained.model.scorer(config.precision), np.flatnonzero(is_dev))
+    logits = both_orders(said[:, 0]) if others.reader.single else said
     _calibrate(trained.model, orders.fit(logits, score, target, config.calibration), config)
     return trained
 
 
-def _calibrate(model: PairClassifier | CrossEncoder, fitted: orders.Fitted, config: DistillConfig) -> None:
-    """Put the calibration into the weights, or into the file beside them."""
+def _calibrate(model: PairClassifier | CrossEncoder | BiEncoder, fitted: orders.Fitted, config: DistillConfig) -> None:
+    """Put the calibration into the weights, or into the file beside them; of cosines it is the judge's slope."""
+    if isinstance(model, BiEncoder):
+        return
     if isinstance(model, CrossEncoder):
-        sharpen(model.network, fitted.beta, (0,))  # the judge's slope is then 1
+        sharpen(model.network, fitted.beta, (0,))
         return
     sharpen(model.network, fitted.beta, fitted.columns)
     text, pair = texts_of(model, config)
@@ -96,17 +100,19 @@ Make = Callable[[pa.Table, pa.Table, pa.Table], PairSet]
 
 def _reader(config: DistillConfig, device: str) -> tuple[Any, Make]:
     """The model at its start, and what makes inputs for it of pairs, texts and queries."""
-    if config.form == "pointwise":
-        scorer = CrossEncoder.load(
-            config.model,
-            max_tokens=config.max_tokens,
-            seed=config.seed,
-            device=device,
-            trust_remote_code=config.trust_remote_code,
-            whole_head=config.whole_head,
-            equal_segments=config.equal_segments,
-            lora=config.lora,
-        )
+    if config.form != "pairwise":
+        shared: dict[str, Any] = {
+            "max_tokens": config.max_tokens,
+            "seed": config.seed,
+            "device": device,
+            "trust_remote_code": config.trust_remote_code,
+            "lora": config.lora,
+        }
+        if config.form == "bi-encoder":
+            scorer: Any = BiEncoder.load(config.model, **shared)
+        else:
+            shared |= {"whole_head": config.whole_head, "equal_segments": config.equal_segments}
+            scorer = CrossEncoder.load(config.model, **shared)
         return scorer, partial(_single, scorer)
     model = PairClassifier.start(config, config.target, device)
     return model, partial(_together, model, Fitter(model, *texts_of(model, config)))
@@ -134,22 +140,17 @@ def _together(model: PairClassifier, fitter: Fitter, pairs: pa.Table, texts: pa.
     """Inputs with the query and both documents, in both orders."""
     query, a, b = _shown(pairs, texts, queries)
     shown = [one for q, x, y in zip(query, a, b, strict=True) for one in ((q, x, y), (q, y, x))]
-    inputs = model.inputs(fitter.inputs(shown))
-    return PairSet(id_matrix(pairs["comparison_id"]), pairs["score"].to_numpy(), inputs.lengths, inputs.batch, False)
+    reader = Together(model.inputs(fitter.inputs(shown)))
+    return PairSet(id_matrix(pairs["comparison_id"]), pairs["score"].to_numpy(), reader)
 
 
-def _single(scorer: CrossEncoder, pairs: pa.Table, texts: pa.Table, queries: pa.Table) -> PairSet:
+def _single(scorer: Reranker, pairs: pa.Table, texts: pa.Table, queries: pa.Table) -> PairSet:
     """Inputs with the query and one document."""
     query, a, b = _shown(pairs, texts, queries)
-    tokens_Q = scorer.pairs.of_queries(query)
-    tokens_R = scorer.pairs.of_documents([text for two in zip(a, b, strict=True) for text in two])
-    query_R, row_R = np.repeat(np.arange(len(query)), 2), np.arange(2 * len(query))
-    lengths = scorer.pairs.pair_lengths(tokens_Q, query_R, tokens_R, row_R)
-
-    def batch(rows: NDArray[np.int64]) -> Any:
-        return scorer.pairs.batch(tokens_Q, query_R[rows], tokens_R, row_R[rows])
-
-    return PairSet(id_matrix(pairs["comparison_id"]), pairs["score"].to_numpy(), lengths, batch, True)
+    documents = [text for two in zip(a, b, strict=True) for text in two]
+    query_R = np.repeat(np.arange(len(query)), 2)
+    reader = Apart(scorer, scorer.pairs.of_queries(query), query_R, scorer.pairs.of_documents(documents))
+    return PairSet(id_matrix(pairs["comparison_id"]), pairs["score"].to_numpy(), reader)
 
 
 def _shown(pairs: pa.Table, texts: pa.Table, queries: pa.Table) -> tuple[list[str], list[str], list[str]]:

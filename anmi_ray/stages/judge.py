@@ -57,8 +57,9 @@ def bound(config: JudgeConfig, made: Artifact | None) -> JudgeConfig:
     """The panel with its distilled judges as judges that ask the model of `made`, the artifact of the stage distill."""
     if made is None:
         return config
-    form = (made.manifest() or {})["settings"].get("form", "pairwise")
-    model = {"kind": "encoder", "model": str(local_folder(made, "model")), "form": form}
+    model: dict[str, Any] = {"kind": "encoder", "model": str(local_folder(made, "model")), "form": "pairwise"}
+    if (made.manifest() or {})["settings"].get("form", "pairwise") != "pairwise":
+        model |= {"form": "pointwise", "slope": made.read_json("summary.json")["slope"]}
 
     def asked(judge: JudgeSettings) -> JudgeSettings:
         if not isinstance(judge, DistilledJudgeConfig):

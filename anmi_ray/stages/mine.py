@@ -28,7 +28,7 @@ from anmi_ray.stages.runtime import Context, run_buckets, run_task
 from anmi_ray.store import Artifact, Flow
 
 if TYPE_CHECKING:
-    from anmi_ray.models.cross_encoder import CrossEncoder
+    from anmi_ray.models.reranker import Reranker
 
 _SUMMARY_QUERIES = 5000
 _MIXTURE_QUERIES = 5000
@@ -123,8 +123,8 @@ def _queries(table: pa.Table) -> int:
 
 
 @lru_cache(maxsize=1)
-def _scorer(source: loading.ModelSource) -> CrossEncoder:
-    """The cross-encoder, loaded once per worker process; ConfigError where it is not one."""
+def _scorer(source: loading.ModelSource) -> Reranker:
+    """The reranker, loaded once per worker process; ConfigError where it is none."""
     from anmi_ray.models import classifier
 
     return classifier.load_scorer(source, use=classifier.Resources(threads=1))

@@ -8,15 +8,17 @@ of their scores is the logit. Legend: P pairs, R = 2P inputs, B rows of a micro-
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from anmi_ray.config.distill import DistillConfig, Target
@@ -24,35 +26,37 @@ from anmi_ray.config.objective import CurriculumConfig
 from anmi_ray.config.train import TrainExecution
 from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.identity import uniforms
-from anmi_ray.models.cross_encoder import SCORE_TOKENS, positions, tensors
+from anmi_ray.models.cross_encoder import positions
 from anmi_ray.models.heads import Scorer
-from anmi_ray.models.pairs import Batch, length_batches
+from anmi_ray.models.pairs import Batch
+from anmi_ray.models.texts import TextPairs
 from anmi_ray.training.batching import lists_of_step, shared_out
 from anmi_ray.training.curriculum import Curriculum, Phase
 from anmi_ray.training.engine import Engine
 from anmi_ray.training.module import Inputs, Learner
 from anmi_ray.training.objective import CONSTANT_SPREAD, Figures
+from anmi_ray.training.pair_inputs import Logits, PairReader
+from anmi_ray.training.vectors import cosines
 
-Logits = NDArray[np.float32]
+SHARPNESS = 20.0  # of cosines, at the start
 
 
 @dataclass(frozen=True)
 class PairSet:
-    """Pairs with their inputs and scores: of pair p the inputs are 2p and 2p + 1, score_P[p] in [0, 1].
-
-    The score is 0 where all judges prefer document a. inputs: padded batches of given rows, and tokens of every row.
-    single: whether an input is one document.
-    """
+    """Pairs with their inputs and scores, score_P[p] in [0, 1], 0 where all judges prefer document a."""
 
     comparison_P: NDArray[np.uint8]
     score_P: NDArray[np.float64]
-    tokens_R: NDArray[np.int64]
-    batch: Callable[[NDArray[np.int64]], Batch]
-    single: bool
+    reader: PairReader
     _orders: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.score_P)
+
+    @cached_property
+    def tokens_R(self) -> NDArray[np.int64]:
+        """Tokens of every input."""
+        return self.reader.tokens_R
 
     def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
         """The pairs in the order of `epoch`: by hash of the pair under (seed, epoch)."""
@@ -74,13 +78,13 @@ class PairSet:
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Inputs of one forward call in batches of similar length; the n-th logit belongs to row place_N[n].
+    """Inputs of one forward call; the n-th logit belongs to row place_N[n].
 
     score_B float32[B]: the score of the document shown second, of a row of pairs read together; of documents read
     alone of every two rows.
     """
 
-    batches: list[Batch]
+    batches: Inputs
     place_N: NDArray[np.int64]
     score_B: NDArray[np.float32]
 
@@ -126,12 +130,23 @@ def as_logits(score_R: Tensor) -> Tensor:
 
 
 class PairLearner(Learner):
-    """Logits of a micro-batch."""
+    """What the network gives of a micro-batch; of a bi-encoder's cosines, times a learned sharpness."""
+
+    def __init__(self, model: Any, config: DistillConfig, execution: TrainExecution) -> None:
+        super().__init__(model.network, model.device, config, execution)
+        self._rate = config.head_learning_rate
+        self.log_sharpness = nn.Parameter(torch.tensor([math.log(SHARPNESS)])) if config.form == "bi-encoder" else None
+        self.to(model.device)
+
+    def rates(self) -> dict[int, float]:
+        """That of the sharpness."""
+        return {} if self.log_sharpness is None else {id(self.log_sharpness): self._rate}
 
     def forward(self, batches: Inputs) -> tuple[Tensor]:
-        """What the network gives of all inputs, float32[N] or [N, L], batch after batch."""
-        assert isinstance(batches, list)
-        return (torch.cat(self.logits(batches)).float(),)
+        """Scores float32[N] or logits [N, L], in the order of the inputs."""
+        if self.log_sharpness is None:
+            return (torch.cat(self.logits(cast(list[Batch], batches))).float(),)
+        return (self.log_sharpness.exp() * cosines(self, cast(TextPairs, batches))[0],)
 
 
 class PreferenceLoss:
@@ -228,11 +243,11 @@ class Preferences:
         self.curriculum = Curriculum(CurriculumConfig(), 1.0)  # all pairs at all times
         self.result = copy.copy(model)
         self.result.network = copy.deepcopy(model.network)  # engines may partition or wrap the other one
-        self.module: Learner = PairLearner(model.network, model.device, config, execution).to(model.device)
+        self.module: Learner = PairLearner(model, config, execution)
 
     def losses(self, world: int) -> PreferenceLoss:
         """Cross-entropy against the scores; its value does not depend on the number of workers."""
-        return PreferenceLoss(self.module.device, self.config, self.data.single)
+        return PreferenceLoss(self.module.device, self.config, self.data.reader.single)
 
     def batches(self, step: int, phase: Phase, execution: TrainExecution, rank: int, world: int) -> list[PairBatch]:
         """The micro-batches of a worker's share of a step."""
@@ -251,7 +266,7 @@ class Preferences:
         chosen = np.array(lists_of_step(self.data, self.config, step), dtype=np.int64)
         pair_B, epoch_B = chosen[:, 0], chosen[:, 1]
         tokens, score = self.data.tokens_R, self.data.score_P
-        if self.data.single:
+        if self.data.reader.single:
             return [
                 _Unit(p, (2 * p, 2 * p + 1), float(score[p]), int(tokens[2 * p : 2 * p + 2].sum()))
                 for p in pair_B.tolist()
@@ -264,21 +279,16 @@ class Preferences:
 
     def _batch(self, units: list[_Unit], execution: TrainExecution) -> PairBatch:
         rows = np.array([row for unit in units for row in unit.rows], dtype=np.int64)
-        parts = length_batches(self.data.tokens_R[rows], execution.forward_tokens)
-        return PairBatch(
-            batches=[self.data.batch(rows[part]) for part in parts],
-            place_N=np.concatenate(parts),
-            score_B=np.array([unit.score for unit in units], dtype=np.float32),
-        )
+        batches, place = self.data.reader.inputs(rows, execution.forward_tokens)
+        return PairBatch(batches, place, np.array([unit.score for unit in units], dtype=np.float32))
 
     def evaluate(self, engine: Engine, step: int) -> float:
         """The measure of the held-out pairs' logits in both orders."""
         pairs = self.held.pairs
         rows = np.arange(2 * len(pairs))[engine.rank :: engine.world]
         scorer = self.result.scorer(self.config.precision)
-        logits_RL = engine.whole(infer(scorer, pairs, rows), 2 * len(pairs))
-        if pairs.single:
-            logits_RL = both_orders(logits_RL[:, 0])
+        found = engine.whole(pairs.reader.infer(scorer, rows), 2 * len(pairs))
+        logits_RL = both_orders(found[:, 0]) if pairs.reader.single else found
         return self.held.measure(step, logits_RL) if np.isfinite(logits_RL).all() else np.nan
 
 
@@ -287,22 +297,6 @@ def both_orders(score_R: NDArray[np.float32]) -> Logits:
     difference = score_R[1::2] - score_R[::2]
     logits = np.zeros((len(score_R), 2), dtype=np.float32)
     logits[::2, 1], logits[1::2, 1] = difference, -difference
-    return logits
-
-
-def infer(model: Any, pairs: PairSet, row_N: NDArray[np.int64]) -> Logits:
-    """What `model` (a copy for inference) gives of the given inputs, float32[N, L]."""
-    device = model.device
-    tokens = SCORE_TOKENS if device.type == "cpu" else 16 * SCORE_TOKENS
-    found: list[tuple[NDArray[np.int64], Logits]] = []
-    with torch.inference_mode():
-        for at in length_batches(pairs.tokens_R[row_N], tokens):
-            given = model.network(**tensors(pairs.batch(row_N[at]), device))
-            found.append((at, given.reshape(len(at), -1).float().cpu().numpy()))
-    width = found[0][1].shape[1] if found else 1
-    logits = np.zeros((len(row_N), width), dtype=np.float32)
-    for at, part in found:
-        logits[at] = part
     return logits
 
 

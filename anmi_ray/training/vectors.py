@@ -19,7 +19,7 @@ from anmi_ray.models.cross_encoder import tensors
 from anmi_ray.models.pairs import Batch
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.models.texts import TextPairs
-from anmi_ray.training.module import Inputs, Trainable
+from anmi_ray.training.module import Inputs, Learner, Trainable
 
 
 class VectorTrainable(Trainable):
@@ -37,22 +37,9 @@ class VectorTrainable(Trainable):
     def forward(self, batches: Inputs) -> tuple[Tensor, Tensor]:
         """(cosine, predicted rating in units of the target), float32[N] each, in the order of the pairs."""
         pairs = cast(TextPairs, batches)
-        device = self.device
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.in_bfloat16):
-            vector_Xd = torch.cat([self._vectors(batch, pairs.recompute) for batch in pairs.batches]).float()
-        rows = (pairs.query_L, pairs.document_D)
-        query_Ld, document_Dd = (vector_Xd[torch.from_numpy(one).to(device)] for one in rows)
-        with torch.autocast(device.type, enabled=False):
-            cosine_LD = query_Ld @ document_Dd.T
-        score = cosine_LD[_index(pairs, device)]
+        score, query_Ld, document_Dd = cosines(self, pairs)
         self._seen = query_Ld.detach(), document_Dd.detach(), score.detach(), pairs
         return score, self.mapped(score)
-
-    def _vectors(self, batch: Batch, recompute: bool) -> Tensor:
-        inputs = tensors(batch, self.device)
-        if not recompute or not torch.is_grad_enabled():
-            return self.network(**inputs)
-        return cast(Tensor, checkpoint(lambda: self.network(**inputs), use_reentrant=False))
 
     def pulled(self, pull_2N: Tensor) -> Tensor | None:
         """Inner products [2, 2] of both terms' gradients on all vectors, from their gradients of the scores."""
@@ -75,6 +62,25 @@ class VectorTrainable(Trainable):
         (first, both), (_, second) = pulled.tolist()
         along = both / first**0.5 if first > 0 else 0.0
         return pulled.new_tensor([[max(first, 0.0) ** 0.5, 0.0], [along, max(second - along**2, 0.0) ** 0.5]])
+
+
+def cosines(learner: Learner, pairs: TextPairs) -> tuple[Tensor, Tensor, Tensor]:
+    """Cosines float32[N] of the pairs in their order, and the unit vectors [L, d] and [D, d] that they are of."""
+    device = learner.device
+    with torch.autocast(device.type, torch.bfloat16, enabled=learner.in_bfloat16):
+        vector_Xd = torch.cat([_vectors(learner, batch, pairs.recompute) for batch in pairs.batches]).float()
+    rows = (pairs.query_L, pairs.document_D)
+    query_Ld, document_Dd = (vector_Xd[torch.from_numpy(one).to(device)] for one in rows)
+    with torch.autocast(device.type, enabled=False):
+        cosine_LD = query_Ld @ document_Dd.T
+    return cosine_LD[_index(pairs, device)], query_Ld, document_Dd
+
+
+def _vectors(learner: Learner, batch: Batch, recompute: bool) -> Tensor:
+    inputs = tensors(batch, learner.device)
+    if not recompute or not torch.is_grad_enabled():
+        return learner.network(**inputs)
+    return cast(Tensor, checkpoint(lambda: learner.network(**inputs), use_reentrant=False))
 
 
 def _index(pairs: TextPairs, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,278 @@
+"""judge.json: what is refused, and how logits of distilled models are read as answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from scipy.special import expit, log_softmax
+
+from anmi_ray.config.judge import EncoderJudgeConfig
+from anmi_ray.errors import ConfigError
+from anmi_ray.judging import distilled
+from anmi_ray.judging.bought import preferences
+from anmi_ray.judging.calibration import Isotonic, fit_isotonic
+from anmi_ray.judging.distilled import LABELS, DistilledForm, Target, log_probabilities
+from anmi_ray.judging.encoder import EncoderEngine, tokens_read
+from anmi_ray.judging.engine import build_engine, judge_id
+from tests.judging.test_encoder import asked, direct, questions, settings, shown
+from tests.models.tiny import write_tiny_classifier
+
+CURVE = Isotonic((0.5, 0.6, 0.9, 1.0), (0.5, 0.55, 0.8, 0.95), 99)
+TARGETS: tuple[Target, ...] = ("binary", "ternary", "two-head")
+
+
+def write(folder: Path, target: Target, **more: Any) -> Path:
+    write_tiny_classifier(folder, LABELS[target])
+    distilled.write(DistilledForm(target, **{"max_tokens": 48, **more}), folder)
+    return folder
+
+
+def config(folder: Path, **more: object) -> EncoderJudgeConfig:
+    return EncoderJudgeConfig.model_validate({"kind": "encoder", "model": str(folder), "form": "pairwise", **more})
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Target, Path]:
+    root = tmp_path_factory.mktemp("distilled")
+    return {target: write(root / target, target) for target in TARGETS}
+
+
+curves = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12).map(
+    lambda pairs: fit_isotonic(*np.array(pairs).T)
+)
+
+
+@given(
+    target=st.sampled_from(TARGETS),
+    calibration=st.none() | curves,
+    logits=st.lists(st.tuples(*[st.floats(-800, 800)] * 3), min_size=1, max_size=8),
+)
+def test_exchanging_the_documents_exchanges_the_answer(
+    target: Target, calibration: Isotonic | None, logits: list[tuple[float, ...]]
+) -> None:
+    form = DistilledForm(target, calibration=calibration)
+    raw = np.array(logits)[:, : len(form.labels)]
+    swapped = raw.copy()
+    if target == "two-head":
+        swapped[:, 0] *= -1
+    else:
+        swapped[:, :2] = raw[:, 1::-1]
+    found, back = log_probabilities(form, raw), log_probabilities(form, swapped)
+    assert set(found) == {"log_first", "log_second"} | ({"log_tie"} if target != "binary" else set())
+    assert all(np.isfinite(values).all() for values in found.values())
+    share, other = ({name: np.exp(values) for name, values in one.items()} for one in (found, back))
+    np.testing.assert_allclose(sum(share.values()), 1.0, atol=1e-12)
+    np.testing.assert_allclose(share["log_first"], other["log_second"], atol=1e-12)
+    np.testing.assert_allclose(share["log_second"], other["log_first"], atol=1e-12)
+
+
+@given(mean=st.floats(-40, 40), decided=st.floats(-40, 40), calibration=st.none() | curves)
+def test_two_heads_are_mean_and_consensus(mean: float, decided: float, calibration: Isotonic | None) -> None:
+    form = DistilledForm("two-head", calibration=calibration)
+    logs = log_probabilities(form, np.array([[mean, decided]]))
+    first, second, tie = (np.exp(logs[f"log_{name}"][0]) for name in ("first", "second", "tie"))
+    m = expit(mean) if calibration is None else calibration(expit(mean))
+    d = max(expit(decided), abs(2 * m - 1))
+    wanted = ((d - (2 * m - 1)) / 2, (d + (2 * m - 1)) / 2, 1 - d)
+    np.testing.assert_allclose((first, second, tie), wanted, atol=1e-12)
+
+
+def test_small_probabilities_keep_their_digits() -> None:
+    """Where E[C] is near 0, and where the second head is sure that judges agree."""
+    logs = log_probabilities(DistilledForm("two-head"), np.array([[-60.0, 300.0], [60.0, 300.0]]))
+    np.testing.assert_allclose(logs["log_second"][0], -60.0, rtol=1e-12)
+    np.testing.assert_allclose(logs["log_first"][1], -60.0, rtol=1e-12)
+    np.testing.assert_allclose(logs["log_tie"], -300.0, rtol=1e-12)
+
+
+@given(logits=st.lists(st.tuples(*[st.floats(-300, 300)] * 3), min_size=1, max_size=8))
+def test_without_calibration_labels_are_a_softmax(logits: list[tuple[float, ...]]) -> None:
+    for target in ("binary", "ternary"):
+        raw = np.array(logits)[:, : len(LABELS[target])]
+        found = log_probabilities(DistilledForm(target), raw)
+        np.testing.assert_array_equal(np.stack(list(found.values()), axis=1), log_softmax(raw, axis=1))
+
+
+@pytest.mark.parametrize("target", ["binary", "ternary"])
+def test_a_curve_calibrates_the_mean_and_keeps_the_ties_it_can(target: Target) -> None:
+    raw = np.random.default_rng(3).normal(0, 3, (200, len(LABELS[target])))
+    share = np.exp(log_softmax(raw, axis=1))
+    tie = share[:, 2] if target == "ternary" else np.zeros(200)
+    m = CURVE(share[:, 1] + tie / 2)
+    logs = log_probabilities(DistilledForm(target, calibration=CURVE), raw)
+    second, tied = np.exp(logs["log_second"]), np.exp(logs["log_tie"]) if target == "ternary" else tie
+    np.testing.assert_allclose(second + tied / 2, m, atol=1e-12)
+    np.testing.assert_allclose(tied, np.minimum(tie, 1 - np.abs(2 * m - 1)), atol=1e-12)
+
+
+def test_equal_documents_are_equal_whatever_the_rounding() -> None:
+    """A curve that jumps at ½, and shares whose halves do not add up to one in the last bit."""
+    raw = np.zeros((300, 3))
+    raw[:, 2] = np.linspace(-9, 9, 300)
+    jump = Isotonic((0.5, 0.9), (0.7, 0.9), 9)
+    logs = log_probabilities(DistilledForm("ternary", calibration=jump), raw)
+    np.testing.assert_array_equal(logs["log_first"], logs["log_second"])
+    np.testing.assert_allclose(np.exp(logs["log_tie"]), np.exp(log_softmax(raw, axis=1))[:, 2], atol=1e-12)
+
+
+def test_nan_stays_nan() -> None:
+    for target in TARGETS:
+        raw = np.zeros((2, len(LABELS[target])))
+        raw[1] = np.nan
+        for curve in (None, CURVE):
+            for values in log_probabilities(DistilledForm(target, calibration=curve), raw).values():
+                assert np.isfinite(values).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("curve", [None, CURVE])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_distilled_judge_answers_by_its_file(tmp_path: Path, target: Target, curve: Isotonic | None) -> None:
+    folder, of = write(tmp_path / "model", target, calibration=curve), questions(longest=15)
+    table = asked(config(folder), of)[1]
+    texts = [q for q, _, _ in shown(of)], [f"{a} [SEP] {b}" for _, a, b in shown(of)]
+    logs = log_probabilities(DistilledForm(target, calibration=curve), direct(folder, *texts))
+    share = {name: np.exp(values) for name, values in logs.items()}
+    p_first, error = preferences(table, None)
+    assert error.null_count == len(p_first)
+    np.testing.assert_allclose(p_first, share["log_first"] + share.get("log_tie", 0.0) / 2, atol=1e-5)
+    assert np.std(p_first) > 0.02
+    if target != "binary":
+        np.testing.assert_allclose(np.exp(table["log_tie"].to_numpy()), share["log_tie"], atol=1e-5)
+
+
+def test_a_ternary_judge_is_the_labelled_one(folders: dict[Target, Path], tmp_path: Path) -> None:
+    """The file changes nothing that the settings could not say."""
+    of, bare = questions(), tmp_path / "bare"
+    shutil.copytree(folders["ternary"], bare)
+    (bare / distilled.FILE).unlink()
+    named = settings("pairwise", bare, first_label="first", second_label="second", tie_label="tie", max_tokens=48)
+    old, new = asked(named, of)[1], asked(config(folders["ternary"]), of)[1]
+    assert old.equals(new)
+
+
+def test_text_pair_and_tokens_are_the_folders(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "binary", text="word9 {query} {first} word8 {second}", text_pair=None)
+    of = questions(longest=60)
+    engine = build_engine(config(folder))
+    assert isinstance(engine, EncoderEngine)
+    fitter = engine.form.fitter  # type: ignore[union-attr]
+    assert fitter.model.max_tokens == tokens_read(config(folder)) == 48
+    texts, pairs = fitter(shown(of))
+    assert pairs is None
+    assert all(text.startswith("word9 ") and " word8 " in text for text in texts)
+    assert max(map(len, fitter.inputs(shown(of))["input_ids"])) == 48
+
+
+def test_the_identity_covers_the_file_and_not_how_it_is_named(folders: dict[Target, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(folders["ternary"], folder)
+    before = judge_id(config(folder))
+    assert before == judge_id(config(folders["ternary"]))
+    said = {"first_label": "first", "second_label": "second", "tie_label": "tie", "max_tokens": 48, "text": "{query}"}
+    assert judge_id(config(folder, **said)) == before
+    assert judge_id(config(folder, dtype="bfloat16")) != before
+    for form in (DistilledForm("ternary", max_tokens=32), DistilledForm("ternary", max_tokens=48, calibration=CURVE)):
+        distilled.write(form, folder)
+        assert judge_id(config(folder)) != before
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "message"),
+    [
+        ("ternary", {"first_label": "second", "second_label": "first"}, "`first_label` is 'second'.*says 'first'"),
+        ("binary", {"first_label": "first", "second_label": "second", "tie_label": "tie"}, "`tie_label` .*says None"),
+        ("two-head", {"first_label": "mean", "second_label": "decided"}, "`first_label` is 'mean'"),
+        ("ternary", {"text_pair": "{second} {sep} {first}"}, "`text_pair` is "),
+        ("ternary", {"text": "{query} {first}", "text_pair": "{second}"}, "`text` is "),
+        ("ternary", {"max_tokens": 64}, "`max_tokens` is 64, and its judge.json says 48"),
+        ("ternary", {"form": "pointwise"}, "holds judge.json: it reads both documents"),
+    ],
+)
+def test_settings_that_contradict_the_file_are_refused_before_anything_runs(
+    folders: dict[Target, Path], target: Target, given: dict[str, object], message: str
+) -> None:
+    for ask in (judge_id, build_engine, tokens_read):
+        with pytest.raises(ConfigError, match=message) as caught:
+            ask(config(folders[target], **given))
+        assert caught.value.remedy
+
+
+def test_half_of_the_labels_is_no_form(folders: dict[Target, Path]) -> None:
+    with pytest.raises(ValidationError, match="needs first_label and second_label"):
+        config(folders["ternary"], first_label="first")
+
+
+GOOD = DistilledForm("two-head", calibration=CURVE).to_json()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("{", "is no JSON"),
+        ("[1]", "is no JSON object"),
+        ("\udcff", "cannot be read"),
+        ({"format": 2}, "has format 2, and this release reads 1"),
+        ({"format": None}, "has format None"),
+        ({"target": "quaternary"}, "has target 'quaternary', which is none of binary, ternary, two-head"),
+        ({"target": ["binary"]}, "has target"),
+        ({"target": "ternary"}, "lists the labels mean, decided, and a ternary model has first, second, tie"),
+        ({"text": 3}, "text must be text"),
+        ({"text_pair": 3}, "text must be text"),
+        ({"text": "{query} {first}"}, "must show {first} once, not 2 times"),
+        ({"text": "{query.x}"}, "is not one of"),
+        ({"max_tokens": 8}, "has max_tokens 8"),
+        ({"max_tokens": 64.0}, "has max_tokens 64.0"),
+        ({"max_tokens": True}, "has max_tokens True"),
+        ({"temperature": 2.0}, "holds temperature, which format 1 does not have"),
+        ({"calibration": "isotonic"}, "is no isotonic curve"),
+        ({"calibration": {"kind": "spline"}}, "is no isotonic curve: .*unknown kind"),
+        ({"calibration": {"kind": "isotonic", "x": [0.5]}}, "is no isotonic curve: not a calibration"),
+        ({"calibration": {"kind": "isotonic", "x": [0.9, 0.6], "y": [0.5, 0.6], "pairs": 3}}, "not ascending"),
+        ({"calibration": {"kind": "isotonic", "x": [0.1, 0.6], "y": [0.5, 0.6], "pairs": 3}}, r"not in \[0.5, 1\]"),
+        ({"calibration": {"kind": "isotonic", "x": [0.6], "y": [1.5], "pairs": 3}}, r"not in \[0.5, 1\]"),
+        (
+            {"calibration": {"kind": "temperature", "beta": 1, "loss": 1, "loss_before": 1, "pairs": 1}},
+            "a temperature belongs into the last layer",
+        ),
+        *((f"-{name}", f"lacks {name}") for name in GOOD if name != "format"),
+    ],
+)
+def test_a_file_that_is_not_of_this_form_is_refused_with_its_name(
+    folders: dict[Target, Path], tmp_path: Path, change: str | dict[str, object], message: str
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(folders["two-head"], folder)
+    file = folder / distilled.FILE
+    if isinstance(change, dict):
+        file.write_text(json.dumps({**GOOD, **change}))
+    elif change.startswith("-"):
+        file.write_text(json.dumps({name: value for name, value in GOOD.items() if name != change[1:]}))
+    else:
+        file.write_bytes(change.encode(errors="surrogateescape"))
+    for ask in (judge_id, build_engine):
+        with pytest.raises(ConfigError, match=message) as caught:
+            ask(config(folder))
+        assert str(file) in str(caught.value)
+        assert "distill again" in (caught.value.remedy or "")
+
+
+def test_what_is_written_is_read(folders: dict[Target, Path], tmp_path: Path) -> None:
+    for target in TARGETS:
+        folder = tmp_path / target
+        shutil.copytree(folders[target], folder)
+        form = DistilledForm(target, "{query} – {first}", "{second}", 99, CURVE if target != "binary" else None)
+        assert distilled.write(form, folder) == folder / distilled.FILE
+        assert distilled.read(folder) == form
+    assert distilled.read(tmp_path) is None
+    assert distilled.read(tmp_path / "nothing") is None
+    with pytest.raises(ConfigError, match="must show"):
+        distilled.write(DistilledForm("binary", text="{query} {query}"), tmp_path)
+    assert distilled.read(tmp_path) is None

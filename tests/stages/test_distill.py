@@ -1,0 +1,90 @@
+"""The distill stage without Ray: the split by query, the texts of a backbone, and which targets go with which form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anmi_ray.config.distill import DistillConfig
+from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.identity import digest, id_array
+from anmi_ray.models.pair_classifier import PairClassifier
+from anmi_ray.stages.distill import split_of
+from anmi_ray.stages.distill_training import DEV, TEST, TRAIN, target_of, texts_of
+from tests.models.tiny import write_tiny_bert, write_tiny_decoder
+
+CONFIG = DistillConfig(dev_share=0.2, test_share=0.3)
+
+
+def ids(numbers: list[int]) -> pa.Array:
+    return id_array([digest("query", number) for number in numbers])
+
+
+@given(st.lists(st.integers(0, 40), min_size=3, max_size=120), st.randoms(use_true_random=False))
+def test_a_query_is_in_one_split_whatever_the_order(numbers: list[int], random: object) -> None:
+    count = len(set(numbers))
+    if count < 3:
+        with pytest.raises(DataError, match="splitting by query needs three"):
+            split_of(ids(numbers), CONFIG)
+        return
+    splits = dict(zip(numbers, split_of(ids(numbers), CONFIG), strict=True))
+    assert [splits[number] for number in numbers] == split_of(ids(numbers), CONFIG)
+    shuffled = sorted(numbers, key=lambda _: random.random())  # type: ignore[attr-defined]
+    assert splits == dict(zip(shuffled, split_of(ids(shuffled), CONFIG), strict=True))
+    held = {name: sum(split == name for split in splits.values()) for name in (TRAIN, DEV, TEST)}
+    assert min(held.values()) >= 1
+    assert held[TEST] == min(max(round(0.3 * count), 1), count - 2)
+
+
+def test_another_seed_splits_otherwise() -> None:
+    numbers = list(range(60))
+    other = DistillConfig.model_validate(CONFIG.model_dump() | {"sample": {"seed": 1}})
+    assert split_of(ids(numbers), CONFIG) != split_of(ids(numbers), other)
+
+
+def test_one_query_cannot_be_split() -> None:
+    with pytest.raises(DataError, match="the pairs are of 1 query"):
+        split_of(ids([5] * 20), CONFIG)
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> PairClassifier:
+    folder = write_tiny_decoder(tmp_path_factory.mktemp("decoder"), "qwen3")
+    return PairClassifier.start(DistillConfig(model=str(folder), max_tokens=64), "ternary")
+
+
+def test_an_encoder_reads_two_texts_and_a_decoder_one(decoder: PairClassifier, tmp_path: Path) -> None:
+    encoder = PairClassifier.start(DistillConfig(model=str(write_tiny_bert(tmp_path)), max_tokens=40), "binary")
+    assert texts_of(encoder, CONFIG)[1] == "{first} {sep} {second}"
+    text, pair = texts_of(decoder, CONFIG)
+    assert pair is None
+    assert text.index("{query}") < text.index("{first}") < text.index("{second}")
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"text": "{query}", "text_pair": "{first} {second}"},
+        {"text": "{query} {sep} {first} {sep} {second}"},
+    ],
+)
+def test_a_backbone_that_pairs_no_texts_is_named(decoder: PairClassifier, texts: dict[str, str]) -> None:
+    config = DistillConfig.model_validate(texts)
+    with pytest.raises(ConfigError, match="has no separator token and pairs no texts") as raised:
+        texts_of(decoder, config)
+    assert "distill.text alone" in str(raised.value)
+
+
+def test_differences_of_scores_are_binary() -> None:
+    assert target_of(DistillConfig(form="bi-encoder")) == "binary"
+    assert target_of(DistillConfig(target="two-head")) == "two-head"
+    with pytest.raises(ValueError, match="knows no ties"):
+        DistillConfig(form="pointwise", target="ternary")
+    with pytest.raises(ValueError, match="of differences choose temperature"):
+        DistillConfig(form="bi-encoder", calibration="none")
+    assert np.isclose(CONFIG.dev_share + CONFIG.test_share, 0.5)
