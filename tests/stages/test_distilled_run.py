@@ -121,11 +121,12 @@ def test_another_runs_reranker_is_measured_beside_ours(world: World, done: Done)
     assert {row["measure"]: row["mean"] for row in rows if row["system"] == "panel"} == mean
 
 
-def test_a_pilot_tries_the_ensemble_before_anything_is_bought(world: World) -> None:
+def test_a_pilot_tries_the_ensemble_before_anything_is_bought(world: World, done: Done) -> None:
     settings, told = world.settings(JUDGE, "distill.sample.seed=7", "name=piloted"), Told()
     found = pilot.run(settings, told, 20)
     assert (found.pairs, found.of) == (20, PAIRS)
     assert [verdict.judge for verdict in found.verdicts] == ["sim-large", "sim-medium", "sim-small"]
     assert told.computed == ["sample"]
+    assert "label" in done.told.computed
     record = Store(str(world.root)).read_json("runs/piloted.json")
     assert list(record["stages"]) == ["ingest", "retrieve", "sample"]
