@@ -22,6 +22,9 @@ from tests.models.tiny import WORDS, write_tiny_classifier
 QUERIES, BUCKETS = 2, 2
 
 
+SLOPES = {"pairwise": 1.0, "pointwise": 2.5}
+
+
 def made(root: Path, form: str) -> Artifact:
     """A complete artifact of the stage distill, its model untrained."""
     artifact = Artifact(Store(str(root)), "distill", form)
@@ -32,6 +35,7 @@ def made(root: Path, form: str) -> Artifact:
     else:
         write_tiny_classifier(folder, ["score"])
     seal_folder(artifact, "model")
+    artifact.publish_json("summary.json", {"slope": SLOPES[form]})
     artifact.complete([], settings={} if form == "pairwise" else {"form": form})
     return artifact
 
@@ -56,6 +60,7 @@ def test_a_distilled_judge_is_an_encoder_judge_of_the_model_that_was_made(tmp_pa
     folder = str(tmp_path / artifact.path / "model")
     encoder = EncoderJudgeConfig.model_validate(
         {"kind": "encoder", "name": "small", "model": folder, "form": form, "threads": 2, "batch_tokens": 64}
+        | ({} if form == "pairwise" else {"slope": 2.5})
     )
     assert bound.judges == (SimilarityJudgeConfig(kind="similarity"), encoder)
     assert bound.retry_passes == 3
@@ -79,7 +84,8 @@ def test_it_answers_as_that_encoder_and_buys_nothing_twice(ray_local: None, tmp_
 
     asked, judged = run("one", {"kind": "distilled", "name": "small"}, distill=model)
     folder = str(tmp_path / model.path / "model")
-    again, same = run("other", {"kind": "encoder", "name": "small", "model": folder, "form": form})
+    encoder: dict[str, object] = {"kind": "encoder", "name": "small", "model": folder, "form": form}
+    again, same = run("other", encoder | ({} if form == "pairwise" else {"slope": 2.5}))
     assert asked == {"asked": QUERIES * 800, "answered": QUERIES * 800, "failed": 0}
     assert again == {"asked": 0, "answered": 0, "failed": 0}
     assert judged.equals(same)
