@@ -10,8 +10,8 @@ score is the mean over the judges of the sign of their grades' difference, ties 
 Pairs are drawn as the product draws them: queries alike, no document in two pairs; here from pairs that have a
 preference. Queries are cut in folds by hash. For each, a judge is trained on pairs of the other folds, some of whose
 queries choose its checkpoint (the start, the middle, the end) and calibrate it, and asked about its own. GPT-4o's pairs
-known in both orders are too few and too alike to learn from (documents that had won already): judges that never saw
-their queries are asked about some of those too. `similarity` is the difference of the untrained start's cosines,
+known in both orders are of few documents, too few to learn from: judges that never saw their queries are asked about
+some of those too. `similarity` is the difference of the untrained start's cosines,
 sharpened on the folds that the judges learn from; `base rate` is their mean score.
 
 The start, form and target are DistillConfig's, one setting each, nothing tuned. Intervals are over queries, given the
