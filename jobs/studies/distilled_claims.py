@@ -296,9 +296,9 @@ def answers(
         f"1. Random labels teach y = ½: {said(flat_[many])} for the product's choice of checkpoint and temperature, "
         f"{said(flat_['random, last, none'])} at the last checkpoint as it is; with an eighth of the pairs, each seen "
         f"eight times as often, {said(flat_[few])} at the last checkpoint (trainings differ: see the table) and "
-        f"{said(flat_['random, few, last, temperature'])} after calibration. The temperature repairs what was memorised.",
-        f"2. The targets teach the line of the ternary one, uncalibrated: {'; '.join(between)}. A target that is not yet "
-        "learned (see its accuracy) has no line to compare.",
+        f"{said(flat_['random, few, last, temperature'])} after calibration.",
+        f"2. The targets teach the line of the ternary one, uncalibrated: {'; '.join(between)}. "
+        "A target that is not yet learned (see its accuracy) has no line to compare.",
         f"3. P(tie) tells ties from hard pairs of the same μ: ternary {said(told['ternary, none'])}, two-head "
         f"{said(told['two-head, none'])}; binary fails by what it is: its P(tie) is 0.",
         f"4. The triangle still moves at the last checkpoint, less where the learning rate falls: {'; '.join(still)}.",
