@@ -46,7 +46,7 @@ from anmi_ray.store import Store
 from jobs.studies.distilled_worlds import ARMS, Arm, Size, World, draw, shuffled, trainings
 from jobs.studies.small_trainings import heading
 
-LEARNED = ("binary", "ternary", "two-head")
+LEARNED = ("binary", "ternary", "two-head", "two-head, longer")
 NEAR = 0.1  # of μ to 1/2: pairs that the model cannot decide
 STILL, STEEP = 0.01, 0.1  # what accuracy may change by, and a slope be off 1
 
@@ -200,7 +200,7 @@ def _root(pairs: Pairs) -> float:
 def lines_of(study: Study) -> tuple[list[str], dict[str, claims.Claim]]:
     """Claim 2."""
     lines, found = [heading("targets", "calibration", "difference of", "value", "each training", "the same")], {}
-    for name in ("binary", "two-head"):
+    for name in ("binary", "two-head", "two-head, longer"):
         for kind in ("none", "temperature"):
             for what, claim in (("curves (rms)", claims.same_line), ("slopes", claims.same_slope)):
                 made = claim(study.said("ternary", kind), study.said(name, kind))
@@ -208,7 +208,7 @@ def lines_of(study: Study) -> tuple[list[str], dict[str, claims.Claim]]:
                 each = " ".join(
                     f"{claim(one.said(one.best, kind), two.said(two.best, kind)).value.mean:.3f}" for one, two in both
                 )
-                lines.append(row(f"{name}, ternary", kind, what, shown(made.value), each, made.verdict))
+                lines.append(row(f"{name} and ternary", kind, what, shown(made.value), each, made.verdict))
                 found[f"{name}, {kind}, {what}"] = made
     return lines, found
 
@@ -284,7 +284,7 @@ def answers(
     many, few = "random, chosen, temperature", "random, few, last, none"
     between = [
         f"{name} {said(same[f'{name}, none, curves (rms)'])}, slopes {said(same[f'{name}, none, slopes'])}"
-        for name in ("binary", "two-head")
+        for name in ("binary", "two-head", "two-head, longer")
     ]
     still = [
         f"{name} {said(claim)}, accuracy changes by {shown(change)}: {_stands(change)}"
@@ -295,12 +295,13 @@ def answers(
     return [
         f"1. Random labels teach y = ½: {said(flat_[many])} for the product's choice of checkpoint and temperature, "
         f"{said(flat_['random, last, none'])} at the last checkpoint as it is; with an eighth of the pairs, each seen "
-        f"eight times as often, {said(flat_[few])} at the last checkpoint and "
+        f"eight times as often, {said(flat_[few])} at the last checkpoint (trainings differ: see the table) and "
         f"{said(flat_['random, few, last, temperature'])} after calibration.",
-        f"2. The targets teach the line of the ternary one, uncalibrated: {'; '.join(between)}.",
+        f"2. The targets teach the line of the ternary one, uncalibrated: {'; '.join(between)}. "
+        "A target that is not yet learned (see its accuracy) has no line to compare.",
         f"3. P(tie) tells ties from hard pairs of the same μ: ternary {said(told['ternary, none'])}, two-head "
         f"{said(told['two-head, none'])}; binary fails by what it is: its P(tie) is 0.",
-        f"4. The triangle still moves at the last checkpoint: falling rate {'; '.join(still)}.",
+        f"4. The triangle still moves at the last checkpoint, less where the learning rate falls: {'; '.join(still)}.",
         f"5. With the fitted temperature the slope is {'; '.join(right)}; the ternary's at a temperature "
         f"{', '.join(off)}.",
     ]
@@ -349,7 +350,7 @@ def page(study: Study, out: Path) -> None:
     first = {name: trained[0] for name, trained in study.trained.items()}
     score = first["ternary"].said(first["ternary"].best).score_P
     steps = {name: sorted(one.logits) if name == "ternary" else [one.best] for name, one in first.items()}
-    names = [*LEARNED, "random"]
+    names = ["binary", "ternary", "two-head", "random"]
     table = pa.concat_tables([predictions(name, first[name], steps[name], score) for name in names])
     write_page(table, "ternary", out, ["binary", "two-head"], random_labels="random", run="planted language")
 

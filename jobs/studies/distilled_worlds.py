@@ -68,10 +68,12 @@ ARMS = {
     "binary": Arm("binary"),
     "ternary": Arm("ternary"),
     "two-head": Arm("two-head"),
+    "two-head, longer": Arm("two-head"),
     "random": Arm("ternary", random=True),
     "random, few": Arm("ternary", random=True, share=0.125),
     "constant rate": Arm("ternary", decay="constant"),
 }
+LONGER = {"two-head, longer": 2}  # times the steps: two losses take longer to be learned
 
 
 @dataclass(frozen=True)
@@ -191,11 +193,12 @@ def trainings(
     for seed in range(seeds):
         world = draw(seed, size)
         for name, arm in arms.items():
-            settings = {"arm": asdict(arm), "seed": seed, "size": asdict(size)}
+            own = replace(size, steps=size.steps * LONGER.get(name, 1))
+            settings = {"arm": asdict(arm), "seed": seed, "size": asdict(own)}
             path = f"{name.replace(', ', '-').replace(' ', '-')}-{seed}.json"
             record = out.read_json(path)
             if not record or record["settings"] != settings:
-                record = {"settings": settings, "found": train(arm, seed, size, world)}
+                record = {"settings": settings, "found": train(arm, seed, own, world)}
                 out.publish_json(path, record)
                 say(f"trained {name}, seed {seed}")
             found[name].append(record["found"])
