@@ -199,7 +199,7 @@ def _distilling(experiment: Experiment, ensemble: JudgeConfig, train: int, label
     yield _judging(ensemble, pairs, 2 * pairs, labels, "label")
     learned = round((1 - config.dev_share - config.test_share) * pairs)
     seen = config.max_steps * config.per_step if config.max_steps else round(config.epochs * learned)
-    inputs = seen * (2 if config.form == "pointwise" else 1)
+    inputs = seen * (1 if config.form == "pairwise" else 2)
     work = f"{inputs:,} inputs forward and back, of at most {config.max_tokens:,} tokens each"
     read = 2 * (pairs - learned) * len(config.dev_points) * config.max_tokens * CORE_SECONDS["score a token"]
     yield Line("distill", work, inputs * config.max_tokens * CORE_SECONDS["train a token"] + read, 9e7)

@@ -54,15 +54,15 @@ def panel_values(audit: Mapping[str, Any]) -> tuple[JudgeValue, ...]:
 def distilled_values(page: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[JudgeValue, ...]:
     """What a distilled judge is worth on held-out pairs: by distilled.json, else by the summary of its stage."""
     steps = {row["step"]: row for row in page.get("checkpoints", ())}
-    found = {**summary, **steps.get(page.get("step"), {})}
+    found = steps.get(page.get("step"), {})
     names = {
         "right where the ensemble agrees": ("accuracy", "accuracy_consensus"),
-        "Brier score": ("brier",),
+        "Brier score": ("brier", "brier"),
         "slope of the calibration": ("slope", "calibration_slope"),
     }
     values = []
-    for name, keys in names.items():
-        value = next((found[key] for key in keys if found.get(key) is not None), None)
+    for name, (of_page, of_summary) in names.items():
+        value = found.get(of_page, summary.get(of_summary))
         if isinstance(value, Mapping):
             value = [value["mean"], value["low"], value["high"]]
         if isinstance(value, list):

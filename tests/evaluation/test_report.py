@@ -317,7 +317,7 @@ def test_what_distilling_cost_and_saved(data: ReportData):
         ("Brier score", 0.051, 0.04, 0.06),
         ("slope of the calibration", 0.98, None, None),
     ]
-    summary = {"accuracy_consensus": [0.91, 0.87, 0.94], "brier": [0.051, 0.04, 0.06], "ece": 0.1}
+    summary = {"accuracy_consensus": [0.91, 0.87, 0.94], "brier": [0.051, 0.04, 0.06], "slope": 2.5}
     assert audits.distilled_values({}, summary) == values[:2]
     facts = report.DistilledFacts(
         ("small",), ("large", HOSTILE), 2000, 12_000, 300_800, 0.99335, 400, values, "distilled.html"

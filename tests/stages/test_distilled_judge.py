@@ -19,10 +19,12 @@ from anmi_ray.store import Artifact, Store
 from tests.benchmarks.bench_judging import inputs, quiet
 from tests.models.tiny import WORDS, write_tiny_classifier
 
-QUERIES, BUCKETS = 2, 2
-
-
-SLOPES = {"pairwise": 1.0, "pointwise": 2.5}
+QUERIES, BUCKETS, SLOPE = 2, 2, 2.5
+FORMS: dict[str, dict[str, object]] = {
+    "pairwise": {"form": "pairwise"},
+    "pointwise": {"form": "pointwise", "slope": SLOPE},
+    "bi-encoder": {"form": "pointwise", "slope": SLOPE},
+}
 
 
 def made(root: Path, form: str) -> Artifact:
@@ -35,7 +37,7 @@ def made(root: Path, form: str) -> Artifact:
     else:
         write_tiny_classifier(folder, ["score"])
     seal_folder(artifact, "model")
-    artifact.publish_json("summary.json", {"slope": SLOPES[form]})
+    artifact.publish_json("summary.json", {"slope": SLOPE})
     artifact.complete([], settings={} if form == "pairwise" else {"form": form})
     return artifact
 
@@ -51,7 +53,7 @@ def readable(sources: dict[str, Artifact]) -> dict[str, Artifact]:
     return sources
 
 
-@pytest.mark.parametrize("form", ["pairwise", "pointwise"])
+@pytest.mark.parametrize("form", FORMS)
 def test_a_distilled_judge_is_an_encoder_judge_of_the_model_that_was_made(tmp_path: Path, form: str) -> None:
     artifact = made(tmp_path, form)
     judges = [{"kind": "similarity"}, {"kind": "distilled", "name": "small", "threads": 2, "batch_tokens": 64}]
@@ -59,8 +61,7 @@ def test_a_distilled_judge_is_an_encoder_judge_of_the_model_that_was_made(tmp_pa
     bound = judge.bound(config, artifact)
     folder = str(tmp_path / artifact.path / "model")
     encoder = EncoderJudgeConfig.model_validate(
-        {"kind": "encoder", "name": "small", "model": folder, "form": form, "threads": 2, "batch_tokens": 64}
-        | ({} if form == "pairwise" else {"slope": 2.5})
+        {"kind": "encoder", "name": "small", "model": folder, "threads": 2, "batch_tokens": 64, **FORMS[form]}
     )
     assert bound.judges == (SimilarityJudgeConfig(kind="similarity"), encoder)
     assert bound.retry_passes == 3
@@ -84,8 +85,7 @@ def test_it_answers_as_that_encoder_and_buys_nothing_twice(ray_local: None, tmp_
 
     asked, judged = run("one", {"kind": "distilled", "name": "small"}, distill=model)
     folder = str(tmp_path / model.path / "model")
-    encoder: dict[str, object] = {"kind": "encoder", "name": "small", "model": folder, "form": form}
-    again, same = run("other", encoder | ({} if form == "pairwise" else {"slope": 2.5}))
+    again, same = run("other", {"kind": "encoder", "name": "small", "model": folder, **FORMS[form]})
     assert asked == {"asked": QUERIES * 800, "answered": QUERIES * 800, "failed": 0}
     assert again == {"asked": 0, "answered": 0, "failed": 0}
     assert judged.equals(same)
