@@ -112,6 +112,7 @@ class EncoderEngine:
     def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
         """One slice after another; at most EACH answers are handed over at once. JudgeError: no memory for a batch."""
         texts = Texts(questions)
+        self.form.begin()
         for which in slices:
             empty = texts.empty(which)
             for name in ("query", "document"):
@@ -186,6 +187,11 @@ class Pointwise:
         self.scorer = classifier.load_scorer(source(config), config.max_tokens, config.dtype, self.use)
         self._score = classifier.score
 
+    def begin(self) -> None:
+        """What is asked now does not depend on what was asked before, so that a chunk's answers are its own."""
+        if (forget := getattr(self.scorer, "forget", None)) is not None:
+            forget()
+
     def answers(self, texts: Texts, which: Rows) -> Answered:
         """Questions in their order, as soon as both documents are scored; each (query, document) is scored once."""
         asked = texts.questions
@@ -226,6 +232,9 @@ class Pairwise:
         self.model = Classifier(source(config), asked.max_tokens, config.dtype, _resources(config))
         self.columns = _label_columns(config, self.model.labels) if self.form is None else {}
         self.fitter = Fitter(self.model, asked.text, asked.text_pair)
+
+    def begin(self) -> None:
+        """Nothing is kept from one question to the next."""
 
     def answers(self, texts: Texts, which: Rows) -> Answered:
         """EACH questions after another, the longest first: what is read at once is of like length."""

@@ -39,6 +39,7 @@ from anmi_ray.models.pairs import Ragged, length_batches
 from anmi_ray.models.pooling import VectorPooling, read_pooling
 from anmi_ray.models.texts import TextTokenizer
 
+REMEMBERED = 16_384  # texts whose vectors are kept by `score_known`: some 25 MB
 _PRODUCTS = 65_536  # pairs multiplied at once: bounds the gathered vectors
 
 
@@ -77,6 +78,7 @@ class BiEncoder:
     def __init__(self, network: TextEncoder, pairs: TextTokenizer, name: str, threads: int | None = None) -> None:
         self.network, self.pairs, self.name, self.threads = network, pairs, name, threads
         self.precision: Precision = "float32"
+        self._known: tuple[dict[str, NDArray[np.float32]], ...] = ({}, {})
 
     @classmethod
     def load(
@@ -182,6 +184,30 @@ class BiEncoder:
             part = slice(start, start + _PRODUCTS)
             np.einsum("nd,nd->n", query_Qd[query_of_N[part]], document_Dd[document_of_N[part]], out=scores[part])
         return scores
+
+    def score_known(self, queries: Sequence[str], documents: Sequence[str], token_budget: int) -> NDArray[np.float32]:
+        """As `score`; vectors of the REMEMBERED texts seen last are kept until `forget`.
+
+        So a text of many pairs is encoded once. To the last bit a vector depends on the texts it is encoded with.
+        """
+        kinds = ((queries, self.pairs.of_queries), (documents, self.pairs.of_documents))
+        vectors: list[NDArray[np.float32]] = []
+        for known, (texts, tokens) in zip(self._known, kinds, strict=True):
+            once = list(dict.fromkeys(texts))
+            new = [text for text in once if text not in known]
+            found = self.vectors(tokens(new), np.arange(len(new)), token_budget) if new else ()
+            known.update(zip(new, found, strict=True))
+            vectors.append(np.stack([known[text] for text in texts]))
+            for text in once:
+                known[text] = known.pop(text)  # seen last
+            while len(known) > REMEMBERED:
+                del known[next(iter(known))]
+        return np.einsum("nd,nd->n", *vectors)
+
+    def forget(self) -> None:
+        """Keep no vectors: what comes after does not depend on what was scored before."""
+        for known in self._known:
+            known.clear()
 
     def vectors(self, texts: Ragged, rows: NDArray[np.int64], token_budget: int = SCORE_TOKENS) -> NDArray[np.float32]:
         """Unit vectors float32[X, d] of the texts `rows`."""

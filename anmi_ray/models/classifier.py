@@ -169,6 +169,9 @@ def score(
 
     Raises JudgeError where memory does not hold a batch.
     """
+    if isinstance(scorer, BiEncoder):
+        with computing(scorer.name, use):
+            return scorer.score_known(queries, documents, use.budget).astype(np.float64)
     query_texts, query_N = distinct(queries)
     texts, document_N = distinct(documents)
     tokens = scorer.pairs.of_queries(query_texts), query_N, scorer.pairs.of_documents(texts), document_N

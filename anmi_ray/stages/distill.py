@@ -33,7 +33,7 @@ from anmi_ray.stages.train import RESULT, TrainResult, collect, report_steps, ru
 from anmi_ray.store import Artifact, Flow
 
 PAIRS = "pairs.parquet"
-SIMILARITY = "similarity judge"
+JUDGE, UNCALIBRATED, SIMILARITY = "the distilled judge", "before calibration", "similarity judge"
 Reals = NDArray[np.float64]
 
 
@@ -131,7 +131,7 @@ def _report(
     later = [row["step"] for row in result.rows if row.get("dev") is not None and (row["step"] or 0) > result.best_step]
     notes = [f"Trained on to step {later[-1]}; dev was best at step {result.best_step}."] if later else []
     data = distilled_report.analyse(
-        predictions, "distilled", [SIMILARITY], environment=environment.describe(), notes=notes
+        predictions, JUDGE, [SIMILARITY, UNCALIBRATED], environment=environment.describe(), notes=notes
     )
     for name, text in (("html", distilled_page.render(data)), ("json", distilled_report.to_json(data))):
         artifact.store.publish(f"{artifact.path}/distilled.{name}", text.encode())
@@ -183,12 +183,12 @@ def _predictions(
         )
         fitted = orders.fit(of_dev, score[is_dev], target, config.calibration)
         rows.append(
-            _said("distilled", target, step, test, orders.averaged(fitted.sharpened(of_test), target, fitted.isotonic))
+            _said(JUDGE, target, step, test, orders.averaged(fitted.sharpened(of_test), target, fitted.isotonic))
         )
         plain = of_test
     assert fitted is not None, "the best step was evaluated"
     assert plain is not None
-    rows.append(_said("uncalibrated", target, result.best_step, test, orders.averaged(plain, target)))
+    rows.append(_said(UNCALIBRATED, target, result.best_step, test, orders.averaged(plain, target)))
     rows.append(_said(SIMILARITY, "binary", 0, test, _similarity(pairs, test)))
     return pa.concat_tables(rows), fitted
 

@@ -62,7 +62,7 @@ def distill(job: Job, tools: Tools) -> Trained:
     train = table.filter(pc.equal(table["split"], TRAIN))
     held = table.filter(pc.not_equal(table["split"], TRAIN))
     texts, queries = _texts(sources.texts, table), _queries(sources.queries, table)
-    model, made = _reader(config, tools.device)
+    model, made = reader_of(config, tools.device)
     data, others = (made(part, texts, queries) for part in (train, held))
     is_dev = np.repeat(pc.equal(held["split"], DEV).to_numpy(zero_copy_only=False), 2)
     score = others.score_P[is_dev[::2]]
@@ -98,8 +98,12 @@ def _calibrate(model: PairClassifier | CrossEncoder | BiEncoder, fitted: orders.
 Make = Callable[[pa.Table, pa.Table, pa.Table], PairSet]
 
 
-def _reader(config: DistillConfig, device: str) -> tuple[Any, Make]:
-    """The model at its start, and what makes inputs for it of pairs, texts and queries."""
+def reader_of(config: DistillConfig, device: str) -> tuple[Any, Make]:
+    """The model at its start, and what makes inputs for it of pairs, texts and queries.
+
+    Pairs have the columns comparison_id, query_id, doc_a, doc_b and score, texts doc_id, title and text, queries
+    query_id and text, of all that the pairs name. Raises ConfigError as the models' loading does.
+    """
     if config.form != "pairwise":
         shared: dict[str, Any] = {
             "max_tokens": config.max_tokens,
