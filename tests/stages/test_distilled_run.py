@@ -38,7 +38,8 @@ def world(ray_local: None, small_collection: Path, tmp_path_factory: pytest.Temp
     world, tiny = World(folder, small_collection), str(write_tiny_bert(folder / "tiny"))
     learned = {"sample": {"pairs": PAIRS}, "model": tiny, "epochs": 2, "max_tokens": 64, "dev_points": [0.5, 1.0]}
     trained = {"model": tiny, "max_steps": 2, "max_tokens": 48, "dev_points": []}
-    write_config(world.config, small_collection, distill=learned, train=trained)
+    reranked = {"depth": 10, "precision": "float32"}
+    write_config(world.config, small_collection, distill=learned, train=trained, rerank=reranked)
     return world
 
 
@@ -101,21 +102,20 @@ def test_anmi_distill_makes_the_same_judge_for_another_run(world: World, done: D
 
 
 def test_another_runs_reranker_is_measured_beside_ours(world: World, done: Done) -> None:
-    other = world.carry_out(
-        JUDGE, "name=peered", "train.max_steps=3", "rerank.peers=[{name: panel, run: small}]", last="evaluate"
-    )
+    peers = "rerank.peers=[{name: panel, run: small, precision: float32}]"
+    other = world.carry_out(JUDGE, "name=peered", "train.max_steps=3", peers, last="evaluate")
     assert other.told.computed == ["train", "rerank", "evaluate"]
     runs = {run: run.part("rerank", "runs", RUN) for run in (done, other)}
     theirs = runs[done].filter(pc.equal(runs[done]["system"], "reranked"))
     peer = runs[other].filter(pc.equal(runs[other]["system"], "panel"))
     theirs = theirs.filter(pc.is_in(theirs["query_id"], value_set=pc.unique(peer["query_id"])))  # test queries alone
     scores = [{(row["query_id"], row["doc_id"]): row["score"] for row in run.to_pylist()} for run in (theirs, peer)]
-    assert scores[0] == pytest.approx(scores[1], abs=1e-3)  # batched with other pairs, the last bits are others
+    assert scores[1] == pytest.approx(scores[0], abs=1e-4)  # what is scored together differs: dev queries too, there
     rows: list[dict[str, Any]] = other.artifact("evaluate").read_json("comparisons.json")
     assert {row["system"] for row in rows} >= {"panel", "reranked", "hybrid"}
     before = done.artifact("evaluate").read_json("comparisons.json")
     mean = {row["measure"]: row["mean"] for row in before if row["system"] == "reranked"}
-    assert {row["measure"]: row["mean"] for row in rows if row["system"] == "panel"} == pytest.approx(mean, abs=0.02)
+    assert {row["measure"]: row["mean"] for row in rows if row["system"] == "panel"} == pytest.approx(mean)
 
 
 def test_a_pilot_tries_the_ensemble_before_anything_is_bought(world: World, done: Done) -> None:
