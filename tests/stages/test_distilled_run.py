@@ -115,7 +115,7 @@ def test_another_runs_reranker_is_measured_beside_ours(world: World, done: Done)
     assert {row["system"] for row in rows} >= {"panel", "reranked", "hybrid"}
     before = done.artifact("evaluate").read_json("comparisons.json")
     mean = {row["measure"]: row["mean"] for row in before if row["system"] == "reranked"}
-    assert {row["measure"]: row["mean"] for row in rows if row["system"] == "panel"} == pytest.approx(mean)
+    assert {row["measure"]: row["mean"] for row in rows if row["system"] == "panel"} == pytest.approx(mean, abs=0.02)
 
 
 def test_a_pilot_tries_the_ensemble_before_anything_is_bought(world: World, done: Done) -> None:
