@@ -71,8 +71,9 @@ class Experiment(Settings):
                 f"rerank.depth is {self.rerank.depth}, but a ranking holds retrieve.depth = {self.retrieve.depth} "
                 "documents: lower rerank.depth or raise retrieve.depth"
             )
-        if wrong := offload_needs(self.execution.train.offload, self.train):
-            raise ValueError(f"execution.train.offload: {wrong}")
+        for config in (self.train, *([self.distill] if self.judge.distilled else [])):
+            if wrong := offload_needs(self.execution.train.offload, config):
+                raise ValueError(f"execution.train.offload: {wrong}")
         judges = [judge.name for judge in self.judge.judges]
         if strangers := sorted(set(self.rate.judge_weights) - set(judges)):
             raise ValueError(

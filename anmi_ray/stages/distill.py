@@ -26,10 +26,11 @@ from anmi_ray.judging import orders, votes
 from anmi_ray.judging.calibration import fit_temperature
 from anmi_ray.records import CANDIDATE, COMPARISON, JUDGMENT, PREDICTION, REJECT, find_rows, rejects
 from anmi_ray.stages import distill_training, places
+from anmi_ray.stages.curves import curves_folder
 from anmi_ray.stages.distill_training import DEV, LOGITS, MODEL, TEST, TRAIN
 from anmi_ray.stages.folders import seal_folder
 from anmi_ray.stages.runtime import Context, over_buckets
-from anmi_ray.stages.train import RESULT, TrainResult, collect, report_steps, run_training
+from anmi_ray.stages.train import RESULT, TrainResult, clear_checkpoints, collect, report_steps, run_training
 from anmi_ray.store import Artifact, Flow
 
 PAIRS = "pairs.parquet"
@@ -69,13 +70,14 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: DistillConfi
             output,
             lambda row: report_steps(context, row),
             context.notice,
-            body=distill_training.distill,
+            artifact.store.uri(curves_folder(artifact)),
+            distill_training.distill,
         )
     result = collect(places.absolute(output))
     artifact.publish_json("log.json", result.rows)
     seal_folder(artifact, MODEL)
     facts = _report(artifact, pairs, label, config, result, context)
-    places.remove(places.beside(places.absolute(output), "ray"))
+    clear_checkpoints(artifact, output, context.execution.training)
     if refused:
         why = rejects("distill", [(one.hex(), "no answer", "no judge of the ensemble answered") for one in refused])
         artifact.publish_part("rejects", 0, why, REJECT)

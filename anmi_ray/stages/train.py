@@ -356,11 +356,16 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
     result = collect(places.absolute(output))
     artifact.publish_json("log.json", result.rows)
     seal_folder(artifact, "model")
-    given = context.execution.training.storage_path  # checkpoints and token lists serve resuming only
-    own = places.beside(places.absolute(output), _STORAGE)
-    places.remove(own if given is None else places.below(places.absolute(given), artifact.fingerprint))
+    clear_checkpoints(artifact, output, context.execution.training)
     facts = {"best_step": result.best_step, "steps": result.steps, "dev": result.dev}
     return {"flows": [Flow("examples of queries", examples, examples)], **facts}
+
+
+def clear_checkpoints(artifact: Artifact, output: str, execution: TrainExecution) -> None:
+    """Remove what serves resuming only: checkpoints and token lists."""
+    own = places.beside(places.absolute(output), _STORAGE)
+    given = execution.storage_path
+    places.remove(own if given is None else places.below(places.absolute(given), artifact.fingerprint))
 
 
 def report_steps(context: Context, row: Row) -> None:
