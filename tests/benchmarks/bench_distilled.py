@@ -5,8 +5,9 @@
 A question is a query of Python's own documentation and two of its documents. The judge is asked as in a run: it cuts
 the texts to its tokens, tokenises them and answers. The peer gets the texts already cut and filled in, with its
 defaults: batches of 32, float32, and no activation, which is its default for several labels. Prints questions per
-second (medians of passes taken in turns; 256 questions and 3 passes unless told) and ratios to the peer's default, and
-ends with an error where a probability differs from the peer's by more than 1e-2.
+second (medians of passes taken in turns; 256 questions and 3 passes unless told) and ratios to the peer's default, by
+the clock and, for machines with other work, by processor time; ends with an error where a probability differs from the
+peer's by more than 1e-2.
 """
 
 from __future__ import annotations
@@ -96,6 +97,11 @@ def answered(engine: EncoderEngine, of: TextQuestions) -> np.ndarray:
     return np.exp(logs[[found[key] for key in wanted]])
 
 
+def column(rows: list[tuple[float, float]], number: int) -> list[float]:
+    """One number of each row."""
+    return [row[number] for row in rows]
+
+
 def main() -> None:
     """Print the table."""
     count, passes = (int(word) for word in (*sys.argv[1:], *("256", "3")[len(sys.argv) - 1 :]))
@@ -126,13 +132,13 @@ def main() -> None:
             for name, peer in peers.items()
         }
         runs |= {name: lambda one=one: answered(one, of) for name, one in engines.items()}
-        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
         found: dict[str, np.ndarray] = {}
         for _ in range(1 + passes):  # the first pass warms up
             for name, run in runs.items():
-                begin = time.perf_counter()
+                begin, used = time.perf_counter(), time.process_time()
                 found[name] = run()
-                seconds[name].append(time.perf_counter() - begin)
+                seconds[name].append((time.perf_counter() - begin, time.process_time() - used))
     default = "sentence_transformers"
     logits = found[default].astype(np.float64)
     wanted = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
@@ -141,9 +147,13 @@ def main() -> None:
         f"{len(of.ids)} questions of {tokens.min()} to {tokens.max()} tokens, {tokens.mean():.0f} on average, "
         f"{threads} threads, {environment.hardware()['processor']}"
     )
-    medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
-    for name, middle in medians.items():
-        print(f"{name:24} {len(of.ids) / middle:8.1f} questions/s  {medians[default] / middle:5.2f} x", end="")
+    passed, used = ({name: statistics.median(column(v[1:], i)) for name, v in seconds.items()} for i in (0, 1))
+    for name in runs:
+        print(
+            f"{name:24} {len(of.ids) / passed[name]:8.1f} questions/s  {passed[default] / passed[name]:5.2f} x, "
+            f"of processor time {used[default] / used[name]:5.2f} x",
+            end="",
+        )
         far = np.abs(found[name] - wanted).max() if name in engines else None
         print("" if far is None else f"  largest difference of a probability {far:.1e}", flush=True)
         assert far is None or far <= LIMIT, f"{name} differs from {default} by {far}"
