@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,14 +59,18 @@ def _table(asked: list[bytes], docs: list[bytes], pairs: list[Edges], design: st
     edges = np.concatenate(pairs) if pairs else np.zeros((0, 2), dtype=np.int64)
     first = [docs[i] for i in edges[:, 0].tolist()]
     second = [docs[i] for i in edges[:, 1].tolist()]
-    ids = [identity.comparison_id(q, a, b) for q, a, b in zip(asked, first, second, strict=True)]
+    return rows(asked, first, second, design)
+
+
+def rows(asked: Sequence[bytes], first: Sequence[bytes], second: Sequence[bytes], design: str) -> pa.Table:
+    """Comparison rows (round 0) of the pairs (first[i], second[i]) under query asked[i], the smaller id first."""
     return COMPARISON.table(
         {
-            "comparison_id": identity.id_array(ids),
+            "comparison_id": identity.id_array(map(identity.comparison_id, asked, first, second)),
             "query_id": identity.id_array(asked),
             "doc_a": identity.id_array(first),
             "doc_b": identity.id_array(second),
-            "round": np.zeros(len(ids), dtype=np.int32),
-            "design": pa.repeat(pa.scalar(design), len(ids)),
+            "round": np.zeros(len(asked), dtype=np.int32),
+            "design": pa.repeat(pa.scalar(design), len(asked)),
         }
     )

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray import identity
-from anmi_ray.records import COMPARISON, rejects
+from anmi_ray.comparisons.compare import rows
+from anmi_ray.records import rejects
 
 PLACE, DESIGN = "sample", "sample"
 TOO_FEW = "fewer than two documents to compare"
@@ -182,16 +183,7 @@ def _give_away(found: list[_Query]) -> bool:
 def _drawn(found: list[_Query]) -> Drawn:
     asked = [one.query for one in found for _ in one.pairs]
     a, b = ([pair[side] for one in found for pair in one.pairs] for side in (0, 1))
-    table = COMPARISON.table(
-        {
-            "comparison_id": identity.id_array(map(identity.comparison_id, asked, a, b)),
-            "query_id": identity.id_array(asked),
-            "doc_a": identity.id_array(a),
-            "doc_b": identity.id_array(b),
-            "round": np.zeros(len(asked), dtype=np.int32),
-            "design": pa.repeat(pa.scalar(DESIGN), len(asked)),
-        }
-    )
+    table = rows(asked, a, b, DESIGN)
     table = table.append_column("bucket", pa.array([one.bucket for one in found for _ in one.pairs], pa.int64()))
     order = identity.id_order(*(identity.id_matrix(table[name]) for name in ("query_id", "doc_a", "doc_b")))
     dry = [one for one in found if one.missing]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,6 +16,19 @@ _ONLY = {
     "pointwise": ("slope",),
     "pairwise": ("text", "text_pair", "first_label", "second_label", "tie_label"),
 }
+
+
+# with what a transformer that judges computes
+Dtype = Annotated[
+    Literal["float32", "bfloat16", "float16"],
+    Field(description="arithmetic of the transformer; its head computes in float32"),
+]
+Gpus = Annotated[float, Field(ge=0, le=1, description="share of a GPU that each asking actor takes; 0: the CPU")]
+Threads = Annotated[int, Field(ge=1, le=1024, description="threads of an asking actor on the CPU")]
+BatchTokens = Annotated[
+    int | None,
+    Field(ge=16, description="padded tokens of a forward pass; null: 4,096 on the CPU, 65,536 on a GPU"),
+]
 
 
 class EncoderJudgeConfig(Settings):
@@ -65,14 +78,10 @@ class EncoderJudgeConfig(Settings):
         ge=16,
         description="tokens that the model reads at once, the longest texts cut first; null: as many as it can",
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="arithmetic of the transformer; its head computes in float32"
-    )
-    gpus: float = Field(default=0.0, ge=0, le=1, description="share of a GPU that each asking actor takes; 0: the CPU")
-    threads: int = Field(default=1, ge=1, le=1024, description="threads of an asking actor on the CPU")
-    batch_tokens: int | None = Field(
-        default=None, ge=16, description="padded tokens of a forward pass; null: 4,096 on the CPU, 65,536 on a GPU"
-    )
+    dtype: Dtype = "float32"
+    gpus: Gpus = 0.0
+    threads: Threads = 1
+    batch_tokens: BatchTokens = None
 
     @field_validator("text", "text_pair")
     @classmethod

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
-from anmi_ray.config.encoder_judge import EncoderJudgeConfig
+from anmi_ray.config.encoder_judge import BatchTokens, Dtype, EncoderJudgeConfig, Gpus, Threads
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.pilot import PilotConfig
 from anmi_ray.config.prompt import PromptConfig
@@ -130,14 +130,10 @@ class DistilledJudgeConfig(Settings):
 
     kind: Literal["distilled"]
     name: str = Field(default="distilled", pattern=_NAME, description="name of the judge, unique in the panel")
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="arithmetic of the transformer; its head computes in float32"
-    )
-    gpus: float = Field(default=0.0, ge=0, le=1, description="share of a GPU that each asking actor takes; 0: the CPU")
-    threads: int = Field(default=1, ge=1, le=1024, description="threads of an asking actor on the CPU")
-    batch_tokens: int | None = Field(
-        default=None, ge=16, description="padded tokens of a forward pass; null: 4,096 on the CPU, 65,536 on a GPU"
-    )
+    dtype: Dtype = "float32"
+    gpus: Gpus = 0.0
+    threads: Threads = 1
+    batch_tokens: BatchTokens = None
 
 
 # judges that read texts; their answers are bought and kept

@@ -8,8 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.identity import id_array
-
 
 def scores(judgments: pa.Table, votes: Literal["graded", "three"] = "graded") -> pa.Table:
     """By comparison_id, `score` float64 in [0, 1] and `judges`, how many answered; of a Judgment table.
@@ -25,11 +23,10 @@ def scores(judgments: pa.Table, votes: Literal["graded", "three"] = "graded") ->
     table = pa.table({"comparison_id": answered["comparison_id"], "judge": answered["judge"], "vote": p_b})
     each = table.group_by(["comparison_id", "judge"], use_threads=False).aggregate([("vote", "mean")])
     both = each.group_by("comparison_id", use_threads=False).aggregate([("vote_mean", "mean"), ("judge", "count")])
-    order = sorted(range(both.num_rows), key=both["comparison_id"].to_pylist().__getitem__)
-    both = both.take(pa.array(order, pa.int64()))
+    both = both.sort_by("comparison_id")
     return pa.table(
         {
-            "comparison_id": id_array(both["comparison_id"].to_pylist()),
+            "comparison_id": both["comparison_id"],
             "score": np.clip(both["vote_mean_mean"].to_numpy(), 0.0, 1.0),
             "judges": both["judge_count"].cast(pa.int32()),
         }

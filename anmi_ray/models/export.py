@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerBase
 
 from anmi_ray.models.cross_encoder import DENSE_FOLDER, SCORE_FOLDER, MeanScorer
 from anmi_ray.models.lora import is_adapted, merged
@@ -40,18 +41,24 @@ def write(model: CrossEncoder, folder: Path, card: str = "") -> Path:
     encoder.config.sentence_transformers = {"activation_fn": IDENTITY}
     encoder.save_pretrained(folder)
     tokenizer = model.pairs.tokenizer
-    before = tokenizer.model_max_length, tokenizer.chat_template
-    tokenizer.model_max_length = model.max_tokens
+    before = tokenizer.chat_template
     if model.pairs.prompt is not None:
         tokenizer.chat_template = model.pairs.prompt.chat_template()
-    tokenizer.backend_tokenizer.no_truncation()  # type: ignore[attr-defined]  # a state of past calls, not a setting
-    tokenizer.backend_tokenizer.no_padding()  # type: ignore[attr-defined]
-    tokenizer.save_pretrained(folder)
-    tokenizer.model_max_length, tokenizer.chat_template = before
+    save_tokenizer(tokenizer, model.max_tokens, folder)
+    tokenizer.chat_template = before
     if isinstance(network, MeanScorer):
         _write_modules(network, folder)
     (folder / "README.md").write_text(_CARD.format(body=card.strip(), max_tokens=model.max_tokens), encoding="utf-8")
     return folder
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, max_tokens: int, folder: Path) -> None:
+    """Write a fast tokenizer that says how long the model's inputs are; it is left as it was."""
+    before, tokenizer.model_max_length = tokenizer.model_max_length, max_tokens
+    tokenizer.backend_tokenizer.no_truncation()  # type: ignore[attr-defined]  # a state of past calls, not a setting
+    tokenizer.backend_tokenizer.no_padding()  # type: ignore[attr-defined]
+    tokenizer.save_pretrained(folder)
+    tokenizer.model_max_length = before
 
 
 def _write_modules(network: MeanScorer, folder: Path) -> None:

@@ -32,10 +32,11 @@ from anmi_ray.models.cross_encoder import (
     token_limit,
 )
 from anmi_ray.models.decoder import DECODER_POOLINGS, LastTokenScorer, choose_pooling, pad_by_end
+from anmi_ray.models.export import save_tokenizer
 from anmi_ray.models.heads import ClassifierScorer, Scorer, draw, start
 from anmi_ray.models.loading import ModelSource, resolve
 from anmi_ray.models.lora import add_adapters, is_adapted, merged
-from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged
+from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, ragged
 
 
 class PairInputs:
@@ -47,7 +48,7 @@ class PairInputs:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of every input."""
-        return np.diff(self.ids.start)
+        return self.ids.lengths
 
     def batch(self, row_N: NDArray[np.int64]) -> Batch:
         """Padded inputs [N, T] of the given rows; T is a multiple of 8."""
@@ -131,8 +132,8 @@ class PairClassifier:
     def inputs(self, coded: Coded) -> PairInputs:
         """Inputs by name, none longer than `max_tokens`, as lists of tokens to put batches together from."""
         segments = "token_type_ids" in self.tokenizer.model_input_names
-        types = _ragged(coded["token_type_ids"]) if segments else None
-        return PairInputs(_ragged(coded["input_ids"]), types, int(self.tokenizer.pad_token_id))  # type: ignore[arg-type]
+        types = ragged(coded["token_type_ids"]) if segments else None
+        return PairInputs(ragged(coded["input_ids"]), types, int(self.tokenizer.pad_token_id))  # type: ignore[arg-type]
 
     def scorer(self, dtype: Precision = "auto") -> PairClassifier:
         """A copy for inference, its transformer in `dtype`, its head in float32, adapters merged into the weights."""
@@ -152,11 +153,7 @@ class PairClassifier:
         folder.mkdir(parents=True, exist_ok=True)
         network = merged(self.network) if is_adapted(self.network) else self.network
         network.encoder.save_pretrained(folder)
-        before, self.tokenizer.model_max_length = self.tokenizer.model_max_length, self.max_tokens
-        self.tokenizer.backend_tokenizer.no_truncation()  # type: ignore[attr-defined]  # a state of past calls
-        self.tokenizer.backend_tokenizer.no_padding()  # type: ignore[attr-defined]
-        self.tokenizer.save_pretrained(folder)
-        self.tokenizer.model_max_length = before
+        save_tokenizer(self.tokenizer, self.max_tokens, folder)
         body = _CARD.format(body=card.strip(), max_tokens=self.max_tokens, labels=", ".join(self.labels))
         (folder / "README.md").write_text(body, encoding="utf-8")
         for name, text in self.beside.items():
@@ -211,12 +208,6 @@ def _network(
     if found["mismatched_keys"]:
         draw([output_layer(network)])
     return network
-
-
-def _ragged(lists: Sequence[Any]) -> Ragged:
-    length = np.array([len(one) for one in lists], dtype=np.int64)
-    values = np.concatenate([np.asarray(one, dtype=np.int32) for one in lists]) if lists else np.zeros(0, np.int32)
-    return Ragged(values, np.concatenate([[0], np.cumsum(length)]).astype(np.int64), length)
 
 
 _CARD = """---

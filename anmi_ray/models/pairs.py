@@ -9,7 +9,7 @@ Legend: N pairs, T tokens, Q queries, D documents.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -92,10 +92,16 @@ def _ragged(coded: Callable[[list[str]], Sequence[Any]], texts: Sequence[str], k
         found = coded(list(texts[i : i + _CHUNK]))
         lengths.extend(len(ids) for ids in found)
         lists.extend(np.array(ids[:kept], dtype=np.int32) for ids in found)
+    return replace(ragged(lists), lengths=np.array(lengths, dtype=np.int64))
+
+
+def ragged(lists: Sequence[Any]) -> Ragged:
+    """Whole token lists, end to end."""
+    lengths = np.array([len(ids) for ids in lists], dtype=np.int64)
     start = np.zeros(len(lists) + 1, dtype=np.int64)
-    np.cumsum([len(ids) for ids in lists], out=start[1:])
-    values = np.concatenate(lists) if lists else np.zeros(0, np.int32)
-    return Ragged(values, start, np.array(lengths, dtype=np.int64))
+    np.cumsum(lengths, out=start[1:])
+    values = np.concatenate([np.asarray(ids, dtype=np.int32) for ids in lists]) if lists else np.zeros(0, np.int32)
+    return Ragged(values, start, lengths)
 
 
 class PairTokenizer:

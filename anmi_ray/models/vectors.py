@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anmi_ray.models.export import save_tokenizer
 from anmi_ray.models.lora import is_adapted, merged
 
 if TYPE_CHECKING:
@@ -28,12 +29,7 @@ def write(model: BiEncoder, folder: Path, card: str = "") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     encoder = (merged(model.network) if is_adapted(model.network) else model.network).encoder
     encoder.save_pretrained(folder)
-    tokenizer = model.pairs.tokenizer
-    before, tokenizer.model_max_length = tokenizer.model_max_length, model.max_tokens
-    tokenizer.backend_tokenizer.no_truncation()  # type: ignore[attr-defined]  # a state of past calls, not a setting
-    tokenizer.backend_tokenizer.no_padding()  # type: ignore[attr-defined]
-    tokenizer.save_pretrained(folder)
-    tokenizer.model_max_length = before
+    save_tokenizer(model.pairs.tokenizer, model.max_tokens, folder)
     for path, content in _configurations(model, int(encoder.config.hidden_size)).items():
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -21,6 +21,7 @@ from anmi_ray.config.distill import DistillConfig
 from anmi_ray.errors import DataError
 from anmi_ray.evaluation import distilled_page, distilled_report
 from anmi_ray.evaluation.distilled_report import DistilledData
+from anmi_ray.evaluation.rules_report import Estimate
 from anmi_ray.identity import id_matrix, uniforms
 from anmi_ray.judging import orders, votes
 from anmi_ray.judging.calibration import fit_temperature
@@ -31,7 +32,7 @@ from anmi_ray.stages.distill_training import DEV, LOGITS, MODEL, TEST, TRAIN
 from anmi_ray.stages.folders import seal_folder
 from anmi_ray.stages.runtime import Context, over_buckets
 from anmi_ray.stages.train import RESULT, TrainResult, clear_checkpoints, collect, report_steps, run_training
-from anmi_ray.store import Artifact, Flow
+from anmi_ray.store import Artifact, Flow, parquet_bytes
 
 PAIRS = "pairs.parquet"
 JUDGE, UNCALIBRATED, SIMILARITY = "the distilled judge", "before calibration", "similarity judge"
@@ -51,21 +52,19 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: DistillConfi
     if not pairs.num_rows:
         raise DataError("the ensemble answered about no pair", "stage distill", "see the rejects of label: `anmi show`")
     pairs = pairs.append_column("split", pa.array(split_of(pairs["query_id"], config)))
-    artifact.store.publish(f"{artifact.path}/{PAIRS}", _bytes(pairs))
+    artifact.store.publish(f"{artifact.path}/{PAIRS}", parquet_bytes(pairs, {"fingerprint": artifact.fingerprint}))
     output = artifact.store.uri(f"{artifact.path}/{MODEL}")
-    logits = artifact.store.uri(f"{artifact.path}/{LOGITS}")
     if not artifact.store.exists(f"{artifact.path}/{MODEL}/{RESULT}"):
         sources = distill_training.PairSources(
             pairs=artifact.store.uri(f"{artifact.path}/{PAIRS}"),
             texts=[retrieve.store.uri(retrieve.part_path("texts", bucket)) for bucket in buckets],
             queries=[ingest.store.uri(ingest.part_path("queries", bucket)) for bucket in buckets],
-            logits=logits,
+            logits=artifact.store.uri(f"{artifact.path}/{LOGITS}"),
         )
-        execution = context.execution.training
         run_training(
             sources,
             config,
-            execution,
+            context.execution.training,
             artifact.fingerprint,
             output,
             lambda row: report_steps(context, row),
@@ -76,7 +75,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: DistillConfi
     result = collect(places.absolute(output))
     artifact.publish_json("log.json", result.rows)
     seal_folder(artifact, MODEL)
-    facts = _report(artifact, pairs, label, config, result, context)
+    facts = _report(artifact, pairs, label, config, result)
     clear_checkpoints(artifact, output, context.execution.training)
     if refused:
         why = rejects("distill", [(one.hex(), "no answer", "no judge of the ensemble answered") for one in refused])
@@ -125,7 +124,7 @@ def split_of(query_ids: pa.ChunkedArray | pa.Array, config: DistillConfig) -> li
 
 
 def _report(
-    artifact: Artifact, pairs: pa.Table, label: Artifact, config: DistillConfig, result: TrainResult, context: Context
+    artifact: Artifact, pairs: pa.Table, label: Artifact, config: DistillConfig, result: TrainResult
 ) -> dict[str, Any]:
     """Predictions of the test pairs, the page with its numbers, and the summary."""
     predictions, fitted = _predictions(artifact, pairs, config, result)
@@ -147,11 +146,11 @@ def _summary(data: DistilledData, pairs: pa.Table, fitted: orders.Fitted, judgme
     """The held-out figures with intervals over queries, of the judge and beside it."""
     figures = {
         one.name: {
-            "accuracy_consensus": [one.accuracy.mean, one.accuracy.low, one.accuracy.high],
-            "brier": [one.brier.mean, one.brier.low, one.brier.high],
+            "accuracy_consensus": _ends(one.accuracy),
+            "brier": _ends(one.brier),
             "ece": one.calibration.ece,
-            "calibration_rms": [one.calibration.rms.mean, one.calibration.rms.low, one.calibration.rms.high],
-            "calibration_slope": [one.calibration.slope.mean, one.calibration.slope.low, one.calibration.slope.high],
+            "calibration_rms": _ends(one.calibration.rms),
+            "calibration_slope": _ends(one.calibration.slope),
         }
         for one in data.predictors
     }
@@ -168,6 +167,11 @@ def _summary(data: DistilledData, pairs: pa.Table, fitted: orders.Fitted, judgme
         **figures[first],
         "baselines": {name: found for name, found in figures.items() if name != first},
     }
+
+
+def _ends(found: Estimate) -> list[float | None]:
+    """A number with the ends of its interval."""
+    return [found.mean, found.low, found.high]
 
 
 def _predictions(
@@ -204,7 +208,7 @@ def _held_logits(artifact: Artifact, last: int) -> list[tuple[int, NDArray[np.fl
         if step is not None and step <= last:
             table = pq.read_table(f"{folder}/{name}", filesystem=files)
             found.append((step, np.stack([column.to_numpy() for column in table.columns], axis=1)))
-    return sorted(found, key=lambda item: item[0])
+    return found
 
 
 def _similarity(pairs: pa.Table, test: pa.Table) -> orders.Averaged:
@@ -236,9 +240,3 @@ def _said(model: str, target: str, step: int, test: pa.Table, found: orders.Aver
             "decided": np.minimum(decided, 1.0) if two else none,
         }
     )
-
-
-def _bytes(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    return sink.getvalue().to_pybytes()

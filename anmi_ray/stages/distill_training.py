@@ -29,7 +29,7 @@ from anmi_ray.models.pair_classifier import PairClassifier, sharpen
 from anmi_ray.models.pairs import document_text
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.stages import places
-from anmi_ray.stages.train import Files, Job, Tools
+from anmi_ray.stages.train import Files, Job, Tools, positions
 from anmi_ray.training.loop import Trained, carry_out
 from anmi_ray.training.pair_inputs import Apart, Logits, Together
 from anmi_ray.training.preferences import HeldOut, PairSet, Preferences, both_orders
@@ -158,32 +158,27 @@ def _single(scorer: Reranker, pairs: pa.Table, texts: pa.Table, queries: pa.Tabl
 
 
 def _shown(pairs: pa.Table, texts: pa.Table, queries: pa.Table) -> tuple[list[str], list[str], list[str]]:
-    """Of every pair the query's text and those of its documents."""
-    query = queries["text"].take(pc.index_in(pairs["query_id"], value_set=queries["query_id"].combine_chunks()))
+    """Of every pair the query's text and those of its documents. Raises DataError where one is missing."""
+    query, rows = positions(pairs["query_id"], queries["query_id"], "queries of pairs")
+    asked = queries["text"].take(rows).to_pylist()
     sides: list[list[str]] = []
     for name in ("doc_a", "doc_b"):
-        rows = texts.take(pc.index_in(pairs[name], value_set=texts["doc_id"].combine_chunks()))
-        titles, bodies = rows["title"].to_pylist(), rows["text"].to_pylist()
-        sides.append([document_text(title, body) for title, body in zip(titles, bodies, strict=True)])
-    return query.to_pylist(), sides[0], sides[1]
+        document, rows = positions(pairs[name], texts["doc_id"], "texts of pairs")
+        found = texts.take(rows)
+        read = [document_text(t, b) for t, b in zip(*(found[n].to_pylist() for n in ("title", "text")), strict=True)]
+        sides.append([read[at] for at in document.tolist()])
+    return [asked[at] for at in query.tolist()], sides[0], sides[1]
 
 
 def _texts(files: Sequence[str], pairs: pa.Table) -> pa.Table:
-    """The texts of the pairs' documents, each once, read a file at a time."""
-    wanted = pa.chunked_array([*pairs["doc_a"].chunks, *pairs["doc_b"].chunks])
-    return _once([one.filter(pc.is_in(one["doc_id"], value_set=pc.unique(wanted))) for one in Files(files)], "doc_id")
+    """The texts of the pairs' documents, read a file at a time."""
+    wanted = pc.unique(pa.chunked_array([*pairs["doc_a"].chunks, *pairs["doc_b"].chunks]))
+    return pa.concat_tables([one.filter(pc.is_in(one["doc_id"], value_set=wanted)) for one in Files(files)])
 
 
 def _queries(files: Sequence[str], pairs: pa.Table) -> pa.Table:
     wanted = pc.unique(pairs["query_id"])
-    return _once([one.filter(pc.is_in(one["query_id"], value_set=wanted)) for one in Files(files)], "query_id")
-
-
-def _once(tables: list[pa.Table], key: str) -> pa.Table:
-    table = pa.concat_tables(tables).combine_chunks()
-    ids = table[key].combine_chunks()
-    first = pc.index_in(pc.unique(ids), value_set=ids)
-    return table.take(first)
+    return pa.concat_tables([one.filter(pc.is_in(one["query_id"], value_set=wanted)) for one in Files(files)])
 
 
 def _publish(folder: str, step: int, logits_RL: Logits) -> None:

@@ -251,8 +251,8 @@ def dev_set(dev: DevInputs, model: Reranker) -> DevSet:
     """The dev run tokenised, with its measure: scores become a Run, which evaluation measures."""
     from anmi_ray.evaluation import measures
 
-    query, query_rows = _positions(dev.run["query_id"], dev.queries["query_id"], "dev queries")
-    document, text_rows = _positions(dev.run["doc_id"], dev.texts["doc_id"], "dev texts")
+    query, query_rows = positions(dev.run["query_id"], dev.queries["query_id"], "dev queries")
+    document, text_rows = positions(dev.run["doc_id"], dev.texts["doc_id"], "dev texts")
     texts = dev.texts.take(text_rows)
     titles, bodies = texts["title"].to_pylist(), texts["text"].to_pylist()
 
@@ -287,8 +287,8 @@ def _distinct(ids: pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
     return coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), coded.dictionary
 
 
-def _positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tuple[NDArray[np.int64], pa.Array]:
-    """Every id's position among the distinct ids, and the rows of `among` where these stand."""
+def positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tuple[NDArray[np.int64], pa.Array]:
+    """Every id's position among the distinct ids, and the rows of `among` where these stand; DataError: one is not."""
     index, distinct = _distinct(ids)
     rows = pc.index_in(distinct, value_set=among.combine_chunks())
     if rows.null_count:

@@ -9,7 +9,7 @@ Legend: E lists, P documents of all lists, B lists of a micro-batch, K documents
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NoReturn, Protocol, TypeVar
 
@@ -27,6 +27,22 @@ from anmi_ray.models.texts import TextPairs, TextTokenizer
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.in_batch import Listed, borrowed, groups
 from anmi_ray.training.tokens import TokenCache, tokenised
+
+
+class Shuffle:
+    """Items with ids uint8[E, 16] in an order of their own in every epoch; the newest order is kept."""
+
+    def __init__(self, id_E: NDArray[np.uint8]) -> None:
+        self._id_E = id_E
+        self._newest: tuple[tuple[int, int], NDArray[np.int64]] | None = None
+
+    def __call__(self, seed: int, epoch: int) -> NDArray[np.int64]:
+        """The items' indices in the order of `epoch`: by hash of the item under (seed, epoch)."""
+        newest = self._newest
+        if newest is None or newest[0] != (seed, epoch):
+            order = np.argsort(uniforms(self._id_E, "order", seed, epoch), kind="stable")
+            newest = self._newest = (seed, epoch), order
+        return newest[1]
 
 
 @dataclass(frozen=True)
@@ -51,17 +67,14 @@ class TrainingSet:
     queries: Ragged
     documents: Ragged
     pairs: PairTokenizer | TextTokenizer
-    _orders: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.query_E)
 
-    def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """The lists in the order of `epoch`: by hash of the example under (seed, epoch)."""
-        if (seed, epoch) not in self._orders:
-            self._orders.clear()
-            self._orders[seed, epoch] = np.argsort(uniforms(self.example_E, "order", seed, epoch), kind="stable")
-        return self._orders[seed, epoch]
+    @cached_property
+    def order(self) -> Shuffle:
+        """The lists in the order of an epoch."""
+        return Shuffle(self.example_E)
 
     @cached_property
     def by_query(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -165,12 +178,13 @@ def total_steps(config: LearnConfig, items: int) -> int:
 
 
 class Shuffled(Protocol):
-    """Items in an order of their own in every epoch."""
+    """Items that every epoch shows once."""
 
     def __len__(self) -> int: ...
 
-    def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """The items' indices in the order of `epoch`."""
+    @cached_property
+    def order(self) -> Shuffle:
+        """The order of an epoch."""
         ...
 
 

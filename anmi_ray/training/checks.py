@@ -30,13 +30,7 @@ def before_training(model: Reranker, data: TrainingSet, config: TrainConfig, cur
 
     The latter of ranking terms that read mined negatives alone, by weight, over all that the curriculum lets in.
     """
-    longest, held = data.longest, positions(model.network.encoder)
-    if held and longest > held:
-        raise ConfigError(
-            f"{data.inputs} have up to {longest} tokens, and the model has {held} positions",
-            "train.max_tokens",
-            f"set it to at most {held}",
-        )
+    check_positions(model.network, data.longest, data.inputs, config.group)
     phases = [found for found in curriculum.phases() if found.alpha > 0]
     if config.loss.ranking not in ("infonce", "debiased") or config.loss.in_batch or not phases:
         return
@@ -46,6 +40,17 @@ def before_training(model: Reranker, data: TrainingSet, config: TrainConfig, cur
             "examples",
             "loosen mine.allow and mine.weigh, lower train.curriculum.minimum_gap_elo, or learn from ratings alone: "
             "train.balance.alpha=0",
+        )
+
+
+def check_positions(network: Scorer, longest: int, inputs: str, group: str) -> None:
+    """Raise ConfigError where the longest input has more tokens than the model has positions."""
+    held = positions(network.encoder)
+    if held and longest > held:
+        raise ConfigError(
+            f"{inputs} have up to {longest} tokens, and the model has {held} positions",
+            f"{group}.max_tokens",
+            f"set it to at most {held}",
         )
 
 

@@ -88,8 +88,9 @@ class Engine(ABC):
         dist.all_gather_object(values, value)
         return values
 
-    def whole(self, share: NDArray[Any], rows: int) -> NDArray[Any]:
-        """What every worker computed of its rows (rank, rank + world, ...), as one array over all `rows`."""
+    def over_rows(self, rows: int, compute: Callable[[NDArray[np.int64]], NDArray[Any]]) -> NDArray[Any]:
+        """What `compute` gives of all `rows`, each worker computing its share (rank, rank + world, ...)."""
+        share = compute(np.arange(rows)[self.rank :: self.world])
         found = np.zeros((rows, *share.shape[1:]), dtype=share.dtype)
         for worker, part in enumerate(self.gather(share)):
             found[worker :: self.world] = part

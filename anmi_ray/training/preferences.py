@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, cast
@@ -26,11 +26,10 @@ from anmi_ray.config.objective import CurriculumConfig
 from anmi_ray.config.train import TrainExecution
 from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.identity import uniforms
-from anmi_ray.models.cross_encoder import positions
-from anmi_ray.models.heads import Scorer
 from anmi_ray.models.pairs import Batch
 from anmi_ray.models.texts import TextPairs
-from anmi_ray.training.batching import lists_of_step, shared_out
+from anmi_ray.training.batching import Shuffle, lists_of_step, shared_out
+from anmi_ray.training.checks import check_positions
 from anmi_ray.training.curriculum import Curriculum, Phase
 from anmi_ray.training.engine import Engine
 from anmi_ray.training.module import Inputs, Learner
@@ -48,7 +47,6 @@ class PairSet:
     comparison_P: NDArray[np.uint8]
     score_P: NDArray[np.float64]
     reader: PairReader
-    _orders: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.score_P)
@@ -58,22 +56,18 @@ class PairSet:
         """Tokens of every input."""
         return self.reader.tokens_R
 
-    def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """The pairs in the order of `epoch`: by hash of the pair under (seed, epoch)."""
-        if (seed, epoch) not in self._orders:
-            self._orders.clear()
-            self._orders[seed, epoch] = np.argsort(uniforms(self.comparison_P, "order", seed, epoch), kind="stable")
-        return self._orders[seed, epoch]
+    @cached_property
+    def order(self) -> Shuffle:
+        """The pairs in the order of an epoch."""
+        return Shuffle(self.comparison_P)
 
     def swapped(self, pair_B: NDArray[np.int64], seed: int, epoch_B: NDArray[np.int64]) -> NDArray[np.int64]:
         """For each pair 1 where its epoch shows document b first: by hash in even epochs, the other one in odd ones."""
-        drawn = np.array(
-            [
-                uniforms(self.comparison_P[pair : pair + 1], "shown", seed, int(epoch) // 2)[0] < 0.5
-                for pair, epoch in zip(pair_B.tolist(), epoch_B.tolist(), strict=True)
-            ]
-        )
-        return (drawn ^ (epoch_B % 2 == 1)).astype(np.int64)
+        drawn_B = np.zeros(len(pair_B), dtype=bool)
+        for two in np.unique(epoch_B // 2).tolist():
+            of = epoch_B // 2 == two
+            drawn_B[of] = uniforms(self.comparison_P[pair_B[of]], "shown", seed, two) < 0.5
+        return (drawn_B ^ (epoch_B % 2 == 1)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -238,7 +232,7 @@ class Preferences:
         execution: TrainExecution,
     ) -> None:
         check_pairs(data, config)
-        check_room(model.network, data, config)
+        check_positions(model.network, int(data.tokens_R.max()), "inputs", config.group)
         self.config, self.data, self.held, self.items = config, data, held, len(data)
         self.curriculum = Curriculum(CurriculumConfig(), 1.0)  # all pairs at all times
         self.result = copy.copy(model)
@@ -285,9 +279,8 @@ class Preferences:
     def evaluate(self, engine: Engine, step: int) -> float:
         """The measure of the held-out pairs' logits in both orders."""
         pairs = self.held.pairs
-        rows = np.arange(2 * len(pairs))[engine.rank :: engine.world]
         scorer = self.result.scorer(self.config.precision)
-        found = engine.whole(pairs.reader.infer(scorer, rows), 2 * len(pairs))
+        found = engine.over_rows(2 * len(pairs), lambda rows: pairs.reader.infer(scorer, rows))
         logits_RL = both_orders(found[:, 0]) if pairs.reader.single else found
         return self.held.measure(step, logits_RL) if np.isfinite(logits_RL).all() else np.nan
 
@@ -317,15 +310,4 @@ def check_pairs(data: PairSet, config: DistillConfig) -> None:
     if (data.score_P == 0.5).all():
         raise DataError(
             f"all {len(data)} pairs are ties: there is nothing to learn", "distill", f"ask other judges, or {remedy}"
-        )
-
-
-def check_room(network: Scorer, data: PairSet, config: DistillConfig) -> None:
-    """ConfigError where inputs are longer than the model's positions."""
-    longest, held = int(data.tokens_R.max()), positions(network.encoder)
-    if held and longest > held:
-        raise ConfigError(
-            f"inputs have up to {longest} tokens, and the model has {held} positions",
-            f"{config.group}.max_tokens",
-            f"set it to at most {held}",
         )

@@ -138,8 +138,9 @@ class Ranking:
         """The measure of the dev pairs' scores."""
         dev = self.dev
         assert dev is not None
-        rows = np.arange(len(dev.query_N))[engine.rank :: engine.world]
         scorer = self.result.scorer(self.config.precision)
-        share = scorer.score_tokens(dev.queries, dev.query_N[rows], dev.documents, dev.document_N[rows])
-        scores = engine.whole(share, len(dev.query_N))
+        scores = engine.over_rows(
+            len(dev.query_N),
+            lambda rows: scorer.score_tokens(dev.queries, dev.query_N[rows], dev.documents, dev.document_N[rows]),
+        )
         return float(dev.measure(scores)) if np.isfinite(scores).all() else np.nan

@@ -9,13 +9,13 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import BertConfig, BertForSequenceClassification
 
 from anmi_ray.judging.fitting import Fitter, Shown
 from anmi_ray.models.classifier import Classifier, Coded
 from anmi_ray.models.loading import resolve
-from tests.models.tiny import SPECIAL, write_tiny_classifier
+from tests.models.tiny import SPECIAL, in_bert_form, write_tiny_classifier
 
 TEMPLATES = (
     ("{query}", "{first} {sep} {second}"),
@@ -73,21 +73,7 @@ def write_wordpiece(folder: Path, strip_accents: bool | None = None, single_word
     backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(strip_accents=strip_accents)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_max_length=128,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
+    fast = in_bert_form(backend, 128)
     if single_word:
         from tokenizers import AddedToken
 

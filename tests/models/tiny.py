@@ -34,20 +34,16 @@ WORDS = [f"word{i}" for i in range(60)]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def write_tiny_bert(folder: Path, seed: int = 0) -> Path:
-    """Write a bi-encoder (2 layers, width 32, 64 positions) with a tokenizer that knows WORDS; returns `folder`."""
-    vocabulary = {token: i for i, token in enumerate(SPECIAL + WORDS)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+def in_bert_form(tokenizer: Tokenizer, positions: int) -> PreTrainedTokenizerFast:
+    """A tokenizer whose vocabulary begins with SPECIAL, with BERT's special tokens and segments."""
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
-    fast = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        model_max_length=64,
+        model_max_length=positions,
         pad_token="[PAD]",
         unk_token="[UNK]",
         cls_token="[CLS]",
@@ -55,7 +51,15 @@ def write_tiny_bert(folder: Path, seed: int = 0) -> Path:
         mask_token="[MASK]",
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     )
-    fast.save_pretrained(folder)
+
+
+def write_tiny_bert(folder: Path, seed: int = 0) -> Path:
+    """Write a bi-encoder (2 layers, width 32, 64 positions) with a tokenizer that knows WORDS; returns `folder`."""
+    vocabulary = {token: i for i, token in enumerate(SPECIAL + WORDS)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    in_bert_form(tokenizer, 64).save_pretrained(folder)
     config = BertConfig(
         vocab_size=len(vocabulary),
         hidden_size=32,
