@@ -175,7 +175,7 @@ def test_lent_documents_are_those_of_the_group_that_no_list_of_the_query_has(dra
     document = np.array(draw.draw(st.lists(st.integers(0, 12), min_size=total, max_size=total)))
     query = np.array(draw.draw(st.lists(st.integers(0, 3), min_size=lists, max_size=lists)))
     columns: dict[str, Any] = {field.name: None for field in fields(TrainingSet) if field.init}
-    columns |= {"query_E": query, "start_E": start, "document_P": document, "queries": range(4), "_orders": {}}
+    columns |= {"query_E": query, "start_E": start, "document_P": document, "queries": range(4)}
     few = TrainingSet(**columns)
     chosen = draw.draw(st.lists(st.integers(0, lists - 1), min_size=1, max_size=6))
     group = [(e, np.arange(start[e], start[e + 1])) for e in chosen]
