@@ -75,10 +75,13 @@ def write_tiny_bert(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def write_tiny_classifier(folder: Path, labels: Sequence[str], seed: int = 0) -> Path:
-    """Write the same BERT with a random classification head of such labels; returns `folder`."""
+def write_tiny_classifier(folder: Path, labels: Sequence[str], seed: int = 0, **settings: int) -> Path:
+    """Write the same BERT with a random classification head of such labels; returns `folder`.
+
+    settings: what the configuration has otherwise.
+    """
     write_tiny_bert(folder, seed)
-    config = BertConfig.from_pretrained(folder)
+    config = BertConfig.from_pretrained(folder, **settings)
     config.id2label, config.label2id = dict(enumerate(labels)), {label: i for i, label in enumerate(labels)}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
