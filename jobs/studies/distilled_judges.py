@@ -11,8 +11,9 @@ Pairs are drawn as the product draws them: queries alike, no document in two pai
 preference. Queries are cut in folds by hash. For each, a judge is trained on pairs of the other folds, some of whose
 queries choose its checkpoint (the start, the middle, the end) and calibrate it, and asked about its own. GPT-4o's pairs
 known in both orders are of few documents, too few to learn from: judges that never saw their queries are asked about
-some of those too. `similarity` is the difference of the untrained start's cosines,
-sharpened on the folds that the judges learn from; `base rate` is their mean score.
+some of those too. With --repeat documents may stand in several pairs, as the product does not draw them: what more
+pairs would teach. `similarity` is the difference of the untrained start's cosines, sharpened on the folds that the
+judges learn from; `base rate` is their mean score.
 
 The start, form and target are DistillConfig's, one setting each, nothing tuned. Intervals are over queries, given the
 trained judges: what another seed would do is not in them. A judge's predictions are a file under ROOT: what is there is
@@ -154,8 +155,11 @@ class Source:
 
 
 @lru_cache(maxsize=1)
-def source(name: str, folder: str, texts: str, count: int, twice: int, folds: int, seed: int) -> Source:
-    """The pairs of a source: `count` to learn from, and of GPT-4o's `twice` that were asked in both orders."""
+def source(name: str, folder: str, texts: str, count: int, repeat: bool, twice: int, folds: int, seed: int) -> Source:
+    """The pairs of a source: `count` to learn from, and of GPT-4o's `twice` that were asked in both orders.
+
+    repeat: a document may stand in several pairs.
+    """
     files = BeirFiles(texts)
     keys, titles, bodies = zip(*files.documents(), strict=True)
     documents = pa.table({"doc_id": identity.id_array(map(identity.doc_id, keys)), "title": titles, "text": bodies})
@@ -163,7 +167,7 @@ def source(name: str, folder: str, texts: str, count: int, twice: int, folds: in
     asked = pa.table({"query_id": identity.id_array(map(identity.query_id, keys)), "text": bodies})
     every = pairs_of(gpt4o(folder, False) if name == "gpt" else labelled(folder))
     known = _with_texts(every, documents, asked)
-    kinds = {SAMPLE: drawn(known, count, seed)}
+    kinds = {SAMPLE: drawn(known, count, seed, apart=not repeat)}
     if name == "gpt" and twice:
         kinds[TWICE] = drawn(_with_texts(pairs_of(gpt4o(folder, True)), documents, asked), twice, seed, apart=False)
     table = pa.concat_tables([one.append_column("kind", pa.array([kind] * len(one))) for kind, one in kinds.items()])
@@ -363,6 +367,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS), help="those that are trained")
     parser.add_argument("--root", default="results", help="folder of results")
     parser.add_argument("--pairs", type=int, default=860, help="pairs to learn from, all folds together")
+    parser.add_argument("--repeat", action="store_true", help="a document may stand in several pairs: there are more")
     parser.add_argument("--twice", type=int, default=300, help="GPT-4o's pairs asked in both orders that are asked too")
     parser.add_argument("--folds", type=int, default=3, help="of queries")
     parser.add_argument("--epochs", type=float, default=2.0, help="passes over the pairs")
@@ -378,7 +383,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     say = partial(console.print, highlight=False)
     keys = {name: (name, folder, texts) for name, folder, texts in _given(given)}
     for name, where in keys.items():
-        key = (*where, given.pairs, given.twice, given.folds, given.seed)
+        key = (*where, given.pairs, given.repeat, given.twice, given.folds, given.seed)
         found = source(*key)
         drawn_pairs = found.pairs.filter(pc.equal(found.pairs["kind"], SAMPLE))
         count = round(len(drawn_pairs) * (1 - 1 / given.folds) * (1 - DEV_SHARE))

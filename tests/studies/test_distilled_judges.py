@@ -74,7 +74,7 @@ def test_queries_give_alike_and_no_document_is_in_two_pairs(data: Path) -> None:
 
 
 def test_no_query_that_a_judge_is_asked_about_is_learned_from(data: Path) -> None:
-    found = study.source("gpt", str(data), str(data), 60, 24, 3, 0)
+    found = study.source("gpt", str(data), str(data), 60, False, 24, 3, 0)
     assert set(found.pairs["kind"].to_pylist()) == {study.SAMPLE, study.TWICE}
     for fold in range(3):
         train, dev = found.learned(fold, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ from anmi_ray.training.preferences import (
     soft_labels,
 )
 from tests.models.tiny import WORDS, write_tiny_bert
+from tests.training.two import WAYS, two_workers
 
 TARGETS: tuple[Target, ...] = ("binary", "ternary", "two-head")
 EXECUTION = TrainExecution(micro_batch_tokens=512)
@@ -244,6 +246,27 @@ def test_pairs_that_teach_nothing_are_named(base: Path, pairs: int, score: float
     with pytest.raises(DataError) as raised:
         Preferences(model, data, HeldOut(data, lambda *_: 0.0), CONFIG, EXECUTION)
     assert said in str(raised.value)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # DeepSpeed's import
+def test_two_workers_have_the_curve_of_one(base: Path, tmp_path: Path) -> None:
+    """Losses to float32's rounding; the held-out pairs' logits, read by both, are one worker's."""
+    two_workers("tests.training.preference_worker", base, tmp_path)
+    for name, config in ways().items():
+        alone = run(base, config)
+        found = json.loads((tmp_path / f"{name}.json").read_text())
+        assert found["loss"] == pytest.approx([row["loss"] for row in alone.rows], rel=2e-4), name
+        assert found["dev"] == alone.dev, name
+
+
+def ways() -> dict[str, DistillConfig]:
+    """Every engine and stage, for two documents read together, and one engine for a score each."""
+    found = {
+        name: changed(engine=engine, zero_stage=stage, max_steps=12, learning_rate=5e-4)
+        for name, (engine, stage) in WAYS.items()
+    }
+    return found | {"pointwise": changed(form="pointwise", target="binary", max_steps=12, learning_rate=5e-4)}
 
 
 def test_workers_that_do_not_divide_a_step_are_named(task: Preferences) -> None:
