@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, field_validator
 
 from anmi_ray import environment
 from anmi_ray.config.base import ExecutionSettings
 from anmi_ray.config.train import TrainExecution
+
+Count = Annotated[int, Field(ge=0)]
+Size = Annotated[int, Field(ge=1)]
 
 
 class ExecutionConfig(ExecutionSettings):
@@ -25,7 +30,19 @@ class ExecutionConfig(ExecutionSettings):
     threads: int = Field(default=0, ge=0, description="threads of a task that runs a model; 0: all cores")
     task_retries: int = Field(default=3, ge=0, description="times a bucket's task is tried again when its process dies")
     window: int = Field(default=0, ge=0, description="buckets under way at once; 0: the number of CPUs")
-    askers: int = Field(default=0, ge=0, description="actors that ask a judge; 0: the number of cores")
+    askers: Count | tuple[Size, Size] = Field(
+        default=0,
+        description="actors that ask a judge: a number, or the fewest and the most, such as [1, 16]; 0: the number of "
+        "cores",
+    )
+    pool_start_s: float = Field(
+        default=120.0,
+        ge=0,
+        description="seconds from asking for an actor that asks a judge to its first answer, with its node, image and "
+        "weights: with a target, none is started for less work",
+    )
+    gpu_dollars_hour: float | None = Field(default=None, gt=0, description="price of a GPU for an hour")
+    core_dollars_hour: float | None = Field(default=None, gt=0, description="price of a CPU core for an hour")
     chunk: int = Field(default=8192, ge=1, description="questions that an actor takes at once, in whole queries")
     train: TrainExecution = Field(default=TrainExecution(), description="with what training is carried out")
     no_progress_s: int = Field(
@@ -38,6 +55,20 @@ class ExecutionConfig(ExecutionSettings):
         if value & (value - 1):
             raise ValueError("must be a power of two (8, 16, … 4096)")
         return value
+
+    @field_validator("askers")
+    @classmethod
+    def _rising(cls, value: int | tuple[int, int]) -> int | tuple[int, int]:
+        if isinstance(value, tuple) and value[0] > value[1]:
+            raise ValueError("the fewest must not be above the most: such as [1, 16]")
+        return value
+
+    @property
+    def asking(self) -> tuple[int, int]:
+        """Fewest and most actors that ask a judge."""
+        if isinstance(self.askers, int):
+            return self.askers or self.cores, self.askers or self.cores
+        return self.askers
 
     @property
     def cores(self) -> int:

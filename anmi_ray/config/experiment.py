@@ -74,6 +74,8 @@ class Experiment(Settings):
         for config in (self.train, *([self.distill] if self.judge.distilled else [])):
             if wrong := offload_needs(self.execution.train.offload, config):
                 raise ValueError(f"execution.train.offload: {wrong}")
+        if self.judge.target_dollars is not None and self.execution.gpu_dollars_hour is None:
+            raise ValueError("judge.target_dollars needs execution.gpu_dollars_hour, the price of a GPU for an hour")
         judges = [judge.name for judge in self.judge.judges]
         if strangers := sorted(set(self.rate.judge_weights) - set(judges)):
             raise ValueError(

@@ -217,10 +217,17 @@ class BudgetConfig(Settings):
         return value
 
 
+def gpus_of(judge: TextJudgeConfig) -> float:
+    """GPUs that one actor that asks a judge holds."""
+    if isinstance(judge, VllmJudgeConfig):
+        return float(judge.execution.tensor_parallel) if judge.execution.device == "gpu" else 0.0
+    return judge.gpus if isinstance(judge, EncoderJudgeConfig) else 0.0
+
+
 class JudgeConfig(Settings):
     """The panel. `preset` fills in what is not given."""
 
-    how_only: ClassVar[frozenset[str]] = frozenset({"max_failures"})
+    how_only: ClassVar[frozenset[str]] = frozenset({"max_failures", "target_hours", "target_dollars"})
 
     preset: Preset = Field(default="realistic", description="fills every field of this group that is not given")
     truth: TruthConfig = Field(default=TruthConfig(), description="latent relevance that simulated judges perceive")
@@ -246,6 +253,18 @@ class JudgeConfig(Settings):
         default=BudgetConfig(),
         description="what judges that read texts may cost, in all rounds together: validation spends what the first "
         "round left",
+    )
+    target_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="hours in which the panel should have answered, from the start of each run: pools are as large as "
+        "that needs, within their limits (execution.askers, a vllm judge's execution.engines); null: their limits",
+    )
+    target_dollars: float | None = Field(
+        default=None,
+        gt=0,
+        description="dollars for GPUs (execution.gpu_dollars_hour) that pools should keep to: fewer engines take "
+        "longer and start less often; unlike a budget it leaves nothing out; null: no limit",
     )
     pilot: PilotConfig = Field(
         default=PilotConfig(), description="how judges are tried first, and what they must reach"

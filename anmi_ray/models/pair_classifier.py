@@ -220,8 +220,8 @@ tags: [pairwise-judge, text-ranking]
 Reads a query and two documents and says which of them answers better. Distilled by anmi_ray from an ensemble of judges.
 Its labels: {labels}. `judge.json` says how query and documents are put into its texts, at most {max_tokens} tokens
 together. Ask it in both orders and average: `{{kind: encoder, form: pairwise, model: PATH_OF_THIS_FOLDER}}` in a panel
-of anmi_ray does so. vLLM's classification runner loads the folder as well (`LLM(folder, runner="pooling").classify`): give
-it token ids, and of a model with two segments where the second begins (`compressed_token_type_ids`).
+of anmi_ray does so. vLLM's classification runner loads the folder as well (`LLM(folder, runner="pooling").classify`):
+give it token ids, and of a model with two segments where the second begins (`compressed_token_type_ids`).
 
 {body}
 """

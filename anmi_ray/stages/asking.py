@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -20,11 +21,12 @@ import ray.data
 from anmi_ray import judging
 from anmi_ray.answers import AnswerLog
 from anmi_ray.config.base import whole
-from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, JudgeConfig, TextJudgeConfig
+from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig, TextJudgeConfig, gpus_of
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.errors import JudgeError, rebuild
 from anmi_ray.identity import digest
 from anmi_ray.judging.bought import judge_of
+from anmi_ray.judging.pools import Target
 from anmi_ray.judging.protocol import Judge
 from anmi_ray.judging.questions import TextQuestions, text_questions
 from anmi_ray.ledger import Ledger
@@ -34,6 +36,7 @@ from anmi_ray.stages.asker import Asker
 from anmi_ray.stages.folders import local_folder
 from anmi_ray.stages.keeper import Report
 from anmi_ray.stages.runtime import Context, data_settings, our_errors, over_buckets, rows_of, watched
+from anmi_ray.stages.waves import in_waves, limits_of, target_of
 from anmi_ray.store import Artifact, Store
 
 NO_BUDGET_LEFT = "budget"
@@ -97,9 +100,13 @@ def ask(artifact: Artifact, sources: Sources, config: JudgeConfig, context: Cont
     A bucket whose judgments are there already is left alone. Raises JudgeError where more of a judge's questions than
     `config.max_failures` stay without an answer though they were asked: what is missing is asked by the next run.
     """
-    ledger = ledger_of(artifact.store, sources, config)
+    ledger, began = ledger_of(artifact.store, sources, config), time.monotonic()
     buckets = [bucket for bucket in range(context.buckets) if artifact.seal("judgments", JUDGMENT, bucket) is None]
-    return {judge.name: _ask_judge(judge, buckets, ledger, sources, config, context) for judge in config.reading}
+    counts: dict[str, Any] = {}
+    for judge in config.reading:
+        target = target_of(config, judge, context.execution, time.monotonic() - began)
+        counts[judge.name] = _ask_judge(judge, buckets, ledger, sources, config, target, context)
+    return counts
 
 
 def bought(store: Store, sources: Sources, config: JudgeConfig, bucket: int) -> Mapping[str, Judge]:
@@ -118,19 +125,27 @@ def bought(store: Store, sources: Sources, config: JudgeConfig, bucket: int) -> 
 
 
 def _ask_judge(
-    judge: TextJudgeConfig, buckets: list[int], ledger: Ledger, sources: Sources, config: JudgeConfig, context: Context
+    judge: TextJudgeConfig,
+    buckets: list[int],
+    ledger: Ledger,
+    sources: Sources,
+    config: JudgeConfig,
+    target: Target,
+    context: Context,
 ) -> dict[str, int]:
     """Passes over what is missing until nothing is, the budget is spent, or the passes are over; the counts."""
     log = log_of(context.store, judge)
     plan = _plan(buckets, log, sources, context)
     if not plan.chunks:
         return {"asked": 0, "answered": 0, "failed": 0}
-    clients = min(context.execution.askers or context.execution.cores, len(plan.chunks))
+    clients = min(context.execution.asking[1], len(plan.chunks))
     # never killed: it ends, and its metrics are sent, when nobody refers to it any more
     actor = keeper.start(ledger, config, judge, clients, plan.missing)
     for _ in range(1 + config.retry_passes):
         known = _report(actor).books.failed
-        _ask_pass(plan, log, sources, judge, actor, context)
+        began = time.monotonic()
+        _ask_pass(plan, log, sources, judge, actor, target, context)
+        target = target.after(time.monotonic() - began, 0)
         report: Report = ray.get(actor.finish.remote())
         if report.problem:
             raise rebuild(report.problem)
@@ -179,15 +194,27 @@ def _missing(bucket: int, log: AnswerLog, sources: Sources, size: int) -> _Plan:
 
 
 def _ask_pass(
-    plan: _Plan, log: AnswerLog, sources: Sources, judge: TextJudgeConfig, actor: Any, context: Context
+    plan: _Plan,
+    log: AnswerLog,
+    sources: Sources,
+    judge: TextJudgeConfig,
+    actor: Any,
+    target: Target,
+    context: Context,
 ) -> None:
-    """Ask all that a plan says is missing. It ends early by letting nothing more through, never by force."""
-    before = _report(actor).books.questions
-    with our_errors("judge"), watched(lambda: _say(actor, plan, before, context)):
-        if isinstance(judge, VllmJudgeConfig):
-            vllm.ask_chunks(plan.chunks, log, sources, judge, actor, context)
-        else:
-            _ask_chunks(plan.chunks, log, sources, judge, actor, context)
+    """Ask all that a plan says is missing, in waves. It ends early by letting nothing more through, never by force."""
+    before, limits = _report(actor).books.questions, limits_of(judge, context.execution)
+    sizes: list[str] = []
+    with our_errors("judge"), watched(lambda: _say(actor, plan, before, sizes, context)):
+        for chunks, pool in in_waves(plan.chunks, target, limits, lambda: _report(actor).books.questions):
+            sizes[:] = [] if target == Target() else [f"pool of {pool[0]} to {pool[1]}"]
+            if isinstance(judge, VllmJudgeConfig):
+                vllm.ask_chunks(chunks, log, sources, judge, pool, actor, context)
+            else:
+                _ask_chunks(chunks, log, sources, judge, pool, actor, context)
+            report = _report(actor)
+            if report.problem or report.spent_out:
+                break
 
 
 def _ask_chunks(
@@ -195,30 +222,31 @@ def _ask_chunks(
     log: AnswerLog,
     sources: Sources,
     judge: TextJudgeConfig,
+    pool: tuple[int, int],
     actor: Any,
     context: Context,
 ) -> None:
     """Ask through a pool of actors; a chunk is a block."""
-    actors = min(context.execution.askers or context.execution.cores, len(chunks))
+    least, most = (min(size, len(chunks)) for size in pool)
     with data_settings(context):
         asked = ray.data.from_items(chunks, override_num_blocks=len(chunks)).map_batches(
             cast(Any, Asker),  # Ray's types know no actor whose call takes more than its batch
-            fn_args=(log, sources, _share(judge, actors), actor),
+            fn_args=(log, sources, _share(judge, most), actor),
             batch_size=1,
             batch_format="numpy",
-            compute=ray.data.ActorPoolStrategy(size=actors),
+            compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most, initial_size=least),
             num_cpus=0.5,
-            num_gpus=judge.gpus if isinstance(judge, EncoderJudgeConfig) else 0,
+            num_gpus=gpus_of(judge) or None,
         )
         with rows_of(asked) as rows:
             collections.deque(rows, maxlen=0)
 
 
-def _say(actor: Any, plan: _Plan, before: int, context: Context) -> None:
+def _say(actor: Any, plan: _Plan, before: int, sizes: list[str], context: Context) -> None:
     """Tell how far this pass is."""
     books = _report(actor).books
     seconds = max(books.hours * 3600, 1e-3)
-    said = [f"{books.questions / seconds:,.0f}/s"]
+    said = [f"{books.questions / seconds:,.0f}/s", *sizes]
     if plan.questions > plan.missing:
         said.append(f"{plan.questions - plan.missing:,} held")
     if books.failed:

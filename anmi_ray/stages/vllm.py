@@ -45,10 +45,11 @@ def ask_chunks(
     log: AnswerLog,
     sources: Sources,
     judge: VllmJudgeConfig,
+    pool: tuple[int, int],
     keeper: Any,
     context: Context,
 ) -> None:
-    """Ask what chunks (bucket, start, stop) lack, as far as the keeper lets it through.
+    """Ask what chunks (bucket, start, stop) lack, as far as the keeper lets it through; pool: fewest and most engines.
 
     Without chunks no engine starts. Raises ConfigError before one starts for what the user has to mend, JudgeError
     where engines do not start or keep dying.
@@ -64,13 +65,18 @@ def ask_chunks(
         data_settings(context, **deaths),
         _engine_errors(judge),
         _off_screen(),
-        rows_of(_pipeline(chunks, examined, log, sources, keeper)) as rows,
+        rows_of(_pipeline(chunks, examined, log, sources, pool, keeper)) as rows,
     ):
         collections.deque(rows, maxlen=0)
 
 
 def _pipeline(
-    chunks: list[dict[str, int]], judge: VllmJudge, log: AnswerLog, sources: Sources, keeper: Any
+    chunks: list[dict[str, int]],
+    judge: VllmJudge,
+    log: AnswerLog,
+    sources: Sources,
+    pool: tuple[int, int],
+    keeper: Any,
 ) -> ray.data.Dataset:
     requests = (
         ray.data.from_items(chunks, override_num_blocks=len(chunks))
@@ -83,12 +89,12 @@ def _pipeline(
         )
         .repartition(target_num_rows_per_block=BLOCK)
     )
-    return _processor(judge)(requests).map_batches(
+    return _processor(judge, pool)(requests).map_batches(
         _publish, fn_args=(judge, log, keeper), batch_size=None, batch_format="numpy", num_cpus=0.25
     )
 
 
-def _processor(judge: VllmJudge) -> Any:
+def _processor(judge: VllmJudge, pool: tuple[int, int]) -> Any:
     """Ray's processor with the engines alone: requests arrive tokenised, and answers are read here.
 
     Its own steps before and after would take rows one by one, break blocks up, and give rows that failed another
@@ -103,7 +109,7 @@ def _processor(judge: VllmJudge) -> Any:
             engine_kwargs=judge.engine_kwargs(),
             batch_size=BLOCK,
             max_concurrent_batches=1 + -(-execution.max_num_seqs // BLOCK),  # one more waits, so that none runs dry
-            concurrency=execution.engines,
+            concurrency=pool,
             accelerator_type=execution.accelerator_type,
             runtime_env={"env_vars": judge.environment()},
             placement_group_config=None if execution.device == "gpu" else {"bundles": [{"CPU": 1}]},

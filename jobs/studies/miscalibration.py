@@ -2,11 +2,11 @@
 
     python -m jobs.studies.miscalibration [--root results] [--dry-run] [--workers N] [--seeds N]
 
-The plan is miscalibrated.yaml, trained and tested by trainings.py. Ratings are held against the truth that the simulated
-panel perceives (its ratings are among the rows): `slope` of the true gap on the estimated one over random pairs of a
-query (1: gaps are what they say; below: they are too wide), τ-b with the truth, and how many true gaps lie within the
-95 % interval. Of the negatives: how many of the documents that could be one were let through, how heavy they are, and
-how many of them are in truth at least as good as the anchor. Intervals are over queries.
+The plan is miscalibrated.yaml, trained and tested by trainings.py. Ratings are held against the truth that the
+simulated panel perceives (its ratings are among the rows): `slope` of the true gap on the estimated one over random
+pairs of a query (1: gaps are what they say; below: they are too wide), τ-b with the truth, and how many true gaps lie
+within the 95 % interval. Of the negatives: how many of the documents that could be one were let through, how heavy they
+are, and how many of them are in truth at least as good as the anchor. Intervals are over queries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `anmi distill` exports, in vLLM's classification runner: the probabilities are those of the judge's own model."""
+"""What `anmi distill` exports, in vLLM's classification runner: probabilities are those of its own model."""
 
 from __future__ import annotations
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +78,30 @@ def test_only_what_is_missing_is_asked(ray_local: None, made: tuple[Path, dict[s
     third = run(made, "third", {"kind": "null", "name": "a"})
     assert 0 < asked(third, "a")["asked"] < total
     assert judgments(third).equals(judgments(first))
+
+
+def test_a_deadline_asks_in_waves_and_changes_no_judgment(
+    ray_local: None, made: tuple[Path, dict[str, Artifact]], tmp_path: Path
+) -> None:
+    """The first is a trial of the fewest actors, others follow, and every question is asked once."""
+    notes: list[str] = []
+
+    def progress(done: int, total: int, unit: str = "buckets", note: str = "") -> None:
+        notes.append(note)
+
+    whole = run(made, "whole", {"kind": "null", "name": "a"})
+    timed = Artifact(Store(str(tmp_path)), "judge", "timed")
+    execution = ExecutionConfig(root=str(tmp_path), buckets=BUCKETS, chunk=700, askers=(1, 3), pool_start_s=0.0)
+    config = JudgeConfig.model_validate({"judges": [{"kind": "null", "name": "a"}], "target_hours": 1e-4})
+    facts = judge.run(
+        timed, inputs(timed.store, QUERIES, BUCKETS), config, Context(timed.store, execution, BUCKETS, 0, progress)
+    )
+    timed.complete(facts.pop("flows"), **facts)
+    pools = [pool for pool, _ in itertools.groupby(re.findall(r"pool of (\d) to (\d)", " ".join(notes)))]
+    assert pools[0] == ("1", "1")
+    assert pools[-1] == ("3", "3")
+    assert asked(timed, "a")["asked"] == QUERIES * 400 * 2
+    assert judgments(timed).equals(judgments(whole))
 
 
 def test_every_fault_ends_as_an_answer_or_a_named_failure(

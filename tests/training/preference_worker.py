@@ -1,4 +1,4 @@
-"""One of two workers of test_preferences' test_two_workers_have_the_curve_of_one, as a process of its own: BASE OUTPUT."""
+"""One of two workers of test_preferences' test_two_workers_have_the_curve_of_one, a process of its own: BASE OUTPUT."""
 
 from __future__ import annotations
 
