@@ -1,95 +1,86 @@
-"""`anmi plan`: what each stage would do and cost, doing nothing.
+"""`anmi plan`: what each stage would do, take and cost, doing nothing.
 
-Rows follow from the settings and the collection's counts; seconds from per-row costs measured on two cores (they
-scale with cores), and are there to tell minutes from days.
+A collection that is here is counted, and so are the tokens of prompts about it; of one that is not, `plan` in the
+settings says how large it is, and nothing is looked at. How many actors ask a judge follows from `judge.target_hours`
+and `judge.target_dollars`, as in a run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 
 from rich.table import Table
 
-from anmi_ray import corpus, files
-from anmi_ray.config.distill import DistillConfig
+from anmi_ray import corpus
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.judge import ApiJudgeConfig, EncoderJudgeConfig, JudgeConfig
-from anmi_ray.experiment import Resolved, resolve
-from anmi_ray.judging.encoder import tokens_read
-from anmi_ray.prompt_costs import Cost, PromptJudge, costs, of_pairs
+from anmi_ray.config.judge import ApiJudgeConfig, gpus_of
+from anmi_ray.experiment import Resolved, resolve, stages_of
+from anmi_ray.judging import pools
+from anmi_ray.judging.pools import Limits, Target
+from anmi_ray.prompt_costs import Cost, costs
 from anmi_ray.states import changes
 from anmi_ray.store import Artifact, Store
+from anmi_ray.workload import BORDERLINE, Line, comparisons, lines
 
-# Core-seconds per row or token, measured by running the quickstart on two cores of an AMD EPYC with avx512_bf16.
-CORE_SECONDS = {
-    "embed a document": 0.015,
-    "choose a comparison": 8e-5,
-    "judge a pair in process": 9e-6,
-    "ask an endpoint": 2e-3,  # this machine's part; the server's is its own
-    "rate a comparison": 7e-6,
-    "train a token": 4e-4,  # of pairs as long as max_tokens allows: most are shorter
-    "score a token": 1.4e-4,
-}
-_ENCODER_TOKENS = 512  # that a classification model reads, where max_tokens does not say
-# Share of candidates that are borderline (80 to 150 points) and not yet compared with their anchor, on the long side:
-# .6 % by the quickstart's panel, .5 % by SciFact's, 1.3 % by the similarity judge on a small collection.
-BORDERLINE = 0.015
-_ROW_BYTES = {"run": 30, "candidate": 45, "text": 700, "comparison": 50, "judgment": 12, "rating": 60, "example": 500}
-
-
-@dataclass(frozen=True)
-class Line:
-    """One stage's work: rows of what, calls to judges, core-seconds, bytes kept, dollars, seconds that limits take."""
-
-    stage: str
-    work: str
-    seconds: float
-    bytes: float
-    dollars: float = 0.0
-    limited: float = 0.0
+_COLUMNS = ("stage", "work", "about", "keeps", "files", "GPU hours", "dollars", "state", "why")
 
 
 def plan(experiment: Experiment) -> Iterator[str | Table]:
     """What a run would do, as text and a table. Reads the collection to count it; writes nothing."""
-    resolved = resolve(experiment)
-    counts = _counts(experiment, resolved["ingest"].fingerprint)
-    cores = experiment.execution.cores
-    states = {name: (state, why) for name, state, why in changes(experiment, resolved)}
-    pairs, ensemble = _comparisons(experiment, counts), experiment.ensemble
+    resolved = resolve(experiment) if experiment.plan.documents is None else {}
+    counts = _counts(experiment, resolved)
+    cores = experiment.plan.cores or experiment.execution.cores
+    pairs, ensemble = comparisons(experiment, counts), experiment.ensemble
     asked = costs(experiment, resolved, pairs)
     labels = costs(experiment, resolved, experiment.distill.sample.pairs, ensemble, "sample") if ensemble else []
+    pooled = list(_pools(experiment, asked))
     yield (
         f"{counts['documents']:,} documents; queries: {counts['train']:,} train, {counts['dev']:,} dev, "
-        f"{counts['test']:,} test; {cores} cores, {experiment.execution.buckets} buckets"
+        f"{counts['test']:,} test; {cores:,} cores, {experiment.execution.buckets:,} buckets"
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column, right in (
-        ("stage", 0),
-        ("work", 0),
-        ("about", 1),
-        ("keeps", 1),
-        ("dollars", 1),
-        ("state", 0),
-        ("why", 0),
-    ):
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
-    total = dollars = 0.0
     second = _borderline(experiment, counts, Store(experiment.execution.root), resolved)
-    for line in lines(experiment, counts, asked, second, labels):
-        state, why = states[line.stage]
-        seconds = max(line.seconds / cores, line.limited)
-        total += 0.0 if state == "complete" else seconds
-        dollars += 0.0 if state == "complete" else line.dollars
-        table.add_row(line.stage, line.work, f"{seconds:,.0f} s", _size(line.bytes), f"{line.dollars:.2f}", state, why)
-    yield table
-    for judge in (*labels, *asked):
-        yield from judge.said()
+    found = [
+        _priced(experiment, line) for line in lines(experiment, counts, [one for one, _ in pooled], second, labels)
+    ]
+    states = _states(experiment, resolved)
+    yield _table(found, states, cores)
+    for cost in labels:
+        yield from cost.said()
+    for cost, size in pooled:
+        yield from cost.said()
+        yield from size
     if ensemble:
         yield _saved(experiment, pairs + (second or 0))
+    to_do = [line for line in found if states[line.stage][0] != "complete"]
+    dollars = sum(line.dollars for line in to_do)
     priced = f", about {dollars:,.2f} dollars" if dollars else ""
-    yield f"to do: about {total / 60:,.1f} minutes on {cores} cores{priced}; {sent(experiment)}"
+    total = sum(_wall(line, cores) for line in to_do)
+    yield f"to do: about {_time(total)} on {cores:,} cores{priced}; {sent(experiment)}"
+
+
+def _table(found: Sequence[Line], states: Mapping[str, tuple[str, str]], cores: int) -> Table:
+    """One row a stage; columns of which every row says nothing are left out."""
+    rows = [
+        (
+            line.stage,
+            line.work,
+            _time(_wall(line, cores)),
+            _size(line.bytes),
+            f"{line.files:,}",
+            f"{line.gpu_hours:,.1f}" if line.gpu_hours else "",
+            f"{line.dollars:,.2f}" if line.dollars else "",
+            *states[line.stage],
+        )
+        for line in found
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    kept = [at for at in range(len(_COLUMNS)) if any(row[at] for row in rows)]
+    for at in kept:
+        table.add_column(_COLUMNS[at], justify="right" if 2 <= at <= 6 else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(row[at] for at in kept))
+    return table
 
 
 def sent(experiment: Experiment) -> str:
@@ -113,76 +104,82 @@ def _saved(experiment: Experiment, pairs: int) -> str:
     return f"the ensemble (distill.judge) is asked {asked}: {share}"
 
 
-def _judging(
-    config: JudgeConfig,
-    comparisons: int,
-    candidates: int,
-    asked: Sequence[Cost],
-    stage: str = "judge",
-    distill: DistillConfig | None = None,
-) -> Line:
-    """A round of judging: what is computed here, and the calls to language models, judge after judge.
-
-    distill: how the distilled judges of the panel are made.
-    """
-    reading = [judge for judge in config.reading if isinstance(judge, PromptJudge)]
-    encoders = [
-        (judge.name, judge.form, tokens_read(judge) or _ENCODER_TOKENS)
-        for judge in config.reading
-        if isinstance(judge, EncoderJudgeConfig)
-    ]
-    encoders += [(judge.name, distill.form, distill.max_tokens) for judge in config.distilled if distill is not None]
-    calls, here = 2 * comparisons, len(config.judges) - len(reading) - len(encoders)
-    missing = {judge.name: calls for judge in reading} | {cost.judge: cost.missing for cost in asked}
-    work = [f"{calls * here:,} judgments by {here} in-process judges, both orders"] if here else []
-    work += [f"{count:,} calls to {name}" for name, count in missing.items()]
-    scored = 0
-    for name, form, tokens in encoders:
-        inputs = calls if form == "pairwise" else candidates
-        scored += inputs * tokens
-        work.append(f"{inputs:,} inputs to {name}, of at most {tokens:,} tokens each")
-    seconds = scored * CORE_SECONDS["score a token"] + calls * here * CORE_SECONDS["judge a pair in process"]
-    seconds += sum(missing.values()) * CORE_SECONDS["ask an endpoint"]
-    kept = calls * len(config.judges) * _ROW_BYTES["judgment"]
-    limited = sum(cost.hours or 0.0 for cost in asked) * 3600
-    return Line(stage, "; ".join(work), seconds, kept, sum(cost.dollars or 0.0 for cost in asked), limited)
+def _pools(experiment: Experiment, asked: Sequence[Cost]) -> Iterator[tuple[Cost, list[str]]]:
+    """What each judge costs with the pool that its target gives it, and what to say of that pool; one after another."""
+    passed = 0.0
+    for cost in asked:
+        judge = next(one for one in experiment.judge.reading if one.name == cost.judge)
+        each = gpus_of(judge)
+        if not cost.gpu_hours or not each:
+            yield cost, []
+        else:
+            limits = pools.limits_of(judge, experiment.execution)
+            target = pools.target_of(experiment.judge, judge, experiment.execution, passed)
+            rate = cost.missing * each / (cost.gpu_hours * 3600)
+            least, most = pools.size(cost.missing, rate, target, limits)
+            engines = least if target.seconds is not None else most  # `most` has some to spare for a deadline
+            took = pools.seconds(cost.missing, rate, engines, limits)
+            hours = took * engines * each / 3600
+            said = f"  pool     {_to(least, most)} engines of {each:g} GPU: {_time(took)}, {hours:,.1f} GPU hours"
+            cost = replace(cost, hours=took / 3600, gpu_hours=hours)
+            yield cost, [said + _missed(target, limits, took, engines, cost.missing / rate)]
+        passed += (cost.hours or 0.0) * 3600
 
 
-def _comparisons(experiment: Experiment, counts: dict[str, int]) -> int:
-    """Pairs that will be compared, in one order; of a file's, at most."""
-    if experiment.compare.path is not None:
-        return _rows(Path(experiment.compare.path).expanduser())
-    candidates = min(experiment.retrieve.candidates, counts["documents"])
-    return counts["train"] * candidates * experiment.compare.degree // 2
+def _to(least: int, most: int) -> str:
+    return f"{most:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def _missed(target: Target, limits: Limits, took: float, engines: int, work: float) -> str:
+    """What of a target is not met, and what it would take; times in seconds, `work` those of one engine."""
+    said = ""
+    if target.seconds is not None and took > target.seconds:
+        said += f"; not within {_time(target.seconds)}: that needs more than {limits.most:,} (execution.engines)"
+    if target.actor_seconds is not None and took * engines > target.actor_seconds:
+        dear = work > target.actor_seconds
+        why = "the work alone is more" if dear else f"fewer than {limits.least:,} (execution.engines) would do"
+        said += f"; dearer than judge.target_dollars: {why}"
+    return said
+
+
+def _priced(experiment: Experiment, line: Line) -> Line:
+    """With what its cores and GPUs cost, where their prices are given."""
+    execution = experiment.execution
+    cores = line.seconds / 3600 * (execution.core_dollars_hour or 0.0)
+    return replace(line, dollars=line.dollars + cores + line.gpu_hours * (execution.gpu_dollars_hour or 0.0))
+
+
+def _wall(line: Line, cores: int) -> float:
+    """Seconds that a stage takes: its cores and its GPUs or rate limits work side by side."""
+    return max(line.seconds / cores, line.limited)
+
+
+def _states(experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, tuple[str, str]]:
+    """By stage, what is there of it, and why not more."""
+    if experiment.plan.documents is not None:
+        return {stage.name: ("on paper", "") for stage in stages_of(experiment)}
+    return {name: (state, why) for name, state, why in changes(experiment, resolved)}
 
 
 def _borderline(
     experiment: Experiment, counts: dict[str, int], store: Store, resolved: Mapping[str, Resolved]
 ) -> int | None:
     """Pairs that validation will ask about: as found, else a share of the candidates; None without validation."""
-    if "borderline" not in resolved:
+    if not any(stage.name == "borderline" for stage in stages_of(experiment)):
         return None
-    manifest = Artifact(store, "borderline", resolved["borderline"].fingerprint).manifest()
-    if manifest is not None:
-        return next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "to ask about")
+    if "borderline" in resolved:
+        manifest = Artifact(store, "borderline", resolved["borderline"].fingerprint).manifest()
+        if manifest is not None:
+            return next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "to ask about")
     return round(BORDERLINE * counts["train"] * min(experiment.retrieve.candidates, counts["documents"]))
 
 
-def _validating(experiment: Experiment, candidates: int, pairs: int, asked: Sequence[Cost]) -> Iterator[Line]:
-    """The second round: borderline documents found, judged, and the fit of all judgments."""
-    documents, cost = min(2 * pairs, candidates), CORE_SECONDS
-    first = candidates * experiment.compare.degree // 2
-    said = f"about {pairs:,} borderline documents to ask about"
-    yield Line("borderline", said, 2.0, pairs * _ROW_BYTES["comparison"])
-    more = of_pairs(experiment, asked, pairs)
-    yield _judging(experiment.judge, pairs, documents, more, "validate", experiment.distill)
-    seconds = (first + pairs) * cost["rate a comparison"] + 10.0
-    yield Line("refit", f"{candidates:,} ratings", seconds, candidates * _ROW_BYTES["rating"])
-
-
-def _counts(experiment: Experiment, ingest: str) -> dict[str, int]:
-    """Documents, and queries by split: from the ingest artifact where there is one, else by reading the collection."""
-    manifest = Artifact(Store(experiment.execution.root), "ingest", ingest).manifest()
+def _counts(experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, int]:
+    """Documents, and queries by split: as `plan` says, from the ingest artifact, else by reading the collection."""
+    given = experiment.plan
+    if given.documents is not None:
+        return {"documents": given.documents, "train": given.train, "dev": given.dev, "test": given.test}
+    manifest = Artifact(Store(experiment.execution.root), "ingest", resolved["ingest"].fingerprint).manifest()
     if manifest is not None:
         documents = next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "documents")
         return {"documents": documents, **manifest["splits"]}
@@ -192,97 +189,22 @@ def _counts(experiment: Experiment, ingest: str) -> dict[str, int]:
     return {"documents": documents, **{split: splits.count(split) for split in ("train", "dev", "test")}}
 
 
-def _distilling(experiment: Experiment, ensemble: JudgeConfig, train: int, labels: Sequence[Cost]) -> Iterator[Line]:
-    """What comes before a distilled judge can be asked: pairs, what the ensemble says of them, and training."""
-    config, pairs = experiment.distill, experiment.distill.sample.pairs
-    yield Line("sample", f"{pairs:,} pairs of {train:,} queries", 2.0, pairs * _ROW_BYTES["comparison"])
-    yield _judging(ensemble, pairs, 2 * pairs, labels, "label")
-    learned = round((1 - config.dev_share - config.test_share) * pairs)
-    seen = config.max_steps * config.per_step if config.max_steps else round(config.epochs * learned)
-    inputs = seen * (1 if config.form == "pairwise" else 2)
-    work = f"{inputs:,} inputs forward and back, of at most {config.max_tokens:,} tokens each"
-    read = 2 * (pairs - learned) * len(config.dev_points) * config.max_tokens * CORE_SECONDS["score a token"]
-    yield Line("distill", work, inputs * config.max_tokens * CORE_SECONDS["train a token"] + read, 9e7)
-
-
-def lines(
-    experiment: Experiment,
-    counts: dict[str, int],
-    asked: Sequence[Cost] = (),
-    borderline: int | None = None,
-    labels: Sequence[Cost] = (),
-) -> Iterator[Line]:
-    """The work of every stage; `asked`: what judges that read prompts cost, where that is known; `labels`: what those
-    of the ensemble do.
-
-    borderline: pairs of the second round, None where there is none.
-    """
-    retrieve, degree = experiment.retrieve, experiment.compare.degree
-    queries = counts["train"] + counts["dev"] + counts["test"]
-    held_out, train = counts["dev"] + counts["test"], counts["train"]
-    candidates = min(retrieve.candidates, counts["documents"])
-    file, comparisons = experiment.compare.path, _comparisons(experiment, counts)
-    listed = 1 + experiment.mine.negatives + experiment.mine.random_negatives + experiment.mine.rated_extra
-    listed = min(listed, experiment.train.list_size or listed)
-    steps = experiment.train.max_steps
-    pairs = steps * experiment.train.lists_per_step * listed if steps else int(experiment.train.epochs * train) * listed
-    scored = held_out * min(experiment.rerank.depth, counts["documents"])
-    cost, tokens = CORE_SECONDS, experiment.train.max_tokens
-    scored_tokens = scored * (experiment.rerank.max_tokens or tokens)
-    yield Line("ingest", f"read {counts['documents']:,} documents, {queries:,} queries", 2.0, counts["documents"] * 500)
-    yield Line(
-        "retrieve",
-        f"embed {counts['documents'] + queries:,} texts, {queries:,} searches, {train * candidates:,} candidates",
-        (counts["documents"] + queries) * cost["embed a document"],
-        queries * retrieve.depth * 3 * _ROW_BYTES["run"] + train * candidates * _ROW_BYTES["text"],
-    )
-    if experiment.ensemble is not None:
-        yield from _distilling(experiment, experiment.ensemble, train, labels)
-    yield Line(
-        "compare",
-        f"{comparisons:,} pairs, {degree} per document" if file is None else f"at most {comparisons:,} pairs of {file}",
-        comparisons * cost["choose a comparison"],
-        comparisons * _ROW_BYTES["comparison"],
-    )
-    yield _judging(experiment.judge, comparisons, train * candidates, asked, distill=experiment.distill)
-    yield Line(
-        "rate",
-        f"{train:,} fits, {train * candidates:,} ratings",
-        comparisons * cost["rate a comparison"] + 10.0,
-        train * candidates * _ROW_BYTES["rating"],
-    )
-    if borderline is not None:
-        yield from _validating(experiment, train * candidates, borderline, asked)
-    work, seconds = f"about {train:,} examples of {listed} documents", 2.0
-    if experiment.mine.pointwise is not None:
-        work += f", {train * candidates:,} of at most {_ENCODER_TOKENS} tokens scored by {experiment.mine.pointwise}"
-        seconds += train * candidates * _ENCODER_TOKENS * cost["score a token"]
-    yield Line("mine", work, seconds, train * _ROW_BYTES["example"])
-    yield Line("train", f"{pairs:,} pairs forward and back", pairs * tokens * cost["train a token"], 9e7)
-    yield _reranking(experiment, counts["test"], scored, scored_tokens * cost["score a token"])
-    yield Line("evaluate", f"{counts['test']:,} test queries", 5.0, held_out * retrieve.depth * _ROW_BYTES["run"])
-
-
-def _reranking(experiment: Experiment, test: int, pairs: int, seconds: float) -> Line:
-    """Peers that are models count as much as ours, whatever their size; those behind servers by their calls."""
-    config = experiment.rerank
-    models = 1 + sum(peer.endpoint is None for peer in config.peers)
-    work = f"score {pairs:,} pairs" + (f" with {models} models" if models > 1 else "")
-    for peer in config.peers:
-        if peer.endpoint is not None:
-            calls = test * -(-config.depth // peer.endpoint.documents_per_call)
-            work += f"; at most {calls:,} calls to {peer.endpoint.base_url} for {peer.name}"
-    return Line("rerank", work, models * seconds, (1 + len(config.peers)) * pairs * _ROW_BYTES["run"])
-
-
-def _rows(file: Path) -> int:
-    """Rows of a file of preferences, usable or not: it has no more pairs."""
-    return sum(rows.table.num_rows for rows in files.read_batches(file, ("query_id",)))
-
-
 def _size(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}"
+            return f"{count:,.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     raise AssertionError("unreachable")
+
+
+def _time(seconds: float) -> str:
+    """In the unit that suits it.
+
+    >>> _time(93.0), _time(7200.0), _time(1e6)
+    ('93 s', '2.0 h', '11.6 days')
+    """
+    if seconds < 600:
+        return f"{seconds:,.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:,.0f} min"
+    return f"{seconds / 3600:,.1f} h" if seconds < 172_800 else f"{seconds / 86_400:,.1f} days"

@@ -21,7 +21,9 @@ from anmi_ray.answers import AnswerLog
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig
+from anmi_ray.config.plan import PlanConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
+from anmi_ray.errors import ConfigError
 from anmi_ray.experiment import Resolved
 from anmi_ray.identity import id_matrix, uniforms
 from anmi_ray.judging import spend
@@ -68,8 +70,8 @@ class Counted:
 class Cost:
     """What a judge would still cost: `calls` of which `bought` are in the log (None: not looked up).
 
-    dollars and at_most are None without prices; hours None without rate limits. `gpus` says in words how long the
-    cluster's own GPUs take, where the judge runs on them.
+    dollars and at_most are None without prices; hours None without rate limits. Where the judge runs on the cluster's
+    own GPUs, `gpu_hours` is how long they take (None: not known), and `gpus` says so in words.
     """
 
     judge: str
@@ -81,6 +83,7 @@ class Cost:
     hours: float | None
     limit: str
     gpus: str = ""
+    gpu_hours: float | None = None
 
     @property
     def missing(self) -> int:
@@ -123,16 +126,18 @@ def costs(
     judges = [judge for judge in (panel or experiment.judge).reading if isinstance(judge, PromptJudge)]
     if not judges:
         return []
+    if experiment.plan.documents is not None:
+        return [_priced(experiment, judge, _stated(experiment, judge), 2 * pairs, 0) for judge in judges]
     store, played = Store(experiment.execution.root), {"ingest": "ingest", "retrieve": "retrieve", "compare": compared}
     made = {role: Artifact(store, name, resolved[name].fingerprint) for role, name in played.items()}
     prompts = sample(experiment, made)
-    return [_cost(judge, prompts, made, pairs) for judge in judges]
+    return [_cost(experiment, judge, prompts, made, pairs) for judge in judges]
 
 
 def of_pairs(experiment: Experiment, known: Sequence[Cost], pairs: int) -> list[Cost]:
     """What `pairs` other comparisons in both orders cost, none of them bought, at the tokens of `known` costs."""
     judges = {judge.name: judge for judge in experiment.judge.reading if isinstance(judge, PromptJudge)}
-    return [_priced(judges[cost.judge], cost.tokens, 2 * pairs, 0) for cost in known]
+    return [_priced(experiment, judges[cost.judge], cost.tokens, 2 * pairs, 0) for cost in known]
 
 
 def gpu_hours(tokens: float, parameters: float, gpu: str | None) -> float | None:
@@ -233,20 +238,35 @@ def _shown(title: str, text: str) -> str:
     return f"{title}\n{text}".strip()
 
 
-def _cost(judge: PromptJudge, prompts: Prompts, made: Mapping[str, Artifact], pairs: int) -> Cost:
+def _stated(experiment: Experiment, judge: PromptJudge) -> Counted:
+    """What the settings say of a collection that is not here. Raises ConfigError where they say nothing."""
+    tokens = experiment.plan.prompt_tokens
+    if tokens is None:
+        raise ConfigError(
+            f"the tokens of {judge.name}'s prompts about a collection that is not here are not known",
+            "plan.prompt_tokens",
+            "say how many a prompt has on average: query, both documents and the template",
+        )
+    return Counted(float(tokens), 0.0, float(min(_longest(judge), _ANSWER["scale"])), "as plan.prompt_tokens says")
+
+
+def _cost(
+    experiment: Experiment, judge: PromptJudge, prompts: Prompts, made: Mapping[str, Artifact], pairs: int
+) -> Cost:
     log = AnswerLog(made["compare"].store, judging.judge_id(judge))
     tokens = _by_server(log) or count(_prompter(judge), prompts, _longest(judge))
     calls, bought = 2 * pairs, 0
     if log.buckets():
         calls, bought = _bought(log, made, pairs) or (calls, None)
-    return _priced(judge, tokens, calls, bought)
+    return _priced(experiment, judge, tokens, calls, bought)
 
 
-def _priced(judge: PromptJudge, tokens: Counted, calls: int, bought: int | None) -> Cost:
+def _priced(experiment: Experiment, judge: PromptJudge, tokens: Counted, calls: int, bought: int | None) -> Cost:
     missing = calls - (bought or 0)
     prompt, answer = missing * tokens.prompt, missing * tokens.answer
     if isinstance(judge, VllmJudgeConfig):
-        return Cost(judge.name, calls, bought, tokens, None, None, None, "", _gpus(judge, prompt + answer))
+        hours, said = _gpus(experiment.plan, judge, prompt + answer)
+        return Cost(judge.name, calls, bought, tokens, None, None, None, "", said, hours)
     dollars = spend.dollars(judge.endpoint, Tokens(round(prompt), 0, round(answer)))
     at_most = None if dollars is None else max(dollars, missing * spend.dearest(judge))
     hours, limit = _hours(judge, missing, prompt + answer)
@@ -266,18 +286,19 @@ def _longest(judge: PromptJudge) -> float:
     return judge.endpoint.max_tokens or math.inf
 
 
-def _gpus(judge: VllmJudgeConfig, tokens: float) -> str:
-    """GPU hours in words, from the size of a local model's weights, taken as two bytes a parameter."""
-    gpu, folder = judge.execution.accelerator_type, Path(judge.model).expanduser()
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
+def _gpus(plan: PlanConfig, judge: VllmJudgeConfig, tokens: float) -> tuple[float | None, str]:
+    """GPU hours, and in words; the model's size as `plan` says, or of local weights at two bytes a parameter."""
+    gpu, folder = judge.execution.accelerator_type or plan.gpu, Path(judge.model).expanduser()
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 2 if folder.is_dir() else 0.0
+    size = plan.parameters.get(judge.model, size / 1e9) * 1e9
     if judge.execution.device == "cpu":
-        return "none: on CPUs, whose speed is not known"
+        return None, "none: on CPUs, whose speed is not known"
     if not size:
-        return "hours not known: the model is not in a folder, which would tell its size"
-    hours = gpu_hours(tokens, size / 2, gpu)
+        return None, "hours not known: the model is not in a folder, which would tell its size (plan.parameters does)"
+    hours = gpu_hours(tokens, size, gpu)
     if hours is None:
-        return f"hours not known: set execution.accelerator_type to one of {', '.join(GPU_TFLOPS)}"
-    return f"about {hours:,.2f} hours of one {gpu}, by its arithmetic at {_USED:.0%}"
+        return None, f"hours not known: set execution.accelerator_type to one of {', '.join(GPU_TFLOPS)}"
+    return hours, f"about {hours:,.2f} hours of one {gpu}, by its arithmetic at {_USED:.0%}"
 
 
 def count(prompter: Prompter, prompts: Prompts, longest: float = math.inf) -> Counted:

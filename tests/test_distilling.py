@@ -11,7 +11,8 @@ from anmi_ray import console, distilling, prompting
 from anmi_ray.config.experiment import Experiment, load
 from anmi_ray.errors import ConfigError
 from anmi_ray.experiment import DISTILLATION, NAMES, STAGES, names_of, recorded_names, resolve, stage_name, stages_of
-from anmi_ray.planning import lines, plan, sent
+from anmi_ray.planning import plan, sent
+from anmi_ray.workload import lines
 from tests.small import write_config
 
 JUDGE = "judge.judges=[{kind: distilled}]"

@@ -20,9 +20,9 @@ from anmi_ray.experiment import (
     stage_name,
     stages_of,
 )
-from anmi_ray.planning import lines
 from anmi_ray.states import changes
 from anmi_ray.store import Store
+from anmi_ray.workload import lines
 from tests.small import write_config
 
 

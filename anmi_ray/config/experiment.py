@@ -23,6 +23,7 @@ from anmi_ray.config.evaluate import EvaluateConfig, RerankConfig
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.mine import MineConfig
+from anmi_ray.config.plan import PlanConfig
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.config.recipes import RECIPES, clear, fill
 from anmi_ray.config.retrieve import RetrieveConfig
@@ -32,7 +33,7 @@ from anmi_ray.errors import ConfigError
 
 
 class Experiment(Settings):
-    """Everything one run needs to know. `name` and `execution` change no result; every other group is a stage's."""
+    """Everything one run needs to know. `name`, `execution` and `plan` change no result; other groups are a stage's."""
 
     name: str = Field(default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$", description="name of the run")
     seed: int = Field(default=0, ge=0, description="root of every derived seed")
@@ -52,6 +53,7 @@ class Experiment(Settings):
     rerank: RerankConfig = RerankConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     execution: ExecutionConfig = ExecutionConfig()
+    plan: PlanConfig = PlanConfig()
 
     @model_validator(mode="before")
     @classmethod

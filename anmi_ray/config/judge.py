@@ -263,8 +263,8 @@ class JudgeConfig(Settings):
     target_dollars: float | None = Field(
         default=None,
         gt=0,
-        description="dollars for GPUs (execution.gpu_dollars_hour) that pools should keep to: fewer engines take "
-        "longer and start less often; unlike a budget it leaves nothing out; null: no limit",
+        description="dollars for GPUs (execution.gpu_dollars_hour) that pools should keep to, shared evenly by judges: "
+        "fewer actors take longer and start less often; unlike a budget it leaves nothing out; null: no limit",
     )
     pilot: PilotConfig = Field(
         default=PilotConfig(), description="how judges are tried first, and what they must reach"

@@ -19,14 +19,14 @@ from anmi_ray.judging.engine import HandOver, Slices, answer_rows
 from anmi_ray.judging.limits import Leased, Leases
 from anmi_ray.judging.preview import EMPTY, Prompter
 from anmi_ray.judging.prompt import Message
-from anmi_ray.judging.questions import TextQuestions
+from anmi_ray.judging.questions import AT_ONCE, TextQuestions
 from anmi_ray.judging.spend import Spend, dollars
 
 
 class ApiEngine:
-    """Asks through one client; answers are handed over every 256 or 5 seconds."""
+    """Asks through one client; answers are handed over every AT_ONCE or 5 seconds."""
 
-    at_once = 256
+    at_once = AT_ONCE
 
     def __init__(self, config: ApiJudgeConfig, lease: Leases | None = None) -> None:
         self.config, self.prompter = config, Prompter.load(config.prompt)

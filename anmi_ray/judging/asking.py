@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from anmi_ray.judging.client import ChatClient, Failed, Reply
 from anmi_ray.judging.completion import Message
+from anmi_ray.judging.questions import AT_ONCE
 
 Question: TypeAlias = tuple[bytes, Sequence[Message]]
 Result: TypeAlias = tuple[bytes, Reply | Failed]
@@ -18,7 +19,7 @@ async def ask_all(
     client: ChatClient,
     questions: AsyncIterable[Question] | Iterable[Question],
     publish: Publish,
-    every: int = 256,
+    every: int = AT_ONCE,
     seconds: float = 5.0,
 ) -> None:
     """Ask every (key, messages) once and hand each (key, result) to `publish` once.

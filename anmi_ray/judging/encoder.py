@@ -25,7 +25,7 @@ from anmi_ray.judging import distilled
 from anmi_ray.judging.distilled import DistilledForm
 from anmi_ray.judging.engine import HandOver, Slices, answer_rows
 from anmi_ray.judging.fitting import Fitter
-from anmi_ray.judging.questions import Rows, TextQuestions
+from anmi_ray.judging.questions import AT_ONCE, Rows, TextQuestions
 from anmi_ray.judging.spend import Spend
 from anmi_ray.models import loading
 from anmi_ray.scale import log_sigmoid
@@ -33,7 +33,6 @@ from anmi_ray.scale import log_sigmoid
 if TYPE_CHECKING:
     from anmi_ray.models.classifier import Resources
 
-EACH = 256  # questions that are answered at once: no more are lost when the process dies
 AHEAD = 1024  # documents that a reranker scores at once: enough of like length to fill batches
 NOT_FINITE = "the model's score is not finite"
 _OF_THE_FOLDER = ("text", "text_pair", "first_label", "second_label", "tie_label", "max_tokens")  # of distilled judges
@@ -110,7 +109,7 @@ class EncoderEngine:
         self.at_once, self.spend = self.form.at_once, Spend()
 
     def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
-        """One slice after another; at most EACH answers are handed over at once. JudgeError: no memory for a batch."""
+        """One slice after another; at most AT_ONCE answers are handed over together. JudgeError: no memory."""
         texts = Texts(questions)
         self.form.begin()
         for which in slices:
@@ -237,7 +236,7 @@ class Pairwise:
         """Nothing is kept from one question to the next."""
 
     def answers(self, texts: Texts, which: Rows) -> Answered:
-        """EACH questions after another, the longest first: what is read at once is of like length."""
+        """AT_ONCE questions after another, the longest first: what is read at once is of like length."""
         asked = texts.questions
         for start in range(0, len(which), self.at_once):
             rows = which[start : start + self.at_once]
@@ -282,8 +281,8 @@ def _resources(config: EncoderJudgeConfig) -> Resources:
 
 
 def _parts(rows: Rows) -> Iterator[Rows]:
-    for start in range(0, len(rows), EACH):
-        yield rows[start : start + EACH]
+    for start in range(0, len(rows), AT_ONCE):
+        yield rows[start : start + AT_ONCE]
 
 
 def _columns(logs: Logs) -> dict[str, object]:

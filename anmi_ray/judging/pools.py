@@ -13,6 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.judge import JudgeConfig, TextJudgeConfig, gpus_of
+from anmi_ray.config.vllm import VllmJudgeConfig
+
 _SHARE = 1 / 3  # of the time left that a wave takes, so that decisions are more frequent towards the deadline
 _PAYS = 10.0  # times its start-up that a wave takes at least: starting pools costs a tenth of the time at most
 _TRIAL = 2  # chunks that an actor of the first wave gets, where its rate is not known
@@ -51,6 +55,30 @@ class Wave:
     chunks: int
     least: int
     most: int
+
+
+def limits_of(judge: TextJudgeConfig, execution: ExecutionConfig) -> Limits:
+    """Fewest and most actors that may ask a judge."""
+    if isinstance(judge, VllmJudgeConfig):
+        return Limits(*judge.execution.engines, execution.pool_start_s)
+    return Limits(*execution.asking, execution.pool_start_s)
+
+
+def target_of(config: JudgeConfig, judge: TextJudgeConfig, execution: ExecutionConfig, passed: float) -> Target:
+    """A judge's part of a panel's target, `passed` seconds after the panel was first asked.
+
+    What is left is shared evenly with the judges after it, as a budget is; money only with those that use GPUs.
+    """
+    waiting = config.reading[config.reading.index(judge) :]
+    hours, dollars = config.target_hours, None
+    price = execution.gpu_dollars_hour
+    if config.target_dollars is not None and price and gpus_of(judge):
+        using = sum(gpus_of(one) > 0 for one in config.reading)
+        dollars = config.target_dollars / using / price / gpus_of(judge)
+    return Target(
+        None if hours is None else max(hours * 3600 - passed, 0.0) / len(waiting),
+        None if dollars is None else dollars * 3600,
+    )
 
 
 def size(backlog: float, rate: float, target: Target, limits: Limits) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from anmi_ray.judging.protocol import PLACE
 from anmi_ray.records import find_rows
 
 Rows = NDArray[np.int64]
+AT_ONCE = 256  # questions whose answers are published together: no more are lost when a process dies
 
 
 @dataclass(frozen=True)

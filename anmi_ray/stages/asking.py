@@ -26,7 +26,7 @@ from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.errors import JudgeError, rebuild
 from anmi_ray.identity import digest
 from anmi_ray.judging.bought import judge_of
-from anmi_ray.judging.pools import Target
+from anmi_ray.judging.pools import Target, limits_of, target_of
 from anmi_ray.judging.protocol import Judge
 from anmi_ray.judging.questions import TextQuestions, text_questions
 from anmi_ray.ledger import Ledger
@@ -36,7 +36,7 @@ from anmi_ray.stages.asker import Asker
 from anmi_ray.stages.folders import local_folder
 from anmi_ray.stages.keeper import Report
 from anmi_ray.stages.runtime import Context, data_settings, our_errors, over_buckets, rows_of, watched
-from anmi_ray.stages.waves import in_waves, limits_of, target_of
+from anmi_ray.stages.waves import in_waves
 from anmi_ray.store import Artifact, Store
 
 NO_BUDGET_LEFT = "budget"

@@ -28,6 +28,7 @@ from ray.exceptions import RayError
 from anmi_ray.answers import AnswerLog
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.errors import AnmiError, ConfigError, JudgeError, flatten
+from anmi_ray.judging.questions import AT_ONCE
 from anmi_ray.judging.spend import Spend, likely
 from anmi_ray.judging.vllm import REQUEST, Requests, VllmJudge, answers, check_engine, examine
 from anmi_ray.stages.asker import admit, chunk_key, failures_of, in_order, slices
@@ -36,7 +37,6 @@ from anmi_ray.stages.runtime import Context, data_settings, rows_of
 if TYPE_CHECKING:
     from anmi_ray.stages.asking import Sources
 
-BLOCK = 256  # questions
 _DATA = "__data"  # the column in which Ray's processor keeps a row
 
 
@@ -87,7 +87,7 @@ def _pipeline(
             batch_format="numpy",
             num_cpus=0.5,
         )
-        .repartition(target_num_rows_per_block=BLOCK)
+        .repartition(target_num_rows_per_block=AT_ONCE)
     )
     return _processor(judge, pool)(requests).map_batches(
         _publish, fn_args=(judge, log, keeper), batch_size=None, batch_format="numpy", num_cpus=0.25
@@ -107,8 +107,8 @@ def _processor(judge: VllmJudge, pool: tuple[int, int]) -> Any:
         settings = vLLMEngineProcessorConfig(
             model_source=judge.source.path_or_id,
             engine_kwargs=judge.engine_kwargs(),
-            batch_size=BLOCK,
-            max_concurrent_batches=1 + -(-execution.max_num_seqs // BLOCK),  # one more waits, so that none runs dry
+            batch_size=AT_ONCE,
+            max_concurrent_batches=1 + -(-execution.max_num_seqs // AT_ONCE),  # one more waits, so that none runs dry
             concurrency=pool,
             accelerator_type=execution.accelerator_type,
             runtime_env={"env_vars": judge.environment()},
@@ -137,9 +137,11 @@ def _requests(
             queries = in_order(questions, chunk, ~log.read(bucket).final(questions.ids[chunk]))
             key = chunk_key(bucket, start)
             ray.get(keeper.begin.remote(key))
-            for which in slices(queries, BLOCK, functools.partial(admit, keeper, key, likely(judge.config, questions))):
-                for begin in range(0, len(which), BLOCK):
-                    yield _table(requests.of(questions, which[begin : begin + BLOCK], bucket, start), judge)
+            for which in slices(
+                queries, AT_ONCE, functools.partial(admit, keeper, key, likely(judge.config, questions))
+            ):
+                for begin in range(0, len(which), AT_ONCE):
+                    yield _table(requests.of(questions, which[begin : begin + AT_ONCE], bucket, start), judge)
     except AnmiError as error:  # Ray Data would wrap it
         ray.get(keeper.stop.remote(flatten(error)))
 
@@ -167,8 +169,8 @@ def _publish(batch: dict[str, Any], judge: VllmJudge, log: AnswerLog, keeper: An
     try:
         for bucket, rows in _grouped(outputs, "bucket").items():
             found, starts = answers(judge, rows), np.array([row["start"] for row in rows])
-            for begin in range(0, len(rows), BLOCK):
-                log.publish(bucket, found.slice(begin, BLOCK))
+            for begin in range(0, len(rows), AT_ONCE):
+                log.publish(bucket, found.slice(begin, AT_ONCE))
             for start in np.unique(starts).tolist():
                 table = found.filter(pa.array(starts == start))
                 tokens = (pc.sum(table[f"{kind}_tokens"]).as_py() for kind in ("prompt", "cached", "answer"))

@@ -15,7 +15,7 @@ import pytest
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.errors import JudgeError
-from anmi_ray.stages import vllm
+from anmi_ray.judging.questions import AT_ONCE
 from anmi_ray.stages.asking import Sources, log_of
 from anmi_ray.stages.runtime import Context
 from anmi_ray.store import Store
@@ -99,7 +99,7 @@ def test_an_engine_killed_is_replaced(ray_local: None, tmp_path: Path) -> None:
         assert held.table["error"].null_count == held.table.num_rows
         doubled += held.superseded
     assert found["answered"] >= total
-    assert found["asked"] - total <= doubled <= 2 * len(killer.killed) * vllm.BLOCK
+    assert found["asked"] - total <= doubled <= 2 * len(killer.killed) * AT_ONCE
     print(f"{total} questions, killed {killer.killed}, {doubled} bought twice, {found}")
     _, left = psutil.wait_procs([*killer.engines.values(), *running("EngineCore")], timeout=30)
     assert not left, "an engine outlived its actor"  # it would hold a GPU's memory

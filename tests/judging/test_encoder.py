@@ -22,10 +22,10 @@ from anmi_ray.config.judge import EncoderJudgeConfig, JudgeSettings
 from anmi_ray.errors import ConfigError
 from anmi_ray.identity import comparison_id, doc_id, query_id, rng, text_hash
 from anmi_ray.judging.bought import preferences
-from anmi_ray.judging.encoder import EACH, NOT_FINITE, EncoderEngine, Texts
+from anmi_ray.judging.encoder import NOT_FINITE, EncoderEngine, Texts
 from anmi_ray.judging.engine import build_engine, judge_id, readout
 from anmi_ray.judging.fitting import Fitter, common_length
-from anmi_ray.judging.questions import TextQuestions, text_questions
+from anmi_ray.judging.questions import AT_ONCE, TextQuestions, text_questions
 from anmi_ray.models.classifier import Classifier
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.loading import resolve
@@ -197,8 +197,8 @@ def test_a_reranker_scores_every_document_of_a_query_once(
     monkeypatch.setattr(CrossEncoder, "score_tokens", counting)
     handed, _ = asked(settings("pointwise", folders["reranker"]), of, 300, 20, 500)
     assert sum(scored) == 2 * 30
-    assert len(handed) >= len(of.ids) // EACH
-    assert max(table.num_rows for table in handed) <= EACH
+    assert len(handed) >= len(of.ids) // AT_ONCE
+    assert max(table.num_rows for table in handed) <= AT_ONCE
 
 
 def test_empty_texts_and_scores_that_are_not_finite_fail_by_name_and_alone(

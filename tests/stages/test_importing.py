@@ -22,9 +22,10 @@ from anmi_ray.errors import AnmiError, ConfigError, DataError
 from anmi_ray.experiment import Reporter, resolve, run
 from anmi_ray.identity import comparison_id, doc_id, query_id, uniforms
 from anmi_ray.judging.brought import NOT_IN_FILE
-from anmi_ray.planning import lines, plan
+from anmi_ray.planning import plan
 from anmi_ray.records import CANDIDATE, COMPARISON, FIT, IMPORTED, JUDGMENT, QUERY, RATING, TEXT_OF
 from anmi_ray.store import Artifact, Flow, Store
+from anmi_ray.workload import lines
 from tests.small import write_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

@@ -19,12 +19,12 @@ from anmi_ray.config.train import TrainConfig
 from anmi_ray.errors import ConfigError, JudgeError
 from anmi_ray.identity import doc_id, query_id, text_hash
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.planning import Line
 from anmi_ray.records import METRIC, QUERY, REJECT, RUN, TEXT_OF
 from anmi_ray.stages import evaluate, peers
 from anmi_ray.stages.folders import seal_folder
 from anmi_ray.stages.rerank import pairs_of, rerank
 from anmi_ray.store import Artifact, Flow, Store
+from anmi_ray.workload import Line, lines
 from tests.judging.rerank_server import Served, serving
 from tests.models.tiny import WORDS, write_tiny_bert, write_tiny_classifier
 
@@ -247,7 +247,7 @@ def test_the_plan_says_what_is_sent_where() -> None:
 
     def line(**rerank: object) -> Line:
         settings = Experiment.model_validate({"rerank": rerank})
-        return next(one for one in planning.lines(settings, counts) if one.stage == "rerank")
+        return next(one for one in lines(settings, counts) if one.stage == "rerank")
 
     plain, more = line(), line(peers=peers)
     assert plain.work == "score 3,500 pairs"
