@@ -48,7 +48,9 @@ class Node(Described):
     gpu: Gpu | None = None
     spot: bool = Field(default=False, description="may be taken away at any time, for a lower price")
     subcluster: Literal["annotate", "train"] | None = Field(default=None, description="the only work it is for")
-    pool: Name | None = Field(default=None, description=f"value of the label {POOL} on Kubernetes' nodes; null: any node")
+    pool: Name | None = Field(
+        default=None, description=f"value of the label {POOL} on Kubernetes' nodes; null: any node"
+    )
     instance: str | None = Field(default=None, description="AWS's name of the machine; null: not offered as a VM")
 
     @property
@@ -173,7 +175,9 @@ class Description(Described):
     @classmethod
     def _gangs_are_on_demand(cls, nodes: dict[str, Node]) -> dict[str, Node]:
         if wrong := [name for name, node in nodes.items() if node.spot and node.subcluster == "train"]:
-            raise ValueError(f"{', '.join(wrong)}: a gang is as short-lived as its shortest-lived node; train on demand")
+            raise ValueError(
+                f"{', '.join(wrong)}: a gang is as short-lived as its shortest-lived node; train on demand"
+            )
         return nodes
 
     @model_validator(mode="after")
@@ -216,5 +220,5 @@ def load(path: Path = SIZES) -> Description:
     except yaml.YAMLError as error:
         raise ConfigError(f"not valid YAML: {error}", str(path), "correct the line it names") from None
     except ValidationError as error:
-        mistakes = [".".join(map(str, one["loc"])) + f": {one['msg']}" for one in error.errors(include_url=False)]
+        mistakes = [": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in error.errors()]
         raise ConfigError("\n  ".join(mistakes), str(path), "cluster/description.py describes every field") from None

@@ -37,7 +37,13 @@ def ray_job(description: Description, name: str) -> dict[str, Any]:
     metadata: dict[str, Any] = {"name": name, "namespace": description.namespace}
     if cluster.queue:
         metadata["labels"] = {QUEUE_LABEL: cluster.queue.name}
-    words = ["python", f"{HERE}/jobs/pipeline.py", f"{HERE}/jobs/configs/{job.config}", "--root", description.storage.root]
+    words = [
+        "python",
+        f"{HERE}/jobs/pipeline.py",
+        f"{HERE}/jobs/configs/{job.config}",
+        "--root",
+        description.storage.root,
+    ]
     spec: dict[str, Any] = {
         "entrypoint": shlex.join([*words, *(["--until", job.until] if job.until else [])]),
         "entrypointNumCpus": 1,  # the head has none: the driver runs on a worker

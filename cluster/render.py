@@ -1,6 +1,6 @@
 """Renders cluster/kuberay/ and cluster/vm/ from cluster/sizes.yaml: `make manifests`, or python -m cluster.render.
 
-    --check     write nothing; exit code 1 and the names of the files that differ
+--check     write nothing; exit code 1 and the names of the files that differ
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from cluster import kuberay, kueue, vm
 from cluster.description import ROOT, Description, load
 
 FOLDERS = ("kuberay", "vm")  # nothing but rendered files in them
-_HEADER = "# Rendered by `make manifests` from cluster/sizes.yaml: change that, not this. The reasons: cluster/README.md\n"
+_HEADER = (
+    "# Rendered by `make manifests` from cluster/sizes.yaml: change that, not this. The reasons: cluster/README.md\n"
+)
 
 
 def render(description: Description) -> dict[str, str]:

@@ -29,7 +29,9 @@ Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 # of `ray start`, which tests/canaries asks about them; labels and resources are fields of the group since KubeRay 1.5
 StartParams = dict[Literal["num-cpus", "num-gpus", "memory", "object-store-memory", "dashboard-host"], str]
-RayResources = dict[Annotated[str, StringConstraints(pattern=r"^(CPU|GPU|memory|accelerator_type:[\w-]+|[a-z]+)$")], Quantity]
+RayResources = dict[
+    Annotated[str, StringConstraints(pattern=r"^(CPU|GPU|memory|accelerator_type:[\w-]+|[a-z]+)$")], Quantity
+]
 QUEUE = "kueue.x-k8s.io/queue-name"
 
 
@@ -96,10 +98,14 @@ class RayClusterSpec(Fields):
     def _as_the_operator_wants_it(self) -> RayClusterSpec:
         names = [group.groupName for group in self.workerGroupSpecs]
         assert len(set(names)) == len(names), f"two groups of one name: {names}"
-        assert self.enableInTreeAutoscaling == (self.autoscalerOptions is not None), "options of an autoscaler that is off"
+        assert self.enableInTreeAutoscaling == (self.autoscalerOptions is not None), (
+            "options of an autoscaler that is off"
+        )
         second = self.autoscalerOptions is not None and self.autoscalerOptions.version == "v2"
         for group in self.workerGroupSpecs:
-            assert second or (group.idleTimeoutSeconds is None and group.priority == 0), "idle times and priorities are v2's"
+            assert second or (group.idleTimeoutSeconds is None and group.priority == 0), (
+                "idle times and priorities are v2's"
+            )
             assert group.template.spec.restartPolicy == "Never", "autoscaler v2: a pod is a node, once"
         return self
 
@@ -138,7 +144,9 @@ class RayJobSpec(Fields):
 
     @model_validator(mode="after")
     def _as_the_operator_wants_it(self) -> RayJobSpec:
-        assert self.shutdownAfterJobFinishes or not self.ttlSecondsAfterFinished, "a ttl goes with shutdownAfterJobFinishes"
+        assert self.shutdownAfterJobFinishes or not self.ttlSecondsAfterFinished, (
+            "a ttl goes with shutdownAfterJobFinishes"
+        )
         assert self.shutdownAfterJobFinishes or not self.suspend, "a suspended job ends its cluster (KubeRay, Kueue)"
         return self
 

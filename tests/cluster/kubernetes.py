@@ -20,7 +20,18 @@ LabelValue = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-
 Quantity = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$")]
 Labels = dict[LabelKey, LabelValue]
 ResourceList = dict[Literal["cpu", "memory", "ephemeral-storage", "nvidia.com/gpu"], Quantity]
-SCALES = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+SCALES = {
+    "m": 1e-3,
+    "": 1.0,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
 
 
 def amount(quantity: str) -> float:
@@ -75,7 +86,9 @@ class ResourceRequirements(Fields):
     @model_validator(mode="after")
     def _fit(self) -> ResourceRequirements:
         for name, asked in self.requests.items():
-            assert amount(asked) <= amount(self.limits[name]), f"{name}: request {asked} above limit {self.limits[name]}"
+            assert amount(asked) <= amount(self.limits[name]), (
+                f"{name}: request {asked} above limit {self.limits[name]}"
+            )
         gpu = "nvidia.com/gpu"
         assert self.requests.get(gpu) == self.limits.get(gpu), "GPUs cannot be overcommitted: request equals limit"
         return self
