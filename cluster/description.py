@@ -1,4 +1,4 @@
-"""What a cluster needs, typed: the fields of cluster/sizes.yaml, and what follows from them (tags, labels, resources)."""
+"""What a cluster needs, typed: the fields of cluster/sizes.yaml, and the tags, labels and resources that follow."""
 
 from __future__ import annotations
 

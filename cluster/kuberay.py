@@ -1,4 +1,4 @@
-"""KubeRay's objects (API ray.io/v1 of KubeRay 1.7): a RayCluster that stays, and a RayJob that makes one and deletes it.
+"""KubeRay's objects (API ray.io/v1 of KubeRay 1.7): a RayCluster that stays, a RayJob that makes and deletes one.
 
 Fields: https://ray-project.github.io/kuberay/reference/api/
 """
@@ -31,7 +31,7 @@ def ray_cluster(description: Description, name: str) -> dict[str, Any]:
 
 
 def ray_job(description: Description, name: str) -> dict[str, Any]:
-    """A RayJob: its cluster, its run, the end of both. With a queue it is created suspended, and Kueue lets it start."""
+    """A RayJob: its cluster, its run, the end of both. With a queue it is created suspended: Kueue lets it start."""
     cluster = description.clusters[name]
     job = cluster.job
     metadata: dict[str, Any] = {"name": name, "namespace": description.namespace}

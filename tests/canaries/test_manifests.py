@@ -1,6 +1,7 @@
-"""What Ray's own autoscaler makes of the manifests in cluster/: what it reads of each group, and what it starts for whom.
+"""What Ray's own autoscaler makes of the manifests in cluster/: what it reads of each group, what it starts for whom.
 
-Ray's private modules, in this process: no cluster starts. An upgrade of Ray that reads the manifests otherwise fails here.
+Ray's private modules, in this process: no cluster starts. An upgrade of Ray that reads the manifests otherwise fails
+here.
 """
 
 from __future__ import annotations

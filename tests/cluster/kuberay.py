@@ -1,7 +1,7 @@
 """Typed fields of KubeRay 1.7's ray.io/v1, and what its operator refuses beyond types.
 
-Source: https://ray-project.github.io/kuberay/reference/api/ at release v1.7.0. All fields of the types below are listed but
-those whose own types the manifests have no use for (gcsFaultToleranceOptions, historyServerOptions, networkPolicy,
+Source: https://ray-project.github.io/kuberay/reference/api/ at release v1.7.0. All fields of the types below are listed
+but those whose own types the manifests have no use for (gcsFaultToleranceOptions, historyServerOptions, networkPolicy,
 tlsOptions, upgradeStrategy, headService, ingressOptions, deletionStrategy): they fail like unknown ones.
 """
 
@@ -49,16 +49,16 @@ class AutoscalerOptions(Fields):
     securityContext: SecurityContext | None = None
     idleTimeoutSeconds: Count | None = None
     upscalingMode: Literal["Default", "Aggressive", "Conservative"] | None = None
-    env: list[EnvVar] = []
-    command: list[str] = []
-    args: list[str] = []
+    env: list[EnvVar] | None = None
+    command: list[str] | None = None
+    args: list[str] | None = None
 
 
 class HeadGroupSpec(Fields):
     template: PodTemplateSpec
-    rayStartParams: StartParams = {}
-    resources: RayResources = {}
-    labels: Labels = {}
+    rayStartParams: StartParams | None = None
+    resources: RayResources | None = None
+    labels: Labels | None = None
     enableIngress: bool | None = None
     serviceType: Literal["ClusterIP", "NodePort", "LoadBalancer"] | None = None
 
@@ -72,9 +72,9 @@ class WorkerGroupSpec(Fields):
     idleTimeoutSeconds: Count | None = None
     priority: int = 0
     suspend: bool | None = None
-    resources: RayResources = {}
-    labels: dict[LabelKey, LabelValue] = {}
-    rayStartParams: StartParams = {}
+    resources: RayResources | None = None
+    labels: dict[LabelKey, LabelValue] | None = None
+    rayStartParams: StartParams | None = None
     template: PodTemplateSpec
 
     @model_validator(mode="after")
@@ -89,20 +89,20 @@ class RayClusterSpec(Fields):
     enableInTreeAutoscaling: bool = False
     autoscalerOptions: AutoscalerOptions | None = None
     headGroupSpec: HeadGroupSpec
-    headServiceAnnotations: dict[LabelKey, str] = {}
-    workerGroupSpecs: list[WorkerGroupSpec] = []
+    headServiceAnnotations: dict[LabelKey, str] | None = None
+    workerGroupSpecs: list[WorkerGroupSpec] | None = None
     suspend: bool | None = None
     managedBy: Literal["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"] | None = None
 
     @model_validator(mode="after")
     def _as_the_operator_wants_it(self) -> RayClusterSpec:
-        names = [group.groupName for group in self.workerGroupSpecs]
+        names = [group.groupName for group in self.workerGroupSpecs or []]
         assert len(set(names)) == len(names), f"two groups of one name: {names}"
         assert self.enableInTreeAutoscaling == (self.autoscalerOptions is not None), (
             "options of an autoscaler that is off"
         )
         second = self.autoscalerOptions is not None and self.autoscalerOptions.version == "v2"
-        for group in self.workerGroupSpecs:
+        for group in self.workerGroupSpecs or []:
             assert second or (group.idleTimeoutSeconds is None and group.priority == 0), (
                 "idle times and priorities are v2's"
             )
@@ -128,11 +128,11 @@ class RayJobSpec(Fields):
     entrypointResources: str | None = None
     runtimeEnvYAML: str | None = None
     jobId: str | None = None
-    metadata: dict[str, str] = {}
+    metadata: dict[str, str] | None = None
     submissionMode: Literal["K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"] = "K8sJobMode"
     submitterConfig: SubmitterConfig | None = None
     submitterPodTemplate: PodTemplateSpec | None = None
-    clusterSelector: Labels = {}
+    clusterSelector: Labels | None = None
     rayClusterSpec: RayClusterSpec
     backoffLimit: Count = 0
     activeDeadlineSeconds: Positive | None = None
@@ -159,7 +159,7 @@ class RayJob(Fields):
 
     @model_validator(mode="after")
     def _as_kueue_wants_it(self) -> RayJob:
-        queued = QUEUE in self.metadata.labels
+        queued = QUEUE in (self.metadata.labels or {})
         assert queued == self.spec.suspend, "Kueue lets a suspended job start, and no other"
         assert not (queued and self.spec.clusterSelector), "Kueue admits a job with its own cluster"
         assert not (queued and self.spec.rayClusterSpec.enableInTreeAutoscaling), "a gang has one size"

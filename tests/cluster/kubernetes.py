@@ -1,7 +1,7 @@
 """Typed fields of Kubernetes' core/v1 and meta/v1, as far as the manifests have them.
 
-Source: https://kubernetes.io/docs/reference/generated/kubernetes-api/v1.33/ (PodTemplateSpec and what it holds). A field
-that is not here fails: whoever needs one adds it with its type from there.
+Source: https://kubernetes.io/docs/reference/generated/kubernetes-api/v1.33/ (PodTemplateSpec and what it holds). A
+field that is not here fails: whoever needs one adds it with its type from there.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Fields(BaseModel):
 class ObjectMeta(Fields):
     name: Subdomain
     namespace: Label | None = None
-    labels: Labels = {}
-    annotations: dict[LabelKey, str] = {}
+    labels: Labels | None = None
+    annotations: dict[LabelKey, str] | None = None
 
 
 class SecretKeySelector(Fields):
@@ -95,8 +95,8 @@ class ResourceRequirements(Fields):
 
 
 class Capabilities(Fields):
-    add: list[str] = []
-    drop: list[str] = []
+    add: list[str] | None = None
+    drop: list[str] | None = None
 
 
 class SecurityContext(Fields):
@@ -129,10 +129,10 @@ class Container(Fields):
     name: Label
     image: Annotated[str, StringConstraints(pattern=r"^[\w.:/-]+:[\w][\w.-]{0,127}$")]
     imagePullPolicy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    command: list[str] = []
-    args: list[str] = []
-    ports: list[ContainerPort] = []
-    env: list[EnvVar] = []
+    command: list[str] | None = None
+    args: list[str] | None = None
+    ports: list[ContainerPort] | None = None
+    env: list[EnvVar] | None = None
     resources: ResourceRequirements
     securityContext: SecurityContext | None = None
 
@@ -153,18 +153,18 @@ class Toleration(Fields):
 class PodSpec(Fields):
     containers: Annotated[list[Container], Field(min_length=1)]
     restartPolicy: Literal["Always", "OnFailure", "Never"] = "Always"
-    nodeSelector: Labels = {}
-    tolerations: list[Toleration] = []
+    nodeSelector: Labels | None = None
+    tolerations: list[Toleration] | None = None
     securityContext: PodSecurityContext | None = None
     serviceAccountName: Subdomain | None = None
-    imagePullSecrets: list[dict[Literal["name"], Subdomain]] = []
+    imagePullSecrets: list[dict[Literal["name"], Subdomain]] | None = None
     terminationGracePeriodSeconds: Annotated[int, Field(ge=0)] | None = None
     priorityClassName: Subdomain | None = None
 
 
 class PodTemplateMeta(Fields):
-    labels: Labels = {}
-    annotations: dict[LabelKey, str] = {}
+    labels: Labels | None = None
+    annotations: dict[LabelKey, str] | None = None
 
 
 class PodTemplateSpec(Fields):
@@ -173,7 +173,7 @@ class PodTemplateSpec(Fields):
 
 
 class LabelSelector(Fields):
-    matchLabels: Labels = {}
+    matchLabels: Labels | None = None
 
 
 class Namespace(Fields):

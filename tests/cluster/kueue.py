@@ -1,7 +1,7 @@
 """Typed fields of Kueue's kueue.x-k8s.io/v1beta2, and what its webhooks refuse beyond types.
 
-Source: https://kueue.sigs.k8s.io/docs/reference/kueue.v1beta2/ (apis/kueue/v1beta2/*_types.go). Left out, and so refused:
-admission checks, fair sharing, cohorts, topology.
+Source: https://kueue.sigs.k8s.io/docs/reference/kueue.v1beta2/ (apis/kueue/v1beta2/*_types.go). Left out, and so
+refused: admission checks, fair sharing, cohorts, topology.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Taint(Fields):
 
 
 class ResourceFlavorSpec(Fields):
-    nodeLabels: Annotated[Labels, Field(max_length=8)] = {}
-    nodeTaints: Annotated[list[Taint], Field(max_length=8)] = []
-    tolerations: Annotated[list[Toleration], Field(max_length=8)] = []
+    nodeLabels: Annotated[Labels, Field(max_length=8)] | None = None
+    nodeTaints: Annotated[list[Taint], Field(max_length=8)] | None = None
+    tolerations: Annotated[list[Toleration], Field(max_length=8)] | None = None
 
 
 class ResourceFlavor(Fields):
