@@ -166,6 +166,7 @@ class Description(Described):
     namespace: Name
     registry: str = Field(pattern=r"^[\w.:/-]+[\w]$")
     object_store: float = Field(gt=0, le=0.6, description="share of a node's memory")
+    token: Name = Field(description="Secret whose key auth_token holds what a job's sender must show")
     storage: Storage
     nodes: dict[Name, Node]
     clusters: dict[Name, Cluster]

@@ -68,7 +68,8 @@ def requests(node: Node) -> dict[str, str]:
 def _cluster_spec(description: Description, cluster: Cluster) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "rayVersion": ray_version(),
-        "authOptions": {"mode": "token"},  # whoever reaches the dashboard of a cluster without it runs any code there
+        # whoever reaches the dashboard of a cluster without it runs any code there
+        "authOptions": {"mode": "token", "secretName": description.token},
         "enableInTreeAutoscaling": cluster.autoscales,
     }
     if cluster.autoscales:
