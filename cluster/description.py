@@ -104,7 +104,10 @@ class Job(Described):
     """A run as a RayJob: the cluster is made for it, and deleted `keep_s` after it."""
 
     config: str = Field(pattern=r"^[\w.-]+\.yaml$", description="file of jobs/configs")
-    until: str | None = Field(default=None, description="last stage; null: the whole path")
+    first: str | None = Field(
+        default=None, description="first stage, those before it being there; null: from the start"
+    )
+    last: str | None = Field(default=None, description="last stage; null: to the end")
     hours: int = Field(ge=1, description="after which it is ended")
     retries: int = Field(ge=0, description="new clusters after a failure; each goes on where the last one was")
     keep_s: int = Field(ge=0, description="seconds that the cluster stays to be looked at")

@@ -37,15 +37,11 @@ def ray_job(description: Description, name: str) -> dict[str, Any]:
     metadata: dict[str, Any] = {"name": name, "namespace": description.namespace}
     if cluster.queue:
         metadata["labels"] = {QUEUE_LABEL: cluster.queue.name}
-    words = [
-        "python",
-        f"{HERE}/jobs/pipeline.py",
-        f"{HERE}/jobs/configs/{job.config}",
-        "--root",
-        description.storage.root,
-    ]
+    words = ["python", f"{HERE}/jobs/pipeline.py", f"{HERE}/jobs/configs/{job.config}"]
+    for option, given in (("--root", description.storage.root), ("--from", job.first), ("--until", job.last)):
+        words += [option, given] if given else []
     spec: dict[str, Any] = {
-        "entrypoint": shlex.join([*words, *(["--until", job.until] if job.until else [])]),
+        "entrypoint": shlex.join(words),
         "entrypointNumCpus": 1,  # the head has none: the driver runs on a worker
         "submissionMode": "K8sJobMode",
         "backoffLimit": job.retries,

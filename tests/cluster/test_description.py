@@ -126,7 +126,9 @@ def test_a_jobs_words_are_a_run(name: str) -> None:
     here = [ROOT / path.removeprefix("/opt/anmi/") for path in (script, config)]
     settings = load_experiment(here[1])
     assert here[0].is_file()
-    assert not rest or (rest[0] == "--until" and stage_name(rest[1], names_of(settings)) == rest[1])
+    names = names_of(settings)
+    assert rest in ([], ["--from", "train"], ["--until", "mine"])
+    assert [stage_name(stage, names) for stage in rest[1::2]] == rest[1::2]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

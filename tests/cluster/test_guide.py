@@ -1,4 +1,4 @@
-"""What cluster/README.md tells a reader to type: files, objects, secrets, images, commands and options are those there are."""
+"""What cluster/README.md tells a reader to type: files, objects, secrets, images, commands and options that exist."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def value(command: list[str], option: str) -> str:
 
 
 def test_files_it_names_are_there() -> None:
-    named = set(re.findall(r"(?:jobs|cluster)/[\w/.-]*\w", TEXT))
+    named = set(re.findall(r"(?<![\w/])(?:jobs|cluster)/[\w/.-]*\w", TEXT))
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
