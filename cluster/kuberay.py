@@ -16,7 +16,9 @@ HERE = "/opt/anmi"  # of the image: jobs/ and its configurations
 # what clouds taint the nodes with that they may take away: GKE, AKS; EKS taints none
 SPOT_TAINTS = ("cloud.google.com/gke-spot", "kubernetes.azure.com/scalesetpriority")
 SUBMITTER = {"cpu": "500m", "memory": "1Gi"}  # `ray job submit`, which follows the logs
-PORTS = {"gcs": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
+METRICS = {"metrics": 8080}  # of every node
+HEAD_METRICS = {"as-metrics": 44217, "dash-metrics": 44227}  # of the autoscaler and the dashboard
+HEAD_PORTS = {"gcs": 6379, "dashboard": 8265, "client": 10001}
 _CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -55,6 +57,20 @@ def ray_job(description: Description, name: str) -> dict[str, Any]:
     return {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": spec}
 
 
+def pod_monitor(description: Description) -> dict[str, Any]:
+    """What the Prometheus operator scrapes (monitoring.coreos.com/v1): all of Ray's pods in the namespace."""
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": {"name": "ray", "namespace": description.namespace},
+        "spec": {
+            "selector": {"matchLabels": {"ray.io/is-ray-node": "yes"}},
+            "podTargetLabels": ["ray.io/cluster", "ray.io/group"],
+            "podMetricsEndpoints": [{"port": port, "interval": "30s"} for port in (*METRICS, *HEAD_METRICS)],
+        },
+    }
+
+
 def requests(node: Node) -> dict[str, str]:
     """What a pod of this kind asks of Kubernetes, and may not exceed."""
     asked = {"cpu": str(node.cpus), "memory": f"{node.memory_gb}Gi", "ephemeral-storage": f"{node.disk_gb}Gi"}
@@ -81,7 +97,7 @@ def _cluster_spec(description: Description, cluster: Cluster) -> dict[str, Any]:
     spec["headGroupSpec"] = {
         # no task and no driver here: what ends the head ends the cluster
         "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0", **_store(description, head)},
-        "template": _pod(description, cluster, head, "ray-head", PORTS),
+        "template": _pod(description, cluster, head, "ray-head", HEAD_PORTS | METRICS | HEAD_METRICS),
     }
     spec["workerGroupSpecs"] = [_group(description, cluster, name, group) for name, group in cluster.groups.items()]
     return spec
@@ -99,7 +115,7 @@ def _group(description: Description, cluster: Cluster, name: str, group: Group) 
         "labels": node.labels,
         **({"resources": {key: str(count) for key, count in node.resources.items()}} if node.resources else {}),
         "rayStartParams": _store(description, node),
-        "template": _pod(description, cluster, node, "ray-worker", {"metrics": PORTS["metrics"]}),
+        "template": _pod(description, cluster, node, "ray-worker", METRICS),
     }
     return spec
 

@@ -1,4 +1,4 @@
-"""Renders cluster/kuberay/ and cluster/vm/ from cluster/sizes.yaml: `make manifests`, or python -m cluster.render.
+"""Renders cluster/kuberay, vm and grafana from cluster/sizes.yaml: `make manifests`, or python -m cluster.render.
 
 --check     write nothing; exit code 1 and the names of the files that differ
 """
@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 
 from anmi_ray.errors import ConfigError
-from cluster import kuberay, kueue, vm
+from cluster import grafana, kuberay, kueue, vm
 from cluster.description import ROOT, Description, load
 
-FOLDERS = ("kuberay", "vm")  # nothing but rendered files in them
+FOLDERS = ("grafana", "kuberay", "vm")  # nothing but rendered files in them
 _HEADER = (
     "# Rendered by `make manifests` from cluster/sizes.yaml: change that, not this. The reasons: cluster/README.md\n"
 )
@@ -26,7 +26,7 @@ _HEADER = (
 def render(description: Description) -> dict[str, str]:
     """Text of each file, by its path below cluster/."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": description.namespace}}
-    files: dict[str, list[dict[str, Any]]] = {"kuberay/namespace.yaml": [namespace]}
+    files = {"kuberay/namespace.yaml": [namespace], "kuberay/metrics.yaml": [kuberay.pod_monitor(description)]}
     for name, cluster in description.clusters.items():
         files[f"kuberay/{name}-job.yaml"] = [kuberay.ray_job(description, name)]
         if cluster.queue:
@@ -34,7 +34,8 @@ def render(description: Description) -> dict[str, str]:
         else:  # one that waits in a queue would hold its quota for as long as it stays
             files[f"kuberay/{name}-cluster.yaml"] = [kuberay.ray_cluster(description, name)]
     files["vm/aws.yaml"] = [vm.aws(description)]
-    return {path: _HEADER + _text(documents) for path, documents in files.items()}
+    texts = {path: _HEADER + _text(documents) for path, documents in files.items()}
+    return texts | {"grafana/anmi.json": grafana.dashboard()}
 
 
 def differences(files: Mapping[str, str], folder: Path) -> list[str]:

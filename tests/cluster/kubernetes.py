@@ -176,6 +176,27 @@ class LabelSelector(Fields):
     matchLabels: Labels | None = None
 
 
+class PodMetricsEndpoint(Fields):
+    port: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=15)]
+    path: str | None = None
+    interval: Annotated[str, StringConstraints(pattern=r"^\d+(ms|s|m|h)$")] | None = None
+
+
+class PodMonitorSpec(Fields):
+    selector: LabelSelector
+    podTargetLabels: list[LabelKey] | None = None
+    podMetricsEndpoints: Annotated[list[PodMetricsEndpoint], Field(min_length=1)]
+
+
+class PodMonitor(Fields):
+    """The Prometheus operator's: https://prometheus-operator.dev/docs/api-reference/api/#monitoring.coreos.com/v1."""
+
+    apiVersion: Literal["monitoring.coreos.com/v1"]
+    kind: Literal["PodMonitor"]
+    metadata: ObjectMeta
+    spec: PodMonitorSpec
+
+
 class Namespace(Fields):
     apiVersion: Literal["v1"]
     kind: Literal["Namespace"]

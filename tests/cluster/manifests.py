@@ -16,6 +16,7 @@ KINDS: dict[str, type[Fields]] = {
     model.__name__: model
     for model in (
         kubernetes.Namespace,
+        kubernetes.PodMonitor,
         kuberay.RayCluster,
         kuberay.RayJob,
         kueue.ResourceFlavor,

@@ -142,6 +142,29 @@ def test_what_configurations_ask_for_is_on_some_node(path: Path) -> None:
     assert custom <= {name for node in DESCRIPTION.nodes.values() for name in node.resources}
 
 
+SELECTORS = ("judge_on", "label_selector")  # settings that name labels of nodes
+
+
+def selectors(content: Any) -> list[dict[str, str]]:
+    """All label selectors in a configuration, wherever they stand."""
+    if isinstance(content, dict):
+        here = [value for key, value in content.items() if key in SELECTORS and value]
+        return here + [one for value in content.values() for one in selectors(value)]
+    return [one for value in content for one in selectors(value)] if isinstance(content, list) else []
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_labels_that_configurations_select_are_on_some_node(path: Path) -> None:
+    nodes = [node.labels for node in DESCRIPTION.nodes.values()]
+    for selector in selectors(yaml.safe_load(path.read_text(encoding="utf-8"))):
+        assert any(selector.items() <= labels.items() for labels in nodes), selector
+
+
+def test_selectors_are_found() -> None:
+    content = {"execution": {"judge_on": {"ray-subcluster": "annotate"}, "train": [{"label_selector": {"a": "b"}}]}}
+    assert selectors(content) == [{"ray-subcluster": "annotate"}, {"a": "b"}]
+
+
 @pytest.mark.parametrize("name", ["annotate", "train", "aws"])
 def test_the_clusters_configuration_fits_each_cluster_that_it_is_for(name: str) -> None:
     settings = load_experiment(ROOT / "jobs" / "configs" / "cluster.yaml")
@@ -170,6 +193,25 @@ def _places(cluster: Grown, asked: dict[str, float]) -> int:
         has = {"CPU": node.cpus, "GPU": node.gpu.count if node.gpu else 0, **node.resources}
         total += group.max * min(int(has.get(resource, 0) / amount) for resource, amount in asked.items())
     return total
+
+
+# vCPUs, GiB and GPUs of AWS's machines: https://aws.amazon.com/ec2/instance-types/
+MACHINES = {
+    "m7i.2xlarge": (8, 32, None),
+    "m7i.4xlarge": (16, 64, None),
+    "g6e.2xlarge": (8, 64, ("L40S", 1)),
+    "p5.48xlarge": (192, 2048, ("H100", 8)),
+}
+
+
+def test_nodes_fit_into_their_machines_with_room_to_spare() -> None:
+    for name, node in DESCRIPTION.nodes.items():
+        if node.instance is None:
+            continue
+        cpus, memory_gb, gpus = MACHINES[node.instance]
+        assert node.cpus <= cpus - 2, name
+        assert node.memory_gb <= 0.9 * memory_gb, name
+        assert gpus == ((node.gpu.type, node.gpu.count) if node.gpu else None), name
 
 
 def test_there_is_room_for_every_nodes_object_store() -> None:

@@ -54,7 +54,8 @@ def test_every_manifest_is_applied_or_named() -> None:
 def test_what_is_applied_is_deleted_but_for_what_stays() -> None:
     applied = {value(command, "-f") for command in starting("kubectl", "apply")}
     deleted = {value(command, "-f") for command in starting("kubectl", "delete")}
-    assert applied - deleted == {"cluster/kuberay/namespace.yaml", "cluster/kuberay/train-queue.yaml"}
+    stays = {f"cluster/kuberay/{name}.yaml" for name in ("namespace", "train-queue", "metrics")}
+    assert applied - deleted == stays
     assert deleted <= applied
 
 
@@ -71,12 +72,13 @@ def test_objects_are_called_as_in_the_manifests() -> None:
     for command in COMMANDS:
         ours = [word for word in command if word == "--namespace"]
         if ours and command[0] == "kubectl":
-            assert value(command, "--namespace") in {DESCRIPTION.namespace, "ray-system", "kueue-system"}
+            assert value(command, "--namespace") in {DESCRIPTION.namespace, "ray-system", "kueue-system", "monitoring"}
 
 
 def test_secrets_hold_what_the_pods_ask_for() -> None:
     made = {
-        command[4]: re.findall(r"--from-literal=(\w+)=", " ".join(command)) for command in starting("kubectl", "create")
+        command[4]: re.findall(r"--from-literal=(\w+)=", " ".join(command))
+        for command in starting("kubectl", "create", "secret")
     }
     storage = DESCRIPTION.storage
     assert made == {storage.secret: [*storage.keys, *storage.optional_keys], DESCRIPTION.token: ["auth_token"]}
