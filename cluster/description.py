@@ -155,6 +155,7 @@ class Aws(Grown):
     zones: tuple[str, ...] = Field(min_length=1)
     ssh_user: str
     instance_profile: str
+    login: str | None = Field(default=None, description="command on each machine, such as the registry's docker login")
 
     @model_validator(mode="after")
     def _zones_of_the_region(self) -> Aws:
@@ -168,6 +169,7 @@ class Description(Described):
 
     namespace: Name
     registry: str = Field(pattern=r"^[\w.:/-]+[\w]$")
+    pull_secret: Name | None = Field(default=None, description="Secret with the registry's login; null: none is needed")
     object_store: float = Field(gt=0, le=0.6, description="share of a node's memory")
     token: Name = Field(description="Secret whose key auth_token holds what a job's sender must show")
     storage: Storage

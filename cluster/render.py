@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from anmi_ray.errors import ConfigError
-from cluster import grafana, kuberay, kueue, vm
+from cluster import dashboard, machines, pods, queues
 from cluster.description import ROOT, Description, load
 
 FOLDERS = ("grafana", "kuberay", "vm")  # nothing but rendered files in them
@@ -26,16 +26,16 @@ _HEADER = (
 def render(description: Description) -> dict[str, str]:
     """Text of each file, by its path below cluster/."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": description.namespace}}
-    files = {"kuberay/namespace.yaml": [namespace], "kuberay/metrics.yaml": [kuberay.pod_monitor(description)]}
+    files = {"kuberay/namespace.yaml": [namespace], "kuberay/metrics.yaml": [pods.pod_monitor(description)]}
     for name, cluster in description.clusters.items():
-        files[f"kuberay/{name}-job.yaml"] = [kuberay.ray_job(description, name)]
+        files[f"kuberay/{name}-job.yaml"] = [pods.ray_job(description, name)]
         if cluster.queue:
-            files[f"kuberay/{name}-queue.yaml"] = kueue.queue(description, name)
+            files[f"kuberay/{name}-queue.yaml"] = queues.queue(description, name)
         else:  # one that waits in a queue would hold its quota for as long as it stays
-            files[f"kuberay/{name}-cluster.yaml"] = [kuberay.ray_cluster(description, name)]
-    files["vm/aws.yaml"] = [vm.aws(description)]
+            files[f"kuberay/{name}-cluster.yaml"] = [pods.ray_cluster(description, name)]
+    files["vm/aws.yaml"] = [machines.aws(description)]
     texts = {path: _HEADER + _text(documents) for path, documents in files.items()}
-    return texts | {"grafana/anmi.json": grafana.dashboard()}
+    return texts | {"grafana/anmi.json": dashboard.dashboard()}
 
 
 def differences(files: Mapping[str, str], folder: Path) -> list[str]:

@@ -8,8 +8,8 @@ shift
 
 export DEBIAN_FRONTEND=noninteractive
 apt-get update
-# g++: kernels and DeepSpeed's operations; rsync: `ray up`; wget: KubeRay's probes
-apt-get install -y --no-install-recommends ca-certificates g++ git rsync wget "$@"
+# g++: kernels and DeepSpeed's operations, compiled where they first run; rsync: `ray up`; wget: KubeRay's probes
+apt-get install -y --no-install-recommends ca-certificates g++ rsync wget "$@"
 rm -rf /var/lib/apt/lists/*
 
 # Ubuntu's image has a user of this number

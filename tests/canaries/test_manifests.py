@@ -83,7 +83,8 @@ def test_ray_reads_each_group_as_it_is_described(name: str) -> None:
 @pytest.mark.parametrize("name", ["annotate-cluster", "aws"])
 def test_judges_start_from_none_and_stop_at_the_most(name: str) -> None:
     assert started(name, JUDGE, 3) == {"judge": 3}
-    assert started(name, JUDGE, 40) == {"judge": 16}
+    most = DESCRIPTION.clusters["annotate"].groups["judge"].max
+    assert started(name, JUDGE, most + 24) == {"judge": most}
 
 
 def test_without_the_resource_of_the_gpus_type_no_judge_would_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,11 +97,15 @@ def test_without_the_resource_of_the_gpus_type_no_judge_would_start(monkeypatch:
 
 
 def test_buckets_start_no_gpus() -> None:
-    assert started("annotate-cluster", {"CPU": 1.0}, 100) == {"cpu": 7}
+    group = DESCRIPTION.clusters["annotate"].groups["cpu"]
+    tasks = DESCRIPTION.nodes["cpu"].cpus * group.max
+    assert started("annotate-cluster", {"CPU": 1.0}, tasks) == {"cpu": group.max - group.min}
 
 
 def test_annotation_and_training_keep_to_their_nodes_on_one_cluster() -> None:
-    assert started("aws", TRAINER, 16) == {"trainer": 2}
+    gpu = DESCRIPTION.nodes["trainer"].gpu
+    assert gpu is not None
+    assert started("aws", TRAINER, 2 * gpu.count) == {"trainer": 2}
     assert started("annotate-cluster", TRAINER, 16) == {}
 
 

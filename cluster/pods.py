@@ -135,7 +135,7 @@ def _pod(description: Description, cluster: Cluster, node: Node, name: str, port
         "securityContext": _CONFINED,
     }
     # a pod that started again would be another node under an old name
-    return {"spec": {"restartPolicy": "Never", **_placement(node), **_user(), "containers": [container]}}
+    return {"spec": {"restartPolicy": "Never", **_common(description, node), "containers": [container]}}
 
 
 def _submitter(description: Description, cluster: Cluster) -> dict[str, Any]:
@@ -146,27 +146,25 @@ def _submitter(description: Description, cluster: Cluster) -> dict[str, Any]:
         "resources": {"requests": SUBMITTER, "limits": SUBMITTER},
         "securityContext": _CONFINED,
     }
-    head = _placement(description.nodes[cluster.head])
-    return {"spec": {"restartPolicy": "Never", **head, **_user(), "containers": [container]}}
+    common = _common(description, description.nodes[cluster.head])
+    return {"spec": {"restartPolicy": "Never", **common, "containers": [container]}}
 
 
-def _placement(node: Node) -> dict[str, Any]:
+def _common(description: Description, node: Node) -> dict[str, Any]:
+    """Where a pod may be, as whom it runs, and how its image is had."""
     taints = ([GPU] if node.gpu else []) + (list(SPOT_TAINTS) if node.spot else [])
-    placed: dict[str, Any] = {"nodeSelector": {POOL: node.pool}} if node.pool else {}
-    if taints:
-        placed["tolerations"] = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in taints]
-    return placed
-
-
-def _user() -> dict[str, Any]:
+    tolerations = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in taints]
     return {
+        **({"nodeSelector": {POOL: node.pool}} if node.pool else {}),
+        **({"tolerations": tolerations} if tolerations else {}),
+        **({"imagePullSecrets": [{"name": description.pull_secret}]} if description.pull_secret else {}),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER,
             "runAsGroup": USER,
             "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
-        }
+        },
     }
 
 

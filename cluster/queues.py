@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from cluster.description import POOL, Cluster, Description, Node, Queue
-from cluster.kuberay import GPU, SUBMITTER
+from cluster.pods import GPU, SUBMITTER
 
 API = "kueue.x-k8s.io/v1beta2"
 COVERED = ("cpu", "memory", "ephemeral-storage", GPU)  # what a pod asks for and no quota covers is never admitted

@@ -1,7 +1,7 @@
 """A Grafana dashboard of a run on a cluster: judging, nodes, work, engines; metrics of this package, Ray and vLLM.
 
-Ray adds `ray_` to every name and `_total` to counters. Ray's own dashboards go further into nodes and datasets: they are
-on a head, in /tmp/ray/session_latest/metrics/grafana/dashboards.
+Ray adds `ray_` to every name and `_total` to counters. Ray's own dashboards go further into nodes and datasets: they
+are on a head, in /tmp/ray/session_latest/metrics/grafana/dashboards.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ def aws(description: Description) -> dict[str, Any]:
             **groups,
         },
         "head_node_type": HEAD,
+        **({"initialization_commands": [asked.login]} if asked.login else {}),
         # all of it is in the image, and its user may install nothing; left out, Ray's defaults would
         **{f"{whose}setup_commands": [] for whose in ("", "head_", "worker_")},
         "head_start_ray_commands": [
