@@ -1,13 +1,16 @@
 """What Ray's own autoscaler makes of the manifests in cluster/: what it reads of each group, what it starts for whom.
 
-Ray's private modules, in this process: no cluster starts. An upgrade of Ray that reads the manifests otherwise fails
-here.
+Ray's private modules, in this process; nodes are real only where a test says so. An upgrade of Ray that reads the
+manifests otherwise fails here.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +151,40 @@ def test_rays_schema_refuses_an_unknown_field(data: st.DataObject) -> None:
     inner["unheard_of"] = 1
     with pytest.raises(jsonschema.ValidationError):
         validate_config(changed)
+
+
+# a node with a group's resources and labels, and a task that asks as that group's work does
+_NODE = """
+import json, sys, ray
+asked = json.loads(sys.argv[1])
+ray.init(address="local", include_dashboard=False, object_store_memory=80 << 20, _temp_dir=sys.argv[2], **asked["node"])
+task = ray.remote(lambda: ray.get_runtime_context().get_assigned_resources()).options(**asked["task"])
+print(json.dumps(ray.get(task.remote(), timeout=60)))
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "kind", "task"),
+    [
+        ("annotate-cluster", "judge", {"num_cpus": 1, "num_gpus": 1, "accelerator_type": "L40S"}),
+        ("train-job", "trainer", {"num_cpus": 8, "num_gpus": 1, "resources": {"train": 1}}),
+    ],
+)
+def test_a_node_of_the_group_takes_its_work(name: str, kind: str, task: dict[str, Any], short_temp: Path) -> None:
+    groups = {group["groupName"]: group for group in cluster(name)["spec"]["workerGroupSpecs"]}
+    group, node = groups[kind], DESCRIPTION.nodes[kind]
+    assert node.gpu is not None
+    resources = {key: int(value) for key, value in group["resources"].items()}
+    started_as = {"num_cpus": node.cpus, "num_gpus": node.gpu.count, "resources": resources, "labels": group["labels"]}
+    selector = {"ray-subcluster": group["labels"]["ray-subcluster"]}
+    asked = json.dumps({"node": started_as, "task": task | {"label_selector": selector}})
+    command = [sys.executable, "-W", "ignore", "-c", _NODE, asked, str(short_temp / kind)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    given = json.loads(done.stdout.splitlines()[-1])
+    assert given["GPU"] == 1.0
 
 
 def test_gpus_are_named_as_ray_names_them() -> None:
