@@ -3,6 +3,7 @@
 #
 #   make quickstart                 the whole path on a small collection, on this machine
 #   make test                       all tests but the ones that kill processes and break storage: make test-faults
+#   make manifests                  cluster/kuberay and cluster/vm from cluster/sizes.yaml
 #   make lint | bench | env | clean
 #
 # PYTHON=/path/to/python          another Python than the first of python3.11, python3, python3.12, python3.13 that will do
@@ -30,7 +31,7 @@ STATE := $(shell { sed '/^\[tool\.ruff\]/,$$d' pyproject.toml; cat constraints.t
 	$(if $(PYTHON),"$(PYTHON)" -c 'import sys; print(sys.version)';) } 2>&1 | cksum | tr ' ' '-')
 STAMP := $(VENV)/.made-$(STATE)
 
-.PHONY: quickstart test test-faults bench lint format env clean
+.PHONY: quickstart test test-faults bench manifests lint format env clean
 .DEFAULT_GOAL := env
 
 env: $(STAMP)
@@ -47,6 +48,9 @@ test-faults: $(STAMP)
 
 bench: $(STAMP)
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; PYTHONPATH=. $(PY) "$$file" || exit 1; done
+
+manifests: $(STAMP)
+	$(PY) -m cluster.render
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff format --check .

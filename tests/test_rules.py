@@ -142,7 +142,15 @@ def test_only_stages_and_jobs_import_ray() -> None:
     tests = [found for found in _imports(ROOT / "tests") if found.top == "ray"]
     allowed = {"stages", "jobs", "canaries", "faults", "benchmarks", "conftest.py"}
     outside += [str(found) for found in tests if found.path.relative_to(ROOT / "tests").parts[0] not in allowed]
+    outside += [str(found) for found in _imports(ROOT / "cluster") if found.top == "ray"]
     assert outside == []
+
+
+def test_what_a_cluster_needs_knows_nothing_of_what_runs_on_it() -> None:
+    found = _imports(ROOT / "cluster")
+    assert found
+    assert [str(one) for one in found if one.part not in ("", "errors")] == []
+    assert [str(one) for one in PACKAGE_IMPORTS if one.top == "cluster"] == []
 
 
 @pytest.mark.parametrize("engine", ["vllm", "deepspeed", "peft"])
