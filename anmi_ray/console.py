@@ -355,7 +355,15 @@ def jobs_table(jobs: Iterable[Any]) -> Table:
         ended = job.end_time / 1000 if job.end_time else time.time()
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begun))
         took = f"{max(ended - begun, 0.0):,.0f} s"
-        cells = (job.submission_id, job.status.lower(), known["anmi_job"], known["run"], known["attempt"], started, took)
+        cells = (
+            job.submission_id,
+            job.status.lower(),
+            known["anmi_job"],
+            known["run"],
+            known["attempt"],
+            started,
+            took,
+        )
         table.add_row(*map(escape, cells))
     return table
 

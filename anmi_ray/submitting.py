@@ -196,4 +196,3 @@ def exit_status(status: str, exit_code: int | None) -> int:
     if status == "STOPPED":
         return 143
     return 1 if exit_code is None else exit_code if exit_code > 0 else 128 - exit_code
-

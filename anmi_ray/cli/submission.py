@@ -31,7 +31,8 @@ def submit(
     first: FromOption = "",
     last: UntilOption = "",
     attempts: Annotated[
-        int, typer.Option("--attempts", min=1, max=100, help="times it is carried out at most, when it fails in passing")
+        int,
+        typer.Option("--attempts", min=1, max=100, help="times it is carried out at most, when it fails in passing"),
     ] = 3,
     again: Annotated[bool, typer.Option("--again", help="carry out anew what has succeeded on this cluster")] = False,
     follow: Annotated[

@@ -14,7 +14,9 @@ class DriverExecution(ExecutionSettings):
     """With what, and where, the driver of a submitted job runs. Asking for a share of a CPU keeps it off the head."""
 
     num_cpus: float = Field(
-        default=0.5, gt=0, description="CPUs that it takes; a head started with --num-cpus=0 has none, so it runs elsewhere"
+        default=0.5,
+        gt=0,
+        description="CPUs that it takes; a head started with --num-cpus=0 has none, so it runs elsewhere",
     )
     memory_gb: float | None = Field(default=None, gt=0, description="GB of memory to reserve for it; null: none")
     resources: dict[str, float] = Field(default={}, description="more of Ray's resources to reserve, by name")
@@ -45,7 +47,9 @@ class ExecutionConfig(ExecutionSettings):
         description="labels of the nodes that judges which read texts run on, such as {ray-subcluster: annotate}; "
         "none: any node",
     )
-    driver: DriverExecution = Field(default=DriverExecution(), description="the driver of a job that `anmi submit` starts")
+    driver: DriverExecution = Field(
+        default=DriverExecution(), description="the driver of a job that `anmi submit` starts"
+    )
     no_progress_s: int = Field(
         default=7200, ge=60, description="seconds without progress after which Ray Data gives up"
     )

@@ -1,4 +1,4 @@
-"""Label selectors: which nodes of a cluster may carry out a piece of work, in Ray's own words (which are Kubernetes')."""
+"""Label selectors: which nodes of a cluster may carry out a piece of work, in Ray's own words (Kubernetes' too)."""
 
 from __future__ import annotations
 

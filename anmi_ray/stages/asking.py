@@ -37,6 +37,7 @@ from anmi_ray.stages.runtime import Context, data_settings, our_errors, over_buc
 from anmi_ray.store import Artifact, Store
 
 NO_BUDGET_LEFT = "budget"
+ASKER_CPUS = 0.5  # that an asking actor takes
 
 
 @dataclass(frozen=True)
@@ -200,14 +201,14 @@ def _ask_chunks(
 ) -> None:
     """Ask through a pool of actors; a chunk is a block."""
     actors = min(context.execution.askers or context.execution.cores, len(chunks))
-    with data_settings(context):
+    with data_settings(context, context.execution.judge_on):
         asked = ray.data.from_items(chunks, override_num_blocks=len(chunks)).map_batches(
             cast(Any, Asker),  # Ray's types know no actor whose call takes more than its batch
             fn_args=(log, sources, _share(judge, actors), actor),
             batch_size=1,
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(size=actors),
-            num_cpus=0.5,
+            num_cpus=ASKER_CPUS,
             num_gpus=judge.gpus if isinstance(judge, EncoderJudgeConfig) else 0,
         )
         with rows_of(asked) as rows:

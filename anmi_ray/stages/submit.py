@@ -34,7 +34,11 @@ _POLL_S = 1.0
 _CANCEL_S = 120.0  # that a cancelled job may take to end
 # They would win over an address that is given.
 _OVERRIDES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
-_TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk", "ray._private.runtime_env.packaging")
+_TALKATIVE = (
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray.dashboard.modules.job.sdk",
+    "ray._private.runtime_env.packaging",
+)
 
 
 @dataclass
@@ -157,7 +161,9 @@ class Jobs:
         while not (job := self._details(name)).status.is_terminal():
             if time.monotonic() > until:
                 raise ClusterError(
-                    f"has not ended {_CANCEL_S:.0f} s after it was told to", f"job {name}", "give the same command again"
+                    f"has not ended {_CANCEL_S:.0f} s after it was told to",
+                    f"job {name}",
+                    "give the same command again",
                 )
             time.sleep(_POLL_S)
         return job

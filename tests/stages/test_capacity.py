@@ -46,12 +46,12 @@ def test_which_autoscaler_can_start_nodes() -> None:
 
 @pytest.mark.usefixtures("ray_local")
 def test_what_fits_is_let_through_in_silence() -> None:
-    from anmi_ray.stages.capacity import check_room
+    from anmi_ray.stages.capacity import check_room, of_training
 
     said: list[str] = []
-    check_room(TrainExecution(num_workers=4), said.append)
-    check_room(TrainExecution(num_workers=8, resources={"CPU": 0.5}), said.append)
-    check_room(TrainExecution(num_workers=100, resources={"CPU": 0.0}), said.append)
+    check_room(of_training(TrainExecution(num_workers=4)), said.append)
+    check_room(of_training(TrainExecution(num_workers=8, resources={"CPU": 0.5})), said.append)
+    check_room(of_training(TrainExecution(num_workers=100, resources={"CPU": 0.0})), said.append)
     assert said == []
 
 
