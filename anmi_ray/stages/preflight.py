@@ -115,7 +115,7 @@ def check_storage(
     cannot, ConfigError where one lacks a variable.
     """
     token = uuid.uuid4().hex
-    folder, store = f"preflight/{token}", Store(root)
+    folder, store = f"preflight-{token}", Store(root)
     here = ray.get_runtime_context().get_node_id()
     nodes = {node["NodeID"]: node for node in alive()}
     wanted = tuple(sorted(keys))

@@ -32,6 +32,8 @@ _CONNECT_S = 10.0  # to open a connection to the job server
 _GONE_S = 120.0  # that the job server may be away while a job is followed
 _POLL_S = 1.0
 _CANCEL_S = 120.0  # that a cancelled job may take to end
+_STARTING = "No available agent"  # what a job server says whose cluster is still starting
+_STARTING_S = 60.0  # that it may do so
 # They would win over an address that is given.
 _OVERRIDES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 _TALKATIVE = (
@@ -114,21 +116,25 @@ class Jobs:
 
     def submit(self, submission: Submission, attempt: int, variables: Mapping[str, str]) -> None:
         """Submit an attempt. Somebody who submits the same at the same time does so for both."""
-        execution = submission.experiment.execution
-        with tempfile.TemporaryDirectory(prefix="anmi-") as folder:
+        until = time.monotonic() + _STARTING_S
+        with tempfile.TemporaryDirectory(prefix="anmi-") as folder, self._answers():
             submission.write(Path(folder))
-            with self._answers():
+            while True:
                 try:
                     self._client.submit_job(
                         entrypoint=submission.entrypoint,
                         submission_id=submission.id_of(attempt),
                         runtime_env=submission.runtime_env(Path(folder), variables),
                         metadata=submission.metadata(attempt),
-                        **_driver(execution.driver),
+                        **_driver(submission.experiment.execution.driver),
                     )
-                except RuntimeError:
-                    if self.newest(submission)[0] < attempt:
+                    return
+                except RuntimeError as error:
+                    if self.newest(submission)[0] >= attempt:
+                        return
+                    if _STARTING not in str(error) or time.monotonic() > until:
                         raise
+                time.sleep(_POLL_S)
 
     def follow(self, name: str, write: Callable[[str], None], say: Callable[[str], None]) -> JobDetails:
         """Write a job's log as it comes, from its start, until the job has ended; what is known of it then."""
@@ -208,7 +214,7 @@ class Jobs:
             raise ClusterError(
                 f"the job server refuses: {lines[-1][:400]}",
                 self.address,
-                "see that this is the address of a Ray dashboard, and its logs (dashboard.log on the head)",
+                "see that this is the address of a Ray dashboard, and its logs (dashboard.log and dashboard_agent.log on the head)",
             ) from error
 
 
