@@ -55,7 +55,7 @@ def head(cpus: int = 4) -> Iterator[str]:
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.wait(timeout=60)
+            process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
         shutil.rmtree(temp, ignore_errors=True)

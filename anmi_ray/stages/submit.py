@@ -32,6 +32,7 @@ _CONNECT_S = 10.0  # to open a connection to the job server
 _GONE_S = 120.0  # that the job server may be away while a job is followed
 _POLL_S = 1.0
 _CANCEL_S = 120.0  # that a cancelled job may take to end
+_PENDING_S = 10.0  # that one may take that is not running yet
 _STARTING = "No available agent"  # what a job server says whose cluster is still starting
 _STARTING_S = 60.0  # that it may do so
 # They would win over an address that is given.
@@ -156,21 +157,24 @@ class Jobs:
             time.sleep(_POLL_S)
 
     def cancel(self, name: str, say: Callable[[str], None]) -> JobDetails:
-        """Stop a job and wait until it has ended; what is known of it then. Raises ClusterError where it goes on."""
+        """Stop a job and wait until it has ended; what is known of it then.
+
+        One whose driver has no node yet cannot be stopped at once: it ends as soon as it has one. Raises ClusterError
+        where one that runs goes on.
+        """
         job = self.details(name)
         if job.status.is_terminal():
             return job
         with self._answers():
             self._client.stop_job(name)
-        say(f"{name}: stopping")
-        until = time.monotonic() + _CANCEL_S
+        begun = time.monotonic()
         while not (job := self._details(name)).status.is_terminal():
-            if time.monotonic() > until:
-                raise ClusterError(
-                    f"has not ended {_CANCEL_S:.0f} s after it was told to",
-                    f"job {name}",
-                    "give the same command again",
-                )
+            waited = time.monotonic() - begun
+            if job.status == JobStatus.PENDING and waited > _PENDING_S:
+                say(f"{name}: is not running yet, and ends as soon as it does, or when Ray gives up on its start")
+                return job
+            if waited > _CANCEL_S:
+                raise ClusterError("goes on though it was told to end", f"job {name}", "give the same command again")
             time.sleep(_POLL_S)
         return job
 
