@@ -16,6 +16,7 @@ from rich.text import Text
 from anmi_ray.experiment import Reporter
 from anmi_ray.judging.pilot import BIAS, DOLLARS, Gate, Verdict
 from anmi_ray.store import Flow
+from anmi_ray.submitting import OURS
 
 _QUIET_S = 15.0  # plain output says how far a stage is at most this often
 
@@ -358,7 +359,7 @@ def jobs_table(jobs: Iterable[Any]) -> Table:
         cells = (
             job.submission_id,
             job.status.lower(),
-            known["anmi_job"],
+            known[OURS],
             known["run"],
             known["attempt"],
             started,

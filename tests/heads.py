@@ -55,9 +55,10 @@ def head(cpus: int = 4) -> Iterator[str]:
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.wait(timeout=30)
+            process.wait(timeout=15)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         shutil.rmtree(temp, ignore_errors=True)
 
 

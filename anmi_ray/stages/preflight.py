@@ -125,7 +125,7 @@ def check_storage(
         raise _on(nodes[here], error) from None
     try:
         seen = _looked(root, folder, token, wanted, nodes, notice)
-        _judge(seen, store, folder, nodes, here)
+        _check_seen(seen, store, folder, nodes, here)
     finally:
         _clear(root, folder, notice)
     for node, found in seen.items():
@@ -178,7 +178,7 @@ def _look(root: str, folder: str, token: str, node: str, keys: tuple[str, ...]) 
     return _Seen(sees, lacking)
 
 
-def _judge(seen: Mapping[str, _Seen], store: Store, folder: str, nodes: Mapping[str, Any], here: str) -> None:
+def _check_seen(seen: Mapping[str, _Seen], store: Store, folder: str, nodes: Mapping[str, Any], here: str) -> None:
     """Raise StoreError where nodes cannot write, or do not see each other's files."""
     for node, found in seen.items():
         if found.error is not None:

@@ -200,13 +200,8 @@ class Jobs:
         """What the job server's client raises, as an error for the user."""
         try:
             yield
-        except (ConnectionError, requests.ConnectionError, requests.Timeout):
-            raise ClusterError(
-                "no job server answers",
-                self.address,
-                "give the dashboard's address (--address http://head:8265); see that the cluster runs, with its "
-                "dashboard, and that this machine reaches it (kubectl port-forward, ray dashboard)",
-            ) from None
+        except (ConnectionError, requests.ConnectionError, requests.Timeout) as error:
+            raise _silent(self.address, error) from None
         except AuthenticationError as error:
             raise ClusterError(
                 f"the job server refuses this user: {str(error).splitlines()[0]}",
@@ -218,7 +213,7 @@ class Jobs:
             raise ClusterError(
                 f"the job server refuses: {lines[-1][:400]}",
                 self.address,
-                "see that this is the address of a Ray dashboard, and its logs (dashboard.log and dashboard_agent.log on the head)",
+                "see that a Ray dashboard has this address, and its logs on the head (dashboard.log, dashboard_agent.log)",
             ) from error
 
 
@@ -288,12 +283,16 @@ def _check_address(address: str) -> None:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         socket.create_connection((parts.hostname, port), timeout=_CONNECT_S).close()
     except (OSError, ValueError) as error:
-        raise ClusterError(
-            f"no job server answers: {error}",
-            address,
-            "see that the cluster runs, with its dashboard, and that this machine reaches it "
-            "(kubectl port-forward, ray dashboard)",
-        ) from None
+        raise _silent(address, error) from None
+
+
+def _silent(address: str, error: Exception) -> ClusterError:
+    return ClusterError(
+        f"no job server answers: {error}",
+        address,
+        "see that the cluster runs, with its dashboard, and that this machine reaches it (kubectl port-forward, ray "
+        "dashboard)",
+    )
 
 
 @contextmanager

@@ -29,9 +29,8 @@ from anmi_ray.training.loop import Trained
 
 ANNOTATE, TRAIN = {"ray-subcluster": "annotate"}, {"ray-subcluster": "train"}
 VLLM = "judge={judges: [{kind: vllm, name: llm, model: org/model, execution: {accelerator_type: H100}}]}"
-API = (
-    "judge={judges: [{kind: api, name: llm, endpoint: {model: m, base_url: 'http://10.0.0.1/v1', key_env: NO_SUCH_KEY}}]}"
-)
+SERVER = "{model: m, base_url: 'http://10.0.0.1/v1', key_env: NO_SUCH_KEY}"
+API = f"judge={{judges: [{{kind: api, name: llm, endpoint: {SERVER}}}]}}"
 
 
 def label_here() -> str:

@@ -35,6 +35,15 @@ def test_how_large_a_cluster_may_become() -> None:
     assert largest([(-1, {"CPU": 8.0})], {"GPU": 1.0}) == 0
 
 
+def test_a_group_that_does_not_say_which_gpus_it_has_may_have_the_right_ones() -> None:
+    from anmi_ray.stages.capacity import gpu_of_type, largest
+
+    worker = {"GPU": 1.0, **gpu_of_type("H100")}
+    assert largest([(2, {"GPU": 8.0})], worker) == 16
+    assert largest([(2, {"GPU": 8.0, "accelerator_type:H100": 1.0})], worker) == 16
+    assert largest([(2, {"GPU": 8.0, "accelerator_type:A100": 1.0})], worker) == 0
+
+
 def test_which_autoscaler_can_start_nodes() -> None:
     from anmi_ray.stages.capacity import scales
 

@@ -53,10 +53,11 @@ def cluster(folders: dict[str, Path]) -> Iterator[str]:
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         a100s = {"num_gpus": 2, "resources": {"accelerator_type:A100": 1}}
         made.add_node(num_cpus=2, labels={"ray-subcluster": "annotate"}, **a100s)
-        apart = node_apart(made.address, folders)
+        address = str(made.address)
+        apart = node_apart(address, folders)
         try:
             wait_for(made, 3)
-            yield made.address
+            yield address
         finally:
             os.killpg(apart.pid, signal.SIGKILL)
             apart.wait()
@@ -89,7 +90,9 @@ def wait_for(cluster: Cluster, nodes: int) -> None:
 @pytest.fixture(scope="module")
 def found(cluster: str, folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("asked")
-    config = write_config(folder / "small.yaml", write_collection(folder / "collection", train=4, dev=1, test=2, others=9))
+    config = write_config(
+        folder / "small.yaml", write_collection(folder / "collection", train=4, dev=1, test=2, others=9)
+    )
     command = [sys.executable, "-m", "tests.stages.on_cluster", cluster, str(config), *map(str, folders.values())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment(), cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr

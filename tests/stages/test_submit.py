@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import http.server
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -75,7 +75,7 @@ def until(found: Callable[[], object]) -> None:
 
 
 def driver(submission: Submission, attempt: int) -> psutil.Process | None:
-    """The process of an attempt's driver, which knows its job by its environment."""
+    """The process of an attempt's driver: its environment names the job."""
     for process in psutil.process_iter():
         try:
             told = process.environ().get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
@@ -221,23 +221,13 @@ def test_what_is_no_address(address: str) -> None:
         Jobs(address)
 
 
-def test_another_server_at_the_address(tmp_path: Path) -> None:
-    port = free_port()
-    with subprocess.Popen(
-        [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(tmp_path)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as server:
+def test_another_server_at_the_address() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
         try:
-            until(
-                lambda: (
-                    os.system(
-                        f"{sys.executable} -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}))' 2>/dev/null"
-                    )
-                    == 0
-                )
-            )
-            with pytest.raises(ClusterError, match="404"):
-                Jobs(f"http://127.0.0.1:{port}")
+            with pytest.raises(ClusterError, match="the job server refuses"):
+                Jobs(f"http://127.0.0.1:{server.server_port}")
         finally:
-            server.terminate()
+            server.shutdown()
+            thread.join()
