@@ -16,6 +16,7 @@ from rich.text import Text
 from anmi_ray.experiment import Reporter
 from anmi_ray.judging.pilot import BIAS, DOLLARS, Gate, Verdict
 from anmi_ray.store import Flow
+from anmi_ray.submitting import OURS
 
 _QUIET_S = 15.0  # plain output says how far a stage is at most this often
 
@@ -342,6 +343,29 @@ def stages_table(lines: Iterable[tuple[str, str, str]]) -> Table:
         table.add_column(column, overflow="fold")
     for line in lines:
         table.add_row(*line)
+    return table
+
+
+def jobs_table(jobs: Iterable[Any]) -> Table:
+    """A job of a cluster a row, as Ray's JobDetails tell of it."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("id", "status", "job", "run", "attempt", "started", "took"):
+        table.add_column(column, overflow="fold", justify="right" if column in ("attempt", "took") else "left")
+    for job in jobs:
+        known, begun = job.metadata, (job.start_time or 0) / 1000
+        ended = job.end_time / 1000 if job.end_time else time.time()
+        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begun))
+        took = f"{max(ended - begun, 0.0):,.0f} s"
+        cells = (
+            job.submission_id,
+            job.status.lower(),
+            known[OURS],
+            known["run"],
+            known["attempt"],
+            started,
+            took,
+        )
+        table.add_row(*map(escape, cells))
     return table
 
 

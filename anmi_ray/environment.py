@@ -1,4 +1,7 @@
-"""What a run was carried out with: versions, git revision, hardware. Imports none of the packages it names."""
+"""What a run was carried out with: versions, git revision, hardware, and what Ray's workers start with.
+
+Imports none of the packages it names.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,15 @@ _PACKAGES = (
     "faiss-cpu",
     "ir-measures",
 )
+# What Ray's worker processes are started with. One thread per process unless a task asks for more: processes, not
+# threads, share the cores.
+WORKERS = {
+    "OMP_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
 
 
 def versions() -> dict[str, str]:

@@ -40,6 +40,19 @@ class StoreError(AnmiError):
     """The storage refused: full, read-only, unreachable, or holding something else than expected."""
 
 
+class LostError(StoreError):
+    """A process or a node of the cluster was lost, more often than retries make good; running again resumes.
+
+    Its exit code is sysexits.h's EX_TEMPFAIL: whoever started the command may start it again as it is.
+    """
+
+    exit_code = 75
+
+
+class ClusterError(AnmiError):
+    """The cluster's job server is out of reach, or refuses what is asked of it."""
+
+
 class FitError(AnmiError):
     """A numerical fit has no answer under the given settings (separation or disconnection without a prior)."""
 
@@ -86,7 +99,7 @@ def flatten(error: AnmiError) -> str:
 def rebuild(text: str) -> AnmiError:
     """The inverse of `flatten`; a class that is not one of these comes out as their base."""
     name, *args = json.loads(text)
-    kinds = (ConfigError, DataError, StoreError, FitError, JudgeError, TrainingError)
+    kinds = (ConfigError, DataError, StoreError, LostError, ClusterError, FitError, JudgeError, TrainingError)
     return {one.__name__: one for one in kinds}.get(name, AnmiError)(*args)
 
 

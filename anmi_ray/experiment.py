@@ -287,8 +287,7 @@ def run(
     buckets = store.buckets(experiment.execution.buckets)
     names = tuple(resolved)
     chosen = names[names.index(first) : names.index(last) + 1]
-    learning = [name for name in ("distill", "train") if name in chosen]
-    if any(Artifact(store, name, resolved[name].fingerprint).manifest() is None for name in learning):
+    if {"distill", "train"} & set(_todo(store, resolved, chosen)):
         tracking.check(experiment.execution.train.trackers)  # not only after hours of judging
     with ExitStack() as session:
         ready = False
@@ -305,7 +304,7 @@ def run(
             if manifest is None:
                 reporter.stage(name, item.stage.does)
                 if not ready:
-                    _start(session, experiment)
+                    _start(session, experiment, _todo(store, resolved, chosen), reporter)
                     ready = True
                 manifest, seconds = _carry_out(item, resolved, artifact, experiment, buckets, reporter)
             flows = [Flow(**flow) for flow in manifest["flows"]]
@@ -333,9 +332,17 @@ def _check_splits(splits: Mapping[str, int], chosen: tuple[str, ...]) -> None:
             raise DataError(f"no {split} query is judged", f"stage {stage}", remedy)
 
 
-def _start(session: ExitStack, experiment: Experiment) -> None:
+def _todo(store: Store, resolved: Mapping[str, Resolved], chosen: tuple[str, ...]) -> list[str]:
+    """The stages among `chosen` whose artifacts are not complete."""
+    return [name for name in chosen if Artifact(store, name, resolved[name].fingerprint).manifest() is None]
+
+
+def _start(session: ExitStack, experiment: Experiment, todo: list[str], reporter: Reporter) -> None:
+    """Connect to Ray; on a cluster, see first that it can carry out what is to do."""
     runtime = importlib.import_module("anmi_ray.stages.runtime")
     session.enter_context(runtime.ray_session(experiment.execution))
+    if experiment.execution.address is not None:
+        importlib.import_module("anmi_ray.stages.preflight").check(experiment, todo, reporter.notice)
 
 
 def _carry_out(

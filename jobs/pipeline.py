@@ -1,6 +1,6 @@
-"""The main path as a Ray job: `anmi run` on the cluster that runs the job.
+"""The main path as a Ray job: `anmi run` on the cluster that runs the job. `anmi submit pipeline` starts the same.
 
-ray job submit --working-dir . -- python jobs/pipeline.py CONFIG [key=value ...] [--root ...]
+ray job submit --working-dir . -- python jobs/pipeline.py CONFIG [key=value ...] [--root ...] [--from ...] [--until ...]
 
 The root must be storage that every node reaches.
 """

@@ -28,11 +28,13 @@ def test_the_readme_has_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [w for w in ANMI if w[0] in ("run", "plan", "config", "judge", "distill", "compare-rules")], ids=" ".join
+    "words",
+    [w for w in ANMI if w[0] in ("run", "plan", "config", "judge", "distill", "compare-rules", "submit")],
+    ids=" ".join,
 )
 def test_configurations_and_overrides_are_valid(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    config, *rest = [word for word in words[1:] if not word.startswith("--")]
+    config, *rest = [word for word in words[2 if words[0] == "submit" else 1 :] if not word.startswith("--")]
     load(config, [word for word in rest if "=" in word])
 
 

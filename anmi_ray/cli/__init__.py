@@ -10,11 +10,11 @@ import typer
 from typer.exceptions import TyperException
 
 from anmi_ray import __version__
-from anmi_ray.cli import runs, tables  # what registers their commands, in the order of the help
+from anmi_ray.cli import runs, submission, tables  # what registers their commands, in the order of the help
 from anmi_ray.cli.app import app
 from anmi_ray.errors import AnmiError, ConfigError, DataError
 
-__all__ = ["app", "main", "runs", "tables"]
+__all__ = ["app", "main", "runs", "submission", "tables"]
 
 
 @app.command()
@@ -48,7 +48,8 @@ def _options(
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit: 0 done, 1 a defect of ours (traceback), 2 the user's to mend, 130 interrupted.
 
-    A pilot exits with runs.PILOT_EXITS.
+    75: the cluster lost a part of it, and the same command may go on. A pilot exits with runs.PILOT_EXITS, `submit`
+    as the job that it follows.
     """
     os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")  # read when ray.data is imported; a user's own is kept
     try:

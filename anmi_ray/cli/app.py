@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from anmi_ray.errors import ConfigError
+
 app = typer.Typer(
     name="anmi",
     help="Train rerankers from pairwise preferences instead of labels.",
@@ -18,6 +20,8 @@ app = typer.Typer(
 
 ConfigArg = Annotated[str, typer.Argument(metavar="CONFIG", help="YAML file with the settings, see jobs/configs/")]
 OverrideArg = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings to override")]
+FromOption = Annotated[str, typer.Option("--from", help="first stage to carry out; those before must be there")]
+UntilOption = Annotated[str, typer.Option("--until", help="last stage to carry out")]
 RootOption = Annotated[str | None, typer.Option("--root", help="folder or URI for artifacts, runs and reports")]
 
 
@@ -27,3 +31,15 @@ def load(config: str, overrides: list[str] | None, root: str | None) -> Any:
 
     extra = [f"execution.root={json.dumps(root)}"] if root else []
     return experiment.load(config, [*(overrides or []), *extra])
+
+
+def part(experiment: Any, first: str, last: str) -> tuple[str, str]:
+    """The first and the last stage of the part of the path that is wanted. Raises ConfigError where there is none."""
+    from anmi_ray.experiment import names_of, stage_name
+
+    names = names_of(experiment)
+    first = stage_name(first, names) if first else names[0]
+    last = stage_name(last, names) if last else names[-1]
+    if names.index(first) > names.index(last):
+        raise ConfigError(f"--from {first} comes after --until {last}", "command line", "swap them")
+    return first, last

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from anmi_ray.cli.app import ConfigArg, OverrideArg, RootOption, app, load
+from anmi_ray.cli.app import ConfigArg, FromOption, OverrideArg, RootOption, UntilOption, app, load, part
 from anmi_ray.errors import ConfigError
 
 PILOT_EXITS = {"go": 0, "no-go": 3, "cannot tell": 4}
@@ -20,23 +20,19 @@ def run(
     config: ConfigArg,
     overrides: OverrideArg = None,
     root: RootOption = None,
-    first: Annotated[str, typer.Option("--from", help="first stage to carry out; those before must be there")] = "",
-    last: Annotated[str, typer.Option("--until", help="last stage to carry out")] = "",
+    first: FromOption = "",
+    last: UntilOption = "",
 ) -> None:
     """Carry out an experiment: compute what is missing, reuse the rest, write the report."""
     from anmi_ray import console, experiment
 
     settings = load(config, overrides, root)
-    names = experiment.names_of(settings)
-    first = experiment.stage_name(first, names) if first else names[0]
-    last = experiment.stage_name(last, names) if last else names[-1]
-    if names.index(first) > names.index(last):
-        raise ConfigError(f"--from {first} comes after --until {last}", "command line", "swap them")
+    first, last = part(settings, first, last)
     out, _ = console.consoles()
     out.print(f"run [bold]{settings.name}[/bold] under {settings.execution.root}", highlight=False)
     with closing(console.ConsoleReporter(out)) as reporter:
         record = experiment.run(settings, reporter, first, last)
-    if last == names[-1]:
+    if last == experiment.NAMES[-1]:
         from anmi_ray.stages import report
 
         _print_result(out, report.write(settings, record))

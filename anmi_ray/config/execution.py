@@ -8,10 +8,24 @@ from pydantic import Field, field_validator
 
 from anmi_ray import environment
 from anmi_ray.config.base import ExecutionSettings
+from anmi_ray.config.labels import LabelSelector
 from anmi_ray.config.train import TrainExecution
 
 Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
+
+
+class DriverExecution(ExecutionSettings):
+    """With what, and where, the driver of a submitted job runs. Asking for a share of a CPU keeps it off the head."""
+
+    num_cpus: float = Field(
+        default=0.5,
+        gt=0,
+        description="CPUs that it takes; a head started with --num-cpus=0 has none, so it runs elsewhere",
+    )
+    memory_gb: float | None = Field(default=None, gt=0, description="GB of memory to reserve for it; null: none")
+    resources: dict[str, float] = Field(default={}, description="more of Ray's resources to reserve, by name")
+    label_selector: LabelSelector = Field(default={}, description="labels that its node must have; none: any node")
 
 
 class ExecutionConfig(ExecutionSettings):
@@ -45,6 +59,14 @@ class ExecutionConfig(ExecutionSettings):
     core_dollars_hour: float | None = Field(default=None, gt=0, description="price of a CPU core for an hour")
     chunk: int = Field(default=8192, ge=1, description="questions that an actor takes at once, in whole queries")
     train: TrainExecution = Field(default=TrainExecution(), description="with what training is carried out")
+    judge_on: LabelSelector = Field(
+        default={},
+        description="labels of the nodes that judges which read texts run on, such as {ray-subcluster: annotate}; "
+        "none: any node",
+    )
+    driver: DriverExecution = Field(
+        default=DriverExecution(), description="the driver of a job that `anmi submit` starts"
+    )
     no_progress_s: int = Field(
         default=7200, ge=60, description="seconds without progress after which Ray Data gives up"
     )

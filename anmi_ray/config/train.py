@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import ExecutionSettings
+from anmi_ray.config.labels import LabelSelector
 from anmi_ray.config.learning import LearnConfig, Offload
 from anmi_ray.config.objective import BalanceConfig, CurriculumConfig, LossConfig
 
@@ -152,6 +153,12 @@ class TrainExecution(ExecutionSettings):
     resources: dict[str, float] = Field(
         default_factory=lambda: {"CPU": 1.0}, description="Ray resources of a worker, besides its GPU"
     )
+    accelerator_type: str | None = Field(
+        default=None, min_length=1, description="Ray's name of the GPU that a worker wants, such as H100; null: any"
+    )
+    label_selector: LabelSelector = Field(
+        default={}, description="labels of the nodes that workers run on, such as {ray-subcluster: train}; none: any"
+    )
     storage_path: str | None = Field(
         default=None, description="folder or URI that all workers reach, for checkpoints; null: beside the output"
     )
@@ -200,6 +207,12 @@ class TrainExecution(ExecutionSettings):
         if folder and "://" in folder:
             raise ValueError("must be a folder on a node's disk, as its files are mapped into memory, not a URI")
         return folder
+
+    @model_validator(mode="after")
+    def _type_of_a_gpu(self) -> TrainExecution:
+        if self.accelerator_type and not self.use_gpu:
+            raise ValueError("accelerator_type names a GPU: set use_gpu: true, or leave it out")
+        return self
 
     @field_validator("trackers")
     @classmethod

@@ -40,6 +40,7 @@ from anmi_ray.stages.waves import in_waves
 from anmi_ray.store import Artifact, Store
 
 NO_BUDGET_LEFT = "budget"
+ASKER_CPUS = 0.5  # that an asking actor takes
 
 
 @dataclass(frozen=True)
@@ -228,14 +229,14 @@ def _ask_chunks(
 ) -> None:
     """Ask through a pool of actors; a chunk is a block."""
     least, most = (min(size, len(chunks)) for size in pool)
-    with data_settings(context):
+    with data_settings(context, context.execution.judge_on):
         asked = ray.data.from_items(chunks, override_num_blocks=len(chunks)).map_batches(
             cast(Any, Asker),  # Ray's types know no actor whose call takes more than its batch
             fn_args=(log, sources, _share(judge, most), actor),
             batch_size=1,
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most, initial_size=least),
-            num_cpus=0.5,
+            num_cpus=ASKER_CPUS,
             num_gpus=gpus_of(judge) or None,
         )
         with rows_of(asked) as rows:

@@ -20,22 +20,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from anmi_ray import environment
 from anmi_ray.config.execution import ExecutionConfig
-from anmi_ray.errors import AnmiError, StoreError
+from anmi_ray.errors import AnmiError, LostError, StoreError
 from anmi_ray.schema import Record
 from anmi_ray.store import Artifact, Flow, Store
 
 if TYPE_CHECKING:
     import ray.data
 
-# One thread per process unless a task asks for more: processes, not threads, share the cores.
-_WORKER_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
 _END_S = 60.0  # seconds that Ray Data's thread may take to end
 # A laptop's cores do other things too: a thread that waits for another spins for some ten microseconds only. Libgomp's
 # default lets two threads on a shared core wait for each other for milliseconds; not spinning at all costs 15 %.
@@ -100,7 +93,7 @@ def _quiet() -> None:
 
 
 def _start_local(execution: ExecutionConfig) -> None:
-    for name, value in {**_WORKER_ENVIRONMENT, **_LOCAL_ENVIRONMENT}.items():
+    for name, value in {**environment.WORKERS, **_LOCAL_ENVIRONMENT}.items():
         os.environ.setdefault(name, value)
     os.environ.pop("RAY_ADDRESS", None)
     ray.init(
@@ -124,7 +117,7 @@ def our_errors(stage: str) -> Iterator[None]:
             raise error.cause from None
         raise
     except RayError as error:
-        raise StoreError(
+        raise LostError(
             f"a task was lost: {type(error).__name__}: {str(error).splitlines()[0]}",
             f"stage {stage}",
             "run the same command again: finished buckets are kept; if it recurs, the machine may be short of memory",
@@ -132,13 +125,18 @@ def our_errors(stage: str) -> Iterator[None]:
 
 
 @contextmanager
-def data_settings(context: Context, **more: Any) -> Iterator[None]:
-    """Ray Data as stages use it, with `more` settings of its context, for datasets made and read in the block."""
+def data_settings(context: Context, on: Mapping[str, str] | None = None, **more: Any) -> Iterator[None]:
+    """Ray Data as stages use it, with `more` settings of its context, for datasets made and read in the block.
+
+    on: the labels of the nodes that carry them out; none: any node.
+    """
     from ray.data import DataContext
 
     data = DataContext.get_current().copy()
     data.enable_progress_bars = False
     data.execution_no_progress_timeout_s = context.execution.no_progress_s
+    if on:
+        data.execution_options.label_selector = dict(on)
     for name, value in more.items():
         setattr(data, name, value)
     with DataContext.current(data):

@@ -35,7 +35,7 @@ from anmi_ray.models.pairs import document_text
 from anmi_ray.models.reranker import Reranker, load_student
 from anmi_ray.records import EXAMPLE, QREL, RUN, TEXT_OF
 from anmi_ray.stages import places
-from anmi_ray.stages.capacity import check_room, needed
+from anmi_ray.stages.capacity import check_room, needed, of_training
 from anmi_ray.stages.curves import curves_folder, shared_curves
 from anmi_ray.stages.folders import publish_folder, seal_folder
 from anmi_ray.stages.ingest import of_queries, queries_of
@@ -142,7 +142,7 @@ def run_training(
     """
     notice = on_notice or (lambda _: None)
     tracking.check(execution.trackers)
-    check_room(execution, notice)
+    check_room(of_training(execution), notice)
     output = places.absolute(output_folder)
     storage = places.absolute(execution.storage_path or places.beside(output, _STORAGE))
     mend_list(places.below(storage, fingerprint), notice)
@@ -178,7 +178,10 @@ def _trainer(job: Job, storage: str, name: str) -> TorchTrainer:
         _work,
         train_loop_config={"job": job},
         scaling_config=ray.train.ScalingConfig(
-            num_workers=execution.num_workers, use_gpu=execution.use_gpu, resources_per_worker=needed(execution)
+            num_workers=execution.num_workers,
+            use_gpu=execution.use_gpu,
+            resources_per_worker=needed(execution),
+            label_selector=execution.label_selector or None,
         ),
         run_config=ray.train.RunConfig(
             name=name,

@@ -14,7 +14,7 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import ray
 import ray.data
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from anmi_ray.answers import AnswerLog
 from anmi_ray.config.vllm import VllmJudgeConfig
@@ -32,6 +33,7 @@ from anmi_ray.judging.questions import AT_ONCE
 from anmi_ray.judging.spend import Spend, likely
 from anmi_ray.judging.vllm import REQUEST, Requests, VllmJudge, answers, check_engine, examine
 from anmi_ray.stages.asker import admit, chunk_key, failures_of, in_order, slices
+from anmi_ray.stages.capacity import gpu_of_type
 from anmi_ray.stages.runtime import Context, data_settings, rows_of
 
 if TYPE_CHECKING:
@@ -62,10 +64,10 @@ def ask_chunks(
     # a node may go while an engine starts on it
     deaths = {} if context.execution.address is None else {"max_consecutive_actor_init_deaths": 2}
     with (
-        data_settings(context, **deaths),
+        data_settings(context, context.execution.judge_on, **deaths),
         _engine_errors(judge),
         _off_screen(),
-        rows_of(_pipeline(chunks, examined, log, sources, pool, keeper)) as rows,
+        rows_of(_pipeline(chunks, examined, log, sources, pool, keeper, context.execution.judge_on)) as rows,
     ):
         collections.deque(rows, maxlen=0)
 
@@ -77,6 +79,7 @@ def _pipeline(
     sources: Sources,
     pool: tuple[int, int],
     keeper: Any,
+    on: Mapping[str, str],
 ) -> ray.data.Dataset:
     requests = (
         ray.data.from_items(chunks, override_num_blocks=len(chunks))
@@ -89,13 +92,14 @@ def _pipeline(
         )
         .repartition(target_num_rows_per_block=AT_ONCE)
     )
-    return _processor(judge, pool)(requests).map_batches(
+    return _processor(judge, pool, on)(requests).map_batches(
         _publish, fn_args=(judge, log, keeper), batch_size=None, batch_format="numpy", num_cpus=0.25
     )
 
 
-def _processor(judge: VllmJudge, pool: tuple[int, int]) -> Any:
-    """Ray's processor with the engines alone: requests arrive tokenised, and answers are read here.
+def _processor(judge: VllmJudge, pool: tuple[int, int], on: Mapping[str, str]) -> Any:
+    """Ray's processor with the engines alone, on nodes with the labels `on`: requests arrive tokenised, and answers are
+    read here.
 
     Its own steps before and after would take rows one by one, break blocks up, and give rows that failed another
     schema.
@@ -123,7 +127,21 @@ def _processor(judge: VllmJudge, pool: tuple[int, int]) -> Any:
     processor.preprocess = processor.postprocess = None
     stage = processor.get_stage_by_name("vLLMEngineStage")
     stage.map_batches_kwargs["max_restarts"] = execution.restarts  # Ray's own is for ever
+    if on and execution.tensor_parallel > 1:
+        bundle = {"GPU": 1, "CPU": 1, **gpu_of_type(execution.accelerator_type)}
+        stage.map_batches_kwargs["ray_remote_args_fn"] = functools.partial(
+            reserved, [bundle] * execution.tensor_parallel, dict(on)
+        )
     return processor
+
+
+def reserved(bundles: list[dict[str, float]], on: dict[str, str]) -> dict[str, Any]:
+    """Options of an engine's actor, with room for its workers beside it, on nodes with the labels `on`.
+
+    The groups that Ray's processor reserves for engines of several GPUs know no labels, only the actor in them would.
+    """
+    group = ray.util.placement_group(bundles, strategy="PACK", bundle_label_selector=[on] * len(bundles))
+    return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)}
 
 
 def _requests(

@@ -35,6 +35,15 @@ def test_how_large_a_cluster_may_become() -> None:
     assert largest([(-1, {"CPU": 8.0})], {"GPU": 1.0}) == 0
 
 
+def test_a_group_that_does_not_say_which_gpus_it_has_may_have_the_right_ones() -> None:
+    from anmi_ray.stages.capacity import gpu_of_type, largest
+
+    worker = {"GPU": 1.0, **gpu_of_type("H100")}
+    assert largest([(2, {"GPU": 8.0})], worker) == 16
+    assert largest([(2, {"GPU": 8.0, "accelerator_type:H100": 1.0})], worker) == 16
+    assert largest([(2, {"GPU": 8.0, "accelerator_type:A100": 1.0})], worker) == 0
+
+
 def test_which_autoscaler_can_start_nodes() -> None:
     from anmi_ray.stages.capacity import scales
 
@@ -46,12 +55,12 @@ def test_which_autoscaler_can_start_nodes() -> None:
 
 @pytest.mark.usefixtures("ray_local")
 def test_what_fits_is_let_through_in_silence() -> None:
-    from anmi_ray.stages.capacity import check_room
+    from anmi_ray.stages.capacity import check_room, of_training
 
     said: list[str] = []
-    check_room(TrainExecution(num_workers=4), said.append)
-    check_room(TrainExecution(num_workers=8, resources={"CPU": 0.5}), said.append)
-    check_room(TrainExecution(num_workers=100, resources={"CPU": 0.0}), said.append)
+    check_room(of_training(TrainExecution(num_workers=4)), said.append)
+    check_room(of_training(TrainExecution(num_workers=8, resources={"CPU": 0.5})), said.append)
+    check_room(of_training(TrainExecution(num_workers=100, resources={"CPU": 0.0})), said.append)
     assert said == []
 
 

@@ -1,0 +1,116 @@
+"""Commands about jobs on a cluster: submit, list, cancel."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from anmi_ray.cli.app import ConfigArg, FromOption, OverrideArg, RootOption, UntilOption, app, load, part
+from anmi_ray.errors import ConfigError
+
+AddressOption = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        envvar=["RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"],
+        metavar="URL",
+        help="the cluster's job server: its dashboard's address, such as http://head:8265",
+    ),
+]
+
+
+@app.command()
+def submit(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="pipeline: the whole path, as anmi run")],
+    config: ConfigArg,
+    overrides: OverrideArg = None,
+    address: AddressOption = "",
+    root: RootOption = None,
+    first: FromOption = "",
+    last: UntilOption = "",
+    attempts: Annotated[
+        int,
+        typer.Option("--attempts", min=1, max=100, help="times it is carried out at most, when it fails in passing"),
+    ] = 3,
+    again: Annotated[bool, typer.Option("--again", help="carry out anew what has succeeded on this cluster")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", help="show its log and wait for its end, or leave it to itself")
+    ] = True,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", metavar="NAME", help="give it this environment variable of yours")
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret", metavar="NAME", help="the same of a secret: whoever reaches the job server can read it there"
+        ),
+    ] = None,
+    ship_code: Annotated[
+        bool, typer.Option("--ship-code", help="bring this checkout's code along, in the place of the image's")
+    ] = False,
+) -> None:
+    """Carry out an experiment as a job on a cluster, and show its log; the exit code is the job's.
+
+    The same command again follows the job that is there, running or succeeded. A job whose driver or node is lost is
+    submitted again, and goes on where it was; one that ends with exit code 2, as what you have to mend does, is not.
+    Ctrl-C leaves the job at work. The root must be storage that every node reaches.
+    """
+    from anmi_ray import submitting
+
+    if job not in submitting.JOBS:
+        raise ConfigError(f"no job is called '{job}'", "command line", f"the jobs are {', '.join(submitting.JOBS)}")
+    settings, notes = submitting.for_cluster(load(config, overrides, root))
+    chosen = zip(("--from", "--until"), part(settings, first, last), (first, last), strict=True)
+    words = tuple(word for option, name, given in chosen if given for word in (option, name))
+    submission = submitting.Submission(job, settings, words, submitting.checkout() if ship_code else ())
+    variables = submitting.variables(env or (), secret or ())
+    for note in notes:
+        _say(note)
+    from anmi_ray.stages import submit as cluster
+
+    jobs = cluster.Jobs(address)
+    try:
+        code = cluster.submit(jobs, submission, variables, attempts, again, follow, _write, _say)
+    except KeyboardInterrupt:
+        _say(
+            f"\ndetached, the job goes on: see anmi jobs --address {jobs.address}; end it with anmi cancel ID "
+            f"--address {jobs.address}"
+        )
+        raise
+    raise typer.Exit(code)
+
+
+@app.command()
+def jobs(address: AddressOption = "") -> None:
+    """List the jobs that were submitted to a cluster, the newest last."""
+    from anmi_ray import console
+    from anmi_ray.stages import submit as cluster
+
+    out, _ = console.consoles()
+    out.print(console.jobs_table(cluster.Jobs(address).ours()))
+
+
+@app.command()
+def cancel(
+    name: Annotated[str, typer.Argument(metavar="ID", help="submission id of the job, as anmi jobs lists it")],
+    address: AddressOption = "",
+) -> None:
+    """End a job on a cluster. What it has done is kept: the same anmi submit goes on from there."""
+    from anmi_ray.stages import submit as cluster
+
+    known = cluster.Jobs(address).cancel(name, _say)
+    about = dict(known.metadata or {})
+    print(f"{name}: {known.status.lower()}")
+    print(f"kept under {about['root']}: finished buckets, answers, checkpoints; submitting run {about['run']} goes on")
+
+
+def _write(text: str) -> None:
+    """A piece of the job's log, as it is."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _say(text: Any) -> None:
+    print(text, file=sys.stderr, flush=True)

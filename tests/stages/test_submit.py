@@ -1,0 +1,233 @@
+"""Jobs on a real head with a job server: followed, found again, resubmitted, cancelled, and refused in words."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from ray.job_submission import JobStatus
+
+from anmi_ray.config import experiment
+from anmi_ray.errors import ClusterError, ConfigError
+from anmi_ray.stages.submit import Jobs, submit
+from anmi_ray.submitting import Submission, for_cluster
+from tests.heads import REPOSITORY, environment, free_port, head
+from tests.small import write_collection, write_config
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+WAIT_S = 120
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with head() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("jobs")
+    return write_config(
+        folder / "small.yaml", write_collection(folder / "collection", train=8, dev=2, test=4, others=20)
+    )
+
+
+@pytest.fixture
+def jobs(address: str, monkeypatch: pytest.MonkeyPatch) -> Jobs:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")  # the address that is given wins
+    return Jobs(address)
+
+
+def job(config: Path, root: Path, *overrides: str, until: str = "ingest", code: tuple[Path, ...] = ()) -> Submission:
+    settings, _ = for_cluster(experiment.load(config, [*overrides, f"execution.root={root}"]))
+    return Submission("pipeline", settings, ("--until", until), code)
+
+
+def carried_out(jobs: Jobs, submission: Submission, attempts: int = 3, **options: bool) -> tuple[int, str, list[str]]:
+    """The exit status, the log, and what was said."""
+    log: list[str] = []
+    said: list[str] = []
+    given = {"again": False, "follow": True, **options}
+    status = submit(jobs, submission, {}, attempts, write=log.append, say=said.append, **given)
+    return status, "".join(log), said
+
+
+def anmi(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "anmi_ray", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment())
+
+
+def until(found: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def driver(submission: Submission, attempt: int) -> psutil.Process | None:
+    """The process of an attempt's driver: its environment names the job."""
+    for process in psutil.process_iter():
+        try:
+            told = process.environ().get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+            name = json.loads(told).get("metadata", {}).get("job_submission_id")
+            if name == submission.id_of(attempt) and "anmi_ray" in process.cmdline():
+                return process
+        except psutil.Error:
+            continue
+    return None
+
+
+def test_a_job_is_followed_and_found_again(address: str, config: Path, tmp_path: Path) -> None:
+    command = ("submit", "pipeline", config, f"execution.root={tmp_path}", "--until", "ingest", "--address", address)
+    first = anmi(*command)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "✓ ingest" in first.stdout
+    assert (tmp_path / "runs" / "small.json").exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("preflight")]
+    again = anmi(*command)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "is there already, succeeded" in again.stderr
+    assert again.stdout == first.stdout  # its log, once more
+    name = first.stderr.partition(":")[0]
+    listed = anmi("jobs", "--address", address).stdout.splitlines()
+    assert [line.split()[1:5] for line in listed if line.startswith(name)] == [["succeeded", "pipeline", "small", "1"]]
+
+
+def test_what_succeeded_is_carried_out_anew_when_asked(jobs: Jobs, config: Path, tmp_path: Path) -> None:
+    submission = job(config, tmp_path, "name=anew")
+    assert carried_out(jobs, submission)[0] == 0
+    status, log, _ = carried_out(jobs, submission, again=True)
+    assert status == 0
+    assert "reused" in log
+    assert jobs.newest(submission)[0] == 2
+
+
+def test_the_users_mistake_is_not_tried_again(jobs: Jobs, config: Path, tmp_path: Path) -> None:
+    submission = job(config, tmp_path, f"corpus.path={tmp_path / 'absent'}")
+    status, log, said = carried_out(jobs, submission)
+    assert status == 2
+    assert "absent" in log
+    assert "Traceback" not in log
+    assert "failed with exit status 2" in said[-1]
+    assert jobs.newest(submission)[0] == 1
+    # mended, the same command tries once more
+    assert carried_out(jobs, submission, follow=False)[2] == [f"{submission.id_of(2)}: submitted"]
+    jobs.cancel(submission.id_of(2), lambda _: None)
+
+
+def test_a_driver_that_is_killed_goes_on_in_another_attempt(jobs: Jobs, config: Path, tmp_path: Path) -> None:
+    submission, killed = job(config, tmp_path, "name=killed", until="retrieve"), []
+
+    def kill() -> None:
+        until(lambda: list(tmp_path.glob("artifacts/ingest/*/manifest.json")))
+        until(lambda: driver(submission, 1))
+        process = driver(submission, 1)
+        assert process is not None
+        process.kill()
+        killed.append(process.pid)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    status, log, said = carried_out(jobs, submission)
+    killer.join()
+    assert killed
+    assert status == 0, log
+    ends = [line for line in said if "failed" in line or "succeeded" in line]
+    assert ends == [
+        f"{submission.id_of(1)}: failed with exit status 137",
+        f"{submission.id_of(2)}: succeeded",
+    ]
+    assert "✓ ingest       reused" in log
+
+
+def test_ctrl_c_leaves_the_job_at_work_and_cancel_ends_it(
+    jobs: Jobs, address: str, config: Path, tmp_path: Path
+) -> None:
+    submission = job(config, tmp_path, "name=left", until="rate")
+    command = [sys.executable, "-m", "anmi_ray", "submit", "pipeline", str(config), "name=left", "--until", "rate"]
+    command += ["--root", str(tmp_path), "--address", address]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "run left" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "detached, the job goes on" in errors
+    assert "Traceback" not in errors
+    name = submission.id_of(1)
+    assert jobs.details(name).status == JobStatus.RUNNING
+    done = anmi("cancel", name, "--address", address)
+    assert done.returncode == 0, done.stderr
+    assert f"{name}: stopped" in done.stdout
+    assert str(tmp_path) in done.stdout
+    assert jobs.details(name).status == JobStatus.STOPPED
+    until(lambda: driver(submission, 1) is None)
+    assert "stopped" in anmi("cancel", name, "--address", address).stdout  # again: it is what it is
+
+
+def test_shipped_code_runs_in_the_place_of_the_images(jobs: Jobs, config: Path, tmp_path: Path) -> None:
+    parts = (REPOSITORY / "anmi_ray", REPOSITORY / "jobs")
+    status, log, _ = carried_out(jobs, job(config, tmp_path, "name=shipped", code=parts))
+    assert status == 0, log
+    record = json.loads((tmp_path / "runs" / "shipped.json").read_text())
+    assert record["environment"]["git"] is None  # not this checkout
+
+
+def test_an_id_that_another_job_has_is_named(jobs: Jobs, config: Path, tmp_path: Path) -> None:
+    submission = job(config, tmp_path, "name=taken")
+    jobs._client.submit_job(entrypoint="true", submission_id=submission.id_of(1))
+    with pytest.raises(ConfigError, match="in use by another job: true") as caught:
+        carried_out(jobs, submission)
+    assert caught.value.place == submission.id_of(1)
+    assert "name=" in str(caught.value.remedy)
+    with pytest.raises(ConfigError, match="is not one that `anmi submit` has submitted"):
+        jobs.cancel(submission.id_of(1), lambda _: None)
+    with pytest.raises(ConfigError, match="no such job"):
+        jobs.cancel("anmi-pipeline-none-1", lambda _: None)
+
+
+def test_a_driver_that_fits_nowhere_waits_and_can_be_cancelled(jobs: Jobs, config: Path, tmp_path: Path) -> None:
+    submission = job(config, tmp_path, "name=waits", "execution.driver.label_selector={zone: moon}")
+    said: list[str] = []
+    jobs.submit(submission, 1, {})
+    assert jobs.cancel(submission.id_of(1), said.append).status == JobStatus.PENDING
+    assert "ends as soon as it does" in said[-1]
+
+
+def test_nobody_at_the_address() -> None:
+    done = anmi("jobs", "--address", f"http://127.0.0.1:{free_port()}")
+    assert done.returncode == 2
+    assert "no job server answers" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("address", ["", "auto", "127.0.0.1:6379", "ray://127.0.0.1:10001", "http://"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(ConfigError, match="is not the address of a job server"):
+        Jobs(address)
+
+
+def test_another_server_at_the_address() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(ClusterError, match="the job server refuses"):
+                Jobs(f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,206 @@
+"""What goes along with a job, what it is called, and what its end means; without a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anmi_ray import environment, submitting
+from anmi_ray.config import experiment
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.errors import ConfigError
+from anmi_ray.submitting import CONFIG, Submission, exit_status, for_cluster, passing, settings, variables
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted((ROOT / "jobs" / "configs").glob("*.yaml"))
+
+
+def job(
+    *overrides: str, config: Path = ROOT / "jobs/configs/quickstart.yaml", arguments: tuple[str, ...] = ()
+) -> Submission:
+    return Submission("pipeline", for_cluster(experiment.load(config, overrides))[0], arguments)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("overrides", [(), ("recipe=zelo", "execution.threads=3")])
+def test_the_job_reads_what_was_resolved_here(
+    config: Path, overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    submission = job(*overrides, config=config)
+    submission.write(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [CONFIG]
+    monkeypatch.chdir(tmp_path)
+    there = experiment.load(CONFIG)
+    assert there == submission.experiment
+    assert there.execution.address == "auto"
+    assert there.execution.training == submission.experiment.execution.training  # reads which settings were given
+    assert Submission("pipeline", there).fingerprint == submission.fingerprint
+
+
+def test_relative_places_become_absolute_and_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "start").mkdir()
+    given = {
+        "corpus": {"reader": "beir", "path": "data/mine"},
+        "train": {"model": "start"},
+        "distill": {"model": "org/model"},
+        "execution": {"root": "s3://bucket/folder", "train": {"storage_path": "checkpoints"}},
+    }
+    made, said = for_cluster(experiment.validate(given, "here"))
+    assert made.corpus.path == str(tmp_path / "data/mine")
+    assert made.train.model == str(tmp_path / "start")
+    assert made.distill.model == "org/model"
+    assert made.execution.root == "s3://bucket/folder"
+    assert made.execution.train.storage_path == str(tmp_path / "checkpoints")
+    assert [line.split()[0] for line in said] == ["corpus.path", "train.model", "execution.train.storage_path"]
+    assert for_cluster(made) == (made, [])
+
+
+def test_every_place_among_the_settings_is_known() -> None:
+    """A setting that is described as a folder or a file is one of those that become absolute."""
+    found: dict[str, str] = {}
+
+    def look(node: object) -> None:
+        if isinstance(node, dict):
+            for name, field in node.get("properties", {}).items():
+                found[name] = f"{found.get(name, '')} {field.get('description', '')}"
+            for value in node.values():
+                look(value)
+        elif isinstance(node, list):
+            for value in node:
+                look(value)
+
+    look(Experiment.model_json_schema())
+    told = {name for name, text in found.items() if " folder" in f" {text}" or "path of" in text or " file" in text}
+    speak_of_one = {"design", "form", "judge", "max_reject_fraction", "name", "reader", "trust_remote_code"}
+    assert told - submitting._PLACES - submitting._PERHAPS == speak_of_one
+
+
+def test_credentials_do_not_leave(tmp_path: Path) -> None:
+    for root in ("s3://key:word@bucket/run", "s3://bucket/run?region=eu&secret_key=word"):
+        with pytest.raises(ConfigError, match="credentials") as caught:
+            for_cluster(experiment.validate({"execution": {"root": root}}, "here"))
+        assert "word" not in str(caught.value)
+
+
+HOW_ONLY = (
+    "execution.train.num_workers=8",
+    "execution.judge_on={ray-subcluster: annotate}",
+    "execution.driver={num_cpus: 2}",
+    "execution.train.label_selector={ray-subcluster: train}",
+    "execution.threads=7",
+)
+WHAT = (
+    "seed=3",
+    "train.epochs=7",
+    "name=other",
+    "execution.root=/elsewhere",
+    "mine.rule=table2",
+    "rate.strength=linear",
+)
+
+
+@given(st.sets(st.sampled_from(HOW_ONLY)), st.sampled_from(WHAT))
+def test_a_job_is_called_by_what_it_computes(how: set[str], what: str) -> None:
+    plain = job()
+    assert job(*how).fingerprint == plain.fingerprint
+    assert job(what, *how).fingerprint != plain.fingerprint
+    assert job(arguments=("--until", "rate")).fingerprint != plain.fingerprint
+    assert plain.id_of(2) == f"anmi-pipeline-{plain.fingerprint[:12]}-2"
+
+
+def test_shipped_code_is_part_of_what_a_job_is(tmp_path: Path) -> None:
+    package = tmp_path / ".hidden" / "anmi_ray"
+    package.mkdir(parents=True)
+    (package / "a.py").write_text("a = 1")
+    one = Submission("pipeline", job().experiment, code=(package,))
+    before = one.fingerprint
+    assert before != job().fingerprint
+    (package / "a.cpython-311.pyc").write_bytes(b"compiled")
+    assert one.fingerprint == before
+    (package / "a.py").write_text("a = 2")
+    assert one.fingerprint != before
+
+
+def test_the_runtime_environment(tmp_path: Path) -> None:
+    made = job().runtime_env(tmp_path, {"HF_HOME": "/cache", "OMP_NUM_THREADS": "2"})
+    assert made["working_dir"] == str(tmp_path)
+    assert "py_modules" not in made
+    assert made["env_vars"].items() >= {**environment.WORKERS, "HF_HOME": "/cache", "OMP_NUM_THREADS": "2"}.items()
+    shipped = Submission("pipeline", job().experiment, code=submitting.checkout()).runtime_env(tmp_path, {})
+    assert [Path(one).name for one in shipped["py_modules"]] == ["anmi_ray", "jobs"]
+    assert "__pycache__" in shipped["excludes"]
+
+
+def test_what_the_job_list_says_is_plain() -> None:
+    told = job().metadata(3)
+    assert told["run"] == "quickstart"
+    assert told["attempt"] == "3"
+    assert all(isinstance(value, str) and value for value in told.values())
+
+
+def test_secrets_are_passed_only_by_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", "/cache")
+    monkeypatch.setenv("SOME_API_KEY", "word")
+    assert variables(["HF_HOME"], []) == {"HF_HOME": "/cache"}
+    with pytest.raises(ConfigError, match="looks like a secret") as caught:
+        variables(["SOME_API_KEY"], [])
+    assert "word" not in str(caught.value)
+    assert variables([], ["SOME_API_KEY"]) == {"SOME_API_KEY": "word"}
+    with pytest.raises(ConfigError, match="NOT_THERE is not set"):
+        variables(["NOT_THERE"], [])
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "error", "again"),
+    [
+        (2, "JOB_ENTRYPOINT_COMMAND_ERROR", False),  # what a user has to mend
+        (127, "JOB_ENTRYPOINT_COMMAND_ERROR", False),
+        (1, "JOB_ENTRYPOINT_COMMAND_ERROR", True),
+        (75, "JOB_ENTRYPOINT_COMMAND_ERROR", True),  # errors.LostError
+        (-9, "JOB_ENTRYPOINT_COMMAND_ERROR", True),
+        (137, "JOB_ENTRYPOINT_COMMAND_ERROR", True),
+        (None, "JOB_SUPERVISOR_ACTOR_DIED", True),
+        (None, "RUNTIME_ENV_SETUP_FAILURE", False),
+        (None, "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE", False),
+        (None, None, True),
+    ],
+)
+def test_what_may_pass_is_tried_again(exit_code: int | None, error: str | None, again: bool) -> None:
+    assert passing(exit_code, error) is again
+
+
+def test_the_exit_status_is_the_jobs() -> None:
+    assert [exit_status("SUCCEEDED", 0), exit_status("STOPPED", None)] == [0, 143]
+    assert [exit_status("FAILED", code) for code in (2, 1, -9, None)] == [2, 1, 137, 1]
+
+
+@pytest.mark.parametrize(
+    ("selector", "fits"),
+    [
+        ({"ray-subcluster": "annotate"}, True),
+        ({"ray.io/accelerator-type": "in(H100, A100)"}, True),
+        ({"ray.io/market-type": "!spot"}, True),
+        ({"ray-subcluster": "!in(train)"}, True),
+        ({"ray-subcluster": "in()"}, False),
+        ({"-x": "annotate"}, False),
+        ({"ray-subcluster": "two words"}, False),
+        ({"ray-subcluster": ""}, False),
+    ],
+)
+def test_label_selectors_are_checked_where_they_stand(selector: dict[str, str], fits: bool) -> None:
+    given = {"execution": {"judge_on": selector, "train": {"label_selector": selector}}}
+    if fits:
+        assert settings(experiment.validate(given, "here")) == given
+        return
+    with pytest.raises(ConfigError, match=r"execution\.judge_on"):
+        experiment.validate(given, "here")
+
+
+def test_a_type_of_gpu_needs_gpus() -> None:
+    with pytest.raises(ConfigError, match="set use_gpu: true"):
+        experiment.validate({"execution": {"train": {"accelerator_type": "H100"}}}, "here")
