@@ -22,7 +22,7 @@ class PlanConfig(ExecutionSettings):
         default=None, ge=1, description="mean tokens of a prompt that shows two of its documents"
     )
     parameters: dict[str, float] = Field(
-        default={}, description="billions of parameters of models that are not in a folder here, by their id"
+        default={}, description="billions of parameters of models that are not here, by their id"
     )
     cores: int = Field(default=0, ge=0, description="CPU cores of the cluster; 0: this machine's")
     gpu: str | None = Field(

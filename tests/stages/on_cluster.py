@@ -39,9 +39,13 @@ def label_here() -> str:
     return next(node["Labels"].get("ray-subcluster", "head") for node in ray.nodes() if node["NodeID"] == here)
 
 
+def quiet(done: int, total: int, unit: str = "buckets", note: str = "") -> None:
+    """Shows nothing."""
+
+
 def label_of_data(on: dict[str, str]) -> list[str]:
     """Where Ray Data's actors run."""
-    context = Context(Store("unused"), ExecutionConfig(address="auto"), 1, 0, lambda *_: None)
+    context = Context(Store("unused"), ExecutionConfig(address="auto"), 1, 0, quiet)
 
     class Where:
         def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
