@@ -85,8 +85,8 @@ def check_room(need: Need, notice: Callable[[str], None]) -> None:
     if may_grow(need.each, need.count):
         notice(f"{short}; it starts when the cluster has grown")
         return
-    remedies = ", ".join(_remedies(need, nodes, selected, int(fitting)))
-    raise ConfigError(short, need.place, f"{remedies}, or give a larger cluster by execution.address")
+    remedies = [*_remedies(need, nodes, selected, int(fitting)), "give a larger cluster by execution.address"]
+    raise ConfigError(short, need.place, ", or ".join(remedies))
 
 
 def alive() -> list[dict[str, Any]]:
@@ -160,7 +160,7 @@ def _said(need: Need, nodes: Sequence[Mapping[str, float]], of: int, fitting: fl
 
 
 def _kinds(nodes: Sequence[Mapping[str, float]]) -> str:
-    """How many GPUs of which type there are, in words; those of nodes that do not say count as of another."""
+    """How many GPUs of which type there are, in words, as far as their nodes say."""
     found: Counter[str] = Counter()
     for node in nodes:
         if gpus := node.get("GPU", 0.0):

@@ -18,7 +18,7 @@ from anmi_ray.config import experiment
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import AnmiError, DataError
-from anmi_ray.experiment import NAMES
+from anmi_ray.experiment import NAMES, Reporter
 from anmi_ray.stages import preflight
 from anmi_ray.stages.capacity import Need, check_room, of_training
 from anmi_ray.stages.runtime import Context, data_settings, rows_of
@@ -41,7 +41,7 @@ def label_here() -> str:
 
 def label_of_data(on: dict[str, str]) -> list[str]:
     """Where Ray Data's actors run."""
-    context = Context(Store("unused"), ExecutionConfig(address="auto"), 1, 0, lambda *_: None)
+    context = Context(Store("unused"), ExecutionConfig(address="auto"), 1, 0, Reporter().progress)
 
     class Where:
         def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
