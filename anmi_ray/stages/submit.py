@@ -213,7 +213,7 @@ class Jobs:
             raise ClusterError(
                 f"the job server refuses: {lines[-1][:400]}",
                 self.address,
-                "see that this is a Ray dashboard's address, and its logs on the head (dashboard.log, dashboard_agent.log)",
+                "see that this is a Ray dashboard; the head has its logs (dashboard.log, dashboard_agent.log)",
             ) from error
 
 
