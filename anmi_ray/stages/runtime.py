@@ -58,6 +58,7 @@ class Context:
     seed: int
     progress: Progress
     notice: Callable[[str], None] = lambda _: None
+    measured: Callable[[int, float, float], None] = lambda *_: None
 
     @property
     def cpus_per_core(self) -> float:
@@ -185,7 +186,8 @@ def watched(say: Callable[[], None], every: float = 1.0) -> Iterator[None]:
         thread.join()
 
 
-@ray.remote
+# anywhere: a trial's driver stands in a placement group that has room for itself alone, and its tasks would stay there
+@ray.remote(scheduling_strategy="DEFAULT")
 def _call(task: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     return task(*args)
 

@@ -134,8 +134,8 @@ def run_training(
 
     A worker reads them in `body` and trains there; left out, they are `Sources`, and a reranker is trained as `config`,
     a TrainConfig, says.
-    `on_row` sees the newest log row about once a second (its "progress" runs to 1), `on_notice` what a user should know
-    (a broken checkpoint that was left out), both from a thread. Checkpoints go to
+    `on_row` sees the newest log row about once a second (its "progress" runs to 1) and every one with a dev measure,
+    `on_notice` what a user should know (a broken checkpoint that was left out), both from a thread. Checkpoints go to
     `execution.storage_path`/`fingerprint`, the trackers' files to `curves` (else beside the output). Raises ConfigError
     where the cluster has no room for the workers, TrainingError, DataError or ConfigError as the loop does, and
     TrainingError where workers keep dying. Needs a started Ray.
@@ -349,7 +349,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
             context.execution.training,
             artifact.fingerprint,
             output,
-            lambda row: report_steps(context, row),
+            lambda row: _report_row(context, row),
             context.notice,
             artifact.store.uri(curves_folder(artifact)),
         )
@@ -373,6 +373,14 @@ def report_steps(context: Context, row: Row) -> None:
     step, progress = row.get("step"), row.get("progress")
     if step and progress:
         context.progress(int(step), round(step / progress), "steps")
+
+
+def _report_row(context: Context, row: Row) -> None:
+    """Show how far training is, and what dev says."""
+    step, progress, dev = (row.get(name) for name in ("step", "progress", "dev"))
+    if step and progress and dev is not None:
+        context.measured(int(step), progress, dev)
+    report_steps(context, row)
 
 
 def _dev_inputs(retrieve: Artifact, ingest: Artifact, depth: int, buckets: int) -> DevInputs | None:

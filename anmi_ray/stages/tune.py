@@ -1,0 +1,298 @@
+"""Campaigns of trials, through Ray Tune: a driver process a trial, Ray Train inside, Optuna's points, early stopping.
+
+A trial is a run of the main path up to train, through the same store: what trials share is there, what one has made is
+never made again. Tune's own state is left in a scratch folder: it loses early stopping's, and a search over options
+cannot be restored from it, so a campaign goes on from its own records (`campaigns`).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from ray import cloudpickle, tune
+from ray.exceptions import RayTaskError
+from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from anmi_ray import experiment as path
+from anmi_ray import searching
+from anmi_ray.campaigns import Campaign, Point, Trial
+from anmi_ray.config.tune import AshaConfig
+from anmi_ray.errors import AnmiError, ConfigError, DataError
+from anmi_ray.stages import train
+from anmi_ray.stages.capacity import check_room
+from anmi_ray.stages.places import absolute
+from anmi_ray.store import Artifact
+
+METRIC, TIME = "dev", "completed_share"
+# What a trial's driver takes: no CPU, or a stage that wants all of them would wait for it for ever.
+_DRIVER = {"CPU": 0.0, "memory": 64 * 2**20}
+
+Ended = Callable[[Trial], None]
+
+
+def share(campaign: Campaign, reporter: path.Reporter) -> None:
+    """Make what all trials read, all stages before mine. Raises DataError where dev cannot tell trials apart."""
+    record = path.run(campaign.base, reporter, last=campaign.shared[-1], content=campaign.content)
+    ingest = Artifact(campaign.store, "ingest", record["stages"]["ingest"]["fingerprint"])
+    if not (ingest.manifest() or {})["splits"].get("dev"):
+        raise DataError("no dev query is judged, and trials are compared on dev", campaign.place, "give a dev split")
+
+
+def search(campaign: Campaign, reporter: path.Reporter, ended: Ended) -> list[Trial]:
+    """Carry out the trials that are missing, and return all. Needs a started Ray; `ended` sees each as it ends.
+
+    A trial that fails is counted, with its message, and the others go on. Raises ConfigError where a trial's training
+    has no room on the cluster or a first point of the space cannot be found.
+    """
+    searching.check_installed()
+    trials = {one.number: one for one in campaign.read()}
+    left = campaign.config.trials - sum(one.ended for one in trials.values())
+    if left <= 0:
+        return list(trials.values())
+    check_room(campaign.base.execution.training, reporter.notice)
+    points, log = _Points(campaign, trials), _Log(campaign, trials, reporter, ended)
+    # Ctrl-C ends the command, as everywhere; Tune's loggers write what the records have
+    os.environ |= {"TUNE_DISABLE_SIGINT_HANDLER": "1", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
+    driver = tune.with_parameters(carry_out, campaign=campaign)
+    with tempfile.TemporaryDirectory(prefix="anmi-tune-") as scratch:
+        tuner = tune.Tuner(
+            tune.with_resources(driver, _DRIVER),
+            tune_config=tune.TuneConfig(
+                search_alg=points,
+                scheduler=scheduler(campaign.config.asha, trials.values()),
+                num_samples=left,
+                max_concurrent_trials=campaign.config.max_concurrent,
+            ),
+            run_config=tune.RunConfig(name="campaign", storage_path=scratch, callbacks=[log], verbose=0),
+        )
+        try:
+            tuner.fit()
+        except tune.TuneError as error:
+            raise _ours(error) from error
+    return sorted(trials.values(), key=lambda one: one.number)
+
+
+def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
+    """One trial, in a process of its own: the main path up to train, every dev point told to Tune.
+
+    The last point is told when the model is there: a trial that early stopping ends after it has ended anyway.
+    """
+    trial = next(one for one in campaign.read() if one.number == config["number"])
+    told = _Told()
+    for point in trial.curve:  # early stopping has not heard of them since this campaign was started again
+        told.tell(point)
+    path.run(campaign.experiment(trial.settings, trial.run), told, last="train", content=campaign.content)
+    for point in campaign.curve(trial):
+        told.tell(point)
+
+
+class _Told(path.Reporter):
+    """Hands what a trial's stages tell to Tune."""
+
+    def __init__(self) -> None:
+        self._step, self._notices = 0, list[str]()
+
+    def measured(self, step: int, share: float, dev: float) -> None:
+        """Told by a thread of training; Tune may end this process in the call."""
+        if share < 1.0:
+            self.tell(Point(step, share, dev))
+
+    def notice(self, text: str) -> None:
+        """Goes out with the next point."""
+        self._notices.append(text)
+
+    def tell(self, point: Point) -> None:
+        """Each point once."""
+        if point.step <= self._step:
+            return
+        self._step = point.step
+        said, self._notices = self._notices, []
+        tune.report({METRIC: point.dev, TIME: point.share, "completed_steps": point.step, "notices": said})
+
+
+def scheduler(config: AshaConfig | None, trials: Iterable[Trial]) -> TrialScheduler:
+    """Early stopping that knows the curves of trials that ended; Ray saves no scheduler's state.
+
+    A trial's clock is the share of its own steps: a rule of mining decides how many examples there are, and the
+    learning rate's schedule spans them.
+    """
+    if config is None:
+        return FIFOScheduler()
+    asha = ASHAScheduler(
+        time_attr=TIME,
+        metric=METRIC,
+        mode="max",
+        max_t=1,
+        grace_period=cast(int, config.grace),  # any number will do
+        reduction_factor=config.reduction,
+    )
+    for one in sorted(trials, key=lambda one: one.number):
+        if one.status in ("complete", "stopped"):
+            known = cast(TuneTrial, SimpleNamespace(trial_id=f"known-{one.number}"))
+            asha.on_trial_add(cast(Any, None), known)
+            for point in one.curve:
+                asha.on_trial_result(cast(Any, None), known, {TIME: point.share, METRIC: point.dev})
+    return asha
+
+
+class _Points(Searcher):
+    """Which trial is next: one that was under way when the campaign was killed, else a new one."""
+
+    def __init__(self, campaign: Campaign, trials: dict[int, Trial]) -> None:
+        super().__init__(metric=METRIC, mode="max")
+        self._campaign, self._trials = campaign, trials
+        self._interrupted = [one.number for one in sorted(trials.values(), key=_number) if not one.ended]
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """The number of a trial whose record says the rest."""
+        config = self._campaign.config
+        if self._interrupted:
+            return {"number": self._interrupted.pop(0)}
+        hours = sum(one.seconds for one in self._trials.values()) / 3600
+        number = len(self._trials)
+        if number >= config.trials or (config.trial_hours is not None and hours >= config.trial_hours):
+            return Searcher.FINISHED
+        try:
+            trial = searching.suggest(self._campaign, number, list(self._trials.values()))
+        except searching.Exhausted:
+            return Searcher.FINISHED
+        self._trials[number] = trial
+        self._campaign.write(trial)
+        return {"number": number}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """The log has it."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """The records have it."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """The records have it."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles what it is given; nobody reads it
+
+
+class _Log(tune.Callback):
+    """Keeps the records of the trials: the only one who writes them while they are under way."""
+
+    def __init__(self, campaign: Campaign, trials: dict[int, Trial], reporter: path.Reporter, ended: Ended) -> None:
+        self._campaign, self._trials, self._reporter, self._ended = campaign, trials, reporter, ended
+        self._clock: dict[int, float] = {}
+
+    def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        """From now on its seconds count."""
+        self._clock[trial.config["number"]] = time.monotonic()
+
+    def on_trial_result(
+        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """A dev point."""
+        one = self._of(trial)
+        for text in result["notices"]:
+            self._reporter.notice(f"trial {one.number}: {text}")
+        if one.reached(Point(result["completed_steps"], result[TIME], result[METRIC])):
+            self._campaign.write(one)
+
+    def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        """It ran to its end, or was stopped."""
+        one = self._of(trial)
+        manifest = self._campaign.complete(one)
+        if manifest is None:
+            one.status = "stopped"
+        elif manifest["dev"] is None:
+            one.status, one.message = "failed", "dev was not measured"
+        else:
+            one.status, one.dev, one.curve = "complete", manifest["dev"], self._campaign.curve(one)
+        self._end(one)
+
+    def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        """It failed: what it says of why."""
+        one = self._of(trial)
+        one.status, one.message = "failed", _message(trial)
+        self._end(one)
+
+    def _of(self, trial: TuneTrial) -> Trial:
+        """Its record, with the seconds until now."""
+        one, now = self._trials[trial.config["number"]], time.monotonic()
+        one.seconds += now - self._clock.get(one.number, now)
+        self._clock[one.number] = now
+        return one
+
+    def _end(self, one: Trial) -> None:
+        self._campaign.write(one)
+        self._reporter.progress(sum(other.ended for other in self._trials.values()), self._campaign.config.trials, "trials")
+        self._ended(one)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # as of the points
+
+
+def forget_checkpoints(campaign: Campaign, trials: Iterable[Trial]) -> None:
+    """Remove what trials that were stopped would resume from: none of them will."""
+    for one in trials:
+        if one.status == "stopped":
+            artifact = Artifact(campaign.store, "train", one.fingerprints["train"])
+            output = absolute(artifact.store.uri(f"{artifact.path}/model"))
+            train.clear_checkpoints(artifact, output, campaign.base.execution.training)
+
+
+def _number(trial: Trial) -> int:
+    return trial.number
+
+
+def _message(trial: TuneTrial) -> str:
+    """Why a trial failed: of an error for the user all that it says, of others the last line."""
+    if trial.pickled_error_file is not None and Path(trial.pickled_error_file).exists():
+        # what this process has just written; Tune's own getters look where it has not been copied to yet
+        error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, AnmiError):
+            return str(cause)
+        return f"{type(cause).__name__}: {_last_line(str(cause))}"
+    if trial.error_file is not None and Path(trial.error_file).exists():
+        return _last_line(Path(trial.error_file).read_text(encoding="utf-8"))
+    return "its process ended"
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def _ours(error: BaseException) -> BaseException:
+    """The error for the user behind one of Tune's, if there is one."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, AnmiError):
+            return cause
+        cause = cause.__cause__
+    return error
+
+
+def retry_failed(campaign: Campaign) -> int:
+    """Let the trials that failed run once more, with the same settings; how many there are."""
+    failed = [one for one in campaign.read() if one.status == "failed"]
+    for one in failed:
+        one.status, one.message = "running", None
+        campaign.write(one)
+    return len(failed)
+
+
+def check_some(campaign: Campaign, trials: Iterable[Trial]) -> None:
+    """Raise ConfigError where no trial has ended with a model."""
+    failed = [one for one in trials if one.status == "failed"]
+    if not any(one.status == "complete" for one in trials):
+        first = f"; trial {failed[0].number}: {failed[0].message}" if failed else ""
+        raise ConfigError(
+            f"none of {len(list(trials))} trials has trained a model, {len(failed)} failed{first}",
+            f"campaign {campaign.config.name}",
+            "mend what they say, then run again with --retry-failed",
+        )
