@@ -353,7 +353,13 @@ def _carry_out(
     runtime = importlib.import_module("anmi_ray.stages.runtime")
     module = importlib.import_module(f"anmi_ray.stages.{item.stage.body}")
     context: Context = runtime.Context(
-        artifact.store, experiment.execution, buckets, experiment.seed, reporter.progress, reporter.notice, reporter.measured
+        artifact.store,
+        experiment.execution,
+        buckets,
+        experiment.seed,
+        reporter.progress,
+        reporter.notice,
+        reporter.measured,
     )
     inputs = {
         role: Artifact(artifact.store, name, resolved[name].fingerprint) for role, name in item.stage.reads.items()

@@ -1,4 +1,4 @@
-"""Where a campaign's next trial is, by Optuna: a pure function of the seed, the trial's number and the trials that ended.
+"""Where a campaign's next trial is, by Optuna: a function of the seed, the trial's number and the trials that are known.
 
 Nothing is kept between two questions, so a campaign that was killed asks for trial n what it would have asked anyway.
 The only module that imports optuna, inside functions: it comes with the part `tune`.
@@ -160,7 +160,9 @@ def _distributions(config: CampaignConfig, one: Trial) -> dict[str, optuna.distr
     return found
 
 
-def importance(config: CampaignConfig, params: Sequence[Mapping[str, Any]], values: Sequence[float]) -> dict[str, float]:
+def importance(
+    config: CampaignConfig, params: Sequence[Mapping[str, Any]], values: Sequence[float]
+) -> dict[str, float]:
     """How much each parameter that all points have tells good points from the others, as shares of 1, largest first.
 
     PED-ANOVA (Watanabe, Bansal and Hutter 2023), on points with their values, of which larger is better. Empty where

@@ -1,4 +1,4 @@
-"""Settings of a tuning campaign: an experiment, the space that is searched around it, and how the search is carried out.
+"""Settings of a tuning campaign: an experiment, the space that is searched around it, and how it is searched.
 
 A space names settings of mine and train by their dotted names; every trial shares all stages before mine. `load` reads
 a campaign's file, and every mistake becomes one ConfigError.
@@ -162,7 +162,9 @@ class CampaignConfig(Settings):
     random: int = Field(
         default=8, ge=1, description="trials drawn at random, before the sampler (TPE) learns from those that ended"
     )
-    asha: AshaConfig | None = Field(default=AshaConfig(), description="early stopping; null: every trial runs to its end")
+    asha: AshaConfig | None = Field(
+        default=AshaConfig(), description="early stopping; null: every trial runs to its end"
+    )
     repeats: int = Field(
         default=3, ge=0, le=100, description="fresh seeds that the best and the default are trained with at the end"
     )
@@ -170,7 +172,9 @@ class CampaignConfig(Settings):
         default=1, ge=1, description="trials at once; with one, a campaign of the same seed has the same trials again"
     )
     trial_hours: float | None = Field(
-        default=None, gt=0, description="hours, those of all trials added up, after which no trial starts; null: no limit"
+        default=None,
+        gt=0,
+        description="hours, those of all trials added up, after which no trial starts; null: no limit",
     )
 
     def drawn(self, ask: Ask) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -192,17 +196,24 @@ class CampaignConfig(Settings):
                 settings[setting] = value(f"{name}={chosen}: {setting}", given) if searched else given
         return params, settings
 
-    def corners(self) -> Iterator[tuple[str, Any]]:
-        """(name of a parameter, a value of it): the ends of every interval, all values of every choice."""
+    def dimensions(self) -> dict[str, Domain]:
+        """Every parameter with its domain, in the space's order; those of options that need not be chosen too."""
+        found: dict[str, Domain] = {}
         for name, dimension in self.space.items():
             if not isinstance(dimension, Options):
-                yield from ((name, value) for value in _ends(dimension))
+                found[name] = dimension
                 continue
+            found[name] = Choice(kind="choice", values=tuple(dimension.options))
             for chosen, settings in dimension.options.items():
-                yield name, chosen
                 for setting, given in settings.items():
                     if isinstance(given, Uniform | LogUniform | Integer | Choice):
-                        yield from ((f"{name}={chosen}: {setting}", value) for value in _ends(given))
+                        found[f"{name}={chosen}: {setting}"] = given
+        return found
+
+    def corners(self) -> Iterator[tuple[str, Any]]:
+        """(name of a parameter, a value of it): the ends of every interval, all values of every choice."""
+        for name, domain in self.dimensions().items():
+            yield from ((name, value) for value in _ends(domain))
 
     def tuned(self) -> Iterator[str]:
         """The dotted names of all settings that a trial may change."""

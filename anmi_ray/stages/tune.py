@@ -7,6 +7,7 @@ cannot be restored from it, so a campaign goes on from its own records (`campaig
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import time
@@ -25,7 +26,7 @@ from anmi_ray import experiment as path
 from anmi_ray import searching
 from anmi_ray.campaigns import Campaign, Point, Trial
 from anmi_ray.config.tune import AshaConfig
-from anmi_ray.errors import AnmiError, ConfigError, DataError
+from anmi_ray.errors import AnmiError, DataError
 from anmi_ray.stages import train
 from anmi_ray.stages.capacity import check_room
 from anmi_ray.stages.places import absolute
@@ -50,7 +51,7 @@ def search(campaign: Campaign, reporter: path.Reporter, ended: Ended) -> list[Tr
     """Carry out the trials that are missing, and return all. Needs a started Ray; `ended` sees each as it ends.
 
     A trial that fails is counted, with its message, and the others go on. Raises ConfigError where a trial's training
-    has no room on the cluster or a first point of the space cannot be found.
+    has no room on the cluster or no point of the space fits together.
     """
     searching.check_installed()
     trials = {one.number: one for one in campaign.read()}
@@ -59,8 +60,10 @@ def search(campaign: Campaign, reporter: path.Reporter, ended: Ended) -> list[Tr
         return list(trials.values())
     check_room(campaign.base.execution.training, reporter.notice)
     points, log = _Points(campaign, trials), _Log(campaign, trials, reporter, ended)
-    # Ctrl-C ends the command, as everywhere; Tune's loggers write what the records have
+    # Ctrl-C ends the command, as everywhere; what Tune writes and prints the records have, and the reporter says
     os.environ |= {"TUNE_DISABLE_SIGINT_HANDLER": "1", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     driver = tune.with_parameters(carry_out, campaign=campaign)
     with tempfile.TemporaryDirectory(prefix="anmi-tune-") as scratch:
         tuner = tune.Tuner(
@@ -229,7 +232,9 @@ class _Log(tune.Callback):
 
     def _end(self, one: Trial) -> None:
         self._campaign.write(one)
-        self._reporter.progress(sum(other.ended for other in self._trials.values()), self._campaign.config.trials, "trials")
+        self._reporter.progress(
+            sum(other.ended for other in self._trials.values()), self._campaign.config.trials, "trials"
+        )
         self._ended(one)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -284,15 +289,3 @@ def retry_failed(campaign: Campaign) -> int:
         one.status, one.message = "running", None
         campaign.write(one)
     return len(failed)
-
-
-def check_some(campaign: Campaign, trials: Iterable[Trial]) -> None:
-    """Raise ConfigError where no trial has ended with a model."""
-    failed = [one for one in trials if one.status == "failed"]
-    if not any(one.status == "complete" for one in trials):
-        first = f"; trial {failed[0].number}: {failed[0].message}" if failed else ""
-        raise ConfigError(
-            f"none of {len(list(trials))} trials has trained a model, {len(failed)} failed{first}",
-            f"campaign {campaign.config.name}",
-            "mend what they say, then run again with --retry-failed",
-        )

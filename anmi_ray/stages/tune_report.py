@@ -1,0 +1,132 @@
+"""What a campaign leaves for its user: the page, its numbers as JSON, the best settings for `anmi run`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import yaml
+
+from anmi_ray import environment, searching
+from anmi_ray.campaigns import MEASURE, Campaign, Trial, steady
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.tune import Choice, Domain, Integer, LogUniform
+from anmi_ray.evaluation import campaign_page
+from anmi_ray.evaluation.campaign_report import (
+    Axis,
+    CampaignData,
+    Importance,
+    RepeatData,
+    RepeatRow,
+    TrialRow,
+    to_json,
+)
+from anmi_ray.stages.repeats import Repeats
+
+
+def write(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Repeats | None) -> dict[str, str]:
+    """Publish campaign.html, campaign.json and best.yaml in the campaign's report; where each stands, by name."""
+    data = gather(campaign, trials, best, repeats)
+    content = {
+        "campaign.html": campaign_page.render(data),
+        "campaign.json": to_json(data),
+        "best.yaml": best_settings(campaign, best),
+    }
+    folder = f"reports/{campaign.config.name}"
+    for name, text in content.items():
+        campaign.store.publish(f"{folder}/{name}", text.encode())
+    return {name: campaign.store.where(f"{folder}/{name}") for name in content}
+
+
+def best_settings(campaign: Campaign, best: Trial) -> str:
+    """All settings of the best trial but how they are carried out, as YAML."""
+    one = campaign.experiment(best.settings, f"{campaign.config.name}-best")
+    content = one.model_dump(mode="json", exclude={"execution"})
+    head = (
+        f"# The best of campaign {campaign.config.name} on dev: trial {best.number}, dev {MEASURE} {best.dev:.4f}.\n"
+        "# Under the campaign's root (--root) `anmi run` of this file finds its model trained.\n"
+    )
+    return head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+
+
+def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Repeats | None) -> CampaignData:
+    """All numbers of the page."""
+    config, base = campaign.config, campaign.base
+    found = environment.describe()
+    return CampaignData(
+        name=config.name,
+        collection=base.corpus.path or base.corpus.reader,
+        measure=MEASURE,
+        fingerprint=campaign.fingerprint,
+        wanted=config.trials,
+        axes=tuple(_axis(name, domain) for name, domain in config.dimensions().items()),
+        trials=tuple(_row(one) for one in trials),
+        best=best.number,
+        best_settings=_text(best.settings),
+        default_settings={name: _value(base, name) for name in best.settings},
+        rungs=_rungs(campaign),
+        importance=_importance(campaign, trials),
+        repeats=_repeats(repeats),
+        simulated=base.simulated is not None,
+        environment={name: str(found[name]) for name in ("git", "processor", "cores") if name in found},
+    )
+
+
+def _axis(name: str, domain: Domain) -> Axis:
+    if isinstance(domain, Choice):
+        return Axis(name, tuple(domain.labels))
+    log = isinstance(domain, LogUniform) or (isinstance(domain, Integer) and domain.log)
+    return Axis(name, (), domain.low, domain.high, log)
+
+
+def _row(one: Trial) -> TrialRow:
+    curve = tuple((point.share, point.dev) for point in one.curve)
+    return TrialRow(one.number, one.status, one.params, curve, one.dev, one.seconds, one.message, one.run)
+
+
+def _text(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        if isinstance(value, float)
+        else yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
+        for name, value in settings.items()
+    }
+
+
+def _value(base: Experiment, name: str) -> Any:
+    """What the experiment has for a dotted name; a dash where it has another form, without that setting."""
+    try:
+        value = attrgetter(name)(base)
+    except AttributeError:
+        return "—"
+    return value
+
+
+def _rungs(campaign: Campaign) -> tuple[float, ...]:
+    """Shares at which early stopping decides."""
+    asha = campaign.config.asha
+    if asha is None:
+        return ()
+    shares = [asha.grace]
+    while shares[-1] * asha.reduction < 1.0:
+        shares.append(shares[-1] * asha.reduction)
+    return tuple(shares)
+
+
+def _importance(campaign: Campaign, trials: Sequence[Trial]) -> Importance | None:
+    """By dev at the last share of the steps that every trial with a curve has reached."""
+    share, curves = steady(trials), [one for one in trials if one.curve]
+    if share is None:
+        return None
+    # the point there, or the first after it: what mining leaves decides how a trial's steps divide
+    values = [next(point.dev for point in one.curve if point.share >= share - 1e-9) for one in curves]
+    shares = searching.importance(campaign.config, [one.params for one in curves], values)
+    return Importance(shares, share, len(curves)) if shares else None
+
+
+def _repeats(found: Repeats | None) -> RepeatData | None:
+    if found is None:
+        return None
+    rows = tuple(RepeatRow(name, values) for name, values in found.levels.items())
+    return RepeatData(found.seeds, found.queries, rows, found.contrasts)
