@@ -39,14 +39,13 @@ class Point:
 class Trial:
     """One trial: what was chosen, how far it came, and what of it is in the store.
 
-    params: by the space's names (of a choice its label); settings: what they put into the experiment. dev: the best on
-    dev of one that ran to its end, whose model is kept; message: why one failed; seconds: under way, restarts included.
+    params: by the space's names, of a choice its label. dev: the best on dev of one that ran to its end, whose model is
+    kept; message: why one failed; seconds: under way, restarts included.
     """
 
     number: int
     run: str
     params: dict[str, Any]
-    settings: dict[str, Any]
     fingerprints: dict[str, str]
     status: Status = "running"
     curve: list[Point] = field(default_factory=list)
@@ -100,6 +99,10 @@ class Campaign:
         for name, value in {**settings, **{f"train.{key}": value for key, value in more.items()}}.items():
             put(content, name, value)
         return validate({**content, "name": run}, f"{self.place}, {_said(settings)}")
+
+    def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """What a point of the space puts into the experiment, by dotted name, in the order in which it does."""
+        return self.config.drawn(lambda name, _: params[name])[1]
 
     def run_name(self, what: str) -> str:
         """The name of one of its runs, which no other campaign's has."""

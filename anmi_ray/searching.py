@@ -1,4 +1,4 @@
-"""Where a campaign's next trial is, by Optuna: a function of the seed, the trial's number and the trials that are known.
+"""Where a campaign's next trial is, by Optuna: a function of the seed, its number and the trials that are known.
 
 Nothing is kept between two questions, so a campaign that was killed asks for trial n what it would have asked anyway.
 The only module that imports optuna, inside functions: it comes with the part `tune`.
@@ -97,7 +97,7 @@ def suggest(campaign: Campaign, number: int, known: Sequence[Trial]) -> Trial:
         found = resolve(one, campaign.content)
         made = {name: found[name].fingerprint for name in ("mine", "train")}
         if made["train"] not in taken:
-            return Trial(number, run, params, settings, made)
+            return Trial(number, run, params, made)
     raise problem if problem is not None and not taken else Exhausted
 
 
@@ -174,7 +174,11 @@ def importance(
         return {}
     study = optuna.create_study(direction="maximize")
     for given, value in zip(params, values, strict=True):
-        one = Trial(0, "", dict(given), {}, {}, "complete", dev=value)
+        one = Trial(0, "", dict(given), {}, "complete", dev=value)
         study.add_trial(_frozen(config, one))
-    found = optuna.importance.get_param_importances(study, evaluator=optuna.importance.PedAnovaImportanceEvaluator())
+    common = [name for name in config.dimensions() if all(name in given for given in params)]
+    if not common:
+        return {}
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+    found = optuna.importance.get_param_importances(study, evaluator=evaluator, params=common)
     return dict(sorted(found.items(), key=lambda item: -item[1]))

@@ -47,7 +47,7 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class Importance:
-    """How much each parameter tells good trials from others, shares of 1; by dev at `share` of the steps, of `trials`."""
+    """How much each parameter tells good trials from others, shares of 1; by dev at `share` of their steps."""
 
     shares: Mapping[str, float]
     share: float

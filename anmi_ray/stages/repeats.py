@@ -43,7 +43,7 @@ def repeat(campaign: Campaign, best: Trial, reporter: path.Reporter) -> Repeats 
         return None
     wanted: dict[tuple[str, int], Experiment] = {}
     for k, seed in enumerate(seeds):
-        for name, settings in ((BEST, best.settings), (DEFAULT, {})):
+        for name, settings in ((BEST, campaign.settings(best.params)), (DEFAULT, {})):
             number = f"{best.number:03d}" if name == BEST else ""
             wanted[name, k] = campaign.experiment(settings, campaign.run_name(f"{name}{number}-s{k}"), seed=seed)
     records = _carried_out(campaign, wanted, reporter)

@@ -108,10 +108,10 @@ def shown(
             said = len(notices)
             fresh = [*measured[seen:], row]
             seen = len(measured)
-            for found in fresh if on_row is not None else ():
-                if found != last:
+            for found in fresh:
+                if found != last and on_row is not None:
                     on_row(found)
-                    last = found
+                last = found
 
     def until_ray_ends() -> None:
         with suppress(RayActorError):

@@ -36,6 +36,8 @@ METRIC, TIME = "dev", "completed_share"
 # What a trial's driver takes: no CPU, or a stage that wants all of them would wait for it for ever.
 _DRIVER = {"CPU": 0.0, "memory": 64 * 2**20}
 
+_FINISHED: Any = Searcher.FINISHED  # Tune takes it for a point
+
 Ended = Callable[[Trial], None]
 
 
@@ -92,7 +94,9 @@ def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
     told = _Told()
     for point in trial.curve:  # early stopping has not heard of them since this campaign was started again
         told.tell(point)
-    path.run(campaign.experiment(trial.settings, trial.run), told, last="train", content=campaign.content)
+    path.run(
+        campaign.experiment(campaign.settings(trial.params), trial.run), told, last="train", content=campaign.content
+    )
     for point in campaign.curve(trial):
         told.tell(point)
 
@@ -154,7 +158,7 @@ class _Points(Searcher):
         self._campaign, self._trials = campaign, trials
         self._interrupted = [one.number for one in sorted(trials.values(), key=_number) if not one.ended]
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """The number of a trial whose record says the rest."""
         config = self._campaign.config
         if self._interrupted:
@@ -162,11 +166,11 @@ class _Points(Searcher):
         hours = sum(one.seconds for one in self._trials.values()) / 3600
         number = len(self._trials)
         if number >= config.trials or (config.trial_hours is not None and hours >= config.trial_hours):
-            return Searcher.FINISHED
+            return _FINISHED
         try:
             trial = searching.suggest(self._campaign, number, list(self._trials.values()))
         except searching.Exhausted:
-            return Searcher.FINISHED
+            return _FINISHED
         self._trials[number] = trial
         self._campaign.write(trial)
         return {"number": number}

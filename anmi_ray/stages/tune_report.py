@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
 from anmi_ray import environment, searching
 from anmi_ray.campaigns import MEASURE, Campaign, Trial, steady
-from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.tune import Choice, Domain, Integer, LogUniform
 from anmi_ray.evaluation import campaign_page
 from anmi_ray.evaluation.campaign_report import (
@@ -41,7 +39,7 @@ def write(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Rep
 
 def best_settings(campaign: Campaign, best: Trial) -> str:
     """All settings of the best trial but how they are carried out, as YAML."""
-    one = campaign.experiment(best.settings, f"{campaign.config.name}-best")
+    one = campaign.experiment(campaign.settings(best.params), f"{campaign.config.name}-best")
     content = one.model_dump(mode="json", exclude={"execution"})
     head = (
         f"# The best of campaign {campaign.config.name} on dev: trial {best.number}, dev {MEASURE} {best.dev:.4f}.\n"
@@ -52,7 +50,7 @@ def best_settings(campaign: Campaign, best: Trial) -> str:
 
 def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Repeats | None) -> CampaignData:
     """All numbers of the page."""
-    config, base = campaign.config, campaign.base
+    config, base, settings = campaign.config, campaign.base, campaign.settings(best.params)
     found = environment.describe()
     return CampaignData(
         name=config.name,
@@ -63,8 +61,8 @@ def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Re
         axes=tuple(_axis(name, domain) for name, domain in config.dimensions().items()),
         trials=tuple(_row(one) for one in trials),
         best=best.number,
-        best_settings=_text(best.settings),
-        default_settings={name: _value(base, name) for name in best.settings},
+        best_settings={name: _text(value) for name, value in settings.items()},
+        default_settings={name: _value(base.model_dump(mode="json"), name) for name in settings},
         rungs=_rungs(campaign),
         importance=_importance(campaign, trials),
         repeats=_repeats(repeats),
@@ -85,22 +83,23 @@ def _row(one: Trial) -> TrialRow:
     return TrialRow(one.number, one.status, one.params, curve, one.dev, one.seconds, one.message, one.run)
 
 
-def _text(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value
-        if isinstance(value, float)
-        else yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
-        for name, value in settings.items()
-    }
+def _text(value: Any) -> Any:
+    """A setting's value as the page shows it: a fraction as a number, anything else in YAML on one line."""
+    if isinstance(value, float):
+        return value
+    return yaml.safe_dump(value, default_flow_style=True, width=10**9).removesuffix("...\n").strip()
 
 
-def _value(base: Experiment, name: str) -> Any:
-    """What the experiment has for a dotted name; a dash where it has another form, without that setting."""
-    try:
-        value = attrgetter(name)(base)
-    except AttributeError:
-        return "—"
-    return value
+def _value(content: Any, name: str) -> Any:
+    """What settings have at a dotted name, as the page shows it; a dash where theirs have no such part."""
+    for part in name.split("."):
+        if isinstance(content, list) and part.isdecimal() and int(part) < len(content):
+            content = content[int(part)]
+        elif isinstance(content, dict) and part in content:
+            content = content[part]
+        else:
+            return "—"
+    return _text(content)
 
 
 def _rungs(campaign: Campaign) -> tuple[float, ...]:
