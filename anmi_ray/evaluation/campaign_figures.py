@@ -22,8 +22,7 @@ def parallel(data: CampaignData) -> Markup:
     values = [one.last for one in shown if one.last is not None]
     last = svg.axis(values, _BOTTOM, _TOP)
     gap = (_WIDE - 2 * _SIDE) / len(data.axes)
-    parts = [_axis(axis, _SIDE + gap * k) for k, axis in enumerate(data.axes)]
-    parts.append(_measure_axis(last, _WIDE - _SIDE, f"dev {data.measure}"))
+    parts: list[Markup] = []
     for one in sorted(shown, key=lambda one: (one.number == data.best, ORDER.index(one.status), one.last)):
         points = [
             (_SIDE + gap * k, _height(axis, one.params[axis.name]))
@@ -33,6 +32,8 @@ def parallel(data: CampaignData) -> Markup:
         assert one.last is not None
         points.append((_WIDE - _SIDE, last(one.last)))
         parts.append(_line(points, css(one, data.best), f"trial {one.number}, {one.status}: dev {one.last:.4f}"))
+    parts += [_axis(axis, _SIDE + gap * k) for k, axis in enumerate(data.axes)]  # their words lie over the lines
+    parts.append(_measure_axis(last, _WIDE - _SIDE, f"dev {data.measure}"))
     return svg.picture(_BOTTOM + 46, "parallel coordinates of all trials", *parts, width=_WIDE)
 
 
