@@ -111,12 +111,19 @@ class Campaign:
     def read(self) -> list[Trial]:
         """All trials that were begun, by number."""
         names = sorted(self.store.names(f"{self.folder}/trials"))
-        found = (self.store.read_json(f"{self.folder}/trials/{name}") for name in names if name.endswith(".json"))
-        return [Trial(**{**one, "curve": [Point(**point) for point in one["curve"]]}) for one in found if one]
+        return [self.trial(int(name.removesuffix(".json"))) for name in names if name.endswith(".json")]
+
+    def trial(self, number: int) -> Trial:
+        """The record of a trial that was begun."""
+        found = self.store.read_json(self._record(number))
+        return Trial(**{**found, "curve": [Point(**point) for point in found["curve"]]})
 
     def write(self, trial: Trial) -> None:
         """Publish the record of a trial, whole."""
-        self.store.publish_json(f"{self.folder}/trials/{trial.number:05d}.json", asdict(trial))
+        self.store.publish_json(self._record(trial.number), asdict(trial))
+
+    def _record(self, number: int) -> str:
+        return f"{self.folder}/trials/{number:05d}.json"
 
     def complete(self, trial: Trial) -> dict[str, Any] | None:
         """The manifest of the model that a trial trained, or None where it has none."""

@@ -54,7 +54,7 @@ def tune(
             if trial.ended:
                 _say(out, trial, before=True)
         done = carrying.run(campaign, reporter, ended, retry_failed)
-    _print_result(out, done)
+    _print_result(out, done, campaign.config.trials)
 
 
 def _say(out: Console, trial: Trial, before: bool = False) -> None:
@@ -71,16 +71,20 @@ def _say(out: Console, trial: Trial, before: bool = False) -> None:
                       for name, value in trial.params.items())  # fmt: skip
     took = "before" if before else f"{trial.seconds:.0f} s"
     out.print(
-        f"{marks[trial.status]} trial {trial.number:3}  {took:>7}  {escape(said)}  ({escape(point)})", highlight=False
+        f"{marks[trial.status]} trial {trial.number:3}  {took:>7}  {escape(said)}  ({escape(point)})",
+        highlight=False,
+        soft_wrap=True,
     )
 
 
-def _print_result(out: Console, done: Finished) -> None:
+def _print_result(out: Console, done: Finished, wanted: int) -> None:
     """How the trials ended, the best on dev, and what the repeats say of it on test."""
     from anmi_ray.evaluation.replicates import markdown
 
     ends = {name: sum(one.status == name for one in done.trials) for name in ("complete", "stopped", "failed")}
     out.print("\ntrials: " + ", ".join(f"{count} {name}" for name, count in ends.items()), highlight=False)
+    if len(done.trials) < wanted:
+        out.print(f"{wanted} were wanted: trial_hours were over, or the space holds no more points", highlight=False)
     out.print(f"best on dev: trial {done.best.number}, dev {done.best.dev:.4f}", highlight=False)
     if done.repeats is None:
         out.print("the best of many on dev proves nothing by itself; with repeats: 3 it is measured on test")

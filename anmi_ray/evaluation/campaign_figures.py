@@ -12,29 +12,41 @@ from anmi_ray.evaluation import svg
 from anmi_ray.evaluation.campaign_report import Axis, CampaignData, Importance, TrialRow
 
 _WIDE, _TOP, _BOTTOM, _SIDE = 1000.0, 58.0, 318.0, 70.0
+_AXES = 6  # of a picture
 _LETTERS = 17  # of an axis' name that stand in one line
 ORDER = ("failed", "stopped", "running", "complete")  # drawn so, the most telling last
 
 
-def parallel(data: CampaignData) -> Markup:
-    """A line a trial through its parameters to its dev measure; a parameter that an option lacks is passed over."""
+def parallel(data: CampaignData) -> list[Markup]:
+    """A line a trial through its parameters to its dev measure, in pictures of at most _AXES parameters.
+
+    Those that all trials have come first. What an option lacks is passed over, and in a picture of which a trial has
+    nothing it is left out.
+    """
     shown = [one for one in data.trials if one.last is not None]
-    values = [one.last for one in shown if one.last is not None]
-    last = svg.axis(values, _BOTTOM, _TOP)
-    gap = (_WIDE - 2 * _SIDE) / len(data.axes)
+    common = [axis for axis in data.axes if all(axis.name in one.params for one in shown)]
+    rest = [axis for axis in data.axes if axis not in common]
+    pictures = [axes[k : k + _AXES] for axes in (common, rest) for k in range(0, len(axes), _AXES)]
+    last = svg.axis([one.last for one in shown if one.last is not None], _BOTTOM, _TOP)
+    ordered = sorted(shown, key=lambda one: (one.number == data.best, ORDER.index(one.status), one.last))
+    return [_parallel(axes, ordered, last, data) for axes in pictures]
+
+
+def _parallel(axes: Sequence[Axis], trials: Sequence[TrialRow], last: svg.Axis, data: CampaignData) -> Markup:
+    gap = (_WIDE - 2 * _SIDE) / len(axes)
     parts: list[Markup] = []
-    for one in sorted(shown, key=lambda one: (one.number == data.best, ORDER.index(one.status), one.last)):
+    for one in trials:
         points = [
             (_SIDE + gap * k, _height(axis, one.params[axis.name]))
-            for k, axis in enumerate(data.axes)
+            for k, axis in enumerate(axes)
             if axis.name in one.params
         ]
-        assert one.last is not None
-        points.append((_WIDE - _SIDE, last(one.last)))
-        parts.append(_line(points, css(one, data.best), f"trial {one.number}, {one.status}: dev {one.last:.4f}"))
-    parts += [_axis(axis, _SIDE + gap * k) for k, axis in enumerate(data.axes)]  # their words lie over the lines
+        if points and one.last is not None:
+            said = f"trial {one.number}, {one.status}: dev {one.last:.4f}"
+            parts.append(_line([*points, (_WIDE - _SIDE, last(one.last))], css(one, data.best), said))
+    parts += [_axis(axis, _SIDE + gap * k) for k, axis in enumerate(axes)]  # their words lie over the lines
     parts.append(_measure_axis(last, _WIDE - _SIDE, f"dev {data.measure}"))
-    return svg.picture(_BOTTOM + 46, "parallel coordinates of all trials", *parts, width=_WIDE)
+    return svg.picture(_BOTTOM + 26, "parallel coordinates of all trials", *parts, width=_WIDE)
 
 
 def css(one: TrialRow, best: int) -> str:

@@ -26,12 +26,18 @@ def needed(execution: TrainExecution) -> dict[str, float]:
     return {name: amount for name, amount in asked.items() if amount > 0}
 
 
-def check_room(execution: TrainExecution, notice: Callable[[str], None]) -> None:
-    """Raise ConfigError where the workers do not fit on the cluster and it cannot grow; say so where it may."""
+def check_room(execution: TrainExecution, notice: Callable[[str], None], trainings: int = 1) -> None:
+    """Raise ConfigError where the workers do not fit on the cluster and it cannot grow; say so where it may.
+
+    Of several `trainings` at once one must fit, and it is said where not all do.
+    """
     worker = needed(execution)
     nodes: list[Mapping[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     fitting = room(nodes, worker)
     if fitting >= execution.num_workers:
+        if fitting < trainings * execution.num_workers:
+            at_once = int(fitting) // execution.num_workers
+            notice(f"there is room for {at_once} of {trainings} trainings at once, the others wait for them")
         return
     short = _said(execution, worker, nodes, fitting)
     if may_grow(worker, execution.num_workers):

@@ -60,7 +60,7 @@ def search(campaign: Campaign, reporter: path.Reporter, ended: Ended) -> list[Tr
     left = campaign.config.trials - sum(one.ended for one in trials.values())
     if left <= 0:
         return list(trials.values())
-    check_room(campaign.base.execution.training, reporter.notice)
+    check_room(campaign.base.execution.training, reporter.notice, campaign.config.max_concurrent)
     points, log = _Points(campaign, trials), _Log(campaign, trials, reporter, ended)
     # Ctrl-C ends the command, as everywhere; what Tune writes and prints the records have, and the reporter says
     os.environ |= {"TUNE_DISABLE_SIGINT_HANDLER": "1", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
@@ -90,8 +90,7 @@ def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
 
     The last point is told when the model is there: a trial that early stopping ends after it has ended anyway.
     """
-    trial = next(one for one in campaign.read() if one.number == config["number"])
-    told = _Told()
+    trial, told = campaign.trial(config["number"]), _Told()
     for point in trial.curve:  # early stopping has not heard of them since this campaign was started again
         told.tell(point)
     path.run(

@@ -113,15 +113,20 @@ def test_every_trial_is_in_the_table_and_its_end_is_marked() -> None:
     assert page.count('<td class="unit status') == len(found.trials)
     curves = str(campaign_figures.curves(found))
     assert curves.count('class="cross"') == found.count("stopped")
-    lines = str(campaign_figures.parallel(found)).count('class="trial')
-    assert lines == sum(one.last is not None for one in found.trials)
+    common, optional = campaign_figures.parallel(found)
+    drawn = [one for one in found.trials if one.last is not None]
+    assert common.count('class="trial') == len(drawn)
+    assert optional.count('class="trial') == sum(AXES[2].name in one.params for one in drawn)
 
 
 def test_a_parameter_that_a_trial_lacks_is_passed_over() -> None:
     found = data()
-    without = replace(found, trials=tuple(one for one in found.trials if one.number == 3), best=3)
-    line = str(campaign_figures.parallel(without)).split('class="trial')[1].split("<title>")[0]
-    assert line.count("L") == len(AXES) - 1  # three of four axes, and dev
+    axes = (*AXES, replace(AXES[2], name="another"))
+    one = replace(found.trials[0], params={**found.trials[0].params, "another": 0.1})
+    _, optional = campaign_figures.parallel(replace(found, axes=axes, trials=(one, *found.trials[1:])))
+    lines = {part.split('"')[0]: part.split("<title>")[0].count("L") for part in optional.split('class="trial ')[1:]}
+    assert lines["best" if one.number == found.best else one.status] == 2  # two axes, and dev
+    assert set(lines.values()) == {1, 2}  # others have one of them, and dev
 
 
 def test_the_json_holds_every_number() -> None:
