@@ -18,7 +18,6 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import ray
 import ray.train
@@ -173,7 +172,6 @@ def run_training(
 
 def _trainer(job: Job, storage: str, name: str) -> TorchTrainer:
     execution = job.execution
-    files, folder = places.filesystem(storage)
     return TorchTrainer(
         _work,
         train_loop_config={"job": job},
@@ -182,8 +180,7 @@ def _trainer(job: Job, storage: str, name: str) -> TorchTrainer:
         ),
         run_config=ray.train.RunConfig(
             name=name,
-            storage_path=folder,
-            storage_filesystem=None if isinstance(files, pafs.LocalFileSystem) else files,
+            **places.of_ray(storage),
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=execution.checkpoints_kept),
             failure_config=ray.train.FailureConfig(max_failures=execution.max_failures),
         ),

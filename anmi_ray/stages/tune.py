@@ -1,15 +1,14 @@
 """Campaigns of trials, through Ray Tune: a driver process a trial, Ray Train inside, Optuna's points, early stopping.
 
 A trial is a run of the main path up to train, through the same store: what trials share is there, what one has made is
-never made again. Tune's own state is left in a scratch folder: it loses early stopping's, and a search over options
-cannot be restored from it, so a campaign goes on from its own records (`campaigns`).
+never made again. Tune's own state is removed when it ends: early stopping's is not in it, and it is pickled code. A
+campaign goes on from its own records (`campaigns`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ from anmi_ray.config.tune import AshaConfig
 from anmi_ray.errors import AnmiError, DataError
 from anmi_ray.stages import train
 from anmi_ray.stages.capacity import check_room
-from anmi_ray.stages.places import absolute
+from anmi_ray.stages.places import absolute, of_ray, remove
 from anmi_ray.store import Artifact
 
 METRIC, TIME = "dev", "completed_share"
@@ -67,21 +66,24 @@ def search(campaign: Campaign, reporter: path.Reporter, ended: Ended) -> list[Tr
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     driver = tune.with_parameters(carry_out, campaign=campaign)
-    with tempfile.TemporaryDirectory(prefix="anmi-tune-") as scratch:
-        tuner = tune.Tuner(
-            tune.with_resources(driver, _DRIVER),
-            tune_config=tune.TuneConfig(
-                search_alg=points,
-                scheduler=scheduler(campaign.config.asha, trials.values()),
-                num_samples=left,
-                max_concurrent_trials=campaign.config.max_concurrent,
-            ),
-            run_config=tune.RunConfig(name="campaign", storage_path=scratch, callbacks=[log], verbose=0),
-        )
-        try:
-            tuner.fit()
-        except tune.TuneError as error:
-            raise _ours(error) from error
+    scratch = absolute(campaign.store.uri(f"{campaign.folder}/tune"))
+    remove(scratch)  # of a call that was killed
+    tuner = tune.Tuner(
+        tune.with_resources(driver, _DRIVER),
+        tune_config=tune.TuneConfig(
+            search_alg=points,
+            scheduler=scheduler(campaign.config.asha, trials.values()),
+            num_samples=left,
+            max_concurrent_trials=campaign.config.max_concurrent,
+        ),
+        run_config=tune.RunConfig(name="trials", callbacks=[log], verbose=0, **of_ray(scratch)),
+    )
+    try:
+        tuner.fit()
+    except tune.TuneError as error:
+        raise _ours(error) from error
+    finally:
+        remove(scratch)
     return sorted(trials.values(), key=lambda one: one.number)
 
 

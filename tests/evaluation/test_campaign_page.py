@@ -124,7 +124,9 @@ def test_a_parameter_that_a_trial_lacks_is_passed_over() -> None:
     axes = (*AXES, replace(AXES[2], name="another"))
     one = replace(found.trials[0], params={**found.trials[0].params, "another": 0.1})
     _, optional = campaign_figures.parallel(replace(found, axes=axes, trials=(one, *found.trials[1:])))
-    lines = {part.split('"')[0]: part.split("<title>")[0].count("L") for part in optional.split('class="trial ')[1:]}
+    lines = {
+        part.split('"')[0]: part.split("<title>")[0].count("L") for part in str(optional).split('class="trial ')[1:]
+    }
     assert lines["best" if one.number == found.best else one.status] == 2  # two axes, and dev
     assert set(lines.values()) == {1, 2}  # others have one of them, and dev
 

@@ -43,7 +43,9 @@ def test_killed_in_the_middle_and_gone_on_with(tmp_path: Path) -> None:
     for wanted, delay in ((1, 0.0), (2, 6.0)):
         with (
             errors.open("a") as sink,
-            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=sink, start_new_session=True) as process,
+            subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=sink, text=True, start_new_session=True
+            ) as process,
         ):
             deadline = time.monotonic() + 500
             while len(ended(root)) < wanted:
