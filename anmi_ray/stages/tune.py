@@ -42,10 +42,11 @@ Ended = Callable[[Trial], None]
 
 def share(campaign: Campaign, reporter: path.Reporter) -> None:
     """Make what all trials read, all stages before mine. Raises DataError where dev cannot tell trials apart."""
-    record = path.run(campaign.base, reporter, last=campaign.shared[-1], content=campaign.content)
-    ingest = Artifact(campaign.store, "ingest", record["stages"]["ingest"]["fingerprint"])
+    path.run(campaign.base, reporter, last="ingest", content=campaign.content)
+    ingest = Artifact(campaign.store, "ingest", campaign.resolved["ingest"].fingerprint)
     if not (ingest.manifest() or {})["splits"].get("dev"):
         raise DataError("no dev query is judged, and trials are compared on dev", campaign.place, "give a dev split")
+    path.run(campaign.base, reporter, last=campaign.shared[-1], content=campaign.content)
 
 
 def search(campaign: Campaign, reporter: path.Reporter, ended: Ended) -> list[Trial]:

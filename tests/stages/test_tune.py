@@ -60,7 +60,7 @@ def done(ray_local: None, small_collection: Path, tmp_path_factory: pytest.TempP
 def test_every_trial_ends_and_those_that_fail_are_counted_with_their_message(done: Done) -> None:
     assert done.ended == [0, 1, 2, 3, 4]
     failed = [one for one in done.trials if one.params["mining"] == "scarce"]
-    assert failed
+    assert [one.number for one in failed] == [3]
     assert all(one.status == "failed" and "no example was mined" in (one.message or "") for one in failed)
     others = [one for one in done.trials if one not in failed]
     assert {one.status for one in others} == {"complete", "stopped"}
@@ -70,14 +70,14 @@ def test_every_trial_ends_and_those_that_fail_are_counted_with_their_message(don
 @pytest.mark.ray
 @pytest.mark.slow
 def test_early_stopping_decides_as_its_definition_says(done: Done) -> None:
-    """One rung, at half of the steps: who is below the median of those before it there is stopped, and no other."""
+    """One rung, at half of the steps: who is not in the best sixteenth of those before it is stopped, and no other."""
     before: list[float] = []
     for one in done.trials:
         if one.status == "failed":
             continue
         first = one.curve[0]
         assert (first.step, first.share) == (2, 0.5)
-        wanted = "stopped" if before and first.dev < np.percentile(before, 50) else "complete"
+        wanted = "stopped" if before and first.dev < np.percentile(before, 100 * (1 - 1 / 16)) else "complete"
         assert (one.status, len(one.curve)) == (wanted, 1 if wanted == "stopped" else 2)
         before.append(first.dev)
 
@@ -139,11 +139,11 @@ def test_the_best_settings_are_a_file_that_run_takes(done: Done) -> None:
 def test_the_best_and_the_default_are_trained_with_fresh_seeds(done: Done) -> None:
     repeats = done.finished.repeats
     assert repeats is not None
-    assert len(set(repeats.seeds)) == 2
+    assert len(repeats.seeds) == 1
     assert done.campaign.base.train.seed not in repeats.seeds
-    assert {name: len(values) for name, values in repeats.levels.items()} == {"best": 2, "default": 2, "hybrid": 1}
+    assert {name: len(values) for name, values in repeats.levels.items()} == {"best": 1, "default": 1, "hybrid": 1}
     first = repeats.contrasts[0]
-    assert (first.system, first.reference, first.seeds) == ("best", "default", 2)
+    assert (first.system, first.reference, first.seeds) == ("best", "default", 1)
     assert first.difference == pytest.approx(np.mean(repeats.levels["best"]) - np.mean(repeats.levels["default"]))
     assert first.low <= first.difference <= first.high
     page = Path(done.finished.files["campaign.html"]).read_text(encoding="utf-8")
@@ -169,13 +169,16 @@ def test_trials_may_be_added_and_failed_ones_tried_again(done: Done) -> None:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_campaign_of_which_all_fail_says_so(ray_local: None, small_collection: Path, tmp_path: Path) -> None:
+def test_a_campaign_of_which_all_fail_says_so(done: Done, small_collection: Path, tmp_path: Path) -> None:
     space = {
         "train.learning_rate": SPACE["train.learning_rate"],
         "mine.negatives": {"kind": "integer", "low": 900, "high": 990},
     }
+    root = done.campaign.base.execution.root  # where all that trials share is there
     path = write_campaign(tmp_path, small_collection, space=space, trials=2)
-    campaign = open_campaign(load(path, ["mine.min_rated_negatives=900", "mine.negatives=900"]))
+    campaign = open_campaign(
+        load(path, [f"execution.root={root}", "mine.min_rated_negatives=900", "mine.negatives=900"])
+    )
     with pytest.raises(
         ConfigError, match=r"none of 2 trials has trained a model, 2 failed; trial 0: .*no example was mined"
     ):
