@@ -161,7 +161,7 @@ def best(trials: Iterable[Trial]) -> Trial | None:
     return max((one for one in trials if one.dev is not None), key=lambda one: (one.dev, -one.number), default=None)
 
 
-def changes_before_mine(campaign: Campaign, one: Experiment) -> str | None:
+def _changed_before_mine(campaign: Campaign, one: Experiment) -> str | None:
     """The first stage before mine that this trial would make anew, or None."""
     found = path.resolve(one, campaign.content)
     for name, item in found.items():
@@ -175,7 +175,7 @@ def changes_before_mine(campaign: Campaign, one: Experiment) -> str | None:
 
 def check_shared(campaign: Campaign, one: Experiment, settings: Mapping[str, Any]) -> None:
     """Raise ConfigError where a trial with these settings would not share all stages before mine."""
-    stage = changes_before_mine(campaign, one)
+    stage = _changed_before_mine(campaign, one)
     if stage is not None:
         raise ConfigError(
             f"{_said(settings)} needs a stage {stage} of its own, and all that comes before mine is made once for all "

@@ -202,7 +202,7 @@ def _died(error: BaseException, config: LearnConfig, execution: TrainExecution) 
     if "OOM killer" in text:
         what = f"{times}, last: its process was killed, as the system does where memory does not suffice"
         return TrainingError(what, "train", f"if memory was short, {remedy(config, execution)}; {resumes}")
-    return TrainingError(f"{times}, last: {_last_line(error)}", "train", f"see Ray's logs of the workers; {resumes}")
+    return TrainingError(f"{times}, last: {last_line(error)}", "train", f"see Ray's logs of the workers; {resumes}")
 
 
 def _work(loop_config: dict[str, Any]) -> None:
@@ -318,7 +318,8 @@ def _token_folder(storage: str) -> str:
     return str(Path(tempfile.gettempdir()) / f"anmi-{_TOKENS}-{os.getuid()}")
 
 
-def _last_line(error: BaseException) -> str:
+def last_line(error: object) -> str:
+    """The last line of what an error says, else its kind."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__
 

@@ -268,14 +268,10 @@ def _message(trial: TuneTrial) -> str:
         cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, AnmiError):
             return str(cause)
-        return f"{type(cause).__name__}: {_last_line(str(cause))}"
+        return f"{type(cause).__name__}: {train.last_line(cause)}"
     if trial.error_file is not None and Path(trial.error_file).exists():
-        return _last_line(Path(trial.error_file).read_text(encoding="utf-8"))
+        return train.last_line(Path(trial.error_file).read_text(encoding="utf-8"))
     return "its process ended"
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def _ours(error: BaseException) -> BaseException:
