@@ -163,3 +163,13 @@ def test_importance_finds_the_parameter_that_matters(campaign: Campaign) -> None
     assert sum(found.values()) == pytest.approx(1.0)
     assert searching.importance(campaign.config, points[:3], values[:3]) == {}
     assert searching.importance(campaign.config, points, [1.0] * 40) == {}
+
+
+def test_every_value_of_the_shipped_campaign_fits_somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1])
+    shipped = open_campaign(load("jobs/configs/tune-quickstart.yaml", [f"execution.root={tmp_path}"]))
+    searching.check_space(shipped)
+    trials: list[Trial] = []
+    for number in range(shipped.config.trials):
+        trials.append(searching.suggest(shipped, number, trials))
+    assert len({one.params["rule"] for one in trials}) > 1

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from anmi_ray.config.tune import CampaignConfig, Choice, Integer, Loaded, LogUniform, Uniform, label, load
 from anmi_ray.errors import ConfigError
 
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted((ROOT / "jobs" / "configs").glob("tune-*.yaml"))
 SPACE: dict[str, Any] = {
     "train.learning_rate": {"kind": "loguniform", "low": 1e-5, "high": 1e-3},
     "train.lists_per_step": {"kind": "integer", "low": 2, "high": 8},
@@ -123,6 +125,15 @@ def test_how_much_is_tried_does_not_make_another_campaign() -> None:
     fields = CampaignConfig.model_fields
     assert CampaignConfig.how_only <= set(fields)
     assert not {"space", "seed", "random", "asha"} & CampaignConfig.how_only
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_campaigns_are_valid(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(ROOT)  # where the experiment's path begins
+    config = load(path, [f"execution.root={tmp_path}"]).config
+    assert config.name == path.stem
+    assert config.trials >= 16
+    assert config.repeats >= 3
 
 
 def test_kinds_of_numbers(tmp_path: Path) -> None:
