@@ -95,10 +95,15 @@ class Campaign:
 
     def experiment(self, settings: Mapping[str, Any], run: str, **more: Any) -> Experiment:
         """The experiment with `settings` by dotted name, and `more` settings of train. Raises ConfigError."""
+        given = {**settings, **{f"train.{key}": value for key, value in more.items()}}
+        return validate(self.written(given, run), f"{self.place}, {_said(settings)}")
+
+    def written(self, settings: Mapping[str, Any], run: str) -> dict[str, Any]:
+        """The experiment with `settings`, as a file would have it: what its own file says, and these."""
         content = deepcopy(self.config.experiment)
-        for name, value in {**settings, **{f"train.{key}": value for key, value in more.items()}}.items():
+        for name, value in settings.items():
             put(content, name, value)
-        return validate({**content, "name": run}, f"{self.place}, {_said(settings)}")
+        return {**content, "name": run}
 
     def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """What a point of the space puts into the experiment, by dotted name, in the order in which it does."""

@@ -38,9 +38,9 @@ def write(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Rep
 
 
 def best_settings(campaign: Campaign, best: Trial) -> str:
-    """All settings of the best trial but how they are carried out, as YAML."""
-    one = campaign.experiment(campaign.settings(best.params), f"{campaign.config.name}-best")
-    content = one.model_dump(mode="json", exclude={"execution"})
+    """The experiment with the best trial's settings, but for how it is carried out, as YAML."""
+    content = campaign.written(campaign.settings(best.params), f"{campaign.config.name}-best")
+    content.pop("execution", None)
     head = (
         f"# The best of campaign {campaign.config.name} on dev: trial {best.number}, dev {MEASURE} {best.dev:.4f}.\n"
         "# Under the campaign's root (--root) `anmi run` of this file finds its model trained.\n"

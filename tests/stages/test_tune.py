@@ -20,7 +20,6 @@ from anmi_ray.experiment import Reporter, resolve, run
 from anmi_ray.stages import campaign as campaigns
 from anmi_ray.stages import tune
 from anmi_ray.stages.side_by_side import alone
-from anmi_ray.store import Store
 from tests.campaigns import SPACE, write_campaign
 
 
@@ -85,15 +84,15 @@ def test_early_stopping_decides_as_its_definition_says(done: Done) -> None:
 @pytest.mark.ray
 @pytest.mark.slow
 def test_what_comes_before_mine_is_made_once(done: Done) -> None:
-    store = Store(done.campaign.base.execution.root)
+    artifacts = Path(done.campaign.base.execution.root) / "artifacts"
     assert done.campaign.shared == ("ingest", "retrieve", "compare", "judge", "rate")
     for name in done.campaign.shared:
-        assert store.names(f"artifacts/{name}") == [done.campaign.resolved[name].fingerprint]
+        assert os.listdir(artifacts / name) == [done.campaign.resolved[name].fingerprint]
     trained = {one.fingerprints["train"] for one in done.trials if one.status == "complete"}
-    assert trained <= set(store.names("artifacts/train"))
+    assert trained <= set(os.listdir(artifacts / "train"))
     for one in done.trials:
         if one.status == "stopped":  # what only resuming needs is gone
-            assert "ray" not in store.names(f"artifacts/train/{one.fingerprints['train']}")
+            assert not (artifacts / "train" / one.fingerprints["train"] / "ray").exists()
 
 
 @pytest.mark.ray
