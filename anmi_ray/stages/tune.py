@@ -93,9 +93,8 @@ def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
 
     The last point is told when the model is there: a trial that early stopping ends after it has ended anyway.
     """
-    trial, told = campaign.trial(config["number"]), _Told()
-    for point in trial.curve:  # early stopping has not heard of them since this campaign was started again
-        told.tell(point)
+    trial = campaign.trial(config["number"])
+    told = _Told(trial.curve[-1].step if trial.curve else 0)  # early stopping has decided on these points
     path.run(
         campaign.experiment(campaign.settings(trial.params), trial.run), told, last="train", content=campaign.content
     )
@@ -106,8 +105,8 @@ def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
 class _Told(path.Reporter):
     """Hands what a trial's stages tell to Tune."""
 
-    def __init__(self) -> None:
-        self._step, self._notices = 0, list[str]()
+    def __init__(self, step: int) -> None:
+        self._step, self._notices = step, list[str]()
 
     def measured(self, step: int, share: float, dev: float) -> None:
         """Told by a thread of training; Tune may end this process in the call."""
@@ -127,15 +126,38 @@ class _Told(path.Reporter):
         tune.report({METRIC: point.dev, TIME: point.share, "completed_steps": point.step, "notices": said})
 
 
+class _Asha(ASHAScheduler):
+    """Knows trials by their numbers, which they keep when a campaign goes on."""
+
+    def on_trial_add(self, tune_controller: Any, trial: TuneTrial) -> None:
+        super().on_trial_add(tune_controller, _numbered(trial.config["number"]))
+
+    def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:
+        return super().on_trial_result(tune_controller, _numbered(trial.config["number"]), result)
+
+    def on_trial_complete(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> None:
+        super().on_trial_complete(tune_controller, _numbered(trial.config["number"]), result)
+
+    def on_trial_remove(self, tune_controller: Any, trial: TuneTrial) -> None:
+        super().on_trial_remove(tune_controller, _numbered(trial.config["number"]))
+
+
+def _numbered(number: int) -> TuneTrial:
+    """As much of a trial as early stopping asks for."""
+    return cast(TuneTrial, SimpleNamespace(trial_id=str(number), config={"number": number}))
+
+
 def scheduler(config: AshaConfig | None, trials: Iterable[Trial]) -> TrialScheduler:
-    """Early stopping that knows the curves of trials that ended; Ray saves no scheduler's state.
+    """Early stopping that knows the curves so far; Ray saves no scheduler's state.
+
+    What it decided before stays: a trial that goes on is not held anew against those that came after it.
 
     A trial's clock is the share of its own steps: a rule of mining decides how many examples there are, and the
     learning rate's schedule spans them.
     """
     if config is None:
         return FIFOScheduler()
-    asha = ASHAScheduler(
+    asha = _Asha(
         time_attr=TIME,
         metric=METRIC,
         mode="max",
@@ -144,11 +166,10 @@ def scheduler(config: AshaConfig | None, trials: Iterable[Trial]) -> TrialSchedu
         reduction_factor=config.reduction,
     )
     for one in sorted(trials, key=lambda one: one.number):
-        if one.status in ("complete", "stopped"):
-            known = cast(TuneTrial, SimpleNamespace(trial_id=f"known-{one.number}"))
-            asha.on_trial_add(cast(Any, None), known)
+        if one.status != "failed":
+            asha.on_trial_add(None, _numbered(one.number))
             for point in one.curve:
-                asha.on_trial_result(cast(Any, None), known, {TIME: point.share, METRIC: point.dev})
+                asha.on_trial_result(None, _numbered(one.number), {TIME: point.share, METRIC: point.dev})
     return asha
 
 

@@ -200,7 +200,7 @@ def known(number: int, *dev: float, status: str = "complete") -> Trial:
 
 def decisions(asha: object, number: int, *dev: float) -> list[str]:
     """What early stopping says of a trial at every quarter of its steps."""
-    trial = SimpleNamespace(trial_id=f"new-{number}")
+    trial = SimpleNamespace(trial_id=f"new-{number}", config={"number": number})
     asha.on_trial_add(None, trial)  # type: ignore[attr-defined]
     said = []
     for k, value in enumerate(dev):
@@ -220,6 +220,18 @@ def test_early_stopping_knows_the_trials_before_a_restart() -> None:
         assert decisions(asha, 4, 0.45, 0.59) == ["CONTINUE", "STOP"]
         assert decisions(asha, 5, 0.6, 0.7, 0.1) == ["CONTINUE"] * 3
     assert decisions(tune.scheduler(AshaConfig(), []), 6, 0.01)[-1] == "CONTINUE"  # there is none before it
+
+
+def test_what_was_let_on_before_a_restart_is_not_decided_again() -> None:
+    """Trial 0 came first to the first rung, with less than those after it; it is held against them at the next."""
+    before = [known(0, 0.3, status="running"), known(1, 0.5, 0.6, status="stopped")]
+    for last, said in ((0.7, "CONTINUE"), (0.4, "STOP")):
+        asha = tune.scheduler(AshaConfig(), before)
+        trial = SimpleNamespace(trial_id="new", config={"number": 0})
+        asha.on_trial_add(None, trial)  # type: ignore[arg-type]
+        result = {tune.TIME: 0.5, tune.METRIC: last}
+        assert asha.on_trial_result(None, trial, result) == said  # type: ignore[arg-type]
+        assert decisions(tune.scheduler(AshaConfig(), before), 2, 0.35) == ["STOP"]  # both count for others
 
 
 def test_without_early_stopping_all_go_on() -> None:
