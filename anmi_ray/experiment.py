@@ -265,6 +265,9 @@ class Reporter:
     def notice(self, text: str) -> None:
         """Something that its user should know."""
 
+    def measured(self, step: int, share: float, dev: float) -> None:
+        """Training has measured dev after `step` steps, a share of all its steps."""
+
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
         """A stage is complete; `seconds` is None when its artifact was there already."""
 
@@ -357,7 +360,13 @@ def _carry_out(
     runtime = importlib.import_module("anmi_ray.stages.runtime")
     module = importlib.import_module(f"anmi_ray.stages.{item.stage.body}")
     context: Context = runtime.Context(
-        artifact.store, experiment.execution, buckets, experiment.seed, reporter.progress, reporter.notice
+        artifact.store,
+        experiment.execution,
+        buckets,
+        experiment.seed,
+        reporter.progress,
+        reporter.notice,
+        reporter.measured,
     )
     inputs = {
         role: Artifact(artifact.store, name, resolved[name].fingerprint) for role, name in item.stage.reads.items()

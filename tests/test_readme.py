@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from anmi_ray.campaigns import open_campaign
+from anmi_ray.config import tune
 from anmi_ray.config.experiment import load
 from anmi_ray.config.rules import NAMED
 
@@ -36,6 +38,12 @@ def test_configurations_and_overrides_are_valid(words: list[str], monkeypatch: p
     monkeypatch.chdir(ROOT)
     config, *rest = [word for word in words[2 if words[0] == "submit" else 1 :] if not word.startswith("--")]
     load(config, [word for word in rest if "=" in word])
+
+
+@pytest.mark.parametrize("words", [w for w in ANMI if w[0] == "tune"], ids=" ".join)
+def test_campaigns_and_their_overrides_are_valid(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    open_campaign(tune.load(words[1], words[2:]))
 
 
 @pytest.mark.parametrize("words", [w for w in ANMI if "--rule" in w or "--rules" in w], ids=" ".join)

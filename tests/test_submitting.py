@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from anmi_ray import environment, submitting
 from anmi_ray.config import experiment
+from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.errors import ConfigError
 from anmi_ray.submitting import CONFIG, Submission, exit_status, for_cluster, passing, settings, variables
@@ -204,3 +205,13 @@ def test_label_selectors_are_checked_where_they_stand(selector: dict[str, str], 
 def test_a_type_of_gpu_needs_gpus() -> None:
     with pytest.raises(ConfigError, match="set use_gpu: true"):
         experiment.validate({"execution": {"train": {"accelerator_type": "H100"}}}, "here")
+
+
+def test_labels_are_a_clusters() -> None:
+    on = {"ray-subcluster": "annotate"}
+    given = {"judge_on": on, "train": {"label_selector": on, "num_workers": 3}}
+    here = ExecutionConfig.model_validate(given)
+    assert here.judging_on == here.training.label_selector == {}
+    assert here.training.num_workers == 3
+    there = ExecutionConfig.model_validate({**given, "address": "auto"})
+    assert there.judging_on == there.training.label_selector == on

@@ -10,11 +10,11 @@ import typer
 from typer.exceptions import TyperException
 
 from anmi_ray import __version__
-from anmi_ray.cli import runs, submission, tables  # what registers their commands, in the order of the help
+from anmi_ray.cli import runs, submission, tables, tuning  # what registers their commands, in the order of the help
 from anmi_ray.cli.app import app
 from anmi_ray.errors import AnmiError, ConfigError, DataError
 
-__all__ = ["app", "main", "runs", "submission", "tables"]
+__all__ = ["app", "main", "runs", "submission", "tables", "tuning"]
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -112,5 +112,5 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _say(text: Any) -> None:
+def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -108,8 +108,13 @@ class ExecutionConfig(ExecutionSettings):
         return self.threads or self.cores
 
     @property
+    def judging_on(self) -> dict[str, str]:
+        """Labels of the nodes that reading judges run on; a Ray started here has one node, and that none."""
+        return self.judge_on if self.address is not None else {}
+
+    @property
     def training(self) -> TrainExecution:
-        """Execution of training; its threads are `model_threads` unless they were given."""
-        if "threads" in self.train.model_fields_set:
-            return self.train
-        return self.train.model_copy(update={"threads": self.model_threads})
+        """Execution of training; its threads are `model_threads` unless given, its labels a cluster's only."""
+        threads = {} if "threads" in self.train.model_fields_set else {"threads": self.model_threads}
+        labels = {} if self.address is not None else {"label_selector": {}}
+        return self.train.model_copy(update={**threads, **labels})

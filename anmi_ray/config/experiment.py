@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -30,6 +30,8 @@ from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.config.rules import NAMED
 from anmi_ray.config.train import TrainConfig, offload_needs
 from anmi_ray.errors import ConfigError
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Experiment(Settings):
@@ -102,6 +104,15 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
 
     Relative paths inside the file are relative to the working directory. Raises ConfigError.
     """
+    content = read(path)
+    content.setdefault("name", run_name(path))
+    for override in overrides:
+        apply(content, override)
+    return validate(content, str(path))
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The settings that a YAML file holds, not validated yet. Raises ConfigError."""
     place = str(path)
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
@@ -117,22 +128,28 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
         content = {}
     if not isinstance(content, dict):
         raise ConfigError("must hold settings (key: value), not a list or a single value", place, "see jobs/configs/")
-    content.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "-", Path(path).stem))
-    for override in overrides:
-        apply(content, override)
-    return validate(content, place)
+    return content
+
+
+def run_name(path: str | Path) -> str:
+    """What a run is called whose file does not name it: as the file."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", Path(path).stem)
 
 
 def validate(content: Mapping[str, Any], place: str) -> Experiment:
     """Validate settings. Raises ConfigError with every mistake, one line each, and the nearest known key."""
+    every = "`anmi config jobs/configs/quickstart.yaml` prints every setting with its value"
+    return validate_as(Experiment, content, place, every)
+
+
+def validate_as(model: type[_Model], content: Mapping[str, Any], place: str, remedy: str) -> _Model:
+    """`validate` for any group of settings; `remedy` says where to read what it may hold."""
     try:
-        return Experiment.model_validate(content)
+        return model.model_validate(content)
     except ValidationError as error:
-        lines = [_explain(detail) for detail in error.errors(include_url=False)]
+        lines = [_explain(detail, model) for detail in error.errors(include_url=False)]
         message = lines[0] if len(lines) == 1 else "\n  " + "\n  ".join(lines)
-        raise ConfigError(
-            message, place, "`anmi config jobs/configs/quickstart.yaml` prints every setting with its value"
-        ) from None
+        raise ConfigError(message, place, remedy) from None
 
 
 def apply(content: dict[str, Any], override: str) -> None:
@@ -159,6 +176,27 @@ def apply(content: dict[str, Any], override: str) -> None:
             node.pop(phase, None)
 
 
+def check_setting(name: str, place: str) -> None:
+    """Raise ConfigError where no setting of an experiment has this dotted name; it says the nearest that are."""
+    parts = name.split(".")
+    for depth, part in enumerate(parts):
+        if part in _fields_at(parts[:depth]) or (part.isdecimal() and depth):
+            continue
+        known = list(_dotted(Experiment, ""))
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+        near = list(dict.fromkeys([*near, *(one for one in known if one.endswith(f".{parts[-1]}"))]))
+        hint = f"did you mean {' or '.join(near[:3])}?" if near else "`anmi config` prints every setting"
+        raise ConfigError(f"no setting is called {name}", place, hint)
+
+
+def _dotted(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    """The dotted names of all settings below a group, of every form where it has several."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name}"
+        for below in _models_in(field.annotation):
+            yield from _dotted(below, f"{prefix}{name}.")
+
+
 def _position(members: list[Any], word: str, key: str) -> int:
     """Where in a list a part of a dotted key points, such as the 0 of judge.judges.0.name."""
     if word.isdecimal() and int(word) < len(members):
@@ -170,27 +208,27 @@ def _position(members: list[Any], word: str, key: str) -> int:
     )
 
 
-def _explain(detail: Mapping[str, Any]) -> str:
+def _explain(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
     location = [str(part) for part in detail["loc"]]
     name = ".".join(location) or "the configuration"
     if detail["type"] == "extra_forbidden":
-        known = sorted(_fields_at(location[:-1]))
+        known = sorted(_fields_at(location[:-1], model))
         near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
         hint = f"did you mean {'.'.join([*location[:-1], near[0]])}?" if near else f"known here: {', '.join(known)}"
         return f"unknown setting {name}; {hint}"
     if detail["type"] == "value_error":
         said = str(detail["ctx"]["error"])
         field = said.partition(":")[0]
-        within = location and field in _fields_at(location)
+        within = location and field in _fields_at(location, model)
         return f"{name}.{said}" if within else f"{name}: {said}" if location else said
     given = detail.get("input")
     shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool | None) else ""
     return f"{name}: {detail['msg']}{shown}"
 
 
-def _fields_at(location: list[str]) -> set[str]:
+def _fields_at(location: list[str], model: type[BaseModel] = Experiment) -> set[str]:
     """Names of the settings in the group at `location`; for a choice of groups, those of all its forms."""
-    models: list[type[BaseModel]] = [Experiment]
+    models: list[type[BaseModel]] = [model]
     for part in location:
         models = (
             [found for model in models for found in _models_in(model.model_fields[part].annotation)]

@@ -112,10 +112,10 @@ def join(parts: Iterable[Markup]) -> Markup:
     return Markup("").join(parts)
 
 
-def picture(height: float, label: str, *parts: Markup) -> Markup:
+def picture(height: float, label: str, *parts: Markup, width: float = WIDTH) -> Markup:
     """The whole picture; `label` is what a screen reader says."""
     return Markup('<svg class="figure" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        xy(WIDTH), xy(height), label, join(parts)
+        xy(width), xy(height), label, join(parts)
     )
 
 

@@ -229,7 +229,7 @@ def _ask_chunks(
 ) -> None:
     """Ask through a pool of actors; a chunk is a block."""
     least, most = (min(size, len(chunks)) for size in pool)
-    with data_settings(context, context.execution.judge_on):
+    with data_settings(context, context.execution.judging_on):
         asked = ray.data.from_items(chunks, override_num_blocks=len(chunks)).map_batches(
             cast(Any, Asker),  # Ray's types know no actor whose call takes more than its batch
             fn_args=(log, sources, _share(judge, most), actor),

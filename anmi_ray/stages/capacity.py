@@ -74,19 +74,25 @@ def of_training(execution: TrainExecution) -> Need:
     )
 
 
-def check_room(need: Need, notice: Callable[[str], None]) -> None:
-    """Raise ConfigError where what is needed does not fit on the cluster and it cannot grow; say so where it may."""
+def check_room(need: Need, notice: Callable[[str], None], at_once: int = 1) -> None:
+    """Raise ConfigError where what is needed does not fit on the cluster and it cannot grow; say so where it may.
+
+    at_once: as many of it are wanted side by side; one must fit, and it is said where not all do.
+    """
     nodes = alive()
     selected = [node["Resources"] for node in nodes if selects(need.selector, node)]
     fitting = room(selected, need.each)
     if fitting >= need.count:
+        if fitting < at_once * need.count:
+            there = int(fitting) // need.count
+            notice(f"there is room for {there} of {at_once} at once ({need.place}), the others wait for them")
         return
     short = _said(need, selected, len(nodes), fitting)
     if may_grow(need.each, need.count):
         notice(f"{short}; it starts when the cluster has grown")
         return
-    remedies = ", ".join(_remedies(need, nodes, selected, int(fitting)))
-    raise ConfigError(short, need.place, f"{remedies}, or give a larger cluster by execution.address")
+    remedies = [*_remedies(need, nodes, selected, int(fitting)), "give a larger cluster by execution.address"]
+    raise ConfigError(short, need.place, ", or ".join(remedies))
 
 
 def alive() -> list[dict[str, Any]]:
@@ -160,7 +166,7 @@ def _said(need: Need, nodes: Sequence[Mapping[str, float]], of: int, fitting: fl
 
 
 def _kinds(nodes: Sequence[Mapping[str, float]]) -> str:
-    """How many GPUs of which type there are, in words; those of nodes that do not say count as of another."""
+    """How many GPUs of which type there are, in words, as far as their nodes say."""
     found: Counter[str] = Counter()
     for node in nodes:
         if gpus := node.get("GPU", 0.0):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow.fs as pafs
 
@@ -40,6 +41,15 @@ def filesystem(place: str) -> tuple[pafs.FileSystem, str]:
     Raises StoreError as `open_filesystem`.
     """
     return open_filesystem(place, one_put=False)
+
+
+def of_ray(place: str) -> dict[str, Any]:
+    """A folder or URI as Ray Train and Ray Tune take their storage. Raises StoreError as `open_filesystem`."""
+    files, path = filesystem(place)
+    return {
+        "storage_path": path,
+        "storage_filesystem": None if isinstance(files, pafs.LocalFileSystem) else files,
+    }
 
 
 def remove(place: str) -> None:

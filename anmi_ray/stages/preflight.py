@@ -46,7 +46,7 @@ def check(experiment: Experiment, todo: Iterable[str], notice: Callable[[str], N
     keys = {key for panel in panels for key in _keys(panel)}
     roots = [execution.root, *([execution.train.storage_path] if execution.train.storage_path else [])]
     for root in roots:
-        check_storage(root, notice, keys if root == execution.root else (), execution.judge_on)
+        check_storage(root, notice, keys if root == execution.root else (), execution.judging_on)
 
 
 def needs(experiment: Experiment, todo: Iterable[str]) -> Iterator[Need]:
@@ -70,7 +70,7 @@ def _panels(experiment: Experiment) -> dict[str, JudgeConfig]:
 
 def _of_judge(judge: Any, place: str, execution: ExecutionConfig) -> Iterator[Need]:
     """What a judge that reads texts needs at least."""
-    on: dict[str, Any] = {"selector": execution.judge_on, "labels": "execution.judge_on"}
+    on: dict[str, Any] = {"selector": execution.judging_on, "labels": "execution.judge_on"}
     if isinstance(judge, VllmJudgeConfig):
         engine, gpu = judge.execution, judge.execution.device == "gpu"
         gpus = {"GPU": float(engine.tensor_parallel), **gpu_of_type(engine.accelerator_type)} if gpu else {}

@@ -51,6 +51,7 @@ class Context:
     seed: int
     progress: Progress
     notice: Callable[[str], None] = lambda _: None
+    measured: Callable[[int, float, float], None] = lambda *_: None
 
     @property
     def cpus_per_core(self) -> float:
@@ -183,7 +184,8 @@ def watched(say: Callable[[], None], every: float = 1.0) -> Iterator[None]:
         thread.join()
 
 
-@ray.remote
+# anywhere: a trial's driver stands in a placement group that has room for itself alone, and its tasks would stay there
+@ray.remote(scheduling_strategy="DEFAULT")
 def _call(task: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     return task(*args)
 
@@ -216,7 +218,7 @@ def run_buckets(
     context.progress(done, context.buckets)
     with our_errors(artifact.stage):
         calls = ((bucket, task, (artifact, bucket, *args)) for bucket in missing)
-        for bucket, flows in _windowed(context, calls, cores, gpus):
+        for bucket, flows in windowed(context, calls, cores, gpus):
             found[bucket] = flows
             done += 1
             context.progress(done, context.buckets)
@@ -234,11 +236,11 @@ def over_parts(
     """What `task(bucket, *its part, *args)` returns for each bucket of `parts`, in their order."""
     calls = ((bucket, task, (bucket, *part, *args)) for bucket, part in parts.items())
     with our_errors(task.__module__.rsplit(".", 1)[-1]):
-        found = dict(_windowed(context, calls))
+        found = dict(windowed(context, calls))
     return [found[bucket] for bucket in parts]
 
 
-def _windowed(
+def windowed(
     context: Context,
     calls: Iterator[tuple[int, Callable[..., Any], tuple[Any, ...]]],
     cores: float = 1.0,

@@ -213,7 +213,7 @@ class Jobs:
             raise ClusterError(
                 f"the job server refuses: {lines[-1][:400]}",
                 self.address,
-                "see that a Ray dashboard has this address, and its logs (dashboard.log, dashboard_agent.log)",
+                "see that this is a Ray dashboard; the head has its logs (dashboard.log, dashboard_agent.log)",
             ) from error
 
 

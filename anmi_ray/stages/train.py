@@ -18,7 +18,6 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import ray
 import ray.train
@@ -134,8 +133,8 @@ def run_training(
 
     A worker reads them in `body` and trains there; left out, they are `Sources`, and a reranker is trained as `config`,
     a TrainConfig, says.
-    `on_row` sees the newest log row about once a second (its "progress" runs to 1), `on_notice` what a user should know
-    (a broken checkpoint that was left out), both from a thread. Checkpoints go to
+    `on_row` sees the newest log row about once a second (its "progress" runs to 1) and every one with a dev measure,
+    `on_notice` what a user should know (a broken checkpoint that was left out), both from a thread. Checkpoints go to
     `execution.storage_path`/`fingerprint`, the trackers' files to `curves` (else beside the output). Raises ConfigError
     where the cluster has no room for the workers, TrainingError, DataError or ConfigError as the loop does, and
     TrainingError where workers keep dying. Needs a started Ray.
@@ -173,7 +172,6 @@ def run_training(
 
 def _trainer(job: Job, storage: str, name: str) -> TorchTrainer:
     execution = job.execution
-    files, folder = places.filesystem(storage)
     return TorchTrainer(
         _work,
         train_loop_config={"job": job},
@@ -185,8 +183,7 @@ def _trainer(job: Job, storage: str, name: str) -> TorchTrainer:
         ),
         run_config=ray.train.RunConfig(
             name=name,
-            storage_path=folder,
-            storage_filesystem=None if isinstance(files, pafs.LocalFileSystem) else files,
+            **places.of_ray(storage),
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=execution.checkpoints_kept),
             failure_config=ray.train.FailureConfig(max_failures=execution.max_failures),
         ),
@@ -208,7 +205,7 @@ def _died(error: BaseException, config: LearnConfig, execution: TrainExecution) 
     if "OOM killer" in text:
         what = f"{times}, last: its process was killed, as the system does where memory does not suffice"
         return TrainingError(what, "train", f"if memory was short, {remedy(config, execution)}; {resumes}")
-    return TrainingError(f"{times}, last: {_last_line(error)}", "train", f"see Ray's logs of the workers; {resumes}")
+    return TrainingError(f"{times}, last: {last_line(error)}", "train", f"see Ray's logs of the workers; {resumes}")
 
 
 def _work(loop_config: dict[str, Any]) -> None:
@@ -324,7 +321,8 @@ def _token_folder(storage: str) -> str:
     return str(Path(tempfile.gettempdir()) / f"anmi-{_TOKENS}-{os.getuid()}")
 
 
-def _last_line(error: BaseException) -> str:
+def last_line(error: object) -> str:
+    """The last line of what an error says, else its kind."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__
 
@@ -352,7 +350,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
             context.execution.training,
             artifact.fingerprint,
             output,
-            lambda row: report_steps(context, row),
+            lambda row: _report_row(context, row),
             context.notice,
             artifact.store.uri(curves_folder(artifact)),
         )
@@ -376,6 +374,14 @@ def report_steps(context: Context, row: Row) -> None:
     step, progress = row.get("step"), row.get("progress")
     if step and progress:
         context.progress(int(step), round(step / progress), "steps")
+
+
+def _report_row(context: Context, row: Row) -> None:
+    """Show how far training is, and what dev says."""
+    step, progress, dev = (row.get(name) for name in ("step", "progress", "dev"))
+    if step and progress and dev is not None:
+        context.measured(int(step), progress, dev)
+    report_steps(context, row)
 
 
 def _dev_inputs(retrieve: Artifact, ingest: Artifact, depth: int, buckets: int) -> DevInputs | None:

@@ -24,12 +24,15 @@ class Board:
 
     def __init__(self) -> None:
         self._row: Row = {}
+        self._measured: list[Row] = []
         self._notices: dict[str, None] = {}
         self._failure: str | None = None
 
     def write(self, row: Row) -> None:
         """The newest row of the log."""
         self._row = row
+        if row["dev"] is not None:
+            self._measured.append(row)
 
     def notice(self, text: str) -> None:
         """Something for the user to read, once however often it is said."""
@@ -39,9 +42,9 @@ class Board:
         """What no retry can change, as `flatten` gives it; the first one stays."""
         self._failure = self._failure or failure
 
-    def read(self) -> tuple[Row, list[str]]:
-        """The newest row, and all notices."""
-        return self._row, list(self._notices)
+    def read(self) -> tuple[Row, list[Row], list[str]]:
+        """The newest row, all with a dev measure, and all notices."""
+        return self._row, self._measured, list(self._notices)
 
     def failure(self) -> str | None:
         """What no retry can change."""
@@ -88,23 +91,27 @@ class Report:
 def shown(
     board: ActorHandle, on_row: Callable[[Row], None] | None, on_notice: Callable[[str], None] | None
 ) -> Iterator[None]:
-    """While inside, a thread hands over each new row and notice of the board, about once a second."""
+    """While inside, a thread hands over what is new on the board about once a second: notices, rows with a dev measure,
+    and the newest row."""
     done = threading.Event()
 
     def follow() -> None:
         last: Row = {}
-        said = 0
+        said = seen = 0
         ended = False
         while not ended:
             ended = done.wait(1.0)
-            row, notices = ray.get(board.read.remote())
+            row, measured, notices = ray.get(board.read.remote())
             for text in notices[said:]:
                 if on_notice is not None:
                     on_notice(text)
             said = len(notices)
-            if row != last and on_row is not None:
-                on_row(row)
-                last = row
+            fresh = [*measured[seen:], row]
+            seen = len(measured)
+            for found in fresh:
+                if found != last and on_row is not None:
+                    on_row(found)
+                last = found
 
     def until_ray_ends() -> None:
         with suppress(RayActorError):

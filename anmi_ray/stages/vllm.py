@@ -64,10 +64,10 @@ def ask_chunks(
     # a node may go while an engine starts on it
     deaths = {} if context.execution.address is None else {"max_consecutive_actor_init_deaths": 2}
     with (
-        data_settings(context, context.execution.judge_on, **deaths),
+        data_settings(context, context.execution.judging_on, **deaths),
         _engine_errors(judge),
         _off_screen(),
-        rows_of(_pipeline(chunks, examined, log, sources, pool, keeper, context.execution.judge_on)) as rows,
+        rows_of(_pipeline(chunks, examined, log, sources, pool, keeper, context.execution.judging_on)) as rows,
     ):
         collections.deque(rows, maxlen=0)
 

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
 from pydantic import Field, ValidationError
@@ -39,9 +38,8 @@ from anmi_ray.config.experiment import Experiment, apply, validate
 from anmi_ray.config.rules import NAMED
 from anmi_ray.console import ConsoleReporter
 from anmi_ray.errors import AnmiError, ConfigError
-from anmi_ray.evaluation import forest, measures
+from anmi_ray.evaluation import forest
 from anmi_ray.evaluation.replicates import Contrast, contrast, family, markdown, smallest_difference
-from anmi_ray.records import QREL, RUN
 from anmi_ray.store import Artifact, Store
 
 MEASURE, POOLED = "nDCG@10", "pooled"
@@ -176,18 +174,9 @@ def count_test_queries(of: Plan) -> dict[str, int]:
 
 def measure(one: Experiment, record: Mapping[str, Any], system: str = "reranked") -> dict[str, float]:
     """nDCG@10 of one system of a run by test query, in hexadecimal; not fused with anything."""
-    from anmi_ray.stages.ingest import of_queries, queries_of
+    from anmi_ray.stages.measured import per_query
 
-    store = Store(one.execution.root)
-    stages = {name: Artifact(store, name, record["stages"][name]["fingerprint"]) for name in record["stages"]}
-    runs, qrels = [], []
-    for bucket in range(store.buckets(one.execution.buckets)):
-        asked = queries_of(stages["ingest"], bucket, "test")
-        rows = stages["retrieve" if system in STARTS else "rerank"].read_part("runs", bucket, RUN)
-        runs.append(of_queries(rows.filter(pc.equal(rows["system"], system)), asked))
-        qrels.append(of_queries(stages["ingest"].read_part("qrels", bucket, QREL), asked))
-    metrics = measures.evaluate(pa.concat_tables(runs), pa.concat_tables(qrels), [MEASURE], [system])
-    return {row["query_id"].hex(): row["value"] for row in metrics.to_pylist()}
+    return per_query(one, record, MEASURE, system)
 
 
 def train(of: Plan, console: Console, workers: int) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.experiment import Experiment, load, validate
 from anmi_ray.errors import ConfigError
 
-SHIPPED = sorted((Path(__file__).parents[2] / "jobs" / "configs").glob("*.yaml"))
+FILES = sorted((Path(__file__).parents[2] / "jobs" / "configs").glob("*.yaml"))
+SHIPPED = [path for path in FILES if not path.stem.startswith("tune-")]  # those are campaigns
 
 
 def write(folder: Path, text: str) -> Path:

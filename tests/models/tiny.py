@@ -81,7 +81,8 @@ def write_tiny_classifier(folder: Path, labels: Sequence[str], seed: int = 0, **
     settings: what the configuration has otherwise.
     """
     write_tiny_bert(folder, seed)
-    config = BertConfig.from_pretrained(folder, **settings)
+    config = BertConfig.from_pretrained(folder)
+    config.update(settings)
     config.id2label, config.label2id = dict(enumerate(labels)), {label: i for i, label in enumerate(labels)}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

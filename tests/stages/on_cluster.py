@@ -18,7 +18,7 @@ from anmi_ray.config import experiment
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import AnmiError, DataError
-from anmi_ray.experiment import NAMES
+from anmi_ray.experiment import NAMES, Reporter
 from anmi_ray.stages import preflight
 from anmi_ray.stages.capacity import Need, check_room, of_training
 from anmi_ray.stages.runtime import Context, data_settings, rows_of
@@ -39,13 +39,9 @@ def label_here() -> str:
     return next(node["Labels"].get("ray-subcluster", "head") for node in ray.nodes() if node["NodeID"] == here)
 
 
-def quiet(done: int, total: int, unit: str = "buckets", note: str = "") -> None:
-    """Shows nothing."""
-
-
 def label_of_data(on: dict[str, str]) -> list[str]:
     """Where Ray Data's actors run."""
-    context = Context(Store("unused"), ExecutionConfig(address="auto"), 1, 0, quiet)
+    context = Context(Store("unused"), ExecutionConfig(address="auto"), 1, 0, Reporter().progress)
 
     class Where:
         def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:

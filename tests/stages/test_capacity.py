@@ -61,7 +61,11 @@ def test_what_fits_is_let_through_in_silence() -> None:
     check_room(of_training(TrainExecution(num_workers=4)), said.append)
     check_room(of_training(TrainExecution(num_workers=8, resources={"CPU": 0.5})), said.append)
     check_room(of_training(TrainExecution(num_workers=100, resources={"CPU": 0.0})), said.append)
+    two = of_training(TrainExecution(num_workers=2))
+    check_room(two, said.append, 2)
     assert said == []
+    check_room(two, said.append, 3)
+    assert said == ["there is room for 2 of 3 at once (execution.train.num_workers), the others wait for them"]
 
 
 @pytest.mark.usefixtures("ray_local")

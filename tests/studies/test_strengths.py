@@ -51,6 +51,7 @@ def test_a_distilled_model_is_calibrated_whether_or_not_it_knows_which_pairs_are
         for slice_ in range(5):
             of = share == slice_
             assert games.w[of].mean() == pytest.approx(p[of].mean(), abs=0.03)
+        assert games.tie is not None
         assert 1.0 - np.mean(games.tie) == pytest.approx(consensus(p, decided, 3).mean(), abs=0.02)
 
 

@@ -1,0 +1,304 @@
+"""Settings of a tuning campaign: an experiment, the space that is searched around it, and how it is searched.
+
+A space names settings of mine and train by their dotted names; every trial shares all stages before mine. `load` reads
+a campaign's file, and every mistake becomes one ConfigError.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from anmi_ray.config.base import Settings
+from anmi_ray.config.experiment import apply, check_setting, read, run_name, validate_as
+from anmi_ray.errors import ConfigError
+
+GROUPS = ("mine", "train")  # whose settings a trial may change
+# what trials are compared by, and what repeats vary
+_SHARED = {
+    "train.seed": "the repeats of the best vary it",
+    "train.dev_points": "trials are compared there",
+    "train.dev_depth": "trials are compared on these documents",
+}
+_REMEDY = "see jobs/configs/tune-quickstart.yaml, and CampaignConfig in anmi_ray/config/tune.py"
+
+
+class Uniform(Settings):
+    """A number between two, all alike."""
+
+    kind: Literal["uniform"]
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _ascends(self) -> Uniform:
+        return _ascending(self)
+
+
+class LogUniform(Settings):
+    """A number between two, alike in its logarithm."""
+
+    kind: Literal["loguniform"]
+    low: float = Field(gt=0)
+    high: float
+
+    @model_validator(mode="after")
+    def _ascends(self) -> LogUniform:
+        return _ascending(self)
+
+
+class Integer(Settings):
+    """A whole number between two, both included."""
+
+    kind: Literal["integer"]
+    low: int
+    high: int
+    log: bool = Field(default=False, description="alike in its logarithm")
+
+    @model_validator(mode="after")
+    def _ascends(self) -> Integer:
+        if self.log and self.low < 1:
+            raise ValueError(f"low is {self.low}: a logarithm needs at least 1")
+        return _ascending(self)
+
+
+class Choice(Settings):
+    """One of several values, of any type that the setting takes."""
+
+    kind: Literal["choice"]
+    values: tuple[Any, ...] = Field(min_length=2)
+
+    @field_validator("values")
+    @classmethod
+    def _distinct(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len({label(value) for value in values}) < len(values):
+            raise ValueError(f"a value stands twice in {list(values)}")
+        return values
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The values by what they are called."""
+        return {label(value): value for value in self.values}
+
+
+def _ascending(domain: Any) -> Any:
+    if domain.low >= domain.high:
+        raise ValueError(f"low is {domain.low} and high {domain.high}: low must be smaller")
+    return domain
+
+
+def label(value: Any) -> str:
+    """What a value is called.
+
+    >>> label("table2"), label([0.1, 2])
+    ('table2', '[0.1, 2]')
+    """
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+Domain = Uniform | LogUniform | Integer | Choice
+KINDS: dict[str, type[Domain]] = {"uniform": Uniform, "loguniform": LogUniform, "integer": Integer, "choice": Choice}
+
+
+def _domain_or_value(value: Any) -> Any:
+    """In an option a setting has a value, or a domain: what has the `kind` of one."""
+    kind = value.get("kind") if isinstance(value, dict) else None
+    return KINDS[kind].model_validate(value) if isinstance(kind, str) and kind in KINDS else value
+
+
+OptionValue = Annotated[Any, BeforeValidator(_domain_or_value)]
+
+
+class Options(Settings):
+    """One of several whole groups of settings, such as a mining rule with parameters of its own.
+
+    An option's settings are applied in their order; a value that has a `kind` is searched where the option is chosen.
+    """
+
+    kind: Literal["options"]
+    options: dict[str, dict[str, OptionValue]] = Field(min_length=2)
+
+
+Dimension = Annotated[Uniform | LogUniform | Integer | Choice | Options, Field(discriminator="kind")]
+Ask = Callable[[str, Domain], Any]  # (name of a parameter, its domain) -> a value of it, of a Choice its label
+
+
+class AshaConfig(Settings):
+    """Asynchronous successive halving: who is not among the best at a rung is stopped (Li et al. 2020).
+
+    Rungs stand at grace, grace·reduction, grace·reduction², … of a trial's steps; a trial goes on where its dev measure
+    is in the best 1/reduction of those that came there before it.
+    """
+
+    grace: float = Field(default=0.25, gt=0, lt=1, description="share of its steps before which no trial is stopped")
+    reduction: float = Field(default=2.0, gt=1, le=16, description="one in so many goes on at a rung")
+
+
+class CampaignConfig(Settings):
+    """A campaign: what is tuned, where it is searched, how many trials there are, and what becomes of the best."""
+
+    # what a campaign may have otherwise when it goes on; the experiment counts by its stages' fingerprints
+    how_only: ClassVar[frozenset[str]] = frozenset(
+        {"name", "experiment", "settings", "trials", "repeats", "max_concurrent", "trial_hours"}
+    )
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,55}$", description="name of the campaign and its runs")
+    experiment: dict[str, Any] = Field(description="settings of the experiment, or the path of a file that has them")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="by dotted name, what all trials have otherwise than the experiment's file"
+    )
+    space: dict[str, Dimension] = Field(
+        min_length=1, description="by dotted name of a setting of mine or train what is searched; options by any name"
+    )
+    trials: int = Field(default=16, ge=1, le=10_000, description="settings that are tried; raised later, it goes on")
+    seed: int = Field(default=0, ge=0, description="of the search, and of the repeats")
+    random: int = Field(
+        default=8, ge=1, description="trials drawn at random, before the sampler (TPE) learns from those that ended"
+    )
+    asha: AshaConfig | None = Field(
+        default=AshaConfig(), description="early stopping; null: every trial runs to its end"
+    )
+    repeats: int = Field(
+        default=3, ge=0, le=100, description="fresh seeds that the best and the default are trained with at the end"
+    )
+    max_concurrent: int = Field(
+        default=1, ge=1, description="trials at once; with one, a campaign of the same seed has the same trials again"
+    )
+    trial_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="hours, those of all trials added up, after which no trial starts; null: no limit",
+    )
+
+    def drawn(self, ask: Ask) -> tuple[dict[str, Any], dict[str, Any]]:
+        """One point of the space: (parameters by name, settings by dotted name), what `ask` says put in."""
+        params: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
+
+        def value(name: str, domain: Domain) -> Any:
+            params[name] = ask(name, domain)
+            return domain.labels[params[name]] if isinstance(domain, Choice) else params[name]
+
+        for name, dimension in self.space.items():
+            if not isinstance(dimension, Options):
+                settings[name] = value(name, dimension)
+                continue
+            chosen = value(name, Choice(kind="choice", values=tuple(dimension.options)))
+            for setting, given in dimension.options[chosen].items():
+                searched = isinstance(given, Uniform | LogUniform | Integer | Choice)
+                settings[setting] = value(f"{name}={chosen}: {setting}", given) if searched else given
+        return params, settings
+
+    def dimensions(self) -> dict[str, Domain]:
+        """Every parameter with its domain, in the space's order; those of options that need not be chosen too."""
+        found: dict[str, Domain] = {}
+        for name, dimension in self.space.items():
+            if not isinstance(dimension, Options):
+                found[name] = dimension
+                continue
+            found[name] = Choice(kind="choice", values=tuple(dimension.options))
+            for chosen, settings in dimension.options.items():
+                for setting, given in settings.items():
+                    if isinstance(given, Uniform | LogUniform | Integer | Choice):
+                        found[f"{name}={chosen}: {setting}"] = given
+        return found
+
+    def corners(self) -> Iterator[tuple[str, Any]]:
+        """(name of a parameter, a value of it): the ends of every interval, all values of every choice."""
+        for name, domain in self.dimensions().items():
+            yield from ((name, value) for value in _ends(domain))
+
+    def tuned(self) -> Iterator[str]:
+        """The dotted names of all settings that a trial may change."""
+        for name, dimension in self.space.items():
+            if isinstance(dimension, Options):
+                yield from (setting for settings in dimension.options.values() for setting in settings)
+            else:
+                yield name
+
+
+def _ends(domain: Domain) -> tuple[Any, ...]:
+    return tuple(domain.labels) if isinstance(domain, Choice) else (domain.low, domain.high)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A campaign's settings, and where they were read."""
+
+    config: CampaignConfig
+    place: str
+
+
+def load(path: str | Path, overrides: Iterable[str] = ()) -> Loaded:
+    """Read a campaign's file and apply `key=value` overrides. Raises ConfigError.
+
+    A key is the campaign's (trials, space.NAME, …) or the experiment's (train.max_steps, execution.root, …); those of
+    both (name, seed) are the campaign's, the experiment's are called experiment.name and experiment.seed.
+    """
+    place, content = str(path), read(path)
+    content.setdefault("name", run_name(path))
+    _read_experiment(content, place)
+    own = CampaignConfig.model_fields.keys()
+    for override in overrides:
+        first, _, rest = override.partition("=")[0].strip().partition(".")
+        if first in ("space", "settings") and rest:  # what follows is one name, dots and all
+            _put_named(content, first, rest, override)
+        else:
+            apply(content if first in own else content["experiment"], override)
+    config = validate_as(CampaignConfig, content, place, _REMEDY)
+    for name in config.tuned():
+        _check_tuned(name, f"{place}, space")
+    return Loaded(config, place)
+
+
+def _read_experiment(content: dict[str, Any], place: str) -> None:
+    """Put the settings of the experiment's file, and what stands in `settings`, in the place of its path."""
+    experiment = content.get("experiment")
+    if isinstance(experiment, str):
+        read_, name = read(experiment), run_name(experiment)
+        content["experiment"] = {"name": name, **read_}
+    elif isinstance(experiment, dict):
+        content["experiment"] = {"name": content["name"], **deepcopy(experiment)}
+    else:
+        raise ConfigError("experiment is missing", place, "give the path of an experiment's file, or its settings")
+    settings = content.get("settings") or {}
+    if not isinstance(settings, Mapping):
+        raise ConfigError("settings must be dotted names with values", place, _REMEDY)
+    for name, value in settings.items():
+        put(content["experiment"], str(name), value)
+
+
+def _put_named(content: dict[str, Any], group: str, name: str, override: str) -> None:
+    """Put one member into the space or the settings from `group.NAME=value`."""
+    given: dict[str, Any] = {}
+    apply(given, f"value={override.partition('=')[2]}")
+    target = content["experiment"] if group == "settings" else content.setdefault(group, {})
+    if group == "settings":
+        put(target, name, given["value"])
+    elif isinstance(target, dict):
+        target[name] = given["value"]
+
+
+def put(content: dict[str, Any], name: str, value: Any) -> None:
+    """Put the value of a dotted name into settings that are not validated yet, as an override would."""
+    apply(content, f"{name}={yaml.safe_dump(value, default_flow_style=True, width=10**9)}")
+
+
+def _check_tuned(name: str, place: str) -> None:
+    """Raise ConfigError where no trial may change this setting."""
+    if name == "recipe":
+        return
+    check_setting(name, place)
+    first = name.split(".")[0]
+    if first not in GROUPS or name in GROUPS:
+        why = f"{name} is no setting of mine or train, and all that comes before mine is made once for all trials"
+        raise ConfigError(why, place, f"fix it for all: settings: {{{name}: …}}; each value is then a campaign")
+    if name in _SHARED:
+        raise ConfigError(f"{name} cannot be searched: {_SHARED[name]}", place, "fix it for all, in settings")
