@@ -12,12 +12,14 @@
 # TORCH_INDEX=URL                 one more package index for torch: without it, an index whose default build of torch is
 #                                 the CUDA one gives that (several GB); PyTorch's index of CPU builds gives the small one
 # ARGS='key=value ...'            overrides for quickstart; PYTEST_ARGS='-k rating -x' for the tests
+# WORKERS=2                       processes that share the tests out, a file to one of them; 0: one after another
 
 VENV ?= .venv
 EXTRAS ?= cpu,deepspeed,dev
 TORCH_INDEX ?=
 ARGS ?=
 PYTEST_ARGS ?=
+WORKERS ?= 2
 
 ifndef PYTHON
 PYTHON := $(shell for name in python3.11 python3 python3.12 python3.13; do \
@@ -41,7 +43,7 @@ quickstart: $(STAMP)
 	$(VENV)/bin/anmi run jobs/configs/quickstart.yaml $(ARGS)
 
 test: $(STAMP)
-	$(PY) -m pytest -m "not faults" $(PYTEST_ARGS)
+	$(PY) -m pytest -m "not faults" --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 test-faults: $(STAMP)
 	$(PY) -m pytest -m faults $(PYTEST_ARGS) || [ $$? -eq 5 ]  # 5: there are none

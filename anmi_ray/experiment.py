@@ -265,8 +265,11 @@ class Reporter:
     def notice(self, text: str) -> None:
         """Something that its user should know."""
 
-    def measured(self, step: int, share: float, dev: float) -> None:
-        """Training has measured dev after `step` steps, a share of all its steps."""
+    def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
+        """Training has measured dev after `step` steps, a share of all its steps.
+
+        group: what holds its workers' resources, a placement group of Ray's, by its id in hexadecimal digits.
+        """
 
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
         """A stage is complete; `seconds` is None when its artifact was there already."""

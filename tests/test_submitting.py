@@ -16,7 +16,7 @@ from anmi_ray.errors import ConfigError
 from anmi_ray.submitting import CONFIG, Submission, exit_status, for_cluster, passing, settings, variables
 
 ROOT = Path(__file__).parents[1]
-CONFIGS = sorted((ROOT / "jobs" / "configs").glob("*.yaml"))
+CONFIGS = [path for path in sorted((ROOT / "jobs" / "configs").glob("*.yaml")) if not path.name.startswith("tune-")]
 
 
 def job(

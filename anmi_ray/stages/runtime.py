@@ -51,7 +51,7 @@ class Context:
     seed: int
     progress: Progress
     notice: Callable[[str], None] = lambda _: None
-    measured: Callable[[int, float, float], None] = lambda *_: None
+    measured: Callable[[int, float, float, str | None], None] = lambda *_: None
 
     @property
     def cpus_per_core(self) -> float:

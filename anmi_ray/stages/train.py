@@ -40,7 +40,7 @@ from anmi_ray.stages.folders import publish_folder, seal_folder
 from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.rerank import SYSTEM, ranked
 from anmi_ray.stages.runtime import Context
-from anmi_ray.stages.train_board import Report, failed, new_board, shown, tell
+from anmi_ray.stages.train_board import GROUP, Report, failed, new_board, shown, tell
 from anmi_ray.stages.train_checkpoints import ListeningTorchConfig, RayCheckpoints, mend_list
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.training import tracking
@@ -376,11 +376,11 @@ def report_steps(context: Context, row: Row) -> None:
         context.progress(int(step), round(step / progress), "steps")
 
 
-def _report_row(context: Context, row: Row) -> None:
+def _report_row(context: Context, row: dict[str, Any]) -> None:
     """Show how far training is, and what dev says."""
     step, progress, dev = (row.get(name) for name in ("step", "progress", "dev"))
     if step and progress and dev is not None:
-        context.measured(int(step), progress, dev)
+        context.measured(int(step), progress, dev, row.get(GROUP))
     report_steps(context, row)
 
 

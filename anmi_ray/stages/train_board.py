@@ -11,11 +11,14 @@ from typing import Any
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError
+from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from anmi_ray.errors import AnmiError, flatten, rebuild
 from anmi_ray.training.loop import Row
 from anmi_ray.training.tracking import Curves
+
+GROUP = "placement_group"  # in a row that is told: the group that holds the workers' resources, in hexadecimal digits
 
 
 @ray.remote(num_cpus=0)
@@ -73,6 +76,8 @@ class Report:
 
     def __init__(self, board: ActorHandle, curves: Curves) -> None:
         self._board, self._curves, self._next = board, curves, 0.0
+        held = get_current_placement_group()
+        self._group = None if held is None else held.id.hex()
 
     def __call__(self, row: Row) -> None:
         """A row of the log."""
@@ -80,7 +85,7 @@ class Report:
         now = time.monotonic()
         if row["dev"] is not None or now >= self._next:
             self._next = now + 1.0
-            self._board.write.remote(row)
+            self._board.write.remote({**row, GROUP: self._group})
 
     def notice(self, text: str) -> None:
         """Something for the user to read."""

@@ -15,11 +15,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from ray import cloudpickle, tune
+from ray import PlacementGroupID, cloudpickle, tune
 from ray.exceptions import RayTaskError
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from anmi_ray import experiment as path
 from anmi_ray import searching
@@ -29,6 +30,7 @@ from anmi_ray.errors import AnmiError, DataError
 from anmi_ray.stages import train
 from anmi_ray.stages.capacity import check_room, of_training
 from anmi_ray.stages.places import absolute, of_ray, remove
+from anmi_ray.stages.train_board import GROUP
 from anmi_ray.store import Artifact
 
 METRIC, TIME = "dev", "completed_share"
@@ -108,22 +110,24 @@ class _Told(path.Reporter):
     def __init__(self, step: int) -> None:
         self._step, self._notices = step, list[str]()
 
-    def measured(self, step: int, share: float, dev: float) -> None:
+    def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
         """Told by a thread of training; Tune may end this process in the call."""
         if share < 1.0:
-            self.tell(Point(step, share, dev))
+            self.tell(Point(step, share, dev), group)
 
     def notice(self, text: str) -> None:
         """Goes out with the next point."""
         self._notices.append(text)
 
-    def tell(self, point: Point) -> None:
+    def tell(self, point: Point, group: str | None = None) -> None:
         """Each point once."""
         if point.step <= self._step:
             return
         self._step = point.step
         said, self._notices = self._notices, []
-        tune.report({METRIC: point.dev, TIME: point.share, "completed_steps": point.step, "notices": said})
+        tune.report(
+            {METRIC: point.dev, TIME: point.share, "completed_steps": point.step, "notices": said, GROUP: group}
+        )
 
 
 class _Asha(ASHAScheduler):
@@ -217,6 +221,7 @@ class _Log(tune.Callback):
     def __init__(self, campaign: Campaign, trials: dict[int, Trial], reporter: path.Reporter, ended: Ended) -> None:
         self._campaign, self._trials, self._reporter, self._ended = campaign, trials, reporter, ended
         self._clock: dict[int, float] = {}
+        self._groups: dict[int, str] = {}
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """From now on its seconds count."""
@@ -227,6 +232,8 @@ class _Log(tune.Callback):
     ) -> None:
         """A dev point."""
         one = self._of(trial)
+        if result[GROUP] is not None:
+            self._groups[one.number] = result[GROUP]
         for text in result["notices"]:
             self._reporter.notice(f"trial {one.number}: {text}")
         if one.reached(Point(result["completed_steps"], result[TIME], result[METRIC])):
@@ -259,6 +266,8 @@ class _Log(tune.Callback):
 
     def _end(self, one: Trial) -> None:
         self._campaign.write(one)
+        if (group := self._groups.pop(one.number, None)) is not None:
+            release(group)
         self._reporter.progress(
             sum(other.ended for other in self._trials.values()), self._campaign.config.trials, "trials"
         )
@@ -266,6 +275,15 @@ class _Log(tune.Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # as of the points
+
+
+def release(group: str) -> None:
+    """Give back what the workers of a trial held whose process Tune has ended.
+
+    Ray Train leaves that to an actor that asks the dashboard whether the training is gone, and a Ray on one machine has
+    none: without this every trial that is stopped would keep its CPUs to the campaign's end.
+    """
+    remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(group))))
 
 
 def forget_checkpoints(campaign: Campaign, trials: Iterable[Trial]) -> None:
