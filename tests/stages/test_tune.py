@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from ray.tune.schedulers import FIFOScheduler
+from ray.util import placement_group_table
 
 from anmi_ray import searching
 from anmi_ray.campaigns import Campaign, Point, Trial, open_campaign
@@ -21,6 +23,8 @@ from anmi_ray.stages import campaign as campaigns
 from anmi_ray.stages import tune
 from anmi_ray.stages.side_by_side import alone
 from tests.campaigns import SPACE, write_campaign
+
+pytestmark = pytest.mark.timeout(1500)  # some fifty processes start one after another
 
 
 class Telling(Reporter):
@@ -79,6 +83,17 @@ def test_early_stopping_decides_as_its_definition_says(done: Done) -> None:
         wanted = "stopped" if before and first.dev < np.percentile(before, 100 * (1 - 1 / 16)) else "complete"
         assert (one.status, len(one.curve)) == (wanted, 1 if wanted == "stopped" else 2)
         before.append(first.dev)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_what_stopped_trials_held_is_given_back(done: Done) -> None:
+    """Their processes are ended from outside, so nobody in them does it."""
+    assert any(one.status == "stopped" for one in done.trials)
+    deadline = time.monotonic() + 60
+    while held := [group for group in placement_group_table().values() if group["state"] != "REMOVED"]:
+        assert time.monotonic() < deadline, held
+        time.sleep(0.2)
 
 
 @pytest.mark.ray
