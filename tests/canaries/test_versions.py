@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 
@@ -23,7 +24,9 @@ def _pins() -> dict[str, str]:
 
 
 def _installed() -> dict[str, str]:
-    return {_name(dist.metadata["Name"]): dist.version for dist in metadata.distributions() if dist.metadata["Name"]}
+    # not along sys.path: setuptools puts the copies of other packages that it carries there when it is imported
+    here = metadata.distributions(path=[sysconfig.get_path("purelib")])
+    return {_name(dist.metadata["Name"]): dist.version for dist in here if dist.metadata["Name"]}
 
 
 def test_installed_versions_are_the_pinned_ones() -> None:

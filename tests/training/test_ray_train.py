@@ -92,6 +92,7 @@ def test_ranked_puts_high_scores_first_and_ties_as_before() -> None:
 @pytest.mark.usefixtures("ray_local")
 def test_two_workers_train_and_publish_the_best_model(tmp_path: Path) -> None:
     from anmi_ray.stages.train import Sources, run_training
+    from anmi_ray.stages.train_board import GROUP
 
     config = settings(write_tiny_bert(tmp_path / "base"))
     rows: list[Row] = []
@@ -103,7 +104,8 @@ def test_two_workers_train_and_publish_the_best_model(tmp_path: Path) -> None:
     assert [row["step"] for row in result.rows] == [1, 2, 3, 4, 5, 6]
     assert result.best_step in (3, 6)
     assert result.dev == max(row["dev"] for row in result.rows if row["dev"] is not None)
-    assert all(row in result.rows for row in rows)
+    assert all({name: row[name] for name in row if name != GROUP} in result.rows for row in rows)
+    assert len({row[GROUP] for row in rows}) == 1
     model = CrossEncoder.load(str(output))
     assert model.max_tokens == 32
     assert np.isfinite(model.score(["word1 word2"], ["word3"])).all()
