@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from ray import PlacementGroupID, cloudpickle, tune
+from ray._private.state import actors
 from ray.exceptions import RayTaskError
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
@@ -33,9 +35,10 @@ from anmi_ray.stages.places import absolute, of_ray, remove
 from anmi_ray.stages.train_board import GROUP
 from anmi_ray.store import Artifact
 
+_ENDS_S = 60.0  # that a trial's process may take to end
 METRIC, TIME = "dev", "completed_share"
 # What a trial's driver takes: no CPU, or a stage that wants all of them would wait for it for ever.
-_DRIVER = {"CPU": 0.0, "memory": 64 * 2**20}
+_DRIVER: dict[str, float] = {"CPU": 0.0, "memory": 64 * 2**20}
 
 _FINISHED: Any = Searcher.FINISHED  # Tune takes it for a point
 
@@ -86,6 +89,7 @@ def search(campaign: Campaign, reporter: path.Reporter, ended: Ended) -> list[Tr
     except tune.TuneError as error:
         raise _ours(error) from error
     finally:
+        log.close()
         remove(scratch)
     return sorted(trials.values(), key=lambda one: one.number)
 
@@ -221,7 +225,8 @@ class _Log(tune.Callback):
     def __init__(self, campaign: Campaign, trials: dict[int, Trial], reporter: path.Reporter, ended: Ended) -> None:
         self._campaign, self._trials, self._reporter, self._ended = campaign, trials, reporter, ended
         self._clock: dict[int, float] = {}
-        self._groups: dict[int, str] = {}
+        self._groups: dict[int, tuple[str, int]] = {}
+        self._releasing: list[threading.Thread] = []
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """From now on its seconds count."""
@@ -233,7 +238,7 @@ class _Log(tune.Callback):
         """A dev point."""
         one = self._of(trial)
         if result[GROUP] is not None:
-            self._groups[one.number] = result[GROUP]
+            self._groups[one.number] = result[GROUP], result["pid"]
         for text in result["notices"]:
             self._reporter.notice(f"trial {one.number}: {text}")
         if one.reached(Point(result["completed_steps"], result[TIME], result[METRIC])):
@@ -266,23 +271,34 @@ class _Log(tune.Callback):
 
     def _end(self, one: Trial) -> None:
         self._campaign.write(one)
-        if (group := self._groups.pop(one.number, None)) is not None:
-            release(group)
+        if (held := self._groups.pop(one.number, None)) is not None:
+            self._releasing.append(threading.Thread(target=_release, args=held, daemon=True))
+            self._releasing[-1].start()
         self._reporter.progress(
             sum(other.ended for other in self._trials.values()), self._campaign.config.trials, "trials"
         )
         self._ended(one)
 
+    def close(self) -> None:
+        """Wait until what trials held is given back."""
+        for thread in self._releasing:
+            thread.join()
+
     def __getstate__(self) -> dict[str, Any]:
         return {}  # as of the points
 
 
-def release(group: str) -> None:
-    """Give back what the workers of a trial held whose process Tune has ended.
+def _release(group: str, process: int) -> None:
+    """Give back what the workers of a trial held, once its process is gone: before, training would take it anew.
 
     Ray Train leaves that to an actor that asks the dashboard whether the training is gone, and a Ray on one machine has
     none: without this every trial that is stopped would keep its CPUs to the campaign's end.
     """
+    deadline = time.monotonic() + _ENDS_S
+    while any(one["Pid"] == process and one["State"] == "ALIVE" for one in actors().values()):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
     remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(group))))
 
 
