@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -293,7 +294,7 @@ def run(
     buckets = store.buckets(experiment.execution.buckets)
     names = tuple(resolved)
     chosen = names[names.index(first) : names.index(last) + 1]
-    if {"distill", "train"} & set(_todo(store, resolved, chosen)):
+    if _todo(store, resolved, tuple(name for name in ("distill", "train") if name in chosen)):
         tracking.check(experiment.execution.train.trackers)  # not only after hours of judging
     with ExitStack() as session:
         ready = False
@@ -310,7 +311,7 @@ def run(
             if manifest is None:
                 reporter.stage(name, item.stage.does)
                 if not ready:
-                    _start(session, experiment, _todo(store, resolved, chosen), reporter)
+                    _start(session, experiment, partial(_todo, store, resolved, chosen), reporter)
                     ready = True
                 manifest, seconds = _carry_out(item, resolved, artifact, experiment, buckets, reporter)
             flows = [Flow(**flow) for flow in manifest["flows"]]
@@ -343,12 +344,12 @@ def _todo(store: Store, resolved: Mapping[str, Resolved], chosen: tuple[str, ...
     return [name for name in chosen if Artifact(store, name, resolved[name].fingerprint).manifest() is None]
 
 
-def _start(session: ExitStack, experiment: Experiment, todo: list[str], reporter: Reporter) -> None:
+def _start(session: ExitStack, experiment: Experiment, todo: Callable[[], list[str]], reporter: Reporter) -> None:
     """Connect to Ray; on a cluster, see first that it can carry out what is to do."""
     runtime = importlib.import_module("anmi_ray.stages.runtime")
     session.enter_context(runtime.ray_session(experiment.execution))
     if experiment.execution.address is not None:
-        importlib.import_module("anmi_ray.stages.preflight").check(experiment, todo, reporter.notice)
+        importlib.import_module("anmi_ray.stages.preflight").check(experiment, todo(), reporter.notice)
 
 
 def _carry_out(

@@ -288,9 +288,8 @@ def _longest(judge: PromptJudge) -> float:
 
 def _gpus(plan: PlanConfig, judge: VllmJudgeConfig, tokens: float) -> tuple[float | None, str]:
     """GPU hours, and in words; the model's size as `plan` says, or of local weights at two bytes a parameter."""
-    gpu, folder = judge.execution.accelerator_type or plan.gpu, Path(judge.model).expanduser()
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 2 if folder.is_dir() else 0.0
-    size = plan.parameters.get(judge.model, size / 1e9) * 1e9
+    gpu, billions = judge.execution.accelerator_type or plan.gpu, plan.parameters.get(judge.model)
+    size = _parameters(Path(judge.model).expanduser()) if billions is None else billions * 1e9
     if judge.execution.device == "cpu":
         return None, "none: on CPUs, whose speed is not known"
     if not size:
@@ -299,6 +298,11 @@ def _gpus(plan: PlanConfig, judge: VllmJudgeConfig, tokens: float) -> tuple[floa
     if hours is None:
         return None, f"hours not known: set execution.accelerator_type to one of {', '.join(GPU_TFLOPS)}"
     return hours, f"about {hours:,.2f} hours of one {gpu}, by its arithmetic at {_USED:.0%}"
+
+
+def _parameters(folder: Path) -> float:
+    """Of the weights in a folder, at two bytes each; 0 where there is no such folder."""
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 2 if folder.is_dir() else 0.0
 
 
 def count(prompter: Prompter, prompts: Prompts, longest: float = math.inf) -> Counted:

@@ -33,7 +33,7 @@ CORE_SECONDS = {
     "measure a query": 1e-2,
 }
 # Files of a bucket, by stage; a training's and a report's are few.
-PARTS = {
+_PARTS = {
     "ingest": 2, "retrieve": 3, "compare": 1, "sample": 1, "borderline": 1, "judge": 1, "label": 1, "validate": 1,
     "rate": 3, "refit": 3, "mine": 1, "rerank": 1,
 }  # fmt: skip
@@ -154,7 +154,7 @@ def lines(
     borderline: pairs of the second round, None where there is none.
     """
     for line in _lines(experiment, counts, asked, borderline, labels):
-        parts = PARTS.get(line.stage, 0) * experiment.execution.buckets
+        parts = _PARTS.get(line.stage, 0) * experiment.execution.buckets
         yield replace(line, files=line.files + parts + 1)  # and its manifest
 
 

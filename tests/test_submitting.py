@@ -14,9 +14,9 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.errors import ConfigError
 from anmi_ray.submitting import CONFIG, Submission, exit_status, for_cluster, passing, settings, variables
+from tests.shipped import EXPERIMENTS
 
 ROOT = Path(__file__).parents[1]
-CONFIGS = [path for path in sorted((ROOT / "jobs" / "configs").glob("*.yaml")) if not path.name.startswith("tune-")]
 
 
 def job(
@@ -25,7 +25,7 @@ def job(
     return Submission("pipeline", for_cluster(experiment.load(config, overrides))[0], arguments)
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("config", EXPERIMENTS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("overrides", [(), ("recipe=zelo", "execution.threads=3")])
 def test_the_job_reads_what_was_resolved_here(
     config: Path, overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

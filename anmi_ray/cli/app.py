@@ -29,8 +29,12 @@ def load(config: str, overrides: list[str] | None, root: str | None) -> Any:
     """The settings of an experiment. Raises ConfigError."""
     from anmi_ray.config import experiment
 
-    extra = [f"execution.root={json.dumps(root)}"] if root else []
-    return experiment.load(config, [*(overrides or []), *extra])
+    return experiment.load(config, overriding(overrides, root))
+
+
+def overriding(overrides: list[str] | None, root: str | None) -> list[str]:
+    """What the command line overrides in a file, --root among it."""
+    return [*(overrides or []), *([f"execution.root={json.dumps(root)}"] if root else [])]
 
 
 def part(experiment: Any, first: str, last: str) -> tuple[str, str]:

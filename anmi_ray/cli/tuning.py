@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from anmi_ray.cli.app import OverrideArg, RootOption, app
+from anmi_ray.cli.app import OverrideArg, RootOption, app, overriding
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,8 +34,7 @@ def tune(
     from anmi_ray import campaigns, console
     from anmi_ray.config import tune as settings
 
-    extra = [f"execution.root={json.dumps(root)}"] if root else []
-    campaign = campaigns.open_campaign(settings.load(config, [*(overrides or []), *extra]))
+    campaign = campaigns.open_campaign(settings.load(config, overriding(overrides, root)))
     from anmi_ray.stages import campaign as carrying
 
     out, _ = console.consoles()

@@ -134,11 +134,10 @@ def run_training(
     A worker reads them in `body` and trains there; left out, they are `Sources`, and a reranker is trained as `config`,
     a TrainConfig, says.
     `on_row` sees the newest log row about once a second (its "progress" runs to 1) and every one with a dev measure,
-    each with the workers' placement group (GROUP),
-    `on_notice` what a user should know (a broken checkpoint that was left out), both from a thread. Checkpoints go to
-    `execution.storage_path`/`fingerprint`, the trackers' files to `curves` (else beside the output). Raises ConfigError
-    where the cluster has no room for the workers, TrainingError, DataError or ConfigError as the loop does, and
-    TrainingError where workers keep dying. Needs a started Ray.
+    each with the workers' placement group (GROUP); `on_notice` what a user should know (a broken checkpoint that was
+    left out); both from a thread. Checkpoints go to `execution.storage_path`/`fingerprint`, the trackers' files to
+    `curves` (else beside the output). Raises ConfigError where the cluster has no room for the workers, TrainingError,
+    DataError or ConfigError as the loop does, and TrainingError where workers keep dying. Needs a started Ray.
     """
     notice = on_notice or (lambda _: None)
     tracking.check(execution.trackers)

@@ -60,7 +60,6 @@ def search(campaign: Campaign, reporter: path.Reporter, ended: Ended) -> list[Tr
     A trial that fails is counted, with its message, and the others go on. Raises ConfigError where a trial's training
     has no room on the cluster or no point of the space fits together.
     """
-    searching.check_installed()
     trials = {one.number: one for one in campaign.read()}
     left = campaign.config.trials - sum(one.ended for one in trials.values())
     if left <= 0:

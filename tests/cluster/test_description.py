@@ -22,9 +22,9 @@ from cluster import render
 from cluster.description import POOL, ROOT, SIZES, USER, Description, Grown, load
 from tests.cluster.kubernetes import amount
 from tests.cluster.manifests import documents, of, validate
+from tests.shipped import EXPERIMENTS
 
 DESCRIPTION = load()
-CONFIGS = [path for path in sorted((ROOT / "jobs" / "configs").glob("*.yaml")) if not path.name.startswith("tune-")]
 DOCKERFILE = (ROOT / "cluster" / "images" / "Dockerfile").read_text(encoding="utf-8")
 
 
@@ -132,7 +132,7 @@ def test_a_jobs_words_are_a_run(name: str) -> None:
     assert [stage_name(stage, names) for stage in rest[1::2]] == rest[1::2]
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_what_configurations_ask_for_is_on_some_node(path: Path) -> None:
     settings = load_experiment(path)
     gpus = {node.gpu.type for node in DESCRIPTION.nodes.values() if node.gpu}
@@ -154,7 +154,7 @@ def selectors(content: Any) -> list[dict[str, str]]:
     return [one for value in content for one in selectors(value)] if isinstance(content, list) else []
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_labels_that_configurations_select_are_on_some_node(path: Path) -> None:
     nodes = [node.labels for node in DESCRIPTION.nodes.values()]
     for selector in selectors(yaml.safe_load(path.read_text(encoding="utf-8"))):

@@ -10,9 +10,7 @@ from anmi_ray.config.base import Settings, result_settings, whole
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.experiment import Experiment, load, validate
 from anmi_ray.errors import ConfigError
-
-FILES = sorted((Path(__file__).parents[2] / "jobs" / "configs").glob("*.yaml"))
-SHIPPED = [path for path in FILES if not path.stem.startswith("tune-")]  # those are campaigns
+from tests.shipped import EXPERIMENTS
 
 
 def write(folder: Path, text: str) -> Path:
@@ -21,13 +19,13 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_shipped_configurations_are_valid(path: Path) -> None:
     assert load(path).name == path.stem
 
 
 def test_there_are_shipped_configurations() -> None:
-    assert {path.stem for path in SHIPPED} >= {"quickstart", "scifact"}
+    assert {path.stem for path in EXPERIMENTS} >= {"quickstart", "scifact"}
 
 
 def test_an_empty_file_is_the_defaults_under_the_files_name(tmp_path: Path) -> None:

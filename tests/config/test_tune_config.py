@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from anmi_ray.config.tune import CampaignConfig, Choice, Integer, Loaded, LogUniform, Uniform, label, load
 from anmi_ray.errors import ConfigError
+from tests.shipped import CAMPAIGNS
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = sorted((ROOT / "jobs" / "configs").glob("tune-*.yaml"))
 SPACE: dict[str, Any] = {
     "train.learning_rate": {"kind": "loguniform", "low": 1e-5, "high": 1e-3},
     "train.lists_per_step": {"kind": "integer", "low": 2, "high": 8},
@@ -127,7 +127,7 @@ def test_how_much_is_tried_does_not_make_another_campaign() -> None:
     assert not {"space", "seed", "random", "asha"} & CampaignConfig.how_only
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", CAMPAIGNS, ids=lambda path: path.stem)
 def test_shipped_campaigns_are_valid(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)  # where the experiment's path begins
     config = load(path, [f"execution.root={tmp_path}"]).config

@@ -22,7 +22,7 @@ from anmi_ray.errors import ConfigError, JudgeError
 from anmi_ray.records import JUDGMENT
 from anmi_ray.stages import judge
 from anmi_ray.stages.asking import _share, log_of
-from anmi_ray.stages.runtime import Context
+from anmi_ray.stages.runtime import Context, Progress
 from anmi_ray.store import Artifact, Store
 from tests.benchmarks.bench_judging import inputs, quiet
 from tests.judging.serving import Chat, serving
@@ -45,13 +45,21 @@ def port() -> Iterator[int]:
         yield number
 
 
-def run(made: tuple[Path, dict[str, Artifact]], name: str, *judges: dict[str, object], **more: object) -> Artifact:
+def run(
+    made: tuple[Path, dict[str, Artifact]],
+    name: str,
+    *judges: dict[str, object],
+    progress: Progress = quiet,
+    execution: dict[str, object] | None = None,
+    **more: object,
+) -> Artifact:
     folder, sources = made
     store = Store(str(folder))
     artifact = Artifact(store, "judge", name)
-    execution = ExecutionConfig(root=str(folder), buckets=BUCKETS, chunk=700)
+    given = {"root": str(folder), "buckets": BUCKETS, "chunk": 700, **(execution or {})}
     config = JudgeConfig.model_validate({"judges": list(judges), **more})
-    facts = judge.run(artifact, sources, config, Context(store, execution, BUCKETS, 0, quiet))
+    context = Context(store, ExecutionConfig.model_validate(given), BUCKETS, 0, progress)
+    facts = judge.run(artifact, sources, config, context)
     artifact.complete(facts.pop("flows"), **facts)
     return artifact
 
@@ -89,14 +97,10 @@ def test_a_deadline_asks_in_waves_and_changes_no_judgment(
     def progress(done: int, total: int, unit: str = "buckets", note: str = "") -> None:
         notes.append(note)
 
-    whole = run(made, "whole", {"kind": "null", "name": "a"})
-    timed = Artifact(Store(str(tmp_path)), "judge", "timed")
-    execution = ExecutionConfig(root=str(tmp_path), buckets=BUCKETS, chunk=700, askers=(1, 3), pool_start_s=0.0)
-    config = JudgeConfig.model_validate({"judges": [{"kind": "null", "name": "a"}], "target_hours": 1e-4})
-    facts = judge.run(
-        timed, inputs(timed.store, QUERIES, BUCKETS), config, Context(timed.store, execution, BUCKETS, 0, progress)
-    )
-    timed.complete(facts.pop("flows"), **facts)
+    judge_a, execution = {"kind": "null", "name": "a"}, {"askers": (1, 3), "pool_start_s": 0.0}
+    whole = run(made, "whole", judge_a)
+    again = tmp_path, inputs(Store(str(tmp_path)), QUERIES, BUCKETS)
+    timed = run(again, "timed", judge_a, progress=progress, execution=execution, target_hours=1e-4)
     pools = [pool for pool, _ in itertools.groupby(re.findall(r"pool of (\d) to (\d)", " ".join(notes)))]
     assert pools[0] == ("1", "1")
     assert pools[-1] == ("3", "3")
