@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -12,12 +13,25 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from ray.util import get_node_ip_address
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 READY_S = 240
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head at work: where its job server answers, where drivers connect, and the process group of all its parts."""
+
+    jobs: str
+    address: str
+    group: int
 
 
 def free_port() -> int:
@@ -38,27 +52,42 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def head(cpus: int = 4) -> Iterator[str]:
-    """The address of a head's job server, which takes jobs when this is entered."""
+def head(
+    cpus: int = 4, autoscaling: Mapping[str, Any] | None = None, variables: Mapping[str, str] | None = None
+) -> Iterator[Head]:
+    """A head of so many CPUs, which takes jobs when this is entered.
+
+    autoscaling: the configuration of its autoscaler, whose provider is told where the head is; variables: more
+    environment variables of its processes.
+    """
     temp = tempfile.mkdtemp(prefix="anmi-", dir="/tmp")
     port, dashboard, agent = free_port(), free_port(), free_port()
+    address = f"{get_node_ip_address()}:{port}"
     command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--num-cpus={cpus}"]
     command += [f"--port={port}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}", f"--temp-dir={temp}"]
     # another Ray on this machine may hold the port that a node's agent listens on unless told otherwise
     command += [f"--dashboard-agent-listen-port={agent}", "--object-store-memory=300000000", "--disable-usage-stats"]
+    if autoscaling is not None:
+        config = {**autoscaling, "provider": {**autoscaling["provider"], "gcs_address": address}}
+        (Path(temp) / "autoscaling.yaml").write_text(json.dumps(config), encoding="utf-8")
+        command.append(f"--autoscaling-config={temp}/autoscaling.yaml")
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, env=environment()
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env=environment(**(variables or {})),
     )
     try:
         _await(f"http://127.0.0.1:{dashboard}/api/jobs/", process)
-        yield f"http://127.0.0.1:{dashboard}"
+        yield Head(f"http://127.0.0.1:{dashboard}", address, process.pid)
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=15)
-        except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):  # what did not follow the signal
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        process.wait()
         shutil.rmtree(temp, ignore_errors=True)
 
 

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 _END_S = 60.0  # seconds that Ray Data's thread may take to end
 # A laptop's cores do other things too: a thread that waits for another spins for some ten microseconds only. Libgomp's
 # default lets two threads on a shared core wait for each other for milliseconds; not spinning at all costs 15 %.
-_LOCAL_ENVIRONMENT = {"GOMP_SPINCOUNT": "20000"}
+# And Ray prints a warning at every multiple of the processes that it starts at once, by default as many as cores; a
+# campaign's trials have a dozen that wait for one another.
+_LOCAL_ENVIRONMENT = {"GOMP_SPINCOUNT": "20000", "RAY_worker_maximum_startup_concurrency": "16"}
 
 
 class Progress(Protocol):

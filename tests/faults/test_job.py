@@ -36,8 +36,8 @@ def test_the_pipeline_as_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     config = write_config(tmp_path / "small.yaml", write_collection(tmp_path / "collection"))
     script = f"python jobs/pipeline.py {config} --root {tmp_path / 'root'}"
-    with head() as address:
-        client = JobSubmissionClient(address)
+    with head() as made:
+        client = JobSubmissionClient(made.jobs)
         first = carried_out(client, f"{script} --until rate")
         assert "✓ rate" in first
         assert "✓ mine" not in first

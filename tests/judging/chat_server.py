@@ -2,7 +2,7 @@
 
 Started as `python chat_server.py`, it prints its port. POST /NAME/setup {"faults": {action: share}, "latency_s", "key",
 "model"} opens a server under /NAME; its questions go to /NAME/v1/chat/completions; GET /NAME/log gives a list of
-{t, question, visit, action, active}. What a question meets is drawn from a hash of it and of how often it was asked; or
+{t, question, visit, action, active}, GET /NAME/answered the number of its answers. What a question meets is drawn from a hash of it and of how often it was asked; or
 its text prescribes it: "script 500 429:1 ok", one action a visit, the last one for all later ones.
 """
 
@@ -159,11 +159,16 @@ async def log(request: web.Request) -> web.Response:
     return web.json_response(SERVED[request.match_info["name"]].log)
 
 
+async def answered(request: web.Request) -> web.Response:
+    return web.json_response(sum(entry["action"] == "ok" for entry in SERVED[request.match_info["name"]].log))
+
+
 async def main() -> None:
     app = web.Application()
     app.router.add_post("/{name}/v1/chat/completions", complete)
     app.router.add_post("/{name}/setup", setup)
     app.router.add_get("/{name}/log", log)
+    app.router.add_get("/{name}/answered", answered)
     # a caller who leaves ends its handler, so that `active` counts callers
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, keepalive_timeout=600)
     await runner.setup()

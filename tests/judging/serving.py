@@ -43,6 +43,11 @@ class Chat:
         with urlopen(f"{self.url}/log", timeout=30) as response:
             return json.load(response)
 
+    def answered(self) -> int:
+        """How many answers it has given."""
+        with urlopen(f"{self.url}/answered", timeout=30) as response:
+            return json.load(response)
+
     def config(self, **settings: Any) -> EndpointConfig:
         """Settings that lead here, patient enough for a busy machine and quick to try again."""
         fast = {"timeout_s": 20.0, "backoff_s": 0.01, "max_wait_s": 0.1, "retries": 8, "concurrency": 16}

@@ -30,7 +30,7 @@ WAIT_S = 120
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     with head() as made:
-        yield made
+        yield made.jobs
 
 
 @pytest.fixture(scope="module")

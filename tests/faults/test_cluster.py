@@ -1,0 +1,127 @@
+"""The quickstart as a job on a cluster of several nodes, one of which goes in every stage: what one node makes of it.
+
+Every node but the head's is taken away in its turn while it is at work, and another takes its place. With
+ANMI_QUICKSTART=whole the quickstart has its own size; else less of everything.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from ray.cluster_utils import Cluster
+
+from anmi_ray.experiment import NAMES
+from tests.faults.test_kill import assert_same_metrics, command, files, finished_buckets
+from tests.heads import REPOSITORY, environment, free_port
+
+pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(2400)]
+CONFIG = REPOSITORY / "jobs" / "configs" / "quickstart.yaml"
+LESS = (
+    "corpus.max_train_queries=240", "corpus.max_dev_queries=30", "corpus.max_test_queries=60", "retrieve.candidates=20",
+    "train.epochs=0.3",
+)  # fmt: skip
+SIZE = () if os.environ.get("ANMI_QUICKSTART") == "whole" else LESS
+# a sum of floats depends on its threads, and a node's room is not this machine's
+EQUAL = ("execution.threads=1", *SIZE)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A head that a job's driver fills, and two nodes for all that it starts."""
+    with tempfile.TemporaryDirectory(prefix="anmi-", dir="/tmp") as folder:
+        for name, value in environment(RAY_TMPDIR=folder).items():
+            monkeypatch.setenv(name, value)
+        (Path(folder) / "ray").mkdir()
+        ports = {"dashboard_port": free_port(), "dashboard_agent_listen_port": free_port()}
+        head: dict[str, Any] = {"num_cpus": 1, "include_dashboard": True, "dashboard_host": "127.0.0.1", **ports}
+        made = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            for _ in range(2):
+                made.add_node(num_cpus=2)
+            yield made
+        finally:
+            made.shutdown()
+
+
+def at_work(node: Any) -> list[str]:
+    """The titles of a node's processes that carry something out."""
+    raylet, found = node.all_processes["raylet"][0].process.pid, []
+    for child in psutil.Process(raylet).children(recursive=True):
+        try:
+            title = " ".join(child.cmdline())
+        except psutil.Error:
+            continue
+        if title.startswith("ray::") and "IDLE" not in title:
+            found.append(title)
+    return found
+
+
+def stage_under_way(root: Path) -> str | None:
+    """The first stage that is not complete."""
+    return next((name for name in NAMES if not list(root.glob(f"artifacts/{name}/*/manifest.json"))), None)
+
+
+@dataclass
+class Losses:
+    """Takes a node away in every stage; what it was doing, and the buckets that were finished then."""
+
+    cluster: Cluster
+    root: Path
+    over: threading.Event = field(default_factory=threading.Event)
+    hit: dict[str, list[str]] = field(default_factory=dict)
+    before: dict[str, int] = field(default_factory=dict)
+
+    def take(self) -> None:
+        """Until the run is over."""
+        while not self.over.wait(0.01):
+            stage = stage_under_way(self.root)
+            if stage is None or stage in self.hit:
+                continue
+            for node in list(self.cluster.worker_nodes):
+                if titles := at_work(node):
+                    self.before |= {path: when for path, when in finished_buckets(self.root).items()}
+                    self.cluster.remove_node(node, allow_graceful=False)
+                    self.hit[stage] = titles
+                    self.cluster.add_node(num_cpus=2)
+                    break
+
+
+def test_a_node_goes_in_every_stage(cluster: Cluster, tmp_path: Path) -> None:
+    alone, root = tmp_path / "alone", tmp_path / "cluster"
+    done = subprocess.run(command(CONFIG, alone, *EQUAL), capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    losses = Losses(cluster, root)
+    thread = threading.Thread(target=losses.take)
+    thread.start()
+    submit = [sys.executable, "-m", "anmi_ray", "submit", "pipeline", str(CONFIG), *EQUAL, "--root", str(root)]
+    submit += ["execution.driver.num_cpus=1", "--address", f"http://{cluster.webui_url}"]
+    began = time.monotonic()
+    done = subprocess.run(submit, capture_output=True, text=True, timeout=1800)
+    took = time.monotonic() - began
+    losses.over.set()
+    thread.join()
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "submitted" in said
+    assert "-2:" not in said  # one attempt: the driver goes on by itself
+    for stage, titles in losses.hit.items():
+        print(f"{stage:10} lost a node with {', '.join(sorted(set(titles)))}")
+    print(f"{took:.0f} s")
+    after = finished_buckets(root)
+    assert [path for path, when in losses.before.items() if after.get(path) != when] == []
+    expected, found = files(alone), files(root)
+    assert sorted(found) == sorted(expected)
+    assert [path for path in expected if expected[path] != found[path]] == []
+    assert_same_metrics(alone, root)
+    assert list(losses.hit) == list(NAMES)
