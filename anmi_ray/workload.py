@@ -29,7 +29,7 @@ CORE_SECONDS = {
     "rate a comparison": 7e-6,
     "train a token": 4e-4,  # of pairs as long as max_tokens allows: most are shorter
     "score a token": 1.4e-4,
-    "mine a query": 4e-4,
+    "mine a query": 2.2e-4,
     "measure a query": 1e-2,
 }
 # Files of a bucket, by stage; a training's and a report's are few.

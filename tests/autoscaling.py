@@ -1,13 +1,20 @@
-"""A cluster on this machine that starts and ends nodes by itself, and what was seen of it while something ran on it.
+"""An annotation run on a cluster on this machine that starts and ends nodes by itself, and what was seen of it.
 
 The head is Ray's own, with its autoscaler (v2) over the provider that Ray tests itself with: a node is a raylet more.
 All of it lives in a process group of its own, and goes with it.
+
+    python -m tests.autoscaling PICTURE.svg
+
+draws nodes and backlog over time; tests/faults/test_autoscaling.py says what must hold.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -20,11 +27,20 @@ from typing import Any
 import psutil
 import ray
 
-from tests.heads import Head, head
+from anmi_ray.config.experiment import load
+from anmi_ray.evaluation import svg
+from anmi_ray.experiment import resolve
+from anmi_ray.records import COMPARISON, JUDGMENT
+from anmi_ray.store import Artifact, Store
+from tests.heads import Head, environment, head
+from tests.judging.serving import Chat, serving
+from tests.small import write_collection, write_config
 
 PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
 HEAD_ID = "f" * 51 + "00000"  # the name by which that provider knows the head
 HEAD_TYPE = "ray.head.default"
+MOST, IDLE_S, BUCKETS = 3, 8.0, 4  # nodes for judges; seconds that one may idle
+ANNOTATE = {"ray-subcluster": "annotate"}
 # what an autoscaler's file must have, and this provider does not read
 COMMANDS = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
 
@@ -116,6 +132,110 @@ def raylets(made: Head) -> list[psutil.Process]:
     return sorted(found, key=lambda one: one.create_time())[1:]
 
 
-def write(seen: list[Seen], path: Path) -> None:
-    """What was seen, as rows that a picture is drawn from."""
-    path.write_text(json.dumps([vars(one) for one in seen]), encoding="utf-8")
+@dataclass(frozen=True)
+class Outcome:
+    """What was seen, when the node was taken and when the run had ended, how many questions there were, and the
+    judgments with and without an error."""
+
+    seen: list[Seen]
+    taken_s: float
+    ended_s: float
+    questions: int
+    judgments: int
+    errors: int
+    status: int
+    said: str
+
+
+def annotate(folder: Path) -> Outcome:
+    """Ask a server that takes its time, from no node for judges; kill one when they are as many as may be."""
+    collection = write_collection(folder / "collection", train=28, dev=4, test=8)
+    kinds = {"judge": {"resources": {"CPU": 1}, "max_workers": MOST, "labels": ANNOTATE}}
+    with serving() as port, scaling(kinds, IDLE_S) as made:
+        chat = Chat(port, "scaling")
+        chat.setup(latency_s=0.4)
+        endpoint = chat.config(concurrency=36).model_dump()
+        config = write_config(
+            folder / "scaling.yaml",
+            collection,
+            judge={"judges": [{"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {"template": "letters"}}]},
+            retrieve={"depth": 40, "candidates": 30},
+            compare={"degree": 8},
+            execution={
+                "buckets": BUCKETS, "chunk": 256, "askers": [1, 2 * MOST], "judge_on": ANNOTATE,
+                "address": made.address, "threads": 1, "window": 2,
+            },
+        )  # fmt: skip
+        run = [sys.executable, "-m", "anmi_ray", "run", str(config), "--root", str(folder / "root"), "--until"]
+        subprocess.run([*run, "compare"], check=True, timeout=400, env=environment(), stdout=subprocess.DEVNULL)
+        settings = load(config, [f"execution.root={folder / 'root'}"])
+        artifacts = {
+            name: Artifact(Store(settings.execution.root), name, one.fingerprint)
+            for name, one in resolve(settings).items()
+        }
+        pairs = [artifacts["compare"].read_part("comparisons", b, COMPARISON).num_rows for b in range(BUCKETS)]
+        ray.init(address=made.address, log_to_driver=False)
+        try:
+            with Watch(lambda: 2 * sum(pairs) - chat.answered()) as watch:
+                status, said, taken, ended = _asked([*run, "judge"], watch, made)
+        finally:
+            ray.shutdown()
+    judged = [artifacts["judge"].read_part("judgments", bucket, JUDGMENT) for bucket in range(BUCKETS)]
+    errors = sum(len(table["error"].drop_null()) for table in judged)
+    rows = sum(table.num_rows for table in judged)
+    return Outcome(watch.seen, taken, ended, 2 * sum(pairs), rows, errors, status, said)
+
+
+def _asked(run: list[str], watch: Watch, made: Head) -> tuple[int, str, float, float]:
+    """Exit status and words of the run, and the seconds when a node was taken and when it ended."""
+    watch.until(lambda seen: seen.nodes == {"head": 1}, 120)
+    with subprocess.Popen(
+        run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    ) as process:
+        watch.until(lambda seen: seen.nodes.get("annotate") == MOST, 300)
+        raylets(made)[-1].kill()
+        taken = watch.seen[-1].seconds
+        watch.until(lambda seen: seen.nodes.get("annotate", 0) < MOST, 60)
+        watch.until(lambda seen: seen.nodes.get("annotate") == MOST, 300)
+        said, _ = process.communicate(timeout=600)
+        ended = watch.seen[-1].seconds
+    watch.until(lambda seen: "annotate" not in seen.nodes, 120)
+    return process.returncode, said, taken, ended
+
+
+def picture(outcome: Outcome) -> str:
+    """Questions that wait, above; nodes for judges, below; over the same seconds."""
+    left, right, first, second = 52.0, 632.0, (34.0, 164.0), (214.0, 304.0)
+    x = svg.axis([0.0, outcome.seen[-1].seconds], left, right, 0.03, zero=True)
+    backlog = svg.axis([one.backlog for one in outcome.seen], first[1], first[0], 0.05, zero=True)
+    nodes = svg.axis([0.0, MOST], second[1], second[0], 0.1, zero=True)
+    counts = [(x(one.seconds), nodes(one.nodes.get("annotate", 0))) for one in outcome.seen]
+    steps = [point for (a, b), (c, _) in itertools.pairwise(counts) for point in ((a, b), (c, b))]
+    events = ((outcome.taken_s, "a node is killed", 5, "start"), (outcome.ended_s, "the run ends", -5, "end"))
+    marks = [
+        svg.line(x(at), first[0], x(at), second[1], "axis") + svg.text(x(at) + away, first[0] + 10, name, "tick", side)
+        for at, name, away, side in events
+    ]
+    shapes = [
+        svg.left_axis(backlog, left, right, "questions that wait", 4),
+        svg.path([(x(one.seconds), backlog(one.backlog)) for one in outcome.seen], "curve main"),
+        svg.join([svg.text(0, second[0] - 14, "nodes for judges", "label", "start")]),
+        *(svg.text(left - 7, nodes(count) + 4, str(count), "tick", "end") for count in range(MOST + 1)),
+        *(svg.line(left, nodes(count), right, nodes(count), "grid") for count in range(MOST + 1)),
+        svg.path(steps, "curve second"),
+        svg.bottom_axis(x, second[1], first[0], "seconds"),
+        *marks,
+    ]
+    return svg.standalone(640.0, 350.0, svg.join(shapes))
+
+
+def main(path: str) -> None:
+    """Write the picture."""
+    with tempfile.TemporaryDirectory(prefix="anmi-") as folder:
+        outcome = annotate(Path(folder))
+    Path(path).write_text(picture(outcome), encoding="utf-8")
+    print(f"{outcome.questions:,} questions, run over after {outcome.ended_s:.0f} s, exit status {outcome.status}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
