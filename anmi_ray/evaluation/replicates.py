@@ -118,7 +118,7 @@ def family(contrasts: Sequence[Contrast]) -> tuple[Contrast, ...]:
 def markdown(contrasts: Iterable[Contrast]) -> str:
     """A table, a contrast a row."""
     rows = [
-        "| system | difference, 95 % over queries | p, Holm | 95 % over queries and seeds | p, Holm | sd of queries "
+        "| | difference, 95 % over queries | p, Holm | 95 % over queries and seeds | p, Holm | sd of queries "
         "| sd of seeds | verdict |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -126,7 +126,8 @@ def markdown(contrasts: Iterable[Contrast]) -> str:
         wide = ["", "", ""]
         if one.wide_low is not None:
             wide = [f"[{one.wide_low:+.4f}, {one.wide_high:+.4f}]", f"{one.wide_p_holm:.3f}", f"{one.seed_sd:.4f}"]
-        cells = (one.system, one, f"{one.p_holm:.4f}", *wide[:2], f"{one.query_sd:.3f}", wide[2], one.verdict())
+        name = f"{one.system} − {one.reference}"
+        cells = (name, one, f"{one.p_holm:.4f}", *wide[:2], f"{one.query_sd:.3f}", wide[2], one.verdict())
         rows.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(rows)
 

@@ -32,6 +32,7 @@ LESS = (
     "train.epochs=0.3",
 )  # fmt: skip
 SIZE = () if os.environ.get("ANMI_QUICKSTART") == "whole" else LESS
+IDLE = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")  # what every node has
 # a sum of floats depends on its threads, and a node's room is not this machine's
 EQUAL = ("execution.threads=1", *SIZE)
 
@@ -68,10 +69,10 @@ def at_work(node: Any) -> list[str]:
     raylet, found = node.all_processes["raylet"][0].process.pid, []
     for child in psutil.Process(raylet).children(recursive=True):
         try:
-            title = " ".join(child.cmdline())
+            title = " ".join(child.cmdline()).strip()
         except psutil.Error:
             continue
-        if title.startswith("ray::") and "IDLE" not in title:
+        if title.startswith("ray::") and not title.startswith(IDLE):
             found.append(title)
     return found
 
