@@ -46,7 +46,7 @@ test: $(STAMP)
 	$(PY) -m pytest -m "not faults" --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 test-faults: $(STAMP)
-	$(PY) -m pytest -m faults $(PYTEST_ARGS) || [ $$? -eq 5 ]  # 5: there are none
+	$(PY) -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS) || [ $$? -eq 5 ]  # 5: there are none
 
 bench: $(STAMP)
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; PYTHONPATH=. $(PY) "$$file" || exit 1; done

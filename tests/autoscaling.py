@@ -210,7 +210,7 @@ def picture(outcome: Outcome) -> str:
     backlog = svg.axis([one.backlog for one in outcome.seen], first[1], first[0], 0.05, zero=True)
     nodes = svg.axis([0.0, MOST], second[1], second[0], 0.1, zero=True)
     counts = [(x(one.seconds), nodes(one.nodes.get("annotate", 0))) for one in outcome.seen]
-    steps = [point for (a, b), (c, _) in itertools.pairwise(counts) for point in ((a, b), (c, b))]
+    steps = [point for (a, b), (c, d) in itertools.pairwise(counts) for point in ((a, b), (c, b), (c, d))]
     events = ((outcome.taken_s, "a node is killed", 5, "start"), (outcome.ended_s, "the run ends", -5, "end"))
     marks = [
         svg.line(x(at), first[0], x(at), second[1], "axis") + svg.text(x(at) + away, first[0] + 10, name, "tick", side)
