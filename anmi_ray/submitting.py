@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from anmi_ray import __version__, environment
+from anmi_ray import __version__, environment, secrecy
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment, validate
 from anmi_ray.errors import AnmiError, ConfigError
@@ -33,7 +33,6 @@ OURS = "anmi_job"  # the key of a job's metadata that says it is one of these
 _PLACES = frozenset({"path", "root", "storage_path", "token_folder"})
 _PERHAPS = frozenset({"model", "template", "tokenizer", "pointwise"})
 _EXCLUDED = ["__pycache__", "*.pyc", ".?*"]  # of the code that is shipped
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 _CREDENTIALS = re.compile(r"://[^/]*@|[?&](access_key|secret_key|session_token)=")
 _STOP_S = 30  # that a cancelled driver has to end by itself
 # exit statuses of a shell that found nothing to run
@@ -150,7 +149,7 @@ def variables(names: Iterable[str], secrets: Iterable[str]) -> dict[str, str]:
     secrets = tuple(secrets)
     found: dict[str, str] = {}
     for name in (*names, *secrets):
-        if _SECRET.search(name) and name not in secrets:
+        if secrecy.NAMES.search(name) and name not in secrets:
             raise ConfigError(
                 f"{name} looks like a secret, and whoever reaches the cluster's job server could read it",
                 "--env",
