@@ -18,7 +18,7 @@ class Meters(Reporter):
         units = {"tag_keys": ("run", "stage", "unit")}
         runs = {"tag_keys": ("run",)}
         self._done = Gauge("anmi_stage_done", "how much of a stage is done, in its unit", **units)
-        self._total = Gauge("anmi_stage_total", "how much there is to do in a stage, in its unit", **units)
+        self._size = Gauge("anmi_stage_size", "how much there is to do in a stage, in its unit", **units)
         self._seconds = Gauge("anmi_stage_seconds", "seconds that a stage is at work, or took", **stages)
         kinds = (*units["tag_keys"], "kind")
         self._rows = Counter("anmi_rows", "rows that went into stages, came out, or were rejected", tag_keys=kinds)
@@ -36,7 +36,7 @@ class Meters(Reporter):
         """It is so far."""
         tags = {**self._run, "stage": self._stage, "unit": unit}
         self._done.set(done, tags=tags)
-        self._total.set(total, tags=tags)
+        self._size.set(total, tags=tags)
         self._seconds.set(time.monotonic() - self._began, tags={**self._run, "stage": self._stage})
 
     def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
