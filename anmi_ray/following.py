@@ -120,9 +120,9 @@ def stage_line(stage: Mapping[str, Any], said: Snapshot) -> str:
     if stage["state"] == AT_WORK:
         parts += work(stage, said)
     else:
-        parts += [f"{stage['seconds']:.1f} s"] * ("seconds" in stage)
-        parts += [rows(Flow(**flow) for flow in stage.get("flows", ()))]
-        parts += [_progress(stage["asked"])] * ("asked" in stage)
+        parts.append(f"{stage['seconds']:.1f} s" if "seconds" in stage else "")
+        parts.append(rows(Flow(**flow) for flow in stage.get("flows", ())))
+        parts.append(_progress(stage["asked"]) if "asked" in stage else "")
     return "   ".join(part for part in parts if part).rstrip()
 
 

@@ -109,7 +109,8 @@ class _Handler(logging.StreamHandler[TextIO]):
 def _shown(_: Any, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
     """The event as it may be shown: in order, without secrets, and JSON everywhere (which knows no NaN)."""
     first = {name: event.pop(name) for name in _FIRST if name in event}
-    return cast(Mapping[str, Any], _clean({**first, **event}))
+    rest = {name: value for name, value in event.items() if not name.startswith("_")}  # Ray adds one to every record
+    return cast(Mapping[str, Any], _clean({**first, **rest}))
 
 
 def _clean(value: Any) -> Any:
