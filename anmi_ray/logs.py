@@ -2,7 +2,7 @@
 
 Modules log with the standard library, `logging.getLogger(__name__).info("bucket ends", extra={"seconds": 3.2})`; entry
 points alone (the command line, the first call in a worker's process) say by `set_up` where lines go. Until one does,
-nothing is written but warnings. The context (run, stage, bucket, judge, …) is that of the code that runs: `bound` adds
+nothing is written. The context (run, stage, bucket, judge, …) is that of the code that runs: `bound` adds
 to it, and `context` is what a task takes along to another process.
 """
 
@@ -23,6 +23,7 @@ from structlog.contextvars import bound_contextvars, get_contextvars, merge_cont
 from anmi_ray.secrecy import scrub
 
 OURS = "anmi_ray"  # the logger below which all of this package stand
+logging.getLogger(OURS).addHandler(logging.NullHandler())  # else Python writes warnings of a library's to the screen
 _FIRST = ("time", "level", "logger", "message", "run", "stage", "bucket")
 
 

@@ -156,7 +156,9 @@ def test_a_run_that_failed_is_followed_to_its_end(small_collection: Path, tmp_pa
     unknown = ended(started("show", "small", "--follow", "--root", root))
     assert unknown[0] == 2
     assert "no run of that name" in unknown[2]
-    assert ended(started("run", config, "--root", root, "--from", "train"))[0] == 2
+    failed = ended(started("run", config, "--root", root, "--from", "train"))
+    assert failed[0] == 2
+    assert failed[2].startswith("anmi: ")  # no line of the log on a screen that shows text
     code, out, errors = ended(started("show", "small", "--follow", "--root", root))
     assert code == 1, errors
     assert "run small failed" in out

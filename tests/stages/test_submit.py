@@ -181,8 +181,7 @@ def test_ctrl_c_leaves_the_job_at_work_and_cancel_ends_it(
 
 
 def test_a_campaign_is_a_job(address: str, config: Path, tmp_path: Path) -> None:
-    given = {"trials": 1, "random": 1, "repeats": 0, "asha": None}
-    written = write_campaign(tmp_path, config.parent / "collection", **given)
+    written = write_campaign(tmp_path, config.parent / "collection", trials=1, random=1, repeats=0, asha=None)
     command = ("submit", "tune", written, "--address", address)
     first = anmi(*command)
     assert first.returncode == 0, first.stdout + first.stderr
