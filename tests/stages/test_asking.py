@@ -110,7 +110,8 @@ def test_a_deadline_asks_in_waves_and_changes_no_judgment(
     def progress(done: int, total: int, unit: str = "buckets", note: str = "") -> None:
         notes.append(note)
 
-    judge_a, execution = {"kind": "null", "name": "a"}, {"askers": (1, 3), "pool_start_s": 0.0}
+    judge_a: dict[str, object] = {"kind": "null", "name": "a"}
+    execution: dict[str, object] = {"askers": (1, 3), "pool_start_s": 0.0}
     whole = run(made, "whole", judge_a)
     again = tmp_path, inputs(Store(str(tmp_path)), QUERIES, BUCKETS)
     timed = run(again, "timed", judge_a, progress=progress, execution=execution, target_hours=1e-4)
