@@ -13,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from anmi_ray.experiment import Reporter
 from anmi_ray.judging.pilot import BIAS, DOLLARS, Gate, Verdict
+from anmi_ray.reporting import Reporter
 from anmi_ray.store import Flow
 from anmi_ray.submitting import OURS
 

@@ -10,28 +10,32 @@ stands between rate and mine (`stages_of`).
 from __future__ import annotations
 
 import importlib
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from anmi_ray import corpus, environment, files, judging, recorded
+from anmi_ray import corpus, environment, files, judging, progress, recorded
 from anmi_ray.config.base import Settings, result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.errors import ConfigError, DataError, StoreError
+from anmi_ray.logs import Span
 from anmi_ray.models import loading
-from anmi_ray.store import Artifact, Flow, Store, fingerprint
+from anmi_ray.reporting import Reporter
+from anmi_ray.store import Artifact, Flow, Store, add_flows, fingerprint
 from anmi_ray.training import tracking
 
 if TYPE_CHECKING:
     from anmi_ray.stages.runtime import Context
 
+_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
@@ -254,28 +258,6 @@ def _settings(stage: Stage, experiment: Experiment) -> dict[str, Any]:
     return {**settings, "experiment.seed" if "seed" in settings else "seed": experiment.seed}
 
 
-class Reporter:
-    """Told what happens; the command line shows it. This one says nothing."""
-
-    def stage(self, name: str, does: str) -> None:
-        """A stage has something to do and starts."""
-
-    def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
-        """It is so far."""
-
-    def notice(self, text: str) -> None:
-        """Something that its user should know."""
-
-    def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
-        """Training has measured dev after `step` steps, a share of all its steps.
-
-        group: what holds its workers' resources, a placement group of Ray's, by its id in hexadecimal digits.
-        """
-
-    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
-        """A stage is complete; `seconds` is None when its artifact was there already."""
-
-
 def run(
     experiment: Experiment,
     reporter: Reporter | None = None,
@@ -287,7 +269,6 @@ def run(
 
     Stages before `first` must be complete; `content` as in `resolve`. Raises AnmiError for whatever a user can mend.
     """
-    reporter = reporter or Reporter()
     store = Store(experiment.execution.root)
     resolved = resolve(experiment, content)
     record = _run_record(store, experiment, resolved)
@@ -296,9 +277,10 @@ def run(
     chosen = names[names.index(first) : names.index(last) + 1]
     if _todo(store, resolved, tuple(name for name in ("distill", "train") if name in chosen)):
         tracking.check(experiment.execution.train.trackers)  # not only after hours of judging
-    with ExitStack() as session:
+    path = names[: names.index(last) + 1]
+    with progress.told(store, experiment.name, path, reporter or Reporter()) as told, ExitStack() as session:
         ready = False
-        for name in names[: names.index(last) + 1]:
+        for name in path:
             item = resolved[name]
             artifact = Artifact(store, name, item.fingerprint)
             manifest, seconds = artifact.manifest(), None
@@ -309,11 +291,11 @@ def run(
                     f"run without --from, or with --from {name}",
                 )
             if manifest is None:
-                reporter.stage(name, item.stage.does)
+                told.stage(name, item.stage.does)
                 if not ready:
-                    _start(session, experiment, partial(_todo, store, resolved, chosen), reporter)
+                    _start(session, experiment, partial(_todo, store, resolved, chosen), told)
                     ready = True
-                manifest, seconds = _carry_out(item, resolved, artifact, experiment, buckets, reporter)
+                manifest, seconds = _carry_out(item, resolved, artifact, experiment, buckets, told)
             flows = [Flow(**flow) for flow in manifest["flows"]]
             record["stages"][name] = {
                 "fingerprint": item.fingerprint,
@@ -321,7 +303,7 @@ def run(
                 "inputs": dict(item.inputs),
             }
             store.publish_json(f"runs/{experiment.name}.json", record)
-            reporter.finished(name, seconds, flows)
+            told.finished(name, seconds, flows)
             if name == "ingest":
                 _check_splits(manifest["splits"], chosen)
     return record
@@ -344,12 +326,13 @@ def _todo(store: Store, resolved: Mapping[str, Resolved], chosen: tuple[str, ...
     return [name for name in chosen if Artifact(store, name, resolved[name].fingerprint).manifest() is None]
 
 
-def _start(session: ExitStack, experiment: Experiment, todo: Callable[[], list[str]], reporter: Reporter) -> None:
+def _start(session: ExitStack, experiment: Experiment, todo: Callable[[], list[str]], told: progress.Everyone) -> None:
     """Connect to Ray; on a cluster, see first that it can carry out what is to do."""
     runtime = importlib.import_module("anmi_ray.stages.runtime")
     session.enter_context(runtime.ray_session(experiment.execution))
+    told.add(importlib.import_module("anmi_ray.stages.meters").Meters(experiment.name, told.at_work))
     if experiment.execution.address is not None:
-        importlib.import_module("anmi_ray.stages.preflight").check(experiment, todo(), reporter.notice)
+        importlib.import_module("anmi_ray.stages.preflight").check(experiment, todo(), told.notice)
 
 
 def _carry_out(
@@ -371,6 +354,7 @@ def _carry_out(
         reporter.progress,
         reporter.notice,
         reporter.measured,
+        reporter.counted,
     )
     inputs = {
         role: Artifact(artifact.store, name, resolved[name].fingerprint) for role, name in item.stage.reads.items()
@@ -379,7 +363,9 @@ def _carry_out(
     inputs |= {role: Artifact(artifact.store, "train", name) for role, name in others.items()}
     config = _config(item.stage, experiment)
     start = time.monotonic()
-    facts: dict[str, Any] = module.run(artifact, inputs, config, context)
+    with Span(_LOG, "stage", stage=item.stage.name) as span:
+        facts: dict[str, Any] = module.run(artifact, inputs, config, context)
+        span.told(rows=[asdict(flow) for flow in add_flows(facts["flows"])])
     seconds = time.monotonic() - start
     artifact.store.publish_json(
         f"timings/{item.stage.name}-{item.fingerprint}.json", {"seconds": seconds, **environment.hardware()}

@@ -11,29 +11,30 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from anmi_ray import __version__, environment
-from anmi_ray.config.base import result_settings
-from anmi_ray.config.experiment import Experiment, validate
+from anmi_ray import __version__, environment, secrecy
+from anmi_ray.config.base import Settings, result_settings
+from anmi_ray.config.experiment import Experiment, validate, validate_as
+from anmi_ray.config.tune import CampaignConfig, Loaded
 from anmi_ray.errors import AnmiError, ConfigError
 from anmi_ray.experiment import stages_of
 from anmi_ray.identity import digest
 from anmi_ray.store import public_root
 
-JOBS = {"pipeline": "run"}  # by job, the command that its driver is
-CONFIG = "experiment.yaml"  # the one file of a job's working directory
+JOBS = {"pipeline": "run", "tune": "tune"}  # by job, the command that its driver is
+CONFIGS = {"pipeline": "experiment.yaml", "tune": "campaign.yaml"}  # and the one file of its working directory
 OURS = "anmi_job"  # the key of a job's metadata that says it is one of these
 
 # Settings that are places: files and folders, and what may be one or a name (of a hub, of what comes with the package).
 _PLACES = frozenset({"path", "root", "storage_path", "token_folder"})
 _PERHAPS = frozenset({"model", "template", "tokenizer", "pointwise"})
 _EXCLUDED = ["__pycache__", "*.pyc", ".?*"]  # of the code that is shipped
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 _CREDENTIALS = re.compile(r"://[^/]*@|[?&](access_key|secret_key|session_token)=")
 _STOP_S = 30  # that a cancelled driver has to end by itself
 # exit statuses of a shell that found nothing to run
@@ -44,20 +45,34 @@ _LASTING = ("RUNTIME_ENV_SETUP_FAILURE", "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE", "
 
 @dataclass(frozen=True)
 class Submission:
-    """A job to be submitted. `arguments` follow the settings on its command line; `code` is shipped with it."""
+    """A job to be submitted. `arguments` follow the settings on its command line; `code` is shipped with it.
+
+    campaign: of the job tune, the campaign around `experiment`, whose settings it holds.
+    """
 
     job: str
     experiment: Experiment
     arguments: tuple[str, ...] = ()
     code: tuple[Path, ...] = ()
+    campaign: CampaignConfig | None = None
+
+    @property
+    def run(self) -> str:
+        """The name of the run, or of the campaign."""
+        return self.experiment.name if self.campaign is None else self.campaign.name
 
     @property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits of all that can change what the job computes, and of where it goes."""
+        """32 hexadecimal digits of all that can change what the job computes, and of where it goes.
+
+        A campaign that is to have more trials is the same one.
+        """
         stages = [(stage.name, stage.version) for stage in stages_of(self.experiment)]
         root = self.experiment.execution.root
-        what = [self.job, *self.arguments, __version__, self.experiment.name, root, stages]
-        settings = json.dumps([what, result_settings(self.experiment)], sort_keys=True, ensure_ascii=False)
+        what = [self.job, *self.arguments, __version__, self.run, root, stages]
+        searched = [] if self.campaign is None else [result_settings(self.campaign)]
+        found = [what, result_settings(self.experiment), *searched]
+        settings = json.dumps(found, sort_keys=True, ensure_ascii=False)
         return digest("job", settings, *(content for part in self.code for content in _contents(part))).hex()
 
     def id_of(self, attempt: int) -> str:
@@ -67,14 +82,14 @@ class Submission:
     @property
     def entrypoint(self) -> str:
         """The driver's command line."""
-        return shlex.join(["python", "-m", "anmi_ray", JOBS[self.job], CONFIG, *self.arguments])
+        return shlex.join(["python", "-m", "anmi_ray", JOBS[self.job], CONFIGS[self.job], *self.arguments])
 
     def metadata(self, attempt: int) -> dict[str, str]:
         """What the job list says of an attempt; nothing secret."""
         return {
             OURS: self.job,
             "fingerprint": self.fingerprint,
-            "run": self.experiment.name,
+            "run": self.run,
             "root": public_root(self.experiment.execution.root),
             "attempt": str(attempt),
             "version": __version__,
@@ -82,9 +97,10 @@ class Submission:
         }
 
     def write(self, folder: Path) -> None:
-        """Write the job's working directory: the settings, as `anmi run` reads them."""
-        content = settings(self.experiment)
-        (folder / CONFIG).write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        """Write the job's working directory: the settings, as `anmi run` or `anmi tune` reads them."""
+        content = settings(self.experiment if self.campaign is None else self.campaign)
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        (folder / CONFIGS[self.job]).write_text(text, encoding="utf-8")
 
     def runtime_env(self, folder: Path, variables: Mapping[str, str]) -> dict[str, Any]:
         """What Ray brings to the nodes: `folder` as working directory, environment variables, and code if there is any.
@@ -100,9 +116,9 @@ class Submission:
         return {**made, "py_modules": [str(part) for part in self.code]} if self.code else made
 
 
-def settings(experiment: Experiment) -> dict[str, Any]:
-    """The settings that are given, as JSON values: `validate` makes the same experiment of them."""
-    return experiment.model_dump(mode="json", exclude_unset=True)
+def settings(group: Settings) -> dict[str, Any]:
+    """The settings that are given, as JSON values: validating them makes the same experiment, or campaign."""
+    return group.model_dump(mode="json", exclude_unset=True)
 
 
 def for_cluster(experiment: Experiment) -> tuple[Experiment, list[str]]:
@@ -112,10 +128,29 @@ def for_cluster(experiment: Experiment) -> tuple[Experiment, list[str]]:
     the cluster that runs it. Raises ConfigError where a place holds credentials: settings can be read on the cluster.
     """
     content = settings(experiment)
-    execution = content.setdefault("execution", {})
-    execution.update(root=experiment.execution.root, address="auto")
-    said = [f"{name} is {place}: every node must reach it" for name, place in _absolute(content)]
+    said = _to_cluster(content, experiment)
     return validate(content, "the job"), said
+
+
+def campaign_for_cluster(loaded: Loaded) -> tuple[Experiment, CampaignConfig, list[str]]:
+    """The same of a campaign: its experiment, the campaign with that inside, and what its user should know.
+
+    Raises ConfigError too where the space holds a relative place: as a value it is part of what the campaign is.
+    """
+    content = deepcopy(loaded.config.experiment)  # as it was written: trials put their settings into it
+    said = _to_cluster(content, validate(content, f"{loaded.place}, experiment"))
+    for name, value in loaded.config.values():
+        for _, absolute in _absolute({name.rpartition(".")[2]: value}):
+            raise ConfigError(f"{value} is a relative place", f"{loaded.place}, space, {name}", f"write {absolute}")
+    given = {**settings(loaded.config), "experiment": content}
+    given.pop("settings", None)  # the experiment has them
+    return validate(content, "the job"), validate_as(CampaignConfig, given, "the job", "mend the campaign's file"), said
+
+
+def _to_cluster(content: dict[str, Any], experiment: Experiment) -> list[str]:
+    """Change an experiment's settings for a job, in place; what its user should know."""
+    content.setdefault("execution", {}).update(root=experiment.execution.root, address="auto")
+    return [f"{name} is {place}: every node must reach it" for name, place in _absolute(content)]
 
 
 def _absolute(node: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -150,7 +185,7 @@ def variables(names: Iterable[str], secrets: Iterable[str]) -> dict[str, str]:
     secrets = tuple(secrets)
     found: dict[str, str] = {}
     for name in (*names, *secrets):
-        if _SECRET.search(name) and name not in secrets:
+        if secrecy.NAMES.search(name) and name not in secrets:
             raise ConfigError(
                 f"{name} looks like a secret, and whoever reaches the cluster's job server could read it",
                 "--env",

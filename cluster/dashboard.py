@@ -1,4 +1,4 @@
-"""A Grafana dashboard of a run on a cluster: judging, nodes, work, engines; metrics of this package, Ray and vLLM.
+"""A Grafana dashboard of a cluster: runs, judging, nodes, work, engines; metrics of this package, Ray and vLLM.
 
 Ray adds `ray_` to every name and `_total` to counters. Ray's own dashboards go further into nodes and datasets: they
 are on a head, in /tmp/ray/session_latest/metrics/grafana/dashboards.
@@ -24,6 +24,40 @@ class Panel:
 
 
 ROWS: dict[str, tuple[Panel, ...]] = {
+    "Runs": (
+        Panel(
+            "Share of each stage that is done",
+            "percentunit",
+            (
+                (
+                    "{{run}} {{stage}}: {{unit}}",
+                    "max by (run, stage, unit) (ray_anmi_stage_done{$on}) / "
+                    "max by (run, stage, unit) (ray_anmi_stage_size{$on})",
+                ),
+                ("{{run}} training", "max by (run) (ray_anmi_train_share{$on})"),
+            ),
+        ),
+        Panel(
+            "Rows a second, as buckets are completed",
+            "rowsps",
+            (
+                (
+                    "{{run}} {{stage}}: {{unit}}, {{kind}}",
+                    "sum by (run, stage, unit, kind) (rate(ray_anmi_rows_total{$on}[2m]))",
+                ),
+            ),
+        ),
+        Panel(
+            "Seconds of each stage",
+            "s",
+            (("{{run}} {{stage}}", "max by (run, stage) (ray_anmi_stage_seconds{$on})"),),
+        ),
+        Panel(
+            "Dev measure in training",
+            "short",
+            (("{{run}}: dev", "max by (run) (ray_anmi_train_dev{$on})"),),
+        ),
+    ),
     "Judging": (
         Panel(
             "Questions not answered yet, and nodes",

@@ -16,12 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "anmi_ray"
 
 DOMAINS = ("comparisons", "corpus", "evaluation", "judging", "mining", "rating", "retrieval", "training")
-FLOOR = ("config", "errors", "identity", "models", "records", "rows", "scale", "schema")
+FLOOR = ("config", "errors", "identity", "models", "records", "rows", "scale", "schema", "secrecy")
 # inside the floor, the lower ones know nothing of the upper ones
 FLOOR_MAY_IMPORT = {
     "errors": (),
     "identity": ("errors",),
     "scale": ("errors",),
+    "secrecy": (),
     "schema": ("errors", "identity"),
     "records": ("identity", "schema"),
     "rows": ("errors", "records"),

@@ -9,11 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray import environment, submitting
-from anmi_ray.config import experiment
+from anmi_ray.config import experiment, tune
+from anmi_ray.config.base import result_settings
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.errors import ConfigError
-from anmi_ray.submitting import CONFIG, Submission, exit_status, for_cluster, passing, settings, variables
+from anmi_ray.submitting import (
+    CONFIGS,
+    Submission,
+    campaign_for_cluster,
+    exit_status,
+    for_cluster,
+    passing,
+    settings,
+    variables,
+)
 from tests.shipped import EXPERIMENTS
 
 ROOT = Path(__file__).parents[1]
@@ -33,13 +43,66 @@ def test_the_job_reads_what_was_resolved_here(
     monkeypatch.chdir(ROOT)
     submission = job(*overrides, config=config)
     submission.write(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [CONFIG]
+    assert [path.name for path in tmp_path.iterdir()] == [CONFIGS["pipeline"]]
     monkeypatch.chdir(tmp_path)
-    there = experiment.load(CONFIG)
+    there = experiment.load(CONFIGS["pipeline"])
     assert there == submission.experiment
     assert there.execution.address == "auto"
     assert there.execution.training == submission.experiment.execution.training  # reads which settings were given
     assert Submission("pipeline", there).fingerprint == submission.fingerprint
+
+
+def campaign(*overrides: str) -> Submission:
+    made, config, _ = campaign_for_cluster(tune.load(ROOT / "jobs/configs/tune-quickstart.yaml", overrides))
+    return Submission("tune", made, campaign=config)
+
+
+@pytest.mark.parametrize(
+    "overrides", [(), ("trials=3", "train.max_steps=7", "space.train.layer_decay={kind: uniform, low: 0.7, high: 1.0}")]
+)
+def test_the_job_reads_the_campaign_that_was_resolved_here(
+    overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    submission, plain = campaign(*overrides), tune.load("jobs/configs/tune-quickstart.yaml", overrides).config
+    submission.write(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [CONFIGS["tune"]]
+    monkeypatch.chdir(tmp_path)
+    there = tune.load(CONFIGS["tune"])
+    assert there.config == submission.campaign
+    # but for how and where it is carried out, it is the campaign of the file
+    assert result_settings(there.config) == result_settings(plain)
+    assert (there.config.name, there.config.trials) == (plain.name, plain.trials)
+    base = experiment.validate(there.config.experiment, "there")
+    assert base == submission.experiment
+    assert result_settings(base) == result_settings(experiment.validate(plain.experiment, "here"))
+    assert (base.execution.address, Path(base.execution.root).is_absolute()) == ("auto", True)
+    again, config, said = campaign_for_cluster(there)
+    assert said == []
+    assert Submission("tune", again, campaign=config).fingerprint == submission.fingerprint
+
+
+def test_a_campaign_is_called_by_what_it_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    plain = campaign()
+    assert plain.id_of(1) == f"anmi-tune-{plain.fingerprint[:12]}-1"
+    assert plain.metadata(1)["run"] == "tune-quickstart"
+    for how in ("trials=99", "max_concurrent=1", "execution.threads=7"):
+        assert campaign(how).fingerprint == plain.fingerprint
+    space = "space.train.learning_rate={kind: uniform, low: 0.1, high: 0.2}"
+    for what in (space, "seed=9", "name=other", "train.max_steps=61", "execution.root=/elsewhere"):
+        assert campaign(what).fingerprint != plain.fingerprint
+
+
+def test_a_relative_place_in_a_space_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "start").mkdir()
+    (tmp_path / "small.yaml").write_text(
+        "experiment: {name: small}\nspace: {train.model: {kind: choice, values: [start, org/model]}}\n"
+    )
+    with pytest.raises(ConfigError, match="start is a relative place") as caught:
+        campaign_for_cluster(tune.load("small.yaml"))
+    assert str(tmp_path / "start") in str(caught.value.remedy)
 
 
 def test_relative_places_become_absolute_and_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

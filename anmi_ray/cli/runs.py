@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from anmi_ray.cli.app import ConfigArg, FromOption, OverrideArg, RootOption, UntilOption, app, load, part
+from anmi_ray.cli.voice import speaking
 from anmi_ray.errors import ConfigError
 
 PILOT_EXITS = {"go": 0, "no-go": 3, "cannot tell": 4}
@@ -24,18 +24,19 @@ def run(
     last: UntilOption = "",
 ) -> None:
     """Carry out an experiment: compute what is missing, reuse the rest, write the report."""
-    from anmi_ray import console, experiment
+    from anmi_ray import experiment
 
     settings = load(config, overrides, root)
     first, last = part(settings, first, last)
-    out, _ = console.consoles()
-    out.print(f"run [bold]{settings.name}[/bold] under {settings.execution.root}", highlight=False)
-    with closing(console.ConsoleReporter(out)) as reporter:
-        record = experiment.run(settings, reporter, first, last)
-    if last == experiment.NAMES[-1]:
-        from anmi_ray.stages import report
+    with speaking(settings.execution) as voice:
+        voice.out.print(f"run [bold]{settings.name}[/bold] under {settings.execution.root}", highlight=False)
+        record = experiment.run(settings, voice.reporter, first, last)
+        if last == experiment.NAMES[-1]:
+            from anmi_ray.stages import report
 
-        _print_result(out, report.write(settings, record))
+            result = report.write(settings, record)
+            voice.told("report is written", run=settings.name, path=result.path)
+            _print_result(voice.out, result)
 
 
 def _print_result(out: Any, result: Any) -> None:
@@ -106,11 +107,12 @@ def _pilot(settings: Any, pairs: int, json_: Path | None) -> None:
     from anmi_ray.stages import pilot
 
     files.check_outputs({"json": json_}, [])
-    out, _ = console.consoles()
-    with closing(console.ConsoleReporter(out)) as reporter:
-        found = pilot.run(settings, reporter, pairs or None)
+    with speaking(settings.execution) as voice:
+        found = pilot.run(settings, voice.reporter, pairs or None)
     if json_ is not None:
         files.write_text(json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n", json_)
+    voice.told("pilot is over", run=settings.name, decision=verdicts.decision(found.verdicts))
+    out = voice.out
     out.print(f"\n{found.pairs:,} of {found.of:,} pairs, in both orders", highlight=False)
     out.print(console.judges_table(found.figures["judges"]))
     out.print()
@@ -131,10 +133,11 @@ def distill(config: ConfigArg, overrides: OverrideArg = None, root: RootOption =
     from anmi_ray import console, distilling
 
     settings = distilling.with_judge(load(config, overrides, root))
-    out, _ = console.consoles()
-    out.print(f"run [bold]{settings.name}[/bold] under {settings.execution.root}", highlight=False)
-    with closing(console.ConsoleReporter(out)) as reporter:
-        made = distilling.distill(settings, reporter)
+    with speaking(settings.execution) as voice:
+        out = voice.out
+        out.print(f"run [bold]{settings.name}[/bold] under {settings.execution.root}", highlight=False)
+        made = distilling.distill(settings, voice.reporter)
+    voice.told("judge is distilled", run=settings.name, model=str(made.model))
     for block in console.distilled(made.summary):
         out.print(block, highlight=False, markup=False)
     out.print(f"model: {made.model}", highlight=False, markup=False)
@@ -165,11 +168,19 @@ def show(
     run_name: Annotated[str, typer.Argument(metavar="RUN", help="name of a run")],
     root: Annotated[str, typer.Option("--root", help="folder or URI that holds the run")] = "results",
     rejects: Annotated[int, typer.Option("--rejects", help="print so many rejects of every stage")] = 3,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="show how far it is until it ends; exit code 0 where it finished, else 1")
+    ] = False,
 ) -> None:
-    """Print a run: its stages, rows in, out and rejected at every boundary, and the first rejects."""
-    from anmi_ray import console, showing
+    """Print a run: its stages, rows in, out and rejected at every boundary, and the first rejects.
+
+    With --follow, from whichever machine reaches the root: its stages as they go by. Ctrl-C leaves the run alone.
+    """
+    from anmi_ray import console, following, showing
 
     out, _ = console.consoles()
+    if follow:
+        raise typer.Exit(0 if following.follow(run_name, root, out) else 1)
     for block in showing.show(run_name, root, rejects):
         out.print(block, highlight=False)
 
@@ -192,11 +203,11 @@ def mine(
 
     settings = mining_runs.from_run(run_name, root, rule, overrides or [])
     files.check_outputs({"json": json_}, [])
-    out, _ = console.consoles()
-    with closing(console.ConsoleReporter(out)) as reporter:
-        mined = mining_runs.mine(settings, reporter)
+    with speaking(settings.execution) as voice:
+        mined = mining_runs.mine(settings, voice.reporter)
+    voice.told("examples are mined", run=mined.run, composition=mined.composition)
     for block in console.mined(mined.run, mined.composition, mined.summary, mined.flows):
-        out.print(block, highlight=False, markup=False)
+        voice.out.print(block, highlight=False, markup=False)
     if json_ is not None:
         files.write_text(mining_runs.to_text(mined), json_)
 
@@ -219,11 +230,11 @@ def compare_rules(
 
     settings = load(config, overrides, root)
     wanted = [name.strip() for name in rules.split(",") if name.strip()] if rules is not None else None
-    out, _ = console.consoles()
-    with closing(console.ConsoleReporter(out)) as reporter:
-        found = comparing.run(settings, reporter, wanted)
+    with speaking(settings.execution) as voice:
+        found = comparing.run(settings, voice.reporter, wanted)
+    voice.told("rules are compared", run=settings.name, path=found.path)
     for block in console.compared(found.figures, found.path):
-        out.print(block, highlight=False, markup=False)
+        voice.out.print(block, highlight=False, markup=False)
 
 
 @app.command()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anmi_ray.cli.app import ConfigArg, FromOption, OverrideArg, RootOption, UntilOption, app, load, part
+from anmi_ray.cli.app import ConfigArg, FromOption, OverrideArg, RootOption, UntilOption, app, load, overriding, part
 from anmi_ray.errors import ConfigError
+
+if TYPE_CHECKING:
+    from anmi_ray import submitting
 
 AddressOption = Annotated[
     str,
@@ -23,7 +27,7 @@ AddressOption = Annotated[
 
 @app.command()
 def submit(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="pipeline: the whole path, as anmi run")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="pipeline: as anmi run; tune: as anmi tune")],
     config: ConfigArg,
     overrides: OverrideArg = None,
     address: AddressOption = "",
@@ -51,20 +55,19 @@ def submit(
         bool, typer.Option("--ship-code", help="bring this checkout's code along, in the place of the image's")
     ] = False,
 ) -> None:
-    """Carry out an experiment as a job on a cluster, and show its log; the exit code is the job's.
+    """Carry out an experiment or a campaign as a job on a cluster, and show its log; the exit code is the job's.
 
     The same command again follows the job that is there, running or succeeded. A job whose driver or node is lost is
     submitted again, and goes on where it was; one that ends with exit code 2, as what you have to mend does, is not.
-    Ctrl-C leaves the job at work. The root must be storage that every node reaches.
+    Ctrl-C leaves the job at work. The root must be storage that every node reaches. A campaign that is to have more
+    trials than it had is the same job: --again.
     """
     from anmi_ray import submitting
 
     if job not in submitting.JOBS:
         raise ConfigError(f"no job is called '{job}'", "command line", f"the jobs are {', '.join(submitting.JOBS)}")
-    settings, notes = submitting.for_cluster(load(config, overrides, root))
-    chosen = zip(("--from", "--until"), part(settings, first, last), (first, last), strict=True)
-    words = tuple(word for option, name, given in chosen if given for word in (option, name))
-    submission = submitting.Submission(job, settings, words, submitting.checkout() if ship_code else ())
+    submission, notes = _submission(job, config, overriding(overrides, root), first, last)
+    submission = replace(submission, code=submitting.checkout() if ship_code else ())
     variables = submitting.variables(env or (), secret or ())
     for note in notes:
         _say(note)
@@ -80,6 +83,27 @@ def submit(
         )
         raise
     raise typer.Exit(code)
+
+
+def _submission(
+    job: str, config: str, overrides: list[str], first: str, last: str
+) -> tuple[submitting.Submission, list[str]]:
+    """What is submitted, and what its user should know of it."""
+    from anmi_ray import submitting
+
+    if job == "tune":
+        from anmi_ray.config import tune
+
+        if first or last:
+            raise ConfigError(
+                "--from and --until are for a run, and a campaign has many", "command line", "leave it out"
+            )
+        experiment, campaign, notes = submitting.campaign_for_cluster(tune.load(config, overrides))
+        return submitting.Submission(job, experiment, campaign=campaign), notes
+    settings, notes = submitting.for_cluster(load(config, overrides, None))
+    chosen = zip(("--from", "--until"), part(settings, first, last), (first, last), strict=True)
+    words = tuple(word for option, name, given in chosen if given for word in (option, name))
+    return submitting.Submission(job, settings, words), notes
 
 
 @app.command()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from anmi_ray.cli.app import OverrideArg, RootOption, app, overriding
+from anmi_ray.cli.voice import speaking
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,27 +31,28 @@ def tune(
     Running it again goes on where it was, also after kill -9: no trial that ended is run again. An override is of the
     campaign (trials=32, max_concurrent=4, space.train.learning_rate=…) or of its experiment (train.max_steps=60).
     """
-    from anmi_ray import campaigns, console
+    from anmi_ray import campaigns
     from anmi_ray.config import tune as settings
 
     campaign = campaigns.open_campaign(settings.load(config, overriding(overrides, root)))
     from anmi_ray.stages import campaign as carrying
 
-    out, _ = console.consoles()
-    out.print(
-        f"campaign [bold]{campaign.config.name}[/bold] {campaign.fingerprint} under {campaign.base.execution.root}",
-        highlight=False,
-    )
-    with closing(console.ConsoleReporter(out)) as reporter:
+    with speaking(campaign.base.execution) as voice:
+        out = voice.out
+        out.print(
+            f"campaign [bold]{campaign.config.name}[/bold] {campaign.fingerprint} under {campaign.base.execution.root}",
+            highlight=False,
+        )
 
         def ended(trial: Trial) -> None:
-            reporter.close()
+            voice.between()
             _say(out, trial)
 
         for trial in campaign.read():
             if trial.ended:
                 _say(out, trial, before=True)
-        done = carrying.run(campaign, reporter, ended, retry_failed)
+        done = carrying.run(campaign, voice.reporter, ended, retry_failed)
+    voice.told("report is written", best=done.best.number, dev=done.best.dev, files=dict(done.files))
     _print_result(out, done, campaign.config.trials)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -66,6 +66,10 @@ class ExecutionConfig(ExecutionSettings):
     )
     driver: DriverExecution = Field(
         default=DriverExecution(), description="the driver of a job that `anmi submit` starts"
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text",
+        description="what a command prints: text, or a line of JSON for each event; workers' logs are always JSON",
     )
     no_progress_s: int = Field(
         default=7200, ge=60, description="seconds without progress after which Ray Data gives up"

@@ -215,6 +215,16 @@ class CampaignConfig(Settings):
         for name, domain in self.dimensions().items():
             yield from ((name, value) for value in _ends(domain))
 
+    def values(self) -> Iterator[tuple[str, Any]]:
+        """(dotted name of a setting, a value that the space gives it), but for what lies in intervals."""
+        for name, dimension in self.space.items():
+            options = dimension.options.values() if isinstance(dimension, Options) else [{name: dimension}]
+            for setting, given in (item for option in options for item in option.items()):
+                if isinstance(given, Choice):
+                    yield from ((setting, value) for value in given.values)
+                elif not isinstance(given, Uniform | LogUniform | Integer):
+                    yield setting, given
+
     def tuned(self) -> Iterator[str]:
         """The dotted names of all settings that a trial may change."""
         for name, dimension in self.space.items():

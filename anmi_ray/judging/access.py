@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import ipaddress
-import json
 import os
 import socket
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
+from anmi_ray import secrecy
 from anmi_ray.config.endpoint import ServerConfig
 from anmi_ray.errors import ConfigError, JudgeError
 
@@ -17,7 +16,6 @@ _INTERNAL = [
     ipaddress.ip_network(block)
     for block in ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7")
 ]
-_SECRET = 8  # characters from which on a key is one: servers without keys are given "EMPTY", a word of honest answers
 
 
 class Key:
@@ -27,11 +25,7 @@ class Key:
 
     def __init__(self, value: str | None) -> None:
         self._value = value
-        self._forms: tuple[bytes, ...] = ()
-        if value is not None and len(value) >= _SECRET:
-            plain = {value, json.dumps(value)[1:-1], quote(value, safe="")}
-            forms = {form.encode() for form in plain} | {base64.b64encode(value.encode()).rstrip(b"=")}
-            self._forms = tuple(sorted(forms, key=len, reverse=True))
+        self._forms = () if value is None else tuple(form.encode() for form in secrecy.keep(value))
 
     def __repr__(self) -> str:
         return "Key(none)" if self._value is None else "Key(***)"
@@ -48,7 +42,7 @@ class Key:
         """`content` with *** for the key, as it is, or as JSON, a URL or base64 write it."""
         for form in self._forms:
             if form in content:
-                content = content.replace(form, b"***")
+                content = content.replace(form, secrecy.HIDDEN.encode())
         return content
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import pyarrow.compute as pc
 import ray
 from numpy.typing import NDArray
 
-from anmi_ray import judging
+from anmi_ray import judging, logs
 from anmi_ray.answers import AnswerLog
 from anmi_ray.config.judge import TextJudgeConfig
 from anmi_ray.errors import AnmiError, flatten
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from anmi_ray.stages.asking import Sources
 
 Failures = dict[str, int]  # by reason
+_QUESTIONS = ""  # no reason is called so
+_LOG = logging.getLogger(__name__)
 
 
 class Asker:
@@ -35,18 +39,33 @@ class Asker:
         self._engine: judging.Engine | None = None
 
     def __call__(
-        self, batch: dict[str, Any], log: AnswerLog, sources: Sources, judge: TextJudgeConfig, keeper: Any
+        self,
+        batch: dict[str, Any],
+        log: AnswerLog,
+        sources: Sources,
+        judge: TextJudgeConfig,
+        keeper: Any,
+        where: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Ask chunks (columns bucket, start, stop); gives the same columns back."""
+        """Ask chunks (columns bucket, start, stop); gives the same columns back. where: the context of log lines."""
+        logs.set_up()
         for bucket, start, stop in zip(*(batch[name].tolist() for name in ("bucket", "start", "stop")), strict=True):
             try:
-                self._ask(sources, bucket, np.arange(start, stop), log, judge, keeper)
+                with logs.Span(_LOG, "chunk", traces=True, **{**where, "bucket": bucket, "chunk": start}) as span:
+                    self._ask(sources, bucket, np.arange(start, stop), log, judge, keeper, span)
             except AnmiError as error:
                 ray.get(keeper.stop.remote(flatten(error)))
         return {name: batch[name] for name in ("bucket", "start", "stop")}
 
     def _ask(
-        self, sources: Sources, bucket: int, chunk: Rows, log: AnswerLog, judge: TextJudgeConfig, keeper: Any
+        self,
+        sources: Sources,
+        bucket: int,
+        chunk: Rows,
+        log: AnswerLog,
+        judge: TextJudgeConfig,
+        keeper: Any,
+        span: logs.Span,
     ) -> None:
         questions = sources.questions(bucket)
         missing = ~log.read(bucket).final(questions.ids[chunk])
@@ -58,6 +77,7 @@ class Asker:
             sources.fetch()
             self._engine = judging.build_engine(judge, lambda *wanted: keeper.lease.remote(*wanted))
         engine, spent = self._engine, self._engine.spend
+        asked: collections.Counter[str] = collections.Counter()
 
         def settle(count: int, failures: Failures) -> None:
             nonlocal spent
@@ -67,7 +87,9 @@ class Asker:
 
         def hand_over(answers: pa.Table) -> None:
             log.publish(bucket, answers)
-            settle(answers.num_rows, failures_of(answers, judge))
+            failures = failures_of(answers, judge)
+            asked.update({_QUESTIONS: answers.num_rows, **failures})
+            settle(answers.num_rows, failures)
 
         queries = in_order(questions, chunk, missing)
         let = functools.partial(admit, keeper, key, likely(judge, questions))
@@ -76,6 +98,12 @@ class Asker:
         finally:
             settle(0, {})  # what was sent for nothing
             ray.get(keeper.close.remote(key))
+            span.told(questions=asked.pop(_QUESTIONS, 0), failures=dict(asked))
+
+
+def context_of(judge: TextJudgeConfig) -> dict[str, Any]:
+    """What log lines about asking say of where they are."""
+    return {**logs.context(), "judge": judge.name}
 
 
 def failures_of(answers: pa.Table, judge: TextJudgeConfig) -> Failures:

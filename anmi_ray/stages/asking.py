@@ -32,7 +32,7 @@ from anmi_ray.judging.questions import TextQuestions, text_questions
 from anmi_ray.ledger import Ledger
 from anmi_ray.records import COMPARISON, JUDGMENT, QUERY, TEXT_OF
 from anmi_ray.stages import keeper, vllm
-from anmi_ray.stages.asker import Asker
+from anmi_ray.stages.asker import Asker, context_of
 from anmi_ray.stages.folders import local_folder
 from anmi_ray.stages.keeper import Report
 from anmi_ray.stages.runtime import Context, data_settings, our_errors, over_buckets, rows_of, watched
@@ -232,7 +232,7 @@ def _ask_chunks(
     with data_settings(context, context.execution.judging_on):
         asked = ray.data.from_items(chunks, override_num_blocks=len(chunks)).map_batches(
             cast(Any, Asker),  # Ray's types know no actor whose call takes more than its batch
-            fn_args=(log, sources, _share(judge, most), actor),
+            fn_args=(log, sources, _share(judge, most), actor, context_of(judge)),
             batch_size=1,
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most, initial_size=least),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,13 @@ from anmi_ray import experiment as path
 from anmi_ray import searching
 from anmi_ray.campaigns import Campaign, Trial, best
 from anmi_ray.errors import ConfigError
+from anmi_ray.logs import Span
 from anmi_ray.stages import tune, tune_report
 from anmi_ray.stages.repeats import Repeats, repeat
 from anmi_ray.stages.runtime import ray_session
 from anmi_ray.stages.side_by_side import alone
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,11 @@ def run(campaign: Campaign, reporter: path.Reporter, ended: tune.Ended, retry_fa
     """
     searching.check_installed()
     searching.check_space(campaign)
-    with alone(campaign.store, f"campaign-{campaign.fingerprint}"), ray_session(campaign.base.execution):
+    with (
+        Span(_LOG, "campaign", campaign=campaign.config.name),
+        alone(campaign.store, f"campaign-{campaign.fingerprint}"),
+        ray_session(campaign.base.execution),
+    ):
         tune.share(campaign, reporter)
         if retry_failed:
             tune.retry_failed(campaign)

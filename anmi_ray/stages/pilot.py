@@ -7,6 +7,7 @@ about: there is no distilled judge before.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray import experiment as main
-from anmi_ray import judging
+from anmi_ray import judging, logs
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig, TextJudgeConfig
 from anmi_ray.errors import JudgeError
@@ -29,6 +30,7 @@ from anmi_ray.stages import asking, importing
 from anmi_ray.stages.runtime import Context, over_buckets, ray_session
 from anmi_ray.store import Artifact, Store
 
+_LOG = logging.getLogger(__name__)
 _OF_ENSEMBLE = {"compare": "sample", "judge": "label"}  # who plays which role where the ensemble is tried
 _AT_ONCE = 64  # buckets whose shares of the sample are held at once
 
@@ -92,7 +94,8 @@ def run(experiment: Experiment, reporter: main.Reporter, pairs: int | None = Non
         context = Context(store, experiment.execution, buckets, experiment.seed, reporter.progress, reporter.notice)
         wanted = pairs or panel.pilot.pairs
         reporter.stage("pilot", f"ask {_asked(experiment)} about {wanted:,} pairs, both ways")
-        found = pilot_run(made, panel, context, wanted)
+        with logs.Span(_LOG, "stage", run=experiment.name, stage="pilot"):
+            found = pilot_run(made, panel, context, wanted)
     store.publish_json(f"pilots/{experiment.name}.json", found.to_json())
     return found
 

@@ -75,7 +75,7 @@ def _carried_out(
     records: dict[tuple[str, int], dict[str, Any]] = {}
     reporter.progress(0, len(wanted), "trainings")
     with our_errors("repeats"):
-        for i, found in windowed(context, calls, cores=0.0):
+        for i, found in windowed(context, calls, cores=0.0, what="group"):
             records |= dict(zip(groups[i], found, strict=True))
             reporter.progress(len(records), len(wanted), "trainings")
     return records

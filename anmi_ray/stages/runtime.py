@@ -14,13 +14,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextvars import copy_context
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from anmi_ray import environment
+from anmi_ray import environment, logs
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.errors import AnmiError, LostError, StoreError
 from anmi_ray.schema import Record
@@ -29,6 +30,7 @@ from anmi_ray.store import Artifact, Flow, Store
 if TYPE_CHECKING:
     import ray.data
 
+_LOG = logging.getLogger(__name__)
 _END_S = 60.0  # seconds that Ray Data's thread may take to end
 # A laptop's cores do other things too: a thread that waits for another spins for some ten microseconds only. Libgomp's
 # default lets two threads on a shared core wait for each other for milliseconds; not spinning at all costs 15 %.
@@ -54,6 +56,7 @@ class Context:
     progress: Progress
     notice: Callable[[str], None] = lambda _: None
     measured: Callable[[int, float, float, str | None], None] = lambda *_: None
+    counted: Callable[[list[Flow]], None] = lambda _: None
 
     @property
     def cpus_per_core(self) -> float:
@@ -176,7 +179,7 @@ def watched(say: Callable[[], None], every: float = 1.0) -> Iterator[None]:
             while not over.wait(every):
                 say()
 
-    thread = threading.Thread(target=watch, daemon=True, name="progress")
+    thread = threading.Thread(target=copy_context().run, args=(watch,), daemon=True, name="progress")
     thread.start()
     try:
         yield
@@ -188,15 +191,22 @@ def watched(say: Callable[[], None], every: float = 1.0) -> Iterator[None]:
 
 # anywhere: a trial's driver stands in a placement group that has room for itself alone, and its tasks would stay there
 @ray.remote(scheduling_strategy="DEFAULT")
-def _call(task: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    return task(*args)
+def _call(task: Callable[..., Any], args: tuple[Any, ...], where: Mapping[str, Any]) -> Any:
+    """The entry of a worker's process: its log lines go to Ray's file of what it writes, and say `where` they are."""
+    logs.set_up()
+    where = {**where, "task": task.__name__.strip("_")}
+    with logs.Span(_LOG, "bucket" if "bucket" in where else "task", traces=True, **where) as span:
+        found = task(*args)
+        if isinstance(found, list) and all(isinstance(one, Flow) for one in found):
+            span.told(rows=[asdict(flow) for flow in found])
+        return found
 
 
 def run_task(context: Context, task: Callable[..., Any], *args: Any, cores: float = 1.0) -> Any:
     """Run one task away from the driver and return what it returns."""
     options = {"num_cpus": cores * context.cpus_per_core, "max_retries": context.execution.task_retries}
     with our_errors(task.__module__.rsplit(".", 1)[-1]):
-        return ray.get(_call.options(**options).remote(task, args))
+        return ray.get(_call.options(**options).remote(task, args, logs.context()))
 
 
 def run_buckets(
@@ -222,6 +232,7 @@ def run_buckets(
         calls = ((bucket, task, (artifact, bucket, *args)) for bucket in missing)
         for bucket, flows in windowed(context, calls, cores, gpus):
             found[bucket] = flows
+            context.counted(flows)
             done += 1
             context.progress(done, context.buckets)
     return [flow for bucket in range(context.buckets) for flow in found[bucket] or []]
@@ -247,8 +258,12 @@ def windowed(
     calls: Iterator[tuple[int, Callable[..., Any], tuple[Any, ...]]],
     cores: float = 1.0,
     gpus: float = 0.0,
+    what: str = "bucket",
 ) -> Iterator[tuple[int, Any]]:
-    """(bucket, result) of every call (bucket, task, arguments) as they end, at most `execution.window` at once."""
+    """(bucket, result) of every call (bucket, task, arguments) as they end, at most `execution.window` at once.
+
+    what: how log lines call the number that a call has.
+    """
     window = context.execution.window or max(2, context.execution.local_cpus)
     call = _call.options(
         num_cpus=cores * context.cpus_per_core, num_gpus=gpus, max_retries=context.execution.task_retries
@@ -256,7 +271,7 @@ def windowed(
     under_way: dict[Any, int] = {}
     while True:
         for bucket, task, args in itertools.islice(calls, window - len(under_way)):
-            under_way[call.remote(task, args)] = bucket
+            under_way[call.remote(task, args, {**logs.context(), what: bucket})] = bucket
         if not under_way:
             return
         ready, _ = ray.wait(list(under_way), num_returns=1)

@@ -7,11 +7,12 @@ everything) goes on from the newest checkpoint. A finished artifact is never ent
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayActorError
 from ray.train.torch import TorchTrainer, get_device
 
+from anmi_ray import logs
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.errors import ConfigError, DataError, TrainingError
@@ -50,6 +52,7 @@ from anmi_ray.training.memory import remedy
 from anmi_ray.training.tokens import TokenCache
 
 RESULT = "training.json"
+_LOG = logging.getLogger(__name__)
 _STORAGE, _TOKENS = "ray", "tokens"  # the former beside the output, the latter in it
 _DETERMINED = (ConfigError, DataError, TrainingError)  # what no retry can change
 
@@ -104,6 +107,7 @@ class Job:
     curves: str
     tokens: str
     body: Body
+    where: Mapping[str, Any] = field(default_factory=logs.context)  # of log lines: the driver's context
 
 
 @dataclass(frozen=True)
@@ -213,8 +217,11 @@ def _work(loop_config: dict[str, Any]) -> None:
     job: Job = loop_config["job"]
     if failed(job.board):  # in an attempt before, on another worker
         return
+    logs.set_up()
     try:
-        trained = _train(job)
+        with logs.Span(_LOG, "training", traces=True, **{**job.where, "rank": dist.get_rank()}) as span:
+            trained = _train(job)
+            span.told(steps=trained.steps, best_step=trained.best_step, dev=trained.dev)
     except _DETERMINED as error:
         tell(job.board, error)
         if dist.get_world_size() == 1:

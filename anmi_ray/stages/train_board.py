@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from typing import Any
 
 import ray
@@ -18,6 +20,7 @@ from anmi_ray.errors import AnmiError, flatten, rebuild
 from anmi_ray.training.loop import Row
 from anmi_ray.training.tracking import Curves
 
+_LOG = logging.getLogger(__name__)
 GROUP = "placement_group"  # in a row that is told: the group that holds the workers' resources, in hexadecimal digits
 
 
@@ -82,6 +85,8 @@ class Report:
     def __call__(self, row: Row) -> None:
         """A row of the log."""
         self._curves(row)
+        if row["dev"] is not None:
+            _LOG.info("dev measured", extra={"log": row})
         now = time.monotonic()
         if row["dev"] is not None or now >= self._next:
             self._next = now + 1.0
@@ -122,7 +127,7 @@ def shown(
         with suppress(RayActorError):
             follow()
 
-    thread = threading.Thread(target=until_ray_ends, name="training-progress", daemon=True)
+    thread = threading.Thread(target=copy_context().run, args=(until_ray_ends,), name="training-progress", daemon=True)
     thread.start()
     try:
         yield

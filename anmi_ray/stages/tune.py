@@ -25,7 +25,7 @@ from ray.tune.search import Searcher
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from anmi_ray import experiment as path
-from anmi_ray import searching
+from anmi_ray import logs, searching
 from anmi_ray.campaigns import Campaign, Point, Trial
 from anmi_ray.config.tune import AshaConfig
 from anmi_ray.errors import AnmiError, DataError
@@ -35,6 +35,7 @@ from anmi_ray.stages.places import absolute, of_ray, remove
 from anmi_ray.stages.train_board import GROUP
 from anmi_ray.store import Artifact
 
+_LOG = logging.getLogger(__name__)
 _ENDS_S = 60.0  # that a trial's process may take to end
 METRIC, TIME = "dev", "completed_share"
 # What a trial's driver takes: no CPU, or a stage that wants all of them would wait for it for ever.
@@ -98,7 +99,12 @@ def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
 
     The last point is told when the model is there: a trial that early stopping ends after it has ended anyway.
     """
-    trial = campaign.trial(config["number"])
+    logs.set_up()
+    with logs.bound(campaign=campaign.config.name, trial=config["number"]):
+        _carry_out(campaign, campaign.trial(config["number"]))
+
+
+def _carry_out(campaign: Campaign, trial: Trial) -> None:
     told = _Told(trial.curve[-1].step if trial.curve else 0)  # early stopping has decided on these points
     path.run(
         campaign.experiment(campaign.settings(trial.params), trial.run), told, last="train", content=campaign.content
@@ -270,6 +276,8 @@ class _Log(tune.Callback):
 
     def _end(self, one: Trial) -> None:
         self._campaign.write(one)
+        facts = {"dev": one.dev, "seconds": round(one.seconds, 3), "params": one.params, "error": one.message}
+        _LOG.info("trial ends", extra={"trial": one.number, "status": one.status, **facts})
         if (held := self._groups.pop(one.number, None)) is not None:
             self._releasing.append(threading.Thread(target=_release, args=held, daemon=True))
             self._releasing[-1].start()

@@ -26,19 +26,21 @@ import ray.data
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from anmi_ray import logs
 from anmi_ray.answers import AnswerLog
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.errors import AnmiError, ConfigError, JudgeError, flatten
 from anmi_ray.judging.questions import AT_ONCE
 from anmi_ray.judging.spend import Spend, likely
 from anmi_ray.judging.vllm import REQUEST, Requests, VllmJudge, answers, check_engine, examine
-from anmi_ray.stages.asker import admit, chunk_key, failures_of, in_order, slices
+from anmi_ray.stages.asker import admit, chunk_key, context_of, failures_of, in_order, slices
 from anmi_ray.stages.capacity import gpu_of_type
 from anmi_ray.stages.runtime import Context, data_settings, rows_of
 
 if TYPE_CHECKING:
     from anmi_ray.stages.asking import Sources
 
+_LOG = logging.getLogger(__name__)
 _DATA = "__data"  # the column in which Ray's processor keeps a row
 
 
@@ -81,11 +83,12 @@ def _pipeline(
     keeper: Any,
     on: Mapping[str, str],
 ) -> ray.data.Dataset:
+    where = context_of(judge.config)
     requests = (
         ray.data.from_items(chunks, override_num_blocks=len(chunks))
         .map_batches(
             cast(Any, _requests),  # Ray's types know no generator of tables
-            fn_args=(judge, log, sources, keeper),
+            fn_args=(judge, log, sources, keeper, where),
             batch_size=1,
             batch_format="numpy",
             num_cpus=0.5,
@@ -93,7 +96,7 @@ def _pipeline(
         .repartition(target_num_rows_per_block=AT_ONCE)
     )
     return _processor(judge, pool, on)(requests).map_batches(
-        _publish, fn_args=(judge, log, keeper), batch_size=None, batch_format="numpy", num_cpus=0.25
+        _publish, fn_args=(judge, log, keeper, where), batch_size=None, batch_format="numpy", num_cpus=0.25
     )
 
 
@@ -145,9 +148,10 @@ def reserved(bundles: list[dict[str, float]], on: dict[str, str]) -> dict[str, A
 
 
 def _requests(
-    batch: dict[str, Any], judge: VllmJudge, log: AnswerLog, sources: Sources, keeper: Any
+    batch: dict[str, Any], judge: VllmJudge, log: AnswerLog, sources: Sources, keeper: Any, where: Mapping[str, Any]
 ) -> Iterator[pa.Table]:
     """Requests of a chunk's questions that are not in the log, query by query as the keeper lets them through."""
+    logs.set_up()
     try:
         requests = _requests_of(judge, log.judge_id)
         for bucket, start, stop in zip(*(batch[name].tolist() for name in ("bucket", "start", "stop")), strict=True):
@@ -155,12 +159,16 @@ def _requests(
             queries = in_order(questions, chunk, ~log.read(bucket).final(questions.ids[chunk]))
             key = chunk_key(bucket, start)
             ray.get(keeper.begin.remote(key))
+            sent = 0
             for which in slices(
                 queries, AT_ONCE, functools.partial(admit, keeper, key, likely(judge.config, questions))
             ):
+                sent += len(which)
                 for begin in range(0, len(which), AT_ONCE):
                     yield _table(requests.of(questions, which[begin : begin + AT_ONCE], bucket, start), judge)
+            _LOG.info("chunk is sent", extra={**where, "bucket": bucket, "chunk": start, "questions": sent})
     except AnmiError as error:  # Ray Data would wrap it
+        _LOG.error("chunks fail", extra={**where, "error_type": type(error).__name__, "error": str(error)})
         ray.get(keeper.stop.remote(flatten(error)))
 
 
@@ -181,8 +189,11 @@ def _requests_of(judge: VllmJudge, name: str) -> Requests:
     return _held[name]
 
 
-def _publish(batch: dict[str, Any], judge: VllmJudge, log: AnswerLog, keeper: Any) -> dict[str, Any]:
+def _publish(
+    batch: dict[str, Any], judge: VllmJudge, log: AnswerLog, keeper: Any, where: Mapping[str, Any]
+) -> dict[str, Any]:
     """Publish what came back of a block, a segment a bucket, and tell the keeper, chunk by chunk."""
+    logs.set_up()
     outputs = list(batch[_DATA])
     try:
         for bucket, rows in _grouped(outputs, "bucket").items():
@@ -194,6 +205,9 @@ def _publish(batch: dict[str, Any], judge: VllmJudge, log: AnswerLog, keeper: An
                 tokens = (pc.sum(table[f"{kind}_tokens"]).as_py() for kind in ("prompt", "cached", "answer"))
                 spend = Spend(pc.sum(table["attempts"]).as_py(), *tokens)
                 failures = failures_of(table, judge.config)
+                if failures:
+                    said = {**where, "bucket": bucket, "chunk": start, "failures": failures}
+                    _LOG.warning("questions failed", extra=said)
                 ray.get(keeper.settle.remote(chunk_key(bucket, start), table.num_rows, failures, spend))
     except AnmiError as error:
         ray.get(keeper.stop.remote(flatten(error)))

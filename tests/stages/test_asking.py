@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pyarrow as pa
@@ -72,9 +73,21 @@ def asked(artifact: Artifact, name: str) -> dict[str, int]:
     return (artifact.manifest() or {})["asked"][name]
 
 
-def test_only_what_is_missing_is_asked(ray_local: None, made: tuple[Path, dict[str, Artifact]]) -> None:
+def chunk_lines(folder: Path, judge: str) -> list[dict[str, Any]]:
+    """What the asking actors' log says of the chunks that they asked a judge."""
+    files = folder.glob("ray/session_2*/logs/worker-*.err")
+    lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("{"))
+    return [one for one in map(json.loads, lines) if one["message"] == "chunk ends" and one["judge"] == judge]
+
+
+def test_only_what_is_missing_is_asked(
+    ray_local: None, short_temp: Path, made: tuple[Path, dict[str, Artifact]]
+) -> None:
     first = run(made, "first", {"kind": "null", "name": "a"})
     total = QUERIES * 400 * 2
+    said = chunk_lines(short_temp, "a")
+    assert sum(line["questions"] for line in said) == total
+    assert {line["bucket"] for line in said} <= set(range(BUCKETS))
     assert asked(first, "a") == {"asked": total, "answered": total, "failed": 0}
     again = run(made, "again", {"kind": "null", "name": "b"}, {"kind": "similarity"})
     assert asked(again, "b")["asked"] == 0  # bought under another name, for another panel
@@ -97,7 +110,8 @@ def test_a_deadline_asks_in_waves_and_changes_no_judgment(
     def progress(done: int, total: int, unit: str = "buckets", note: str = "") -> None:
         notes.append(note)
 
-    judge_a, execution = {"kind": "null", "name": "a"}, {"askers": (1, 3), "pool_start_s": 0.0}
+    judge_a: dict[str, object] = {"kind": "null", "name": "a"}
+    execution: dict[str, object] = {"askers": (1, 3), "pool_start_s": 0.0}
     whole = run(made, "whole", judge_a)
     again = tmp_path, inputs(Store(str(tmp_path)), QUERIES, BUCKETS)
     timed = run(again, "timed", judge_a, progress=progress, execution=execution, target_hours=1e-4)

@@ -20,6 +20,7 @@ from anmi_ray.config import experiment
 from anmi_ray.errors import ClusterError, ConfigError
 from anmi_ray.stages.submit import Jobs, submit
 from anmi_ray.submitting import Submission, for_cluster
+from tests.campaigns import write_campaign
 from tests.heads import REPOSITORY, environment, free_port, head
 from tests.small import write_collection, write_config
 
@@ -177,6 +178,21 @@ def test_ctrl_c_leaves_the_job_at_work_and_cancel_ends_it(
     assert jobs.details(name).status == JobStatus.STOPPED
     until(lambda: driver(submission, 1) is None)
     assert "stopped" in anmi("cancel", name, "--address", address).stdout  # again: it is what it is
+
+
+def test_a_campaign_is_a_job(address: str, config: Path, tmp_path: Path) -> None:
+    written = write_campaign(tmp_path, config.parent / "collection", trials=1, random=1, repeats=0, asha=None)
+    command = ("submit", "tune", written, "--address", address)
+    first = anmi(*command)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "trials: 1 complete" in first.stdout
+    (trial,) = (tmp_path / "root").glob("campaigns/*/trials/*.json")
+    assert json.loads(trial.read_text())["status"] == "complete"
+    again = anmi(*command, "trials=2", "--no-follow")  # more trials are the same campaign
+    assert "is there already, succeeded" in again.stderr
+    name = first.stderr.partition(":")[0]
+    listed = anmi("jobs", "--address", address).stdout.splitlines()
+    assert [line.split()[1:5] for line in listed if line.startswith(name)] == [["succeeded", "tune", "tiny", "1"]]
 
 
 def test_shipped_code_runs_in_the_place_of_the_images(jobs: Jobs, config: Path, tmp_path: Path) -> None:
