@@ -29,11 +29,12 @@ from anmi_ray import logs, searching
 from anmi_ray.campaigns import Campaign, Point, Trial
 from anmi_ray.config.tune import AshaConfig
 from anmi_ray.errors import AnmiError, DataError
+from anmi_ray.progress import Everyone
 from anmi_ray.stages import train
 from anmi_ray.stages.capacity import check_room, of_training
 from anmi_ray.stages.places import absolute, of_ray, remove
 from anmi_ray.stages.train_board import GROUP
-from anmi_ray.store import Artifact
+from anmi_ray.store import Artifact, Flow
 
 _LOG = logging.getLogger(__name__)
 _ENDS_S = 60.0  # that a trial's process may take to end
@@ -48,11 +49,24 @@ Ended = Callable[[Trial], None]
 
 def share(campaign: Campaign, reporter: path.Reporter) -> None:
     """Make what all trials read, all stages before mine. Raises DataError where dev cannot tell trials apart."""
-    path.run(campaign.base, reporter, last="ingest", content=campaign.content)
-    ingest = Artifact(campaign.store, "ingest", campaign.resolved["ingest"].fingerprint)
-    if not (ingest.manifest() or {})["splits"].get("dev"):
-        raise DataError("no dev query is judged, and trials are compared on dev", campaign.place, "give a dev split")
-    path.run(campaign.base, reporter, last=campaign.shared[-1], content=campaign.content)
+    told = Everyone(reporter, _Splits(campaign))
+    path.run(campaign.base, told, last=campaign.shared[-1], content=campaign.content)
+
+
+class _Splits(path.Reporter):
+    """Looks, when the collection is read and before anything is asked about it, whether trials can be compared."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self._campaign = campaign
+
+    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
+        """A stage is complete."""
+        if name != "ingest":
+            return
+        ingest = Artifact(self._campaign.store, name, self._campaign.resolved[name].fingerprint)
+        if not (ingest.manifest() or {})["splits"].get("dev"):
+            place = self._campaign.place
+            raise DataError("no dev query is judged, and trials are compared on dev", place, "give a dev split")
 
 
 def search(campaign: Campaign, reporter: path.Reporter, ended: Ended) -> list[Trial]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.autoscaling import MOST, annotate
+from tests.faults.scaling import MOST, annotate
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 

@@ -3,9 +3,9 @@
 The head is Ray's own, with its autoscaler (v2) over the provider that Ray tests itself with: a node is a raylet more.
 All of it lives in a process group of its own, and goes with it.
 
-    python -m tests.autoscaling PICTURE.svg
+    python -m tests.faults.scaling PICTURE.svg
 
-draws nodes and backlog over time; tests/faults/test_autoscaling.py says what must hold.
+draws nodes and backlog over time; test_autoscaling.py says what must hold.
 """
 
 from __future__ import annotations
