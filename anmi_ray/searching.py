@@ -105,7 +105,6 @@ def _asked(config: CampaignConfig, number: int, attempt: int, known: Sequence[Tr
     """A fresh study's next trial, after those of `known` that ended."""
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     first = number < config.random
     seed = derived_seed("tune", config.seed, number, attempt) % 2**32
     sampler = (
@@ -113,10 +112,18 @@ def _asked(config: CampaignConfig, number: int, attempt: int, known: Sequence[Tr
         if first
         else optuna.samplers.TPESampler(seed=seed, n_startup_trials=0, constant_liar=True)
     )
-    study = optuna.create_study(direction="maximize", sampler=sampler)
+    study = _study(sampler)
     if not first:
         study.add_trials([_frozen(config, one) for one in sorted(known, key=lambda one: one.number)])
     return study.ask()
+
+
+def _study(sampler: optuna.samplers.BaseSampler | None = None) -> optuna.Study:
+    """An empty study in memory, about which Optuna writes no lines."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(direction="maximize", sampler=sampler)
 
 
 def _ask(trial: optuna.Trial, name: str, domain: Domain) -> Any:
@@ -172,7 +179,7 @@ def importance(
 
     if len(values) < 4 or len(set(values)) < 2:
         return {}
-    study = optuna.create_study(direction="maximize")
+    study = _study()
     for given, value in zip(params, values, strict=True):
         one = Trial(0, "", dict(given), {}, "complete", dev=value)
         study.add_trial(_frozen(config, one))

@@ -30,7 +30,7 @@ CORE_SECONDS = {
     "train a token": 4e-4,  # of pairs as long as max_tokens allows: most are shorter
     "score a token": 1.4e-4,
     "mine a query": 2.2e-4,
-    "measure a query": 1e-2,
+    "measure a query": 5.4e-3,
 }
 # Files of a bucket, by stage; a training's and a report's are few.
 _PARTS = {
@@ -218,7 +218,7 @@ def _learning(experiment: Experiment, counts: dict[str, int], candidates: int) -
     scored = held_out * min(experiment.rerank.depth, counts["documents"])
     seconds = scored * (experiment.rerank.max_tokens or tokens) * cost["score a token"]
     yield _reranking(experiment, counts["test"], scored, seconds)
-    seconds = 2.0 + counts["test"] * cost["measure a query"]
+    seconds = 0.6 + counts["test"] * cost["measure a query"]
     kept = held_out * experiment.retrieve.depth * _ROW_BYTES["run"]
     yield Line("evaluate", f"{counts['test']:,} test queries", seconds, kept)
 
