@@ -27,10 +27,12 @@ READY_S = 240
 
 @dataclass(frozen=True)
 class Head:
-    """A head at work: where its job server answers, where drivers connect, and the process group of all its parts."""
+    """A head at work: where its job server answers, where drivers connect, where Prometheus would look, and the
+    process group of all its parts."""
 
     jobs: str
     address: str
+    metrics: str
     group: int
 
 
@@ -61,12 +63,13 @@ def head(
     environment variables of its processes.
     """
     temp = tempfile.mkdtemp(prefix="anmi-", dir="/tmp")
-    port, dashboard, agent = free_port(), free_port(), free_port()
+    port, dashboard, agent, metrics = (free_port() for _ in range(4))
     address = f"{get_node_ip_address()}:{port}"
     command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--num-cpus={cpus}"]
     command += [f"--port={port}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}", f"--temp-dir={temp}"]
     # another Ray on this machine may hold the port that a node's agent listens on unless told otherwise
     command += [f"--dashboard-agent-listen-port={agent}", "--object-store-memory=300000000", "--disable-usage-stats"]
+    command.append(f"--metrics-export-port={metrics}")
     if autoscaling is not None:
         config = {**autoscaling, "provider": {**autoscaling["provider"], "gcs_address": address}}
         (Path(temp) / "autoscaling.yaml").write_text(json.dumps(config), encoding="utf-8")
@@ -80,7 +83,7 @@ def head(
     )
     try:
         _await(f"http://127.0.0.1:{dashboard}/api/jobs/", process)
-        yield Head(f"http://127.0.0.1:{dashboard}", address, process.pid)
+        yield Head(f"http://127.0.0.1:{dashboard}", address, f"http://127.0.0.1:{metrics}/metrics", process.pid)
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from anmi_ray.errors import ClusterError, ConfigError
 from anmi_ray.stages.submit import Jobs, submit
 from anmi_ray.submitting import Submission, for_cluster
 from tests.campaigns import write_campaign
-from tests.heads import REPOSITORY, environment, free_port, head
+from tests.heads import REPOSITORY, Head, environment, free_port, head
 from tests.small import write_collection, write_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -29,9 +30,14 @@ WAIT_S = 120
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with head() as made:
-        yield made.jobs
+def made() -> Iterator[Head]:
+    with head() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def address(made: Head) -> str:
+    return made.jobs
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +117,22 @@ def test_what_succeeded_is_carried_out_anew_when_asked(jobs: Jobs, config: Path,
     assert status == 0
     assert "reused" in log
     assert jobs.newest(submission)[0] == 2
+
+
+def test_prometheus_sees_its_rows(made: Head, jobs: Jobs, config: Path, tmp_path: Path) -> None:
+    assert carried_out(jobs, job(config, tmp_path, "name=metered"))[0] == 0
+    (manifest,) = tmp_path.glob("artifacts/ingest/*/manifest.json")
+    expected = {flow["unit"]: float(flow["rows_in"]) for flow in json.loads(manifest.read_text())["flows"]}
+
+    def metered() -> dict[str, float]:
+        with urllib.request.urlopen(made.metrics, timeout=30) as response:
+            lines = response.read().decode().splitlines()
+        of_run = [line for line in lines if line.startswith("ray_anmi_rows_total{") and 'run="metered"' in line]
+        return {
+            line.split('unit="')[1].split('"')[0]: float(line.split()[-1]) for line in of_run if 'kind="in"' in line
+        }
+
+    until(lambda: metered() == expected)
 
 
 def test_the_users_mistake_is_not_tried_again(jobs: Jobs, config: Path, tmp_path: Path) -> None:
