@@ -191,16 +191,19 @@ def _lines(
 
 
 def _retrieving(experiment: Experiment, documents: int, queries: int, candidates: int, shards: int) -> Line:
-    """Every shard leaves its best of each query, with their texts, for the merge: that grows with the shards."""
+    """Every shard leaves its best of each query for the merge, which grows with the shards; what survives, its text."""
     config, cost = experiment.retrieve, CORE_SECONDS
     hits = queries * min(config.depth, documents // shards) * shards * 2
-    texts = min(hits, documents * experiment.execution.buckets)
+    train = candidates // max(1, min(config.candidates, documents))
+    texts = candidates + train * config.random_negatives + (queries - train) * config.depth
     work = f"embed {documents + queries:,} texts, {queries:,} searches of {shards:,} shards, {candidates:,} candidates"
     seconds = (documents + queries) * cost["embed a document"]
     seconds += queries * documents * cost["search a document for a query"]
+    # of hits and texts that are exchanged nothing is kept, but while it runs they are there
     exchanged = hits * _ROW_BYTES["hit"] + texts * _ROW_BYTES["text"]
-    kept = queries * config.depth * 3 * _ROW_BYTES["run"] + candidates * (_ROW_BYTES["text"] + _ROW_BYTES["candidate"])
-    return Line("retrieve", work, seconds, kept + exchanged, files=2 * shards)
+    held_out = (queries - train) * config.depth * 3 * _ROW_BYTES["run"]
+    kept = held_out + candidates * _ROW_BYTES["candidate"] + texts * _ROW_BYTES["text"]
+    return Line("retrieve", work, seconds, kept + exchanged, files=2 * shards + experiment.execution.buckets)
 
 
 def _learning(experiment: Experiment, counts: dict[str, int], candidates: int) -> Iterator[Line]:

@@ -1,4 +1,4 @@
-"""The hits of all shards for one bucket of queries -> runs, candidates, texts.
+"""The hits of all shards for one bucket of queries -> runs, candidates, and whose texts are wanted of which shard.
 
 Nothing here depends on the order of shards or of rows. Runs are for the splits that are evaluated; train queries go
 on as candidates.
@@ -16,41 +16,42 @@ from numpy.typing import NDArray
 
 from anmi_ray import identity
 from anmi_ray.config.retrieve import RetrieveConfig
-from anmi_ray.records import REJECT, TEXT_OF
+from anmi_ray.records import REJECT
 from anmi_ray.retrieval.candidates import Ranked, candidates
 from anmi_ray.retrieval.fusion import ranks, rrf
 from anmi_ray.retrieval.runs import System, to_run
-from anmi_ray.retrieval.shard import HITS, RETRIEVERS, ShardHits
+from anmi_ray.retrieval.shard import HITS, RETRIEVERS
 
 HYBRID = "hybrid"
+WANTED = pa.schema([pa.field("doc_id", identity.ID, nullable=False)])
 
 
 @dataclass(frozen=True)
 class Merged:
-    """A bucket's Run, Candidate, Text and Reject tables."""
+    """A bucket's Run, Candidate and Reject tables; `wanted`: of every shard the documents in them, a column doc_id."""
 
     runs: pa.Table
     candidates: pa.Table
-    texts: pa.Table
+    wanted: list[pa.Table]
     rejects: pa.Table
 
 
 def merge_bucket(
-    shards: Sequence[ShardHits],
+    shards: Sequence[pa.Table],
     queries: pa.Table,
     qrels: pa.Table,
     config: RetrieveConfig,
     seed: int,
     run_splits: Sequence[str] = ("dev", "test"),
 ) -> Merged:
-    """Merge what every shard found for `queries` (the Query table of a bucket).
+    """Merge the hits (HITS) of every shard for `queries` (the Query table of a bucket).
 
     Systems of the Run: bm25, dense, hybrid (RRF of the two), each at most `config.depth` deep, for the queries of
-    `run_splits`. Texts: every document of a run or among the candidates. A train query for which nothing was
+    `run_splits`. Wanted: every document of a run or among the candidates. A train query for which nothing was
     retrieved, and a known positive that no shard holds, are rejects.
     """
     queries = queries.sort_by("query_id")
-    hits = pa.concat_tables([HITS.schema.empty_table(), *(shard.hits for shard in shards)])
+    hits = pa.concat_tables([HITS.schema.empty_table(), *shards])
     hits = HITS.check(hits.sort_by([("query_id", "ascending"), ("doc_id", "ascending")]), "hits of all shards")
     ranked, scores = rank_hits(hits, queries, config)
     split_N = pc.take(queries["split"].combine_chunks(), pa.array(ranked.query))
@@ -61,7 +62,8 @@ def merge_bucket(
     train_Q = pc.equal(queries["split"], "train").to_numpy(zero_copy_only=False)
     chosen = candidates(ranked, train_Q, config, seed)
     needed = pc.unique(pa.chunked_array([*runs["doc_id"].chunks, *chosen["doc_id"].chunks], type=identity.ID))
-    return Merged(runs, chosen, _texts(shards, needed), _rejects(hits, queries, qrels, train_Q, chosen))
+    wanted = [_wanted(found, needed) for found in shards]
+    return Merged(runs, chosen, wanted, _rejects(hits, queries, qrels, train_Q, chosen))
 
 
 def rank_hits(
@@ -101,9 +103,10 @@ def rank_hits(
     return ranked, scores
 
 
-def _texts(shards: Sequence[ShardHits], needed: pa.Array) -> pa.Table:
-    parts = [shard.texts.filter(pc.is_in(shard.texts["doc_id"], value_set=needed)) for shard in shards]
-    return pa.concat_tables([TEXT_OF.empty(), *parts]).sort_by("doc_id")
+def _wanted(hits: pa.Table, needed: pa.Array) -> pa.Table:
+    """Those of a shard's documents that are needed, each once, in order."""
+    found = pc.unique(hits["doc_id"].filter(pc.is_in(hits["doc_id"], value_set=needed)))
+    return pa.table({"doc_id": found}, schema=WANTED).sort_by("doc_id")
 
 
 def _rejects(

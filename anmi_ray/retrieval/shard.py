@@ -1,6 +1,7 @@
 """One corpus shard: index its documents, and give every query's hits in it, to be merged over shards.
 
-A hit is a (query, document) pair with what each retriever said of it. Besides the best `depth` of each retriever, a
+A hit is a (query, document) pair with what each retriever said of it, without the text: most hits of a shard do not
+survive the merge, and `texts_of` gives the texts of those that do. Besides the best `depth` of each retriever, a
 train query's hits hold its known positives and the documents that may become its random negatives. Merging the hits
 of all shards (`merge.merge_bucket`) gives what one shard over all documents would give, with one exception: BM25's
 statistics are a shard's own unless those of the whole collection are passed.
@@ -10,7 +11,6 @@ Q queries, N documents of the shard, H hits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -55,18 +55,9 @@ class TextEncoder(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ShardHits:
-    """What one shard adds to a set of queries: hits (HITS), and the texts of the documents in them (Text)."""
-
-    hits: pa.Table
-    texts: pa.Table
-
-    def of_queries(self, queries: pa.Table) -> ShardHits:
-        """The part that belongs to `queries`, such as those of one bucket."""
-        hits = self.hits.filter(pc.is_in(self.hits["query_id"], value_set=queries["query_id"].combine_chunks()))
-        needed = pc.is_in(self.texts["doc_id"], value_set=pc.unique(hits["doc_id"]))
-        return ShardHits(hits, self.texts.filter(needed))
+def of_queries(hits: pa.Table, queries: pa.Table) -> pa.Table:
+    """The hits (HITS) of `queries`, such as those of one bucket."""
+    return hits.filter(pc.is_in(hits["query_id"], value_set=queries["query_id"].combine_chunks()))
 
 
 class ShardIndex:
@@ -96,8 +87,8 @@ class ShardIndex:
             self._vectors = vectors[order.to_numpy()]
         self._bm25 = bm25.Bm25Index(texts, config.bm25, statistics)
 
-    def search(self, queries: pa.Table, qrels: pa.Table, query_Qd: NDArray[np.float32], seed: int) -> ShardHits:
-        """Hits of `queries` (Query table; vectors in its order) in this shard; `qrels` may hold other queries too."""
+    def search(self, queries: pa.Table, qrels: pa.Table, query_Qd: NDArray[np.float32], seed: int) -> pa.Table:
+        """The hits (HITS) of `queries` (Query table; vectors in its order); `qrels` may hold other queries too."""
         by_retriever = {
             "bm25": self._bm25.search(queries["text"].to_pylist(), self._config.depth),
             "dense": dense.search(query_Qd, self._vectors, self._config.depth, self._threads),
@@ -109,7 +100,7 @@ class ShardIndex:
         pairs = np.unique(np.concatenate([known, random]))
         row, column = np.divmod(pairs, max(1, len(self._doc_N16)))
         scores = {f"{name}_score": _aligned(pairs, *hits) for name, hits in zip(by_retriever, found, strict=True)}
-        table = HITS.table(
+        return HITS.table(
             {
                 "query_id": identity.id_matrix(queries["query_id"])[row],
                 "doc_id": self._doc_N16[column],
@@ -119,7 +110,6 @@ class ShardIndex:
                 "is_random": np.isin(pairs, random),
             }
         )
-        return ShardHits(table, self._texts(np.unique(column)))
 
     def _positives(self, queries: pa.Table, qrels: pa.Table) -> NDArray[np.int64]:
         """Pairs of a train query with a document of this shard that is graded 1 or more, as flat indices."""
@@ -164,20 +154,6 @@ class ShardIndex:
             parts.append(rows[row] * documents + column)
         return np.setdiff1d(np.concatenate(parts), positive)
 
-    def _texts(self, rows: NDArray[np.int64]) -> pa.Table:
-        table = self._documents.take(pa.array(rows))
-        titles, texts = table["title"].to_pylist(), table["text"].to_pylist()
-        hashes = [identity.text_hash(title, text) for title, text in zip(titles, texts, strict=True)]
-        return TEXT_OF.table(
-            {
-                "doc_id": table["doc_id"],
-                "external_id": table["external_id"],
-                "text_hash": identity.id_array(hashes),
-                "title": table["title"],
-                "text": table["text"],
-            }
-        )
-
 
 def search_shard(
     documents: pa.Table,
@@ -187,10 +163,26 @@ def search_shard(
     encoder: TextEncoder,
     seed: int,
     threads: int = 1,
-) -> ShardHits:
-    """Index one shard (Document table) and search it once for `queries` (Query table)."""
+) -> pa.Table:
+    """The hits (HITS) of `queries` (Query table) in one shard (Document table), which is indexed for this once."""
     index = ShardIndex(documents, config, encoder, threads)
     return index.search(queries, qrels, encode_queries(queries, config, encoder), seed)
+
+
+def texts_of(documents: pa.Table, wanted: pa.Array) -> pa.Table:
+    """The Text table of those documents of a shard (Document table) whose doc_id is wanted, in order of doc_id."""
+    table = documents.filter(pc.is_in(documents["doc_id"], value_set=wanted)).sort_by("doc_id")
+    titles, texts = table["title"].to_pylist(), table["text"].to_pylist()
+    hashes = [identity.text_hash(title, text) for title, text in zip(titles, texts, strict=True)]
+    return TEXT_OF.table(
+        {
+            "doc_id": table["doc_id"],
+            "external_id": table["external_id"],
+            "text_hash": identity.id_array(hashes),
+            "title": table["title"],
+            "text": table["text"],
+        }
+    )
 
 
 def encode_queries(queries: pa.Table, config: RetrieveConfig, encoder: TextEncoder) -> NDArray[np.float32]:

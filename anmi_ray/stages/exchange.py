@@ -1,4 +1,4 @@
-"""Files that one task writes and the tasks of all buckets read: a row group per bucket, so that each reads its own."""
+"""Files that one task writes and many tasks read, each its own row group: a shard's by bucket, a bucket's by shard."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import pyarrow.parquet as pq
 from anmi_ray.store import Artifact
 
 
+def folder(artifact: Artifact) -> str:
+    """Where an artifact's exchange files are, under the root."""
+    return f"{artifact.path}/exchange"
+
+
 def _path(artifact: Artifact, name: str, index: int) -> str:
-    return f"{artifact.path}/exchange/{name}-{index:05d}.parquet"
+    return f"{folder(artifact)}/{name}-{index:05d}.parquet"
 
 
 def publish(artifact: Artifact, name: str, index: int, tables: Sequence[pa.Table]) -> None:
-    """One Parquet file with a row group per bucket; its footer lists the row group of each bucket (-1: no rows)."""
+    """One Parquet file with a row group per reader; its footer lists the row group of each (-1: no rows)."""
     groups, written = [], 0
     for table in tables:
         groups.append(written if table.num_rows else -1)
@@ -31,7 +36,7 @@ def publish(artifact: Artifact, name: str, index: int, tables: Sequence[pa.Table
 
 
 def groups_of(artifact: Artifact, name: str, index: int) -> list[int] | None:
-    """The row group of each bucket in an exchange file, or None when it is absent or cut off."""
+    """The row group of each reader in an exchange file, or None when it is absent or cut off."""
     path = _path(artifact, name, index)
     if not artifact.store.exists(path):
         return None
@@ -43,9 +48,9 @@ def groups_of(artifact: Artifact, name: str, index: int) -> list[int] | None:
     return [int(group) for group in metadata[b"groups"].decode().split(",")]
 
 
-def read(artifact: Artifact, name: str, index: int, bucket: int) -> pa.Table:
-    """The rows of one bucket."""
-    group = (groups_of(artifact, name, index) or [])[bucket]
+def read(artifact: Artifact, name: str, index: int, reader: int) -> pa.Table:
+    """The rows of one reader."""
+    group = (groups_of(artifact, name, index) or [])[reader]
     with artifact.store.open_input(_path(artifact, name, index)) as stream:
         file = pq.ParquetFile(stream)
         table = file.read_row_group(group) if group >= 0 else file.schema_arrow.empty_table()

@@ -1,8 +1,9 @@
 """retrieve: documents and queries -> runs (dev, test), candidates (train), and the texts they need.
 
-Two steps with one exchange between them. Ray Data streams the corpus shards through a pool of searchers; each writes
-its hits and their texts with a row group per query bucket. Then one plain task per bucket merges its row group of
-every shard. No later stage opens the corpus.
+Ray Data streams the corpus shards through a pool of searchers; each writes its hits, ids and scores, with a row group
+per query bucket. One plain task per bucket merges its row group of every shard, and writes which documents it wants of
+which shard. Each shard then gives their texts, a row group per bucket again, and each bucket takes its own. So a text
+crosses once, when it is known to be needed. No later stage opens the corpus.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import ray
 import ray.data
 import torch
@@ -22,30 +24,36 @@ from anmi_ray.models.cross_encoder import resolve_precision
 from anmi_ray.models.encoder import Encoder
 from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.retrieval import merge, shard
+from anmi_ray.schema import Record
 from anmi_ray.stages import exchange
-from anmi_ray.stages.runtime import Context, data_settings, our_errors, rows_of, run_buckets
+from anmi_ray.stages.places import remove
+from anmi_ray.stages.runtime import Context, data_settings, our_errors, rows_of, run_buckets, windowed
 from anmi_ray.store import Artifact, Flow
 
-_EXCHANGES = ("hits", "hit_texts")
+_RUNS, _TEXTS = ("runs", RUN), ("texts", TEXT_OF)
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RetrieveConfig, context: Context) -> dict[str, Any]:
-    """Search every shard, then merge every bucket; returns flows for the manifest."""
+    """Search every shard, merge every bucket, collect the texts; returns flows for the manifest."""
     ingest = inputs["ingest"]
     shards = int((ingest.manifest() or {})["shards"])
-    if not _merged(artifact, context):
+    if not _sealed(artifact, context, _RUNS):
         _search(artifact, ingest, config, context, shards)
-    args = (ingest, config, context.seed, shards)
-    return {"flows": run_buckets(context, artifact, ("runs", RUN), _merge_bucket, *args), "shards": shards}
+    flows = run_buckets(context, artifact, _RUNS, _merge_bucket, ingest, config, context.seed, shards)
+    if not _sealed(artifact, context, _TEXTS):
+        _collect(artifact, ingest, context, shards)
+        run_buckets(context, artifact, _TEXTS, _take_texts, shards)
+    remove(artifact.store.uri(exchange.folder(artifact)))
+    return {"flows": flows, "shards": shards}
 
 
-def _merged(artifact: Artifact, context: Context) -> bool:
-    return all(artifact.seal("runs", RUN, bucket) is not None for bucket in range(context.buckets))
+def _sealed(artifact: Artifact, context: Context, seal: tuple[str, Record]) -> bool:
+    return all(artifact.seal(*seal, bucket) is not None for bucket in range(context.buckets))
 
 
 def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context: Context, shards: int) -> None:
     """Stream the shards that have no exchange files yet through the searchers."""
-    missing = [i for i in range(shards) if exchange.groups_of(artifact, "hit_texts", i) is None]
+    missing = [i for i in range(shards) if exchange.groups_of(artifact, "hits", i) is None]
     context.progress(shards - len(missing), shards, "shards")
     if not missing:
         return
@@ -92,9 +100,8 @@ class _Searcher:
             documents = self.ingest.read_part("documents", number, DOCUMENT)
             index = shard.ShardIndex(documents, self.config, self.encoder, self.threads)
             found = index.search(self.all_queries, self.qrels, self.vectors, self.seed)
-            by_bucket = [found.of_queries(queries) for queries in self.queries]
-            exchange.publish(self.artifact, "hits", number, [part.hits for part in by_bucket])
-            exchange.publish(self.artifact, "hit_texts", number, [part.texts for part in by_bucket])
+            by_bucket = [shard.of_queries(found, queries) for queries in self.queries]
+            exchange.publish(self.artifact, "hits", number, by_bucket)
         return batch
 
 
@@ -105,13 +112,38 @@ def _merge_bucket(
     artifact: Artifact, bucket: int, ingest: Artifact, config: RetrieveConfig, seed: int, shards: int
 ) -> list[Flow]:
     queries = ingest.read_part("queries", bucket, QUERY)
-    hits = [
-        shard.ShardHits(*(exchange.read(artifact, name, index, bucket) for name in _EXCHANGES))
-        for index in range(shards)
-    ]
+    hits = [exchange.read(artifact, "hits", number, bucket) for number in range(shards)]
     found = merge.merge_bucket(hits, queries, ingest.read_part("qrels", bucket, QREL), config, seed)
     served = set(found.runs["query_id"].to_pylist()) | set(found.candidates["query_id"].to_pylist())
     flows = [Flow("queries", queries.num_rows, len(served), queries.num_rows - len(served))]
-    parts = {"runs": (RUN, found.runs), "candidates": (CANDIDATE, found.candidates), "texts": (TEXT_OF, found.texts)}
+    exchange.publish(artifact, "wanted", bucket, found.wanted)
+    parts = {"runs": (RUN, found.runs), "candidates": (CANDIDATE, found.candidates)}
     artifact.commit_bucket(bucket, parts, flows, found.rejects)
     return flows
+
+
+def _collect(artifact: Artifact, ingest: Artifact, context: Context, shards: int) -> None:
+    """Have every shard give the texts that buckets want of it."""
+    missing = [number for number in range(shards) if exchange.groups_of(artifact, "texts", number) is None]
+    done = shards - len(missing)
+    context.progress(done, shards, "shards")
+    with our_errors(artifact.stage):
+        calls = ((number, _give_texts, (artifact, number, ingest, context.buckets)) for number in missing)
+        for _ in windowed(context, calls, what="shard"):
+            done += 1
+            context.progress(done, shards, "shards")
+
+
+def _give_texts(artifact: Artifact, number: int, ingest: Artifact, buckets: int) -> None:
+    wanted = [exchange.read(artifact, "wanted", bucket, number) for bucket in range(buckets)]
+    documents = ingest.read_part("documents", number, DOCUMENT)
+    texts = shard.texts_of(documents, pc.unique(pa.concat_tables(wanted)["doc_id"]))
+    parts = [texts.filter(pc.is_in(texts["doc_id"], value_set=ids["doc_id"].combine_chunks())) for ids in wanted]
+    exchange.publish(artifact, "texts", number, parts)
+
+
+def _take_texts(artifact: Artifact, bucket: int, shards: int) -> list[Flow]:
+    parts = [exchange.read(artifact, "texts", number, bucket) for number in range(shards)]
+    texts = pa.concat_tables([TEXT_OF.empty(), *parts]).sort_by("doc_id")
+    artifact.commit_bucket(bucket, {"texts": (TEXT_OF, texts)}, [], None)
+    return []

@@ -19,7 +19,7 @@ from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, REJECT, RUN, TEXT
 from anmi_ray.retrieval import bm25, fusion, shard
 from anmi_ray.retrieval.merge import Merged, merge_bucket
 from anmi_ray.retrieval.runs import to_run
-from anmi_ray.retrieval.shard import HITS, ShardHits, ShardIndex, encode_queries, search_shard
+from anmi_ray.retrieval.shard import HITS, ShardIndex, encode_queries, search_shard
 
 WORDS = [f"word{i}" for i in range(30)]
 CONFIG = RetrieveConfig(depth=12, candidates=6, random_negatives=3)
@@ -135,7 +135,6 @@ def test_to_run_leaves_rank_zero_out() -> None:
 def test_records_hold(merged: Merged) -> None:
     RUN.check(merged.runs, "runs")
     CANDIDATE.check(merged.candidates, "candidates")
-    TEXT_OF.check(merged.texts, "texts")
     REJECT.check(merged.rejects, "rejects")
     assert merged.rejects.num_rows == 0
 
@@ -208,11 +207,24 @@ def test_known_positives_never_enter_a_run() -> None:
     assert runs[0].equals(runs[1])
 
 
-def test_texts_are_those_of_runs_and_candidates(merged: Merged) -> None:
-    used = {*merged.runs["doc_id"].to_pylist(), *merged.candidates["doc_id"].to_pylist()}
-    assert set(merged.texts["doc_id"].to_pylist()) == used
-    row = merged.texts.to_pylist()[0]
+def test_wanted_are_the_documents_of_runs_and_candidates_each_of_its_shard() -> None:
+    parts = [documents().slice(0, 31), documents().slice(31)]
+    merged = retrieve(parts)
+    used = set(merged.runs["doc_id"].to_pylist()) | set(merged.candidates["doc_id"].to_pylist())
+    for part, wanted in zip(parts, merged.wanted, strict=True):
+        assert wanted["doc_id"].to_pylist() == sorted(used & set(part["doc_id"].to_pylist()))
+
+
+def test_texts_are_those_that_are_wanted() -> None:
+    wanted = pa.concat_tables(retrieve([documents()]).wanted)["doc_id"]
+    texts = shard.texts_of(documents(), pc.unique(wanted))
+    TEXT_OF.check(texts, "texts")
+    assert texts["doc_id"].to_pylist() == sorted(wanted.to_pylist())
+    row = texts.to_pylist()[0]
+    known = {one["doc_id"]: one for one in documents().to_pylist()}[row["doc_id"]]
+    assert (row["text"], row["title"], row["external_id"]) == (known["text"], known["title"], known["external_id"])
     assert row["text_hash"] == identity.text_hash(row["title"], row["text"])
+    assert shard.texts_of(documents(), pa.array([], identity.ID)).num_rows == 0
 
 
 @settings(max_examples=12)
@@ -226,7 +238,7 @@ def test_any_sharding_in_any_order_gives_the_same(shards: list[int], seed: int) 
     assert one.candidates.drop_columns("similarity").equals(many.candidates.drop_columns("similarity"))
     np.testing.assert_allclose(one.candidates["similarity"], many.candidates["similarity"], atol=1e-12)
     assert one.runs.drop_columns("score").equals(many.runs.drop_columns("score"))
-    assert one.texts.equals(many.texts)
+    assert one.wanted[0].equals(pa.concat_tables(many.wanted).sort_by("doc_id"))
 
 
 def test_dense_is_exact_over_shards_whose_bm25_is_their_own() -> None:
@@ -237,9 +249,9 @@ def test_dense_is_exact_over_shards_whose_bm25_is_their_own() -> None:
 
 def test_rows_of_hits_may_come_in_any_order(merged: Merged) -> None:
     found = search_shard(documents(), queries(), qrels(), CONFIG, WordEncoder(), 5)
-    HITS.check(found.hits, "hits")
-    order = np.random.default_rng(0).permutation(found.hits.num_rows)
-    again = merge_bucket([ShardHits(found.hits.take(order), found.texts)], queries(), qrels(), CONFIG, 5)
+    HITS.check(found, "hits")
+    order = np.random.default_rng(0).permutation(found.num_rows)
+    again = merge_bucket([found.take(order)], queries(), qrels(), CONFIG, 5)
     assert again == merged
 
 
@@ -247,8 +259,8 @@ def test_a_bucket_is_a_part_of_the_whole(merged: Merged) -> None:
     found = search_shard(documents(), queries(), qrels(), CONFIG, WordEncoder(), 5)
     parts = []
     for bucket in (queries().slice(0, 4), queries().slice(4)):
-        mine = found.of_queries(bucket)
-        assert set(mine.texts["doc_id"].to_pylist()) == set(mine.hits["doc_id"].to_pylist())
+        mine = shard.of_queries(found, bucket)
+        assert set(mine["query_id"].to_pylist()) == set(bucket["query_id"].to_pylist())
         judged = qrels().filter(pc.is_in(qrels()["query_id"], value_set=bucket["query_id"].combine_chunks()))
         parts.append(merge_bucket([mine], bucket, judged, CONFIG, 5))
     for name in ("runs", "candidates"):
@@ -273,9 +285,8 @@ def test_fewer_documents_than_asked_for() -> None:
 
 
 def test_a_train_query_without_candidates_is_a_reject() -> None:
-    nothing = ShardHits(HITS.empty(), TEXT_OF.empty())
-    result = merge_bucket([nothing], queries(), qrels(positives=0), CONFIG, 5)
-    assert result.candidates.num_rows == result.runs.num_rows == result.texts.num_rows == 0
+    result = merge_bucket([HITS.empty()], queries(), qrels(positives=0), CONFIG, 5)
+    assert result.candidates.num_rows == result.runs.num_rows == result.wanted[0].num_rows == 0
     assert result.rejects["reason"].to_pylist() == ["no candidates"] * 6
     assert result.rejects["place"].to_pylist()[0] == "queries q0"
 
@@ -290,6 +301,6 @@ def test_a_bucket_without_queries() -> None:
     none = queries().slice(0, 0)
     found = search_shard(documents(), queries(), qrels(), CONFIG, WordEncoder(), 5)
     for empty in (none, pa.Table.from_batches([], schema=QUERY.schema)):
-        result = merge_bucket([found.of_queries(empty)], empty, qrels(), CONFIG, 5)
+        result = merge_bucket([shard.of_queries(found, empty)], empty, qrels(), CONFIG, 5)
         assert result.runs.num_rows == result.candidates.num_rows == result.rejects.num_rows == 0
-        assert search_shard(documents(), empty, qrels(), CONFIG, WordEncoder(), 5).hits.num_rows == 0
+        assert search_shard(documents(), empty, qrels(), CONFIG, WordEncoder(), 5).num_rows == 0
