@@ -244,6 +244,8 @@ def _config(stage: Stage, experiment: Experiment) -> Settings:
     """The settings of a stage. Which documents are borderline follows from few of mine's."""
     if stage.name == "rerank":
         return experiment.rerank.started(experiment.train)
+    if stage.name == "evaluate":
+        return experiment.evaluate.over(experiment.retrieve.retrievers)
     if stage.name == "borderline":
         return experiment.mine.asking
     return attrgetter(group_of(stage))(experiment)

@@ -8,15 +8,16 @@ from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.endpoint import RerankEndpointConfig
+from anmi_ray.config.retrieve import RETRIEVERS, Retriever
 from anmi_ray.config.train import Pooling, Student, TrainConfig
 
 Normalisation = Literal["minmax", "zscore"]
-Partner = Literal["bm25", "dense", "hybrid"]
+Partner = Literal[Retriever, "hybrid"]
 MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
-_SYSTEMS = ("bm25", "dense", "hybrid", "reranked")
+_SYSTEMS = (*RETRIEVERS, "hybrid", "reranked")
 _OF_MODELS = ("max_tokens", "precision", "trust_remote_code")
 
 
@@ -156,14 +157,21 @@ class EvaluateConfig(Settings):
         default="zscore", description="how both scores are brought to one scale, per query over the reranked documents"
     )
     partners: tuple[Partner, ...] = Field(
-        default=("bm25", "dense"),
+        default=RETRIEVERS,
         min_length=1,
         max_length=3,
-        description="systems whose scores are fused with the reranked ones; hybrid: the fused ranks as one score",
+        description="systems whose scores are fused with the reranked ones; hybrid: the fused ranks as one score; by "
+        "default the retrievers",
     )
     weight_steps: int = Field(
         default=10, ge=1, le=50, description="weights tried on the dev queries are multiples of 1/weight_steps"
     )
+
+    def over(self, retrievers: tuple[Retriever, ...]) -> EvaluateConfig:
+        """With the retrievers as partners, where none are given."""
+        if "partners" in self.model_fields_set or retrievers == self.partners:
+            return self
+        return self.model_copy(update={"partners": retrievers})
 
     @field_validator("measures")
     @classmethod

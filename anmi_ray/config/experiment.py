@@ -75,6 +75,12 @@ class Experiment(Settings):
                 f"rerank.depth is {self.rerank.depth}, but a ranking holds retrieve.depth = {self.retrieve.depth} "
                 "documents: lower rerank.depth or raise retrieve.depth"
             )
+        partners = set(self.evaluate.over(self.retrieve.retrievers).partners)
+        if strangers := sorted(partners - {"hybrid", *self.retrieve.retrievers}):
+            raise ValueError(
+                f"evaluate.partners names {', '.join(strangers)}, but retrieve.retrievers is "
+                f"{', '.join(self.retrieve.retrievers)}: name those, or hybrid"
+            )
         for config in (self.train, *([self.distill] if self.judge.distilled else [])):
             if wrong := offload_needs(self.execution.train.offload, config):
                 raise ValueError(f"execution.train.offload: {wrong}")

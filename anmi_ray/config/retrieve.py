@@ -1,12 +1,15 @@
-"""Settings of retrieval: the two retrievers, their fusion, and how many candidates a query gets."""
+"""Settings of retrieval: the retrievers, their fusion, and how many candidates a query gets."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
+
+Retriever = Literal["bm25", "dense"]
+RETRIEVERS: tuple[Retriever, ...] = get_args(Retriever)
 
 
 class Bm25Config(Settings):
@@ -41,14 +44,26 @@ class DenseConfig(Settings):
 
 
 class FusionConfig(Settings):
-    """Reciprocal rank fusion."""
+    """How the retrievers' rankings become one, the hybrid's."""
 
-    k: int = Field(default=60, ge=0, description="constant of 1 / (k + rank)")
+    rule: Literal["rrf", "scores"] = Field(
+        default="rrf", description="rrf: reciprocal ranks; scores: the scores, brought to one scale per query"
+    )
+    k: int = Field(default=60, ge=0, description="rrf: constant of 1 / (k + rank)")
+    normalisation: Literal["minmax", "zscore"] = Field(
+        default="minmax", description="scores: how each retriever's are scaled, over its documents of the query"
+    )
+    weights: dict[Retriever, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        default={}, description="weight of each retriever that is not to count as 1, such as {dense: 2.0}"
+    )
 
 
 class RetrieveConfig(Settings):
     """Which documents a query is ranked over, and which of them are compared."""
 
+    retrievers: tuple[Retriever, ...] = Field(
+        default=RETRIEVERS, min_length=1, description="the retrievers whose rankings are fused to the hybrid"
+    )
     bm25: Bm25Config = Bm25Config()
     dense: DenseConfig = DenseConfig()
     fusion: FusionConfig = FusionConfig()
@@ -57,6 +72,23 @@ class RetrieveConfig(Settings):
     random_negatives: int = Field(
         default=8, ge=0, description="random documents per train query, trained on, never compared"
     )
+
+    @field_validator("retrievers")
+    @classmethod
+    def _once(cls, retrievers: tuple[Retriever, ...]) -> tuple[Retriever, ...]:
+        """In the order that they are always told in: which comes first says nothing."""
+        if len(set(retrievers)) < len(retrievers):
+            raise ValueError("a retriever is named twice")
+        return tuple(name for name in RETRIEVERS if name in retrievers)
+
+    @model_validator(mode="after")
+    def _weights_of_retrievers(self) -> RetrieveConfig:
+        if strangers := sorted(set(self.fusion.weights) - set(self.retrievers)):
+            raise ValueError(
+                f"fusion.weights names {', '.join(strangers)}, but retrievers is {', '.join(self.retrievers)}: name "
+                "those alone, or add it to retrievers"
+            )
+        return self
 
     @model_validator(mode="after")
     def _candidates_within_depth(self) -> RetrieveConfig:

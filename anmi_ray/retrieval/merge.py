@@ -18,9 +18,9 @@ from anmi_ray import identity
 from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.records import REJECT
 from anmi_ray.retrieval.candidates import Ranked, candidates
-from anmi_ray.retrieval.fusion import ranks, rrf
+from anmi_ray.retrieval.fusion import ranks, rrf, weighted_scores
 from anmi_ray.retrieval.runs import System, to_run
-from anmi_ray.retrieval.shard import HITS, RETRIEVERS
+from anmi_ray.retrieval.shard import HITS
 
 HYBRID = "hybrid"
 WANTED = pa.schema([pa.field("doc_id", identity.ID, nullable=False)])
@@ -46,7 +46,7 @@ def merge_bucket(
 ) -> Merged:
     """Merge the hits (HITS) of every shard for `queries` (the Query table of a bucket).
 
-    Systems of the Run: bm25, dense, hybrid (RRF of the two), each at most `config.depth` deep, for the queries of
+    Systems of the Run: the retrievers and hybrid, their fusion, each at most `config.depth` deep, for the queries of
     `run_splits`. Wanted: every document of a run or among the candidates. A train query for which nothing was
     retrieved, and a known positive that no shard holds, are rejects.
     """
@@ -76,16 +76,17 @@ def rank_hits(
     row_N = query_N.to_numpy().astype(np.int64)
     doc_N16 = identity.id_matrix(hits["doc_id"])
     rank_N, scores = {}, {}
-    for name in RETRIEVERS:
+    for name in config.retrievers:
         column = hits[f"{name}_score"]
         found = pc.is_valid(column).to_numpy(zero_copy_only=False)
         scores[name] = pc.fill_null(column, 0.0).to_numpy()
         rank = np.zeros(len(found), dtype=np.int64)
         rank[found] = ranks(row_N[found], scores[name][found], doc_N16[found])
         rank_N[name] = np.where(rank <= config.depth, rank, 0)
-    fused = rrf(np.stack([rank_N[name] for name in RETRIEVERS]), config.fusion.k)
+    rank_RN = np.stack([rank_N[name] for name in config.retrievers])
+    fused = fuse(row_N, rank_RN, np.stack([scores[name] for name in config.retrievers]), config)
     hybrid = np.zeros(len(fused), dtype=np.int64)
-    inside = fused > 0
+    inside = (rank_RN > 0).any(axis=0)
     hybrid[inside] = ranks(row_N[inside], fused[inside], doc_N16[inside])
     hybrid = np.where(hybrid <= config.depth, hybrid, 0)
     scores[HYBRID] = fused
@@ -101,6 +102,17 @@ def rank_hits(
         is_random=hits["is_random"].to_numpy(),
     )
     return ranked, scores
+
+
+def fuse(
+    query_N: NDArray[np.int64], rank_RN: NDArray[np.int64], score_RN: NDArray[np.float64], config: RetrieveConfig
+) -> NDArray[np.float64]:
+    """The hybrid's scores, as `config.fusion` says, of the retrievers in the order of `config.retrievers`."""
+    rule = config.fusion
+    weight_R = np.array([rule.weights.get(name, 1.0) for name in config.retrievers])
+    if rule.rule == "rrf":
+        return rrf(rank_RN, rule.k, weight_R)
+    return weighted_scores(query_N, rank_RN, score_RN, weight_R, rule.normalisation)
 
 
 def _wanted(hits: pa.Table, needed: pa.Array) -> pa.Table:

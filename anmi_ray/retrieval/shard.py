@@ -10,7 +10,7 @@ Q queries, N documents of the shard, H hits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,13 +19,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray import identity
-from anmi_ray.config.retrieve import RetrieveConfig
+from anmi_ray.config.retrieve import RETRIEVERS, RetrieveConfig
 from anmi_ray.records import TEXT_OF
 from anmi_ray.retrieval import bm25, dense
 from anmi_ray.retrieval.top import Hits
 from anmi_ray.schema import Record
-
-RETRIEVERS = ("bm25", "dense")
 
 # <retriever>_score is null where the document is not among that retriever's best `depth` of the shard.
 # is_positive and is_random are said of train queries only; is_random marks who may become a random negative.
@@ -61,10 +59,11 @@ def of_queries(hits: pa.Table, queries: pa.Table) -> pa.Table:
 
 
 class ShardIndex:
-    """The documents of a shard, indexed for both retrievers; `search` may be called for any number of query sets.
+    """The documents of a shard, indexed for the retrievers; `search` may be called for any number of query sets.
 
     `vectors` (float32[N, d], in the order of `documents`) and `statistics` (of the whole collection) may be given by
-    a caller that has them; without, they are computed from the shard.
+    a caller that has them; without, they are computed from the shard. Where dense is no retriever, only documents that
+    are hits are encoded, for their similarity.
     """
 
     def __init__(
@@ -80,36 +79,49 @@ class ShardIndex:
         order = pc.sort_indices(documents, sort_keys=[("doc_id", "ascending")])
         self._documents, self._config, self._threads = documents.take(order), config, threads
         self._doc_N16 = identity.id_matrix(self._documents["doc_id"])
-        texts = full_texts(self._documents)
-        if vectors is None:
-            self._vectors = encoder.encode(texts, config.dense.document_prompt)
-        else:
-            self._vectors = vectors[order.to_numpy()]
-        self._bm25 = bm25.Bm25Index(texts, config.bm25, statistics)
+        self._encoder, self._texts = encoder, full_texts(self._documents)
+        self._vectors = None if vectors is None else vectors[order.to_numpy()]
+        if self._vectors is None and "dense" in config.retrievers:
+            self._vectors = encoder.encode(self._texts, config.dense.document_prompt)
+        self._bm25 = bm25.Bm25Index(self._texts, config.bm25, statistics) if "bm25" in config.retrievers else None
 
     def search(self, queries: pa.Table, qrels: pa.Table, query_Qd: NDArray[np.float32], seed: int) -> pa.Table:
         """The hits (HITS) of `queries` (Query table; vectors in its order); `qrels` may hold other queries too."""
-        by_retriever = {
-            "bm25": self._bm25.search(queries["text"].to_pylist(), self._config.depth),
-            "dense": dense.search(query_Qd, self._vectors, self._config.depth, self._threads),
-        }
-        found = [_pairs(hits, len(self._doc_N16)) for hits in by_retriever.values()]
+        by_retriever = {name: _pairs(hits, len(self._doc_N16)) for name, hits in self._found(queries, query_Qd)}
         positive = self._positives(queries, qrels)
-        known = np.unique(np.concatenate([positive, *(pairs for pairs, _ in found)]))
+        known = np.unique(np.concatenate([positive, *(pairs for pairs, _ in by_retriever.values())]))
         random = self._random(queries, known, positive, seed)
         pairs = np.unique(np.concatenate([known, random]))
         row, column = np.divmod(pairs, max(1, len(self._doc_N16)))
-        scores = {f"{name}_score": _aligned(pairs, *hits) for name, hits in zip(by_retriever, found, strict=True)}
+        none = (np.zeros(0, dtype=np.int64), np.zeros(0))
+        scores = {f"{name}_score": _aligned(pairs, *by_retriever.get(name, none)) for name in RETRIEVERS}
         return HITS.table(
             {
                 "query_id": identity.id_matrix(queries["query_id"])[row],
                 "doc_id": self._doc_N16[column],
                 **scores,
-                "similarity": dense.similarity(query_Qd, self._vectors, row, column),
+                "similarity": self._similarity(query_Qd, row, column),
                 "is_positive": np.isin(pairs, positive),
                 "is_random": np.isin(pairs, random),
             }
         )
+
+    def _found(self, queries: pa.Table, query_Qd: NDArray[np.float32]) -> Iterator[tuple[str, Hits]]:
+        """By retriever, its best documents."""
+        if self._bm25 is not None:
+            yield "bm25", self._bm25.search(queries["text"].to_pylist(), self._config.depth)
+        if "dense" in self._config.retrievers:
+            assert self._vectors is not None
+            yield "dense", dense.search(query_Qd, self._vectors, self._config.depth, self._threads)
+
+    def _similarity(
+        self, query_Qd: NDArray[np.float32], row: NDArray[np.int64], column: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        if self._vectors is not None:
+            return dense.similarity(query_Qd, self._vectors, row, column)
+        which = np.unique(column)
+        vectors = self._encoder.encode([self._texts[i] for i in which], self._config.dense.document_prompt)
+        return dense.similarity(query_Qd, vectors, row, np.searchsorted(which, column))
 
     def _positives(self, queries: pa.Table, qrels: pa.Table) -> NDArray[np.int64]:
         """Pairs of a train query with a document of this shard that is graded 1 or more, as flat indices."""

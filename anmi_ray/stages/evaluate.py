@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.evaluate import EvaluateConfig
+from anmi_ray.config.retrieve import RETRIEVERS
 from anmi_ray.errors import DataError
 from anmi_ray.evaluation import fusion, measures, significance, trec
 from anmi_ray.records import METRIC, QREL, RUN, TEXT_OF
@@ -71,7 +72,7 @@ def _evaluate(
         fused = _fused(runs, sweep, config, depth)
         runs = pa.concat_tables([runs, fused])
     metrics = _without_failed(measures.evaluate(runs, qrels, config.measures), runs, peers)
-    order = ("bm25", "dense", "hybrid", control(config), "reranked", FUSED, *peers)
+    order = (*RETRIEVERS, "hybrid", control(config), "reranked", FUSED, *peers)
     systems = [name for name in dict.fromkeys(order) if name in set(_names(runs))]
     compared = [
         asdict(row)

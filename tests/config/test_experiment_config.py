@@ -47,6 +47,9 @@ def test_overrides_reach_into_groups_and_are_yaml(tmp_path: Path) -> None:
     [
         (["compare.degre=4"], "did you mean compare.degree?"),
         (["copmare.degree=4"], "did you mean compare?"),
+        (["retrieve.retrievers=[dense]", "evaluate.partners=[bm25]"], "names bm25"),
+        (["retrieve.retrievers=[dense, dense]"], "named twice"),
+        (["retrieve.retrievers=[dense]", "retrieve.fusion.weights={bm25: 2}"], "name those alone"),
         (["retrieve.bm25.kk=1"], "retrieve.bm25.kk"),
         (["compare.degree=0"], "greater than or equal to"),
         (["compare.degree=many"], "given: 'many'"),

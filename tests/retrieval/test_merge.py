@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from anmi_ray import identity
-from anmi_ray.config.retrieve import RetrieveConfig
+from anmi_ray.config.retrieve import RETRIEVERS, FusionConfig, RetrieveConfig
 from anmi_ray.errors import DataError
 from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, REJECT, RUN, TEXT_OF
 from anmi_ray.retrieval import bm25, fusion, shard
@@ -225,6 +226,77 @@ def test_texts_are_those_that_are_wanted() -> None:
     assert (row["text"], row["title"], row["external_id"]) == (known["text"], known["title"], known["external_id"])
     assert row["text_hash"] == identity.text_hash(row["title"], row["text"])
     assert shard.texts_of(documents(), pa.array([], identity.ID)).num_rows == 0
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+def test_a_retriever_alone_is_the_hybrid(name: str, merged: Merged) -> None:
+    alone = retrieve([documents()], CONFIG.model_copy(update={"retrievers": (name,)}))
+    assert set(alone.runs["system"].to_pylist()) == {name, "hybrid"}
+    columns = ["query_id", "doc_id", "rank"]
+    mine = alone.runs.filter(pc.equal(alone.runs["system"], name))
+    assert mine.equals(merged.runs.filter(pc.equal(merged.runs["system"], name)))
+    assert mine.select(columns).equals(alone.runs.filter(pc.equal(alone.runs["system"], "hybrid")).select(columns))
+    for row in alone.candidates.to_pylist():
+        assert {key for key, _ in row["retriever_ranks"]} <= {name}
+
+
+def test_similarities_are_there_without_dense_retrieval(merged: Merged) -> None:
+    alone = retrieve([documents()], CONFIG.model_copy(update={"retrievers": ("bm25",)})).candidates
+    both = {(row["query_id"], row["doc_id"]): row["similarity"] for row in merged.candidates.to_pylist()}
+    rows = [row for row in alone.to_pylist() if (row["query_id"], row["doc_id"]) in both]
+    assert len(rows) > 20
+    for row in rows:
+        assert row["similarity"] == pytest.approx(both[row["query_id"], row["doc_id"]], abs=1e-12)
+
+
+def test_scores_are_fused_as_they_are_weighted(merged: Merged) -> None:
+    """A weight that drowns the other retriever gives its order, below it the other's documents."""
+    rule = FusionConfig(rule="scores", weights={"dense": 1e9})
+    runs = retrieve([documents()], CONFIG.model_copy(update={"fusion": rule})).runs
+    columns = ["query_id", "doc_id", "rank"]
+    hybrid = runs.filter(pc.equal(runs["system"], "hybrid")).select(columns)
+    dense = merged.runs.filter(pc.equal(merged.runs["system"], "dense")).select(columns)
+    assert dense.num_rows
+    assert hybrid.filter(pc.less(hybrid["rank"], CONFIG.depth)).equals(
+        dense.filter(pc.less(dense["rank"], CONFIG.depth))
+    )
+
+
+SCORES = st.lists(st.tuples(st.integers(0, 2), st.floats(-3, 3), st.floats(-3, 3)), min_size=1, max_size=30)
+
+
+def ranked(query: NDArray[np.int64], score: NDArray[np.float64], found: NDArray[np.bool_]) -> NDArray[np.int64]:
+    ids = identity.id_matrix(identity.id_array(identity.doc_id(str(i)) for i in range(len(query))))
+    rank = np.zeros(len(query), dtype=np.int64)
+    rank[found] = fusion.ranks(query[found], score[found], ids[found])
+    return rank
+
+
+@given(SCORES, st.sampled_from(["minmax", "zscore"]), st.floats(0.1, 9), st.floats(-50, 50), st.integers(0, 99))
+def test_units_of_scores_do_not_matter(
+    rows: list[tuple[int, float, float]], normalisation: str, unit: float, origin: float, seed: int
+) -> None:
+    query = np.array([q for q, *_ in rows], dtype=np.int64)
+    score = np.array([scores for _, *scores in rows]).T.round(3)
+    found = np.random.default_rng(seed).random(score.shape) < 0.7
+    rank = np.stack([ranked(query, *one) for one in zip(score, found, strict=True)])
+    weight = np.array([1.0, 2.5])
+    once = fusion.weighted_scores(query, rank, score, weight, normalisation)
+    again = fusion.weighted_scores(query, rank, unit * score + origin, weight, normalisation)
+    np.testing.assert_allclose(again, once, atol=1e-6)
+    assert np.isfinite(once).all()
+
+
+@given(SCORES, st.sampled_from(["minmax", "zscore"]))
+def test_what_both_put_higher_is_higher(rows: list[tuple[int, float, float]], normalisation: str) -> None:
+    query = np.zeros(len(rows), dtype=np.int64)
+    score = np.array([scores for _, *scores in rows]).T.round(3)
+    everything = np.ones(len(rows), dtype=bool)
+    rank = np.stack([ranked(query, one, everything) for one in score])
+    fused = fusion.weighted_scores(query, rank, score, np.array([0.7, 1.9]), normalisation)
+    for i, j in itertools.permutations(range(len(rows)), 2):
+        if (score[:, i] >= score[:, j]).all():
+            assert fused[i] >= fused[j] - 1e-9
 
 
 @settings(max_examples=12)
