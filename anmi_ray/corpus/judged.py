@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from anmi_ray import identity
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.corpus import sources
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query
 from anmi_ray.corpus.reader import SPLITS_BY_RANK, QueryRow, Reader, dev_by_group
 from anmi_ray.records import DOCUMENT, QREL
@@ -28,6 +29,25 @@ class QrelRow:
     grade: int
     split: str
     place: str
+
+
+class JudgedFiles:
+    """The files that `documents`, `queries` and `qrels` name, each list sorted by path. Raises DataError."""
+
+    def __init__(self, config: CorpusConfig, kinds: tuple[str, ...] = ()) -> None:
+        if config.qrels is None:
+            raise AssertionError("a configuration without qrels was let through")
+        self.documents = sources.files_of(config.documents, "documents", kinds)
+        self.queries = sources.files_of(config.queries, "queries", kinds)
+        self.qrels = {
+            split: sources.files_of(places, f"qrels.{split}", kinds) for split, places in config.qrels.named.items()
+        }
+
+    def content_hash(self) -> str:
+        """Hash of roles, names and bytes."""
+        judged = ((f"qrels {split}", files) for split, files in self.qrels.items())
+        roles = (("documents", self.documents), ("queries", self.queries), *judged)
+        return sources.content_hash((f"{role} {file.name}", file) for role, files in roles for file in files)
 
 
 class JudgedReader(Reader):
