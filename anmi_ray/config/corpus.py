@@ -42,6 +42,13 @@ class Splits(Settings):
     dev: Names = Field(default=(), description="of the dev queries; without any, some train queries become dev")
     test: Names = Field(default=(), description="of the test queries")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _mapping(cls, data: object) -> object:
+        if isinstance(data, str | list | tuple):
+            raise ValueError("say of which split it is, such as {test: NAME} or {train: NAME, test: [NAME, NAME]}")
+        return data
+
     @model_validator(mode="after")
     def _some(self) -> Splits:
         if not self.named:

@@ -65,16 +65,17 @@ class TableReader(JudgedReader):
         return tuple(self._files.qrels)
 
     def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
-        titled = not self.config.columns.title
-        for place, row in parsed(self._records(self._files.documents, _DOCUMENT), _document):
-            titled = titled or (not isinstance(row, LineError) and bool(row[1]))
+        return parsed(self._titled(self._records(self._files.documents, _DOCUMENT)), _document)
+
+    def _titled(self, records: Iterable[tuple[str, Record | LineError]]) -> Iterator[tuple[str, Record | LineError]]:
+        """The records; in the end DataError where none has the title that was named, for JSON lines may lack it."""
+        title, met, lacks = self.config.columns.title, False, False
+        for place, row in records:
+            has = not isinstance(row, LineError) and row.get("title") is not None
+            met, lacks = met or has, lacks or not has
             yield place, row
-        if not titled:  # JSON lines may lack a title, but not all of them the one that was named
-            raise DataError(
-                f"no document has a {self.config.columns.title}",
-                self._place(),
-                "mend corpus.columns.title, or leave it out",
-            )
+        if title and lacks and not met:
+            raise DataError(f"no document has a {title}", self._place(), "mend corpus.columns.title, or leave it out")
 
     def _query_records(self) -> Iterator[tuple[str, Query | LineError]]:
         return parsed(self._records(self._files.queries, _QUERY), _query)

@@ -74,7 +74,8 @@ _texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"], i
 def collections(draw: st.DrawFn) -> Collection:
     """Any collection that all layouts can hold: no white space in ids, none but single spaces in titles and queries."""
     keys = draw(st.lists(_names, min_size=2, max_size=8, unique=True))
-    documents = [(key, draw(_words), draw(_texts).strip()) for key in keys]
+    texts = st.tuples(st.just("") | _words, _texts.map(str.strip)).filter(any)
+    documents = [(key, *draw(texts)) for key in keys]
     asked = draw(st.lists(_names, min_size=1, max_size=5, unique=True))
     queries = [(key, draw(_words)) for key in asked]
     pairs = st.lists(

@@ -36,6 +36,7 @@ TREC: dict[str, Any] = {"reader": "trec", "documents": "d", "queries": "t", "qre
         ({**TREC, "topic_fields": []}, "at least 1 item"),
         ({**TREC, "qrels": {}}, "name at least one of train, dev, test"),
         ({**TREC, "qrels": {"test": "q", "train": ["p", "q"]}}, "q is named twice; give every split its own"),
+        ({**TREC, "qrels": "q"}, "say of which split it is, such as {test: NAME}"),
         ({**TREC, "qrels": {"validation": "q"}}, "Extra inputs"),
         ({**TREC, "encoding": "utf-16"}, "'utf-8', 'latin-1' or 'cp1252'"),
         ({"max_train_queries": -1}, "greater than or equal to 0"),
