@@ -40,13 +40,13 @@ def parsed(
             yield place, error
 
 
-def decode(line: bytes, encoding: str = "utf-8") -> str:
-    """The text of bytes. LineError where they are no text in this encoding."""
+def decode(line: bytes, encoding: str = "utf-8", setting: str = "") -> str:
+    """The text of bytes. LineError where they are none in this encoding, which names the setting that chose it."""
     try:
         return line.decode(encoding)
     except UnicodeDecodeError as error:
         name = {"utf-8": "UTF-8"}.get(encoding, encoding)
-        raise LineError(f"not {name}", detail=f"byte {error.start}") from None
+        raise LineError(f"not {name}{setting and f', see {setting}'}", detail=f"byte {error.start}") from None
 
 
 def json_object(line: bytes) -> dict[str, object]:

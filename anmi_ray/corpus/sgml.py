@@ -14,6 +14,7 @@ from html.entities import html5
 from anmi_ray.corpus import parsing
 from anmi_ray.corpus.parsing import Document, LineError, Query
 
+SETTING = "corpus.encoding"
 _MARKUP = re.compile(r"<!--.*?-->|<[!?][^<>]*>|<(?P<close>/?)(?P<name>[A-Za-z][\w.:-]*)(?:\s[^<>]*)?/?>", re.DOTALL)
 _BYTES_MARKUP = re.compile(rb"<!--.*?-->|<[!?/]?[A-Za-z][^<>]*>")
 _ENTITY = re.compile(r"&(#\d+|#[xX][0-9a-fA-F]+|\w+);")
@@ -67,7 +68,7 @@ def document(content: bytes, encoding: str) -> Document:
     Each stretch of text between tags is stripped and becomes a line; white space inside a title is collapsed; entities
     that HTML knows are unescaped. LineError where it cannot be used.
     """
-    parts = _parts(parsing.decode(content, encoding))
+    parts = _parts(parsing.decode(content, encoding, SETTING))
     key = " ".join(parts["docno"])
     if not key:
         raise LineError("missing DOCNO")
@@ -80,7 +81,7 @@ def topic(content: bytes, encoding: str, fields: Iterable[str]) -> Query:
     TREC's labels (Number:, Topic:, Description:, Narrative:) are taken off. LineError where num or a field is missing.
     """
     found: dict[str, str] = {}
-    text = parsing.decode(content, encoding)
+    text = parsing.decode(content, encoding, SETTING)
     field, at = "", 0
     for tag in (*_MARKUP.finditer(text), None):
         _keep(found, field, text[at : tag.start() if tag else len(text)])

@@ -198,8 +198,8 @@ def _tsv(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]
             names = tuple(cell.decode("utf-8", "replace").strip() for cell in cells)
             chosen = choose(names)
         elif len(cells) != len(names):
-            detail = f"{len(cells)} columns, the header has {len(names)}, tab-separated"
-            yield place, LineError("wrong number of columns", detail=detail)
+            detail = f"{len(cells)} columns, must be {len(names)}, separated by tabs"
+            yield place, LineError("not as many columns as the header", detail=detail)
         else:
             yield place, {role: cells[names.index(name)] for role, name in chosen.items()}
 

@@ -62,19 +62,19 @@ class TrecReader(JudgedReader):
 def tsv_document(record: tuple[bytes, int], encoding: str) -> Document:
     """A line of documents and how many columns its file has, 2 or 4. LineError where it cannot be used."""
     line, width = record
-    fields = parsing.decode(line, encoding).split("\t")
+    fields = parsing.decode(line, encoding, sgml.SETTING).split("\t")
     if len(fields) != width:
-        wanted = width or "2 (id, text) or 4 (id, url, title, body)"
-        raise LineError("wrong number of columns", detail=f"{len(fields)} columns, must be {wanted}, tab-separated")
+        wanted = {2: "id, text", 4: "id, url, title, body"}.get(width, "id, text or id, url, title, body")
+        raise LineError(f"not the columns {wanted}", detail=f"{len(fields)} columns, separated by tabs")
     key = parsing.key_of({"id": fields[0].strip()}, "id")
     return parsing.document_of(key, fields[2] if width == 4 else "", fields[-1])
 
 
 def tsv_query(line: bytes, encoding: str) -> Query:
     """A line `id<TAB>text`. LineError where it cannot be used."""
-    fields = parsing.decode(line, encoding).split("\t")
+    fields = parsing.decode(line, encoding, sgml.SETTING).split("\t")
     if len(fields) != 2:
-        raise LineError("wrong number of columns", detail=f"{len(fields)} columns, must be 2 (id, text), tab-separated")
+        raise LineError("not the columns id, text", detail=f"{len(fields)} columns, separated by tabs")
     return parsing.query_of(parsing.key_of({"id": fields[0].strip()}, "id"), fields[1])
 
 

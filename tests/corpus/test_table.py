@@ -81,7 +81,7 @@ def test_tsv_with_a_header(tmp_path: Path) -> None:
     assert sorted(found.queries["text"].to_pylist()) == ["one", "zero"]
     assert sorted(found.qrels["grade"].to_pylist()) == [0, 2]
     places = {row["place"]: row["reason"] for row in found.rejects.to_pylist()}
-    assert places == {"qrels q.tsv:3": "wrong number of columns", "qrels q.tsv:4": "grade is not an integer"}
+    assert places == {"qrels q.tsv:3": "not as many columns as the header", "qrels q.tsv:4": "grade is not an integer"}
 
 
 def test_types_that_are_as_good_as_text(tmp_path: Path) -> None:

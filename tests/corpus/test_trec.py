@@ -99,7 +99,7 @@ def test_what_a_document_is(content: bytes, document: tuple[str, str, str]) -> N
         (b"<DOC>\n<DOCNO> </DOCNO>a</DOC>\n", 1, "missing DOCNO"),
         (b"<DOC>\n<DOCNO>x</DOCNO>\n<TEXT>\n</TEXT>\n</DOC>\n", 1, "empty document"),
         (b"<DOC>\n<DOCNO>d3</DOCNO>\nagain</DOC>\n", 1, "duplicate id"),
-        (b"<DOC>\n<DOCNO>x</DOCNO>\n\xff\xfe</DOC>\n", 1, "not UTF-8"),
+        (b"<DOC>\n<DOCNO>x</DOCNO>\n\xff\xfe</DOC>\n", 1, "not UTF-8, see corpus.encoding"),
         (b"\n<DOC>\n<DOCNO>x</DOCNO>\ncut off\n", 2, "no </DOC>"),
         (b"some words\nand more\n", 1, "text outside <DOC>"),
         (b"\n</DOC>\n", 2, "</DOC> without <DOC>"),
@@ -150,11 +150,11 @@ def test_ms_marco_files(tmp_path: Path) -> None:
     assert found.queries["text"].to_pylist() == ["what is it"]
     places = {row["place"]: row["reason"] for row in found.rejects.to_pylist() if "qrels" not in row["place"]}
     assert places == {
-        "documents docs.tsv:2": "wrong number of columns",
-        "documents passages.tsv:3": "wrong number of columns",
-        "documents passages.tsv:4": "wrong number of columns",
+        "documents docs.tsv:2": "not the columns id, url, title, body",
+        "documents passages.tsv:3": "not the columns id, text",
+        "documents passages.tsv:4": "not the columns id, text",
         "documents passages.tsv:5": "missing id",
-        "queries queries.tsv:2": "wrong number of columns",
+        "queries queries.tsv:2": "not the columns id, text",
         "queries queries.tsv:3": "empty query",
     }
 
