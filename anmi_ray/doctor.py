@@ -67,6 +67,7 @@ GIVES = {
     "tensorboard": "learning curves in TensorBoard (execution.train.trackers)",
     "mlflow-skinny": "learning curves on an MLflow server (execution.train.trackers)",
     "wandb": "learning curves at Weights & Biases (execution.train.trackers)",
+    "ir-datasets": "collections by their id in its catalogue (corpus.reader: ir_datasets)",
     "accelerate": "the peer that training is measured against (tests/benchmarks)",
     "datasets": "the peer that training is measured against (tests/benchmarks)",
 }

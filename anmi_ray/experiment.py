@@ -128,7 +128,7 @@ DISTILLATION = tuple(stage.name for stage in _DISTILLATION)
 
 # Settings that count otherwise: where a collection lies (its content's hash is the ingest stage's input), and what
 # other artifacts are made of.
-_LEFT_OUT = {"ingest": {"path"}, "distill": {"judge", "sample"}}
+_LEFT_OUT = {"ingest": {"path", "documents", "queries", "qrels"}, "distill": {"judge", "sample"}}
 # By stage, the group of settings that is its own, where that is not called as its body is.
 _GROUPS = {"ingest": "corpus", "borderline": "mine", "sample": "distill.sample", "label": "distill.judge"}
 _MODELS: dict[str, Callable[[Experiment], str | None]] = {
@@ -396,7 +396,7 @@ def _run_record(store: Store, experiment: Experiment, resolved: Mapping[str, Res
     return {
         "name": experiment.name,
         "corpus": content,
-        "corpus_name": experiment.corpus.path or experiment.corpus.reader,
+        "corpus_name": experiment.corpus.name,
         "config": config,
         "environment": environment.describe(),
         "stages": {},

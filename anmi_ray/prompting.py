@@ -30,8 +30,8 @@ def dry_run(experiment: Experiment, query: str | None, first: str | None, second
             "give one of kind api, such as jobs/configs/api-judge.yaml has",
         )
     reader = corpus.read(experiment.corpus)
-    documents = _documents(reader.documents(), first, second, experiment.corpus.path)
-    asked = _query(reader.queries(), query, experiment.corpus.path)
+    documents = _documents(reader.documents(), first, second, experiment.corpus.name)
+    asked = _query(reader.queries(), query, experiment.corpus.name)
     names = [document["external_id"] for document in documents]
     yield f"query {asked['external_id']}; shown first: {names[0]}, second: {names[1]}"
     for judge in judges:
@@ -50,9 +50,7 @@ def _text(document: dict[str, str]) -> str:
     return f"{document['title']}\n{document['text']}".strip()
 
 
-def _documents(
-    tables: Iterator[pa.Table], first: str | None, second: str | None, path: str | None
-) -> list[dict[str, str]]:
+def _documents(tables: Iterator[pa.Table], first: str | None, second: str | None, path: str) -> list[dict[str, str]]:
     """The two documents, read until they are found; all are read, for a reader gives its queries afterwards."""
     named: dict[str, dict[str, str]] = {}
     others: list[dict[str, str]] = []
@@ -71,7 +69,7 @@ def _documents(
     return chosen
 
 
-def _query(queries: pa.Table, name: str | None, path: str | None) -> dict[str, str]:
+def _query(queries: pa.Table, name: str | None, path: str) -> dict[str, str]:
     kept = queries.filter(pc.equal(queries["external_id" if name else "split"], name or "train"))
     if not kept.num_rows:
         raise DataError(f"has no {f'query {name}' if name else 'train query'}", path, "give the id of one with --query")

@@ -32,7 +32,7 @@ CONFIGS = {"pipeline": "experiment.yaml", "tune": "campaign.yaml"}  # and the on
 OURS = "anmi_job"  # the key of a job's metadata that says it is one of these
 
 # Settings that are places: files and folders, and what may be one or a name (of a hub, of what comes with the package).
-_PLACES = frozenset({"path", "root", "storage_path", "token_folder"})
+_PLACES = frozenset({"path", "root", "storage_path", "token_folder", "documents", "queries", "qrels"})
 _PERHAPS = frozenset({"model", "template", "tokenizer", "pointwise"})
 _EXCLUDED = ["__pycache__", "*.pyc", ".?*"]  # of the code that is shipped
 _CREDENTIALS = re.compile(r"://[^/]*@|[?&](access_key|secret_key|session_token)=")
@@ -153,13 +153,17 @@ def _to_cluster(content: dict[str, Any], experiment: Experiment) -> list[str]:
     return [f"{name} is {place}: every node must reach it" for name, place in _absolute(content)]
 
 
-def _absolute(node: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Make relative places in settings absolute, in place; the names and places that were."""
+def _absolute(node: Any, name: str = "", place: bool = False) -> Iterator[tuple[str, str]]:
+    """Make relative places in settings absolute, in place; the names and places that were.
+
+    `place`: whatever stands in `node` is a place, as a setting of several holds them.
+    """
     for key, value in node.items() if isinstance(node, dict) else enumerate(node):
         inner = f"{name}.{key}" if name else str(key)
+        known = place or key in _PLACES
         if isinstance(value, dict | list):
-            yield from _absolute(value, inner)
-        elif isinstance(value, str) and (key in _PLACES or (key in _PERHAPS and Path(value).expanduser().exists())):
+            yield from _absolute(value, inner, known)
+        elif isinstance(value, str) and (known or (key in _PERHAPS and Path(value).expanduser().exists())):
             _check_credentials(value, inner)
             if "://" not in value and not Path(value).is_absolute():
                 node[key] = str(Path(value).expanduser().absolute())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from anmi_ray.experiment import (
 from anmi_ray.states import changes
 from anmi_ray.store import Store
 from anmi_ray.workload import lines
+from tests.corpus import layouts
 from tests.small import write_config
 
 
@@ -70,6 +72,16 @@ def test_a_moved_collection_keeps_its_fingerprints(config: Path, small_collectio
     moved = tmp_path / "moved"
     moved.symlink_to(small_collection)
     assert fingerprints(config) == fingerprints(config, f"corpus.path={moved}")
+
+
+def test_a_moved_collection_in_trec_layout_keeps_its_fingerprints(config: Path, tmp_path: Path) -> None:
+    def places(folder: Path) -> list[str]:
+        given = layouts.write_trec(folder, layouts.SMALL)
+        return [f"corpus={json.dumps(given)}"]
+
+    before = fingerprints(config, *places(tmp_path / "here"))
+    assert fingerprints(config, *places(tmp_path / "there")) == before
+    assert fingerprints(config, *places(tmp_path / "there"), "corpus.topic_fields=[desc]") != before
 
 
 def test_a_changed_collection_changes_every_fingerprint(config: Path, small_collection: Path, tmp_path: Path) -> None:

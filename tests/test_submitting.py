@@ -124,6 +124,19 @@ def test_relative_places_become_absolute_and_are_told(tmp_path: Path, monkeypatc
     assert for_cluster(made) == (made, [])
 
 
+def test_places_in_lists_and_splits_become_absolute_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    places = {"documents": ["docs", "s3://bucket/docs"], "queries": "topics", "qrels": {"test": "qrels"}}
+    made, said = for_cluster(experiment.validate({"corpus": {"reader": "trec", **places}}, "here"))
+    assert made.corpus.documents == (str(tmp_path / "docs"), "s3://bucket/docs")
+    assert made.corpus.qrels is not None
+    assert made.corpus.qrels.test == (str(tmp_path / "qrels"),)
+    names = [line.split()[0] for line in said]
+    assert names[:3] == ["corpus.documents.0", "corpus.queries.0", "corpus.qrels.test.0"]
+    with pytest.raises(ConfigError, match=r"corpus\.queries\.0.*credentials"):
+        for_cluster(experiment.validate({"corpus": {"reader": "trec", **places, "queries": "s3://k:word@b/q"}}, "here"))
+
+
 def test_every_place_among_the_settings_is_known() -> None:
     """A setting that is described as a folder or a file is one of those that become absolute."""
     found: dict[str, str] = {}

@@ -2,25 +2,114 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
 
-# Keys that mean something to one reader only; giving one to another reader is an error, not a silent no-op.
-_ONLY = {"path": "beir", "packages": "pydocs", "test_fraction": "pydocs"}
-_DEV_FRACTION = {"pydocs": 0.06, "beir": 0.1}
+# Keys that mean something to some readers only; giving one to another reader is an error, not a silent no-op.
+_ONLY = {
+    "path": ("beir",),
+    "documents": ("trec", "table"),
+    "queries": ("trec", "table"),
+    "qrels": ("trec", "table"),
+    "topic_fields": ("trec",),
+    "encoding": ("trec",),
+    "columns": ("table",),
+    "datasets": ("ir_datasets",),
+    "packages": ("pydocs",),
+    "test_fraction": ("pydocs",),
+}
+_NEEDS = {
+    "beir": {"path": "the folder that holds corpus.jsonl"},
+    "trec": {"documents": "files or folders", "queries": "topics", "qrels": "such as {test: qrels.txt}"},
+    "table": {"documents": "files or folders", "queries": "a table", "qrels": "such as {test: qrels.parquet}"},
+    "ir_datasets": {"datasets": "such as {train: beir/scifact/train, test: beir/scifact/test}"},
+    "pydocs": {},
+}
+_DEV_FRACTION = {"pydocs": 0.06}
+_DEV_FRACTION_OF_JUDGED = 0.1
+
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+Topic = Literal["title", "desc", "narr"]
+
+
+class Splits(Settings):
+    """One or more names for each split that there is."""
+
+    train: Names = Field(default=(), description="of the train queries")
+    dev: Names = Field(default=(), description="of the dev queries; without any, some train queries become dev")
+    test: Names = Field(default=(), description="of the test queries")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mapping(cls, data: object) -> object:
+        if isinstance(data, str | list | tuple):
+            raise ValueError("say of which split it is, such as {test: NAME} or {train: NAME, test: [NAME, NAME]}")
+        return data
+
+    @model_validator(mode="after")
+    def _some(self) -> Splits:
+        if not self.named:
+            raise ValueError("name at least one of train, dev, test")
+        every = [name for names in self.named.values() for name in names]
+        if twice := sorted({name for name in every if every.count(name) > 1}):
+            raise ValueError(f"{', '.join(twice)} is named twice; give every split its own")
+        return self
+
+    @property
+    def named(self) -> dict[str, tuple[str, ...]]:
+        """The names by split, of those that have some, in the order train, dev, test."""
+        every = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {split: names for split, names in every.items() if names}
+
+
+class Columns(Settings):
+    """Names of columns; null is the one of the usual names that is there (two of them are an error)."""
+
+    doc_id: str | None = Field(default=None, description="id of a document; null: _id, id, doc_id, docid or docno")
+    title: str | None = Field(default=None, description="title of a document; null: title, where there is one")
+    text: str | None = Field(default=None, description="text of a document; null: text")
+    query_id: str | None = Field(default=None, description="id of a query; null: _id, id, query_id or qid")
+    query: str | None = Field(default=None, description="text of a query; null: text or query")
+    qrels_query_id: str | None = Field(default=None, description="null: query-id, query_id or qid")
+    qrels_doc_id: str | None = Field(default=None, description="null: corpus-id, corpus_id, doc_id, docid or docno")
+    grade: str | None = Field(default=None, description="relevance grade; null: score, grade, relevance or rel")
 
 
 class CorpusConfig(Settings):
     """Which documents, queries and relevance grades a run starts from."""
 
-    reader: Literal["pydocs", "beir"] = Field(
+    reader: Literal["pydocs", "beir", "trec", "table", "ir_datasets"] = Field(
         default="pydocs",
-        description="pydocs: this Python's own docstrings (embedded, no network); beir: a folder in BEIR layout",
+        description="pydocs: this Python's own docstrings (embedded, no network); beir: a folder in BEIR layout; "
+        "trec: SGML or MS MARCO's tsv, topics, qrels; table: Parquet or JSON lines; ir_datasets: by that library's ids",
     )
     path: str | None = Field(default=None, description="beir: folder with corpus.jsonl, queries.jsonl and qrels/*.tsv")
+    documents: Names = Field(
+        default=(),
+        description="trec, table: files and folders of documents, local or s3://, gs://, file://; read sorted by path",
+    )
+    queries: Names = Field(
+        default=(),
+        description="trec: files of topics (<top> or tsv); table: of queries. Their split is that of their qrels",
+    )
+    qrels: Splits | None = Field(
+        default=None,
+        description="trec, table: files of relevance grades by split; a grade below 0 counts as 0, not relevant",
+    )
+    topic_fields: tuple[Topic, ...] = Field(
+        default=("title",), min_length=1, description="trec: what of a <top> is the query, joined in this order"
+    )
+    encoding: Literal["utf-8", "latin-1", "cp1252"] = Field(
+        default="utf-8", description="trec: of documents and topics (TREC's old disks hold latin-1)"
+    )
+    columns: Columns = Field(default=Columns(), description="table: which column is what")
+    datasets: Splits | None = Field(
+        default=None,
+        description="ir_datasets: ids by split, all over the same documents; see https://ir-datasets.com",
+    )
     packages: tuple[str, ...] = Field(
         default=(),
         description="pydocs: installed packages whose sources are added to the standard library's, e.g. [numpy]",
@@ -30,11 +119,13 @@ class CorpusConfig(Settings):
         ge=0.0,
         lt=1.0,
         description="share of queries that become dev, by hash of their text; null is .06 for pydocs, "
-        "and for beir .1 of the train queries (used only where the collection has no dev qrels)",
+        "for all others .1 of the train queries (used only where the collection has no dev qrels)",
     )
     test_fraction: float = Field(default=0.12, ge=0.0, lt=1.0, description="pydocs: share of queries that become test")
     split_seed: int = Field(
-        default=0, ge=0, description="another number splits the queries another way (beir: carves another dev)"
+        default=0,
+        ge=0,
+        description="another number splits the queries another way (all but pydocs: carves another dev)",
     )
     max_train_queries: int | None = Field(
         default=None, ge=0, description="keep so many train queries, by hash of their text"
@@ -67,11 +158,15 @@ class CorpusConfig(Settings):
 
     @model_validator(mode="after")
     def _keys_of_this_reader(self) -> CorpusConfig:
-        for key, reader in _ONLY.items():
-            if reader != self.reader and key in self.model_fields_set and getattr(self, key):
-                raise ValueError(f"`{key}` belongs to reader: {reader}; remove it or set reader: {reader}")
-        if self.reader == "beir" and not self.path:
-            raise ValueError("reader: beir needs `path`, the folder that holds corpus.jsonl")
+        for key, readers in _ONLY.items():
+            value = getattr(self, key)
+            if self.reader not in readers and key in self.model_fields_set and value and value != Columns():
+                raise ValueError(f"`{key}` belongs to reader: {' or '.join(readers)}; remove it or set the reader so")
+        for key, what in _NEEDS[self.reader].items():
+            if not getattr(self, key):
+                raise ValueError(f"reader: {self.reader} needs `{key}`, {what}")
+        if len(set(self.topic_fields)) < len(self.topic_fields):
+            raise ValueError("topic_fields: a field is named twice")
         if self.reader == "pydocs" and self.dev_share + self.test_fraction >= 1:
             raise ValueError("dev_fraction + test_fraction must leave train queries (sum below 1)")
         return self
@@ -79,7 +174,14 @@ class CorpusConfig(Settings):
     @property
     def dev_share(self) -> float:
         """The dev fraction in force: the one given, else the reader's default."""
-        return _DEV_FRACTION[self.reader] if self.dev_fraction is None else self.dev_fraction
+        default = _DEV_FRACTION.get(self.reader, _DEV_FRACTION_OF_JUDGED)
+        return default if self.dev_fraction is None else self.dev_fraction
+
+    @property
+    def name(self) -> str:
+        """What messages and reports call the collection: where it is, or its id, or its reader."""
+        ids = [one for names in self.datasets.named.values() for one in names] if self.datasets else []
+        return self.path or ", ".join(self.documents or ids) or self.reader
 
     def max_queries(self, split: str) -> int | None:
         """How many queries of `split` (train, dev, test) to keep; None is all."""

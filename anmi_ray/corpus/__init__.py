@@ -14,6 +14,18 @@ def read(config: CorpusConfig) -> Reader:
         from anmi_ray.corpus.beir import BeirReader
 
         return BeirReader(config)
+    if config.reader == "trec":
+        from anmi_ray.corpus.trec import TrecReader
+
+        return TrecReader(config)
+    if config.reader == "table":
+        from anmi_ray.corpus.table import TableReader
+
+        return TableReader(config)
+    if config.reader == "ir_datasets":
+        from anmi_ray.corpus.catalogue import CatalogueReader
+
+        return CatalogueReader(config)
     from anmi_ray.corpus.pydocs import PydocsReader
 
     return PydocsReader(config)

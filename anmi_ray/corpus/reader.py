@@ -16,7 +16,7 @@ import pyarrow as pa
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from anmi_ray import identity
+from anmi_ray import identity, secrecy
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.errors import DataError
 from anmi_ray.records import QUERY, REJECT
@@ -94,7 +94,7 @@ class Reader(ABC):
             )
 
     def _place(self) -> str:
-        return f"corpus {self.config.path or self.config.reader}"
+        return f"corpus {secrecy.scrub(self.config.name)}"
 
     def _query_table(self, rows: list[QueryRow]) -> pa.Table:
         """Keep each text in one split and each split within its maximum; the others become rejects."""

@@ -77,7 +77,7 @@ def gather(experiment: Experiment, made: Mapping[str, Artifact], mined: Mapping[
     members, query = compared.memberships(list(taken.values()), sample.queries)
     return RulesData(
         run=experiment.name,
-        collection=experiment.corpus.path or experiment.corpus.reader,
+        collection=experiment.corpus.name,
         baseline=baseline,
         rules=tuple(replace(rule, against=against.get(rule.rule)) for rule in rules),
         left_out={},

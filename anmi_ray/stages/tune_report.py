@@ -54,7 +54,7 @@ def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Re
     found = environment.describe()
     return CampaignData(
         name=config.name,
-        collection=base.corpus.path or base.corpus.reader,
+        collection=base.corpus.name,
         measure=MEASURE,
         fingerprint=campaign.fingerprint,
         wanted=config.trials,

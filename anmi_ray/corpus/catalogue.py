@@ -1,0 +1,162 @@
+"""Collections by their id in ir_datasets' catalogue (https://ir-datasets.com), an optional part of the installation.
+
+The library fetches what it lacks into IR_DATASETS_HOME (~/.ir_datasets) of the machine that asks: the driver, for the
+fingerprint, and the node that ingests. Nothing is fetched for a collection that is there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.corpus import parsing
+from anmi_ray.corpus.judged import JudgedReader
+from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
+from anmi_ray.errors import ConfigError, DataError
+
+_BODIES = ("text", "body", "abstract")  # what types of documents with a title call the rest
+_PARTS = ("docs", "queries", "qrels")
+
+
+class CatalogueReader(JudgedReader):
+    """Reads datasets of ir_datasets, one or more a split. Raises ConfigError for an unknown id, DataError otherwise."""
+
+    def __init__(self, config: CorpusConfig) -> None:
+        super().__init__(config)
+        if config.datasets is None:
+            raise AssertionError("a configuration without datasets was let through")
+        self._library = _library()
+        self._splits = config.datasets.named
+        self._datasets = {
+            name: _load(self._library, name, split) for split, names in self._splits.items() for name in names
+        }
+        self._first = next(iter(self._datasets))
+        for name in self._datasets:
+            self._check_documents(name)
+
+    def content_fingerprint(self) -> str:
+        """Hash of ids, the library's version, and of every record as the library gives it: all is parsed once more."""
+        h = hashlib.blake2b(digest_size=16)
+        h.update(f"{self._library.__version__}\0{self._splits}\0".encode())
+        parts = [(self._first, "docs")]
+        parts += [(name, part) for name in self._datasets for part in ("queries", "qrels")]
+        for name, part in parts:
+            h.update(f"\0{name} {part}\0".encode())
+            for _, record in self._iterate(name, part):
+                h.update(repr(_fields(record, part)).encode("utf-8", "backslashreplace"))
+        return h.hexdigest()
+
+    @property
+    def judged_splits(self) -> tuple[str, ...]:
+        return tuple(self._splits)
+
+    def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
+        return parsed(self._iterate(self._first, "docs"), _document)
+
+    def _query_records(self) -> Iterator[tuple[str, Query | LineError]]:
+        """Splits often share their queries: one that was met with the same text is the same, and no row."""
+        met: dict[str, Query] = {}
+        for name in self._datasets:
+            mine: dict[str, Query] = {}
+            for place, row in parsed(self._iterate(name, "queries"), _query):
+                if not isinstance(row, LineError):
+                    if met.get(row[0]) == row:
+                        continue
+                    mine[row[0]] = row
+                yield place, row
+            met |= mine
+
+    def _qrel_records(self, split: str) -> Iterator[tuple[str, Judged | LineError]]:
+        for name in self._splits[split]:
+            yield from parsed(self._iterate(name, "qrels"), _judged)
+
+    def _check_documents(self, name: str) -> None:
+        """Raise ConfigError where a dataset's documents are not those of the first."""
+        handlers = [self._datasets[one].docs_handler() for one in (self._first, name)]
+        parents = [self._library.docs_parent_id(one) for one in (self._first, name)]
+        if handlers[0] is not handlers[1] and parents[0] != parents[1]:
+            raise ConfigError(
+                f"{self._first} is over the documents of {parents[0]}, {name} over those of {parents[1]}",
+                "corpus.datasets",
+                "name datasets over one collection, and run the others apart",
+            )
+
+    def _iterate(self, name: str, part: str) -> Iterator[tuple[str, Any]]:
+        """("beir/scifact/test:17", the 17th record) of one part of a dataset. DataError where it cannot be read."""
+        number = 0
+        try:
+            iterate: Callable[[], Iterable[Any]] = getattr(self._datasets[name], f"{part}_iter")
+            for number, record in enumerate(iterate(), start=1):
+                yield f"{name}:{number}", record
+        except (OSError, RuntimeError, ValueError, KeyError) as error:  # what the library's formats and downloads raise
+            raise DataError(
+                f"ir_datasets gives no more {part} after {number}: {type(error).__name__}: {error}",
+                f"corpus {name}",
+                "mend or fetch its files under IR_DATASETS_HOME (~/.ir_datasets); without a network, fetch them "
+                f"elsewhere (ir_datasets export {name} {part}) and copy that folder",
+            ) from error
+
+
+def _library() -> Any:
+    try:
+        import ir_datasets  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"needs ir_datasets, which is not installed here ({error})",
+            "corpus.reader: ir_datasets",
+            "pip install 'anmi-ray[ir-datasets]', on every node where the driver or ingest may run",
+        ) from None
+    return ir_datasets
+
+
+def _load(library: Any, name: str, split: str) -> Any:
+    try:
+        dataset = library.load(name)
+    except KeyError:
+        near = difflib.get_close_matches(name, list(library.registry), n=3, cutoff=0.6)
+        hint = f"did you mean {' or '.join(near)}?" if near else "see https://ir-datasets.com for all ids"
+        raise ConfigError(f"ir_datasets knows no dataset {name!r}", f"corpus.datasets.{split}", hint) from None
+    if missing := [part for part in _PARTS if not dataset.has(part)]:
+        below = sorted(one for one in library.registry if one.startswith(f"{name}/"))[:12]
+        raise ConfigError(
+            f"{name} has no {' and no '.join(missing)}",
+            f"corpus.datasets.{split}",
+            f"name one that has: {', '.join(below)}" if below else "name one with documents, queries and qrels",
+        )
+    return dataset
+
+
+def _document(record: Any) -> Document:
+    title, text = _fields(record, "docs")[1:]
+    key = parsing.key_of({"doc_id": record.doc_id}, "doc_id")
+    value = {"title": title, "text": text}
+    return parsing.document_of(key, parsing.text_of(value, "title", key, ""), parsing.text_of(value, "text", key, ""))
+
+
+def _query(record: Any) -> Query:
+    key = parsing.key_of({"query_id": record.query_id}, "query_id")
+    return parsing.query_of(key, parsing.text_of({"text": _fields(record, "queries")[1]}, "text", key))
+
+
+def _judged(record: Any) -> Judged:
+    value = {"query_id": record.query_id, "doc_id": record.doc_id}
+    return parsing.judged_of(parsing.key_of(value, "query_id"), parsing.key_of(value, "doc_id"), record.relevance)
+
+
+def _fields(record: Any, part: str) -> tuple[Any, ...]:
+    """What is read of a record: (id, title, text), (id, text) or (query, document, grade).
+
+    A document with a title has its text in the field text, body or abstract; of others, and of queries, the text is
+    what the library calls the default one.
+    """
+    if part == "docs":
+        body = next((name for name in _BODIES if name in record._fields), None)
+        if "title" in record._fields and body:
+            return record.doc_id, record.title, getattr(record, body)
+        return record.doc_id, "", record.default_text()
+    if part == "queries":
+        return record.query_id, record.default_text()
+    return record.query_id, record.doc_id, record.relevance

@@ -1,0 +1,218 @@
+"""What readers share whose collection comes with queries and with relevance grades per split.
+
+A layout (`beir`, `trec`, `table`, `ir_datasets`) says where records stand and how one is parsed; which are kept, and
+why the others are not, is said here once.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from anmi_ray import identity
+from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.corpus import sources
+from anmi_ray.corpus.parsing import Document, Judged, LineError, Query
+from anmi_ray.corpus.reader import SPLITS_BY_RANK, QueryRow, Reader, dev_by_group
+from anmi_ray.records import DOCUMENT, QREL
+
+
+@dataclass(frozen=True)
+class QrelRow:
+    """One judged pair, as read; `split` is its file's."""
+
+    query: str
+    document: str
+    grade: int
+    split: str
+    place: str
+
+
+class JudgedFiles:
+    """The files that `documents`, `queries` and `qrels` name, each list sorted by path. Raises DataError."""
+
+    def __init__(self, config: CorpusConfig, kinds: tuple[str, ...] = ()) -> None:
+        if config.qrels is None:
+            raise AssertionError("a configuration without qrels was let through")
+        self.documents = sources.files_of(config.documents, "documents", kinds)
+        self.queries = sources.files_of(config.queries, "queries", kinds)
+        self.qrels = {
+            split: sources.files_of(places, f"qrels.{split}", kinds) for split, places in config.qrels.named.items()
+        }
+
+    def content_hash(self) -> str:
+        """Hash of roles, names and bytes."""
+        judged = ((f"qrels {split}", files) for split, files in self.qrels.items())
+        roles = (("documents", self.documents), ("queries", self.queries), *judged)
+        return sources.content_hash((f"{role} {file.name}", file) for role, files in roles for file in files)
+
+
+class JudgedReader(Reader):
+    """A collection whose qrels say which split a query belongs to. The records come as (place, record or LineError)."""
+
+    def __init__(self, config: CorpusConfig) -> None:
+        super().__init__(config)
+        self._documents: set[bytes] = set()
+        self._documents_read = False
+        self._judged: list[QrelRow] = []
+        self._split_of: dict[str, str] = {}  # of judged queries: test before dev before train
+        self._kept: set[str] = set()
+        self._known: set[str] = set()  # every query id met, kept or not
+
+    @property
+    @abstractmethod
+    def judged_splits(self) -> tuple[str, ...]:
+        """The splits that have qrels, of train, dev, test."""
+
+    @abstractmethod
+    def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
+        """Documents in the order of the collection."""
+
+    @abstractmethod
+    def _query_records(self) -> Iterator[tuple[str, Query | LineError]]:
+        """Queries of all splits."""
+
+    @abstractmethod
+    def _qrel_records(self, split: str) -> Iterator[tuple[str, Judged | LineError]]:
+        """Judged pairs of one split."""
+
+    def documents(self) -> Iterator[pa.Table]:
+        """Documents in their order; a document without title and text, or with an id seen before, is a reject."""
+        rows: list[Document] = []
+        for place, row in self._document_records():
+            self._seen["documents"] += 1
+            try:
+                rows.append(self._new_document(row))
+            except LineError as error:
+                self._refuse("documents", place, error.key, error.reason, error.detail)
+                continue
+            if len(rows) == self.config.shard_documents:
+                yield _document_table(rows)
+                rows = []
+        self._check_fraction("documents")
+        self._documents_read = True
+        if rows:
+            yield _document_table(rows)
+
+    def queries(self) -> pa.Table:
+        """Queries judged in a split; those without any usable qrel are rejects that count towards no limit."""
+        if not self._documents_read:
+            raise AssertionError("documents() must be consumed before queries()")
+        texts = self._read_queries()
+        self._judged = self._read_qrels()
+        splits = self._split_of
+        for row in self._judged:
+            splits[row.query] = min(row.split, splits.get(row.query, row.split), key=SPLITS_BY_RANK.index)
+        rows = []
+        for key, (text, place) in texts.items():
+            if key in splits:
+                rows.append(QueryRow(key, text, splits[key], place))
+            else:
+                self._refuse("queries", place, key, "not judged in any split", malformed=False)
+        if "dev" not in self.judged_splits:
+            rows = self._carve_dev(rows)
+        table = self._query_table(rows)
+        self._kept = set(table["external_id"].to_pylist())
+        return table
+
+    def qrels(self) -> pa.Table:
+        """Grades of the queries that were kept; grades below zero (TREC's spam is -2) are stored as 0, not relevant."""
+        kept: dict[tuple[str, str], int] = {}
+        for row in self._judged:
+            key, split = f"{row.query} {row.document}", self._split_of[row.query]
+            if row.query not in self._kept:
+                self._refuse("qrels", row.place, key, "query was left out", malformed=False)
+            elif split != row.split:
+                self._refuse("qrels", row.place, key, "query belongs to another split", split, malformed=False)
+            elif (row.query, row.document) in kept:
+                self._refuse("qrels", row.place, key, "pair judged twice", str(row.grade))
+            else:
+                kept[row.query, row.document] = max(0, row.grade)
+        self._check_fraction("qrels")
+        return QREL.table(
+            {
+                "query_id": identity.id_array(identity.query_id(query) for query, _ in kept),
+                "doc_id": identity.id_array(identity.doc_id(document) for _, document in kept),
+                "grade": list(kept.values()),
+            }
+        )
+
+    def _new_document(self, row: Document | LineError) -> Document:
+        if isinstance(row, LineError):
+            raise row
+        identifier = identity.doc_id(row[0])
+        if identifier in self._documents:
+            raise LineError("duplicate id", row[0])
+        self._documents.add(identifier)
+        return row
+
+    def _read_queries(self) -> dict[str, tuple[str, str]]:
+        texts: dict[str, tuple[str, str]] = {}
+        for place, row in self._query_records():
+            self._seen["queries"] += 1
+            try:
+                if isinstance(row, LineError):
+                    raise row
+                key, text = row
+                if key in texts:
+                    raise LineError("duplicate id", key)
+                texts[key] = (text, place)
+            except LineError as error:
+                self._refuse("queries", place, error.key, error.reason, error.detail)
+        self._known = set(texts)
+        self._check_fraction("queries")
+        return texts
+
+    def _read_qrels(self) -> list[QrelRow]:
+        rows = []
+        for split in self.judged_splits:
+            for place, row in self._qrel_records(split):
+                self._seen["qrels"] += 1
+                try:
+                    rows.append(self._qrel(row, split, place))
+                except LineError as error:
+                    self._refuse("qrels", place, error.key, error.reason, error.detail)
+        self._check_fraction("qrels")
+        return rows
+
+    def _qrel(self, row: Judged | LineError, split: str, place: str) -> QrelRow:
+        if isinstance(row, LineError):
+            raise row
+        query, document, grade = row
+        key = f"{query} {document}"
+        if query not in self._known:
+            raise LineError("unknown query", key)
+        if identity.doc_id(document) not in self._documents:
+            raise LineError("unknown document", key)
+        return QrelRow(query, document, grade, split, place)
+
+    def _carve_dev(self, rows: list[QueryRow]) -> list[QueryRow]:
+        """Where the collection has no dev split, a share of its train queries, chosen by hash, becomes one.
+
+        Queries that share a relevant document stay together: a reranker remembers documents, and a dev whose documents
+        it was trained on promises more than a test whose documents are new to it.
+        """
+        train = [row for row in rows if row.split == "train"]
+        relevant: dict[str, list[str]] = {}
+        for judged in self._judged:
+            if judged.grade > 0:
+                relevant.setdefault(judged.query, []).append(judged.document)
+        groups = [[row.text_key, *map(identity.doc_id, relevant.get(row.external_id, []))] for row in train]
+        dev = dev_by_group([row.text_key for row in train], groups, self.config.dev_share, self.config.split_seed)
+        chosen = {row.external_id for row, is_dev in zip(train, dev, strict=True) if is_dev}
+        return [replace(row, split="dev") if row.external_id in chosen else row for row in rows]
+
+
+def _document_table(rows: list[Document]) -> pa.Table:
+    keys, titles, texts = (list(column) for column in zip(*rows, strict=True))
+    return DOCUMENT.table(
+        {
+            "doc_id": identity.id_array(identity.doc_id(key) for key in keys),
+            "external_id": keys,
+            "title": titles,
+            "text": texts,
+        }
+    )

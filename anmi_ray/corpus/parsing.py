@@ -1,0 +1,120 @@
+"""What one record of a collection must hold, whatever the layout it stands in, and why one cannot be used."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+Document = tuple[str, str, str]  # id, title, text
+Query = tuple[str, str]  # id, text
+Judged = tuple[str, str, int]  # query, document, grade
+
+_INTEGER = re.compile(r"[+-]?\d{1,9}")
+_LIMIT = 10**9  # grades are int32
+_SHOWN = 200  # characters of a record that a reject quotes
+Raw = TypeVar("Raw")
+Row = TypeVar("Row")
+
+
+class LineError(Exception):
+    """Why one record cannot be used; caught where records are read, and turned into a reject."""
+
+    def __init__(self, reason: str, key: str = "", detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.key, self.detail = reason, key, detail
+
+
+def parsed(
+    records: Iterable[tuple[str, Raw | LineError]], parse: Callable[[Raw], Row]
+) -> Iterator[tuple[str, Row | LineError]]:
+    """(place, what `parse` makes of a record) or (place, why it cannot be used)."""
+    for place, record in records:
+        if isinstance(record, LineError):
+            yield place, record
+            continue
+        try:
+            yield place, parse(record)
+        except LineError as error:
+            yield place, error
+
+
+def decode(line: bytes, encoding: str = "utf-8", setting: str = "") -> str:
+    """The text of bytes. LineError where they are none in this encoding, which names the setting that chose it."""
+    try:
+        return line.decode(encoding)
+    except UnicodeDecodeError as error:
+        name = {"utf-8": "UTF-8"}.get(encoding, encoding)
+        raise LineError(f"not {name}{setting and f', see {setting}'}", detail=f"byte {error.start}") from None
+
+
+def json_object(line: bytes) -> dict[str, object]:
+    """The object that a line of JSON holds. LineError where it holds none."""
+    try:
+        value = json.loads(decode(line))
+    except (ValueError, RecursionError) as error:
+        raise LineError("broken JSON", detail=str(error)) from None
+    if not isinstance(value, dict):
+        raise LineError("broken JSON", detail="not an object")
+    return value
+
+
+def key_of(value: Mapping[str, object], name: str) -> str:
+    """The id under `name`: a text that is not blank, or a whole number. LineError where there is none."""
+    key = value.get(name)
+    if isinstance(key, int) and not isinstance(key, bool):
+        key = str(key)
+    if not isinstance(key, str) or not key.strip():
+        raise LineError(f"missing {name}", detail=", ".join(value)[:_SHOWN])
+    return _checked(key, key)
+
+
+def text_of(value: Mapping[str, object], name: str, key: str, default: str | None = None) -> str:
+    """The text under `name`, else `default`. LineError where it is missing and has no default, or is no text."""
+    text = value.get(name, default)
+    if text is None and default is not None:
+        text = default
+    if not isinstance(text, str):
+        raise LineError(f"missing {name}", key, detail=", ".join(value)[:_SHOWN])
+    return _checked(text, key)
+
+
+def document_of(key: str, title: str, text: str) -> Document:
+    """A document, stripped. LineError where title and text are both blank."""
+    title, text = title.strip(), text.strip()
+    if not title and not text:
+        raise LineError("empty document", key)
+    return key, title, text
+
+
+def query_of(key: str, text: str) -> Query:
+    """A query, stripped. LineError where it is blank."""
+    text = text.strip()
+    if not text:
+        raise LineError("empty query", key)
+    return key, text
+
+
+def judged_of(query: str, document: str, grade: object) -> Judged:
+    """A judged pair. LineError where its grade is no whole number of at most nine digits (2.0 is one, 1.5 is not)."""
+    if isinstance(grade, float) and grade.is_integer():
+        grade = int(grade)
+    if isinstance(grade, str) and _INTEGER.fullmatch(grade.strip()):
+        grade = int(grade)
+    if not isinstance(grade, int) or isinstance(grade, bool) or abs(grade) >= _LIMIT:
+        raise LineError("grade is not an integer", f"{query} {document}", str(grade)[:_SHOWN])
+    return query, document, grade
+
+
+def is_integer(text: str) -> bool:
+    """Whether a field may be a grade."""
+    return _INTEGER.fullmatch(text) is not None
+
+
+def _checked(text: str, key: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON may spell half of a surrogate pair, which no UTF-8 column can hold
+        raise LineError("not valid Unicode", key) from None
+    return text

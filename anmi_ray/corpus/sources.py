@@ -1,0 +1,177 @@
+"""The files of a collection on any filesystem that pyarrow knows: local paths, file://, s3://, gs://."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+import pyarrow as pa
+from pyarrow import fs
+
+from anmi_ray import secrecy
+from anmi_ray.errors import DataError, from_os_error
+
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True)
+class File:
+    """One file. `name` is short, for rejects; `place` is whole, for errors."""
+
+    filesystem: fs.FileSystem = field(repr=False)
+    path: str
+    name: str
+    place: str
+
+    @property
+    def kind(self) -> str:
+        """The suffix without what only says how the file is compressed: ".jsonl" of corpus.jsonl.gz."""
+        return PurePosixPath(_unpacked(self.path)).suffix.lower()
+
+    def open(self, compression: str | None = None) -> pa.NativeFile:
+        """A stream of the file's bytes, unpacked by `compression`. Raises StoreError."""
+        try:
+            return self.filesystem.open_input_stream(self.path, compression=compression)
+        except OSError as error:
+            raise from_os_error(error, self.place) from error
+
+    def open_seekable(self) -> pa.NativeFile:
+        """The file for reading at any offset. Raises StoreError."""
+        try:
+            return self.filesystem.open_input_file(self.path)
+        except OSError as error:
+            raise from_os_error(error, self.place) from error
+
+    def lines(self, blank: bool = False) -> Iterator[tuple[str, bytes]]:
+        """("corpus.jsonl:17", line) of every line, with `blank` also of the blank ones; .gz and .zst are unpacked.
+
+        Raises DataError where the file ends too early or cannot be unpacked, StoreError where it cannot be opened.
+        """
+        compression = COMPRESSIONS.get(PurePosixPath(self.path).suffix.lower())
+        with self.open(compression) as raw, io.BufferedReader(raw, 1 << 20) as file:  # pyright: ignore[reportArgumentType]
+            try:
+                for number, line in enumerate(file, start=1):
+                    line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                    if blank or line.strip():
+                        yield f"{self.name}:{number}", line.rstrip(b"\r\n")
+            except OSError as error:
+                raise DataError(f"cannot be read to its end: {error}", self.place, "fetch the file again") from error
+
+    def chunks(self) -> Iterator[bytes]:
+        """The file's bytes as stored. Raises StoreError."""
+        with self.open() as stream:
+            try:
+                while chunk := stream.read(_BLOCK):
+                    yield chunk
+            except OSError as error:
+                raise from_os_error(error, self.place) from error
+
+
+def opened(place: str, setting: str) -> tuple[fs.FileSystem, str, fs.FileType]:
+    """The filesystem of a local path or URI, the path in it and what is there. DataError where it cannot be reached."""
+    try:
+        if "://" in place:
+            filesystem, path = fs.FileSystem.from_uri(place)
+        else:
+            filesystem, path = fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(place))
+        return filesystem, path, filesystem.get_file_info(path).type
+    except (OSError, ValueError, pa.ArrowException) as error:
+        message = secrecy.scrub(f"cannot be opened: {error}")
+        # `from None`: the original message may quote the credentials of a URI
+        raise DataError(message, f"corpus {secrecy.scrub(place)}", f"check corpus.{setting}") from None
+
+
+def files_of(places: Iterable[str], setting: str, kinds: tuple[str, ...] = ()) -> list[File]:
+    """The files that `places` (files and folders) stand for, sorted by path, whatever the order of the places.
+
+    A folder stands for the files below it whose suffix is among `kinds` (all without `kinds`), those with a leading
+    dot or underscore left out. Names are relative to the folder that holds everything. Raises DataError where a place
+    is missing, empty, of another kind or named twice.
+    """
+    found: dict[tuple[str, str], tuple[fs.FileSystem, str]] = {}
+    bases = []
+    for place in places:
+        filesystem, path, type_ = opened(place, setting)
+        shown, folder = secrecy.scrub(place.partition("?")[0]).rstrip("/"), path.rstrip("/")
+        if type_ == fs.FileType.Directory:
+            below = _below(filesystem, path, shown, kinds)
+        elif type_ == fs.FileType.File:
+            below, folder = [path], str(PurePosixPath(path).parent)
+            _check_kind(path, shown, setting, kinds)
+        else:
+            raise DataError("no such file or folder", f"corpus {shown}", f"check corpus.{setting}")
+        bases.append(folder)
+        for one in below:
+            key = (filesystem.type_name, one)
+            if key in found:
+                raise DataError("is read twice", f"corpus {shown}", f"name it once among corpus.{setting}")
+            relative = one.removeprefix(path.rstrip("/"))
+            found[key] = filesystem, f"corpus {shown}{relative}"
+    common = _common(bases)
+    named = [File(one[0], key[1], _relative(key[1], common), one[1]) for key, one in found.items()]
+    return sorted(named, key=lambda file: file.path)
+
+
+def content_hash(files: Iterable[tuple[str, File]]) -> str:
+    """Hash of labels and bytes as stored. Every byte is read once: an object store has no other hash to be trusted.
+
+    So a run that has to ingest reads its collection twice, once for this and once to parse it.
+    """
+    h = hashlib.blake2b(digest_size=16)
+    for label, file in files:
+        h.update(f"\0{label}\0".encode())
+        for chunk in file.chunks():
+            h.update(chunk)
+    return h.hexdigest()
+
+
+def _below(filesystem: fs.FileSystem, path: str, shown: str, kinds: tuple[str, ...]) -> list[str]:
+    try:
+        infos = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+    except OSError as error:
+        raise from_os_error(error, f"corpus {shown}") from error
+    inside = [info.path for info in infos if info.type == fs.FileType.File]
+    below = [one for one in inside if not _hidden(one[len(path) :]) and (not kinds or _kind(one) in kinds)]
+    if not below:
+        there = ", ".join(sorted(PurePosixPath(one).name for one in inside)[:12]) or "nothing"
+        wanted = f"no {', '.join(kinds)} file" if kinds else "no file"
+        raise DataError(f"{wanted} in this folder; there is: {there}", f"corpus {shown}", "name another")
+    return below
+
+
+def _hidden(relative: str) -> bool:
+    return any(part.startswith((".", "_")) for part in PurePosixPath(relative).parts)
+
+
+def _unpacked(path: str) -> str:
+    pure = PurePosixPath(path)
+    return str(pure.with_suffix("")) if pure.suffix.lower() in COMPRESSIONS else path
+
+
+def _kind(path: str) -> str:
+    return PurePosixPath(_unpacked(path)).suffix.lower()
+
+
+def _check_kind(path: str, shown: str, setting: str, kinds: tuple[str, ...]) -> None:
+    if kinds and _kind(path) not in kinds:
+        raise DataError(
+            f"its format cannot be told from its name; allowed: {', '.join(kinds)} (text also .gz or .zst)",
+            f"corpus {shown}",
+            f"name the file by its format, or name another with corpus.{setting}",
+        )
+
+
+def _common(bases: list[str]) -> str:
+    try:
+        return os.path.commonpath(bases)
+    except ValueError:  # places on two filesystems
+        return ""
+
+
+def _relative(path: str, common: str) -> str:
+    return path.removeprefix(common).lstrip("/") if common else path

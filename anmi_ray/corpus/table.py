@@ -1,0 +1,228 @@
+"""Collections as tables: Parquet, JSON lines (.jsonl, .json) or tsv with a header, the text ones also .gz or .zst.
+
+Documents, queries and qrels are files or folders on any filesystem that pyarrow knows. Files are read one after the
+other, sorted by path, and a Parquet file page by page, so memory is that of a shard of documents. Rows that cannot be
+used become rejects with file and row; too many of them are an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from anmi_ray.config.corpus import Columns, CorpusConfig
+from anmi_ray.corpus import parsing
+from anmi_ray.corpus.judged import JudgedFiles, JudgedReader
+from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
+from anmi_ray.corpus.sources import File
+from anmi_ray.errors import DataError
+
+KINDS = (".parquet", ".jsonl", ".json", ".tsv")
+# By role, a setting of corpus.columns, the names that a column usually has.
+_USUAL = {
+    "doc_id": ("_id", "id", "doc_id", "docid", "docno"),
+    "title": ("title",),
+    "text": ("text",),
+    "query_id": ("_id", "id", "query_id", "qid"),
+    "query": ("text", "query"),
+    "qrels_query_id": ("query-id", "query_id", "qid"),
+    "qrels_doc_id": ("corpus-id", "corpus_id", "doc_id", "docid", "docno"),
+    "grade": ("score", "grade", "relevance", "rel"),
+}
+_OPTIONAL = frozenset({"title"})
+_DOCUMENT, _QUERY, _QREL = (
+    ("doc_id", "title", "text"),
+    ("query_id", "query"),
+    ("qrels_query_id", "qrels_doc_id", "grade"),
+)
+_ROWS = 256  # of Parquet that are read at once
+_BUFFER = 1 << 22  # bytes of a Parquet column that are
+_LOOKED_AT = 100  # lines of JSON that say which columns there are
+
+Record = dict[str, object]  # values by role
+Choose = Callable[[tuple[str, ...]], dict[str, str]]  # of the columns that there are, those to read, by role
+
+
+class TableReader(JudgedReader):
+    """Reads tables. Raises DataError where a file or column is missing, or a file is broken, naming what is there."""
+
+    def __init__(self, config: CorpusConfig) -> None:
+        super().__init__(config)
+        self._files = JudgedFiles(config, KINDS)
+
+    def content_fingerprint(self) -> str:
+        """Hash of names, roles and bytes as stored; every byte is read once more than ingest reads it.
+
+        Neither sizes nor times of modification would do: a fingerprint stands for the content wherever it lies.
+        """
+        return self._files.content_hash()
+
+    @property
+    def judged_splits(self) -> tuple[str, ...]:
+        return tuple(self._files.qrels)
+
+    def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
+        return parsed(self._titled(self._records(self._files.documents, _DOCUMENT)), _document)
+
+    def _titled(self, records: Iterable[tuple[str, Record | LineError]]) -> Iterator[tuple[str, Record | LineError]]:
+        """The records; in the end DataError where none has the title that was named, for JSON lines may lack it."""
+        title, met, lacks = self.config.columns.title, False, False
+        for place, row in records:
+            has = not isinstance(row, LineError) and row.get("title") is not None
+            met, lacks = met or has, lacks or not has
+            yield place, row
+        if title and lacks and not met:
+            raise DataError(f"no document has a {title}", self._place(), "mend corpus.columns.title, or leave it out")
+
+    def _query_records(self) -> Iterator[tuple[str, Query | LineError]]:
+        return parsed(self._records(self._files.queries, _QUERY), _query)
+
+    def _qrel_records(self, split: str) -> Iterator[tuple[str, Judged | LineError]]:
+        return parsed(self._records(self._files.qrels[split], _QREL), _judged)
+
+    def _records(self, files: Iterable[File], roles: tuple[str, ...]) -> Iterator[tuple[str, Record | LineError]]:
+        for file in files:
+            read = {".parquet": _parquet, ".tsv": _tsv}.get(file.kind, _json)
+            yield from read(file, _chooser(file, self.config.columns, roles))
+
+
+def _chooser(file: File, columns: Columns, roles: tuple[str, ...]) -> Choose:
+    """What picks the columns of a file: the one that the settings name, else the only usual one.
+
+    It raises DataError where one is missing, stands twice, or several may be meant. The title may be missing: where
+    nobody named it, and in JSON, whose lines may lack what others have.
+    """
+    lacking = file.kind in (".jsonl", ".json")
+
+    def choose(names: tuple[str, ...]) -> dict[str, str]:
+        chosen: dict[str, str] = {}
+        for role in roles:
+            given: str | None = getattr(columns, role)
+            found = [name for name in ((given,) if given is not None else _USUAL[role]) if name in names]
+            if len(found) == 1 and names.count(found[0]) == 1:
+                chosen[role] = found[0]
+            elif given is not None and role in _OPTIONAL and lacking:
+                chosen[role] = given
+            elif found or given is not None or role not in _OPTIONAL:
+                raise DataError(
+                    _wrong(role, given, found),
+                    f"{file.place}, columns {', '.join(names)[:500]}",
+                    f"set corpus.columns.{role}",
+                )
+        return chosen
+
+    return choose
+
+
+def _wrong(role: str, given: str | None, found: list[str]) -> str:
+    if len(found) > 1:
+        return f"{' and '.join(found)} may each be the {role}"
+    if found:
+        return f"column {found[0]} stands twice"
+    return f"no column {given}" if given is not None else f"no column for the {role} (usual: {', '.join(_USUAL[role])})"
+
+
+def _parquet(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]:
+    number = 0
+    with file.open_seekable() as stream:
+        try:
+            # Without pre_buffer and with a buffer, pages are read as they are wanted and not whole row groups.
+            with pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER) as table:
+                chosen = choose(tuple(table.schema_arrow.names))
+                _check_types(table.schema_arrow, chosen, file.place)
+                for batch in table.iter_batches(_ROWS, columns=list(dict.fromkeys(chosen.values()))):
+                    columns = {role: _values(batch.column(name)) for role, name in chosen.items()}
+                    for i in range(batch.num_rows):
+                        number += 1
+                        yield f"{file.name} row {number}", {role: values[i] for role, values in columns.items()}
+        except (pa.ArrowException, OSError) as error:
+            where = f"after row {number}" if number else "from its start"
+            remedy = "fetch or write the file again; it must be a whole Parquet file"
+            raise DataError(f"cannot be read {where}: {error}", file.place, remedy) from error
+
+
+def _check_types(schema: pa.Schema, chosen: Mapping[str, str], place: str) -> None:
+    for role, name in chosen.items():
+        type_ = _plain(schema.field(name).type)
+        if pa.types.is_null(type_) or _is_text(type_):
+            continue
+        number = pa.types.is_integer(type_) or (role == "grade" and pa.types.is_floating(type_))
+        if number and role in ("doc_id", "query_id", "qrels_query_id", "qrels_doc_id", "grade"):
+            continue
+        raise DataError(
+            f"column {name} ({role}) is {type_}, must be text"
+            + (" or a whole number" if number or "id" in role else ""),
+            place,
+            f"write it so, or name another with corpus.columns.{role}",
+        )
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
+
+
+def _values(column: pa.Array) -> list[object]:
+    """The values of a column; texts as bytes, for Parquet promises UTF-8 and keeps no one from writing other bytes."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if _is_text(column.type):
+        column = column.cast(pa.large_binary())
+    return column.to_pylist()
+
+
+def _json(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]:
+    """Which columns there are is what the first lines have; a line may lack some."""
+    records = parsed(file.lines(), parsing.json_object)
+    first = list(islice(records, _LOOKED_AT))
+    names: dict[str, None] = {}
+    for _, row in first:
+        names |= {} if isinstance(row, LineError) else dict.fromkeys(row)
+    chosen = choose(tuple(names)) if names else {}
+    for place, row in chain(first, records):
+        yield place, row if isinstance(row, LineError) else {role: row.get(name) for role, name in chosen.items()}
+
+
+def _tsv(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]:
+    names: tuple[str, ...] = ()
+    chosen: dict[str, str] = {}
+    for place, line in file.lines():
+        cells = line.split(b"\t")
+        if not names:
+            names = tuple(cell.decode("utf-8", "replace").strip() for cell in cells)
+            chosen = choose(names)
+        elif len(cells) != len(names):
+            detail = f"{len(cells)} columns, must be {len(names)}, separated by tabs"
+            yield place, LineError("not as many columns as the header", detail=detail)
+        else:
+            yield place, {role: cells[names.index(name)] for role, name in chosen.items()}
+
+
+def _document(row: Record) -> Document:
+    value = _decoded(row)
+    key = parsing.key_of(value, "doc_id")
+    return parsing.document_of(key, parsing.text_of(value, "title", key, ""), parsing.text_of(value, "text", key))
+
+
+def _query(row: Record) -> Query:
+    value = _decoded(row)
+    key = parsing.key_of(value, "query_id")
+    return parsing.query_of(key, parsing.text_of(value, "query", key))
+
+
+def _judged(row: Record) -> Judged:
+    value = _decoded(row)
+    query, document = parsing.key_of(value, "qrels_query_id"), parsing.key_of(value, "qrels_doc_id")
+    if value.get("grade") is None:
+        raise LineError("missing grade", f"{query} {document}")
+    return parsing.judged_of(query, document, value["grade"])
+
+
+def _decoded(row: Record) -> Record:
+    return {role: parsing.decode(value) if isinstance(value, bytes) else value for role, value in row.items()}

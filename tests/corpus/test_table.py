@@ -1,0 +1,253 @@
+"""Tables of documents, queries and qrels: columns, types, places, and every way in which they can be wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from anmi_ray import corpus
+from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.errors import DataError
+from tests import s3 as endpoints
+from tests.corpus.layouts import SMALL, Settings, read, write_beir, write_jsonl, write_lines, write_parquet
+
+
+def not_utf8(values: list[bytes]) -> pa.Array:
+    """A column of texts that are none, as writers that check nothing leave it."""
+    raw = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(raw), raw.buffers())
+
+
+def with_documents(folder: Path, table: pa.Table, **columns: str) -> Settings:
+    """The small collection with these documents."""
+    settings = write_parquet(folder, SMALL)
+    pq.write_table(table, folder / "own.parquet")
+    return {**settings, "documents": str(folder / "own.parquet"), "columns": columns}
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+def test_a_sound_collection(tmp_path: Path, write: Any) -> None:
+    found = read(write(tmp_path, SMALL))
+    assert found.documents["external_id"].to_pylist() == [row[0] for row in SMALL.documents]
+    assert found.rejects.num_rows == 0
+    assert found.rows == read(write_beir(tmp_path / "beir", SMALL)).rows
+
+
+@pytest.mark.s3
+def test_a_collection_on_s3(tmp_path: Path, s3: endpoints.S3Endpoint) -> None:
+    settings = write_parquet(tmp_path, SMALL)
+    for path in tmp_path.rglob("*.parquet"):
+        s3.client.put_object(Bucket=endpoints.BUCKET, Key=f"mine/{path.relative_to(tmp_path)}", Body=path.read_bytes())
+    s3.client.put_object(Bucket=endpoints.BUCKET, Key="mine/documents/_SUCCESS", Body=b"")
+    remote = {
+        **settings,
+        "documents": s3.uri("mine/documents"),
+        "queries": s3.uri("mine/queries.parquet"),
+        "qrels": {split: s3.uri(f"mine/{split}.parquet") for split in settings["qrels"]},
+    }
+    here, there = read(settings), read(remote)
+    assert there.rows == here.rows
+    assert there.reader.content_fingerprint() == here.reader.content_fingerprint()
+    with pytest.raises(DataError, match="no such file or folder") as caught:
+        corpus.read(CorpusConfig(**{**remote, "queries": s3.uri("mine/none.parquet", credentials="key:word@")}))
+    assert "word" not in str(caught.value)
+
+
+def test_shards_are_filled_across_files_and_row_groups(tmp_path: Path) -> None:
+    reader = corpus.read(CorpusConfig(**write_parquet(tmp_path, SMALL), shard_documents=8))
+    assert [table.num_rows for table in reader.documents()] == [8, 8, 4]
+
+
+def test_file_uris_and_folders_with_other_files(tmp_path: Path) -> None:
+    settings = write_parquet(tmp_path, SMALL)
+    for name in ("_SUCCESS", ".part-9.parquet", "README.md", "_temporary/part-8.parquet"):
+        write_lines(tmp_path / "documents" / name, ["no table"])
+    found = read({**settings, "documents": f"file://{tmp_path}/documents"})
+    assert found.documents.num_rows == 20
+
+
+def test_tsv_with_a_header(tmp_path: Path) -> None:
+    settings = write_parquet(tmp_path, SMALL)
+    lines = ["score\tquery-id\tcorpus-id", "2\tq0\td1", "1\tq0", "x\tq0\td2", "0\tq1\td2"]
+    settings["qrels"] = {"test": write_lines(tmp_path / "q.tsv", lines)}
+    settings["queries"] = write_lines(tmp_path / "asked.tsv", ["qid\tnote\tquery", "q0\t\tzero", "q1\t\tone"])
+    found = read(settings)
+    assert sorted(found.queries["text"].to_pylist()) == ["one", "zero"]
+    assert sorted(found.qrels["grade"].to_pylist()) == [0, 2]
+    places = {row["place"]: row["reason"] for row in found.rejects.to_pylist()}
+    assert places == {"qrels q.tsv:3": "not as many columns as the header", "qrels q.tsv:4": "grade is not an integer"}
+
+
+def test_types_that_are_as_good_as_text(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "id": pa.array([1, 2, None], pa.int64()),
+            "title": pa.array(["a", "b", "c"]).dictionary_encode(),
+            "text": pa.array(["x", None, "z"], pa.large_string()),
+        }
+    )
+    settings = with_documents(tmp_path, table)
+    grades = pa.table({"query_id": ["q0", "q1"], "doc_id": [1, 1], "relevance": [1.0, 1.5]})
+    pq.write_table(grades, tmp_path / "test.parquet")
+    found = read({**settings, "qrels": {"test": str(tmp_path / "test.parquet")}})
+    assert found.documents.select(["external_id", "title"]).to_pylist() == [{"external_id": "1", "title": "a"}]
+    assert found.qrels["grade"].to_pylist() == [1]
+    places = {row["place"]: row["reason"] for row in found.rejects.to_pylist() if row["place"][0] != "q"}
+    assert places == {"documents own.parquet row 2": "missing text", "documents own.parquet row 3": "missing doc_id"}
+    assert "grade is not an integer" in found.rejects["reason"].to_pylist()
+
+
+def test_bad_rows_of_parquet_are_rejects_with_file_and_row(tmp_path: Path) -> None:
+    texts = not_utf8([b"good", b"\xff\xfe", b" ", b"again"])
+    found = read(with_documents(tmp_path, pa.table({"_id": ["a", "b", "c", "a"], "text": texts})))
+    assert found.documents["external_id"].to_pylist() == ["a"]
+    places = {row["place"]: row["reason"] for row in found.rejects.to_pylist() if "own" in row["place"]}
+    assert places == {
+        "documents own.parquet row 2": "not UTF-8",
+        "documents own.parquet row 3": "empty document",
+        "documents own.parquet row 4": "duplicate id",
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("not json", "broken JSON"),
+        ('{"body": "no id"}', "missing doc_id"),
+        ('{"docno": "x", "head": "no text"}', "missing text"),
+        ('{"docno": "x", "head": 3, "body": "a"}', "missing title"),
+        ('{"docno": "x", "body": " "}', "empty document"),
+        ('{"docno": "d3", "body": "again"}', "duplicate id"),
+        ('{"docno": "x", "body": "half a pair \\ud800"}', "not valid Unicode"),
+    ],
+)
+def test_a_bad_line_is_a_reject_with_file_and_line(tmp_path: Path, line: str, reason: str) -> None:
+    settings = write_jsonl(tmp_path, SMALL)
+    with (tmp_path / "documents" / "1.jsonl").open("a") as file:
+        file.write(line + "\n")
+    found = read(settings)
+    assert found.only(reason)["place"] == "documents 1.jsonl:11"
+    assert found.documents.num_rows == 20
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "message"),
+    [
+        ({"key": ["a"], "text": ["b"]}, {}, r"columns key, text: no column for the doc_id \(usual: _id, id, doc_id"),
+        ({"id": ["a"], "body": ["b"]}, {}, r"no column for the text .*\n.*set corpus\.columns\.text"),
+        (
+            {"id": ["a"], "_id": ["a"], "text": ["b"]},
+            {},
+            r"_id and id may each be the doc_id\n.*corpus\.columns\.doc_id",
+        ),
+        ({"id": ["a"], "text": ["b"]}, {"title": "headline"}, r"no column headline\n.*corpus\.columns\.title"),
+        (
+            {"id": ["a"], "text": [["b", "c"]]},
+            {},
+            r"column text \(text\) is list.*must be text\n.*corpus\.columns\.text",
+        ),
+        ({"id": [1.5], "text": ["b"]}, {}, r"column id \(doc_id\) is double, must be text or a whole number"),
+        ({"id": ["a"], "text": [3]}, {}, r"column text \(text\) is int64, must be text"),
+    ],
+)
+def test_columns_that_cannot_be_used(
+    tmp_path: Path, table: dict[str, list[Any]], columns: dict[str, str], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        read(with_documents(tmp_path, pa.table(table), **columns))
+
+
+def test_a_named_column_settles_which_is_meant(tmp_path: Path) -> None:
+    table = pa.table({"id": ["row1"], "_id": ["a"], "text": ["b"], "title": ["t"]})
+    found = read(with_documents(tmp_path, table, doc_id="_id", title="id"))
+    assert found.documents.select(["external_id", "title"]).to_pylist() == [{"external_id": "a", "title": "row1"}]
+
+
+def test_the_columns_of_json_lines_are_those_of_its_first_lines(tmp_path: Path) -> None:
+    settings = write_jsonl(tmp_path, SMALL)
+    write_lines(tmp_path / "documents" / "1.jsonl", ["broken", '{"docno": "a"}', '{"docno": "b", "body": "c"}'])
+    assert "b" in read(settings).documents["external_id"].to_pylist()
+    write_lines(tmp_path / "documents" / "1.jsonl", [json.dumps({"docno": "a", "text": "c"})])
+    with pytest.raises(DataError, match=r"1\.jsonl, columns docno, text: no column body"):
+        read(settings)
+
+
+@pytest.mark.parametrize("size", [0, 3, 300, -1])
+def test_a_truncated_parquet_file_is_an_error_that_names_it(tmp_path: Path, size: int) -> None:
+    settings = write_parquet(tmp_path, SMALL)
+    path = tmp_path / "documents" / "part-1.parquet"
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(DataError, match=r"part-1\.parquet: cannot be read from its start"):
+        read(settings)
+
+
+def test_broken_pages_are_an_error_that_says_how_far_it_came(tmp_path: Path) -> None:
+    keys = [f"a{i}" for i in range(4000)]
+    table = pa.table({"_id": keys, "text": [f"some text {i}" for i in range(4000)]})
+    settings = with_documents(tmp_path, table)
+    pq.write_table(table, tmp_path / "own.parquet", row_group_size=1000, use_dictionary=False)
+    group = pq.ParquetFile(tmp_path / "own.parquet").metadata.row_group(2)
+    at = group.column(1).data_page_offset
+    raw = bytearray((tmp_path / "own.parquet").read_bytes())
+    raw[at : at + 400] = b"\xff" * 400
+    (tmp_path / "own.parquet").write_bytes(raw)
+    with pytest.raises(DataError, match=r"own\.parquet: cannot be read after row (1792|2000)"):
+        read(settings)
+
+
+def test_a_truncated_gzip_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    settings = write_jsonl(tmp_path, SMALL)
+    path = tmp_path / "documents" / "1.jsonl"
+    path.with_name("1.jsonl.gz").write_bytes(gzip.compress(path.read_bytes())[:-20])
+    path.unlink()
+    with pytest.raises(DataError, match=r"1\.jsonl\.gz: cannot be read to its end"):
+        read(settings)
+
+
+def test_empty_tables_hold_nothing(tmp_path: Path) -> None:
+    settings = write_parquet(tmp_path, SMALL)
+    write_lines(tmp_path / "documents" / "empty.jsonl", [])
+    write_lines(tmp_path / "documents" / "empty.tsv", [])
+    pq.write_table(
+        pa.table({"_id": pa.array([], pa.string()), "text": pa.array([], pa.null())}), tmp_path / "e.parquet"
+    )
+    (tmp_path / "e.parquet").rename(tmp_path / "documents" / "e.parquet")
+    assert read(settings).documents.num_rows == 20
+
+
+def test_a_named_title_that_no_line_has_is_an_error(tmp_path: Path) -> None:
+    settings = write_jsonl(tmp_path, SMALL)
+    with pytest.raises(DataError, match=r"no document has a headline\n.*mend corpus\.columns\.title"):
+        read({**settings, "columns": {"title": "headline", "text": "body"}})
+
+
+def test_an_unknown_format_and_a_folder_without_tables(tmp_path: Path) -> None:
+    settings = write_parquet(tmp_path, SMALL)
+    (tmp_path / "bare").mkdir()
+    write_lines(tmp_path / "queries.csv", ["id,text"])
+    with pytest.raises(DataError, match=r"queries\.csv: its format .* allowed: \.parquet, \.jsonl, \.json, \.tsv"):
+        corpus.read(CorpusConfig(**{**settings, "queries": str(tmp_path / "queries.csv")}))
+    with pytest.raises(DataError, match=r"bare: no \.parquet.* file in this folder; there is: nothing"):
+        corpus.read(CorpusConfig(**{**settings, "documents": str(tmp_path / "bare")}))
+
+
+def test_a_large_document_is_kept_whole(tmp_path: Path) -> None:
+    text = "ten bytes " * (1 << 20)
+    found = read(with_documents(tmp_path, pa.table({"_id": ["a"], "text": [text]})))
+    assert found.documents["text"].to_pylist() == [text.strip()]
+
+
+def test_fingerprint_follows_content_and_names_but_no_place(tmp_path: Path) -> None:
+    settings = write_parquet(tmp_path / "a", SMALL)
+    before = corpus.read(CorpusConfig(**settings)).content_fingerprint()
+    assert corpus.read(CorpusConfig(**write_parquet(tmp_path / "b", SMALL))).content_fingerprint() == before
+    write_lines(tmp_path / "a" / "documents" / "README.md", ["no part of it"])
+    assert corpus.read(CorpusConfig(**settings)).content_fingerprint() == before
+    write_lines(tmp_path / "a" / "documents" / "more.jsonl", ['{"_id": "m", "text": "one more"}'])
+    assert corpus.read(CorpusConfig(**settings)).content_fingerprint() != before

@@ -1,0 +1,318 @@
+"""TREC's formats: what documents, topics and qrels hold, and every way in which they can be wrong."""
+
+from __future__ import annotations
+
+import gzip
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anmi_ray import corpus
+from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.corpus import sgml
+from anmi_ray.corpus.parsing import LineError
+from anmi_ray.errors import DataError
+from tests.corpus.layouts import (
+    SMALL,
+    Collection,
+    Settings,
+    collections,
+    read,
+    topic,
+    write_beir,
+    write_jsonl,
+    write_lines,
+    write_parquet,
+    write_trec,
+)
+
+
+def documents_of(content: bytes, **settings: Any) -> list[tuple[str, str, str]]:
+    """The documents of one SGML file."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = write_trec(Path(folder), SMALL)
+        (Path(folder) / "one").write_bytes(content)
+        found = read({**given, "documents": str(Path(folder) / "one"), **settings})
+    return [(row["external_id"], row["title"], row["text"]) for row in found.documents.to_pylist()]
+
+
+@given(collections())
+def test_one_collection_is_the_same_in_every_layout(collection: Collection) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        writers = (write_beir, write_trec, write_jsonl, write_parquet)
+        first, *others = [read(write(Path(folder) / write.__name__, collection)) for write in writers]
+    names = [(row["external_id"], row["title"], row["text"]) for row in first.documents.to_pylist()]
+    assert names == collection.documents
+    for other in others:
+        assert other.rows == first.rows
+        assert other.rejects["reason"].to_pylist() == first.rejects["reason"].to_pylist()
+
+
+def test_classic_files(tmp_path: Path) -> None:
+    found = read(write_trec(tmp_path, SMALL))
+    assert found.documents["external_id"].to_pylist() == [row[0] for row in SMALL.documents]
+    assert found.queries["text"].to_pylist() != []
+    assert sorted(found.queries["split"].to_pylist()) == ["test"] * 4 + ["train"] * 8
+    assert found.rejects.num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "document"),
+    [
+        (b"<DOC><DOCNO>FT1</DOCNO><TEXT>all in one line</TEXT></DOC>", ("FT1", "", "all in one line")),
+        (b"<doc>\n<docno> a </docno>\n<text>\nlower case\n</text>\n</doc>", ("a", "", "lower case")),
+        (
+            b"<DOC>\n<DOCNO>LA1</DOCNO>\n<DOCID>7</DOCID>\n<HEADLINE>\n<P>\nTWO LINES;\n</P>\n"
+            b"<P>\nOF IT\n</P>\n</HEADLINE>\n"
+            b"<BYLINE>By X</BYLINE>\n<TEXT>\n<P>\nFirst.\n</P>\n<P>\nSecond.\n</P>\n</TEXT>\n"
+            b"<TYPE>Essay</TYPE>\n</DOC>",
+            ("LA1", "TWO LINES; OF IT", "By X\nFirst.\nSecond.\nEssay"),
+        ),
+        (
+            b"<DOC><DOCNO>W1</DOCNO><DOCHDR>http://a/b\nServer: c</DOCHDR>"
+            b"<html><title>Home</title>Hi <b>you</b></html></DOC>",
+            ("W1", "Home", "Hi\nyou"),
+        ),
+        (
+            b"<DOC><DOCNO>e</DOCNO>AT&amp;T &lt;b&gt; &#233;&eacute; &hyph; R&D</DOC>",
+            ("e", "", "AT&T <b> éé &hyph; R&D"),
+        ),
+        (b"<DOC><DOCNO>n</DOCNO>1 < 2 and 3 > 2 <!-- a <P> comment --> a<3</DOC>", ("n", "", "1 < 2 and 3 > 2\na<3")),
+        (b"<DOC><DOCNO>o</DOCNO><TITLE>never closed<TEXT>body</TEXT></DOC>", ("o", "never closed", "body")),
+        (b'<?xml version="1.0"?>\n<ROOT>\n<DOC x="1"><DOCNO>x</DOCNO>a\n</DOC>\n</ROOT>', ("x", "", "a")),
+        (b"\xef\xbb\xbf<DOC>\r\n<DOCNO>r</DOCNO>\r\n<TEXT>\r\na\r\nb\r\n</TEXT>\r\n</DOC>\r\n", ("r", "", "a\nb")),
+    ],
+)
+def test_what_a_document_is(content: bytes, document: tuple[str, str, str]) -> None:
+    assert documents_of(content) == [document]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "reason"),
+    [
+        (b"<DOC>\n<TEXT>a</TEXT>\n</DOC>\n", 1, "missing DOCNO"),
+        (b"<DOC>\n<DOCNO> </DOCNO>a</DOC>\n", 1, "missing DOCNO"),
+        (b"<DOC>\n<DOCNO>x</DOCNO>\n<TEXT>\n</TEXT>\n</DOC>\n", 1, "empty document"),
+        (b"<DOC>\n<DOCNO>d3</DOCNO>\nagain</DOC>\n", 1, "duplicate id"),
+        (b"<DOC>\n<DOCNO>x</DOCNO>\n\xff\xfe</DOC>\n", 1, "not UTF-8, see corpus.encoding"),
+        (b"\n<DOC>\n<DOCNO>x</DOCNO>\ncut off\n", 2, "no </DOC>"),
+        (b"some words\nand more\n", 1, "text outside <DOC>"),
+        (b"\n</DOC>\n", 2, "</DOC> without <DOC>"),
+    ],
+)
+def test_a_bad_document_is_a_reject_with_file_and_line(tmp_path: Path, content: bytes, line: int, reason: str) -> None:
+    settings = write_trec(tmp_path, SMALL)
+    (tmp_path / "disk" / "part2").write_bytes(content)
+    found = read(settings)
+    assert found.only(reason)["place"] == f"documents part2:{line}"
+    assert found.documents.num_rows == 20
+
+
+def test_a_document_that_never_closes_takes_no_other_with_it() -> None:
+    content = b"<DOC><DOCNO>a</DOCNO>cut\n<DOC><DOCNO>b</DOCNO>whole</DOC>\nstray\nstray\n<DOC><DOCNO>c</DOCNO>c</DOC>"
+    assert documents_of(content) == [("b", "", "whole"), ("c", "", "c")]
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_give_documents_or_rejects(noise: bytes) -> None:
+    lines = [(str(i), line) for i, line in enumerate(b"<DOC><DOCNO>a</DOCNO>x</DOC>".join([noise] * 3).split(b"\n"))]
+    found = [content for _, content in sgml.elements(lines, "DOC")]
+    assert any(isinstance(content, LineError) or b"DOCNO" in content for content in found)
+
+
+def test_other_encodings(tmp_path: Path) -> None:
+    content = "<DOC><DOCNO>a</DOCNO>café</DOC>".encode("latin-1")
+    assert documents_of(content, encoding="latin-1") == [("a", "", "café")]
+    assert documents_of(content) == []
+
+
+def test_a_large_document_is_kept_whole() -> None:
+    words = b"ten bytes\n" * (1 << 20)
+    ((_, _, text),) = documents_of(b"<DOC><DOCNO>a</DOCNO><TEXT>\n" + words + b"</TEXT></DOC>")
+    assert len(text) == len(words) - 1
+
+
+def test_ms_marco_files(tmp_path: Path) -> None:
+    settings = write_trec(tmp_path, SMALL)
+    settings["documents"] = [
+        write_lines(tmp_path / "passages.tsv", ["d0\tzero", "d1\tone", "broken", "d2\ta\tb\tc", "\tno id"]),
+        write_lines(tmp_path / "docs.tsv", ["m0\thttp://a\tTitle\tBody", "m1\tshort", "m2\thttp://b\t\tBody"]),
+    ]
+    settings["queries"] = write_lines(tmp_path / "queries.tsv", ["q0\twhat is it", "q1\ta\tb", "q2\t "])
+    found = read(settings)
+    rows = [(row["external_id"], row["title"], row["text"]) for row in found.documents.to_pylist()]
+    assert rows == [("m0", "Title", "Body"), ("m2", "", "Body"), ("d0", "", "zero"), ("d1", "", "one")]
+    assert found.queries["text"].to_pylist() == ["what is it"]
+    places = {row["place"]: row["reason"] for row in found.rejects.to_pylist() if "qrels" not in row["place"]}
+    assert places == {
+        "documents docs.tsv:2": "not the columns id, url, title, body",
+        "documents passages.tsv:3": "not the columns id, text",
+        "documents passages.tsv:4": "not the columns id, text",
+        "documents passages.tsv:5": "missing id",
+        "queries queries.tsv:2": "not the columns id, text",
+        "queries queries.tsv:3": "empty query",
+    }
+
+
+TOPIC = b"""<top>
+<head> Tipster Topic Description
+<num> Number:  051
+<dom> Domain:  International Economics
+<title> Topic:  Airbus &amp;
+Subsidies
+
+<desc> Description:
+A document will discuss
+  government assistance.
+</desc>
+<smry> Summary: none
+</top>
+"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (("title",), "Airbus & Subsidies"),
+        (("desc",), "A document will discuss government assistance."),
+        (("title", "desc"), "Airbus & Subsidies A document will discuss government assistance."),
+    ],
+)
+def test_which_fields_of_a_topic_are_the_query(tmp_path: Path, fields: tuple[str, ...], text: str) -> None:
+    settings = write_trec(tmp_path, SMALL)
+    (tmp_path / "topics.txt").write_bytes(TOPIC)
+    qrels = {"test": write_lines(tmp_path / "q", ["051 0 d1 1"])}
+    found = read({**settings, "qrels": qrels, "topic_fields": fields})
+    assert found.queries.select(["external_id", "text"]).to_pylist() == [{"external_id": "051", "text": text}]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("<top>\n<title> no number\n</top>", "missing num"),
+        ("<top>\n<num> Number: 7\n<desc> Description: only this\n</top>", "missing title"),
+        ("<top>\n<num> Number: q3\n<title> again\n</top>", "duplicate id"),
+        ("<top>\n<num> Number: 7\n<title> cut off", "no </top>"),
+        ("7 no topic", "text outside <top>"),
+    ],
+)
+def test_a_bad_topic_is_a_reject_with_file_and_line(tmp_path: Path, content: str, reason: str) -> None:
+    settings = write_trec(tmp_path, SMALL)
+    more = write_lines(tmp_path / "topics2.txt", ["", content])
+    found = read({**settings, "queries": [settings["queries"], more]})
+    assert found.only(reason)["place"] == "queries topics2.txt:2"
+    assert found.queries.num_rows == 12
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("q0 0 d5 1 extra", "not the four columns query, iteration, document, grade"),
+        ("q0\td5\t1", "not the four columns query, iteration, document, grade"),
+        ("q0 0 d5 yes", "grade is not an integer"),
+        ("q99 0 d5 1", "unknown query"),
+        ("q0 0 d99 1", "unknown document"),
+        ("q0 0 d0 2", "pair judged twice"),
+    ],
+)
+def test_a_bad_qrel_is_a_reject_with_file_and_line(tmp_path: Path, row: str, reason: str) -> None:
+    settings = write_trec(tmp_path, SMALL)
+    with (tmp_path / "qrels.train").open("a") as file:
+        file.write(row + "\n")
+    found = read(settings)
+    assert found.only(reason)["place"] == "qrels qrels.train:9"
+    assert found.qrels.num_rows == 12
+
+
+def test_negative_grades_are_not_relevant(tmp_path: Path) -> None:
+    settings = write_trec(tmp_path, SMALL)
+    settings["qrels"] = {"test": write_lines(tmp_path / "q", ["q0 0 d1 -2", "q0\t0  d2 -1", "q0 Q0 d3 4"])}
+    assert sorted(read(settings).qrels["grade"].to_pylist()) == [0, 0, 4]
+
+
+def test_topics_without_qrels_count_towards_no_limit(tmp_path: Path) -> None:
+    settings = write_trec(tmp_path, SMALL)
+    more = write_lines(tmp_path / "more.txt", [topic(f"x{i}", f"unjudged {i}") for i in range(30)])
+    found = read({**settings, "queries": [settings["queries"], more]}, max_reject_fraction=0.0)
+    assert set(found.rejects["reason"].to_pylist()) == {"not judged in any split"}
+
+
+@pytest.mark.parametrize("name", ["disk/part1", "topics.txt", "qrels.test"])
+def test_packed_files_and_those_that_end_too_early(tmp_path: Path, name: str) -> None:
+    settings = write_trec(tmp_path, SMALL)
+    plain = read(settings)
+    raw, packed = (tmp_path / name).read_bytes(), tmp_path / f"{name}.gz"
+    (tmp_path / name).unlink()
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: moved(one) for key, one in value.items()}
+        return str(packed) if value == str(tmp_path / name) else value
+
+    settings = moved(settings)
+    packed.write_bytes(gzip.compress(raw[:100]) + gzip.compress(raw[100:]))  # of two members, as old archives are
+    assert read(settings).rows == plain.rows
+    packed.write_bytes(gzip.compress(raw)[:-20])
+    with pytest.raises(DataError, match=rf"{packed.name}: cannot be read to its end"):
+        read(settings)
+    packed.write_bytes(raw)
+    with pytest.raises(DataError, match=rf"{packed.name}: cannot be read to its end"):
+        read(settings)
+
+
+def test_empty_files_hold_nothing(tmp_path: Path) -> None:
+    settings = write_trec(tmp_path, SMALL)
+    for name in ("disk/part1", "qrels.train"):
+        (tmp_path / name).write_bytes(b"")
+    found = read(settings)
+    assert (found.documents.num_rows, set(found.queries["split"].to_pylist())) == (10, {"test"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: {"documents": f"{f}/nowhere"}, r"nowhere: no such file or folder\n.*corpus\.documents"),
+        (lambda f: {"qrels": {"test": f"{f}/nowhere"}}, r"corpus\.qrels\.test"),
+        (lambda f: {"documents": f"{f}/bare"}, "no file in this folder; there is: .hidden"),
+        (lambda f: {"documents": [f"{f}/disk", f"{f}/disk/part0"]}, "disk/part0: is read twice"),
+        (lambda f: {"documents": "nope://bucket/x"}, r"cannot be opened: .*\n.*corpus\.documents"),
+    ],
+)
+def test_missing_files(tmp_path: Path, change: Callable[[Path], Settings], message: str) -> None:
+    settings = write_trec(tmp_path, SMALL)
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / ".hidden").write_text("x")
+    with pytest.raises(DataError, match=message):
+        corpus.read(CorpusConfig(**{**settings, **change(tmp_path)}))
+
+
+def test_fingerprint_follows_content_names_and_splits_but_no_place_and_no_order(tmp_path: Path) -> None:
+    settings = write_trec(tmp_path / "here", SMALL)
+    disk = tmp_path / "here" / "disk"
+
+    def fingerprint(**change: Any) -> str:
+        return corpus.read(CorpusConfig(**{**settings, **change})).content_fingerprint()
+
+    before = fingerprint()
+    parts = [str(disk / "part1"), str(disk / "part0")]
+    assert fingerprint(documents=parts) == fingerprint(documents=parts[::-1]) == before
+    assert read({**settings, "documents": parts}).rows == read(settings).rows
+    train, test = settings["qrels"]["train"], settings["qrels"]["test"]
+    assert fingerprint(qrels={"train": test, "test": train}) != before
+    (tmp_path / "here").rename(tmp_path / "there")
+    settings = write_trec(tmp_path / "there", SMALL)
+    assert fingerprint() == before
+    (tmp_path / "there/disk/part0").rename(tmp_path / "there/disk/part9")  # the documents' order is another now
+    assert fingerprint() != before
+
+
+def test_too_many_bad_records_are_an_error(tmp_path: Path) -> None:
+    settings = write_trec(tmp_path, SMALL)
+    (tmp_path / "disk" / "part2").write_bytes(b"<DOC>\n</DOC>\n" * 4)
+    with pytest.raises(DataError, match=r"4 of 24 documents are malformed .* part2:1 \(missing DOCNO\)"):
+        read(settings, max_reject_fraction=0.01)
