@@ -9,7 +9,6 @@ crosses once, when it is known to be needed. No later stage opens the corpus.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -76,7 +75,11 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
 
 def _search_shards(batch: Any, *args: Any) -> Any:
     """Search the shards of a batch; the worker process keeps its searcher from batch to batch."""
-    return _searcher(*args)(batch)
+    artifact: Artifact = args[0]
+    if artifact not in _held:
+        _held.clear()
+        _held[artifact] = _Searcher(*args)
+    return _held[artifact](batch)
 
 
 class _Searcher:
@@ -105,7 +108,7 @@ class _Searcher:
         return batch
 
 
-_searcher = lru_cache(maxsize=1)(_Searcher)
+_held: dict[Artifact, _Searcher] = {}  # of this process; an artifact's name follows from all that a searcher is made of
 
 
 def _merge_bucket(
