@@ -49,6 +49,7 @@ GIVES = {
     "typer": "the commands",
     "packaging": "reading version ranges",
     "rich": "tables and progress in the terminal",
+    "structlog": "log lines as JSON",
     "httpx2": "asking judges behind endpoints",
     "jinja2": "the report and the judges' prompts",
     "markupsafe": "the report",

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,13 @@ from tests.small import write_collection, write_config
 
 WAIT_S = 240.0
 BUCKETS = 4
+
+
+@pytest.fixture
+def own_temp() -> Iterator[Path]:
+    """Where nobody else's Ray leaves its logs; with a short path, as Ray's sockets need it."""
+    with tempfile.TemporaryDirectory(prefix="anmi-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def until(found: Callable[[], Any]) -> Any:
@@ -167,11 +175,11 @@ def test_a_run_that_failed_is_followed_to_its_end(small_collection: Path, tmp_pa
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_run_is_followed_and_leaves_its_workers_lines(short_temp: Path, tmp_path: Path) -> None:
+def test_a_run_is_followed_and_leaves_its_workers_lines(own_temp: Path, tmp_path: Path) -> None:
     collection = write_collection(tmp_path / "collection", train=8, dev=2, test=4, others=20)
     config, root = write_config(tmp_path / "small.yaml", collection), tmp_path / "root"
     more = ("--until", "compare", "execution.log_format=json")
-    run = started("run", config, "--root", root, *more, temp=short_temp)
+    run = started("run", config, "--root", root, *more, temp=own_temp)
     reading = threading.Thread(target=lambda: done.append(ended(run)))
     done: list[tuple[int, str, str]] = []
     reading.start()
@@ -192,7 +200,7 @@ def test_a_run_is_followed_and_leaves_its_workers_lines(short_temp: Path, tmp_pa
     assert said["stages"][2]["flows"] == ends[2]["rows"]
     assert {**said["stages"][2]["progress"], "note": ""} == dict(done=BUCKETS, total=BUCKETS, unit="buckets", note="")
     written = [
-        line for file in short_temp.rglob("session_2*/logs/worker-*.err") for line in file.read_text().splitlines()
+        line for file in own_temp.rglob("session_2*/logs/worker-*.err") for line in file.read_text().splitlines()
     ]
     ours = [json.loads(line) for line in written if line.startswith('{"time"')]
     assert all(line["run"] == "small" and line["stage"] for line in ours)
@@ -203,9 +211,9 @@ def test_a_run_is_followed_and_leaves_its_workers_lines(short_temp: Path, tmp_pa
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_nothing_is_heard_of_a_driver_that_was_killed(small_collection: Path, short_temp: Path, tmp_path: Path) -> None:
+def test_nothing_is_heard_of_a_driver_that_was_killed(small_collection: Path, own_temp: Path, tmp_path: Path) -> None:
     config, root = write_config(tmp_path / "small.yaml", small_collection), tmp_path / "root"
-    run = started("run", config, "--root", root, temp=short_temp)
+    run = started("run", config, "--root", root, temp=own_temp)
     until((root / place("small")).exists)
     family = [*psutil.Process(run.pid).children(recursive=True), psutil.Process(run.pid)]
     for member in family:

@@ -180,7 +180,13 @@ def test_ctrl_c_leaves_the_job_at_work_and_cancel_ends_it(
     command = [sys.executable, "-m", "anmi_ray", "submit", "pipeline", str(config), "name=left", "--until", "rate"]
     command += ["--root", str(tmp_path), "--address", address]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        # a shell's background job, such as a whole test run, ignores the signal, and so would what it starts
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
