@@ -8,16 +8,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from anmi_ray.stages.places import remove
 from anmi_ray.store import Artifact
 
 
-def folder(artifact: Artifact) -> str:
-    """Where an artifact's exchange files are, under the root."""
-    return f"{artifact.path}/exchange"
-
-
 def _path(artifact: Artifact, name: str, index: int) -> str:
-    return f"{folder(artifact)}/{name}-{index:05d}.parquet"
+    return f"{artifact.path}/exchange/{name}-{index:05d}.parquet"
 
 
 def publish(artifact: Artifact, name: str, index: int, tables: Sequence[pa.Table]) -> None:
@@ -55,3 +51,8 @@ def read(artifact: Artifact, name: str, index: int, reader: int) -> pa.Table:
         file = pq.ParquetFile(stream)
         table = file.read_row_group(group) if group >= 0 else file.schema_arrow.empty_table()
     return table.replace_schema_metadata(None)
+
+
+def forget(artifact: Artifact) -> None:
+    """Remove an artifact's exchange files, when all that is made of them is there."""
+    remove(artifact.store.uri(f"{artifact.path}/exchange"))

@@ -25,7 +25,6 @@ from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.retrieval import merge, shard
 from anmi_ray.schema import Record
 from anmi_ray.stages import exchange
-from anmi_ray.stages.places import remove
 from anmi_ray.stages.runtime import Context, data_settings, our_errors, rows_of, run_buckets, windowed
 from anmi_ray.store import Artifact, Flow
 
@@ -42,7 +41,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RetrieveConf
     if not _sealed(artifact, context, _TEXTS):
         _collect(artifact, ingest, context, shards)
         run_buckets(context, artifact, _TEXTS, _take_texts, shards)
-    remove(artifact.store.uri(exchange.folder(artifact)))
+    exchange.forget(artifact)
     return {"flows": flows, "shards": shards}
 
 

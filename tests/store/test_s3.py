@@ -13,6 +13,7 @@ import pytest
 
 from anmi_ray.errors import StoreError
 from anmi_ray.records import TRUTH
+from anmi_ray.stages import exchange
 from anmi_ray.store import Artifact, Flow, Store
 
 if TYPE_CHECKING:
@@ -32,6 +33,19 @@ def test_the_root_may_end_with_a_slash_or_be_the_bucket(s3: S3Endpoint) -> None:
     Store(s3.uri("root/")).publish("a", b"x")
     Store(s3.uri("")).publish("b", b"y")
     assert s3.objects() == ["b", "root/a"]
+
+
+def test_what_tasks_exchange_is_removed_and_nothing_else(s3: S3Endpoint) -> None:
+    artifact = Artifact(Store(s3.uri("root")), "retrieve", "0123")
+    table = pa.table({"doc_id": ["a", "b"]})
+    exchange.publish(artifact, "hits", 0, [table, table.slice(0, 0)])
+    artifact.store.publish(f"{artifact.path}/runs/00000.parquet", b"x")
+    assert exchange.read(artifact, "hits", 0, 0).num_rows == 2
+    assert exchange.read(artifact, "hits", 0, 1).num_rows == 0
+    for _ in range(2):  # again: there is nothing
+        exchange.forget(artifact)
+        left = [name for name in s3.objects() if not name.endswith("/")]  # pyarrow leaves one that stands for a folder
+        assert left == ["root/artifacts/retrieve/0123/runs/00000.parquet"]
 
 
 def test_credentials_in_the_root(s3: S3Endpoint) -> None:
