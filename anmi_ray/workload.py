@@ -172,7 +172,7 @@ def _lines(
     read = f"read {counts['documents']:,} documents, {queries:,} queries"
     kept = counts["documents"] * _ROW_BYTES["text"]
     yield Line("ingest", read, 2.0 + counts["documents"] * cost["read a document"], kept, files=shards)
-    yield _retrieving(experiment, counts["documents"], queries, candidates, shards)
+    yield _retrieving(experiment, counts, candidates, shards)
     if experiment.ensemble is not None:
         yield from _distilling(experiment, experiment.ensemble, train, labels)
     each = f"{experiment.compare.degree} per document"
@@ -190,19 +190,20 @@ def _lines(
     yield from _learning(experiment, counts, candidates)
 
 
-def _retrieving(experiment: Experiment, documents: int, queries: int, candidates: int, shards: int) -> Line:
+def _retrieving(experiment: Experiment, counts: dict[str, int], candidates: int, shards: int) -> Line:
     """Every shard leaves its best of each query for the merge, which grows with the shards; what survives, its text."""
-    config, cost = experiment.retrieve, CORE_SECONDS
+    config, cost, documents = experiment.retrieve, CORE_SECONDS, counts["documents"]
+    held_out = counts["dev"] + counts["test"]
+    queries = counts["train"] + held_out
     hits = queries * min(config.depth, documents // shards) * shards * 2
-    train = candidates // max(1, min(config.candidates, documents))
-    texts = candidates + train * config.random_negatives + (queries - train) * config.depth
+    texts = candidates + counts["train"] * config.random_negatives + held_out * config.depth
     work = f"embed {documents + queries:,} texts, {queries:,} searches of {shards:,} shards, {candidates:,} candidates"
     seconds = (documents + queries) * cost["embed a document"]
     seconds += queries * documents * cost["search a document for a query"]
     # of hits and texts that are exchanged nothing is kept, but while it runs they are there
     exchanged = hits * _ROW_BYTES["hit"] + texts * _ROW_BYTES["text"]
-    held_out = (queries - train) * config.depth * 3 * _ROW_BYTES["run"]
-    kept = held_out + candidates * _ROW_BYTES["candidate"] + texts * _ROW_BYTES["text"]
+    runs = held_out * config.depth * 3 * _ROW_BYTES["run"]
+    kept = runs + candidates * _ROW_BYTES["candidate"] + texts * _ROW_BYTES["text"]
     return Line("retrieve", work, seconds, kept + exchanged, files=2 * shards + experiment.execution.buckets)
 
 

@@ -22,6 +22,7 @@ from anmi_ray.following import SILENT_S, Lines, drawn
 from anmi_ray.progress import Snapshots, place
 from anmi_ray.reporting import Reporter
 from anmi_ray.store import Flow, Store
+from tests.interrupts import heed
 from tests.small import write_collection, write_config
 
 WAIT_S = 240.0
@@ -51,8 +52,7 @@ def started(*arguments: str | Path, temp: Path | None = None) -> subprocess.Pope
         text=True,
         start_new_session=True,
         env={**os.environ, **({} if temp is None else {"TMPDIR": str(temp)})},
-        # a shell's background job, such as a whole test run, ignores the signal, and so would what it starts
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed,
     )
 
 

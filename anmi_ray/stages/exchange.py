@@ -38,17 +38,20 @@ def groups_of(artifact: Artifact, name: str, index: int) -> list[int] | None:
         return None
     with artifact.store.open_input(path) as stream:
         try:
-            metadata = pq.read_metadata(stream).metadata or {}
+            return _groups(pq.read_metadata(stream))
         except pa.ArrowInvalid:
             return None
-    return [int(group) for group in metadata[b"groups"].decode().split(",")]
+
+
+def _groups(footer: pq.FileMetaData) -> list[int]:
+    return [int(group) for group in (footer.metadata or {})[b"groups"].decode().split(",")]
 
 
 def read(artifact: Artifact, name: str, index: int, reader: int) -> pa.Table:
     """The rows of one reader."""
-    group = (groups_of(artifact, name, index) or [])[reader]
     with artifact.store.open_input(_path(artifact, name, index)) as stream:
         file = pq.ParquetFile(stream)
+        group = _groups(file.metadata)[reader]
         table = file.read_row_group(group) if group >= 0 else file.schema_arrow.empty_table()
     return table.replace_schema_metadata(None)
 

@@ -6,7 +6,7 @@ import html
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,8 +35,7 @@ class Collection:
         return self.documents[:middle], self.documents[middle:]
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """What a reader gave."""
 
     reader: Reader
@@ -90,7 +89,12 @@ def collections(draw: st.DrawFn) -> Collection:
 
 def read(settings: Settings, **more: Any) -> Reading:
     """Read all, and check every record and the books."""
-    reader = corpus.read(CorpusConfig(**{"max_reject_fraction": 1.0, "dev_fraction": 0.0, **settings, **more}))
+    return read_with(CorpusConfig(**{"max_reject_fraction": 1.0, "dev_fraction": 0.0, **settings, **more}))
+
+
+def read_with(config: CorpusConfig) -> Reading:
+    """The same of a whole configuration."""
+    reader = corpus.read(config)
     documents = pa.concat_tables([DOCUMENT.empty(), *reader.documents()])
     queries, qrels, rejects = reader.queries(), reader.qrels(), reader.rejects()
     for record, table in ((DOCUMENT, documents), (QUERY, queries), (QREL, qrels), (REJECT, rejects)):

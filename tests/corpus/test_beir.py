@@ -13,9 +13,8 @@ import pytest
 
 from anmi_ray import corpus, identity
 from anmi_ray.config.corpus import CorpusConfig
-from anmi_ray.corpus.reader import Reader
 from anmi_ray.errors import DataError
-from anmi_ray.records import DOCUMENT, QREL, QUERY, REJECT
+from tests.corpus.layouts import Reading, read_with
 
 DOCUMENTS = [{"_id": f"d{i}", "title": f"title {i}", "text": f"text of document {i}"} for i in range(20)]
 QUERIES = [{"_id": f"q{i}", "text": f"question {i}"} for i in range(12)]
@@ -56,18 +55,10 @@ def tsv(rows: list[tuple[str, ...]], header: str = "query-id\tcorpus-id\tscore\n
     return (header + "".join("\t".join(row) + "\n" for row in rows)).encode()
 
 
-def read(path: Path, **settings: Any) -> tuple[Reader, pa.Table, pa.Table, pa.Table, pa.Table]:
-    """Read all, check every record and the books, and return (reader, documents, queries, qrels, rejects)."""
+def read(path: Path, **settings: Any) -> Reading:
+    """Read all, and check every record and the books."""
     settings = {"max_reject_fraction": 1.0, **settings}
-    reader = corpus.read(CorpusConfig(reader="beir", path=str(path), **settings))
-    documents = pa.concat_tables([DOCUMENT.empty(), *reader.documents()])
-    queries, qrels, rejects = reader.queries(), reader.qrels(), reader.rejects()
-    for record, table in ((DOCUMENT, documents), (QUERY, queries), (QREL, qrels), (REJECT, rejects)):
-        record.check(table, record.name)
-    kinds = [place.split()[0] for place in rejects["place"].to_pylist()]
-    for kind, table in (("documents", documents), ("queries", queries), ("qrels", qrels)):
-        assert reader.rows_in()[kind] == table.num_rows + kinds.count(kind)
-    return reader, documents, queries, qrels, rejects
+    return read_with(CorpusConfig(reader="beir", path=str(path), **settings))
 
 
 def only(rejects: pa.Table, **wanted: str) -> dict[str, str]:

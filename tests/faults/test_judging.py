@@ -29,6 +29,7 @@ from anmi_ray.records import COMPARISON, JUDGMENT
 from anmi_ray.stages.asking import Sources, log_of
 from anmi_ray.store import Artifact, Store
 from tests.faults.test_kill import command, kill_tree
+from tests.interrupts import heed
 from tests.judging.serving import Chat, serving
 from tests.small import write_collection, write_config
 
@@ -119,7 +120,7 @@ def asking(campaign: Campaign, delay: float) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [*command(campaign.config, campaign.root), "--until", "judge"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background job may ignore it
+        preexec_fn=heed,
     ) as process:  # fmt: skip
         while process.poll() is None and len(campaign.chat.log()) == begun:
             time.sleep(0.05)

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from anmi_ray.experiment import NAMES, SECOND_ROUND
+from tests.interrupts import heed
 from tests.small import write_collection, write_config
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1500)]
@@ -184,8 +185,7 @@ def test_interrupted_by_control_c(config: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # a shell's background job, such as a whole test run, ignores the signal, and so would what it starts
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed,
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

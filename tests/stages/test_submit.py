@@ -23,6 +23,7 @@ from anmi_ray.stages.submit import Jobs, submit
 from anmi_ray.submitting import Submission, for_cluster
 from tests.campaigns import write_campaign
 from tests.heads import REPOSITORY, Head, environment, free_port, head
+from tests.interrupts import heed
 from tests.small import write_collection, write_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -185,8 +186,7 @@ def test_ctrl_c_leaves_the_job_at_work_and_cancel_ends_it(
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
-        # a shell's background job, such as a whole test run, ignores the signal, and so would what it starts
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=heed,
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

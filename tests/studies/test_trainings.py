@@ -19,6 +19,7 @@ import yaml
 from anmi_ray.config.rules import Gate
 from anmi_ray.errors import ConfigError
 from jobs.studies import trainings as study
+from tests.interrupts import heed
 
 SCRIPT = Path(study.__file__)
 SHIPPED = SCRIPT.with_name("rules.yaml")
@@ -168,8 +169,7 @@ def start(folder: Path, collection: Path, workers: int) -> subprocess.Popen[str]
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
-        # a shell's background job, such as a whole test run, ignores the signal, and so would what it starts
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=heed,
     )
 
 
