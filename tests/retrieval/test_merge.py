@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from anmi_ray import identity
-from anmi_ray.config.retrieve import RETRIEVERS, FusionConfig, RetrieveConfig
+from anmi_ray.config.retrieve import USUAL, FusionConfig, RetrieveConfig
 from anmi_ray.errors import DataError
 from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, REJECT, RUN, TEXT_OF
 from anmi_ray.retrieval import bm25, fusion, shard
@@ -228,7 +228,7 @@ def test_texts_are_those_that_are_wanted() -> None:
     assert shard.texts_of(documents(), pa.array([], identity.ID)).num_rows == 0
 
 
-@pytest.mark.parametrize("name", RETRIEVERS)
+@pytest.mark.parametrize("name", USUAL)
 def test_a_retriever_alone_is_the_hybrid(name: str, merged: Merged) -> None:
     alone = retrieve([documents()], CONFIG.model_copy(update={"retrievers": (name,)}))
     assert set(alone.runs["system"].to_pylist()) == {name, "hybrid"}
