@@ -68,7 +68,10 @@ class Stage:
 STAGES = (
     Stage("ingest", 2, (), "read the collection, refuse what is malformed, split the queries"),
     Stage(
-        "retrieve", 1, ("ingest",), "BM25, dense and fused runs of held-out queries, candidates of train queries, texts"
+        "retrieve",
+        2,
+        ("ingest",),
+        "runs of held-out queries, each retriever and their fusion, candidates of train queries, texts",
     ),
     Stage("compare", 1, ("retrieve",), "choose which pairs of candidates to ask about: a sparse regular graph"),
     Stage(

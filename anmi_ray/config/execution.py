@@ -28,6 +28,27 @@ class DriverExecution(ExecutionSettings):
     label_selector: LabelSelector = Field(default={}, description="labels that its node must have; none: any node")
 
 
+class EmbedExecution(ExecutionSettings):
+    """With what, and where, the vectors of documents are computed."""
+
+    gpus: float = Field(
+        default=0.0, ge=0, description="GPUs of an actor that computes them; 0: computed where a shard is searched"
+    )
+    actors: tuple[Size, Size] = Field(default=(1, 1), description="with GPUs: the fewest and the most actors")
+    on: LabelSelector = Field(default={}, description="with GPUs: labels that their nodes must have; none: any node")
+
+    @field_validator("actors")
+    @classmethod
+    def _rising_actors(cls, value: tuple[int, int]) -> tuple[int, int]:
+        return _rising(value)
+
+
+def _rising(value: tuple[int, int]) -> tuple[int, int]:
+    if value[0] > value[1]:
+        raise ValueError("the fewest must not be above the most: such as [1, 16]")
+    return value
+
+
 class ExecutionConfig(ExecutionSettings):
     """Where and with what a run is carried out. The defaults fit a laptop with two cores."""
 
@@ -58,6 +79,7 @@ class ExecutionConfig(ExecutionSettings):
     gpu_dollars_hour: float | None = Field(default=None, gt=0, description="price of a GPU for an hour")
     core_dollars_hour: float | None = Field(default=None, gt=0, description="price of a CPU core for an hour")
     chunk: int = Field(default=8192, ge=1, description="questions that an actor takes at once, in whole queries")
+    embed: EmbedExecution = Field(default=EmbedExecution(), description="with what vectors of documents are computed")
     train: TrainExecution = Field(default=TrainExecution(), description="with what training is carried out")
     judge_on: LabelSelector = Field(
         default={},
@@ -84,10 +106,8 @@ class ExecutionConfig(ExecutionSettings):
 
     @field_validator("askers")
     @classmethod
-    def _rising(cls, value: int | tuple[int, int]) -> int | tuple[int, int]:
-        if isinstance(value, tuple) and value[0] > value[1]:
-            raise ValueError("the fewest must not be above the most: such as [1, 16]")
-        return value
+    def _rising_askers(cls, value: int | tuple[int, int]) -> int | tuple[int, int]:
+        return _rising(value) if isinstance(value, tuple) else value
 
     @property
     def asking(self) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -59,6 +59,11 @@ class ApproximateIndex(Settings):
     rescored: float = Field(
         default=4.0, ge=1.0, le=1000.0, description="documents proposed for each one wanted: the best of them are kept"
     )
+    searching: ClassVar[frozenset[str]] = frozenset({"rescored"})
+
+    def built_by(self) -> dict[str, Any]:
+        """The settings that an index is built by; the others say how it is searched."""
+        return {name: value for name, value in self.model_dump().items() if name not in self.searching}
 
 
 class IvfPqIndex(ApproximateIndex):
@@ -68,11 +73,14 @@ class IvfPqIndex(ApproximateIndex):
     lists: int | None = Field(
         default=None, ge=1, le=1_000_000, description="lists of a shard; null: four times the root of its documents"
     )
+    searching: ClassVar[frozenset[str]] = frozenset({"rescored", "probes"})
     probes: int = Field(default=16, ge=1, description="lists that a query is compared with")
     code_bytes: int = Field(
         default=48, ge=1, le=4096, description="bytes that stand for a vector; must divide its dimension"
     )
-    sample: int = Field(default=65_536, ge=256, description="vectors of a shard that lists and codes are learnt from")
+    sample: int = Field(
+        default=65_536, ge=10_000, description="vectors of a shard that lists and codes are learnt from"
+    )
 
 
 class HnswIndex(ApproximateIndex):
@@ -81,6 +89,7 @@ class HnswIndex(ApproximateIndex):
     kind: Literal["hnsw"]
     links: int = Field(default=32, ge=2, le=512, description="neighbours of a vector (M)")
     build_effort: int = Field(default=200, ge=1, description="candidates weighed for a vector's neighbours")
+    searching: ClassVar[frozenset[str]] = frozenset({"rescored", "search_effort"})
     search_effort: int = Field(default=128, ge=1, description="candidates kept while searching, at least those wanted")
 
 
@@ -105,6 +114,9 @@ class DenseConfig(Settings):
     query_prompt: str | None = Field(default=None, description="put before every query, such as 'query: '")
     document_prompt: str | None = Field(default=None, description="put before every document, such as 'passage: '")
     trust_remote_code: bool = Field(default=False, description="run code from the model's repository")
+    stored: Literal["float32", "float16"] = Field(
+        default="float32", description="how vectors are kept: float16 halves what they take"
+    )
     index: AnyIndex = Field(default=FlatIndex(), description="how a shard's vectors are searched")
 
 

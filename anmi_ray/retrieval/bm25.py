@@ -7,8 +7,10 @@ Q queries, N documents, V words.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import bm25s
@@ -19,9 +21,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from anmi_ray.config.retrieve import Bm25Config
-from anmi_ray.errors import ConfigError
+from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.retrieval.top import Hits, empty, top
 
+_COUNTS, _WORDS = "counts.npz", "words.txt"
 _BATCH_SCORES = 1 << 20  # scores held at once (8 MB: within the cache)
 
 
@@ -49,13 +52,49 @@ class Statistics:
         return Statistics(documents, words, frequency)
 
 
-class Bm25Index:
-    """An index over `texts`. Raises ConfigError for an unknown stemmer or list of stop words."""
+@dataclass(frozen=True)
+class Counts:
+    """How often each word stands in each text: `count_NV`, `vocabulary` in order. All that follows from texts alone."""
 
-    def __init__(self, texts: Sequence[str], config: Bm25Config, statistics: Statistics | None = None) -> None:
+    count_NV: sparse.csr_matrix
+    vocabulary: list[str]
+
+    @staticmethod
+    def of(texts: Sequence[str], config: Bm25Config) -> Counts:
+        """Count the words of `texts`. Raises ConfigError for an unknown stemmer or list of stop words."""
+        rows, words, vocabulary = _tokenise(texts, config, _stemmer(config))
+        # Sorted words: sums run in the same order whatever the order of documents, so equal documents tie exactly.
+        order = sorted(range(len(vocabulary)), key=vocabulary.__getitem__)
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        shape = (len(texts), len(vocabulary))
+        count_NV = sparse.csr_matrix((np.ones(len(words)), (rows, place[words])), shape=shape)
+        return Counts(count_NV, [vocabulary[i] for i in order])
+
+    def save(self, folder: Path) -> None:
+        """Write them into two files of `folder`."""
+        sparse.save_npz(folder / _COUNTS, self.count_NV, compressed=False)
+        (folder / _WORDS).write_bytes("\n".join(self.vocabulary).encode())
+
+    @staticmethod
+    def load(folder: Path) -> Counts:
+        """Read what `save` wrote. Raises DataError where it is damaged."""
+        try:
+            count_NV = sparse.csr_matrix(sparse.load_npz(folder / _COUNTS))
+            vocabulary = (folder / _WORDS).read_bytes().decode().split("\n")
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            remedy = "delete that folder: the words are counted again"
+            raise DataError(f"damaged counts of words: {error}", str(folder), remedy) from error
+        return Counts(count_NV, vocabulary if count_NV.shape[1] else [])
+
+
+class Bm25Index:
+    """An index over counted texts: k1, b and the collection's statistics come in here."""
+
+    def __init__(self, counts: Counts, config: Bm25Config, statistics: Statistics | None = None) -> None:
         self._config, self._stem = config, _stemmer(config)
-        self._documents = len(texts)
-        self._count_NV, self._vocabulary = self._count(texts)
+        self._count_NV, self._vocabulary = counts.count_NV, counts.vocabulary
+        self._documents = counts.count_NV.get_shape()[0]
         self.statistics = statistics or self.shard_statistics()
         self._weight_VN = self._weights()
 
@@ -96,18 +135,8 @@ class Bm25Index:
         weight = idf_V[counts.col] * counts.data / (counts.data + norm)
         return sparse.csr_matrix((weight, (counts.col, counts.row)), shape=(len(self._vocabulary), self._documents))
 
-    def _count(self, texts: Sequence[str]) -> tuple[sparse.csr_matrix, list[str]]:
-        rows, words, vocabulary = self._tokenise(texts)
-        # Sorted words: sums run in the same order whatever the order of documents, so equal documents tie exactly.
-        order = sorted(range(len(vocabulary)), key=vocabulary.__getitem__)
-        place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order))
-        shape = (len(texts), len(vocabulary))
-        ones = np.ones(len(words))
-        return sparse.csr_matrix((ones, (rows, place[words])), shape=shape), [vocabulary[i] for i in order]
-
     def _count_known(self, queries: Sequence[str]) -> sparse.csr_matrix:
-        rows, words, vocabulary = self._tokenise(queries)
+        rows, words, vocabulary = _tokenise(queries, self._config, self._stem)
         at = {word: place for place, word in enumerate(self._vocabulary)}
         known = np.array([at.get(word, -1) for word in vocabulary], dtype=np.int64)
         column = known[words]
@@ -115,18 +144,21 @@ class Bm25Index:
         shape = (len(queries), len(self._vocabulary))
         return sparse.csr_matrix((np.ones(int(inside.sum())), (rows[inside], column[inside])), shape=shape)
 
-    def _tokenise(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
-        """(text of each token, word of each token, words)."""
-        tokens = tokenize(texts, self._config.stopwords, self._stem)
-        lengths = [len(ids) for ids in tokens.ids]
-        words = np.concatenate([np.asarray(ids, dtype=np.int64) for ids in tokens.ids]) if lengths else np.zeros(0, int)
-        vocabulary = sorted(tokens.vocab, key=tokens.vocab.__getitem__)
-        return np.repeat(np.arange(len(lengths)), lengths), words, vocabulary
-
 
 def search(texts: Sequence[str], queries: Sequence[str], config: Bm25Config, depth: int) -> Hits:
     """Index `texts` and search them once: (index int64[Q, depth], -1 padded; score float64[Q, depth])."""
-    return Bm25Index(texts, config).search(queries, depth)
+    return Bm25Index(Counts.of(texts, config), config).search(queries, depth)
+
+
+def _tokenise(
+    texts: Sequence[str], config: Bm25Config, stem: Stemmer.Stemmer | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
+    """(text of each token, word of each token, words)."""
+    tokens = tokenize(texts, config.stopwords, stem)
+    lengths = [len(ids) for ids in tokens.ids]
+    words = np.concatenate([np.asarray(ids, dtype=np.int64) for ids in tokens.ids]) if lengths else np.zeros(0, int)
+    vocabulary = sorted(tokens.vocab, key=tokens.vocab.__getitem__)
+    return np.repeat(np.arange(len(lengths)), lengths), words, vocabulary
 
 
 def tokenize(texts: Sequence[str], stopwords: str | None, stemmer: Any) -> Tokenized:

@@ -1,4 +1,4 @@
-"""Dense retrieval: exact inner product of unit vectors (FAISS flat), with exact ties.
+"""Dense retrieval: inner products of unit vectors, exact, or proposed by an approximate index and then made exact.
 
 FAISS proposes a few more documents than asked for; their scores are computed again in a fixed order and double
 precision, so a similarity is one number wherever it is used, and does not depend on FAISS' blocking.
@@ -7,43 +7,140 @@ Q queries, N documents, d dimensions.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from anmi_ray import identity
+from anmi_ray.config.retrieve import ApproximateIndex, HnswIndex, IvfPqIndex
+from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.retrieval.top import Hits, empty, top
 
 _MARGIN = 32  # more documents than asked for, among which ties and rounding are settled
 _ROUNDING = 1e-5  # what single precision may be wrong by in a sum of d products of unit vectors
 _BLOCK = 1024  # queries searched at once
 _ROWS = 1024  # pairs rescored at once: within the cache
+_CODES = 256  # values of a byte of a code
+_POINTS = 39  # vectors that k-means wants for each of its centres: FAISS warns below that
+FEWEST = _CODES * _POINTS
+"""Documents below which codes cannot be learnt well, and comparing with every vector is fast."""
+
+
+class Flat:
+    """Every vector is compared: exact, with exact ties."""
+
+    def __init__(self, doc_Nd: NDArray[np.float32], threads: int = 1) -> None:
+        self._doc_Nd, self._threads = np.ascontiguousarray(doc_Nd), threads
+        self._index = faiss.IndexFlatIP(doc_Nd.shape[1])
+        self._index.add(self._doc_Nd)  # pyright: ignore[reportCallIssue]
+
+    def search(self, query_Qd: NDArray[np.float32], depth: int) -> Hits:
+        """The `depth` documents of largest inner product: (index int64[Q, depth], -1 padded; score float64)."""
+        queries, documents = len(query_Qd), len(self._doc_Nd)
+        index, score = empty(queries, depth)
+        if not queries or not documents:
+            return index, score
+        proposed = min(documents, depth + _MARGIN)
+        faiss.omp_set_num_threads(self._threads)
+        for start in range(0, queries, _BLOCK):
+            block = np.ascontiguousarray(query_Qd[start : start + _BLOCK])
+            found = self._index.search(block, proposed)[1]  # pyright: ignore[reportCallIssue]
+            rows = slice(start, start + len(block))
+            index[rows], score[rows], exact = _rescored(block, self._doc_Nd, found, depth)
+            if proposed < documents:
+                # Where the last document proposed might tie with the last one wanted, others might too: look at all.
+                worst = exact.min(axis=1)
+                for row in np.flatnonzero(worst >= score[rows][:, depth - 1] - _ROUNDING):
+                    every = similarity(block, self._doc_Nd, np.full(documents, row), np.arange(documents))
+                    index[start + row], score[start + row] = (part[0] for part in top(every[None, :], depth))
+        return index, score
+
+
+class Approximate:
+    """What an approximate index proposes, rescored. `path` is a file written by `build`, mapped into memory.
+
+    Raises DataError where the index is damaged or of other vectors.
+    """
+
+    def __init__(self, path: Path, config: ApproximateIndex, doc_Nd: NDArray[np.float32], threads: int = 1) -> None:
+        self._doc_Nd, self._config, self._threads = doc_Nd, config, threads
+        remedy = "delete that folder: the index is built again"
+        try:
+            index: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+        except RuntimeError as error:
+            raise DataError(f"damaged index: {str(error).splitlines()[0]}", str(path), remedy) from error
+        if (index.ntotal, index.d) != doc_Nd.shape:
+            held = f"an index of {index.ntotal} vectors of {index.d} dimensions, but there are {len(doc_Nd)} of "
+            raise DataError(f"{held}{doc_Nd.shape[1]}", str(path), remedy)
+        self._index = index
+
+    def search(self, query_Qd: NDArray[np.float32], depth: int) -> Hits:
+        """The `depth` best of the documents proposed, as `Flat.search`; fewer where fewer were proposed."""
+        queries, documents = len(query_Qd), len(self._doc_Nd)
+        index, score = empty(queries, depth)
+        if not queries:
+            return index, score
+        proposed = min(documents, max(depth, round(depth * self._config.rescored)))
+        if isinstance(self._config, IvfPqIndex):
+            self._index.nprobe = min(self._config.probes, self._index.nlist)
+        elif isinstance(self._config, HnswIndex):
+            self._index.hnsw.efSearch = max(self._config.search_effort, proposed)
+        faiss.omp_set_num_threads(self._threads)
+        for start in range(0, queries, _BLOCK):
+            block = np.ascontiguousarray(query_Qd[start : start + _BLOCK])
+            found = self._index.search(block, proposed)[1]
+            rows = slice(start, start + len(block))
+            index[rows], score[rows], _ = _rescored(block, self._doc_Nd, found, depth)
+        return index, score
+
+
+def build(path: Path, doc_Nd: NDArray[np.float32], config: IvfPqIndex | HnswIndex, seed: int) -> None:
+    """Write an approximate index of the vectors. One thread: with more, a graph's links follow from their race.
+
+    Raises ConfigError where the codes do not divide a vector.
+    """
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        doc_Nd = np.ascontiguousarray(doc_Nd)
+        index: Any = _ivfpq(doc_Nd, config, seed) if isinstance(config, IvfPqIndex) else _hnsw(doc_Nd, config)
+        index.add(doc_Nd)
+        faiss.write_index(index, str(path))
+    finally:
+        faiss.omp_set_num_threads(threads)
+
+
+def _ivfpq(doc_Nd: NDArray[np.float32], config: IvfPqIndex, seed: int) -> Any:
+    documents, dimensions = doc_Nd.shape
+    if dimensions % config.code_bytes:
+        fitting = [size for size in range(1, dimensions + 1) if dimensions % size == 0 and size <= 128]
+        raise ConfigError(
+            f"{config.code_bytes} bytes do not divide a vector of {dimensions} dimensions",
+            "retrieve.dense.index.code_bytes",
+            f"use one of {', '.join(map(str, fitting))}",
+        )
+    lists = config.lists or round(4 * documents**0.5)
+    lists = max(1, min(lists, documents // _POINTS))
+    coarse = faiss.IndexFlatIP(dimensions)
+    index: Any = faiss.IndexIVFPQ(coarse, dimensions, lists, config.code_bytes, 8, faiss.METRIC_INNER_PRODUCT)
+    index.cp.seed = index.pq.cp.seed = seed % 2**31
+    sample = identity.rng("index sample", seed).permutation(documents)[: config.sample]
+    index.train(doc_Nd[np.sort(sample)])
+    return index
+
+
+def _hnsw(doc_Nd: NDArray[np.float32], config: HnswIndex) -> Any:
+    index: Any = faiss.IndexHNSWFlat(doc_Nd.shape[1], config.links, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = config.build_effort
+    return index
 
 
 def search(query_Qd: NDArray[np.float32], doc_Nd: NDArray[np.float32], depth: int, threads: int = 1) -> Hits:
-    """The `depth` documents of largest inner product: (index int64[Q, depth], -1 padded; score float64[Q, depth])."""
-    queries, documents = len(query_Qd), len(doc_Nd)
-    index, score = empty(queries, depth)
-    if not queries or not documents:
-        return index, score
-    proposed = min(documents, depth + _MARGIN)
-    faiss.omp_set_num_threads(threads)
-    flat = faiss.IndexFlatIP(doc_Nd.shape[1])
-    flat.add(np.ascontiguousarray(doc_Nd))  # pyright: ignore[reportCallIssue]
-    for start in range(0, queries, _BLOCK):
-        block = np.ascontiguousarray(query_Qd[start : start + _BLOCK])
-        found = np.sort(flat.search(block, proposed)[1], axis=1)  # pyright: ignore[reportCallIssue]
-        exact = similarity(block, doc_Nd, np.repeat(np.arange(len(block)), proposed), found.ravel())
-        place, value = top(exact.reshape(len(block), proposed), depth)
-        column = np.take_along_axis(found, np.maximum(place, 0), axis=1)
-        index[start : start + len(block)] = np.where(place >= 0, column, -1)
-        score[start : start + len(block)] = value
-        if proposed < documents:
-            # Where the last document proposed might tie with the last one wanted, others might too: look at all.
-            worst = exact.reshape(len(block), proposed).min(axis=1)
-            for row in np.flatnonzero(worst >= value[:, depth - 1] - _ROUNDING):
-                every = similarity(block, doc_Nd, np.full(documents, row), np.arange(documents))
-                index[start + row], score[start + row] = (part[0] for part in top(every[None, :], depth))
-    return index, score
+    """Search vectors once, exactly: as `Flat.search`."""
+    return Flat(doc_Nd, threads).search(query_Qd, depth)
 
 
 def similarity(
@@ -55,3 +152,19 @@ def similarity(
         part = slice(start, start + _ROWS)
         result[part] = (query_Qd[row[part]].astype(np.float64) * doc_Nd[column[part]]).sum(axis=1)
     return result
+
+
+def _rescored(
+    query_Bd: NDArray[np.float32], doc_Nd: NDArray[np.float32], found_BP: NDArray[np.int64], depth: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """The best `depth` of the documents proposed to each query (-1: none), their scores, and the scores of all.
+
+    The score of a place without a document is -inf.
+    """
+    found_BP = np.sort(found_BP, axis=1)
+    row, place = np.nonzero(found_BP >= 0)
+    exact = np.full(found_BP.shape, -np.inf)
+    exact[row, place] = similarity(query_Bd, doc_Nd, row, found_BP[row, place])
+    at, score = top(exact, depth)
+    index = np.where(at >= 0, np.take_along_axis(found_BP, np.maximum(at, 0), axis=1), -1)
+    return index, score, exact

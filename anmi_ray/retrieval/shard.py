@@ -11,7 +11,9 @@ Q queries, N documents of the shard, H hits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +21,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray import identity
-from anmi_ray.config.retrieve import RETRIEVERS, RetrieveConfig
+from anmi_ray.config.retrieve import RETRIEVERS, DenseConfig, FlatIndex, RetrieveConfig
+from anmi_ray.errors import DataError
 from anmi_ray.records import TEXT_OF
-from anmi_ray.retrieval import bm25, dense
+from anmi_ray.retrieval import bm25, dense, vectors
+from anmi_ray.retrieval.shelf import Shelf, scratch
 from anmi_ray.retrieval.top import Hits
 from anmi_ray.schema import Record
+
+if TYPE_CHECKING:
+    from anmi_ray.retrieval.lucene import LuceneIndex
 
 # <retriever>_score is null where the document is not among that retriever's best `depth` of the shard.
 # is_positive and is_random are said of train queries only; is_random marks who may become a random negative.
@@ -42,28 +49,32 @@ HITS = Record(
         ]
     ),
 )
+# of what stands on a shelf: raised when the same texts and settings would give other files
+_VERSION = {"counts": 1, "vectors": 1, "lucene": 1, "approximate": 1}
+_APPROXIMATE = "index.faiss"
 _BLOCK_PAIRS = 1 << 20  # (query, document) pairs hashed at once
 
 
 class TextEncoder(Protocol):
     """What dense retrieval needs of an encoder: `models.encoder.Encoder`."""
 
+    @property
+    def revision(self) -> str:
+        """Which weights these are."""
+        ...
+
     def encode(self, texts: Sequence[str], prompt: str | None = None) -> NDArray[np.float32]:
         """Unit vectors float32[N, d]."""
         ...
 
 
-def of_queries(hits: pa.Table, queries: pa.Table) -> pa.Table:
-    """The hits (HITS) of `queries`, such as those of one bucket."""
-    return hits.filter(pc.is_in(hits["query_id"], value_set=queries["query_id"].combine_chunks()))
-
-
 class ShardIndex:
     """The documents of a shard, indexed for the retrievers; `search` may be called for any number of query sets.
 
-    `vectors` (float32[N, d], in the order of `documents`) and `statistics` (of the whole collection) may be given by
-    a caller that has them; without, they are computed from the shard. Where dense is no retriever, only documents that
-    are hits are encoded, for their similarity.
+    What is made of the documents alone (counts of words, vectors, Lucene's and approximate indexes) stands on `shelf`;
+    without one it is made for this object alone, and gone with `close`. `statistics` of the whole collection may be
+    given by a caller that has them. Where dense is no retriever, only documents that are hits are encoded, for their
+    similarity.
     """
 
     def __init__(
@@ -72,21 +83,77 @@ class ShardIndex:
         config: RetrieveConfig,
         encoder: TextEncoder,
         threads: int = 1,
-        vectors: NDArray[np.float32] | None = None,
+        shelf: Shelf | None = None,
         statistics: bm25.Statistics | None = None,
     ) -> None:
         # In order of doc_id, so that "the smaller index" breaks ties by doc_id, whatever order the corpus has.
-        order = pc.sort_indices(documents, sort_keys=[("doc_id", "ascending")])
-        self._documents, self._config, self._threads = documents.take(order), config, threads
+        self._documents, self._config, self._threads = documents.sort_by("doc_id"), config, threads
         self._doc_N16 = identity.id_matrix(self._documents["doc_id"])
         self._encoder, self._texts = encoder, full_texts(self._documents)
-        self._vectors = None if vectors is None else vectors[order.to_numpy()]
-        if self._vectors is None and "dense" in config.retrievers:
-            self._vectors = encoder.encode(self._texts, config.dense.document_prompt)
-        self._bm25 = bm25.Bm25Index(self._texts, config.bm25, statistics) if "bm25" in config.retrievers else None
+        self._open = ExitStack()
+        self._shelf = shelf or self._open.enter_context(scratch())
+        self._bm25: bm25.Bm25Index | None = None
+        self._lucene: LuceneIndex | None = None
+        self._dense: dense.Flat | dense.Approximate | None = None
+        self._vectors: NDArray[np.float32] | None = None
+        if "bm25" in config.retrievers:
+            self._bm25 = bm25.Bm25Index(self._counts(), config.bm25, statistics)
+        if "lucene" in config.retrievers:
+            self._lucene = self._open.enter_context(closing(self._lucene_index()))
+        if "dense" in config.retrievers:
+            self._vectors = _document_vectors(self._documents, self._texts, config, encoder, self._shelf)
+            self._dense = self._dense_index(self._vectors)
+
+    def close(self) -> None:
+        """Let go of the indexes."""
+        self._open.close()
+
+    def _counts(self) -> bm25.Counts:
+        config = self._config.bm25
+        settings = {"stemmer": config.stemmer, "stopwords": config.stopwords}
+
+        def make(folder: Path) -> None:
+            bm25.Counts.of(self._texts, config).save(folder)
+
+        return bm25.Counts.load(self._shelf("counts", _VERSION["counts"], settings, make))
+
+    def _lucene_index(self) -> LuceneIndex:
+        config = self._config.lucene
+        settings = {
+            "language": config.language,
+            "stemmer": config.stemmer,
+            "stopwords": config.stopwords,
+            "feedback": config.rm3 is not None,
+        }
+
+        from anmi_ray.retrieval import lucene  # its package, and a Java machine with it, where it is a retriever
+
+        def make(folder: Path) -> None:
+            lucene.build(self._texts, folder, config)
+
+        folder = self._shelf("lucene", _VERSION["lucene"], settings, make)
+        return lucene.LuceneIndex(folder, config, len(self._texts))
+
+    def _dense_index(self, doc_Nd: NDArray[np.float32]) -> dense.Flat | dense.Approximate:
+        config = self._config.dense
+        index = config.index
+        if isinstance(index, FlatIndex) or len(doc_Nd) < dense.FEWEST:
+            return dense.Flat(doc_Nd, self._threads)
+        settings = {**_vector_settings(config, config.document_prompt, self._encoder), "index": index.built_by()}
+
+        def make(folder: Path) -> None:
+            seed = identity.seed("dense index", self._doc_N16.tobytes())
+            dense.build(folder / _APPROXIMATE, doc_Nd, index, seed)
+
+        folder = self._shelf("approximate", _VERSION["approximate"], settings, make)
+        return dense.Approximate(folder / _APPROXIMATE, index, doc_Nd, self._threads)
 
     def search(self, queries: pa.Table, qrels: pa.Table, query_Qd: NDArray[np.float32], seed: int) -> pa.Table:
-        """The hits (HITS) of `queries` (Query table; vectors in its order); `qrels` may hold other queries too."""
+        """The hits (HITS) of `queries` (Query table; vectors in its order); `qrels` may hold other queries too.
+
+        Raises DataError where the vectors have another dimension than the documents'.
+        """
+        self._check_dimension(query_Qd)
         by_retriever = {name: _pairs(hits, len(self._doc_N16)) for name, hits in self._found(queries, query_Qd)}
         positive = self._positives(queries, qrels)
         known = np.unique(np.concatenate([positive, *(pairs for pairs, _ in by_retriever.values())]))
@@ -106,13 +173,22 @@ class ShardIndex:
             }
         )
 
+    def _check_dimension(self, query_Qd: NDArray[np.float32]) -> None:
+        if self._vectors is not None and len(self._vectors) and self._vectors.shape[1] != query_Qd.shape[1]:
+            raise DataError(
+                f"documents have vectors of {self._vectors.shape[1]} dimensions, queries of {query_Qd.shape[1]}",
+                f"model {self._config.dense.model}",
+                "the model's files changed under its revision: delete the vectors under artifacts/vectors",
+            )
+
     def _found(self, queries: pa.Table, query_Qd: NDArray[np.float32]) -> Iterator[tuple[str, Hits]]:
         """By retriever, its best documents."""
         if self._bm25 is not None:
             yield "bm25", self._bm25.search(queries["text"].to_pylist(), self._config.depth)
-        if "dense" in self._config.retrievers:
-            assert self._vectors is not None
-            yield "dense", dense.search(query_Qd, self._vectors, self._config.depth, self._threads)
+        if self._lucene is not None:
+            yield "lucene", self._lucene.search(queries["text"].to_pylist(), self._config.depth, self._threads)
+        if self._dense is not None:
+            yield "dense", self._dense.search(query_Qd, self._config.depth)
 
     def _similarity(
         self, query_Qd: NDArray[np.float32], row: NDArray[np.int64], column: NDArray[np.int64]
@@ -177,8 +253,8 @@ def search_shard(
     threads: int = 1,
 ) -> pa.Table:
     """The hits (HITS) of `queries` (Query table) in one shard (Document table), which is indexed for this once."""
-    index = ShardIndex(documents, config, encoder, threads)
-    return index.search(queries, qrels, encode_queries(queries, config, encoder), seed)
+    with closing(ShardIndex(documents, config, encoder, threads)) as index, scratch() as shelf:
+        return index.search(queries, qrels, query_vectors(queries, config, encoder, shelf), seed)
 
 
 def texts_of(documents: pa.Table, wanted: pa.Array) -> pa.Table:
@@ -197,9 +273,53 @@ def texts_of(documents: pa.Table, wanted: pa.Array) -> pa.Table:
     )
 
 
-def encode_queries(queries: pa.Table, config: RetrieveConfig, encoder: TextEncoder) -> NDArray[np.float32]:
-    """Vectors of a Query table, in its order: computed once and used for every shard."""
-    return encoder.encode(queries["text"].to_pylist(), config.dense.query_prompt)
+def query_vectors(queries: pa.Table, config: RetrieveConfig, encoder: TextEncoder, shelf: Shelf) -> NDArray[np.float32]:
+    """Vectors float32[Q, d] of a Query table, in its order: computed once, and used for every shard."""
+    texts = queries["text"].to_pylist()
+    return _vectors(shelf, queries["query_id"], texts, config, config.dense.query_prompt, encoder)
+
+
+def document_vectors(
+    documents: pa.Table, config: RetrieveConfig, encoder: TextEncoder, shelf: Shelf
+) -> NDArray[np.float32]:
+    """Vectors float32[N, d] of a Document table, in order of doc_id."""
+    documents = documents.sort_by("doc_id")
+    return _document_vectors(documents, full_texts(documents), config, encoder, shelf)
+
+
+def _document_vectors(
+    documents: pa.Table, texts: Sequence[str], config: RetrieveConfig, encoder: TextEncoder, shelf: Shelf
+) -> NDArray[np.float32]:
+    return _vectors(shelf, documents["doc_id"], texts, config, config.dense.document_prompt, encoder)
+
+
+def _vectors(
+    shelf: Shelf,
+    ids: pa.ChunkedArray,
+    texts: Sequence[str],
+    config: RetrieveConfig,
+    prompt: str | None,
+    encoder: TextEncoder,
+) -> NDArray[np.float32]:
+    """Vectors float32[N, d] of texts, as they stand on the shelf."""
+    id_N16 = identity.id_matrix(ids)
+
+    def make(folder: Path) -> None:
+        vectors.write(folder, id_N16, encoder.encode(texts, prompt), config.dense.stored)
+
+    settings = _vector_settings(config.dense, prompt, encoder)
+    return vectors.read(shelf("vectors", _VERSION["vectors"], settings, make), id_N16)
+
+
+def _vector_settings(config: DenseConfig, prompt: str | None, encoder: TextEncoder) -> dict[str, Any]:
+    """All that a text's vector follows from besides the text."""
+    return {
+        "model": encoder.revision,
+        "max_tokens": config.max_tokens,
+        "dtype": config.dtype,
+        "stored": config.stored,
+        "prompt": prompt,
+    }
 
 
 def full_texts(documents: pa.Table) -> list[str]:

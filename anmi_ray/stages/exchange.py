@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,18 +17,19 @@ def _path(artifact: Artifact, name: str, index: int) -> str:
     return f"{artifact.path}/exchange/{name}-{index:05d}.parquet"
 
 
-def publish(artifact: Artifact, name: str, index: int, tables: Sequence[pa.Table]) -> None:
-    """One Parquet file with a row group per reader; its footer lists the row group of each (-1: no rows)."""
-    groups, written = [], 0
-    for table in tables:
-        groups.append(written if table.num_rows else -1)
-        written += bool(table.num_rows)
-    schema = tables[0].schema.with_metadata({b"groups": ",".join(map(str, groups)).encode()})
-    sink = io.BytesIO()
-    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-        for table in tables:
+def publish(artifact: Artifact, name: str, index: int, tables: Iterable[pa.Table]) -> None:
+    """One Parquet file with a row group per reader; its footer lists the row group of each (-1: no rows).
+
+    `tables`: of each reader one, of the same columns; taken one after another.
+    """
+    groups, sink, given = list[int](), io.BytesIO(), iter(tables)
+    first = next(given).replace_schema_metadata(None)
+    with pq.ParquetWriter(sink, first.schema, compression="zstd") as writer:
+        for table in itertools.chain([first], given):
+            groups.append(max(groups, default=-1) + 1 if table.num_rows else -1)
             if table.num_rows:
-                writer.write_table(table.replace_schema_metadata(schema.metadata), row_group_size=table.num_rows)
+                writer.write_table(table.replace_schema_metadata(None), row_group_size=table.num_rows)
+        writer.add_key_value_metadata({"groups": ",".join(map(str, groups))})
     artifact.store.publish(_path(artifact, name, index), sink.getvalue())
 
 

@@ -1,33 +1,40 @@
 """retrieve: documents and queries -> runs (dev, test), candidates (train), and the texts they need.
 
-Ray Data streams the corpus shards through a pool of searchers; each writes its hits, ids and scores, with a row group
-per query bucket. One plain task per bucket merges its row group of every shard, and writes which documents it wants of
-which shard. Each shard then gives their texts, a row group per bucket again, and each bucket takes its own. So a text
-crosses once, when it is known to be needed. No later stage opens the corpus.
+Ray Data streams the corpus shards through a pool of searchers; each indexes its shard, where the store does not hold
+its indexes yet, and writes its hits, ids and scores, with a row group per query bucket. One plain task per bucket
+merges its row group of every shard, and writes which documents it wants of which shard. Each shard then gives their
+texts, a row group per bucket again, and each bucket takes its own. So a text crosses once, when it is known to be
+needed. No later stage opens the corpus.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 import ray.data
 import torch
+from numpy.typing import NDArray
 
-from anmi_ray.config.retrieve import RetrieveConfig
+from anmi_ray.config.execution import EmbedExecution
+from anmi_ray.config.retrieve import DenseConfig, RetrieveConfig
 from anmi_ray.models import loading
 from anmi_ray.models.cross_encoder import resolve_precision
 from anmi_ray.models.encoder import Encoder
 from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.retrieval import merge, shard
 from anmi_ray.schema import Record
-from anmi_ray.stages import exchange
+from anmi_ray.stages import exchange, indexes
 from anmi_ray.stages.runtime import Context, data_settings, our_errors, rows_of, run_buckets, windowed
 from anmi_ray.store import Artifact, Flow
 
+_TOLD = 5  # places that a message names
 _RUNS, _TEXTS = ("runs", RUN), ("texts", TEXT_OF)
 
 
@@ -55,56 +62,161 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
     context.progress(shards - len(missing), shards, "shards")
     if not missing:
         return
+    if "lucene" in config.retrievers:
+        from anmi_ray.retrieval import lucene
+
+        lucene.check()  # here, not first in a worker after a download of its image
+    args = (artifact, ingest, config, context.seed, context.buckets, context.execution.model_threads)
+    if len(missing) > 1:  # else every searcher would compute them
+        _embed_queries(artifact, context, *args)
     searchers = min(len(missing), max(1, context.execution.cores // context.execution.model_threads))
     with data_settings(context), our_errors("retrieve"):
-        found = ray.data.from_items([{"shard": i} for i in missing], override_num_blocks=len(missing)).map_batches(
+        found = ray.data.from_items([{"shard": i} for i in missing], override_num_blocks=len(missing))
+        found = _embedded(found, context.execution.embed, args) if "dense" in config.retrievers else found
+        found = found.map_batches(
             _search_shards,
-            fn_args=(artifact, ingest, config, context.seed, context.buckets, context.execution.model_threads),
+            fn_args=args,
             batch_size=1,
             batch_format="numpy",
             compute=ray.data.TaskPoolStrategy(size=searchers),
             num_cpus=0.5,
         )
-        done = shards - len(missing)
+        done, mended = shards - len(missing), list[str]()
         with rows_of(found) as rows:
-            for _ in rows:
+            for row in rows:
                 done += 1
+                mended += [f"{kind} of shard {row['shard']}" for kind in row["mended"].split()]
                 context.progress(done, shards, "shards")
+    if mended:
+        more = f" and {len(mended) - _TOLD} more" if len(mended) > _TOLD else ""
+        context.notice(f"found damaged and made again: {', '.join(mended[:_TOLD])}{more}")
+
+
+def _embed_queries(artifact: Artifact, context: Context, *args: Any) -> None:
+    """Compute the vectors of all buckets' queries, which every searcher then reads."""
+    with our_errors(artifact.stage):
+        calls = ((bucket, _embed_bucket, (artifact, bucket, *args[1:])) for bucket in range(context.buckets))
+        for _ in windowed(context, calls, cores=context.execution.model_threads):
+            pass
+
+
+def _embedded(shards: ray.data.Dataset, execution: EmbedExecution, args: tuple[Any, ...]) -> ray.data.Dataset:
+    """The shards, once their vectors are in the store: computed by a pool of actors with GPUs, where there are any.
+
+    Without, whoever searches a shard computes them.
+    """
+    if not execution.gpus:
+        return shards
+    return shards.map_batches(
+        _Embedder,
+        fn_constructor_args=args,
+        batch_size=1,
+        batch_format="numpy",
+        compute=ray.data.ActorPoolStrategy(min_size=execution.actors[0], max_size=execution.actors[1]),
+        num_gpus=execution.gpus,
+        label_selector=dict(execution.on) or None,
+    )
 
 
 def _search_shards(batch: Any, *args: Any) -> Any:
-    """Search the shards of a batch; the worker process keeps its searcher from batch to batch."""
+    """Search the shards of a batch."""
+    searcher = _searcher(*args)
+    return {**batch, "mended": np.array([" ".join(searcher.search(number)) for number in batch["shard"].tolist()])}
+
+
+def _embed_bucket(artifact: Artifact, bucket: int, *args: Any) -> None:
+    _searcher(artifact, *args).asked(bucket)
+
+
+class _Embedder:
+    """An actor that computes the vectors of shards."""
+
+    def __init__(self, *args: Any) -> None:
+        self._searcher = _Searcher(*args, device="cuda" if torch.cuda.is_available() else "cpu")
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        for number in batch["shard"].tolist():
+            self._searcher.embed(number)
+        return batch
+
+
+class _LazyEncoder:
+    """An encoder that is loaded when first asked: where all vectors are kept, none is."""
+
+    def __init__(self, config: DenseConfig, threads: int, device: str) -> None:
+        self._config, self._threads, self._device = config, threads, device
+        self._source = loading.resolve(config.model, trust_remote_code=config.trust_remote_code)
+
+    @property
+    def revision(self) -> str:
+        return self._source.revision
+
+    def encode(self, texts: Sequence[str], prompt: str | None = None) -> NDArray[np.float32]:
+        return self._loaded.encode(texts, prompt)
+
+    @cached_property
+    def _loaded(self) -> Encoder:
+        dtype = resolve_precision(self._config.dtype, torch.device(self._device))
+        return Encoder(self._source, self._config.max_tokens, dtype, self._threads, self._device)
+
+
+class _Searcher:
+    """Searches shards for all queries, bucket by bucket, and publishes their exchange files."""
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        ingest: Artifact,
+        config: RetrieveConfig,
+        seed: int,
+        buckets: int,
+        threads: int,
+        device: str = "cpu",
+    ) -> None:
+        self._artifact, self._ingest, self._config = artifact, ingest, config
+        self._seed, self._buckets, self._threads = seed, buckets, threads
+        self._encoder = _LazyEncoder(config.dense, threads, device)
+
+    def search(self, number: int) -> list[str]:
+        """Search a shard; the kinds of its indexes that were found damaged and made again."""
+        documents = self._documents(number)
+        with self._shelf(indexes.content_of_documents(documents)) as shelf:
+            index = shard.ShardIndex(documents, self._config, self._encoder, self._threads, shelf)
+            with closing(index):
+                found = (self._found(index, bucket) for bucket in range(self._buckets))
+                exchange.publish(self._artifact, "hits", number, found)
+            return shelf.mended
+
+    def embed(self, number: int) -> None:
+        """Have the vectors of a shard in the store."""
+        documents = self._documents(number)
+        with self._shelf(indexes.content_of_documents(documents)) as shelf:
+            shard.document_vectors(documents, self._config, self._encoder, shelf)
+
+    def asked(self, bucket: int) -> tuple[pa.Table, NDArray[np.float32]]:
+        """The queries of a bucket and their vectors."""
+        queries = self._ingest.read_part("queries", bucket, QUERY)
+        with self._shelf(indexes.content_of_queries(queries)) as shelf:
+            return queries, shard.query_vectors(queries, self._config, self._encoder, shelf)
+
+    def _found(self, index: shard.ShardIndex, bucket: int) -> pa.Table:
+        queries, vectors = self.asked(bucket)
+        return index.search(queries, self._ingest.read_part("qrels", bucket, QREL), vectors, self._seed)
+
+    def _documents(self, number: int) -> pa.Table:
+        return self._ingest.read_part("documents", number, DOCUMENT)
+
+    def _shelf(self, content: str) -> AbstractContextManager[indexes.StoreShelf]:
+        return indexes.shelf_of(self._artifact.store, content)
+
+
+def _searcher(*args: Any) -> _Searcher:
+    """The searcher of this process, which keeps its encoder from task to task."""
     artifact: Artifact = args[0]
     if artifact not in _held:
         _held.clear()
         _held[artifact] = _Searcher(*args)
-    return _held[artifact](batch)
-
-
-class _Searcher:
-    """Holds the encoder, the queries and their vectors; a call searches shards and publishes their exchange files."""
-
-    def __init__(
-        self, artifact: Artifact, ingest: Artifact, config: RetrieveConfig, seed: int, buckets: int, threads: int
-    ) -> None:
-        self.artifact, self.ingest, self.config, self.seed, self.threads = artifact, ingest, config, seed, threads
-        dense = config.dense
-        source = loading.resolve(dense.model, trust_remote_code=dense.trust_remote_code)
-        dtype = resolve_precision(dense.dtype, torch.device("cpu"))
-        self.encoder = Encoder(source, dense.max_tokens, dtype, threads)
-        self.queries = [ingest.read_part("queries", bucket, QUERY) for bucket in range(buckets)]
-        self.qrels = pa.concat_tables([ingest.read_part("qrels", bucket, QREL) for bucket in range(buckets)])
-        self.all_queries = pa.concat_tables(self.queries)
-        self.vectors = shard.encode_queries(self.all_queries, config, self.encoder)
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        for number in batch["shard"].tolist():
-            documents = self.ingest.read_part("documents", number, DOCUMENT)
-            index = shard.ShardIndex(documents, self.config, self.encoder, self.threads)
-            found = index.search(self.all_queries, self.qrels, self.vectors, self.seed)
-            by_bucket = [shard.of_queries(found, queries) for queries in self.queries]
-            exchange.publish(self.artifact, "hits", number, by_bucket)
-        return batch
+    return _held[artifact]
 
 
 _held: dict[Artifact, _Searcher] = {}  # of this process; an artifact's name follows from all that a searcher is made of

@@ -127,7 +127,11 @@ class Store:
             raise from_os_error(error, self.where(path)) from error
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files directly in `folder`, sorted; none when it is not there.
+        """Names of the files directly in `folder`, sorted; none when it is not there."""
+        return sorted(self.sizes(folder))
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The files directly in `folder` and their bytes; none when it is not there.
 
         Hidden files are left out: they are what a killed writer was about to publish.
         """
@@ -136,8 +140,8 @@ class Store:
             infos = filesystem.get_file_info(pafs.FileSelector(f"{base}/{folder}", allow_not_found=True))
         except OSError as error:
             raise from_os_error(error, self.where(folder)) from error
-        files = (info.base_name for info in infos if info.type == pafs.FileType.File)
-        return sorted(name for name in files if not name.startswith("."))
+        files = (info for info in infos if info.type == pafs.FileType.File)
+        return {info.base_name: int(info.size) for info in files if not info.base_name.startswith(".")}
 
     def tree(self, folder: str) -> list[str]:
         """Paths of all files below `folder`, relative to it, sorted; hidden ones are left out."""

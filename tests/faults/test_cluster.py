@@ -113,7 +113,8 @@ def test_a_node_goes_in_every_stage(cluster: Cluster, tmp_path: Path) -> None:
     done = subprocess.run(command(CONFIG, alone, *EQUAL), capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
     submit = [sys.executable, "-m", "anmi_ray", "submit", "pipeline", str(CONFIG), *EQUAL, "--root", str(root)]
-    submit += ["execution.driver.num_cpus=1", "--address", f"http://{cluster.webui_url}"]
+    # one bucket at a time: a stage of a few small tasks would be over before its node is seen at work
+    submit += ["execution.driver.num_cpus=1", "execution.window=1", "--address", f"http://{cluster.webui_url}"]
     losses, began = Losses(cluster, root), time.monotonic()
     with (tmp_path / "said").open("w+") as said, subprocess.Popen(submit, stdout=said, stderr=said) as process:
         while process.poll() is None:  # in this thread: Ray starts nodes in the main one only

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,8 @@ from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, REJECT, RUN, TEXT
 from anmi_ray.retrieval import bm25, fusion, shard
 from anmi_ray.retrieval.merge import Merged, merge_bucket
 from anmi_ray.retrieval.runs import to_run
-from anmi_ray.retrieval.shard import HITS, ShardIndex, encode_queries, search_shard
+from anmi_ray.retrieval.shard import HITS, ShardIndex, query_vectors, search_shard
+from anmi_ray.retrieval.shelf import scratch
 
 WORDS = [f"word{i}" for i in range(30)]
 CONFIG = RetrieveConfig(depth=12, candidates=6, random_negatives=3)
@@ -28,6 +30,8 @@ CONFIG = RetrieveConfig(depth=12, candidates=6, random_negatives=3)
 
 class WordEncoder:
     """Unit vectors from hashed words: near for texts that share words."""
+
+    revision = "words"
 
     def encode(self, texts: Sequence[str], prompt: str | None = None) -> NDArray[np.float32]:
         rows = np.full((len(texts), 24), 1e-3)
@@ -82,12 +86,15 @@ def retrieve(parts: Sequence[pa.Table], config: RetrieveConfig = CONFIG, whole_s
     statistics = None
     if whole_statistics:
         texts = [shard.full_texts(part) for part in parts]
-        statistics = bm25.Statistics.merged(bm25.Bm25Index(t, config.bm25).shard_statistics() for t in texts)
-    vectors = encode_queries(queries(), config, encoder)
-    found = [
-        ShardIndex(part, config, encoder, statistics=statistics).search(queries(), qrels(), vectors, seed=5)
-        for part in parts
-    ]
+        statistics = bm25.Statistics.merged(
+            bm25.Bm25Index(bm25.Counts.of(t, config.bm25), config.bm25).shard_statistics() for t in texts
+        )
+    with scratch() as shelf:
+        vectors = query_vectors(queries(), config, encoder, shelf)
+    found = []
+    for part in parts:
+        with closing(ShardIndex(part, config, encoder, statistics=statistics)) as index:
+            found.append(index.search(queries(), qrels(), vectors, seed=5))
     return merge_bucket(found, queries(), qrels(), config, seed=5)
 
 
@@ -328,10 +335,9 @@ def test_rows_of_hits_may_come_in_any_order(merged: Merged) -> None:
 
 
 def test_a_bucket_is_a_part_of_the_whole(merged: Merged) -> None:
-    found = search_shard(documents(), queries(), qrels(), CONFIG, WordEncoder(), 5)
     parts = []
     for bucket in (queries().slice(0, 4), queries().slice(4)):
-        mine = shard.of_queries(found, bucket)
+        mine = search_shard(documents(), bucket, qrels(), CONFIG, WordEncoder(), 5)
         assert set(mine["query_id"].to_pylist()) == set(bucket["query_id"].to_pylist())
         judged = qrels().filter(pc.is_in(qrels()["query_id"], value_set=bucket["query_id"].combine_chunks()))
         parts.append(merge_bucket([mine], bucket, judged, CONFIG, 5))
@@ -371,8 +377,8 @@ def test_no_random_negatives_and_no_shards() -> None:
 
 def test_a_bucket_without_queries() -> None:
     none = queries().slice(0, 0)
-    found = search_shard(documents(), queries(), qrels(), CONFIG, WordEncoder(), 5)
     for empty in (none, pa.Table.from_batches([], schema=QUERY.schema)):
-        result = merge_bucket([shard.of_queries(found, empty)], empty, qrels(), CONFIG, 5)
+        found = search_shard(documents(), empty, qrels(), CONFIG, WordEncoder(), 5)
+        assert found.num_rows == 0
+        result = merge_bucket([found], empty, qrels(), CONFIG, 5)
         assert result.runs.num_rows == result.candidates.num_rows == result.rejects.num_rows == 0
-        assert search_shard(documents(), empty, qrels(), CONFIG, WordEncoder(), 5).num_rows == 0

@@ -83,7 +83,7 @@ def test_bm25_ties_go_to_the_smaller_index() -> None:
 
 def test_bm25_scores_do_not_depend_on_the_order_of_documents() -> None:
     texts, order = corpus(80), np.random.default_rng(1).permutation(80)
-    first, second = bm25.Bm25Index(texts, PLAIN), bm25.Bm25Index([texts[i] for i in order], PLAIN)
+    first, second = _index(texts), _index([texts[i] for i in order])
     one, two = (index.search(["alpha running file beta"], 80) for index in (first, second))
     found = one[0][0] >= 0
     assert dict(zip(one[0][0][found], one[1][0][found], strict=True)) == dict(
@@ -93,12 +93,16 @@ def test_bm25_scores_do_not_depend_on_the_order_of_documents() -> None:
 
 def test_statistics_of_the_whole_collection_make_shards_exact() -> None:
     texts, query = corpus(40), ["alpha running file"]
-    whole = bm25.Bm25Index(texts, PLAIN)
+    whole = _index(texts)
     parts = [texts[:13], texts[13:]]
-    merged = bm25.Statistics.merged(bm25.Bm25Index(part, PLAIN).shard_statistics() for part in parts)
+    merged = bm25.Statistics.merged(_index(part).shard_statistics() for part in parts)
     assert merged == whole.statistics
-    scores = np.concatenate([_all_scores(bm25.Bm25Index(part, PLAIN, merged), query, len(part)) for part in parts])
+    scores = np.concatenate([_all_scores(_index(part, merged), query, len(part)) for part in parts])
     np.testing.assert_allclose(scores, _all_scores(whole, query, 40), rtol=1e-12)
+
+
+def _index(texts: list[str], statistics: bm25.Statistics | None = None) -> bm25.Bm25Index:
+    return bm25.Bm25Index(bm25.Counts.of(texts, PLAIN), PLAIN, statistics)
 
 
 def _all_scores(index: bm25.Bm25Index, query: list[str], documents: int) -> np.ndarray:
