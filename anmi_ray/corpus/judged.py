@@ -6,6 +6,7 @@ why the others are not, is said here once.
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +18,10 @@ from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.corpus import sources
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query
 from anmi_ray.corpus.reader import SPLITS_BY_RANK, QueryRow, Reader, dev_by_group
+from anmi_ray.corpus.seen import SeenIds
 from anmi_ray.records import DOCUMENT, QREL
+
+_BLOCK = 256  # documents whose ids are looked up at once
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class JudgedReader(Reader):
 
     def __init__(self, config: CorpusConfig) -> None:
         super().__init__(config)
-        self._documents: set[bytes] = set()
+        self._documents = SeenIds()
         self._documents_read = False
         self._judged: list[QrelRow] = []
         self._split_of: dict[str, str] = {}  # of judged queries: test before dev before train
@@ -82,13 +86,12 @@ class JudgedReader(Reader):
     def documents(self) -> Iterator[pa.Table]:
         """Documents in their order; a document without title and text, or with an id seen before, is a reject."""
         rows: list[Document] = []
-        for place, row in self._document_records():
+        for place, row in self._new_documents():
             self._seen["documents"] += 1
-            try:
-                rows.append(self._new_document(row))
-            except LineError as error:
-                self._refuse("documents", place, error.key, error.reason, error.detail)
+            if isinstance(row, LineError):
+                self._refuse("documents", place, row.key, row.reason, row.detail)
                 continue
+            rows.append(row)
             if len(rows) == self.config.shard_documents:
                 yield _document_table(rows)
                 rows = []
@@ -140,14 +143,15 @@ class JudgedReader(Reader):
             }
         )
 
-    def _new_document(self, row: Document | LineError) -> Document:
-        if isinstance(row, LineError):
-            raise row
-        identifier = identity.doc_id(row[0])
-        if identifier in self._documents:
-            raise LineError("duplicate id", row[0])
-        self._documents.add(identifier)
-        return row
+    def _new_documents(self) -> Iterator[tuple[str, Document | LineError]]:
+        """The documents with, in the place of one whose id was seen before, an error."""
+        records = self._document_records()
+        while block := list(itertools.islice(records, _BLOCK)):
+            ids = [identity.doc_id(row[0]) for _, row in block if not isinstance(row, LineError)]
+            new = iter(self._documents.add(ids))
+            for place, row in block:
+                fit = isinstance(row, LineError) or next(new)
+                yield place, row if fit else LineError("duplicate id", row[0])
 
     def _read_queries(self) -> dict[str, tuple[str, str]]:
         texts: dict[str, tuple[str, str]] = {}
