@@ -150,8 +150,10 @@ class JudgedReader(Reader):
             ids = [identity.doc_id(row[0]) for _, row in block if not isinstance(row, LineError)]
             new = iter(self._documents.add(ids))
             for place, row in block:
-                fit = isinstance(row, LineError) or next(new)
-                yield place, row if fit else LineError("duplicate id", row[0])
+                if isinstance(row, LineError) or next(new):
+                    yield place, row
+                else:
+                    yield place, LineError("duplicate id", row[0])
 
     def _read_queries(self) -> dict[str, tuple[str, str]]:
         texts: dict[str, tuple[str, str]] = {}
