@@ -16,11 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "anmi_ray"
 
 DOMAINS = ("comparisons", "corpus", "evaluation", "judging", "mining", "rating", "retrieval", "training")
-FLOOR = ("config", "errors", "identity", "models", "records", "rows", "scale", "schema", "secrecy")
+FLOOR = ("config", "errors", "identity", "jdk", "models", "records", "rows", "scale", "schema", "secrecy")
 # inside the floor, the lower ones know nothing of the upper ones
 FLOOR_MAY_IMPORT = {
     "errors": (),
     "identity": ("errors",),
+    "jdk": ("errors",),
     "scale": ("errors",),
     "secrecy": (),
     "schema": ("errors", "identity"),
@@ -29,7 +30,7 @@ FLOOR_MAY_IMPORT = {
     "config": ("environment", "errors", "identity", "scale"),
     "models": ("config", "errors", "identity", "scale"),
 }
-HEAVY = ("ray", "torch", "transformers", "sentence_transformers", "deepspeed", "vllm", "faiss")
+HEAVY = ("ray", "torch", "transformers", "sentence_transformers", "deepspeed", "vllm", "faiss", "jnius")
 MAX_LINES = 450
 MAX_FUNCTION_LINES = 80
 
@@ -154,7 +155,7 @@ def test_what_a_cluster_needs_knows_nothing_of_what_runs_on_it() -> None:
     assert [str(one) for one in PACKAGE_IMPORTS if one.top == "cluster"] == []
 
 
-@pytest.mark.parametrize("engine", ["vllm", "deepspeed", "peft"])
+@pytest.mark.parametrize("engine", ["vllm", "deepspeed", "peft", "jnius", "jnius_config"])
 def test_engines_are_imported_in_one_module_and_inside_functions(engine: str) -> None:
     found = [one for one in PACKAGE_IMPORTS if one.top == engine]
     assert len({one.path for one in found}) <= 1

@@ -164,6 +164,7 @@ def _directory(folder: Path) -> Any:
 def _writing(analyzer: Any) -> Any:
     """One segment of one file in the end, and only neighbours merged on the way: document i keeps number i."""
     settings = java("org.apache.lucene.index.IndexWriterConfig")(analyzer)
+    settings.setOpenMode(java("org.apache.lucene.index.IndexWriterConfig$OpenMode").CREATE)
     merges = java("org.apache.lucene.index.LogDocMergePolicy")()
     merges.setNoCFSRatio(1.0)
     settings.setMergePolicy(merges)
