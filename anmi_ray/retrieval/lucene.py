@@ -26,6 +26,7 @@ from anmi_ray.retrieval.top import Hits, empty
 _FIELD = "contents"  # what Anserini's RM3 looks for
 _BUFFER_MB = 64.0  # of postings, before they are written out
 _BLOCK = 64  # queries that a thread takes at once
+_WORDS = 2**31 - 1  # different words of a query: a whole document may be asked
 _REBUILD = "remove it: running again builds it anew"
 
 check = jvm.check
@@ -78,7 +79,9 @@ class LuceneIndex:
                 self.close()
                 raise
         reader = jvm.start().cast("org.apache.lucene.index.IndexReader", self._reader)
-        self._searcher = java("org.apache.lucene.search.IndexSearcher")(reader)
+        searcher = java("org.apache.lucene.search.IndexSearcher")
+        searcher.setMaxClauseCount(_WORDS)
+        self._searcher = searcher(reader)
         self._searcher.setSimilarity(java("org.apache.lucene.search.similarities.BM25Similarity")(config.k1, config.b))
         self._queries = java("io.anserini.search.query.BagOfWordsQueryGenerator")()
         self._json = java("com.fasterxml.jackson.databind.ObjectMapper")()

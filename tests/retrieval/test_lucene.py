@@ -160,10 +160,11 @@ def test_nothing_to_index_and_nothing_to_ask() -> None:
     ("config", "query", "found"),
     [
         (LuceneConfig(), "runs", [0, 1]),
-        (LuceneConfig(stemmer="krovetz"), "runs", [0, 1]),
+        (LuceneConfig(), "universities", [7, 8]),
+        (LuceneConfig(stemmer="krovetz"), "universities", [7]),
         (LuceneConfig(stemmer=None), "runs", []),
         (LuceneConfig(), "the", []),
-        (LuceneConfig(stopwords=False), "the", [0]),
+        (LuceneConfig(stopwords=False), "the", [0, 8]),
         (LuceneConfig(language="de"), "Häusern", [3]),
         (LuceneConfig(), "Häusern", []),
         (LuceneConfig(language="fr"), "chevaux", [4]),
@@ -173,7 +174,9 @@ def test_nothing_to_index_and_nothing_to_ask() -> None:
 )
 def test_analysis_is_what_was_asked_for(config: LuceneConfig, query: str, found: list[int]) -> None:
     texts = ["the running man", "run!", "nothing here", "viele Häuser", "un cheval blanc", "北京大学", "новые книги"]
-    assert [place for place in search(texts, [query], 4, config)[0][0].tolist() if place >= 0] == found
+    texts += ["a university", "the universe"]
+    hits = search(texts, [query], 4, config)[0][0]
+    assert sorted(hits[hits >= 0].tolist()) == found
 
 
 def test_unknown_language_is_named_with_those_that_are_known(tmp_path: Path) -> None:
@@ -202,11 +205,10 @@ def test_a_text_of_ten_megabytes_is_indexed() -> None:
     many_words = " ".join(f"{rng.getrandbits(48):x}" for _ in range(800_000)) + " needle"
     one_word = "x" * 10_000_000 + " needle"
     assert len(many_words) > 10_000_000
-    for config in (LuceneConfig(), LuceneConfig(rm3=Rm3Config())):
-        with indexed(["needle", many_words, one_word, "hay"], config) as index:
-            found = index.search(["needle", many_words[:100_000]], 4)[0]
-        assert sorted(found[0].tolist()) == [-1, 0, 1, 2]
-        assert found[1, 0] == 1
+    with indexed(["needle", many_words, one_word, "hay"], LuceneConfig(rm3=Rm3Config())) as index:
+        found = index.search(["needle", many_words[:100_000]], 4)[0]
+    assert sorted(found[0].tolist()) == [-1, 0, 1, 2]
+    assert found[1, 0] == 1
 
 
 @pytest.mark.parametrize("language", ["en", "th", "ja"])
@@ -278,7 +280,7 @@ def test_an_index_for_rm3_serves_without_and_a_folder_is_written_anew(tmp_path: 
 
 def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreError, match=r"file: Lucene: (.|\n)*remedy: check that the folder can be written"):
+    with pytest.raises(StoreError, match=r"index: Lucene: FileSystem.*\n.*remedy: check that the folder can be written"):
         lucene.build(["alpha"], tmp_path / "file" / "index", LuceneConfig())
 
 
