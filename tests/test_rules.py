@@ -155,7 +155,7 @@ def test_what_a_cluster_needs_knows_nothing_of_what_runs_on_it() -> None:
     assert [str(one) for one in PACKAGE_IMPORTS if one.top == "cluster"] == []
 
 
-@pytest.mark.parametrize("engine", ["vllm", "deepspeed", "peft", "jnius", "jnius_config"])
+@pytest.mark.parametrize("engine", ["vllm", "deepspeed", "peft"])
 def test_engines_are_imported_in_one_module_and_inside_functions(engine: str) -> None:
     found = [one for one in PACKAGE_IMPORTS if one.top == engine]
     assert len({one.path for one in found}) <= 1

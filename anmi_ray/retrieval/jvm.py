@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from typing import Any
 from anmi_ray import jdk
 from anmi_ray.errors import ConfigError, StoreError
 
-# A bound, not what is taken: a shard's index is mapped from its files, outside the heap, and only the buffer of one that
-# is being written and one document at a time, with a 10 MB text's term vectors, lie on it.
+# A bound, not what is taken (a process with a small index takes .3 GB in all). An index is mapped from its files, outside
+# the heap; on it lie the buffer of one that is being written and one document at a time, of 10 MB with its term vectors
+# at most.
 HEAP = "1g"
 _OPTIONS = (
     f"-Xmx{HEAP}",
@@ -45,21 +47,19 @@ def start() -> Any:
     Raises ConfigError as `check` does, and where the JVM does not start.
     """
     classes, java = _classes(), jdk.usable()
-    import jnius_config
-
+    jnius_config = import_module("jnius_config")
     jnius_config.set_classpath(str(classes))
     options = [*_OPTIONS, "--sun-misc-unsafe-memory-access=allow"] if java.major >= _UNSAFE_WARNS else _OPTIONS
     jnius_config.set_options(*options)
     try:
         with _environment(JAVA_HOME=str(java.home), JVM_PATH=None):
-            import jnius
+            return import_module("jnius")
     except SystemError as error:
         raise ConfigError(
             f"{java} does not start: {error}",
             "retrieve.retrievers",
             f"see what {java.home}/bin/java -Xmx{HEAP} -version says, set JAVA_HOME to another, or leave lucene out",
         ) from None
-    return jnius
 
 
 @lru_cache(maxsize=64)
@@ -71,7 +71,7 @@ def java(name: str) -> Any:
 @contextmanager
 def storage_errors(folder: Path, remedy: str) -> Iterator[None]:
     """What Java says about the files in `folder` becomes a StoreError with this remedy."""
-    exception: type[Any] = start().JavaException
+    exception: type[Exception] = start().JavaException
     try:
         yield
     except exception as error:

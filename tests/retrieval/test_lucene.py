@@ -138,8 +138,19 @@ def test_queries_without_a_word_have_no_hits(query: str) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["alpha AND (beta", "contents: alpha^2 beta", '"alpha beta"~3', "alpha* beta?", "+alpha -beta", "[alpha TO beta]"]
-    + ["alpha\\", "alpha/beta/", "alpha && beta || !gamma", "<alpha> beta~0.5", "*:*alpha beta"],
+    [
+        "alpha AND (beta",
+        "contents: alpha^2 beta",
+        '"alpha beta"~3',
+        "alpha* beta?",
+        "+alpha -beta",
+        "[alpha TO beta]",
+        "alpha\\",
+        "alpha/beta/",
+        "alpha && beta || !gamma",
+        "<alpha> beta~0.5",
+        "*:*alpha beta",
+    ],
 )
 def test_query_syntax_is_only_words(query: str) -> None:
     words = " ".join(word for word in WORDS if word in query)
@@ -219,7 +230,15 @@ def test_a_word_longer_than_lucene_holds_does_not_lose_its_text(language: str, s
 
 
 def test_odd_characters_are_carried_over() -> None:
-    texts = ["nul\x00alpha", "half \ud800 alpha", "𝔘𝔫𝔦 alpha", "\ufeffalpha", "alpha \U0001f600", "日本 alpha", "\udfff"]
+    texts = [
+        "nul\x00alpha",
+        "half \ud800 alpha",
+        "𝔘𝔫𝔦 alpha",
+        "\ufeffalpha",
+        "alpha \U0001f600",
+        "日本 alpha",
+        "\udfff",
+    ]
     assert search(texts, ["alpha \ud800", "𝔘𝔫𝔦", "日本", "\x00", "\udfff"], 7)[0].tolist()[0].count(-1) == 1
     assert search(texts, ["𝔘𝔫𝔦"], 2)[0].tolist() == [[2, -1]]
 
@@ -280,7 +299,7 @@ def test_an_index_for_rm3_serves_without_and_a_folder_is_written_anew(tmp_path: 
 
 def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreError, match=r"index: Lucene: FileSystem.*\n.*remedy: check that the folder can be written"):
+    with pytest.raises(StoreError, match=r"index: Lucene: FileSystem.*\n.*remedy: check that the folder"):
         lucene.build(["alpha"], tmp_path / "file" / "index", LuceneConfig())
 
 
