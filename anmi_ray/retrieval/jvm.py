@@ -18,9 +18,9 @@ from typing import Any
 from anmi_ray import jdk
 from anmi_ray.errors import ConfigError, StoreError
 
-# A bound, not what is taken (a process with a small index takes .3 GB in all). An index is mapped from its files, outside
-# the heap; on it lie the buffer of one that is being written and one document at a time, of 10 MB with its term vectors
-# at most.
+# A bound, not what is taken (a process with a small index takes .3 GB in all). An index is mapped from its files,
+# outside the heap; on it lie the buffer of one that is being written and one document at a time, of 10 MB with its term
+# vectors at most.
 HEAP = "1g"
 _OPTIONS = (
     f"-Xmx{HEAP}",

@@ -14,20 +14,9 @@ import pytest
 from anmi_ray import jdk
 from anmi_ray.errors import ConfigError
 from anmi_ray.retrieval import jvm, lucene
+from tests.retrieval.java import needs_lucene
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-def absence() -> str | None:
-    """Why Lucene cannot run here, or None."""
-    try:
-        lucene.check()
-    except ConfigError as error:
-        return error.message
-    return None
-
-
-needs_lucene = pytest.mark.skipif(absence() is not None, reason=str(absence()))
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:

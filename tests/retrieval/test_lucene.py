@@ -18,13 +18,9 @@ from anmi_ray.config.retrieve import Bm25Config, LuceneConfig, Rm3Config
 from anmi_ray.errors import ConfigError, StoreError
 from anmi_ray.retrieval import bm25, lucene
 from anmi_ray.retrieval.top import Hits, top
+from tests.retrieval.java import needs_lucene
 
-try:
-    lucene.check()
-    ABSENT = ""
-except ConfigError as error:
-    ABSENT = error.message
-pytestmark = pytest.mark.skipif(bool(ABSENT), reason=ABSENT)
+pytestmark = needs_lucene
 
 WORDS = ["alpha", "beta", "gamma", "delta", "running", "runs", "engine", "file", "socket", "thread"]
 PLAIN = LuceneConfig(stemmer=None, stopwords=False)
@@ -211,6 +207,7 @@ def test_rm3_finds_what_the_first_documents_speak_of() -> None:
     assert (score[0] > 0).sum() == 3
 
 
+@pytest.mark.slow
 def test_a_text_of_ten_megabytes_is_indexed() -> None:
     rng = random.Random(0)
     many_words = " ".join(f"{rng.getrandbits(48):x}" for _ in range(800_000)) + " needle"
