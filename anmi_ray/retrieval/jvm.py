@@ -46,19 +46,19 @@ def start() -> Any:
 
     Raises ConfigError as `check` does, and where the JVM does not start.
     """
-    classes, java = _classes(), jdk.usable()
+    classes, chosen = _classes(), jdk.usable()
     jnius_config = import_module("jnius_config")
     jnius_config.set_classpath(str(classes))
-    options = [*_OPTIONS, "--sun-misc-unsafe-memory-access=allow"] if java.major >= _UNSAFE_WARNS else _OPTIONS
+    options = [*_OPTIONS, "--sun-misc-unsafe-memory-access=allow"] if chosen.major >= _UNSAFE_WARNS else _OPTIONS
     jnius_config.set_options(*options)
     try:
-        with _environment(JAVA_HOME=str(java.home), JVM_PATH=None):
+        with _environment(JAVA_HOME=str(chosen.home), JVM_PATH=None):
             return import_module("jnius")
     except SystemError as error:
         raise ConfigError(
-            f"{java} does not start: {error}",
+            f"{chosen} does not start: {error}",
             "retrieve.retrievers",
-            f"see what {java.home}/bin/java -Xmx{HEAP} -version says, set JAVA_HOME to another, or leave lucene out",
+            f"see what {chosen.home}/bin/java -Xmx{HEAP} -version says, set JAVA_HOME to another, or leave lucene out",
         ) from None
 
 
