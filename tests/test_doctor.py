@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from anmi_ray import doctor
+from anmi_ray import doctor, jdk
 
 
 def _check(name: str, state: doctor.State = "ok", remedy: str = "pip install 'a[b]'") -> doctor.Check:
@@ -65,23 +65,20 @@ def test_companions_of_torch(torch: str, companion: str, requires: list[str], re
     assert (found is None) if reason is None else (found is not None and reason in found)
 
 
-def test_newest_jdk_is_found_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java = tmp_path / "jdk" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text("#!/bin/sh\necho 'openjdk version \"99.0.1\" 2030-01-01' >&2\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    assert doctor.jdks()[0] == (99, (tmp_path / "jdk").resolve())
-    jdk = next(check for check in doctor.report() if check.name == "JDK")
-    assert jdk.state == "ok"
-
-
-@pytest.mark.parametrize(
-    ("text", "major"),
-    [('openjdk version "25" 2025-09-16', 25), ('java version "1.8.0_391"', 8), ("command not found", None)],
-)
-def test_java_versions(text: str, major: int | None) -> None:
-    assert doctor.java_major(text) == major
+def test_jdks_are_named_with_the_one_that_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, old = jdk.Jdk(25, tmp_path / "good"), jdk.Jdk(17, tmp_path / "old")
+    (good.home / "lib" / "server").mkdir(parents=True)
+    for name in ("libjvm.so", "libjvm.dylib"):
+        (good.home / "lib" / "server" / name).touch()
+    for found, state, said in (
+        ([old, good], "ok", f"JDK 17 in {old.home} (too old), JDK 25 in {good.home}; the one in {good.home} serves"),
+        ([good], "ok", f"JDK 25 in {good.home}"),
+        ([old], "optional", f"JDK 17 in {old.home} (too old)"),
+        ([], "optional", "none"),
+    ):
+        monkeypatch.setattr(jdk, "installed", lambda found=found: found)
+        check = next(check for check in doctor.report() if check.name == "JDK")
+        assert (check.state, check.found) == (state, said)
 
 
 def test_disk_is_measured_where_the_root_will_be(tmp_path: Path) -> None:

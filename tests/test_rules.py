@@ -16,11 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "anmi_ray"
 
 DOMAINS = ("comparisons", "corpus", "evaluation", "judging", "mining", "rating", "retrieval", "training")
-FLOOR = ("config", "errors", "identity", "models", "records", "rows", "scale", "schema", "secrecy")
+FLOOR = ("config", "errors", "identity", "jdk", "models", "records", "rows", "scale", "schema", "secrecy")
 # inside the floor, the lower ones know nothing of the upper ones
 FLOOR_MAY_IMPORT = {
     "errors": (),
     "identity": ("errors",),
+    "jdk": ("errors",),
     "scale": ("errors",),
     "secrecy": (),
     "schema": ("errors", "identity"),
@@ -29,7 +30,7 @@ FLOOR_MAY_IMPORT = {
     "config": ("environment", "errors", "identity", "scale"),
     "models": ("config", "errors", "identity", "scale"),
 }
-HEAVY = ("ray", "torch", "transformers", "sentence_transformers", "deepspeed", "vllm", "faiss")
+HEAVY = ("ray", "torch", "transformers", "sentence_transformers", "deepspeed", "vllm", "faiss", "jnius")
 MAX_LINES = 450
 MAX_FUNCTION_LINES = 80
 

@@ -1,0 +1,230 @@
+"""BM25 by Lucene itself: its analyzers of many languages, its index on disk, and RM3 as Anserini computes it.
+
+The same interface as `bm25`, with the index built once into a folder and then mapped, not held. A document is known by
+its place: one thread writes one segment whose merges keep the order, so that Lucene's own number of a document is its
+place, ties go to the smaller one, and the same texts give the same rankings and scores. Nothing is stored beside the
+inverted index, but for RM3 each document's words.
+Q queries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anmi_ray.config.retrieve import LuceneConfig
+from anmi_ray.errors import ConfigError, StoreError
+from anmi_ray.retrieval import jvm
+from anmi_ray.retrieval.jvm import java
+from anmi_ray.retrieval.top import Hits, empty
+
+_FIELD = "contents"  # what Anserini's RM3 looks for
+_BUFFER_MB = 64.0  # of postings, before they are written out
+_BLOCK = 64  # queries that a thread takes at once
+_WORDS = 2**31 - 1  # different words of a query: a whole document may be asked
+_REBUILD = "remove it: running again builds it anew"
+
+check = jvm.check
+
+
+def build(texts: Iterable[str], folder: Path, config: LuceneConfig) -> None:
+    """Write an index of `texts` into an empty folder on a local disk, at most 2³¹ − 129 of them.
+
+    Raises ConfigError for an unknown language and as `check` does, and StoreError when the folder cannot be written.
+    """
+    analyzer = _analyzer(config)
+    with jvm.storage_errors(folder, "check that the folder can be written and has room; running again builds it anew"):
+        directory = _directory(folder)
+        writer = java("org.apache.lucene.index.IndexWriter")(directory, _writing(analyzer))
+        try:
+            field = _field(with_vectors=config.rm3 is not None)
+            document = java("org.apache.lucene.document.Document")()
+            document.add(field)
+            for text in texts:
+                field.setStringValue(_text(text))
+                writer.addDocument(document)
+            writer.forceMerge(1)
+            writer.setLiveCommitData(_described(config).entrySet())
+            writer.commit()
+        finally:
+            writer.rollback()  # closes it; what was committed stays
+            directory.close()
+    (folder / "write.lock").unlink(missing_ok=True)
+
+
+class LuceneIndex:
+    """An index that `build` wrote, of `documents` documents, open for searching; k1 and b may differ from then.
+
+    Raises ConfigError for an unknown language and as `check` does, and StoreError for an index that is absent or
+    damaged, of another number of documents, or made by other analysis than `config` asks for.
+    One Python thread at a time may use the indexes of a process; `search` brings its own threads.
+    """
+
+    def __init__(self, folder: Path, config: LuceneConfig, documents: int) -> None:
+        self._config, self._documents = config, documents
+        self._analyzer = _analyzer(config)
+        if not folder.is_dir():
+            raise StoreError("no Lucene index", str(folder), "build it first")
+        with jvm.storage_errors(folder, _REBUILD):
+            self._directory = _directory(folder)
+            self._reader = java("org.apache.lucene.index.DirectoryReader").open(self._directory)
+            try:
+                self._verify(folder)
+            except BaseException:
+                self.close()
+                raise
+        reader = jvm.start().cast("org.apache.lucene.index.IndexReader", self._reader)
+        searcher = java("org.apache.lucene.search.IndexSearcher")
+        searcher.setMaxClauseCount(_WORDS)
+        self._searcher = searcher(reader)
+        self._searcher.setSimilarity(java("org.apache.lucene.search.similarities.BM25Similarity")(config.k1, config.b))
+        self._queries = java("io.anserini.search.query.BagOfWordsQueryGenerator")()
+        self._json = java("com.fasterxml.jackson.databind.ObjectMapper")()
+        self._rm3 = _rm3(config, self._analyzer)
+
+    def search(self, queries: Sequence[str], depth: int, threads: int = 1) -> Hits:
+        """The `depth` best documents per query that share a word with it (with RM3: or with its first documents).
+
+        (index int64[Q, depth], -1 where there are fewer; score float64[Q, depth]); ties by the smaller index. A query
+        is words: Lucene's query syntax means nothing in it. The number of threads changes nothing but the time.
+        """
+        index, score = empty(len(queries), depth)
+        if not len(queries) or not self._documents:
+            return index, score
+        limits = java("io.anserini.search.SearchCollection$Args")()
+        limits.hits, limits.arbitraryScoreTieBreak = depth, True  # ties by Lucene's number, not by a stored id
+
+        def block(start: int) -> None:
+            try:
+                for row in range(start, min(start + _BLOCK, len(queries))):
+                    documents, scores = self._search(_text(queries[row]), depth, limits)
+                    found = int(np.count_nonzero(scores > 0))
+                    index[row, :found], score[row, :found] = documents[:found], scores[:found]
+            finally:
+                if threads > 1:
+                    jvm.start().detach()  # a thread that Java knows must not end before
+
+        starts = range(0, len(queries), _BLOCK)
+        if threads == 1:
+            for start in starts:
+                block(start)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(block, starts))
+        return index, score
+
+    def close(self) -> None:
+        """Let go of the files; the index cannot be searched afterwards."""
+        self._reader.close()
+        self._directory.close()
+
+    def _search(self, query: str, depth: int, limits: Any) -> tuple[Any, Any]:
+        """Documents and float32 scores of one query, best first.
+
+        Every method called here belongs to an object that all threads share: pyjnius binds a method to its object
+        in a place of the class, so that two threads calling it on two objects would get in each other's way.
+        """
+        asked = self._queries.buildQuery(_FIELD, self._analyzer, query)
+        if self._rm3 is None:
+            hits = json.loads(self._json.writeValueAsString(self._searcher.search(asked, depth)))["scoreDocs"]
+            return [hit["doc"] for hit in hits], np.array([hit["score"] for hit in hits], dtype=np.float32)
+        assert self._config.rm3 is not None
+        first = self._searcher.search(asked, self._config.rm3.documents)
+        feedback = java("io.anserini.search.ScoredDocs").fromTopDocs(first, self._searcher)
+        if not feedback.scores:
+            return [], np.zeros(0, dtype=np.float32)
+        words = java("io.anserini.analysis.AnalyzerUtils").analyze(self._analyzer, query)
+        context = java("io.anserini.rerank.RerankerContext")(
+            self._searcher, "", asked, None, query, words, None, limits
+        )
+        found = self._rm3.rerank(feedback, context)
+        return found.lucene_docids, np.array(found.scores, dtype=np.float32)
+
+    def _verify(self, folder: Path) -> None:
+        """That it is whole (checksums of all that will be read), of these documents, and of this analysis."""
+        leaves = self._reader.leaves()
+        for place in range(leaves.size()):
+            leaves.get(place).reader().checkIntegrity()
+        if self._reader.numDocs() != self._documents or self._reader.maxDoc() != self._documents:
+            message = f"a Lucene index of {self._reader.numDocs()} documents, not of {self._documents}"
+            raise StoreError(message, str(folder), _REBUILD)
+        made, wanted = self._reader.getIndexCommit().getUserData(), _described(self._config)
+        for name in ("analyzer", "vectors"):
+            is_, must = made.get(name), wanted.get(name)
+            if is_ != must and not (name == "vectors" and must == "false"):
+                raise StoreError(f"a Lucene index with {name} {is_}, not {must}", str(folder), _REBUILD)
+
+
+def _directory(folder: Path) -> Any:
+    return java("org.apache.lucene.store.FSDirectory").open(java("java.io.File")(str(folder)).toPath())
+
+
+def _writing(analyzer: Any) -> Any:
+    """One segment of one file in the end, and only neighbours merged on the way: document i keeps number i."""
+    settings = java("org.apache.lucene.index.IndexWriterConfig")(analyzer)
+    settings.setOpenMode(java("org.apache.lucene.index.IndexWriterConfig$OpenMode").CREATE)
+    merges = java("org.apache.lucene.index.LogDocMergePolicy")()
+    merges.setNoCFSRatio(1.0)
+    settings.setMergePolicy(merges)
+    settings.setMergeScheduler(java("org.apache.lucene.index.SerialMergeScheduler")())
+    settings.setRAMBufferSizeMB(_BUFFER_MB)
+    return settings
+
+
+def _field(with_vectors: bool) -> Any:
+    """A field that counts words: no positions, nothing stored; with vectors, each document's words for RM3."""
+    kind = java("org.apache.lucene.document.FieldType")()
+    kind.setIndexOptions(java("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS)
+    kind.setStoreTermVectors(with_vectors)
+    # one of six constructors that take three arguments: the cast says which
+    empty_text = jvm.start().cast("java.lang.CharSequence", java("java.lang.String")(""))
+    return java("org.apache.lucene.document.Field")(_FIELD, empty_text, kind)
+
+
+def _described(config: LuceneConfig) -> Any:
+    """What an index is told apart by: its analysis, and whether RM3 can be computed from it."""
+    english = f", stemmer {config.stemmer}, stop words {'left out' if config.stopwords else 'kept'}"
+    said = java("java.util.HashMap")()
+    said.put("analyzer", config.language + (english if config.language == "en" else ""))
+    said.put("vectors", "false" if config.rm3 is None else "true")
+    return said
+
+
+def _analyzer(config: LuceneConfig) -> Any:
+    if config.language == "en":
+        english = java("io.anserini.analysis.DefaultEnglishAnalyzer")
+        return english.fromArguments(config.stemmer or "none", not config.stopwords, None)
+    analyzers = java("io.anserini.analysis.AnalyzerMap")
+    known = sorted([*analyzers.analyzerMap.keySet().toArray(), "en"])
+    if config.language not in known:
+        raise ConfigError(
+            f"Lucene has no analyzer of the language {config.language!r}",
+            "retrieve.lucene.language",
+            f"use one of {', '.join(known)}",
+        )
+    return analyzers.getLanguageSpecificAnalyzer(config.language)
+
+
+def _rm3(config: LuceneConfig, analyzer: Any) -> Any:
+    if config.rm3 is None:
+        return None
+    return java("io.anserini.rerank.lib.Rm3Reranker")(
+        analyzer,
+        None,
+        _FIELD,
+        config.rm3.terms,
+        config.rm3.documents,
+        config.rm3.original_weight,
+        False,  # do not log the queries
+        config.language == "en",  # words of the letters a to z and digits alone
+    )
+
+
+def _text(text: str) -> str:
+    """Without halves of surrogate pairs, which no encoding carries over."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,109 @@
+"""What stands between Python and Lucene: its absence explained, and a Java that leaves this process as it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from anmi_ray import jdk
+from anmi_ray.errors import ConfigError
+from anmi_ray.retrieval import jvm, lucene
+from tests.retrieval.java import needs_lucene
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`code` in a new process, whose working folder and environment are this one's but for `environment`."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("package", ["pyserini", "jnius_config"])
+def test_missing_package_is_named_with_its_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {name: find_spec("anmi_ray") for name in ("pyserini", "jnius_config")} | {package: None}
+    monkeypatch.setattr(jvm, "find_spec", found.__getitem__)
+    with pytest.raises(ConfigError, match=f"needs {package}, which is not installed\n.*EXTRAS=.*lucene"):
+        lucene.check()
+
+
+def test_package_without_its_classes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jvm, "find_spec", lambda name: find_spec("anmi_ray"))
+    with pytest.raises(ConfigError, match=r"has no anserini-\*-fatjar\.jar"):
+        lucene.check()
+
+
+@pytest.mark.skipif(find_spec("pyserini") is None, reason="pyserini is not installed")
+def test_no_jdk_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(jdk, "FOLDERS", ())
+    with pytest.raises(ConfigError, match=r"needs a JDK of 21 or newer; found none\n.*JAVA_HOME"):
+        lucene.check()
+
+
+def test_checking_imports_and_starts_nothing() -> None:
+    done = run(
+        "import sys\nfrom anmi_ray.errors import ConfigError\nfrom anmi_ray.retrieval import lucene\n"
+        "try: lucene.check()\nexcept ConfigError: pass\n"
+        "print([name for name in ('jnius', 'jnius_config', 'pyserini', 'torch') if name in sys.modules])"
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+@needs_lucene
+def test_java_leaves_the_process_as_it_was(tmp_path: Path) -> None:
+    old = tmp_path / "jdk-17"  # in JAVA_HOME, and too old: another is taken
+    (old / "bin").mkdir(parents=True)
+    (old / "bin" / "java").touch()
+    (old / "release").write_text('JAVA_VERSION="17.0.15"\n')
+    code = f"""
+import os, signal, sys
+from pathlib import Path
+from anmi_ray.config.retrieve import LuceneConfig, Rm3Config
+from anmi_ray.retrieval import lucene
+before, folder, config = dict(os.environ), Path({str(tmp_path / "größe")!r}), LuceneConfig(rm3=Rm3Config())
+folder.mkdir()
+handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+lucene.build(["red cars", "blue cars"], folder, config)
+index = lucene.LuceneIndex(folder, config, 2)
+assert index.search(["blue car"] * 200, 2, threads=3)[0].tolist() == [[1, 0]] * 200
+index.close()
+assert dict(os.environ) == before
+assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+assert not {{"torch", "openai", "pyserini"}} & set(sys.modules)
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.pause()
+except KeyboardInterrupt:
+    print("interrupted")
+os.kill(os.getpid(), signal.SIGTERM)
+signal.pause()
+"""
+    done = run(code, JAVA_HOME=str(old), JVM_PATH="/nowhere/libjvm.so")
+    assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", -signal.SIGTERM)
+
+
+@needs_lucene
+def test_java_that_does_not_start_is_named(tmp_path: Path) -> None:
+    for path in ("bin/java", "lib/server/libjvm.so", "lib/server/libjvm.dylib"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("not a library")
+    (tmp_path / "release").write_text('JAVA_VERSION="21.0.2"\n')
+    code = "from anmi_ray.retrieval import jvm\nfrom anmi_ray.errors import ConfigError\n"
+    done = run(f"{code}try: jvm.start()\nexcept ConfigError as error: print(error)", JAVA_HOME=str(tmp_path))
+    assert f"JDK 21 in {tmp_path.resolve()} does not start" in done.stdout, done.stderr
+    assert "remedy: see what" in done.stdout
