@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +24,10 @@ from anmi_ray import identity
 from anmi_ray.config.retrieve import RETRIEVERS, DenseConfig, FlatIndex, RetrieveConfig
 from anmi_ray.errors import DataError
 from anmi_ray.records import TEXT_OF
-from anmi_ray.retrieval import bm25, dense, vectors
+from anmi_ray.retrieval import bm25, dense, lucene, vectors
 from anmi_ray.retrieval.shelf import Shelf, scratch
 from anmi_ray.retrieval.top import Hits
 from anmi_ray.schema import Record
-
-if TYPE_CHECKING:
-    from anmi_ray.retrieval.lucene import LuceneIndex
 
 # <retriever>_score is null where the document is not among that retriever's best `depth` of the shard.
 # is_positive and is_random are said of train queries only; is_random marks who may become a random negative.
@@ -93,7 +90,7 @@ class ShardIndex:
         self._open = ExitStack()
         self._shelf = shelf or self._open.enter_context(scratch())
         self._bm25: bm25.Bm25Index | None = None
-        self._lucene: LuceneIndex | None = None
+        self._lucene: lucene.LuceneIndex | None = None
         self._dense: dense.Flat | dense.Approximate | None = None
         self._vectors: NDArray[np.float32] | None = None
         if "bm25" in config.retrievers:
@@ -117,7 +114,7 @@ class ShardIndex:
 
         return bm25.Counts.load(self._shelf("counts", _VERSION["counts"], settings, make))
 
-    def _lucene_index(self) -> LuceneIndex:
+    def _lucene_index(self) -> lucene.LuceneIndex:
         config = self._config.lucene
         settings = {
             "language": config.language,
@@ -125,8 +122,6 @@ class ShardIndex:
             "stopwords": config.stopwords,
             "feedback": config.rm3 is not None,
         }
-
-        from anmi_ray.retrieval import lucene  # its package, and a Java machine with it, where it is a retriever
 
         def make(folder: Path) -> None:
             lucene.build(self._texts, folder, config)

@@ -28,7 +28,7 @@ from anmi_ray.models import loading
 from anmi_ray.models.cross_encoder import resolve_precision
 from anmi_ray.models.encoder import Encoder
 from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
-from anmi_ray.retrieval import merge, shard
+from anmi_ray.retrieval import lucene, merge, shard
 from anmi_ray.schema import Record
 from anmi_ray.stages import exchange, indexes
 from anmi_ray.stages.runtime import Context, data_settings, our_errors, rows_of, run_buckets, windowed
@@ -63,8 +63,6 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
     if not missing:
         return
     if "lucene" in config.retrievers:
-        from anmi_ray.retrieval import lucene
-
         lucene.check()  # here, not first in a worker after a download of its image
     args = (artifact, ingest, config, context.seed, context.buckets, context.execution.model_threads)
     if len(missing) > 1:  # else every searcher would compute them

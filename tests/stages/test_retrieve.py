@@ -1,0 +1,144 @@
+"""Retrieve with every retriever and index over several shards, and with texts that ask for trouble."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from anmi_ray.config.experiment import load
+from anmi_ray.experiment import run
+from anmi_ray.records import CANDIDATE, QUERY, RUN
+from anmi_ray.store import Artifact, Store
+from tests.models.tiny import write_tiny_bert
+from tests.retrieval.java import needs_lucene
+from tests.small import write_config
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+WORDS = [f"word{i}" for i in range(60)]
+BUCKETS = 4
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_bert(tmp_path_factory.mktemp("model"))
+
+
+def lines(rows: Sequence[dict[str, str]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three shards, one with ten megabytes of text; queries of stop words, of no known word, of Lucene's syntax."""
+    folder = tmp_path_factory.mktemp("collection")
+    (folder / "qrels").mkdir()
+    texts = [" ".join(WORDS[(7 * i + j * j) % 60] for j in range(9)) for i in range(139)]
+    texts.append("word1 long " * 900_000)
+    documents = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text(lines(documents))
+    asked = {f"q{i}": f"{WORDS[i]} {WORDS[(5 * i) % 60]} {WORDS[59 - i]}" for i in range(24)}
+    asked |= {
+        "stop": "the of and",
+        "stops": "and or not the",
+        "nothing": "zebra quagga",
+        "syntax": 'word3 AND (word4 "',
+    }
+    (folder / "queries.jsonl").write_text(lines([{"_id": key, "text": text} for key, text in asked.items()]))
+    for split, keys in (
+        ("train", [*(f"q{i}" for i in range(12)), "stop", "nothing"]),
+        ("dev", [f"q{i}" for i in range(12, 18)]),
+        ("test", [*(f"q{i}" for i in range(18, 24)), "stops", "syntax"]),
+    ):
+        rows = "".join(f"{key}\td{(11 * place) % 139}\t1\n" for place, key in enumerate(keys))
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    return folder
+
+
+class Retrieved:
+    """What retrieve left of a run."""
+
+    def __init__(self, root: Path, collection: Path, model: Path, *overrides: str, shard: int = 50) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        config = write_config(
+            root / "retrieve.yaml",
+            collection,
+            corpus={"reader": "beir", "path": str(collection), "shard_documents": shard},
+            retrieve={"depth": 30, "candidates": 14, "random_negatives": 3, "dense": {"model": str(model)}},
+            execution={"buckets": BUCKETS, "root": str(root / "results"), "threads": 1},
+        )
+        record = run(load(config, overrides), last="retrieve")
+        store = Store(str(root / "results"))
+        self.ingest, self.artifact = (
+            Artifact(store, name, record["stages"][name]["fingerprint"]) for name in ("ingest", "retrieve")
+        )
+        self.runs, self.candidates = self.part("runs", RUN), self.part("candidates", CANDIDATE)
+
+    def part(self, name: str, record: object, of: Artifact | None = None) -> pa.Table:
+        artifact = of or self.artifact
+        return pa.concat_tables([artifact.read_part(name, b, record) for b in range(BUCKETS)])  # type: ignore[arg-type]
+
+    def query(self, name: str) -> bytes:
+        table = self.part("queries", QUERY, self.ingest)
+        return table.filter(pc.equal(table["external_id"], name))["query_id"][0].as_py()
+
+    def ranked(self, system: str, query: str) -> list[bytes]:
+        """The documents of a query in a run."""
+        mine = pc.and_(pc.equal(self.runs["system"], system), pc.equal(self.runs["query_id"], self.query(query)))
+        return self.runs.filter(mine).sort_by("rank")["doc_id"].to_pylist()
+
+
+@pytest.fixture(scope="module")
+def usual(ray_local: None, collection: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Retrieved:
+    return Retrieved(tmp_path_factory.mktemp("usual"), collection, model, "retrieve.bm25={stemmer: null}")
+
+
+def test_queries_without_words_are_left_to_the_dense_retriever(usual: Retrieved) -> None:
+    assert usual.ranked("bm25", "stops") == []
+    assert len(usual.ranked("dense", "stops")) == len(usual.ranked("hybrid", "stops")) == 30
+    known = set(usual.candidates["query_id"].to_pylist())
+    assert {usual.query("stop"), usual.query("nothing")} <= known
+    assert usual.artifact.rejects().num_rows == 0
+
+
+def test_without_one_they_are_rejects(
+    usual: Retrieved, ray_local: None, collection: Path, model: Path, tmp_path: Path
+) -> None:
+    alone = Retrieved(tmp_path, collection, model, "retrieve.retrievers=[bm25]", "retrieve.bm25={stemmer: null}")
+    assert alone.ranked("bm25", "stops") == alone.ranked("hybrid", "stops") == []
+    rejects = alone.artifact.rejects().to_pylist()
+    assert sorted(row["key"] for row in rejects) == ["nothing", "stop"]
+    assert {row["reason"] for row in rejects} == {"no candidates"}
+    assert alone.ranked("bm25", "q20") == usual.ranked("bm25", "q20") != []
+
+
+@needs_lucene
+def test_lucene_ranks_as_the_own_bm25_does(
+    usual: Retrieved, ray_local: None, collection: Path, model: Path, tmp_path: Path
+) -> None:
+    settings = ("retrieve.retrievers=[lucene, dense]", "retrieve.lucene={stemmer: null}")
+    found = Retrieved(tmp_path, collection, model, *settings)
+    assert set(found.runs["system"].to_pylist()) == {"lucene", "dense", "hybrid"}
+    assert found.ranked("lucene", "stops") == []
+    for query in ("q19", "q22", "syntax"):
+        one, other = found.ranked("lucene", query), usual.ranked("bm25", query)
+        assert set(one[:10]) & set(other[:10])
+        assert len(one) == len(other)
+    kept = tmp_path / "results" / "artifacts" / "lucene"
+    assert len(list(kept.glob("*/manifest.json"))) == 3  # one of each shard
+    before = {path: path.stat().st_mtime_ns for path in kept.rglob("*")}
+    Retrieved(tmp_path, collection, model, *settings, "retrieve.lucene.k1=1.2", "name=other")
+    assert {path: path.stat().st_mtime_ns for path in kept.rglob("*")} == before  # k1 is of searching
+
+
+def test_a_graph_in_the_place_of_the_flat_index(
+    usual: Retrieved, ray_local: None, collection: Path, model: Path, tmp_path: Path
+) -> None:
+    """Shards this small are searched exactly whatever the index, and say the same."""
+    found = Retrieved(tmp_path, collection, model, "retrieve.dense.index={kind: hnsw}", "retrieve.bm25={stemmer: null}")
+    assert found.runs.equals(usual.runs)
+    assert found.candidates.equals(usual.candidates)
