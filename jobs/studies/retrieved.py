@@ -46,7 +46,9 @@ def folders(options: Sequence[str], known: Sequence[str] = ()) -> dict[str, str]
             raise ConfigError(f"{text!r} is not NAME=FOLDER, or its name stands twice", "--data", "see --help")
         found[name] = folder
     if known and (strangers := sorted(set(found) - set(known))):
-        raise ConfigError(f"no collection is called {', '.join(strangers)}", "--data", f"choose from {', '.join(known)}")
+        raise ConfigError(
+            f"no collection is called {', '.join(strangers)}", "--data", f"choose from {', '.join(known)}"
+        )
     if not found:
         raise ConfigError("no collection is given", "--data", "give --data NAME=FOLDER, a folder in BEIR layout")
     return found
