@@ -11,7 +11,7 @@ relevant documents than the collection it comes from: --runs are TREC run files 
 unjudged count as not relevant.
 
 Strategies: random documents; BM25, a bi-encoder that was trained elsewhere, their reciprocal rank fusion (`hybrid`); a
-cross-encoder that reranks the fusion's first 100 (`reranker`), trained on the shown positives of the other half of the
+cross-encoder that reranks the fusion's first 50 (`reranker`), trained on the shown positives of the other half of the
 queries (folded_rerankers.py). Intervals are over queries (bootstrap), the hidings averaged; tests are paired, Holm.
 
 What retrieval and training made stays under ROOT; what is there is not made again.
@@ -50,6 +50,7 @@ DEPTHS = (10, 20, 30, 50, 100)
 RETRIEVE = {"depth": 200, "random_negatives": 0}
 POOL = "trec-dl-2019"
 WHOLE = f"{POOL}, whole collection"
+TOGETHER = "together"  # the collections that are no pool
 LEAST = 2  # grade from which a document of the pool is positive, as the track says
 RERANKED = max(depth for depth in DEPTHS if depth < folded_rerankers.DEPTH)  # deeper, the shown may leave too few
 PAIRS = (("bm25", "random"), ("dense", "bm25"), ("hybrid", "bm25"), ("reranker", "bm25"), ("reranker", "dense"))
@@ -140,7 +141,7 @@ def whole(pool: Collection, folder: Path) -> Collection:
 
 def measure(of: Collection, seeds: int) -> Measured:
     """Mine by every strategy under every design."""
-    counts = {
+    counts: dict[tuple[Design, str], Counts] = {
         (design, strategy): count(of.ranking(strategy), of.grades, of.least, design, seeds, DEPTHS)
         for design in of.designs
         for strategy in of.strategies
@@ -166,13 +167,18 @@ def level(values: Sequence[Reals], name: str) -> Contrast:
 
 
 def differences(every: Sequence[Measured], design: Design, depth: int) -> dict[str, Contrast]:
-    """PAIRS on every collection at one depth, Holm over all of them; by "collection: a - b"."""
+    """PAIRS on every collection at one depth, and on those with unjudged documents together; Holm over all of them."""
     rows: dict[str, Contrast] = {}
-    for one in every:
-        for system, reference in PAIRS:
+    for system, reference in PAIRS:
+        found: dict[str, Reals] = {}
+        for one in every:
             both = [one.values(design, name, depth) for name in (system, reference) if (design, name) in one.counts]
             if len(both) == 2 and both[0] is not None and both[1] is not None:
-                rows[f"{one.of.name}: {system} − {reference}"] = contrast(system, reference, [both[0] - both[1]])
+                found[one.of.name] = both[0] - both[1]
+        rows |= {f"{name}: {system} − {reference}": contrast(system, reference, [d]) for name, d in found.items()}
+        strata = [found[one.of.name] for one in every if one.of.name in found and not one.of.related]
+        if len(strata) > 1:
+            rows[f"{TOGETHER}: {system} − {reference}"] = contrast(system, reference, strata)
     return dict(zip(rows, family(list(rows.values())), strict=True))
 
 
@@ -204,19 +210,27 @@ def print_claims(every: Sequence[Measured]) -> None:
     names = ("strategy, depth", "said", "measured on", "measured, %", "")
     print(f"\nThe report's Table 1, one positive shown\n\n{heading(*names)}")
     for strategy, depth, of_marco, of_domain in CLAIMS:
+        strata: list[Reals] = []
         for one in every:
-            for name in one.of.strategies if one.of.name == WHOLE else (strategy,):
-                values = one.values("one", name, depth) if ("one", name) in one.counts else None
-                if values is None or (one.of.name == WHOLE and plays(name) != strategy):
-                    continue
-                claim = of_marco if one.of.related else of_domain
-                found, where = level([values], name), f" ({name})" if name != strategy else ""
-                print(f"| {strategy}, top {depth} | {claim[0]:g} to {claim[1]:g} | {one.of.name}{where} "
-                      f"| {percent(found)} | {verdict(found, claim)} |")  # fmt: skip
+            for name in one.of.strategies:
+                values = one.values("one", name, depth) if plays(name) == strategy else None
+                if values is not None:
+                    strata += [] if one.of.related else [values]
+                    on = one.of.name if name == strategy else f"{one.of.name} ({name})"
+                    _print_claim(f"{strategy}, top {depth}", of_marco if one.of.related else of_domain, on, [values])
+        if len(strata) > 1:
+            _print_claim(f"{strategy}, top {depth}", of_domain, TOGETHER, strata)
+
+
+def _print_claim(what: str, said: tuple[float, float], on: str, values: Sequence[Reals]) -> None:
+    found = level(values, on)
+    print(f"| {what} | {said[0]:g} to {said[1]:g} | {on} | {percent(found)} | {verdict(found, said)} |")
 
 
 def plays(system: str) -> str:
-    """Which strategy of Table 1 a submitted run is: BM25 as it is, or a neural reranker of it; else none."""
+    """Which strategy of Table 1 a system is; of submitted runs BM25 as it is, or a neural reranker of it; else none."""
+    if system in {strategy for strategy, *_ in CLAIMS}:
+        return system
     if "bert" in system or "duet" in system:
         return "reranker"
     return "bm25" if "bm25" in system and "rm3" not in system else ""
@@ -230,11 +244,10 @@ def print_quality(every: Sequence[Measured]) -> None:
             print(f"| {one.of.name} | {len(one.of.grades)} | {name} | {value:.3f} |")
 
 
-def print_differences(every: Sequence[Measured], design: Design, depth: int) -> None:
+def print_differences(rows: Mapping[str, Contrast], title: str) -> None:
     """Paired differences in percentage points."""
-    print(f"\nDifferences in points, {design} shown, top {depth}; p after Holm over the table\n\n"
-          f"{heading('', 'difference', 'p')}")  # fmt: skip
-    for name, one in differences(every, design, depth).items():
+    print(f"\n{title}\n\n{heading('', 'difference', 'p')}")
+    for name, one in rows.items():
         print(f"| {name} | {percent(one)} | {one.p_holm:.4f} |")
 
 
@@ -272,20 +285,25 @@ def finish(every: Sequence[Measured], root: str, out: Path, seeds: int) -> None:
     """Tables, results as JSON and the figure."""
     print_quality(every)
     halves = [one for one in every if "half" in one.of.designs]
-    for design, these in (("half", halves), ("one", every)):
-        what = "half hidden" if design == "half" else "one shown"
+    sets: tuple[tuple[Design, str, Sequence[Measured]], ...] = (
+        ("half", "half hidden", halves),
+        ("one", "one shown", every),
+    )
+    for design, what, these in sets:
         print_rates(these, design, "rate", f"Hidden positives among the mined, % ({what}, {seeds} hidings)")
         print_rates(these, design, "recall", f"Mined among the hidden positives, % ({what})")
         for depth in (10, RERANKED):
-            print_differences(these, design, depth)
-    pools = [one for one in every if one.of.related]
-    print_rates(pools, "one", "related_rate", "Any positive grade among the mined, % (one shown)")
-    print_rates(pools, "one", "unjudged_rate", "Never judged for the query among the mined, %")
+            title = f"Differences in points, {what}, top {depth}; p after Holm over the table"
+            print_differences(differences(these, design, depth), title)
+    if pools := [one for one in every if one.of.related]:
+        print_rates(pools, "one", "related_rate", "Any positive grade among the mined, % (one shown)")
+        print_rates(pools, "one", "unjudged_rate", "Never judged for the query among the mined, %")
     print_claims(every)
-    designs: tuple[Design, ...] = ("half", "one")
-    tests = {f"{design}, top {depth}": {name: asdict(one) for name, one in differences(
-        [one for one in every if design in one.of.designs], design, depth).items()}
-        for design in designs for depth in DEPTHS}  # fmt: skip
+    tests = {
+        f"{what}, top {depth}": {name: asdict(one) for name, one in differences(these, design, depth).items()}
+        for design, what, these in sets
+        for depth in DEPTHS
+    }
     store = Store(f"{root}/studies/false-negatives")
     store.publish_json("study.json", {
         "rates": results(every),

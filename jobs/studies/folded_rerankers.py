@@ -23,7 +23,7 @@ from anmi_ray.training.loop import train
 from jobs.studies.hidden_positives import Grades, Ranking, hidden
 from jobs.studies.retrieved import Retrieved, retrieved
 
-DEPTH = 100  # documents of the hybrid that are reranked
+DEPTH = 50  # documents of the hybrid that are reranked
 LISTS = 4  # of a train query, an anchor each, at most
 NEGATIVES, TOP = 4, 50  # of a list, from so many first documents that are not shown as positive
 CHEAP: dict[str, Any] = {
