@@ -186,9 +186,8 @@ def measure(name: str, data: Retrieved, retrievers: Sequence[str], depth: int) -
         run, choices[joined] = tuned(of, members, data.qrels, f"{joined}, tuned", depth)
         runs.append(run)
     every = pa.concat_tables(runs)
-    systems = list(
-        dict.fromkeys(system for run in runs for system in [*retrievers, ALL, *pc.unique(run["system"]).to_pylist()])
-    )
+    named = [system for run in runs[1:] for system in pc.unique(run["system"]).to_pylist()]
+    systems = list(dict.fromkeys([*retrievers, ALL, *named]))
     metrics = measures.evaluate(every, data.qrels, MEASURES, systems)
     rows = {one: {row.system: row for row in compare(metrics, BASELINE, systems, one)} for one in MEASURES}
     return Measured(name, rows[MEASURES[0]][BASELINE].queries, rows, choices)
