@@ -44,6 +44,7 @@ from jobs.studies.small_trainings import heading
 
 BASELINE, ALL = "bm25", "hybrid"
 MEASURES = ("nDCG@10", "Recall@100")
+DEPTH = 100  # documents of a query in every ranking
 SETS = (
     ("bm25", "dense"),
     ("lucene", "dense"),
@@ -90,7 +91,7 @@ class Rankings:
         return cls(tuple(retrievers), query_id, doc_id, rank_RN, score_RN)
 
     def fused(
-        self, members: Sequence[str], system: str, depth: int, weights: Sequence[float] = (), scale: str = "minmax"
+        self, members: Sequence[str], system: str, weights: Sequence[float] = (), scale: str = "minmax"
     ) -> pa.Table:
         """The Run of a fusion: reciprocal ranks, or by `weights` the members' scores on `scale`."""
         rows = [self.retrievers.index(name) for name in members]
@@ -102,13 +103,13 @@ class Rankings:
         there = np.flatnonzero((rank_RN > 0).any(axis=0))
         doc_N16 = identity.id_matrix(self.doc_id)
         rank = ranks(self.query_N[there], fused[there], doc_N16[there])
-        kept = there[rank <= depth]
+        kept = there[rank <= DEPTH]
         return RUN.table(
             {
                 "query_id": self.query_id.take(pa.array(kept)),
                 "doc_id": self.doc_id.take(pa.array(kept)),
                 "system": [system] * len(kept),
-                "rank": rank[rank <= depth].astype(np.int32),
+                "rank": rank[rank <= DEPTH].astype(np.int32),
                 "score": fused[kept],
             }
         )
@@ -143,11 +144,11 @@ def halves(queries: Iterable[bytes]) -> tuple[pa.Array, pa.Array]:
     )
 
 
-def tuned(of: Rankings, members: tuple[str, ...], qrels: pa.Table, system: str, depth: int) -> tuple[pa.Table, Choice]:
+def tuned(of: Rankings, members: tuple[str, ...], qrels: pa.Table, system: str) -> tuple[pa.Table, Choice]:
     """The Run whose every query is fused by the weights that were best on the other half, and these weights."""
     cut = halves(qrels["query_id"].to_pylist())
     tried = [(weights, scale) for weights in simplex(len(members)) for scale in SCALES]
-    runs = [of.fused(members, system, depth, *setting) for setting in tried]
+    runs = [of.fused(members, system, *setting) for setting in tried]
     chosen, parts = [], []
     for half, other in (cut, cut[::-1]):
         judged = _of(qrels, other)
@@ -174,16 +175,16 @@ class Measured:
     choices: Mapping[str, Choice]
 
 
-def measure(name: str, data: Retrieved, retrievers: Sequence[str], depth: int) -> Measured:
+def measure(name: str, data: Retrieved, retrievers: Sequence[str]) -> Measured:
     """Single systems, the run's own fusion, and every set that is there under every rule."""
     of = Rankings.of(data.runs, retrievers)
     runs, choices = [data.runs], dict[str, Choice]()
     for members in (one for one in SETS if set(one) <= set(retrievers)):
         joined = "+".join(members)
         if set(members) != set(retrievers):  # else it is the run's own
-            runs.append(of.fused(members, f"{joined}, rrf", depth))
-        runs.append(of.fused(members, f"{joined}, scores", depth, [1.0] * len(members)))
-        run, choices[joined] = tuned(of, members, data.qrels, f"{joined}, tuned", depth)
+            runs.append(of.fused(members, f"{joined}, rrf"))
+        runs.append(of.fused(members, f"{joined}, scores", [1.0] * len(members)))
+        run, choices[joined] = tuned(of, members, data.qrels, f"{joined}, tuned")
         runs.append(run)
     every = pa.concat_tables(runs)
     named = [system for run in runs[1:] for system in pc.unique(run["system"]).to_pylist()]
@@ -211,13 +212,13 @@ def works(retriever: str, root: str) -> str | None:
 
 
 def retrieved_by(
-    names: Sequence[str], named: Mapping[str, str], root: str, depth: int, console: Console
+    names: Sequence[str], named: Mapping[str, str], root: str, console: Console
 ) -> tuple[dict[str, Retrieved], list[str], dict[str, str]]:
     """Every collection retrieved by all of `names` that can work here; these, and why the others cannot."""
     left: dict[str, str] = {}
     while True:
         used = [name for name in names if name not in left]
-        settings = {"retrievers": used, "depth": depth, "random_negatives": 0}
+        settings = {"retrievers": used, "depth": DEPTH, "random_negatives": 0}
         try:
             return {
                 name: retrieved(collection(f"retrievers-{name}", folder, root, settings), console)
@@ -293,7 +294,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", action="append", default=[], help="NAME=FOLDER of a collection in BEIR layout")
     parser.add_argument("--retrievers", nargs="+", default=list(RETRIEVERS), choices=RETRIEVERS, metavar="NAME",
                         help="of bm25, lucene, dense, late; default: all")  # fmt: skip
-    parser.add_argument("--depth", type=int, default=100, help="documents of a query in every ranking")
     parser.add_argument("--root", default="results", help="folder of artifacts and runs")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder of the figure")
     given = parser.parse_args(arguments)
@@ -305,8 +305,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise ConfigError(f"does not name {BASELINE}, which the others are compared with", "--retrievers", "add it")
         names = [name for name in RETRIEVERS if name in given.retrievers]
         with alone(store, "study"):
-            found, used, left = retrieved_by(names, folders(given.data), given.root, given.depth, console)
-            every = [measure(name, data, used, given.depth) for name, data in found.items()]
+            found, used, left = retrieved_by(names, folders(given.data), given.root, console)
+            every = [measure(name, data, used) for name, data in found.items()]
             show(every, left)
             store.publish_json("study.json", results(every, left))
             given.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The study of retrievers: fusions as the run's own, weights that no query chose for itself, what cannot work left out."""
+"""The study of retrievers: fusions as the run's own, weights that no query chose for itself, what is left out."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def test_halves_are_two_and_do_not_depend_on_order(numbers: set[int]) -> None:
 def test_no_query_is_fused_by_weights_that_it_chose(opposed: tuple[pa.Table, pa.Table, tuple]) -> None:
     runs, qrels, (first, second) = opposed
     of = study.Rankings.of(runs, ["bm25", "dense"])
-    run, choice = study.tuned(of, ("bm25", "dense"), qrels, "tuned", 100)
+    run, choice = study.tuned(of, ("bm25", "dense"), qrels, "tuned")
     RUN.check(run, "tuned")
     assert choice.weights[0][0] < choice.weights[0][1]  # the second half likes dense, and chose for the first
     assert choice.weights[1][0] > choice.weights[1][1]
     found = measures.evaluate(run, qrels, ["nDCG@10"], ["tuned"])
-    assert measures.mean(found, "tuned", "nDCG@10") == 0.0  # tuned on its own queries it would be 1
+    assert max(found["value"].to_pylist()) < 0.5  # tuned on its own queries each would be 1
     for half, weights in zip((first, second), choice.weights[::-1], strict=True):
-        fused = of.fused(("bm25", "dense"), "own", 100, weights)
+        fused = of.fused(("bm25", "dense"), "own", weights)
         own = measures.evaluate(study._of(fused, half), study._of(qrels, half), ["nDCG@10"], ["own"])
         assert measures.mean(own, "own", "nDCG@10") == 1.0
 
@@ -97,9 +97,9 @@ def test_rankings_are_joined_by_query_and_document() -> None:
             listed = order[name][query]
             assert rank == (listed.index(doc) + 1 if doc in listed else 0)
             assert score == (1.0 / rank if rank else 0.0)
-    fused = RUN.check(of.fused(("bm25", "dense"), "both", 5), "fused")
-    assert pc.max(fused["rank"]).as_py() == 5
-    alone = of.fused(("dense",), "alone", 100).sort_by([("query_id", "ascending"), ("rank", "ascending")])
+    fused = RUN.check(of.fused(("bm25", "dense"), "both"), "fused")
+    assert pc.max(fused["rank"]).as_py() <= 19
+    alone = of.fused(("dense",), "alone").sort_by([("query_id", "ascending"), ("rank", "ascending")])
     assert alone["doc_id"].to_pylist() == [doc for _, listed in sorted(order["dense"].items()) for doc in listed]
 
 
@@ -115,16 +115,16 @@ def test_what_cannot_work_is_left_out_and_named(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(study, "retrieved", retrieved)
     names, folder = ["bm25", "lucene", "dense", "late"], {"made": str(tmp_path)}
-    found, used, left = study.retrieved_by(names, folder, str(tmp_path / "root"), 50, Console(stderr=True))
+    found, used, left = study.retrieved_by(names, folder, str(tmp_path / "root"), Console(stderr=True))
     assert list(found) == ["made"]
     assert used == ["bm25", "dense", "late"]
     assert list(left) == ["lucene"]
     assert "there is no JDK" in left["lucene"]
     assert asked[0] == ("bm25", "lucene", "dense", "late")
     assert ("bm25", "late") in asked
-    with pytest.raises(ConfigError, match="there is no JDK"):  # not a retriever's own trouble
-        monkeypatch.setattr(study, "works", lambda name, root: None)
-        study.retrieved_by(names, folder, str(tmp_path / "root"), 50, Console(stderr=True))
+    monkeypatch.setattr(study, "works", lambda name, root: None)
+    with pytest.raises(ConfigError, match="there is no JDK"):  # no retriever's own trouble: it is not hidden
+        study.retrieved_by(names, folder, str(tmp_path / "root"), Console(stderr=True))
 
 
 def test_the_baseline_is_needed(tmp_path: Path) -> None:
@@ -137,17 +137,17 @@ def test_the_baseline_is_needed(tmp_path: Path) -> None:
 def test_a_small_study_measures_what_the_run_wrote(tmp_path: Path) -> None:
     made, root = write_topics(tmp_path / "made"), tmp_path / "root"
     command = [sys.executable, "-m", "jobs.studies.retrievers", "--data", f"made={made}", "--root", str(root)]
-    command += ["--retrievers", "bm25", "dense", "--depth", "60", "--out", str(tmp_path / "out")]
+    command += ["--retrievers", "bm25", "dense", "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     for row in ("| bm25 |", "| dense |", "| hybrid |", "| bm25+dense, tuned |", "| bm25+dense | made |"):
         assert row in done.stdout
     assert "bm25+dense, rrf" not in done.stdout  # it is the hybrid
-    settings = {"retrievers": ["bm25", "dense"], "depth": 60, "random_negatives": 0}
+    settings = {"retrievers": ["bm25", "dense"], "depth": 100, "random_negatives": 0}
     data = shared.retrieved(shared.collection("retrievers-made", str(made), str(root), settings))
     keys = [("query_id", "ascending"), ("rank", "ascending")]
     own = data.runs.filter(pc.equal(data.runs["system"], "hybrid")).sort_by(keys)
-    ours = study.Rankings.of(data.runs, ["bm25", "dense"]).fused(("bm25", "dense"), "hybrid", 60).sort_by(keys)
+    ours = study.Rankings.of(data.runs, ["bm25", "dense"]).fused(("bm25", "dense"), "hybrid").sort_by(keys)
     assert ours.combine_chunks().equals(own.combine_chunks())
     record = json.loads((root / "studies" / "retrievers" / "study.json").read_text())
     rows = {row["system"]: row for row in record["rows"]["made"]["nDCG@10"]}
