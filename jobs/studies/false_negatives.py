@@ -53,7 +53,16 @@ WHOLE = f"{POOL}, whole collection"
 TOGETHER = "together"  # the collections that are no pool
 LEAST = 2  # grade from which a document of the pool is positive, as the track says
 RERANKED = max(depth for depth in DEPTHS if depth < folded_rerankers.DEPTH)  # deeper, the shown may leave too few
-PAIRS = (("bm25", "random"), ("dense", "bm25"), ("hybrid", "bm25"), ("reranker", "bm25"), ("reranker", "dense"))
+PAIRS = (
+    ("bm25", "random"),
+    ("dense", "bm25"),
+    ("hybrid", "bm25"),
+    ("reranker", "bm25"),
+    ("reranker", "dense"),
+    ("ms_duet_passage", "bm25base_p"),  # runs submitted to TREC DL 2019: rerankers of BM25's first thousand
+    ("p_bert", "bm25base_p"),
+    ("idst_bert_p1", "bm25base_p"),
+)
 # Table 1 of the report: strategy, depth, % of false negatives on MS MARCO, and on collections of one domain.
 CLAIMS = (
     ("random", 100, (0.0, 1.0), (0.0, 1.0)),
