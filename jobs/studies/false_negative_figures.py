@@ -44,19 +44,18 @@ class Panel:
 
 
 def picture(panels: Sequence[Panel]) -> str:
-    """The whole picture as SVG. Strategies that Table 1 has no name for (submitted runs) get no panel."""
-    drawn = [panel for panel in panels if all(line.strategy in _MARKS for line in panel.lines)]
-    rows = -(-len(drawn) // _COLUMNS)
+    """The whole picture as SVG, panels three a row."""
+    rows = -(-len(panels) // _COLUMNS)
     width = _LEFT + _COLUMNS * _WIDE + (_COLUMNS - 1) * _ACROSS + _PAD
     height = _TOP + rows * _HIGH + (rows - 1) * _DOWN + 62
-    names = [name for name in _MARKS if any(line.strategy == name for panel in drawn for line in panel.lines)]
+    names = [name for name in _MARKS if any(line.strategy == name for panel in panels for line in panel.lines)]
     parts = [
         svg.text(_PAD, 36, "How often is a mined negative relevant?", "head", "start"),
         svg.text(_PAD, 60, "Positives that the miner was not shown, % of the documents that it took; 95 % over queries",
                  "label", "start"),
         svg.legend([(f"key {_MARKS[name]}", name) for name in names], _PAD, 88),
     ]  # fmt: skip
-    for number, panel in enumerate(drawn):
+    for number, panel in enumerate(panels):
         row, column = divmod(number, _COLUMNS)
         parts.append(_panel(panel, _LEFT + column * (_WIDE + _ACROSS), _TOP + row * (_HIGH + _DOWN)))
     return svg.standalone(width, height, svg.join(parts), _STYLE)
