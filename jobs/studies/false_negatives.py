@@ -47,7 +47,6 @@ from jobs.studies.small_trainings import heading, side_by_side
 
 Reals = NDArray[np.float64]
 DEPTHS = (10, 20, 30, 50, 100)
-RETRIEVE = {"depth": 200, "random_negatives": 0}
 POOL = "trec-dl-2019"
 WHOLE = f"{POOL}, whole collection"
 TOGETHER = "together"  # the collections that are no pool
@@ -121,7 +120,7 @@ def read(
 ) -> Collection:
     """Retrieve, train the rerankers of all folds, and rank."""
     own = tested(folder, Path(given.root) / "studies" / "false-negatives" / "collections" / name)
-    of = collection(f"false-negatives-{name}", own, given.root, RETRIEVE)
+    of = collection(f"false-negatives-{name}", own, given.root)
     data = retrieved(of, console)
     ranked = folded_rerankers.rankings(data)
     ranked = {one: ranked[one] for one in ("bm25", "dense", "hybrid")}

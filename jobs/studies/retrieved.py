@@ -6,7 +6,7 @@ written of test queries: `tested` gives a collection all of whose judged queries
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from anmi_ray.records import DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.store import Artifact, Store
 
 LAST = "retrieve"
+DEPTH = 200  # documents of every ranking: without a query's known positives a hundred are left
 _SPLITS = ("train", "dev", "test")
 
 
@@ -54,12 +55,12 @@ def folders(options: Sequence[str], known: Sequence[str] = ()) -> dict[str, str]
     return found
 
 
-def collection(name: str, folder: str, root: str, retrieve: Mapping[str, Any]) -> Experiment:
-    """The experiment that retrieves for the queries of a folder in BEIR layout. Raises ConfigError."""
+def collection(name: str, folder: str, root: str, **retrieve: Any) -> Experiment:
+    """The experiment that retrieves for the queries of a folder in BEIR layout, DEPTH deep. Raises ConfigError."""
     content = {
         "name": name,
         "corpus": {"reader": "beir", "path": folder, "dev_fraction": 0.0},
-        "retrieve": dict(retrieve),
+        "retrieve": {"depth": DEPTH, "random_negatives": 0, **retrieve},
         "execution": {"root": root},
     }
     return validate(content, name)

@@ -39,12 +39,11 @@ from anmi_ray.evaluation.significance import SystemComparison, compare
 from anmi_ray.records import RUN
 from anmi_ray.retrieval.fusion import ranks, rrf, weighted_scores
 from anmi_ray.store import Store
-from jobs.studies.retrieved import Retrieved, collection, folders, retrieved
+from jobs.studies.retrieved import DEPTH, Retrieved, collection, folders, retrieved
 from jobs.studies.small_trainings import heading
 
 BASELINE, ALL = "bm25", "hybrid"
 MEASURES = ("nDCG@10", "Recall@100")
-DEPTH = 100  # documents of a query in every ranking
 SETS = (
     ("bm25", "dense"),
     ("lucene", "dense"),
@@ -205,7 +204,7 @@ def works(retriever: str, root: str) -> str | None:
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t0\t1\n", encoding="utf-8")
     names = [retriever] if retriever != "late" else [BASELINE, retriever]
     try:
-        retrieved(collection(f"probe-{retriever}", str(folder), root, {"retrievers": names}))
+        retrieved(collection(f"probe-{retriever}", str(folder), root, retrievers=names))
     except AnmiError as error:
         return str(error)
     return None
@@ -218,10 +217,9 @@ def retrieved_by(
     left: dict[str, str] = {}
     while True:
         used = [name for name in names if name not in left]
-        settings = {"retrievers": used, "depth": DEPTH, "random_negatives": 0}
         try:
             return {
-                name: retrieved(collection(f"retrievers-{name}", folder, root, settings), console)
+                name: retrieved(collection(f"retrievers-{name}", folder, root, retrievers=used), console)
                 for name, folder in named.items()
             }, used, left  # fmt: skip
         except AnmiError:

@@ -143,8 +143,7 @@ def test_a_small_study_measures_what_the_run_wrote(tmp_path: Path) -> None:
     for row in ("| bm25 |", "| dense |", "| hybrid |", "| bm25+dense, tuned |", "| bm25+dense | made |"):
         assert row in done.stdout
     assert "bm25+dense, rrf" not in done.stdout  # it is the hybrid
-    settings = {"retrievers": ["bm25", "dense"], "depth": 100, "random_negatives": 0}
-    data = shared.retrieved(shared.collection("retrievers-made", str(made), str(root), settings))
+    data = shared.retrieved(shared.collection("retrievers-made", str(made), str(root), retrievers=["bm25", "dense"]))
     keys = [("query_id", "ascending"), ("rank", "ascending")]
     own = data.runs.filter(pc.equal(data.runs["system"], "hybrid")).sort_by(keys)
     ours = study.Rankings.of(data.runs, ["bm25", "dense"]).fused(("bm25", "dense"), "hybrid").sort_by(keys)
