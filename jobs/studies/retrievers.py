@@ -179,8 +179,9 @@ def measure(name: str, data: Retrieved, retrievers: Sequence[str]) -> Measured:
     of = Rankings.of(data.runs, retrievers)
     runs, choices = [data.runs], dict[str, Choice]()
     for members in (one for one in SETS if set(one) <= set(retrievers)):
-        joined = "+".join(members)
-        if set(members) != set(retrievers):  # else it is the run's own
+        whole = set(members) == set(retrievers)
+        joined = "all" if whole and len(members) > 2 else "+".join(members)
+        if not whole:  # else it is the run's own
             runs.append(of.fused(members, f"{joined}, rrf"))
         runs.append(of.fused(members, f"{joined}, scores", [1.0] * len(members)))
         run, choices[joined] = tuned(of, members, data.qrels, f"{joined}, tuned")
@@ -270,7 +271,7 @@ def picture(every: Sequence[Measured]) -> str:
                               sure=row.p_holm is not None and row.p_holm < 0.05) for row in rows]  # fmt: skip
         baseline = of.rows[MEASURES[0]][BASELINE].mean
         panels.append(Panel(f"{of.name}: {of.queries} queries, bm25 {baseline:.3f}", estimates))
-    notes = ("95 % over queries; dark: told apart from bm25 (p < .05, Holm over a collection).",)
+    notes = ("95 % over queries; green: told apart from bm25 (p < .05, Holm over a collection).",)
     return figure("Retrievers and their fusions less bm25", notes, systems, panels, f"difference in {MEASURES[0]}")
 
 
