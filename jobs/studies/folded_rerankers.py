@@ -41,7 +41,8 @@ CHEAP: dict[str, Any] = {
 
 def tasks(of: Experiment, least: int, folds: int, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Every training of a collection by name, as JSON values."""
-    shared = {"experiment": of.model_dump(mode="json"), "least": least, "folds": folds, "config": {**CHEAP, **config}}
+    given = of.model_dump_json(exclude_defaults=True)  # some defaults are refused where they are given
+    shared = {"experiment": given, "least": least, "folds": folds, "config": {**CHEAP, **config}}
     return {f"{of.name}-fold{fold}": {**shared, "fold": fold} for fold in range(folds)}
 
 
@@ -49,7 +50,7 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
     """One training: the fold's queries, each with its documents by falling score, as hexadecimal."""
     from anmi_ray.stages.rerank import rerank
 
-    data = _read(Experiment.model_validate(task["experiment"]).model_dump_json())
+    data = _read(task["experiment"])
     grades, hybrid = grades_of(data), rankings(data)["hybrid"]
     shown = {query: _shown(query, graded, task["least"]) for query, graded in grades.items()}
     names = sorted(query for query, docs in shown.items() if docs and hybrid.get(query))
