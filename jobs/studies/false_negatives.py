@@ -208,10 +208,11 @@ def print_rates(every: Sequence[Measured], design: Design, quantity: str, title:
             print(f"| {one.of.name} | {strategy} | {' | '.join(cells)} |")
 
 
-def verdict(one: Contrast, claim: tuple[float, float]) -> str:
-    """Where the interval lies: in the claimed range in part or whole, below it, above it."""
+def verdict(one: Contrast, claim: tuple[float, float], bound: bool) -> str:
+    """Where the interval lies: in the claimed range in part or whole, below it, above it. A bound from below may be."""
     low, high = 100 * one.low, 100 * one.high
-    return "below" if high < claim[0] else "above" if low > claim[1] else "as said"
+    below = "below, as a bound may be" if bound else "below"
+    return below if high < claim[0] else "above" if low > claim[1] else "as said"
 
 
 def print_claims(every: Sequence[Measured]) -> None:
@@ -233,7 +234,8 @@ def print_claims(every: Sequence[Measured]) -> None:
 
 def _print_claim(what: str, said: tuple[float, float], on: str, values: Sequence[Reals]) -> None:
     found = level(values, on)
-    print(f"| {what} | {said[0]:g} to {said[1]:g} | {on} | {percent(found)} | {verdict(found, said)} |")
+    where = verdict(found, said, not on.startswith(POOL))
+    print(f"| {what} | {said[0]:g} to {said[1]:g} | {on} | {percent(found)} | {where} |")
 
 
 def plays(system: str) -> str:

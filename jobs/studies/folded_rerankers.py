@@ -77,11 +77,12 @@ def examples(data: Retrieved, shown: Mapping[bytes, Sequence[bytes]], hybrid: Ma
 
     Nothing is rated: all negatives are unrated and weigh 1, as random documents do.
     """
-    texts = data.texts["doc_id"].to_pylist()
+    texts = sorted(pc.unique(data.texts["doc_id"]).to_pylist())
+    held = set(texts)  # a positive that no retriever found has no text here
     rows: list[dict[str, Any]] = []
     for query, positives in sorted(shown.items()):
         pool = [doc for doc in hybrid[query] if doc not in positives][:TOP]
-        for anchor in hash_sample(positives, LISTS, "anchors", query):
+        for anchor in hash_sample([doc for doc in positives if doc in held], LISTS, "anchors", query):
             draw = rng("negatives", query, anchor)
             drawn = [pool[i] for i in draw.choice(len(pool), min(NEGATIVES, len(pool)), replace=False).tolist()]
             other = next(doc for doc in (texts[i] for i in draw.permutation(len(texts)).tolist())

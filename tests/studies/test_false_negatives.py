@@ -88,13 +88,13 @@ def test_lists_for_training_hold_no_shown_positive_and_hide_none_from_the_pool()
     texts = TEXT_OF.table(texts)
     nothing = pa.table({"query_id": pa.array([], ID)})
     data = retrieved.Retrieved(nothing, nothing, nothing, pa.concat_tables([texts, texts]), everything)
-    shown = {query: everything[:6]}
+    shown = {query: [*everything[:6], doc_id("found by no retriever")]}
     made = [folded_rerankers.examples(data, shown, {query: everything[:60]}) for _ in range(2)]
     assert made[0].equals(made[1])
     rows = EXAMPLE.check(made[0], "examples").to_pylist()
     assert len(rows) == folded_rerankers.LISTS
     for row in rows:
-        assert row["doc_ids"][0] in shown[query]
+        assert row["doc_ids"][0] in everything[:6]
         assert len(set(row["doc_ids"])) == 1 + folded_rerankers.NEGATIVES + 1
         assert not set(row["doc_ids"][1:]) & set(shown[query])
 
@@ -115,9 +115,11 @@ def test_a_collection_of_several_splits_is_tested_whole(tmp_path: Path) -> None:
 def test_claims_are_held_against_the_interval() -> None:
     rates = [np.array([[0.1, 0.2, 0.3, 0.2]])]
     found = contrast("bm25", "", rates)
-    assert study.verdict(found, (10.0, 25.0)) == "as said"
-    assert study.verdict(found, (40.0, 60.0)) == "below"
-    assert study.verdict(found, (0.0, 1.0)) == "above"
+    for bound in (False, True):
+        assert study.verdict(found, (10.0, 25.0), bound) == "as said"
+        assert study.verdict(found, (0.0, 1.0), bound) == "above"
+    assert study.verdict(found, (40.0, 60.0), False) == "below"
+    assert study.verdict(found, (40.0, 60.0), True) == "below, as a bound may be"
     named = {"bm25base_p": "bm25", "bm25base_rm3_p": "", "p_bert": "reranker", "dense": "dense", "hybrid": ""}
     assert {name: study.plays(name) for name in named} == named
 
