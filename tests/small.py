@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.identity import rng
 
 
 def write_collection(folder: Path, train: int = 48, dev: int = 12, test: int = 20, others: int = 240) -> Path:
@@ -58,3 +59,33 @@ def write_config(path: Path, collection: Path, **overrides: object) -> Path:
     }
     path.write_text(json.dumps(settings), encoding="utf-8")
     return path
+
+
+def write_topics(folder: Path, topics: int = 12, relevant: int = 5, others: int = 120) -> Path:
+    """Write a collection of test queries alone, a topic each, with so many relevant documents; made up, seeded.
+
+    A document is 20 words, of which a relevant one has one to three of its topic's: no ranking is perfect.
+    """
+    random = rng("topics", topics, relevant, others)
+    stems = [f"{a}{b}{c}" for a in "bdfgkl" for b in ("an", "er", "il", "os") for c in ("ta", "mo", "ri", "su", "ne")]
+    common, own = stems[: len(stems) // 2], stems[len(stems) // 2 :]
+
+    def words(topic: int | None) -> str:
+        drawn = [common[i] for i in random.integers(0, len(common), 20)]
+        count = 0 if topic is None else int(random.integers(1, 4))
+        for place in random.permutation(20)[:count].tolist():
+            drawn[place] = own[(3 * (topic or 0) + place % 3) % len(own)]
+        return " ".join(drawn)
+
+    rows = [(f"t{t}d{i}", t) for t in range(topics) for i in range(relevant)]
+    documents = [*((name, words(topic)) for name, topic in rows), *((f"o{i}", words(None)) for i in range(others))]
+    queries = [(f"q{t}", " ".join(own[(3 * t + i) % len(own)] for i in range(3))) for t in range(topics)]
+    (folder / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", documents), ("queries", queries)):
+        lines = [json.dumps({"_id": key, "title": "", "text": text}) + "\n" for key, text in texts]
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    judged = [f"q{topic}\t{name}\t{2 + i % 2}" for i, (name, topic) in enumerate(rows)]
+    judged += [f"q{topic}\to{topic}\t{topic % 2}" for topic in range(topics)]
+    text = "\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n"
+    (folder / "qrels" / "test.tsv").write_text(text, encoding="utf-8")
+    return folder
