@@ -97,9 +97,10 @@ class TokenEncoder:
                 yield batch + batch[-1:] * (size - len(batch)), width
 
     def _forward(self, texts: list[str], task: Task, width: int) -> Iterator[NDArray[np.float32]]:
-        padded = {"text": {"padding": "max_length", "max_length": width}}
-        expansion = task == "query" and self._model[0].query_expansion is not None  # has a width of its own
-        features = self._model.preprocess(texts, task=task, **({} if expansion else {"processing_kwargs": padded}))
+        width_of: dict[str, Any] = {"processing_kwargs": {"text": {"padding": "max_length", "max_length": width}}}
+        if task == "query" and self._model[0].query_expansion is not None:
+            width_of = {}  # the expansion's own
+        features = self._model.preprocess(texts, task=task, **width_of)
         features = {name: to.to(self._model.device) if torch.is_tensor(to) else to for name, to in features.items()}
         attended = features["attention_mask"].bool()
         output = self._model(features, task=task)
