@@ -81,7 +81,7 @@ class TokenEncoder:
         found: list[NDArray[np.float32]] = [np.zeros((0, self.dimension), dtype=np.float32)] * len(whole)
         with torch_threads(self.threads), torch.inference_mode():
             for rows, width in self._batches(lengths, limit):
-                for row, vectors in zip(rows, self._forward([whole[row] for row in rows], task, width), strict=False):
+                for row, vectors in zip(rows, self._forward([whole[row] for row in rows], task, width), strict=True):
                     found[row] = self._unit(vectors)
         return found
 
@@ -97,10 +97,11 @@ class TokenEncoder:
                 yield batch + batch[-1:] * (size - len(batch)), width
 
     def _forward(self, texts: list[str], task: Task, width: int) -> Iterator[NDArray[np.float32]]:
-        width_of: dict[str, Any] = {"processing_kwargs": {"text": {"padding": "max_length", "max_length": width}}}
-        if task == "query" and self._model[0].query_expansion is not None:
-            width_of = {}  # the expansion's own
-        features = self._model.preprocess(texts, task=task, **width_of)
+        padded: dict[str, Any] = {"processing_kwargs": {"text": {"padding": "max_length", "max_length": width}}}
+        expansion = self._model[0].query_expansion if task == "query" else None
+        if expansion is not None and expansion["strategy"] == "fixed":
+            padded = {}  # to the expansion's own length
+        features = self._model.preprocess(texts, task=task, **padded)
         features = {name: to.to(self._model.device) if torch.is_tensor(to) else to for name, to in features.items()}
         attended = features["attention_mask"].bool()
         output = self._model(features, task=task)
@@ -130,7 +131,6 @@ class TokenEncoder:
         limits = {"query": min(query, held), "document": min(document, held)}
         first.query_length, first.document_length = limits["query"], limits["document"]
         if expansion is not None:
-            first.query_length = None
             first.query_expansion = {**expansion, "length": limits["query"]}
         return limits
 
