@@ -87,22 +87,22 @@ def by_hand(folder: Path, ids: list[int], attended: int, kept: list[bool]) -> ND
     return torch.nn.functional.normalize(hidden @ weight.T, dim=-1)[torch.tensor(kept)].numpy()
 
 
-def test_vectors_of_words_are_the_last_hidden_states(tiny: Path) -> None:
+def test_an_encoders_vectors_are_its_last_hidden_states(tiny: Path) -> None:
     tokenizer, model = AutoTokenizer.from_pretrained(tiny), AutoModel.from_pretrained(tiny)
     made = encoder(tiny)
     for task in ("query", "document"):
         for text, vectors in zip(TEXTS[:4], made.encode(TEXTS[:4], task), strict=True):
             ids = tokenizer(text, return_tensors="pt", truncation=True, max_length=64 if task == "document" else 32)
             with torch.inference_mode():
-                hidden = model(**ids).last_hidden_state[0, 1:-1]  # without [CLS] and [SEP]
+                hidden = model(**ids).last_hidden_state[0]
             np.testing.assert_allclose(vectors, torch.nn.functional.normalize(hidden, dim=-1).numpy(), atol=2e-6)
             assert vectors.dtype == np.float32
             assert vectors.shape[1] == made.dimension == 32
 
 
 def test_an_empty_text_has_vectors(tiny: Path) -> None:
-    """Those of the special tokens, because it has no others."""
-    assert [part.shape for part in encoder(tiny).encode(["", "word1"], "document")] == [(2, 32), (1, 32)]
+    """Those of the special tokens."""
+    assert [part.shape for part in encoder(tiny).encode(["", "word1"], "document")] == [(2, 32), (3, 32)]
     assert encoder(tiny).encode([], "query") == []
 
 
@@ -137,12 +137,12 @@ def test_prompts_and_lengths_of_an_encoder(tiny: Path) -> None:
     plain = encoder(tiny, max_tokens=10, query_tokens=6)
     for task, prompt, tokens in (("query", "word1 ", 6), ("document", "word2 ", 10)):
         long, short = made.encode(["word3 " * 40, "word4"], task)
-        assert (len(long), len(short)) == (tokens - 2, 2)
+        assert (len(long), len(short)) == (tokens, 4)
         for one, other in zip(
             [long, short], plain.encode([prompt + "word3 " * 40, prompt + "word4"], task), strict=True
         ):
             np.testing.assert_array_equal(one, other)
-    assert [len(part) for part in encoder(tiny, max_tokens=500).encode(["word3 " * 9000], "document")] == [62]
+    assert [len(part) for part in encoder(tiny, max_tokens=500).encode(["word3 " * 9000], "document")] == [64]
 
 
 def test_a_colbert_checkpoint_of_pylate(colbert: Path) -> None:
@@ -167,6 +167,12 @@ def test_settings_go_before_a_checkpoints_lengths(colbert: Path) -> None:
     made = encoder(colbert, max_tokens=9, query_tokens=16)
     assert [len(part) for part in made.encode(["word1", "word3 " * 50], "query")] == [16, 16]
     assert [len(part) for part in made.encode(["word1", "word3 " * 50], "document")] == [4, 9]
+
+
+def test_a_checkpoint_that_would_leave_no_token(tiny: Path, tmp_path: Path) -> None:
+    words = ["[CLS]", "[D] ", "word1", "[SEP]"]
+    made = encoder(write_pylate(tmp_path / "model", tiny, skiplist_words=words))
+    assert [len(part) for part in made.encode(["word1", "word1 word2"], "document")] == [4, 1]
 
 
 def test_a_checkpoint_without_expansion(tiny: Path, tmp_path: Path) -> None:
