@@ -58,6 +58,7 @@ class TokenEncoder:
         else:
             self._model = _without_pooling(load(SentenceTransformer, source, dtype, device), source.name)
             self._prompts = {"query": config.query_prompt or "", "document": config.document_prompt or ""}
+        self._first: Any = self._model[0]  # the transformer
         self._limits = self._cut(config)
 
     @property
@@ -98,7 +99,7 @@ class TokenEncoder:
 
     def _forward(self, texts: list[str], task: Task, width: int) -> Iterator[NDArray[np.float32]]:
         padded: dict[str, Any] = {"processing_kwargs": {"text": {"padding": "max_length", "max_length": width}}}
-        expansion = self._model[0].query_expansion if task == "query" else None
+        expansion = self._first.query_expansion if task == "query" else None
         if expansion is not None and expansion["strategy"] == "fixed":
             padded = {}  # to the expansion's own length
         features = self._model.preprocess(texts, task=task, **padded)
@@ -122,7 +123,7 @@ class TokenEncoder:
 
     def _cut(self, config: LateConfig) -> dict[str, int]:
         """Have the model cut texts as is asked, else as its checkpoint says; the limits, special tokens included."""
-        first: Any = self._model[0]
+        first = self._first
         held = positions(first.auto_model) or first.max_seq_length or DOCUMENT_TOKENS
         document = config.max_tokens or first.document_length or DOCUMENT_TOKENS
         expansion = first.query_expansion

@@ -36,8 +36,11 @@ def rescore(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
     buckets, execution = context.buckets, context.execution
     exchange.make(context, artifact, "pairs", buckets, _pool, ingest, config, shards, what="bucket")
     # On a laptop there may be fewer shards than cores; a cluster's nodes may have fewer cores than this machine.
-    threads = execution.model_threads if execution.address is None else 1
-    cores = min(threads, execution.cores)
+    local = execution.address is None
+    threads = min(execution.model_threads, execution.cores) if local else 1
+    cores = (
+        0.75 * threads if local else 1.0
+    )  # never all: whoever holds a bit of one would keep the task waiting for ever
     exchange.make(context, artifact, "late", shards, _rescore, ingest, config.late, buckets, threads, cores=cores)
 
 

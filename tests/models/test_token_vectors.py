@@ -135,7 +135,8 @@ def test_padding_changes_nothing(name: str, request: pytest.FixtureRequest, monk
 def test_prompts_and_lengths_of_an_encoder(tiny: Path) -> None:
     made = encoder(tiny, query_prompt="word1 ", document_prompt="word2 ", max_tokens=10, query_tokens=6)
     plain = encoder(tiny, max_tokens=10, query_tokens=6)
-    for task, prompt, tokens in (("query", "word1 ", 6), ("document", "word2 ", 10)):
+    cases: list[tuple[Task, str, int]] = [("query", "word1 ", 6), ("document", "word2 ", 10)]
+    for task, prompt, tokens in cases:
         long, short = made.encode(["word3 " * 40, "word4"], task)
         assert (len(long), len(short)) == (tokens, 4)
         for one, other in zip(
