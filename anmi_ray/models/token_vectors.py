@@ -31,6 +31,8 @@ Task = Literal["query", "document"]
 QUERY_TOKENS, DOCUMENT_TOKENS = 32, 128
 """Tokens of an encoder's texts where settings name none; a ColBERT checkpoint has its own."""
 
+_WIDTH = 2 * MULTIPLE  # padded lengths are multiples of it
+
 
 def check(source: ModelSource, config: LateConfig) -> None:
     """Raise ConfigError for settings that the model does not go with; loads nothing."""
@@ -44,7 +46,10 @@ def check(source: ModelSource, config: LateConfig) -> None:
 
 
 class TokenEncoder:
-    """A model whose `encode` maps texts to token vectors. Raises ConfigError where it cannot be loaded, or `check`."""
+    """A model whose `encode` maps texts to token vectors; `limits`: tokens that a query and a document are cut to.
+
+    Raises ConfigError where it cannot be loaded, and as `check`.
+    """
 
     def __init__(
         self, source: ModelSource, config: LateConfig, dtype: Dtype = "float32", threads: int = 1, device: str = "cpu"
@@ -59,7 +64,7 @@ class TokenEncoder:
             self._model = _without_pooling(load(SentenceTransformer, source, dtype, device), source.name)
             self._prompts = {"query": config.query_prompt or "", "document": config.document_prompt or ""}
         self._first: Any = self._model[0]  # the transformer
-        self._limits = self._cut(config)
+        self.limits = self._cut(config)
 
     @property
     def dimension(self) -> int:
@@ -73,7 +78,7 @@ class TokenEncoder:
 
         Raises DataError where the model gives a vector that is not finite or is zero.
         """
-        prompt, limit, tokenizer = self._prompts[task], self._limits[task], self._model.tokenizer
+        prompt, limit, tokenizer = self._prompts[task], self.limits[task], self._model.tokenizer
         whole = [prompt + text for text in texts]
         if not whole:
             return []
@@ -81,16 +86,16 @@ class TokenEncoder:
         lengths = [len(ids) for ids in tokens["input_ids"]]
         found: list[NDArray[np.float32]] = [np.zeros((0, self.dimension), dtype=np.float32)] * len(whole)
         with torch_threads(self.threads), torch.inference_mode():
-            for rows, width in self._batches(lengths, limit):
+            for rows, width in self._batches(whole, lengths, limit):
                 for row, vectors in zip(rows, self._forward([whole[row] for row in rows], task, width), strict=True):
                     found[row] = self._unit(vectors)
         return found
 
-    def _batches(self, lengths: Sequence[int], limit: int) -> Iterator[tuple[list[int], int]]:
-        """(texts, padded tokens) of every batch: texts of a length alone, always as many, the last one repeated."""
+    def _batches(self, texts: Sequence[str], lengths: Sequence[int], limit: int) -> Iterator[tuple[list[int], int]]:
+        """(texts, padded tokens) of every batch: of one width always as many, filled up with the shortest text."""
         by_width: dict[int, list[int]] = {}
-        for row, length in enumerate(lengths):
-            by_width.setdefault(min(-(-length // (2 * MULTIPLE)) * 2 * MULTIPLE, limit), []).append(row)
+        for row in sorted(range(len(texts)), key=lambda row: -len(texts[row])):
+            by_width.setdefault(min(-(-lengths[row] // _WIDTH) * _WIDTH, limit), []).append(row)
         for width, rows in sorted(by_width.items()):
             size = max(1, self._budget // width)
             for start in range(0, len(rows), size):

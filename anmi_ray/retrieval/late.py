@@ -10,7 +10,7 @@ T tokens of a query, U of a document, d dimensions, N pairs.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Literal, Protocol
 
@@ -28,11 +28,14 @@ from anmi_ray.retrieval.shard import HITS, full_texts
 _KEY = ["query_id", "doc_id"]
 PAIRS = pa.schema([pa.field(name, identity.ID, nullable=False) for name in _KEY])
 SCORED = PAIRS.append(pa.field("late_score", pa.float64(), nullable=False))
-_DOCUMENTS, _QUERIES = 256, 1024  # encoded at once: some 50 MB of 128 or 32 vectors of 384 dimensions each
+_TOKENS = 32_768  # whose vectors are in memory at once, at most: 50 MB of 384 dimensions
 
 
 class TokenVectors(Protocol):
     """What late interaction needs of an encoder: `models.token_vectors.TokenEncoder`."""
+
+    limits: Mapping[str, int]
+    """Vectors that a query and a document have, at most."""
 
     @property
     def dimension(self) -> int:
@@ -71,8 +74,8 @@ def pool(shards: Sequence[pa.Table], queries: pa.Table, config: RetrieveConfig) 
 def rescore(documents: pa.Table, queries: pa.Table, pairs: pa.Table, encoder: TokenVectors) -> pa.Table:
     """MaxSim of `pairs` (PAIRS) as SCORED; `documents` (Document) and `queries` (Query) hold at least theirs.
 
-    Every document and query of a pair is encoded once. Query vectors wait on disk in half precision, a query's 25 kB;
-    of documents those of a block are in memory.
+    Every document and query of a pair is encoded once. Query vectors wait on disk in half precision (32 of 384
+    dimensions: 25 kB); of documents those of a block are in memory.
     """
     query_N, doc_N = _rows(pairs["query_id"], queries["query_id"]), _rows(pairs["doc_id"], documents["doc_id"])
     order = np.lexsort((query_N, doc_N))
@@ -80,8 +83,9 @@ def rescore(documents: pa.Table, queries: pa.Table, pairs: pa.Table, encoder: To
     with _on_disk(queries["text"], np.unique(query_N), encoder) as query_vectors:
         wanted, begin = np.unique(doc_N[order], return_index=True)
         end = np.append(begin[1:], len(order))
-        for start in range(0, len(wanted), _DOCUMENTS):
-            rows = slice(start, start + _DOCUMENTS)
+        size = max(1, _TOKENS // encoder.limits["document"])
+        for start in range(0, len(wanted), size):
+            rows = slice(start, start + size)
             vectors = encoder.encode(full_texts(documents.take(wanted[rows])), "document")
             for doc_Ud, first, last in zip(vectors, begin[rows], end[rows], strict=True):
                 for pair in order[first:last]:
@@ -125,10 +129,10 @@ class _Scratch:
 @contextmanager
 def _on_disk(texts: pa.ChunkedArray, rows: NDArray[np.int64], encoder: TokenVectors) -> Iterator[_Scratch]:
     """Vectors of the queries `rows` (rising), in an unnamed file that is gone after the block, however it is left."""
-    lengths: list[int] = []
+    lengths, size = list[int](), max(1, _TOKENS // encoder.limits["query"])
     with tempfile.TemporaryFile() as file:
-        for start in range(0, len(rows), _QUERIES):
-            for vectors in encoder.encode(texts.take(rows[start : start + _QUERIES]).to_pylist(), "query"):
+        for start in range(0, len(rows), size):
+            for vectors in encoder.encode(texts.take(rows[start : start + size]).to_pylist(), "query"):
                 lengths.append(len(vectors))
                 _write(file, vectors.astype(np.float16).tobytes())
         yield _Scratch(file, rows, lengths, encoder.dimension)

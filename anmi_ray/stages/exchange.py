@@ -28,7 +28,10 @@ def make(
     what: str = "shard",
     cores: float = 1.0,
 ) -> None:
-    """Have `task(artifact, index, *args)` publish each of `count` exchange files that is not there, all at last."""
+    """Have `task(artifact, index, *args)` publish each of `count` exchange files that is not there or cut off.
+
+    what: a file is of a shard or of a bucket; cores: that a task keeps busy.
+    """
     missing = [index for index in range(count) if groups_of(artifact, name, index) is None]
     done = count - len(missing)
     context.progress(done, count, f"{what}s")

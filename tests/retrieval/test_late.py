@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,7 @@ class WordVectors:
     """A unit vector of every word, its own for queries and documents; counts what it is asked for."""
 
     dimension = 8
+    limits: Mapping[str, int] = {"query": 32, "document": 128}
 
     def __init__(self) -> None:
         self.encoded: list[tuple[str, str]] = []
@@ -169,8 +170,8 @@ def test_any_sharding_and_bucketing_gives_the_same_bytes(shards: list[int], cut:
 
 def test_each_document_and_query_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where blocks are small."""
-    monkeypatch.setattr(late, "_DOCUMENTS", 7)
-    monkeypatch.setattr(late, "_QUERIES", 2)
+    monkeypatch.setattr(late, "_TOKENS", 7 * 128)
+    monkeypatch.setattr(WordVectors, "limits", {"query": 400, "document": 128})
     rng, encoder = np.random.default_rng(4), WordVectors()
     chosen = np.sort(rng.permutation(80 * 9)[:100])
     pairs = pa.table(
