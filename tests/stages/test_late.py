@@ -30,7 +30,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def experiment(folder: Path, collection: Path, *overrides: str) -> Experiment:
     config = write_config(folder / "late.yaml", collection)
-    return load(config, [f"execution.root={folder / 'root'}", *overrides])
+    return load(config, [f"execution.root={folder / 'root'}", "execution.threads=1", *overrides])
 
 
 def made(settings: Experiment, stage: str) -> Artifact:
