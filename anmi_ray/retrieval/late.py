@@ -34,8 +34,10 @@ _TOKENS = 32_768  # whose vectors are in memory at once, at most: 50 MB of 384 d
 class TokenVectors(Protocol):
     """What late interaction needs of an encoder: `models.token_vectors.TokenEncoder`."""
 
-    limits: Mapping[str, int]
-    """Vectors that a query and a document have, at most."""
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """Vectors that a query and a document have, at most."""
+        ...
 
     @property
     def dimension(self) -> int:
