@@ -38,9 +38,8 @@ def rescore(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
     # On a laptop there may be fewer shards than cores; a cluster's nodes may have fewer cores than this machine.
     local = execution.address is None
     threads = min(execution.model_threads, execution.cores) if local else 1
-    cores = (
-        0.75 * threads if local else 1.0
-    )  # never all: whoever holds a bit of one would keep the task waiting for ever
+    # Never all cores: whoever holds a bit of one, such as a driver, would keep the task waiting for ever.
+    cores = 0.75 * threads if local else 1.0
     exchange.make(context, artifact, "late", shards, _rescore, ingest, config.late, buckets, threads, cores=cores)
 
 
