@@ -206,6 +206,8 @@ def resolve(experiment: Experiment, content: str | None = None) -> dict[str, Res
             inputs = {"content": content or corpus.read(experiment.corpus).content_fingerprint()}
         if model := _MODELS.get(stage.name, lambda _: None)(experiment):
             inputs["model"] = loading.resolve(model).revision or "unpinned"
+        if stage.name == "retrieve" and "late" in experiment.retrieve.retrievers:
+            inputs["model of late"] = loading.resolve(experiment.retrieve.late.model).revision or "unpinned"
         if stage.name == "rerank":
             for peer in experiment.rerank.started(experiment.train).peers:
                 if peer.run is not None:

@@ -23,6 +23,8 @@ CORE_SECONDS = {
     "read a document": 2e-5,
     "embed a document": 0.015,
     "search a document for a query": 4.5e-8,  # BM25 and exact cosines of 384 dimensions
+    "embed a query of 32 tokens": 3.5e-3,
+    "score a pair by its tokens": 6e-5,  # MaxSim of 32 and 128 vectors of 384 dimensions
     "choose a comparison": 8e-5,
     "judge a pair in process": 9e-6,
     "ask an endpoint": 2e-3,  # this machine's part; the server's is its own
@@ -203,8 +205,20 @@ def _retrieving(experiment: Experiment, counts: dict[str, int], candidates: int,
     # of hits and texts that are exchanged nothing is kept, but while it runs they are there
     exchanged = hits * _ROW_BYTES["hit"] + texts * _ROW_BYTES["text"]
     runs = held_out * config.depth * 3 * _ROW_BYTES["run"]
+    files = 2 * shards + experiment.execution.buckets
+    if "late" in config.retrievers:
+        pooled = min(config.depth * len(config.searchers), documents)  # of a query, at most
+        pairs = queries * pooled
+        work += f", {pairs:,} pairs scored by late interaction"
+        # a shard encodes the queries that have a document in it
+        seconds += min(documents, pairs) * cost["embed a document"]
+        seconds += queries * min(shards, pooled) * cost["embed a query of 32 tokens"]
+        seconds += pairs * cost["score a pair by its tokens"]
+        exchanged += 2 * pairs * _ROW_BYTES["hit"]
+        runs += held_out * config.depth * _ROW_BYTES["run"]
+        files += shards + experiment.execution.buckets
     kept = runs + candidates * _ROW_BYTES["candidate"] + texts * _ROW_BYTES["text"]
-    return Line("retrieve", work, seconds, kept + exchanged, files=2 * shards + experiment.execution.buckets)
+    return Line("retrieve", work, seconds, kept + exchanged, files=files)
 
 
 def _learning(experiment: Experiment, counts: dict[str, int], candidates: int) -> Iterator[Line]:

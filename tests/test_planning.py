@@ -64,6 +64,22 @@ def test_what_is_planned_grows_with_rows_alone() -> None:
     assert large["retrieve"].seconds > 9 * small["retrieve"].seconds
 
 
+def test_late_interaction_is_planned_where_it_is_a_retriever() -> None:
+    counts = {"documents": 5000, "train": 80, "dev": 10, "test": 10}
+
+    def planned(*retrievers: str, **late: object) -> Line:
+        settings = Experiment.model_validate({"retrieve": {"retrievers": retrievers, "late": late}})
+        return next(line for line in lines(settings, counts) if line.stage == "retrieve")
+
+    without, with_it = planned("bm25", "dense"), planned("bm25", "dense", "late")
+    assert "20,000 pairs scored by late interaction" in with_it.work
+    assert "late" not in without.work
+    assert with_it.seconds > without.seconds + 5000 * 0.01  # every document is encoded again
+    assert with_it.bytes > without.bytes
+    assert with_it.files > without.files
+    assert planned("bm25", "late").seconds < with_it.seconds
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [

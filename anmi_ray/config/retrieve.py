@@ -129,10 +129,18 @@ class LateConfig(Settings):
         description="a ColBERT checkpoint, or any encoder, whose token vectors then are compared; installed package, "
         "folder, or hub id (org/model@revision)",
     )
-    max_tokens: int = Field(
-        default=128, ge=8, le=32768, description="tokens of a document that are encoded; the rest is cut off"
+    max_tokens: int | None = Field(
+        default=None,
+        ge=8,
+        le=32768,
+        description="tokens of a document that are encoded; null: as the ColBERT checkpoint says, else 128",
     )
-    query_tokens: int = Field(default=32, ge=4, le=32768, description="tokens of a query that are encoded")
+    query_tokens: int | None = Field(
+        default=None,
+        ge=4,
+        le=32768,
+        description="tokens of a query that are encoded; null: as the ColBERT checkpoint says, else 32",
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
         description="arithmetic of the encoder; auto: bfloat16 where the processor computes it natively",

@@ -6,20 +6,21 @@ caller splits its work into batches of Ray's; only equal inputs give equal bytes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 
 from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.models.cross_encoder import torch_threads
 from anmi_ray.models.loading import ModelSource
 from anmi_ray.models.pairs import length_batches
 
 Dtype = Literal["float32", "bfloat16"]
+_Model = TypeVar("_Model", SentenceTransformer, MultiVectorEncoder)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 BATCH_TOKENS = {"cpu": 1024, "cuda": 65_536}
 """Padded tokens of a batch. On a CPU larger ones leave the cache: 4,096 cost 15 % more time, 16,384 twice as much."""
@@ -39,21 +40,7 @@ class Encoder:
     ) -> None:
         self.source, self.threads = source, threads
         self._budget = BATCH_TOKENS["cpu" if device == "cpu" else "cuda"]
-        try:
-            self._model = SentenceTransformer(
-                source.path_or_id,
-                device=device,
-                revision=source.hub_revision,
-                trust_remote_code=source.trust_remote_code,
-                model_kwargs={"dtype": _DTYPES[dtype], "use_safetensors": True, "attn_implementation": "sdpa"},
-            )
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"cannot be loaded as a sentence encoder: {str(error).splitlines()[0]}",
-                f"model {source.name}",
-                "give a model with safetensors weights that sentence-transformers can load",
-            ) from error
-        self._model.eval()
+        self._model = load(SentenceTransformer, source, dtype, device)
         limit = self._model.max_seq_length
         # Positions beyond the model's own limit do not exist.
         self.max_tokens = min(max_tokens, limit) if limit and limit > 0 else max_tokens
@@ -79,7 +66,7 @@ class Encoder:
         if not len(texts):
             return vectors
         tokens = self._tokenise([prompt + text for text in texts] if prompt else list(texts))
-        with _threads(self.threads), torch.inference_mode():
+        with torch_threads(self.threads), torch.inference_mode():
             for rows in length_batches(np.array([len(ids) for ids in tokens]), self._budget):
                 vectors[rows] = self._forward([tokens[row] for row in rows])
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -109,12 +96,21 @@ class Encoder:
         return output.float().cpu().numpy()
 
 
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Torch's thread count is the process's: set it for one call and put it back."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> _Model:
+    """A model of sentence-transformers, for inference. Raises ConfigError where it cannot be loaded."""
     try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        model = kind(
+            source.path_or_id,
+            device=device,
+            revision=source.hub_revision,
+            trust_remote_code=source.trust_remote_code,
+            model_kwargs={"dtype": _DTYPES[dtype], "use_safetensors": True, "attn_implementation": "sdpa"},
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        what = "sentence encoder" if kind is SentenceTransformer else "ColBERT checkpoint"
+        raise ConfigError(
+            f"cannot be loaded as a {what}: {str(error).splitlines()[0]}",
+            f"model {source.name}",
+            "give a model with safetensors weights that sentence-transformers can load",
+        ) from error
+    return model.eval()

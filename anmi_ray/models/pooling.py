@@ -62,6 +62,17 @@ def is_bi_encoder(source: ModelSource) -> bool:
     return any(str(one["type"]).endswith(".Pooling") for one in modules)
 
 
+def is_colbert(source: ModelSource) -> bool:
+    """Whether the model's folder or repository is a ColBERT checkpoint: of PyLate, sentence-transformers or Stanford.
+
+    PyLate's first versions wrote no kind of model, but the marker that stands before queries.
+    """
+    settings = _json(source, "config_sentence_transformers.json") or {}
+    if "model_type" in settings or "query_prefix" in settings:
+        return settings.get("model_type", "ColBERT") in ("ColBERT", "MultiVectorEncoder")
+    return "HF_ColBERT" in ((_json(source, "config.json") or {}).get("architectures") or ())
+
+
 def _unread(source: ModelSource, what: str) -> ConfigError:
     return ConfigError(
         what,

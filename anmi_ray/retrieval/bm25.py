@@ -85,7 +85,7 @@ class Counts:
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             remedy = "delete that folder: the words are counted again"
             raise DataError(f"damaged counts of words: {error}", str(folder), remedy) from error
-        return Counts(count_NV, vocabulary if count_NV.shape[1] else [])
+        return Counts(count_NV, vocabulary if count_NV.get_shape()[1] else [])
 
 
 class Bm25Index:

@@ -36,6 +36,16 @@ class Merged:
     rejects: pa.Table
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where each retriever put every hit; rank 0: not within the depth."""
+
+    query: NDArray[np.int64]  # the query's place in the bucket
+    doc_id: NDArray[np.uint8]
+    rank: dict[str, NDArray[np.int64]]
+    score: dict[str, NDArray[np.float64]]
+
+
 def merge_bucket(
     shards: Sequence[pa.Table],
     queries: pa.Table,
@@ -70,19 +80,8 @@ def rank_hits(
     hits: pa.Table, queries: pa.Table, config: RetrieveConfig
 ) -> tuple[Ranked, dict[str, NDArray[np.float64]]]:
     """Ranks of every retriever over all shards, and of their fusion; and each system's scores."""
-    query_N = pc.index_in(hits["query_id"], value_set=queries["query_id"].combine_chunks())
-    if query_N.null_count:
-        raise AssertionError("hits of queries that are not in this bucket")
-    row_N = query_N.to_numpy().astype(np.int64)
-    doc_N16 = identity.id_matrix(hits["doc_id"])
-    rank_N, scores = {}, {}
-    for name in config.retrievers:
-        column = hits[f"{name}_score"]
-        found = pc.is_valid(column).to_numpy(zero_copy_only=False)
-        scores[name] = pc.fill_null(column, 0.0).to_numpy()
-        rank = np.zeros(len(found), dtype=np.int64)
-        rank[found] = ranks(row_N[found], scores[name][found], doc_N16[found])
-        rank_N[name] = np.where(rank <= config.depth, rank, 0)
+    found = rank_retrievers(hits, queries, config.retrievers, config.depth)
+    row_N, doc_N16, rank_N, scores = found.query, found.doc_id, found.rank, dict(found.score)
     rank_RN = np.stack([rank_N[name] for name in config.retrievers])
     fused = fuse(row_N, rank_RN, np.stack([scores[name] for name in config.retrievers]), config)
     hybrid = np.zeros(len(fused), dtype=np.int64)
@@ -102,6 +101,24 @@ def rank_hits(
         is_random=hits["is_random"].to_numpy(),
     )
     return ranked, scores
+
+
+def rank_retrievers(hits: pa.Table, queries: pa.Table, retrievers: Sequence[str], depth: int) -> Places:
+    """Ranks of `retrievers` over all shards, of hits (HITS) for `queries` in any order."""
+    query_N = pc.index_in(hits["query_id"], value_set=queries["query_id"].combine_chunks())
+    if query_N.null_count:
+        raise AssertionError("hits of queries that are not in this bucket")
+    row_N = query_N.to_numpy().astype(np.int64)
+    doc_N16 = identity.id_matrix(hits["doc_id"])
+    rank_N, scores = {}, {}
+    for name in retrievers:
+        column = hits[f"{name}_score"]
+        found = pc.is_valid(column).to_numpy(zero_copy_only=False)
+        scores[name] = pc.fill_null(column, 0.0).to_numpy()
+        rank = np.zeros(len(found), dtype=np.int64)
+        rank[found] = ranks(row_N[found], scores[name][found], doc_N16[found])
+        rank_N[name] = np.where(rank <= depth, rank, 0)
+    return Places(row_N, doc_N16, rank_N, scores)
 
 
 def fuse(

@@ -4,17 +4,43 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anmi_ray.stages.places import remove
+from anmi_ray.stages.runtime import Context, our_errors, windowed
 from anmi_ray.store import Artifact
 
 
 def _path(artifact: Artifact, name: str, index: int) -> str:
     return f"{artifact.path}/exchange/{name}-{index:05d}.parquet"
+
+
+def make(
+    context: Context,
+    artifact: Artifact,
+    name: str,
+    count: int,
+    task: Callable[..., None],
+    *args: Any,
+    what: str = "shard",
+    cores: float = 1.0,
+) -> None:
+    """Have `task(artifact, index, *args)` publish each of `count` exchange files that is not there or cut off.
+
+    what: a file is of a shard or of a bucket; cores: that a task keeps busy.
+    """
+    missing = [index for index in range(count) if groups_of(artifact, name, index) is None]
+    done = count - len(missing)
+    context.progress(done, count, f"{what}s")
+    with our_errors(artifact.stage):
+        calls = ((index, task, (artifact, index, *args)) for index in missing)
+        for _ in windowed(context, calls, cores, what=what):
+            done += 1
+            context.progress(done, count, f"{what}s")
 
 
 def publish(artifact: Artifact, name: str, index: int, tables: Iterable[pa.Table]) -> None:

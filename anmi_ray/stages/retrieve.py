@@ -1,10 +1,11 @@
 """retrieve: documents and queries -> runs (dev, test), candidates (train), and the texts they need.
 
 Ray Data streams the corpus shards through a pool of searchers; each indexes its shard, where the store does not hold
-its indexes yet, and writes its hits, ids and scores, with a row group per query bucket. One plain task per bucket
-merges its row group of every shard, and writes which documents it wants of which shard. Each shard then gives their
-texts, a row group per bucket again, and each bucket takes its own. So a text crosses once, when it is known to be
-needed. No later stage opens the corpus.
+its indexes yet, and writes its hits, ids and scores, with a row group per query bucket. Where late interaction is a
+retriever, it then scores what they found (stages/late.py). One plain task per bucket merges its row group of every
+shard, and writes which documents it wants of which shard. Each shard then gives their texts, a row group per bucket
+again, and each bucket takes its own. So a text crosses once, when it is known to be needed. No later stage opens the
+corpus.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from anmi_ray.models.encoder import Encoder
 from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.retrieval import lucene, merge, shard
 from anmi_ray.schema import Record
-from anmi_ray.stages import exchange, indexes
-from anmi_ray.stages.runtime import Context, data_settings, our_errors, rows_of, run_buckets, windowed
+from anmi_ray.stages import exchange, indexes, late
+from anmi_ray.stages.runtime import Context, data_settings, model_room, our_errors, rows_of, run_buckets, windowed
 from anmi_ray.store import Artifact, Flow
 
 _TOLD = 5  # places that a message names
@@ -42,11 +43,13 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RetrieveConf
     """Search every shard, merge every bucket, collect the texts; returns flows for the manifest."""
     ingest = inputs["ingest"]
     shards = int((ingest.manifest() or {})["shards"])
+    late.check(config)
     if not _sealed(artifact, context, _RUNS):
         _search(artifact, ingest, config, context, shards)
+        late.rescore(artifact, ingest, config, context, shards)
     flows = run_buckets(context, artifact, _RUNS, _merge_bucket, ingest, config, context.seed, shards)
     if not _sealed(artifact, context, _TEXTS):
-        _collect(artifact, ingest, context, shards)
+        exchange.make(context, artifact, "texts", shards, _give_texts, ingest, context.buckets)
         run_buckets(context, artifact, _TEXTS, _take_texts, shards)
     exchange.forget(artifact)
     return {"flows": flows, "shards": shards}
@@ -92,9 +95,10 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
 
 def _embed_queries(artifact: Artifact, context: Context, *args: Any) -> None:
     """Compute the vectors of all buckets' queries, which every searcher then reads."""
+    _, cores = model_room(context.execution)
     with our_errors(artifact.stage):
         calls = ((bucket, _embed_bucket, (artifact, bucket, *args[1:])) for bucket in range(context.buckets))
-        for _ in windowed(context, calls, cores=context.execution.model_threads):
+        for _ in windowed(context, calls, cores):
             pass
 
 
@@ -224,7 +228,7 @@ def _merge_bucket(
     artifact: Artifact, bucket: int, ingest: Artifact, config: RetrieveConfig, seed: int, shards: int
 ) -> list[Flow]:
     queries = ingest.read_part("queries", bucket, QUERY)
-    hits = [exchange.read(artifact, "hits", number, bucket) for number in range(shards)]
+    hits = late.read_hits(artifact, bucket, config, shards)
     found = merge.merge_bucket(hits, queries, ingest.read_part("qrels", bucket, QREL), config, seed)
     served = set(found.runs["query_id"].to_pylist()) | set(found.candidates["query_id"].to_pylist())
     flows = [Flow("queries", queries.num_rows, len(served), queries.num_rows - len(served))]
@@ -232,18 +236,6 @@ def _merge_bucket(
     parts = {"runs": (RUN, found.runs), "candidates": (CANDIDATE, found.candidates)}
     artifact.commit_bucket(bucket, parts, flows, found.rejects)
     return flows
-
-
-def _collect(artifact: Artifact, ingest: Artifact, context: Context, shards: int) -> None:
-    """Have every shard give the texts that buckets want of it."""
-    missing = [number for number in range(shards) if exchange.groups_of(artifact, "texts", number) is None]
-    done = shards - len(missing)
-    context.progress(done, shards, "shards")
-    with our_errors(artifact.stage):
-        calls = ((number, _give_texts, (artifact, number, ingest, context.buckets)) for number in missing)
-        for _ in windowed(context, calls, what="shard"):
-            done += 1
-            context.progress(done, shards, "shards")
 
 
 def _give_texts(artifact: Artifact, number: int, ingest: Artifact, buckets: int) -> None:

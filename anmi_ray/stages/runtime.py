@@ -253,6 +253,18 @@ def over_parts(
     return [found[bucket] for bucket in parts]
 
 
+def model_room(execution: ExecutionConfig) -> tuple[int, float]:
+    """Threads of a plain task that runs a model, and the cores that it asks for.
+
+    On a laptop there may be fewer tasks than cores, so each takes all, but asks for less: whoever holds a bit of one
+    would keep it waiting for ever. A cluster's nodes may have fewer cores than this machine.
+    """
+    if execution.address is not None:
+        return 1, 1.0
+    threads = min(execution.model_threads, execution.cores)
+    return threads, 0.75 * threads
+
+
 def windowed(
     context: Context,
     calls: Iterator[tuple[int, Callable[..., Any], tuple[Any, ...]]],

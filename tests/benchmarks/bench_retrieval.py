@@ -54,14 +54,14 @@ def sentences(collection: str | None) -> list[str]:
     return [part.strip() for text in texts for part in text.split(". ") if 30 < len(part) < 300]
 
 
-def write_collection(folder: Path, parts: Sequence[str], documents: int) -> None:
+def write_collection(folder: Path, parts: list[str], documents: int) -> None:
     """A collection of so many documents; of each query one is relevant."""
     (folder / "qrels").mkdir(parents=True)
     with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
         for start in range(0, documents, SHARD):
             drawn = identity.rng("recombined", start).integers(0, len(parts), (SHARD, SENTENCES))
             for number, row in enumerate(drawn[: documents - start], start):
-                text = ". ".join(parts[i] for i in row)
+                text = ". ".join([parts[i] for i in row.tolist()])
                 file.write(json.dumps({"_id": f"d{number}", "title": "", "text": text}) + "\n")
     with (folder / "queries.jsonl").open("w", encoding="utf-8") as file:
         for number in range(QUERIES):

@@ -49,6 +49,8 @@ def test_overrides_reach_into_groups_and_are_yaml(tmp_path: Path) -> None:
         (["copmare.degree=4"], "did you mean compare?"),
         (["retrieve.retrievers=[dense]", "evaluate.partners=[bm25]"], "names bm25"),
         (["retrieve.retrievers=[dense, dense]"], "named twice"),
+        (["retrieve.retrievers=[late]"], "ranks what other retrievers found"),
+        (["retrieve.late.query_tokens=2"], "query_tokens"),
         (["retrieve.retrievers=[dense]", "retrieve.fusion.weights={bm25: 2}"], "name those alone"),
         (["retrieve.bm25.kk=1"], "retrieve.bm25.kk"),
         (["compare.degree=0"], "greater than or equal to"),

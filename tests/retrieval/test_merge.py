@@ -80,22 +80,26 @@ def qrels(count: int = 9, positives: int = 3) -> pa.Table:
     )
 
 
-def retrieve(parts: Sequence[pa.Table], config: RetrieveConfig = CONFIG, whole_statistics: bool = True) -> Merged:
-    """Index, search and merge the parts of a corpus."""
-    encoder = WordEncoder()
-    statistics = None
+def hits_of(
+    parts: Sequence[pa.Table], config: RetrieveConfig, asked: pa.Table | None = None, whole_statistics: bool = True
+) -> list[pa.Table]:
+    """Of every part of a corpus, its hits of the queries."""
+    encoder, asked, statistics = WordEncoder(), queries() if asked is None else asked, None
     if whole_statistics:
-        texts = [shard.full_texts(part) for part in parts]
-        statistics = bm25.Statistics.merged(
-            bm25.Bm25Index(bm25.Counts.of(t, config.bm25), config.bm25).shard_statistics() for t in texts
-        )
+        counts = (bm25.Counts.of(shard.full_texts(part), config.bm25) for part in parts)
+        statistics = bm25.Statistics.merged(bm25.Bm25Index(one, config.bm25).shard_statistics() for one in counts)
     with scratch() as shelf:
-        vectors = query_vectors(queries(), config, encoder, shelf)
+        vectors = query_vectors(asked, config, encoder, shelf)
     found = []
     for part in parts:
         with closing(ShardIndex(part, config, encoder, statistics=statistics)) as index:
-            found.append(index.search(queries(), qrels(), vectors, seed=5))
-    return merge_bucket(found, queries(), qrels(), config, seed=5)
+            found.append(index.search(asked, qrels(), vectors, seed=5))
+    return found
+
+
+def retrieve(parts: Sequence[pa.Table], config: RetrieveConfig = CONFIG, whole_statistics: bool = True) -> Merged:
+    """Index, search and merge the parts of a corpus."""
+    return merge_bucket(hits_of(parts, config, None, whole_statistics), queries(), qrels(), config, seed=5)
 
 
 @pytest.fixture(scope="module")

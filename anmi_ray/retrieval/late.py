@@ -1,0 +1,152 @@
+"""Late interaction: MaxSim over token vectors ranks, for every query, what the other retrievers found.
+
+score(q, d) = Σ_i max_j q_i · d_j over unit vectors of tokens (Khattab and Zaharia 2020). Three steps: `pool` says for a
+bucket of queries which of every shard's hits are to be scored, `rescore` scores those of a shard, each of its documents
+encoded once, and `with_scores` puts the scores into the hits before they are merged.
+Nothing here depends on how pairs are spread over shards or buckets: a score is computed by itself.
+T tokens of a query, U of a document, d dimensions, N pairs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anmi_ray import identity
+from anmi_ray.config.retrieve import RetrieveConfig
+from anmi_ray.errors import StoreError
+from anmi_ray.retrieval.merge import rank_retrievers
+from anmi_ray.retrieval.shard import HITS, full_texts
+
+_KEY = ["query_id", "doc_id"]
+PAIRS = pa.schema([pa.field(name, identity.ID, nullable=False) for name in _KEY])
+SCORED = PAIRS.append(pa.field("late_score", pa.float64(), nullable=False))
+_TOKENS = 32_768  # whose vectors are in memory at once, at most: 50 MB of 384 dimensions
+
+
+class TokenVectors(Protocol):
+    """What late interaction needs of an encoder: `models.token_vectors.TokenEncoder`."""
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """Vectors that a query and a document have, at most."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """Length d of a vector."""
+        ...
+
+    def encode(self, texts: Sequence[str], task: Literal["query", "document"]) -> list[NDArray[np.float32]]:
+        """Unit vectors float32[tokens, d] of every text, at least one each."""
+        ...
+
+
+def maxsim(query_Td: NDArray[np.float32], doc_Ud: NDArray[np.float32]) -> float:
+    """Σ_i max_j q_i · d_j, equation (3) of Khattab and Zaharia (2020): products in single precision, summed in double.
+
+    >>> round(maxsim(np.eye(2, dtype=np.float32), np.array([[1, 0], [0.6, 0.8]], dtype=np.float32)), 6)
+    1.8
+    """
+    return float((query_Td @ doc_Ud.T).max(axis=1).sum(dtype=np.float64))
+
+
+def pool(shards: Sequence[pa.Table], queries: pa.Table, config: RetrieveConfig) -> list[pa.Table]:
+    """Of every shard's hits (HITS) the pairs (PAIRS) to score: within `config.depth` of a retriever over all shards.
+
+    The retrievers are those that search (`config.searchers`); `queries` is the Query table of a bucket.
+    """
+    hits = pa.concat_tables([HITS.schema.empty_table(), *shards])
+    rank_N = rank_retrievers(hits, queries, config.searchers, config.depth).rank
+    found = pa.array(np.logical_or.reduce([rank > 0 for rank in rank_N.values()]))
+    start = np.cumsum([0, *(part.num_rows for part in shards)])
+    return [
+        part.select(_KEY).filter(found.slice(begin, part.num_rows))
+        for part, begin in zip(shards, start[:-1], strict=True)
+    ]
+
+
+def rescore(documents: pa.Table, queries: pa.Table, pairs: pa.Table, encoder: TokenVectors) -> pa.Table:
+    """MaxSim of `pairs` (PAIRS) as SCORED; `documents` (Document) and `queries` (Query) hold at least theirs.
+
+    Every document and query of a pair is encoded once. Query vectors wait on disk in half precision (32 of 384
+    dimensions: 25 kB); of documents those of a block are in memory.
+    """
+    query_N, doc_N = _rows(pairs["query_id"], queries["query_id"]), _rows(pairs["doc_id"], documents["doc_id"])
+    order = np.lexsort((query_N, doc_N))
+    score_N = np.zeros(len(order))
+    with _on_disk(queries["text"], np.unique(query_N), encoder) as query_vectors:
+        wanted, begin = np.unique(doc_N[order], return_index=True)
+        end = np.append(begin[1:], len(order))
+        size = max(1, _TOKENS // encoder.limits["document"])
+        for start in range(0, len(wanted), size):
+            rows = slice(start, start + size)
+            vectors = encoder.encode(full_texts(documents.take(wanted[rows])), "document")
+            for doc_Ud, first, last in zip(vectors, begin[rows], end[rows], strict=True):
+                for pair in order[first:last]:
+                    score_N[pair] = maxsim(query_vectors[int(query_N[pair])], doc_Ud)
+    return pa.Table.from_arrays([*(pairs[name] for name in _KEY), pa.array(score_N)], schema=SCORED)
+
+
+def with_scores(hits: pa.Table, scored: pa.Table) -> pa.Table:
+    """Hits (HITS) of a shard with the scores (SCORED) of those that have one; the others' stay null."""
+    joined = (
+        hits.drop_columns("late_score")
+        .join(scored, _KEY, join_type="left outer")
+        .sort_by([(name, "ascending") for name in _KEY])
+    )
+    if joined.num_rows != hits.num_rows or joined["late_score"].null_count != hits.num_rows - scored.num_rows:
+        raise AssertionError("scores of pairs that are no hits, or of a pair twice")
+    return HITS.table({name: joined[name] for name in HITS.schema.names})
+
+
+def _rows(ids: pa.ChunkedArray, table_ids: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Where each id stands in a table."""
+    row = pc.index_in(ids, value_set=table_ids.combine_chunks())
+    if row.null_count:
+        raise AssertionError("pairs of queries or documents that are not given")
+    return row.to_numpy().astype(np.int64)
+
+
+class _Scratch:
+    """Token vectors of texts, by row, read from a file as they are needed."""
+
+    def __init__(self, file: IO[bytes], rows: NDArray[np.int64], lengths: Sequence[int], dimension: int) -> None:
+        self._rows, self._end = rows, np.cumsum([0, *lengths])
+        self._vectors = np.memmap(file, np.float16, "r", shape=(int(self._end[-1]), dimension)) if len(rows) else None
+
+    def __getitem__(self, row: int) -> NDArray[np.float32]:
+        assert self._vectors is not None
+        place = int(np.searchsorted(self._rows, row))
+        return self._vectors[self._end[place] : self._end[place + 1]].astype(np.float32)
+
+
+@contextmanager
+def _on_disk(texts: pa.ChunkedArray, rows: NDArray[np.int64], encoder: TokenVectors) -> Iterator[_Scratch]:
+    """Vectors of the queries `rows` (rising), in an unnamed file that is gone after the block, however it is left."""
+    lengths, size = list[int](), max(1, _TOKENS // encoder.limits["query"])
+    with tempfile.TemporaryFile() as file:
+        for start in range(0, len(rows), size):
+            for vectors in encoder.encode(texts.take(rows[start : start + size]).to_pylist(), "query"):
+                lengths.append(len(vectors))
+                _write(file, vectors.astype(np.float16).tobytes())
+        yield _Scratch(file, rows, lengths, encoder.dimension)
+
+
+def _write(file: IO[bytes], content: bytes) -> None:
+    try:
+        file.write(content)
+        file.flush()  # to a full disk: here, not as a signal to whoever reads the mapped file
+    except OSError as error:
+        raise StoreError(
+            f"token vectors of queries cannot be kept: {error.strerror}",
+            tempfile.gettempdir(),
+            "free space there, or set TMPDIR to a folder with more",
+        ) from error
