@@ -14,6 +14,7 @@ from anmi_ray import files
 from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import EncoderJudgeConfig, JudgeConfig
+from anmi_ray.config.retrieve import HnswIndex, IvfPqIndex, RetrieveConfig, Retriever
 from anmi_ray.judging.encoder import tokens_read
 from anmi_ray.judging.questions import AT_ONCE
 from anmi_ray.prompt_costs import Cost, PromptJudge, gpu_hours, of_pairs
@@ -47,6 +48,9 @@ _ROW_BYTES = {
     "run": 30, "candidate": 45, "text": 700, "comparison": 50, "judgment": 12, "answer": 60, "rating": 60,
     "example": 500, "hit": 23,
 }  # fmt: skip
+# Of a document of 1,500 characters, and of a shard with its manifest: counts of words, Lucene's index, 384 numbers.
+_INDEX_BYTES: dict[Retriever, int] = {"bm25": 210, "lucene": 195, "dense": 4 * 384}
+_INDEX_FILES: dict[Retriever, int] = {"bm25": 3, "lucene": 5, "dense": 2}
 
 
 @dataclass(frozen=True)
@@ -197,15 +201,16 @@ def _retrieving(experiment: Experiment, counts: dict[str, int], candidates: int,
     config, cost, documents = experiment.retrieve, CORE_SECONDS, counts["documents"]
     held_out = counts["dev"] + counts["test"]
     queries = counts["train"] + held_out
-    hits = queries * min(config.depth, documents // shards) * shards * 2
+    hits = queries * min(config.depth, documents // shards) * shards * len(config.searchers)
     texts = candidates + counts["train"] * config.random_negatives + held_out * config.depth
     work = f"embed {documents + queries:,} texts, {queries:,} searches of {shards:,} shards, {candidates:,} candidates"
     seconds = (documents + queries) * cost["embed a document"]
     seconds += queries * documents * cost["search a document for a query"]
     # of hits and texts that are exchanged nothing is kept, but while it runs they are there
     exchanged = hits * _ROW_BYTES["hit"] + texts * _ROW_BYTES["text"]
-    runs = held_out * config.depth * 3 * _ROW_BYTES["run"]
-    files = 2 * shards + experiment.execution.buckets
+    runs = held_out * config.depth * (len(config.retrievers) + 1) * _ROW_BYTES["run"]
+    indexes, files = _indexes(config, documents, shards)
+    files += 2 * shards + experiment.execution.buckets
     if "late" in config.retrievers:
         pooled = min(config.depth * len(config.searchers), documents)  # of a query, at most
         pairs = queries * pooled
@@ -215,10 +220,26 @@ def _retrieving(experiment: Experiment, counts: dict[str, int], candidates: int,
         seconds += queries * min(shards, pooled) * cost["embed a query of 32 tokens"]
         seconds += pairs * cost["score a pair by its tokens"]
         exchanged += 2 * pairs * _ROW_BYTES["hit"]
-        runs += held_out * config.depth * _ROW_BYTES["run"]
         files += shards + experiment.execution.buckets
-    kept = runs + candidates * _ROW_BYTES["candidate"] + texts * _ROW_BYTES["text"]
+    kept = indexes + runs + candidates * _ROW_BYTES["candidate"] + texts * _ROW_BYTES["text"]
     return Line("retrieve", work, seconds, kept + exchanged, files=files)
+
+
+def _indexes(config: RetrieveConfig, documents: int, shards: int) -> tuple[int, int]:
+    """Bytes and files of what is kept of shards: counts of words, vectors, Lucene's and approximate indexes."""
+    size = files = 0
+    for name in config.searchers:
+        size += documents * _INDEX_BYTES[name]
+        files += shards * _INDEX_FILES[name]
+    if "dense" in config.searchers:
+        index = config.dense.index
+        size -= documents * _INDEX_BYTES["dense"] // 2 if config.dense.stored == "float16" else 0
+        if isinstance(index, IvfPqIndex):
+            size += documents * (index.code_bytes + 8)
+        elif isinstance(index, HnswIndex):
+            size += documents * (_INDEX_BYTES["dense"] + 8 * index.links + 8)
+        files += 2 * shards if index.kind != "flat" else 0
+    return size, files
 
 
 def _learning(experiment: Experiment, counts: dict[str, int], candidates: int) -> Iterator[Line]:

@@ -83,11 +83,15 @@ def files(root: Path, stages: tuple[str, ...] = BEFORE_TRAINING) -> dict[str, by
 
 
 def finished_buckets(root: Path) -> dict[str, int]:
-    """When each was written; not what tasks exchange, which goes when their stage is complete."""
+    """When each was written; not what tasks exchange, which goes when their stage is complete.
+
+    Vectors count when their manifest is there.
+    """
     found = {}
     for path in (root / "artifacts").rglob("*.parquet"):
         with suppress(FileNotFoundError):  # it went since
-            if path.parent.name != "exchange":
+            whole = "vectors" not in path.parts or (path.parent.parent / "manifest.json").exists()
+            if whole and path.parent.name != "exchange":
                 found[str(path.relative_to(root))] = path.stat().st_mtime_ns
     return found
 
