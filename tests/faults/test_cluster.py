@@ -37,8 +37,7 @@ IDLE = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::_look"
 DATED = ("log.json", "training.json", "model.files.json")  # they say when and where the model was trained
 # what Ray says of a node that died: hundreds of lines
 NOISE = ("\x1b[33m(raylet)", "(raylet)", "[state-dump]", "[20")
-# a sum of floats depends on its threads, and a node's room is not this machine's; four shards, of which some are lost with
-# their node
+# a sum of floats depends on its threads, a node's room is not this machine's, and of four shards some are lost
 EQUAL = ("execution.threads=1", "corpus.shard_documents=1500", *SIZE)
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
+import multiprocessing
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+import ray
+from ray._private import state
 
 from anmi_ray.config.experiment import load
 from anmi_ray.experiment import run
@@ -142,3 +147,26 @@ def test_a_graph_in_the_place_of_the_flat_index(
     found = Retrieved(tmp_path, collection, model, "retrieve.dense.index={kind: hnsw}", "retrieve.bm25={stemmer: null}")
     assert found.runs.equals(usual.runs)
     assert found.candidates.equals(usual.candidates)
+
+
+def with_gpus(root: Path, collection: Path, model: Path) -> tuple[pa.Table, list[str]]:
+    """The runs where Ray has a GPU and vectors are computed by actors that hold one; and those actors."""
+    ray.init(
+        address="local", num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False,
+        logging_level=logging.ERROR, _temp_dir=str(root / "ray"),
+    )  # fmt: skip
+    try:
+        embed = "execution.embed={gpus: 0.5, actors: [1, 2]}"
+        runs = Retrieved(root, collection, model, "retrieve.bm25={stemmer: null}", embed).runs
+        return runs, [actor["ActorClassName"] for actor in state.actors().values()]
+    finally:
+        ray.shutdown()
+
+
+def test_actors_with_gpus_compute_the_vectors(
+    usual: Retrieved, collection: Path, model: Path, short_temp: Path
+) -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as own:  # this process has a Ray without
+        runs, actors = own.submit(with_gpus, short_temp / "gpus", collection, model).result()
+    assert any("_Embedder" in actor for actor in actors), actors
+    assert runs.equals(usual.runs)
