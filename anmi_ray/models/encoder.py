@@ -24,7 +24,12 @@ _Model = TypeVar("_Model", SentenceTransformer, MultiVectorEncoder)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 BATCH_TOKENS = {"cpu": 1024, "cuda": 65_536}
 """Padded tokens of a batch. On a CPU larger ones leave the cache: 4,096 cost 15 % more time, 16,384 twice as much."""
-_CHARACTERS = 1000  # of a text per token that is encoded: what lies beyond is cut unseen, a text may have megabytes
+_CHARACTERS = 1000  # of a text per token that is encoded
+
+
+def within_reach(texts: Sequence[str], max_tokens: int) -> list[str]:
+    """Texts without what so many tokens do not reach: one of many megabytes would be tokenised whole for its start."""
+    return [text[: max_tokens * _CHARACTERS] for text in texts]
 
 
 class Encoder:

@@ -22,7 +22,7 @@ from sentence_transformers.base.modules import Transformer
 from anmi_ray.config.retrieve import LateConfig
 from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.models.cross_encoder import positions, torch_threads
-from anmi_ray.models.encoder import BATCH_TOKENS, Dtype, load
+from anmi_ray.models.encoder import BATCH_TOKENS, Dtype, load, within_reach
 from anmi_ray.models.loading import ModelSource
 from anmi_ray.models.pairs import MULTIPLE
 from anmi_ray.models.pooling import is_colbert
@@ -79,7 +79,7 @@ class TokenEncoder:
         Raises DataError where the model gives a vector that is not finite or is zero.
         """
         prompt, limit, tokenizer = self._prompts[task], self.limits[task], self._model.tokenizer
-        whole = [prompt + text for text in texts]
+        whole = within_reach([prompt + text for text in texts], limit)
         if not whole:
             return []
         tokens = tokenizer(whole, truncation=True, max_length=limit, padding=False, return_attention_mask=False)
