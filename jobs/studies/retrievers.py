@@ -175,7 +175,9 @@ class Measured:
 
 
 def measure(name: str, data: Retrieved, retrievers: Sequence[str]) -> Measured:
-    """Single systems, the run's own fusion, and every set that is there under every rule."""
+    """Single systems, the run's own fusion, and every set that is there under every rule, over the test queries."""
+    tested = data.queries.filter(pc.equal(data.queries["split"], "test"))["query_id"].combine_chunks()
+    qrels = _of(data.qrels, tested)
     of = Rankings.of(data.runs, retrievers)
     runs, choices = [data.runs], dict[str, Choice]()
     for members in (one for one in SETS if set(one) <= set(retrievers)):
@@ -184,12 +186,12 @@ def measure(name: str, data: Retrieved, retrievers: Sequence[str]) -> Measured:
         if not whole:  # else it is the run's own
             runs.append(of.fused(members, f"{joined}, rrf"))
         runs.append(of.fused(members, f"{joined}, scores", [1.0] * len(members)))
-        run, choices[joined] = tuned(of, members, data.qrels, f"{joined}, tuned")
+        run, choices[joined] = tuned(of, members, qrels, f"{joined}, tuned")
         runs.append(run)
     every = pa.concat_tables(runs)
     named = [system for run in runs[1:] for system in pc.unique(run["system"]).to_pylist()]
     systems = list(dict.fromkeys([*retrievers, ALL, *named]))
-    metrics = measures.evaluate(every, data.qrels, MEASURES, systems)
+    metrics = measures.evaluate(every, qrels, MEASURES, systems)
     rows = {one: {row.system: row for row in compare(metrics, BASELINE, systems, one)} for one in MEASURES}
     return Measured(name, rows[MEASURES[0]][BASELINE].queries, rows, choices)
 

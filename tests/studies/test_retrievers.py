@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -101,6 +102,16 @@ def test_rankings_are_joined_by_query_and_document() -> None:
     assert pc.max(fused["rank"]).as_py() <= 19
     alone = of.fused(("dense",), "alone").sort_by([("query_id", "ascending"), ("rank", "ascending")])
     assert alone["doc_id"].to_pylist() == [doc for _, listed in sorted(order["dense"].items()) for doc in listed]
+
+
+def test_queries_of_other_splits_are_not_measured(opposed: tuple[pa.Table, pa.Table, Any]) -> None:
+    runs, qrels, _ = opposed
+    hybrid = study.Rankings.of(runs, ["bm25", "dense"]).fused(("bm25", "dense"), "hybrid")
+    more = QREL.table({"query_id": [query_id("of train")], "doc_id": [doc_id("0")], "grade": [1]})
+    ids = [*pc.unique(qrels["query_id"]).to_pylist(), query_id("of train")]
+    queries = pa.table({"query_id": pa.array(ids, ID), "split": ["test"] * QUERIES + ["train"]})
+    data = shared.Retrieved(queries, pa.concat_tables([qrels, more]), pa.concat_tables([runs, hybrid]), queries, [])
+    assert study.measure("made", data, ["bm25", "dense"]).queries == QUERIES
 
 
 def test_what_cannot_work_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
