@@ -18,6 +18,7 @@ from ray.autoscaler.v2.utils import is_autoscaler_v2
 from ray.experimental import internal_kv
 
 from anmi_ray.config import labels
+from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.train import TrainExecution
 from anmi_ray.errors import ConfigError
 
@@ -71,6 +72,21 @@ def of_training(execution: TrainExecution) -> Need:
         gpu="execution.train.use_gpu: false",
         kind="execution.train.accelerator_type",
         labels="execution.train.label_selector",
+    )
+
+
+def of_embedding(execution: ExecutionConfig) -> Need:
+    """What computing vectors by actors with GPUs asks for; a Ray started here has one node, without labels."""
+    return Need(
+        worker="embedding actor",
+        count=execution.embed.actors[0],
+        each={"GPU": execution.embed.gpus},
+        place="execution.embed",
+        selector=execution.embed.on if execution.address is not None else {},
+        number="execution.embed.actors",
+        size="execution.embed.gpus",
+        gpu="execution.embed.gpus: 0",
+        labels="execution.embed.on",
     )
 
 

@@ -25,7 +25,7 @@ from anmi_ray.errors import AnmiError, ConfigError, StoreError, flatten, rebuild
 from anmi_ray.experiment import group_of, stages_of
 from anmi_ray.stages import places
 from anmi_ray.stages.asking import ASKER_CPUS
-from anmi_ray.stages.capacity import Need, alive, check_room, gpu_of_type, of_training, selects
+from anmi_ray.stages.capacity import Need, alive, check_room, gpu_of_type, of_embedding, of_training, selects
 from anmi_ray.store import Store, public_root
 
 _ANSWER_S = 300.0  # that a node may take to start a process and look
@@ -58,6 +58,8 @@ def needs(experiment: Experiment, todo: Iterable[str]) -> Iterator[Need]:
             group = group_of(next(one for one in stages_of(experiment) if one.name == stage))
             for at, judge in enumerate(panel.judges):
                 yield from _of_judge(judge, f"{group}.judges.{at}", execution)
+    if "retrieve" in todo and "dense" in experiment.retrieve.retrievers and execution.embed.gpus:
+        yield of_embedding(execution)
     if any(name in todo for name in _LEARNING):
         yield of_training(execution.training)
 

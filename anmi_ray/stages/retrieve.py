@@ -23,7 +23,6 @@ import ray.data
 import torch
 from numpy.typing import NDArray
 
-from anmi_ray.config.execution import EmbedExecution
 from anmi_ray.config.retrieve import DenseConfig, RetrieveConfig
 from anmi_ray.models import loading
 from anmi_ray.models.cross_encoder import resolve_precision
@@ -32,6 +31,7 @@ from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.retrieval import lucene, merge, shard
 from anmi_ray.schema import Record
 from anmi_ray.stages import exchange, indexes, late
+from anmi_ray.stages.capacity import check_room, of_embedding
 from anmi_ray.stages.runtime import Context, data_settings, model_room, our_errors, rows_of, run_buckets, windowed
 from anmi_ray.store import Artifact, Flow
 
@@ -73,7 +73,7 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
     searchers = min(len(missing), max(1, context.execution.cores // context.execution.model_threads))
     with data_settings(context), our_errors("retrieve"):
         found = ray.data.from_items([{"shard": i} for i in missing], override_num_blocks=len(missing))
-        found = _embedded(found, context.execution.embed, args) if "dense" in config.retrievers else found
+        found = _embedded(found, context, args) if "dense" in config.retrievers else found
         found = found.map_batches(
             _search_shards,
             fn_args=args,
@@ -102,13 +102,17 @@ def _embed_queries(artifact: Artifact, context: Context, *args: Any) -> None:
             pass
 
 
-def _embedded(shards: ray.data.Dataset, execution: EmbedExecution, args: tuple[Any, ...]) -> ray.data.Dataset:
+def _embedded(shards: ray.data.Dataset, context: Context, args: tuple[Any, ...]) -> ray.data.Dataset:
     """The shards, once their vectors are in the store: computed by a pool of actors with GPUs, where there are any.
 
     Without, whoever searches a shard computes them.
     """
+    execution = context.execution.embed
     if not execution.gpus:
         return shards
+    need = of_embedding(context.execution)
+    if context.execution.address is None:  # a cluster's was looked at before the first stage
+        check_room(need, context.notice)
     return shards.map_batches(
         _Embedder,
         fn_constructor_args=args,
@@ -116,7 +120,7 @@ def _embedded(shards: ray.data.Dataset, execution: EmbedExecution, args: tuple[A
         batch_format="numpy",
         compute=ray.data.ActorPoolStrategy(min_size=execution.actors[0], max_size=execution.actors[1]),
         num_gpus=execution.gpus,
-        label_selector=dict(execution.on) or None,
+        label_selector=dict(need.selector) or None,
     )
 
 

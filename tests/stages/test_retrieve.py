@@ -16,6 +16,7 @@ import ray
 from ray._private import state
 
 from anmi_ray.config.experiment import load
+from anmi_ray.errors import ConfigError
 from anmi_ray.experiment import run
 from anmi_ray.records import CANDIDATE, QUERY, RUN
 from anmi_ray.store import Artifact, Store
@@ -147,6 +148,11 @@ def test_a_graph_in_the_place_of_the_flat_index(
     found = Retrieved(tmp_path, collection, model, "retrieve.dense.index={kind: hnsw}", "retrieve.bm25={stemmer: null}")
     assert found.runs.equals(usual.runs)
     assert found.candidates.equals(usual.candidates)
+
+
+def test_without_a_gpu_they_are_refused_at_once(ray_local: None, collection: Path, model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"embedding actor of 1 GPU each.*\n.*set execution\.embed\.gpus: 0"):
+        Retrieved(tmp_path, collection, model, "execution.embed.gpus=1")
 
 
 def with_gpus(root: Path, collection: Path, model: Path) -> tuple[pa.Table, list[str]]:
