@@ -32,6 +32,18 @@ def within_reach(texts: Sequence[str], max_tokens: int) -> list[str]:
     return [text[: max_tokens * _CHARACTERS] for text in texts]
 
 
+def unit(vectors: NDArray[np.float32], source: ModelSource, setting: str) -> NDArray[np.float32]:
+    """Rows of length 1. Raises DataError, naming the setting of the arithmetic, where one is not finite or is zero."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if not np.isfinite(norms).all() or (norms == 0).any():
+        raise DataError(
+            "the encoder gave vectors that are not finite or are zero",
+            f"model {source.name}",
+            f"use {setting}: float32, or another model",
+        )
+    return vectors / norms
+
+
 class Encoder:
     """A bi-encoder: `encode` maps texts to unit vectors. Raises ConfigError where the model cannot be loaded."""
 
@@ -74,14 +86,7 @@ class Encoder:
         with torch_threads(self.threads), torch.inference_mode():
             for rows in length_batches(np.array([len(ids) for ids in tokens]), self._budget):
                 vectors[rows] = self._forward([tokens[row] for row in rows])
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        if not np.isfinite(norms).all() or (norms == 0).any():
-            raise DataError(
-                "the encoder gave vectors that are not finite or are zero",
-                f"model {self.source.name}",
-                "use dense.dtype: float32, or another model",
-            )
-        return vectors / norms
+        return unit(vectors, self.source, "retrieve.dense.dtype")
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
         reach = self.max_tokens * _CHARACTERS

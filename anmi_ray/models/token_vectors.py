@@ -20,9 +20,9 @@ from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 
 from anmi_ray.config.retrieve import LateConfig
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.errors import ConfigError
 from anmi_ray.models.cross_encoder import positions, torch_threads
-from anmi_ray.models.encoder import BATCH_TOKENS, Dtype, load, within_reach
+from anmi_ray.models.encoder import BATCH_TOKENS, Dtype, load, unit, within_reach
 from anmi_ray.models.loading import ModelSource
 from anmi_ray.models.pairs import MULTIPLE
 from anmi_ray.models.pooling import is_colbert
@@ -88,7 +88,7 @@ class TokenEncoder:
         with torch_threads(self.threads), torch.inference_mode():
             for rows, width in self._batches(whole, lengths, limit):
                 for row, vectors in zip(rows, self._forward([whole[row] for row in rows], task, width), strict=True):
-                    found[row] = self._unit(vectors)
+                    found[row] = unit(vectors, self.source, "retrieve.late.dtype")
         return found
 
     def _batches(self, texts: Sequence[str], lengths: Sequence[int], limit: int) -> Iterator[tuple[list[int], int]]:
@@ -115,16 +115,6 @@ class TokenEncoder:
             output["token_embeddings"], output["attention_mask"].bool(), attended, strict=True
         ):
             yield vectors[kept if kept.any() else there].float().cpu().numpy()
-
-    def _unit(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        if not np.isfinite(norms).all() or (norms == 0).any():
-            raise DataError(
-                "the encoder gave token vectors that are not finite or are zero",
-                f"model {self.source.name}",
-                "use retrieve.late.dtype: float32, or another model",
-            )
-        return vectors / norms
 
     def _cut(self, config: LateConfig) -> dict[str, int]:
         """Have the model cut texts as is asked, else as its checkpoint says; the limits, special tokens included."""
