@@ -22,7 +22,7 @@ from anmi_ray.following import SILENT_S, Lines, drawn
 from anmi_ray.progress import Snapshots, place
 from anmi_ray.reporting import Reporter
 from anmi_ray.store import Flow, Store
-from tests.interrupts import heed
+from tests.interrupts import heeding
 from tests.small import write_collection, write_config
 
 WAIT_S = 240.0
@@ -46,13 +46,12 @@ def until(found: Callable[[], Any]) -> Any:
 
 def started(*arguments: str | Path, temp: Path | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "anmi_ray", *map(str, arguments)],
+        heeding([sys.executable, "-m", "anmi_ray", *map(str, arguments)]),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         env={**os.environ, **({} if temp is None else {"TMPDIR": str(temp)})},
-        preexec_fn=heed,
     )
 
 

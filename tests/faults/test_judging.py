@@ -29,7 +29,7 @@ from anmi_ray.records import COMPARISON, JUDGMENT
 from anmi_ray.stages.asking import Sources, log_of
 from anmi_ray.store import Artifact, Store
 from tests.faults.test_kill import command, kill_tree
-from tests.interrupts import heed
+from tests.interrupts import heeding
 from tests.judging.serving import Chat, serving
 from tests.small import write_collection, write_config
 
@@ -118,9 +118,8 @@ def asking(campaign: Campaign, delay: float) -> Iterator[subprocess.Popen[str]]:
     """A run that has been asking for so long."""
     begun = len(campaign.chat.log())
     with subprocess.Popen(
-        [*command(campaign.config, campaign.root), "--until", "judge"],
+        heeding([*command(campaign.config, campaign.root), "--until", "judge"]),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True,
-        preexec_fn=heed,
     ) as process:  # fmt: skip
         while process.poll() is None and len(campaign.chat.log()) == begun:
             time.sleep(0.05)

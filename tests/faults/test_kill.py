@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from anmi_ray.experiment import NAMES, SECOND_ROUND
-from tests.interrupts import heed
+from tests.interrupts import heeding
 from tests.small import write_collection, write_config
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1500)]
@@ -184,12 +184,11 @@ def test_a_changed_learning_rate_redoes_training_and_evaluation_only(config: Pat
 def test_interrupted_by_control_c(config: Path) -> None:
     root = config.parent / "interrupted"
     with subprocess.Popen(
-        command(config, root),
+        heeding(command(config, root)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=heed,
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

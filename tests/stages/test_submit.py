@@ -23,7 +23,7 @@ from anmi_ray.stages.submit import Jobs, submit
 from anmi_ray.submitting import Submission, for_cluster
 from tests.campaigns import write_campaign
 from tests.heads import REPOSITORY, Head, environment, free_port, head
-from tests.interrupts import heed
+from tests.interrupts import heeding
 from tests.small import write_collection, write_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -181,12 +181,11 @@ def test_ctrl_c_leaves_the_job_at_work_and_cancel_ends_it(
     command = [sys.executable, "-m", "anmi_ray", "submit", "pipeline", str(config), "name=left", "--until", "rate"]
     command += ["--root", str(tmp_path), "--address", address]
     with subprocess.Popen(
-        command,
+        heeding(command),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
-        preexec_fn=heed,
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

@@ -19,7 +19,7 @@ import yaml
 from anmi_ray.config.rules import Gate
 from anmi_ray.errors import ConfigError
 from jobs.studies import trainings as study
-from tests.interrupts import heed
+from tests.interrupts import heeding
 
 SCRIPT = Path(study.__file__)
 SHIPPED = SCRIPT.with_name("rules.yaml")
@@ -164,12 +164,11 @@ def start(folder: Path, collection: Path, workers: int) -> subprocess.Popen[str]
     where = ["--scifact", str(collection), "--root", str(folder / "root"), "--workers", str(workers)]
     path = os.pathsep.join(filter(None, (str(SCRIPT.parents[2]), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(config), *where],
+        heeding([sys.executable, str(SCRIPT), str(config), *where]),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
-        preexec_fn=heed,
     )
 
 
