@@ -50,9 +50,10 @@ class StoreShelf:
 
     def __call__(self, kind: str, version: int, settings: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
         artifact = Artifact(self._store, kind, fingerprint(kind, version, settings, [self._content]))
-        kept = _whole(artifact)
+        manifest = artifact.manifest()
+        kept = None if manifest is None else _whole(artifact, manifest)
         if kept is None:
-            if artifact.manifest() is not None:
+            if manifest is not None:
                 self.mended.append(kind)
             self.made.append(kind)
             with tempfile.TemporaryDirectory(prefix="made-", dir=self._local) as folder:
@@ -91,11 +92,8 @@ def _keep(artifact: Artifact, made: Path, **facts: Any) -> _Kept:
     return kept
 
 
-def _whole(artifact: Artifact) -> _Kept | None:
+def _whole(artifact: Artifact, manifest: Mapping[str, Any]) -> _Kept | None:
     """What a complete artifact keeps, or None where a file is not there or not of the length that the manifest says."""
-    manifest = artifact.manifest()
-    if manifest is None:
-        return None
     kept = _Kept(f"{artifact.path}/{manifest['folder']}", manifest["files"])
     there = artifact.store.sizes(kept.path)
     return kept if all(there.get(name) == size for name, size in kept.files.items()) else None

@@ -69,7 +69,7 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
         lucene.check()  # here, not first in a worker after a download of its image
     args = (artifact, ingest, config, context.seed, context.buckets, context.execution.model_threads)
     if len(missing) > 1:  # else every searcher would compute them
-        _embed_queries(artifact, context, *args)
+        _embed_queries(context, args)
     searchers = min(len(missing), max(1, context.execution.cores // context.execution.model_threads))
     with data_settings(context), our_errors("retrieve"):
         found = ray.data.from_items([{"shard": i} for i in missing], override_num_blocks=len(missing))
@@ -93,11 +93,11 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
         context.notice(f"found damaged and made again: {', '.join(mended[:_TOLD])}{more}")
 
 
-def _embed_queries(artifact: Artifact, context: Context, *args: Any) -> None:
+def _embed_queries(context: Context, args: tuple[Any, ...]) -> None:
     """Compute the vectors of all buckets' queries, which every searcher then reads."""
     _, cores = model_room(context.execution)
-    with our_errors(artifact.stage):
-        calls = ((bucket, _embed_bucket, (artifact, bucket, *args[1:])) for bucket in range(context.buckets))
+    with our_errors("retrieve"):
+        calls = ((bucket, _embed_bucket, (bucket, *args)) for bucket in range(context.buckets))
         for _ in windowed(context, calls, cores):
             pass
 
@@ -130,8 +130,8 @@ def _search_shards(batch: Any, *args: Any) -> Any:
     return {**batch, "mended": np.array([" ".join(searcher.search(number)) for number in batch["shard"].tolist()])}
 
 
-def _embed_bucket(artifact: Artifact, bucket: int, *args: Any) -> None:
-    _searcher(artifact, *args).asked(bucket)
+def _embed_bucket(bucket: int, *args: Any) -> None:
+    _searcher(*args).asked(bucket)
 
 
 class _Embedder:
