@@ -1,7 +1,9 @@
 """Texts to normalised vectors, for dense retrieval and the similarity judge.
 
-Batches are formed here (sorted by length, a fixed budget of padded tokens), so a vector does not depend on how a
-caller splits its work into batches of Ray's; only equal inputs give equal bytes. N texts, d dimensions, T tokens.
+Batches are formed here, so a vector does not depend on how a caller splits its work into batches of Ray's; only equal
+inputs give equal bytes. Batches have few shapes (widths are multiples of eight; numbers of texts are a full batch's or
+powers of two): a CPU's kernels are kept for each shape ever seen, and memory would grow for thousands of batches.
+N texts, d dimensions, T tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.models.cross_encoder import torch_threads
 from anmi_ray.models.loading import ModelSource
-from anmi_ray.models.pairs import length_batches
+from anmi_ray.models.pairs import shaped_batches
 
 Dtype = Literal["float32", "bfloat16"]
 _Model = TypeVar("_Model", SentenceTransformer, MultiVectorEncoder)
@@ -84,8 +86,11 @@ class Encoder:
             return vectors
         tokens = self._tokenise([prompt + text for text in texts] if prompt else list(texts))
         with torch_threads(self.threads), torch.inference_mode():
-            for rows in length_batches(np.array([len(ids) for ids in tokens]), self._budget):
-                vectors[rows] = self._forward([tokens[row] for row in rows])
+            for rows, width, most in shaped_batches([len(ids) for ids in tokens], self._budget, self.max_tokens):
+                while rows:
+                    size = most if len(rows) >= most else 1 << (len(rows).bit_length() - 1)
+                    vectors[rows[:size]] = self._forward([tokens[row] for row in rows[:size]], width)
+                    rows = rows[size:]
         return unit(vectors, self.source, "retrieve.dense.dtype")
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
@@ -99,8 +104,10 @@ class Encoder:
         )
         return encoded["input_ids"]
 
-    def _forward(self, tokens: list[list[int]]) -> NDArray[np.float32]:
-        padded = self._model.tokenizer.pad({"input_ids": tokens}, padding=True, return_tensors="pt")
+    def _forward(self, tokens: list[list[int]], width: int) -> NDArray[np.float32]:
+        padded = self._model.tokenizer.pad(
+            {"input_ids": tokens}, padding="max_length", max_length=width, return_tensors="pt"
+        )
         features = {name: value.to(self._model.device) for name, value in padded.items()}
         output = self._model(features)["sentence_embedding"]
         return output.float().cpu().numpy()

@@ -8,7 +8,7 @@ Legend: N pairs, T tokens, Q queries, D documents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -234,3 +234,20 @@ def length_batches(length_N: NDArray[np.int64], token_budget: int) -> list[NDArr
         batches.append(order[begin:stop])
         begin = stop
     return batches
+
+
+def shaped_batches(
+    lengths: Sequence[int], token_budget: int, limit: int, multiple: int = MULTIPLE
+) -> Iterator[tuple[list[int], int, int]]:
+    """(indices, width, most): batches of texts that are padded to one width, a multiple of `multiple` or the limit.
+
+    A batch holds at most `most` texts, what the budget of padded tokens allows of that width, and all but the last of
+    a width hold as many: few shapes of batches, in the place of length_batches' little padding.
+    """
+    by_width: dict[int, list[int]] = {}
+    for index, length in enumerate(lengths):
+        by_width.setdefault(min(max(-(-length // multiple), 1) * multiple, limit), []).append(index)
+    for width, chosen in sorted(by_width.items()):
+        most = max(1, token_budget // width)
+        for start in range(0, len(chosen), most):
+            yield chosen[start : start + most], width, most

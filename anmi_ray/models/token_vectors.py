@@ -24,7 +24,7 @@ from anmi_ray.errors import ConfigError
 from anmi_ray.models.cross_encoder import positions, torch_threads
 from anmi_ray.models.encoder import BATCH_TOKENS, Dtype, load, unit, within_reach
 from anmi_ray.models.loading import ModelSource
-from anmi_ray.models.pairs import MULTIPLE
+from anmi_ray.models.pairs import MULTIPLE, shaped_batches
 from anmi_ray.models.pooling import is_colbert
 
 Task = Literal["query", "document"]
@@ -93,14 +93,9 @@ class TokenEncoder:
 
     def _batches(self, texts: Sequence[str], lengths: Sequence[int], limit: int) -> Iterator[tuple[list[int], int]]:
         """(texts, padded tokens) of every batch: of one width always as many, filled up with the shortest text."""
-        by_width: dict[int, list[int]] = {}
-        for row in sorted(range(len(texts)), key=lambda row: -len(texts[row])):
-            by_width.setdefault(min(-(-lengths[row] // _WIDTH) * _WIDTH, limit), []).append(row)
-        for width, rows in sorted(by_width.items()):
-            size = max(1, self._budget // width)
-            for start in range(0, len(rows), size):
-                batch = rows[start : start + size]
-                yield batch + batch[-1:] * (size - len(batch)), width
+        for rows, width, most in shaped_batches(lengths, self._budget, limit, _WIDTH):
+            shortest = min(rows, key=lambda row: len(texts[row]))
+            yield rows + [shortest] * (most - len(rows)), width
 
     def _forward(self, texts: list[str], task: Task, width: int) -> Iterator[NDArray[np.float32]]:
         padded: dict[str, Any] = {"processing_kwargs": {"text": {"padding": "max_length", "max_length": width}}}

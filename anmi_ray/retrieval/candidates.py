@@ -75,17 +75,26 @@ def candidates(ranked: Ranked, train_Q: NDArray[np.bool_], config: RetrieveConfi
 
 
 def _drawn(ranked: Ranked, usable: NDArray[np.bool_], count: int, seed: int) -> NDArray[np.bool_]:
-    """The `count` documents of smallest pair hash of each query, among those that no retriever found."""
+    """The random negatives of each query, among the documents that no retriever found."""
     free = usable & ranked.is_random & ~ranked.is_positive & (ranked.hybrid == 0)
     for rank_N in ranked.rank.values():
         free &= rank_N == 0
-    rows = np.flatnonzero(free)
-    if not len(rows) or not count:
-        return np.zeros(len(free), dtype=bool)
-    draw = pair_hash(ranked.query_id[rows], ranked.doc_id[rows], seed)
-    place = ranks(ranked.query[rows], -draw, ranked.doc_id[rows])
-    drawn = np.zeros(len(free), dtype=bool)
-    drawn[rows[place <= count]] = True
+    return smallest_draws(free, ranked.query_id, ranked.doc_id, ranked.query, count, seed)
+
+
+def smallest_draws(
+    free_N: NDArray[np.bool_],
+    query_N16: NDArray[np.uint8],
+    doc_N16: NDArray[np.uint8],
+    query_N: NDArray[np.int64],
+    count: int,
+    seed: int,
+) -> NDArray[np.bool_]:
+    """Of the rows that are free the `count` of smallest pair hash of each query (`query_N`: its place)."""
+    drawn, rows = np.zeros(len(free_N), dtype=bool), np.flatnonzero(free_N)
+    if len(rows) and count:
+        place = ranks(query_N[rows], -pair_hash(query_N16[rows], doc_N16[rows], seed), doc_N16[rows])
+        drawn[rows[place <= count]] = True
     return drawn
 
 

@@ -10,7 +10,7 @@ T tokens of a query, U of a document, d dimensions, N pairs.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Literal, Protocol
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from anmi_ray import identity
 from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.errors import StoreError
-from anmi_ray.retrieval.merge import rank_retrievers
+from anmi_ray.retrieval.merge import by_shard, gather, rank_retrievers
 from anmi_ray.retrieval.shard import HITS, full_texts
 
 _KEY = ["query_id", "doc_id"]
@@ -58,19 +58,17 @@ def maxsim(query_Td: NDArray[np.float32], doc_Ud: NDArray[np.float32]) -> float:
     return float((query_Td @ doc_Ud.T).max(axis=1).sum(dtype=np.float64))
 
 
-def pool(shards: Sequence[pa.Table], queries: pa.Table, config: RetrieveConfig) -> list[pa.Table]:
+def pool(shards: Iterable[pa.Table], queries: pa.Table, config: RetrieveConfig) -> list[pa.Table]:
     """Of every shard's hits (HITS) the pairs (PAIRS) to score: within `config.depth` of a retriever over all shards.
 
-    The retrievers are those that search (`config.searchers`); `queries` is the Query table of a bucket.
+    The retrievers are those that search (`config.searchers`); `queries` is the Query table of a bucket. Shards are
+    taken one by one.
     """
-    hits = pa.concat_tables([HITS.schema.empty_table(), *shards])
+    before = config.model_copy(update={"retrievers": config.searchers, "random_negatives": 0})
+    hits, count = gather(shards, queries, before, 0)
     rank_N = rank_retrievers(hits, queries, config.searchers, config.depth).rank
-    found = pa.array(np.logical_or.reduce([rank > 0 for rank in rank_N.values()]))
-    start = np.cumsum([0, *(part.num_rows for part in shards)])
-    return [
-        part.select(_KEY).filter(found.slice(begin, part.num_rows))
-        for part, begin in zip(shards, start[:-1], strict=True)
-    ]
+    found = hits.filter(pa.array(np.logical_or.reduce([rank > 0 for rank in rank_N.values()])))
+    return [pairs.select(_KEY) for pairs in by_shard(found, count)]
 
 
 def rescore(documents: pa.Table, queries: pa.Table, pairs: pa.Table, encoder: TokenVectors) -> pa.Table:

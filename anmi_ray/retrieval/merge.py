@@ -6,7 +6,8 @@ on as candidates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +18,15 @@ from numpy.typing import NDArray
 from anmi_ray import identity
 from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.records import REJECT
-from anmi_ray.retrieval.candidates import Ranked, candidates
+from anmi_ray.retrieval.candidates import Ranked, candidates, smallest_draws
 from anmi_ray.retrieval.fusion import ranks, rrf, weighted_scores
 from anmi_ray.retrieval.runs import System, to_run
 from anmi_ray.retrieval.shard import HITS
 
 HYBRID = "hybrid"
 WANTED = pa.schema([pa.field("doc_id", identity.ID, nullable=False)])
+SHARD = pa.field("shard", pa.int32(), nullable=False)
+_MANY = 1 << 17  # hits that are held before it is asked which of them can still matter
 
 
 @dataclass(frozen=True)
@@ -47,22 +50,24 @@ class Places:
 
 
 def merge_bucket(
-    shards: Sequence[pa.Table],
+    shards: Iterable[pa.Table],
     queries: pa.Table,
     qrels: pa.Table,
     config: RetrieveConfig,
     seed: int,
     run_splits: Sequence[str] = ("dev", "test"),
 ) -> Merged:
-    """Merge the hits (HITS) of every shard for `queries` (the Query table of a bucket).
+    """Merge the hits (HITS) of every shard for `queries` (the Query table of a bucket); shards are taken one by one.
 
     Systems of the Run: the retrievers and hybrid, their fusion, each at most `config.depth` deep, for the queries of
     `run_splits`. Wanted: every document of a run or among the candidates. A train query for which nothing was
     retrieved, and a known positive that no shard holds, are rejects.
     """
     queries = queries.sort_by("query_id")
-    hits = pa.concat_tables([HITS.schema.empty_table(), *shards])
-    hits = HITS.check(hits.sort_by([("query_id", "ascending"), ("doc_id", "ascending")]), "hits of all shards")
+    hits, count = gather(shards, queries, config, seed)
+    hits = hits.sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
+    shard_H = hits["shard"]
+    hits = HITS.check(hits.drop_columns("shard"), "hits of all shards")
     ranked, scores = rank_hits(hits, queries, config)
     split_N = pc.take(queries["split"].combine_chunks(), pa.array(ranked.query))
     evaluated = pc.is_in(split_N, value_set=pa.array(list(run_splits), pa.string())).to_numpy(zero_copy_only=False)
@@ -72,8 +77,44 @@ def merge_bucket(
     train_Q = pc.equal(queries["split"], "train").to_numpy(zero_copy_only=False)
     chosen = candidates(ranked, train_Q, config, seed)
     needed = pc.unique(pa.chunked_array([*runs["doc_id"].chunks, *chosen["doc_id"].chunks], type=identity.ID))
-    wanted = [_wanted(found, needed) for found in shards]
+    wanted = _wanted(hits["doc_id"], shard_H, count, needed)
     return Merged(runs, chosen, wanted, _rejects(hits, queries, qrels, train_Q, chosen))
+
+
+def gather(shards: Iterable[pa.Table], queries: pa.Table, config: RetrieveConfig, seed: int) -> tuple[pa.Table, int]:
+    """The hits of all shards that can matter, HITS with the number of their shard besides; and how many shards.
+
+    What is held is bounded by what survives of a bucket, twice, and does not grow with the shards.
+    """
+    kept, limit, count = [pa.schema([*HITS.schema, SHARD]).empty_table()], _MANY, 0
+    for number, found in enumerate(shards):
+        kept.append(found.append_column(SHARD, pa.array(np.full(found.num_rows, number, dtype=np.int32))))
+        if sum(table.num_rows for table in kept) > limit:
+            kept = [surviving(pa.concat_tables(kept), queries, config, seed)]
+            limit = max(_MANY, 2 * kept[0].num_rows)
+        count = number + 1
+    return pa.concat_tables(kept), count
+
+
+def surviving(hits: pa.Table, queries: pa.Table, config: RetrieveConfig, seed: int) -> pa.Table:
+    """Of the hits of some shards those that can matter after merging with any others.
+
+    They are those within the depth of a retriever, known positives, and of the rest the `config.random_negatives` of
+    smallest draw: who is not among the best of some shards is not among those of more, and then stays behind the same
+    draws.
+    """
+    places = rank_retrievers(hits, queries, config.retrievers, config.depth)
+    kept = np.logical_or.reduce([rank > 0 for rank in places.rank.values()]) | hits["is_positive"].to_numpy()
+    free = hits["is_random"].to_numpy() & ~kept
+    query_id = identity.id_matrix(hits["query_id"])
+    kept |= smallest_draws(free, query_id, places.doc_id, places.query, config.random_negatives, seed)
+    return hits.filter(pa.array(kept))
+
+
+def by_shard(table: pa.Table, count: int) -> list[pa.Table]:
+    """The rows of each of `count` shards, of a table that is in order of its column `shard`."""
+    bounds = np.searchsorted(table["shard"].to_numpy(), np.arange(count + 1)).tolist()
+    return [table.slice(begin, end - begin) for begin, end in itertools.pairwise(bounds)]
 
 
 def rank_hits(
@@ -132,10 +173,11 @@ def fuse(
     return weighted_scores(query_N, rank_RN, score_RN, weight_R, rule.normalisation)
 
 
-def _wanted(hits: pa.Table, needed: pa.Array) -> pa.Table:
-    """Those of a shard's documents that are needed, each once, in order."""
-    found = pc.unique(hits["doc_id"].filter(pc.is_in(hits["doc_id"], value_set=needed)))
-    return pa.table({"doc_id": found}, schema=WANTED).sort_by("doc_id")
+def _wanted(doc_id: pa.ChunkedArray, shard: pa.ChunkedArray, count: int, needed: pa.Array) -> list[pa.Table]:
+    """Of each of `count` shards its documents that are needed, each once, in order."""
+    rows = pa.table({"shard": shard, "doc_id": doc_id}).filter(pc.is_in(doc_id, value_set=needed))
+    rows = rows.group_by(["shard", "doc_id"]).aggregate([]).sort_by([("shard", "ascending"), ("doc_id", "ascending")])
+    return [ids.select(["doc_id"]).cast(WANTED) for ids in by_shard(rows, count)]
 
 
 def _rejects(

@@ -47,7 +47,7 @@ HITS = Record(
     ),
 )
 # of what stands on a shelf: raised when the same texts and settings would give other files
-_VERSION = {"counts": 1, "vectors": 1, "lucene": 1, "approximate": 1}
+_VERSION = {"counts": 1, "vectors": 2, "lucene": 1, "approximate": 2}
 _APPROXIMATE = "index.faiss"
 _BLOCK_PAIRS = 1 << 20  # (query, document) pairs hashed at once
 

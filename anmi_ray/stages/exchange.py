@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import itertools
+import tempfile
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from anmi_ray.errors import from_os_error
 from anmi_ray.stages.places import remove
 from anmi_ray.stages.runtime import Context, our_errors, windowed
 from anmi_ray.store import Artifact
@@ -46,17 +48,22 @@ def make(
 def publish(artifact: Artifact, name: str, index: int, tables: Iterable[pa.Table]) -> None:
     """One Parquet file with a row group per reader; its footer lists the row group of each (-1: no rows).
 
-    `tables`: of each reader one, of the same columns; taken one after another.
+    `tables`: of each reader one, of the same columns; taken one after another. The file is built on the local disk.
     """
-    groups, sink, given = list[int](), io.BytesIO(), iter(tables)
+    groups, given = list[int](), iter(tables)
     first = next(given).replace_schema_metadata(None)
-    with pq.ParquetWriter(sink, first.schema, compression="zstd") as writer:
-        for table in itertools.chain([first], given):
-            groups.append(max(groups, default=-1) + 1 if table.num_rows else -1)
-            if table.num_rows:
-                writer.write_table(table.replace_schema_metadata(None), row_group_size=table.num_rows)
-        writer.add_key_value_metadata({"groups": ",".join(map(str, groups))})
-    artifact.store.publish(_path(artifact, name, index), sink.getvalue())
+    with tempfile.TemporaryDirectory(prefix="anmi-exchange-") as folder:
+        file = Path(folder) / "part.parquet"
+        try:
+            with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
+                for table in itertools.chain([first], given):
+                    groups.append(max(groups, default=-1) + 1 if table.num_rows else -1)
+                    if table.num_rows:
+                        writer.write_table(table.replace_schema_metadata(None), row_group_size=table.num_rows)
+                writer.add_key_value_metadata({"groups": ",".join(map(str, groups))})
+        except OSError as error:
+            raise from_os_error(error, tempfile.gettempdir()) from error
+        artifact.store.publish_file(_path(artifact, name, index), file)
 
 
 def groups_of(artifact: Artifact, name: str, index: int) -> list[int] | None:

@@ -70,7 +70,7 @@ def local_folder(artifact: Artifact, name: str) -> Path:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             scratch = path.with_name(f".{path.name}.part")
-            scratch.write_bytes(artifact.store.read(f"{artifact.path}/{name}/{file}"))
+            artifact.store.fetch(f"{artifact.path}/{name}/{file}", scratch)
             scratch.replace(path)
     return target
 

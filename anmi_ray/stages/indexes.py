@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class StoreShelf:
         folder.mkdir(exist_ok=True)
         for name in kept.files:
             if not (folder / name).is_file():
-                (folder / name).write_bytes(self._store.read(f"{kept.path}/{name}"))
+                self._store.fetch(f"{kept.path}/{name}", folder / name)
         return folder
 
 
@@ -81,13 +82,14 @@ class _Kept:
 
 def _keep(artifact: Artifact, made: Path, **facts: Any) -> _Kept:
     """Publish the files of a folder, in one called after their bytes: two makers never mix theirs."""
-    data = {path.name: path.read_bytes() for path in sorted(made.iterdir())}
-    digest = hashlib.blake2b(digest_size=8)
-    for name, content in data.items():
-        digest.update(hashlib.blake2b(content, person=name.encode()[:16]).digest())
-    kept = _Kept(f"{artifact.path}/{digest.hexdigest()}", {name: len(content) for name, content in data.items()})
-    for name, content in data.items():
-        artifact.store.publish(f"{kept.path}/{name}", content)
+    files, digest = sorted(made.iterdir()), hashlib.blake2b(digest_size=8)
+    for path in files:
+        with path.open("rb") as stream:
+            named = partial(hashlib.blake2b, person=path.name.encode()[:16])
+            digest.update(hashlib.file_digest(stream, named).digest())
+    kept = _Kept(f"{artifact.path}/{digest.hexdigest()}", {path.name: path.stat().st_size for path in files})
+    for path in files:
+        artifact.store.publish_file(f"{kept.path}/{path.name}", path)
     artifact.complete([], folder=digest.hexdigest(), files=kept.files, **facts)
     return kept
 

@@ -7,6 +7,7 @@ bucket (rescore). The merge reads its hits with these scores.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import pyarrow as pa
@@ -39,17 +40,17 @@ def rescore(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
     exchange.make(context, artifact, "late", shards, _rescore, ingest, config.late, buckets, threads, cores=cores)
 
 
-def read_hits(artifact: Artifact, bucket: int, config: RetrieveConfig, shards: int) -> list[pa.Table]:
-    """A bucket's hits of every shard, with the scores of late interaction where it is a retriever."""
-    hits = [exchange.read(artifact, "hits", number, bucket) for number in range(shards)]
-    if "late" not in config.retrievers:
-        return hits
-    scored = [exchange.read(artifact, "late", number, bucket) for number in range(shards)]
-    return [late.with_scores(*both) for both in zip(hits, scored, strict=True)]
+def read_hits(artifact: Artifact, bucket: int, config: RetrieveConfig, shards: int) -> Iterator[pa.Table]:
+    """A bucket's hits of one shard after another, with late interaction's scores where it is a retriever."""
+    for number in range(shards):
+        hits = exchange.read(artifact, "hits", number, bucket)
+        if "late" in config.retrievers:
+            hits = late.with_scores(hits, exchange.read(artifact, "late", number, bucket))
+        yield hits
 
 
 def _pool(artifact: Artifact, bucket: int, ingest: Artifact, config: RetrieveConfig, shards: int) -> None:
-    hits = [exchange.read(artifact, "hits", number, bucket) for number in range(shards)]
+    hits = (exchange.read(artifact, "hits", number, bucket) for number in range(shards))
     queries = ingest.read_part("queries", bucket, QUERY)
     exchange.publish(artifact, "pairs", bucket, late.pool(hits, queries, config))
 

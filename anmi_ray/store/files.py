@@ -1,7 +1,7 @@
 """Files under a root on any pyarrow filesystem: published whole or not at all, Parquet with our key in its footer.
 
-A file is built whole in memory and published at once: locally by a temporary file, fsync and os.replace; on object
-storage by one upload.
+A file is built whole, in memory or as a local file, and published at once: locally by a temporary file, fsync and
+os.replace; on object storage by one upload.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ FORMAT = 1
 _FOOTER = b"anmi"
 _ONE_PUT = 8 << 20  # below the 10 MB at which pyarrow starts a multipart upload
 _TAIL = 1 << 16  # read first from the end of a part: holds the footer of all but the widest files
+_PIECE = 1 << 20
 _SECRET = re.compile(r"(?<=://)[^/@:]*:(?!\d+(?:/|$)).*@")  # user:password@, even when the password is not URI-encoded
 
 
@@ -90,7 +92,7 @@ class Store:
         """The full name of `path`, for messages."""
         return f"{public_root(self.root)}/{path}"
 
-    def publish(self, path: str, data: bytes) -> None:
+    def publish(self, path: str, data: bytes | pa.Buffer) -> None:
         """Make `data` visible under `path`, whole or not at all. Raises StoreError when full or not reachable."""
         filesystem, base = self._open(len(data))
         try:
@@ -100,6 +102,22 @@ class Store:
                 _upload(filesystem, f"{base}/{path}", data)
         except OSError as error:
             raise from_os_error(error, self.where(path)) from error
+
+    def publish_file(self, path: str, file: Path) -> None:
+        """Publish the content of a local file, which is mapped and never in memory whole. Raises as `publish`."""
+        if not file.stat().st_size:  # nothing can be mapped
+            self.publish(path, b"")
+            return
+        with pa.memory_map(str(file)) as mapped:
+            self.publish(path, mapped.read_buffer())
+
+    def fetch(self, path: str, file: Path) -> None:
+        """Copy the file under `path` to a local one, a piece at a time. Raises StoreError when it is not there."""
+        try:
+            with self.open_input(path) as source, file.open("wb") as sink:
+                shutil.copyfileobj(source, sink, _PIECE)
+        except OSError as error:
+            raise from_os_error(error, f"{self.where(path)} on its way to {file}") from error
 
     def read(self, path: str) -> bytes:
         """The bytes under `path`. Raises StoreError when they are not there."""
@@ -229,7 +247,7 @@ class Store:
         return int(known["buckets"])
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace(path: Path, data: bytes | pa.Buffer) -> None:
     """Write `data` beside `path`, flush it to the disk, and put it in place of `path` in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
@@ -244,7 +262,7 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
-def _upload(filesystem: pafs.FileSystem, name: str, data: bytes) -> None:
+def _upload(filesystem: pafs.FileSystem, name: str, data: bytes | pa.Buffer) -> None:
     """Write `data` as one object; object storage shows it when the upload is complete."""
     try:
         stream = filesystem.open_output_stream(name, compression=None)

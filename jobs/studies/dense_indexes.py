@@ -1,9 +1,11 @@
 """What do approximate indexes pay in recall for their speed? IVF-PQ and HNSW against the exact search, over real texts.
 
-    python -m jobs.studies.dense_indexes [--data NAME=FOLDER ...] [--model NAME] [--root results] [--out .]
+    python -m jobs.studies.dense_indexes [--data NAME=FOLDER ...] [--passages N] [--model NAME] [--root results]
+        [--out .]
 
 The documents of the collections (BEIR layout) and of the standard library's documentation are one shard, their queries
-ask it; vectors are kept under ROOT. Every index is built as retrieve builds it, and searched by one thread for the best
+ask it; with --passages every run of 1 to N neighbouring sentences is a document in their place, for a larger shard.
+Vectors are kept under ROOT. Every index is built as retrieve builds it, and searched by one thread for the best
 100 of each query, with the settings that trade recall for time: probed lists, effort, how many proposals are rescored.
 Prints the recall of the exact ten and hundred best, milliseconds a query (median of rounds in which the settings take
 turns), how many times as fast as the exact search that is, and the bytes of a document in the index; draws recall
@@ -14,11 +16,11 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ from rich.table import Table
 from anmi_ray import corpus, environment, identity
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.retrieve import DenseConfig, HnswIndex, IvfPqIndex, RetrieveConfig
-from anmi_ray.errors import AnmiError, DataError
+from anmi_ray.errors import DataError
 from anmi_ray.evaluation import svg
 from anmi_ray.models import loading
 from anmi_ray.models.cross_encoder import resolve_precision
@@ -43,10 +45,12 @@ from anmi_ray.records import DOCUMENT, QUERY
 from anmi_ray.retrieval import dense, shard
 from anmi_ray.stages.indexes import content_of_documents, shelf_of
 from anmi_ray.store import Store
+from jobs.studies.ending import ending
 from jobs.studies.retrieved import folders
 
 DEPTH, ROUNDS, QUERIES = 100, 5, 500
 PROBES, RESCORED, EFFORTS = (1, 2, 4, 8, 16, 32, 64, 128), (1.0, 4.0, 16.0), (100, 200, 400, 800)
+_SENTENCE, _SHORT = re.compile(r"(?<=[.!?])\s+"), 30  # characters; what is shorter is a heading, a name, a number
 _INK = {"IVF-PQ, 1 time": "rest", "IVF-PQ, 4 times": "second", "IVF-PQ, 16 times": "main", "HNSW": "third"}
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 760.0, 430.0, 70.0, 118.0, 370.0
 _STYLE = "svg .head { font-size: 17px; font-weight: 600; fill: var(--ink); }\n" + "".join(
@@ -72,8 +76,11 @@ class Measured:
 Search = Callable[[NDArray[np.float32], int], tuple[NDArray[np.int64], NDArray[np.float64]]]
 
 
-def gathered(data: Mapping[str, str]) -> tuple[pa.Table, list[str]]:
-    """All documents, whose ids are told apart by their collection, and queries: at most QUERIES, by hash."""
+def gathered(data: Mapping[str, str], passages: int | None = None) -> tuple[pa.Table, list[str]]:
+    """All documents, whose ids are told apart by their collection, and queries: at most QUERIES, by hash.
+
+    With `passages`, the runs of up to so many neighbouring sentences of documents in their place, each text once.
+    """
     tables, asked = [DOCUMENT.empty()], set[str]()
     configs = {"pydocs": CorpusConfig()}
     configs |= {
@@ -86,6 +93,8 @@ def gathered(data: Mapping[str, str]) -> tuple[pa.Table, list[str]]:
             tables.append(table.set_column(0, DOCUMENT.schema.field(0), ids))
         asked |= set(QUERY.check(reader.queries(), name)["text"].to_pylist())
     documents = pa.concat_tables(tables)
+    if passages is not None:
+        documents = passages_of(documents["text"].to_pylist(), passages)
     if documents.num_rows < dense.FEWEST:
         raise DataError(
             f"{documents.num_rows} documents: an index is built of {dense.FEWEST:,} or more",
@@ -93,6 +102,18 @@ def gathered(data: Mapping[str, str]) -> tuple[pa.Table, list[str]]:
             "add a collection",
         )
     return documents, sorted(asked, key=lambda text: identity.digest("asked", text))[:QUERIES]
+
+
+def passages_of(texts: Iterable[str], longest: int) -> pa.Table:
+    """The Document table of all runs of 1 to `longest` neighbouring sentences, what is no sentence left out."""
+    runs = dict[str, None]()
+    for text in texts:
+        sentences = [part for part in _SENTENCE.split(text) if len(part) >= _SHORT]
+        for length in range(1, longest + 1):
+            runs.update((" ".join(sentences[i : i + length]), None) for i in range(len(sentences) - length + 1))
+    ids = identity.id_array(map(identity.doc_id, runs))
+    names = [f"p{number}" for number in range(len(runs))]
+    return DOCUMENT.table({"doc_id": ids, "external_id": names, "title": [""] * len(runs), "text": list(runs)})
 
 
 def measure(doc_Nd: NDArray[np.float32], query_Qd: NDArray[np.float32], folder: Path) -> list[Measured]:
@@ -179,36 +200,38 @@ def show(measured: Sequence[Measured]) -> None:
     Console().print(table)
 
 
+@ending("dense_indexes")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Embed what is not there, build, search, print, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", action="append", default=[], help="NAME=FOLDER of a collection in BEIR layout")
+    parser.add_argument("--passages", type=int, choices=range(1, 6), help="sentences of the longest passage")
     parser.add_argument("--model", default=DenseConfig().model, help="the encoder")
     parser.add_argument("--root", default="results", help="folder of vectors and results")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder of the figure")
     given = parser.parse_args(arguments)
     store = Store(given.root)
-    try:
-        config = RetrieveConfig(dense=DenseConfig(model=given.model))
-        documents, asked = gathered(folders(given.data) if given.data else {})
-        precision = resolve_precision(config.dense.dtype, torch.device("cpu"))
-        source = loading.resolve(given.model)
-        encoder = Encoder(source, config.dense.max_tokens, precision, environment.cores())
-        with shelf_of(store, content_of_documents(documents)) as shelf:
-            doc_Nd = shard.document_vectors(documents, config, encoder, shelf)
-        with tempfile.TemporaryDirectory(prefix="anmi-indexes-") as folder:
-            measured = measure(doc_Nd, encoder.encode(asked), Path(folder))
-        show(measured)
-        given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / "dense-indexes.svg").write_text(picture(measured, len(doc_Nd)), encoding="utf-8")
-        rows: dict[str, Any] = {"rows": [asdict(one) for one in measured], **environment.describe()}
-        store.publish_json("studies/dense-indexes/study.json", rows)
-    except AnmiError as error:
-        sys.exit(f"dense_indexes: {error}")
-    except KeyboardInterrupt:
-        print("\ndense_indexes: interrupted", file=sys.stderr)
-        sys.exit(130)
-    print(f"\n-> {store.where('studies/dense-indexes/study.json')}\n-> {given.out / 'dense-indexes.svg'}")
+    name = "dense-indexes" if given.passages is None else f"dense-indexes-passages-{given.passages}"
+    figure, study = f"{name}.svg", f"studies/{name}/study.json"
+    config = RetrieveConfig(dense=DenseConfig(model=given.model))
+    documents, asked = gathered(folders(given.data) if given.data else {}, given.passages)
+    precision = resolve_precision(config.dense.dtype, torch.device("cpu"))
+    source = loading.resolve(given.model)
+    encoder = Encoder(source, config.dense.max_tokens, precision, environment.cores())
+    with shelf_of(store, content_of_documents(documents)) as shelf:
+        doc_Nd = shard.document_vectors(documents, config, encoder, shelf)
+    with tempfile.TemporaryDirectory(prefix="anmi-indexes-") as folder:
+        measured = measure(doc_Nd, encoder.encode(asked), Path(folder))
+    show(measured)
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / figure).write_text(picture(measured, len(doc_Nd)), encoding="utf-8")
+    rows: dict[str, Any] = {
+        "documents": len(doc_Nd),
+        "rows": [asdict(one) for one in measured],
+        **environment.describe(),
+    }
+    store.publish_json(study, rows)
+    print(f"\n-> {store.where(study)}\n-> {given.out / figure}")
 
 
 if __name__ == "__main__":

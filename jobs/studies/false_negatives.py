@@ -20,7 +20,6 @@ What retrieval and training made stays under ROOT; what is there is not made aga
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -34,12 +33,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from anmi_ray import environment
-from anmi_ray.errors import AnmiError, ConfigError, DataError
+from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.evaluation import measures, trec
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
 from anmi_ray.records import RUN
 from anmi_ray.store import Store
 from jobs.studies import folded_rerankers
+from jobs.studies.ending import ending
 from jobs.studies.false_negative_figures import Line, Panel, picture
 from jobs.studies.hidden_positives import Counts, Design, Grades, Ranking, at_random, count, judged_often
 from jobs.studies.retrieved import collection, folders, retrieved, tested
@@ -328,6 +328,7 @@ def finish(every: Sequence[Measured], root: str, out: Path, seeds: int) -> None:
     print(f"\n-> {store.where('study.json')}\n-> {out / 'false-negatives.svg'}")
 
 
+@ending("false_negatives")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Retrieve, train, mine; print the tables, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -345,21 +346,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from anmi_ray.stages.side_by_side import alone
 
     console = Console(stderr=True)
-    try:
-        if given.runs is not None and given.pool is None:
-            raise ConfigError("there is no pool whose grades they are measured by", "--runs", "give --pool FOLDER")
-        named = folders(given.data) if given.data or not given.pool else {}
-        with alone(Store(f"{given.root}/studies/false-negatives"), "study"):
-            found = [read(name, folder, given, 1, ("half", "one"), console) for name, folder in named.items()]
-            if given.pool:
-                found.append(read(POOL, given.pool, given, LEAST, ("one",), console))
-                found += [whole(found[-1], given.runs)] if given.runs is not None else []
-            finish([measure(one, given.seeds) for one in found], given.root, given.out, given.seeds)
-    except AnmiError as error:
-        sys.exit(f"false_negatives: {error}")
-    except KeyboardInterrupt:
-        print("\nfalse_negatives: interrupted; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
+    if given.runs is not None and given.pool is None:
+        raise ConfigError("there is no pool whose grades they are measured by", "--runs", "give --pool FOLDER")
+    named = folders(given.data) if given.data or not given.pool else {}
+    with alone(Store(f"{given.root}/studies/false-negatives"), "study"):
+        found = [read(name, folder, given, 1, ("half", "one"), console) for name, folder in named.items()]
+        if given.pool:
+            found.append(read(POOL, given.pool, given, LEAST, ("one",), console))
+            found += [whole(found[-1], given.runs)] if given.runs is not None else []
+        finish([measure(one, given.seeds) for one in found], given.root, given.out, given.seeds)
 
 
 if __name__ == "__main__":

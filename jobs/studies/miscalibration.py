@@ -12,7 +12,6 @@ are, and how many of them are in truth at least as good as the anchor. Intervals
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from scipy import stats
 
 from anmi_ray import environment, experiment
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.errors import AnmiError
 from anmi_ray.evaluation.significance import bootstrap_interval
 from anmi_ray.identity import rng
 from anmi_ray.records import EXAMPLE, RATING, TRUTH
@@ -32,6 +30,7 @@ from anmi_ray.scale import ELO_PER_PROBIT
 from anmi_ray.schema import Record
 from anmi_ray.store import Artifact, Store
 from jobs.studies import trainings
+from jobs.studies.ending import ending
 from jobs.studies.small_trainings import heading
 
 PLAN, PANEL, PAIRS = Path(__file__).with_name("miscalibrated.yaml"), "panel", 40
@@ -121,6 +120,7 @@ def _ratio(top: Reals, bottom: Reals) -> str:
     return f"{top.sum() / bottom.sum():.3f} [{low:.3f}, {high:.3f}]"
 
 
+@ending("miscalibration")
 def main() -> None:
     """Train what is missing, print the tables, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -130,17 +130,12 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the plan and what it can detect; train nothing")
     given = parser.parse_args()
     given.scifact = given.collections = given.variants = given.out = None
-    try:
-        of = trainings.plan(trainings.read(PLAN), given)
-        trainings.print_plan(of, trainings.count_test_queries(of), given.workers)
-        if not given.dry_run:
-            record = trainings.train(of, Console(), given.workers)
-            print_figures(of)
-            trainings.finish(of, record)
-    except AnmiError as error:
-        sys.exit(f"miscalibration: {error}")
-    except KeyboardInterrupt:
-        sys.exit("miscalibration: interrupted; the same command goes on from here")
+    of = trainings.plan(trainings.read(PLAN), given)
+    trainings.print_plan(of, trainings.count_test_queries(of), given.workers)
+    if not given.dry_run:
+        record = trainings.train(of, Console(), given.workers)
+        print_figures(of)
+        trainings.finish(of, record)
 
 
 if __name__ == "__main__":

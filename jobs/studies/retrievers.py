@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -39,6 +38,7 @@ from anmi_ray.evaluation.significance import SystemComparison, compare
 from anmi_ray.records import RUN
 from anmi_ray.retrieval.fusion import ranks, rrf, weighted_scores
 from anmi_ray.store import Store
+from jobs.studies.ending import ending
 from jobs.studies.retrieved import DEPTH, Retrieved, collection, folders, retrieved
 from jobs.studies.small_trainings import heading
 
@@ -289,6 +289,7 @@ def results(every: Sequence[Measured], left: Mapping[str, str]) -> dict[str, Any
     }
 
 
+@ending("retrievers")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Retrieve, fuse, measure; print the tables, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -301,22 +302,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from anmi_ray.stages.side_by_side import alone
 
     store, console = Store(f"{given.root}/studies/retrievers"), Console(stderr=True)
-    try:
-        if BASELINE not in given.retrievers:
-            raise ConfigError(f"does not name {BASELINE}, which the others are compared with", "--retrievers", "add it")
-        names = [name for name in RETRIEVERS if name in given.retrievers]
-        with alone(store, "study"):
-            found, used, left = retrieved_by(names, folders(given.data), given.root, console)
-            every = [measure(name, data, used) for name, data in found.items()]
-            show(every, left)
-            store.publish_json("study.json", results(every, left))
-            given.out.mkdir(parents=True, exist_ok=True)
-            (given.out / "retrievers.svg").write_text(picture(every), encoding="utf-8")
-    except AnmiError as error:
-        sys.exit(f"retrievers: {error}")
-    except KeyboardInterrupt:
-        print("\nretrievers: interrupted; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
+    if BASELINE not in given.retrievers:
+        raise ConfigError(f"does not name {BASELINE}, which the others are compared with", "--retrievers", "add it")
+    names = [name for name in RETRIEVERS if name in given.retrievers]
+    with alone(store, "study"):
+        found, used, left = retrieved_by(names, folders(given.data), given.root, console)
+        every = [measure(name, data, used) for name, data in found.items()]
+        show(every, left)
+        store.publish_json("study.json", results(every, left))
+        given.out.mkdir(parents=True, exist_ok=True)
+        (given.out / "retrievers.svg").write_text(picture(every), encoding="utf-8")
     print(f"\n-> {store.where('study.json')}\n-> {given.out / 'retrievers.svg'}")
 
 

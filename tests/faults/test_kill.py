@@ -156,6 +156,48 @@ def test_killed_in_the_second_round_and_resumed(config: Path, undisturbed: Path)
     assert found == expected
 
 
+def test_killed_among_shards_and_an_index_lost(config: Path) -> None:
+    """All is killed when some shards are indexed, and the indexes of one are gone: only what is missing is made."""
+    corpus = {**json.loads(config.read_text())["corpus"], "shard_documents": 15}
+    shards = write_config(config.parent / "shards.yaml", config.parent / "collection", corpus=corpus)
+    whole, hurt = config.parent / "shards-whole", config.parent / "shards-hurt"
+    first, second = ("--until", "retrieve"), ("--until", "retrieve", "retrieve.depth=20")  # needs every shard's again
+    retrieved(shards, whole, second)
+    with subprocess.Popen(
+        command(shards, hurt, *first), stdout=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as process:
+        while len(indexes(hurt)) < 12 and process.poll() is None:
+            time.sleep(0.02)
+        kill_tree(process)
+    before = indexes(hurt)
+    assert 12 <= len(before) < len(indexes(whole)), "not killed among the shards"
+    lost = next(path.parent for path in before if path.name == "counts.npz")
+    shutil.rmtree(hurt / "artifacts" / lost.parent)
+    retrieved(shards, hurt, second)
+    after = indexes(hurt)
+    assert {path.parent for path, when in before.items() if after[path] != when} == {lost}
+    assert after.keys() == indexes(whole).keys()
+    for path in after:
+        assert (hurt / "artifacts" / path).read_bytes() == (whole / "artifacts" / path).read_bytes()
+    expected, found = (files(root, ("ingest", "retrieve")) for root in (whole, hurt))
+    assert expected
+    assert {path: found[path] for path in expected} == expected
+
+
+def retrieved(config: Path, root: Path, more: tuple[str, ...]) -> None:
+    done = subprocess.run(command(config, root, *more), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def indexes(root: Path) -> dict[Path, int]:
+    """The files of the indexes that are complete, and when each was written."""
+    found = {}
+    for manifest in [path for kind in ("counts", "vectors") for path in root.glob(f"artifacts/{kind}/*/manifest.json")]:
+        for path in (manifest.parent / json.loads(manifest.read_text())["folder"]).iterdir():
+            found[path.relative_to(root / "artifacts")] = path.stat().st_mtime_ns
+    return found
+
+
 def assert_same_metrics(one: Path, other: Path) -> None:
     first, second = (
         {(row["system"], row["measure"]): row["mean"] for row in json.loads(path.read_text())}

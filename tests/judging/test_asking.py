@@ -18,6 +18,7 @@ from anmi_ray.errors import JudgeError
 from anmi_ray.judging.asking import Question, Result, ask_all
 from anmi_ray.judging.client import ChatClient, Failed, Reply
 from anmi_ray.judging.spend import Spend
+from tests.interrupts import heeding
 from tests.judging.serving import Chat, ask
 
 ROOT = Path(__file__).parents[2]
@@ -182,7 +183,7 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_hands_over_what_arrived(chat: Chat) -> None:
     chat.setup(latency_s=0.02)
-    command = [sys.executable, "-c", CHILD, chat.config().base_url]
+    command = heeding([sys.executable, "-c", CHILD, chat.config().base_url])
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         try:
             for _ in range(600):

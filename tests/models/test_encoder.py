@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.errors import ConfigError
-from anmi_ray.models.encoder import Encoder
+from anmi_ray.models.encoder import BATCH_TOKENS, Encoder
 from anmi_ray.models.loading import PACKAGED, resolve
-from anmi_ray.models.pairs import length_batches
+from anmi_ray.models.pairs import shaped_batches
 
 TEXTS = [
     "Return the sum of two numbers.",
@@ -83,13 +83,42 @@ def test_threads_are_put_back(encoder: Encoder) -> None:
     assert torch.get_num_threads() == before
 
 
-@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 200))
-def test_batches_cover_every_row_once_within_budget(lengths: list[int], budget: int) -> None:
-    batches = list(length_batches(np.array(lengths, dtype=np.int64), budget))
-    assert sorted(row for rows in batches for row in rows) == list(range(len(lengths)))
-    for rows in batches:
-        longest = max(lengths[row] for row in rows)
-        assert len(rows) == 1 or longest * len(rows) <= budget
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 200), st.integers(50, 60), st.sampled_from([8, 16]))
+def test_batches_cover_every_row_once_within_budget(lengths: list[int], budget: int, limit: int, multiple: int) -> None:
+    batches = list(shaped_batches(lengths, budget, limit, multiple))
+    assert sorted(row for rows, _, _ in batches for row in rows) == list(range(len(lengths)))
+    for rows, width, most in batches:
+        assert width == limit or width % multiple == 0
+        assert max(lengths[row] for row in rows) <= width <= limit
+        assert len(rows) <= most
+        assert most == 1 or most * width <= budget
+    partial = [width for rows, width, most in batches if len(rows) < most]
+    assert len(partial) == len(set(partial))  # of each width one
+
+
+def test_batches_have_few_shapes(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a CPU's kernels keep is kept for every shape: texts without end must not bring shapes without end."""
+    shapes, forward = set[tuple[int, int]](), encoder._forward
+
+    def seen(tokens: list[list[int]], width: int) -> np.ndarray:
+        shapes.add((len(tokens), width))
+        return forward(tokens, width)
+
+    monkeypatch.setattr(encoder, "_forward", seen)
+    draw = np.random.default_rng(3)
+    for _ in range(40):
+        encoder.encode(["word " * count for count in draw.integers(0, 80, draw.integers(1, 90))])
+    widths = {width for _, width in shapes}
+    assert widths == {width for width in widths if width % 8 == 0} <= set(range(8, 72, 8))
+    full = {BATCH_TOKENS["cpu"] // width for width in widths}
+    assert all(count in full or count & (count - 1) == 0 for count, _ in shapes)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 31, 70])
+def test_every_text_gets_its_own_vector(encoder: Encoder, count: int) -> None:
+    texts = [f"text number {i} " + "and more " * (i % 9) for i in range(count)]
+    one_by_one = np.concatenate([encoder.encode([text]) for text in texts])
+    np.testing.assert_allclose(encoder.encode(texts), one_by_one, atol=1e-6)
 
 
 def test_resolving_imports_nothing_heavy() -> None:

@@ -14,6 +14,7 @@ import pytest
 from anmi_ray import jdk
 from anmi_ray.errors import ConfigError
 from anmi_ray.retrieval import jvm, lucene
+from tests.interrupts import heeding
 from tests.retrieval.java import needs_lucene
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """`code` in a new process, whose working folder and environment are this one's but for `environment`."""
     return subprocess.run(
-        [sys.executable, "-c", code],
+        heeding([sys.executable, "-c", code]),
         cwd=ROOT,
         env={**os.environ, **environment},
         capture_output=True,

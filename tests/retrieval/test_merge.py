@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from anmi_ray import identity
 from anmi_ray.config.retrieve import USUAL, FusionConfig, RetrieveConfig
 from anmi_ray.errors import DataError
 from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, REJECT, RUN, TEXT_OF
-from anmi_ray.retrieval import bm25, fusion, shard
+from anmi_ray.retrieval import bm25, fusion, merge, shard
 from anmi_ray.retrieval.merge import Merged, merge_bucket
 from anmi_ray.retrieval.runs import to_run
 from anmi_ray.retrieval.shard import HITS, ShardIndex, query_vectors, search_shard
@@ -349,6 +350,40 @@ def test_a_bucket_is_a_part_of_the_whole(merged: Merged) -> None:
         together = pa.concat_tables([getattr(part, name) for part in parts])
         assert together.num_rows == getattr(merged, name).num_rows
         assert sorted(map(repr, together.to_pylist())) == sorted(map(repr, getattr(merged, name).to_pylist()))
+
+
+@pytest.mark.parametrize("many", [0, 40, 300])
+@pytest.mark.parametrize("fusion", ["rrf", "scores"])
+def test_hits_let_go_on_the_way_change_nothing(many: int, fusion: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty shards, merged at once and with what cannot matter let go after every so many hits."""
+    changed = {**CONFIG.model_dump(), "depth": 5, "candidates": 4, "fusion": {"rule": fusion}}
+    config = RetrieveConfig.model_validate(changed)
+    found = hits_of([documents().slice(start, 4) for start in range(0, 80, 4)], config, None, True)
+    at_once = merge_bucket(found, queries(), qrels(), config, 5)
+    assert set(at_once.candidates["source"].to_pylist()) == {"retrieved", "added", "random"}
+    monkeypatch.setattr(merge, "_MANY", many)
+    assert merge_bucket(iter(found), queries(), qrels(), config, 5) == at_once
+    kept, count = merge.gather(found, queries(), config, 5)
+    assert count == len(at_once.wanted) == 20
+    assert kept.num_rows < sum(table.num_rows for table in found) / 2
+
+
+@pytest.mark.parametrize("shards", [8, 32, 128])
+def test_what_is_held_does_not_grow_with_the_shards(shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "_MANY", 0)
+    config = CONFIG.model_copy(update={"depth": 3, "random_negatives": 2})
+    held, surviving = [], merge.surviving
+
+    def seen(hits: pa.Table, *rest: Any) -> pa.Table:
+        kept = surviving(hits, *rest)
+        held.append(kept.num_rows)
+        return kept
+
+    monkeypatch.setattr(merge, "surviving", seen)
+    every = documents(4 * shards)
+    merge_bucket(hits_of([every.slice(at, 4) for at in range(0, 4 * shards, 4)], config), queries(), qrels(), config, 5)
+    positives = qrels().num_rows
+    assert 0 < max(held) <= queries().num_rows * (2 * 3 + 2) + positives
 
 
 def test_a_document_in_two_shards_is_an_error() -> None:

@@ -35,6 +35,26 @@ def test_publish_nothing(store: Store) -> None:
     assert store.read("empty") == b""
 
 
+@pytest.mark.parametrize("size", [0, 1, (9 << 20) + 7])  # the last is more than one PUT
+def test_files_are_published_and_fetched(store: Store, size: int, tmp_path: Path) -> None:
+    data = (bytes(range(251)) * (size // 251 + 1))[:size]
+    (tmp_path / "here").write_bytes(data)
+    store.publish_file("a/one.gz", tmp_path / "here")  # the name alone unpacks nothing
+    assert store.read("a/one.gz") == data
+    store.fetch("a/one.gz", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == data
+
+
+def test_fetching_says_what_is_not_there_and_where_it_cannot_go(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreError) as caught:
+        store.fetch("two.bin", tmp_path / "back")
+    assert (caught.value.place, caught.value.message) == (store.where("two.bin"), "no such file or folder")
+    store.publish("one.bin", b"one")
+    with pytest.raises(StoreError) as caught:
+        store.fetch("one.bin", tmp_path / "nowhere" / "back")
+    assert caught.value.place == f"{store.where('one.bin')} on its way to {tmp_path / 'nowhere' / 'back'}"
+
+
 def test_what_is_not_there(store: Store) -> None:
     store.publish("a/one.bin", b"one")
     assert not store.exists("a/two.bin")

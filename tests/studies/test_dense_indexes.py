@@ -43,6 +43,14 @@ def test_recall_by_hand() -> None:
     assert study.recall(found, exact, 4) == 0.5
 
 
+def test_passages_are_runs_of_neighbouring_sentences_each_text_once() -> None:
+    one, two = "The first of them is long enough.", "So is the second one of them, by far!"
+    three = "Is the third one as long as that as well?"
+    found = study.passages_of([f"{one} {two}\nShort. {three}", one], 2)
+    assert found["text"].to_pylist() == [one, two, three, f"{one} {two}", f"{two} {three}"]
+    assert len(set(found["doc_id"].to_pylist())) == 5
+
+
 def test_the_picture(measured: list[study.Measured]) -> None:
     drawn = study.picture(measured, dense.FEWEST)
     root = ElementTree.fromstring(drawn)
