@@ -20,6 +20,7 @@ os.environ.update(
     HF_HUB_OFFLINE="1",
     HF_HUB_DISABLE_TELEMETRY="1",
     MPLBACKEND="Agg",
+    OMP_NUM_THREADS="1",  # test processes share the cores: threads that wait for one another spin
     RAY_DATA_DISABLE_PROGRESS_BARS="1",
     RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S="60",  # a hang becomes a failure
     RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",

@@ -212,6 +212,22 @@ def test_commands_load_neither_torch_nor_ray(statement: str) -> None:
     assert [name for name in HEAVY if name in modules] == []
 
 
+def test_stages_load_no_model_code_before_they_need_it() -> None:
+    """Every driver, controller and task imports stages; seconds each, for what few of them use."""
+    stages = sorted(f"anmi_ray.stages.{path.stem}" for path in (PACKAGE / "stages").glob("[!_]*.py"))
+    heavy = (
+        "transformers.modeling_utils",
+        "transformers.models.auto.modeling_auto",
+        "sentence_transformers",
+        "sklearn",
+    )
+    code = f"import sys, {', '.join(stages)}\nprint(*[name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.splitlines()[-1] == ""
+
+
 def test_the_training_loop_runs_without_ray() -> None:
     code = "import sys, anmi_ray.training.loop; sys.exit('ray' in sys.modules or 'deepspeed' in sys.modules)"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, timeout=300, check=False)

@@ -14,9 +14,9 @@ from typing import cast
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from anmi_ray.config.learning import LoraConfig
 from anmi_ray.errors import ConfigError
@@ -49,7 +49,7 @@ class TextEncoder(Scorer):
     mean: of the unmasked tokens; cls: the first token's; lasttoken: the last unmasked one's.
     """
 
-    def __init__(self, encoder: PreTrainedModel, pooling: VectorPooling) -> None:
+    def __init__(self, encoder: transformers.PreTrainedModel, pooling: VectorPooling) -> None:
         super().__init__()
         self.encoder = encoder
         self.pooling: VectorPooling = pooling
@@ -105,10 +105,10 @@ class BiEncoder:
         found = read_pooling(source)
         where = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
         try:
-            tokenizer = AutoTokenizer.from_pretrained(source.path_or_id, use_fast=True, **where)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, use_fast=True, **where)
             with quiet(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)  # a pooler that the weights lack is drawn, though nothing reads it
-                encoder = AutoModel.from_pretrained(
+                encoder = transformers.AutoModel.from_pretrained(
                     source.path_or_id, use_safetensors=True, dtype=torch.float32, attn_implementation="sdpa", **where
                 )
         except (OSError, ValueError, RuntimeError) as error:
@@ -211,7 +211,7 @@ class BiEncoder:
 
     def vectors(self, texts: Ragged, rows: NDArray[np.int64], token_budget: int = SCORE_TOKENS) -> NDArray[np.float32]:
         """Unit vectors float32[X, d] of the texts `rows`."""
-        size = int(cast(PreTrainedModel, self.network.encoder).config.hidden_size)
+        size = int(cast("transformers.PreTrainedModel", self.network.encoder).config.hidden_size)
         found = np.zeros((len(rows), size), dtype=np.float32)
         budget = token_budget if self.device.type == "cpu" else 16 * token_budget
         with torch_threads(self.threads), torch.inference_mode():

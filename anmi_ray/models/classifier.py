@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
 
 from anmi_ray.errors import ConfigError, JudgeError
 from anmi_ray.models.bi_encoder import BiEncoder
@@ -66,9 +66,11 @@ class Classifier:
         _check_device(self.use.device)
         where = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
         try:
-            self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source.path_or_id, **where)
+            self.tokenizer: transformers.PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
+                source.path_or_id, **where
+            )
             with quiet(), torch.random.fork_rng(devices=[]):
-                model, found = AutoModelForSequenceClassification.from_pretrained(
+                model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
                     source.path_or_id, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **where
                 )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:

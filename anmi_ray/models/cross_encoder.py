@@ -16,17 +16,10 @@ from typing import Any, Literal, cast, overload
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
 from transformers.utils import logging as transformers_logging
 
 from anmi_ray.config.learning import LoraConfig
@@ -106,7 +99,7 @@ class CrossEncoder:
         trained_head = trained_mean_head(where)
         try:
             pooling = choose_pooling(where, options, pooling, trained_head is not None)
-            tokenizer = AutoTokenizer.from_pretrained(where, use_fast=True, **options)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(where, use_fast=True, **options)
             with quiet(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derived_seed("head", seed))
                 network, new = _network(where, options, pooling, tokenizer)
@@ -240,23 +233,23 @@ def torch_threads(count: int | None) -> Iterator[None]:
 
 
 def _network(
-    where: str, options: dict[str, Any], pooling: Pooling, tokenizer: PreTrainedTokenizerBase
+    where: str, options: dict[str, Any], pooling: Pooling, tokenizer: transformers.PreTrainedTokenizerBase
 ) -> tuple[Scorer, bool]:
     """The network, and whether the weights lack its head."""
     options = options | {"use_safetensors": True, "dtype": torch.float32}
     if pooling in ("cls", "last"):
-        model, found = AutoModelForSequenceClassification.from_pretrained(
+        model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
             where, num_labels=1, output_loading_info=True, **options
         )
         if pooling == "last":
             pad_by_end(tokenizer, model)
         return LastTokenScorer(model) if pooling == "last" else ClassifierScorer(model), bool(found["missing_keys"])
     if pooling == "yes-no":
-        model = AutoModelForCausalLM.from_pretrained(where, **options)
+        model = transformers.AutoModelForCausalLM.from_pretrained(where, **options)
         check_logits(model)
         pad_by_end(tokenizer, model)
         return YesNoScorer(model, no_yes(tokenizer)), False
-    encoder = AutoModel.from_pretrained(where, **options)
+    encoder = transformers.AutoModel.from_pretrained(where, **options)
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None  # reads [CLS]; unused parameters would only travel along
     return MeanScorer(encoder), True
@@ -264,7 +257,7 @@ def _network(
 
 def positions(encoder: nn.Module) -> int | None:
     """Tokens that the model has positions for, or None where their number is not bounded."""
-    config = cast(PreTrainedModel, encoder).config
+    config = cast("transformers.PreTrainedModel", encoder).config
     # RoBERTa's positions start after the padding index.
     offset = (config.pad_token_id or 0) + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
     held = getattr(config, "max_position_embeddings", None)
@@ -279,9 +272,9 @@ def token_limit(encoder: nn.Module, tokenizer_limit: int, asked: int | None) -> 
     return asked or min(held or tokenizer_limit, tokenizer_limit)
 
 
-def check_vocabulary(encoder: nn.Module, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+def check_vocabulary(encoder: nn.Module, tokenizer: transformers.PreTrainedTokenizerBase, name: str) -> None:
     """Raise ConfigError where the tokenizer knows ids for which the model has no embedding."""
-    rows = cast(nn.Embedding, cast(PreTrainedModel, encoder).get_input_embeddings()).num_embeddings
+    rows = cast(nn.Embedding, cast("transformers.PreTrainedModel", encoder).get_input_embeddings()).num_embeddings
     word, highest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
     if highest >= rows:
         raise ConfigError(

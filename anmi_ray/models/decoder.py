@@ -12,14 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING,
-    AutoConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
 
 from anmi_ray.config.train import Pooling
 from anmi_ray.errors import ConfigError
@@ -48,7 +42,7 @@ class YesNoScorer(Scorer):
     `no_yes` are the two tokens' ids.
     """
 
-    def __init__(self, model: PreTrainedModel, no_yes: tuple[int, int]) -> None:
+    def __init__(self, model: transformers.PreTrainedModel, no_yes: tuple[int, int]) -> None:
         super().__init__()
         self.encoder, self.no_yes = model, no_yes
         self.readout = _Readout(getattr(model.config.get_text_config(), "final_logit_softcapping", None))
@@ -108,12 +102,15 @@ def last_token(hidden: Tensor, mask: Tensor) -> Tensor:
 
 def is_decoder(config: Any) -> bool:
     """Whether an architecture is made to write the next token, and not (also) to fill gaps as encoders are."""
-    return type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_MASKED_LM_MAPPING
+    return (
+        type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+        and type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING
+    )
 
 
 def choose_pooling(where: str, options: dict[str, Any], asked: Pooling | None, trained_head: bool) -> Pooling:
     """What the score is read from: as asked, else as the model in `where` was made. ConfigError where it cannot be."""
-    config = AutoConfig.from_pretrained(where, **options)
+    config = transformers.AutoConfig.from_pretrained(where, **options)
     decoder = is_decoder(config)
     if asked is None:
         if trained_head or not decoder:
@@ -141,7 +138,7 @@ def says_yes_or_no(folder: str) -> bool:
     return architectures[0].endswith("ForCausalLM") and has_roles(template.read_text(encoding="utf-8"))
 
 
-def check_logits(model: PreTrainedModel) -> None:
+def check_logits(model: transformers.PreTrainedModel) -> None:
     """Raise ConfigError where logits are more than the output embeddings times h (or their cap)."""
     config = model.config.get_text_config()
     scaled = [name for name in _SCALED if getattr(config, name, None) not in (None, 1.0)]
@@ -150,7 +147,7 @@ def check_logits(model: PreTrainedModel) -> None:
         raise ConfigError(f"{config.model_type} {what}", "train.pooling: yes-no", "choose pooling: last")
 
 
-def no_yes(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
+def no_yes(tokenizer: transformers.PreTrainedTokenizerBase) -> tuple[int, int]:
     """The ids of "no" and "yes"; ConfigError where one of them is not a single token."""
     found = [tokenizer.convert_tokens_to_ids(word) for word in (NO, YES)]
     if any(one is None or one == tokenizer.unk_token_id for one in found):
@@ -160,7 +157,7 @@ def no_yes(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
     return found[0], found[1]  # type: ignore[return-value]
 
 
-def pad_by_end(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+def pad_by_end(tokenizer: transformers.PreTrainedTokenizerBase, model: transformers.PreTrainedModel) -> None:
     """Where there is no padding token the end of text serves as one, as the model's config then says too."""
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token

@@ -9,20 +9,22 @@ N texts, d dimensions, T tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 
 from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.models.cross_encoder import torch_threads
 from anmi_ray.models.loading import ModelSource
 from anmi_ray.models.pairs import shaped_batches
 
+if TYPE_CHECKING:
+    from sentence_transformers import MultiVectorEncoder, SentenceTransformer
+
 Dtype = Literal["float32", "bfloat16"]
-_Model = TypeVar("_Model", SentenceTransformer, MultiVectorEncoder)
+_Model = TypeVar("_Model", "SentenceTransformer", "MultiVectorEncoder")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 BATCH_TOKENS = {"cpu": 1024, "cuda": 65_536}
 """Padded tokens of a batch. On a CPU larger ones leave the cache: 4,096 cost 15 % more time, 16,384 twice as much."""
@@ -57,6 +59,8 @@ class Encoder:
         threads: int = 1,
         device: str = "cpu",
     ) -> None:
+        from sentence_transformers import SentenceTransformer  # half a second, for those who load a model
+
         self.source, self.threads = source, threads
         self._budget = BATCH_TOKENS["cpu" if device == "cpu" else "cuda"]
         self._model = load(SentenceTransformer, source, dtype, device)
@@ -124,7 +128,7 @@ def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> 
             model_kwargs={"dtype": _DTYPES[dtype], "use_safetensors": True, "attn_implementation": "sdpa"},
         )
     except (OSError, ValueError, RuntimeError) as error:
-        what = "sentence encoder" if kind is SentenceTransformer else "ColBERT checkpoint"
+        what = "sentence encoder" if kind.__name__ == "SentenceTransformer" else "ColBERT checkpoint"
         raise ConfigError(
             f"cannot be loaded as a {what}: {str(error).splitlines()[0]}",
             f"model {source.name}",

@@ -13,8 +13,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import transformers
 from safetensors.torch import save_file
-from transformers import PreTrainedTokenizerBase
 
 from anmi_ray.models.cross_encoder import DENSE_FOLDER, SCORE_FOLDER, MeanScorer
 from anmi_ray.models.lora import is_adapted, merged
@@ -52,7 +52,7 @@ def write(model: CrossEncoder, folder: Path, card: str = "") -> Path:
     return folder
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, max_tokens: int, folder: Path) -> None:
+def save_tokenizer(tokenizer: transformers.PreTrainedTokenizerBase, max_tokens: int, folder: Path) -> None:
     """Write a fast tokenizer that says how long the model's inputs are; it is left as it was."""
     before, tokenizer.model_max_length = tokenizer.model_max_length, max_tokens
     tokenizer.backend_tokenizer.no_truncation()  # type: ignore[attr-defined]  # a state of past calls, not a setting

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Literal, cast
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from anmi_ray.errors import ConfigError
 
@@ -31,7 +31,7 @@ class Float32Linear(nn.Linear):
 class Scorer(nn.Module):
     """A transformer, `encoder`, with what reads a score from it; forward gives scores float32[N]."""
 
-    encoder: PreTrainedModel
+    encoder: transformers.PreTrainedModel
 
     def head(self) -> list[nn.Module]:
         """The modules above the transformer, which stay float32 and learn at a rate of their own."""
@@ -55,7 +55,7 @@ class Scorer(nn.Module):
 class MeanScorer(Scorer):
     """score = w · GELU(W mean(h) + b) + c over the unmasked tokens' last hidden states h [N, T, d]."""
 
-    def __init__(self, encoder: PreTrainedModel) -> None:
+    def __init__(self, encoder: transformers.PreTrainedModel) -> None:
         super().__init__()
         size = int(encoder.config.hidden_size)
         self.encoder = encoder
@@ -77,7 +77,7 @@ class MeanScorer(Scorer):
 class ClassifierScorer(Scorer):
     """The one logit of a sequence classification model."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: transformers.PreTrainedModel) -> None:
         super().__init__()
         self.encoder = model
         for head in self.head():
@@ -122,7 +122,7 @@ def start(network: Scorer, whole_head: bool, equal_segments: bool) -> None:
             segments.weight.copy_(segments.weight[0].expand_as(segments.weight))
 
 
-def transformer_layers(encoder: PreTrainedModel) -> list[nn.Module]:
+def transformer_layers(encoder: transformers.PreTrainedModel) -> list[nn.Module]:
     """The transformer's layers, lowest first; ConfigError where the architecture does not show them."""
     wanted = encoder.config.num_hidden_layers
     for module in encoder.modules():

@@ -15,9 +15,9 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from torch import nn
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
 
 from anmi_ray.config.distill import LABELS, Target
 from anmi_ray.config.learning import LearnConfig
@@ -72,7 +72,12 @@ class PairClassifier:
     """
 
     def __init__(
-        self, network: ClassifierScorer, tokenizer: PreTrainedTokenizerBase, name: str, max_tokens: int, target: Target
+        self,
+        network: ClassifierScorer,
+        tokenizer: transformers.PreTrainedTokenizerBase,
+        name: str,
+        max_tokens: int,
+        target: Target,
     ) -> None:
         self.network, self.tokenizer, self.name, self.max_tokens = network, tokenizer, name, max_tokens
         self.target: Target = target
@@ -88,7 +93,7 @@ class PairClassifier:
         """
         source = resolve(config.model, config.trust_remote_code)
         try:
-            tokenizer = AutoTokenizer.from_pretrained(
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
                 source.path_or_id,
                 use_fast=True,
                 revision=source.hub_revision,
@@ -181,13 +186,13 @@ def output_layer(network: Scorer) -> nn.Linear:
 
 
 def _network(
-    source: ModelSource, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], config: LearnConfig
+    source: ModelSource, tokenizer: transformers.PreTrainedTokenizerBase, labels: tuple[str, ...], config: LearnConfig
 ) -> ClassifierScorer:
     where: Any = source.path_or_id
     options = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
     decoder = choose_pooling(where, options, None, False) in DECODER_POOLINGS
     names = dict(enumerate(labels))
-    model, found = AutoModelForSequenceClassification.from_pretrained(
+    model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
         where,
         num_labels=len(labels),
         id2label=names,

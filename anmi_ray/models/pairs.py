@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import transformers
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
 
 from anmi_ray.errors import ConfigError
 from anmi_ray.models.prompts import Prompt, TextReader
@@ -69,7 +69,7 @@ class Batch:
         return self.ids.size
 
 
-def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], kept: int) -> Ragged:
+def token_lists(tokenizer: transformers.PreTrainedTokenizerBase, texts: Sequence[str], kept: int) -> Ragged:
     """Token lists of `texts`, without special tokens, of which the first `kept` are kept."""
 
     def coded(some: list[str]) -> Any:
@@ -111,7 +111,9 @@ class PairTokenizer:
     tokenizer has no fast form or no padding token, `max_tokens` leaves no room for text, or a prompt ends in padding.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_tokens: int, prompt: Prompt | None = None) -> None:
+    def __init__(
+        self, tokenizer: transformers.PreTrainedTokenizerBase, max_tokens: int, prompt: Prompt | None = None
+    ) -> None:
         if not tokenizer.is_fast:
             raise ConfigError("the model has no fast tokenizer", tokenizer.name_or_path, "choose a model with one")
         if tokenizer.pad_token_id is None:

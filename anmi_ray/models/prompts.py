@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+import transformers
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase
 
 from anmi_ray.errors import ConfigError
 
@@ -86,7 +86,7 @@ class Prompt:
         return "".join(f"{{{{ {one} }}}}" for one in ordered)
 
 
-def declared(tokenizer: PreTrainedTokenizerBase) -> Prompt | None:
+def declared(tokenizer: transformers.PreTrainedTokenizerBase) -> Prompt | None:
     """The prompt that a tokenizer's chat template makes of a query and a document; None where it has no such roles."""
     if not isinstance(tokenizer.chat_template, str) or not has_roles(tokenizer.chat_template):
         return None
@@ -99,7 +99,7 @@ def has_roles(template: str) -> bool:
     return all(re.search(rf"['\"]{role}['\"]", template) for role in _ROLES)
 
 
-def prompt_for(tokenizer: PreTrainedTokenizerBase, text: str | None) -> Prompt:
+def prompt_for(tokenizer: transformers.PreTrainedTokenizerBase, text: str | None) -> Prompt:
     """The prompt `text`, else the one that the model brings, else Qwen3-Reranker's, or plain text without ChatML.
 
     The tokenizer's token that begins a text is put in front where it begins every text.
@@ -120,7 +120,7 @@ class TextReader:
     A copy of the tokenizer holds all control tokens for special ones and splits these like any text.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> None:
+    def __init__(self, tokenizer: transformers.PreTrainedTokenizerBase, prompt: Prompt) -> None:
         made = json.loads(cast(Any, tokenizer).backend_tokenizer.to_str())
         held: list[int] = []
         for token in made["added_tokens"]:

@@ -6,7 +6,7 @@ import shutil
 from typing import Literal
 
 import torch
-from transformers import PreTrainedModel
+import transformers
 from transformers.utils import is_flash_attn_2_available
 
 from anmi_ray.errors import ConfigError
@@ -14,7 +14,9 @@ from anmi_ray.errors import ConfigError
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
 
 
-def set_attention(encoder: PreTrainedModel, attention: Attention, device: torch.device, in_bfloat16: bool) -> None:
+def set_attention(
+    encoder: transformers.PreTrainedModel, attention: Attention, device: torch.device, in_bfloat16: bool
+) -> None:
     """Choose the attention; auto: plain matrix products on a CPU, elsewhere as the model was loaded.
 
     Raises ConfigError where the machine or the architecture has not the one that is asked for.
@@ -43,7 +45,7 @@ def set_attention(encoder: PreTrainedModel, attention: Attention, device: torch.
     encoder.set_attn_implementation(attention)
 
 
-def checkpoint_activations(encoder: PreTrainedModel) -> None:
+def checkpoint_activations(encoder: transformers.PreTrainedModel) -> None:
     """Keep the layers' inputs alone and compute each layer again going backward; ConfigError where it cannot be."""
     if not encoder.supports_gradient_checkpointing:
         raise ConfigError(
@@ -54,7 +56,7 @@ def checkpoint_activations(encoder: PreTrainedModel) -> None:
     encoder.gradient_checkpointing_enable({"use_reentrant": False})
 
 
-def compile_body(encoder: PreTrainedModel, device: torch.device) -> None:
+def compile_body(encoder: transformers.PreTrainedModel, device: torch.device) -> None:
     """Compile the transformer, for all shapes at once. Raises ConfigError where a CPU has no C++ compiler."""
     if device.type == "cpu" and not any(map(shutil.which, ("g++", "c++", "clang++"))):
         raise ConfigError("needs a C++ compiler", "execution.train.compile", "install g++, or leave compile false")

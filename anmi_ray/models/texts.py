@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import transformers
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
 
 from anmi_ray.errors import ConfigError
 from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, length_batches, token_lists
@@ -51,7 +51,7 @@ class TextTokenizer:
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: transformers.PreTrainedTokenizerBase,
         max_tokens: int,
         query_prompt: str = "",
         document_prompt: str = "",

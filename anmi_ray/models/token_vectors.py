@@ -11,13 +11,11 @@ B texts of a batch, T tokens, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sentence_transformers import MultiVectorEncoder, SentenceTransformer
-from sentence_transformers.base.modules import Transformer
 
 from anmi_ray.config.retrieve import LateConfig
 from anmi_ray.errors import ConfigError
@@ -26,6 +24,9 @@ from anmi_ray.models.encoder import BATCH_TOKENS, Dtype, load, unit, within_reac
 from anmi_ray.models.loading import ModelSource
 from anmi_ray.models.pairs import MULTIPLE, shaped_batches
 from anmi_ray.models.pooling import is_colbert
+
+if TYPE_CHECKING:
+    from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 
 Task = Literal["query", "document"]
 QUERY_TOKENS, DOCUMENT_TOKENS = 32, 128
@@ -54,6 +55,8 @@ class TokenEncoder:
     def __init__(
         self, source: ModelSource, config: LateConfig, dtype: Dtype = "float32", threads: int = 1, device: str = "cpu"
     ) -> None:
+        from sentence_transformers import MultiVectorEncoder, SentenceTransformer
+
         check(source, config)
         self.source, self.threads = source, threads
         self._budget = BATCH_TOKENS["cpu" if device == "cpu" else "cuda"]
@@ -127,6 +130,9 @@ class TokenEncoder:
 
 
 def _without_pooling(model: SentenceTransformer, name: str) -> MultiVectorEncoder:
+    from sentence_transformers import MultiVectorEncoder
+    from sentence_transformers.base.modules import Transformer
+
     if not isinstance(model[0], Transformer):
         raise ConfigError(
             f"its first module is {type(model[0]).__name__}, which has no hidden states",

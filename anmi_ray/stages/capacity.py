@@ -13,9 +13,9 @@ from typing import Any
 import ray
 from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
 from ray._private.state import state
+from ray._private.worker import global_worker
 from ray._raylet import node_labels_match_selector  # pyright: ignore[reportAttributeAccessIssue]
 from ray.autoscaler.v2.utils import is_autoscaler_v2
-from ray.experimental import internal_kv
 
 from anmi_ray.config import labels
 from anmi_ray.config.execution import ExecutionConfig
@@ -136,9 +136,11 @@ def may_grow(worker: Mapping[str, float], workers: int) -> bool:
     if config is not None and config.node_group_configs:
         groups = [(group.max_count, dict(group.resources)) for group in config.node_group_configs]
         return workers <= largest(groups, worker)
-    if is_autoscaler_v2(fetch_from_server=True):
+    connection: Any = global_worker  # what ray.experimental keeps may be of another cluster, or gone with it
+    client = connection.gcs_client
+    if is_autoscaler_v2(fetch_from_server=True, gcs_client=client):
         return True  # this one does not say whether it only looks on
-    return scales(internal_kv._internal_kv_get(DEBUG_AUTOSCALING_STATUS))  # pyright: ignore[reportPrivateUsage]
+    return scales(client.internal_kv_get(DEBUG_AUTOSCALING_STATUS.encode(), None))
 
 
 def largest(groups: Sequence[tuple[int, Mapping[str, float]]], worker: Mapping[str, float]) -> float:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
@@ -180,7 +180,7 @@ def _depths(network: Scorer) -> dict[int, int]:
     return depth
 
 
-def _freeze(encoder: PreTrainedModel, config: LearnConfig) -> None:
+def _freeze(encoder: transformers.PreTrainedModel, config: LearnConfig) -> None:
     if config.freeze_embeddings:
         base = encoder.base_model
         # Word, position and segment embeddings with their LayerNorm, where the architecture keeps them together.
@@ -201,7 +201,7 @@ def _freeze(encoder: PreTrainedModel, config: LearnConfig) -> None:
         layer.requires_grad_(False)
 
 
-def _residuals_in_bfloat16(encoder: PreTrainedModel) -> None:
+def _residuals_in_bfloat16(encoder: transformers.PreTrainedModel) -> None:
     """Autocast would keep embeddings and so residuals in float32, and cast before each product: a tenth of a step."""
     embeddings = getattr(encoder.base_model, "embeddings", None) or encoder.get_input_embeddings()
     embeddings.register_forward_hook(lambda _module, _inputs, output: output.bfloat16())

@@ -69,6 +69,17 @@ def test_what_fits_is_let_through_in_silence() -> None:
 
 
 @pytest.mark.usefixtures("ray_local")
+def test_another_cluster_that_this_process_has_shut_down_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.experimental import internal_kv
+
+    from anmi_ray.stages.capacity import check_room, of_training
+
+    monkeypatch.setattr(internal_kv, "global_gcs_client", None)  # as ray.cluster_utils.Cluster.shutdown leaves it
+    with pytest.raises(ConfigError, match=r"there is room for 4"):
+        check_room(of_training(TrainExecution(num_workers=5)), pytest.fail)
+
+
+@pytest.mark.usefixtures("ray_local")
 @pytest.mark.parametrize(
     ("execution", "there", "remedy"),
     [
