@@ -158,7 +158,7 @@ def test_killed_in_the_second_round_and_resumed(config: Path, undisturbed: Path)
 
 def test_killed_among_shards_and_an_index_lost(config: Path) -> None:
     """All is killed when some shards are indexed, and the indexes of one are gone: only what is missing is made."""
-    corpus = {**json.loads(config.read_text())["corpus"], "shard_documents": 15}
+    corpus = {**json.loads(config.read_text())["corpus"], "shard_documents": 30}
     shards = write_config(config.parent / "shards.yaml", config.parent / "collection", corpus=corpus)
     whole, hurt = config.parent / "shards-whole", config.parent / "shards-hurt"
     first, second = ("--until", "retrieve"), ("--until", "retrieve", "retrieve.depth=20")  # needs every shard's again
@@ -166,11 +166,11 @@ def test_killed_among_shards_and_an_index_lost(config: Path) -> None:
     with subprocess.Popen(
         command(shards, hurt, *first), stdout=subprocess.DEVNULL, text=True, start_new_session=True
     ) as process:
-        while len(indexes(hurt)) < 12 and process.poll() is None:
+        while len(indexes(hurt)) < 6 and process.poll() is None:
             time.sleep(0.02)
         kill_tree(process)
     before = indexes(hurt)
-    assert 12 <= len(before) < len(indexes(whole)), "not killed among the shards"
+    assert 6 <= len(before) < len(indexes(whole)), "not killed among the shards"
     lost = next(path.parent for path in before if path.name == "counts.npz")
     shutil.rmtree(hurt / "artifacts" / lost.parent)
     retrieved(shards, hurt, second)
