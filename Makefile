@@ -2,7 +2,9 @@
 # brought up to date when the dependencies, their pins or the Python version changed, and left alone otherwise.
 #
 #   make quickstart                 the whole path on a small collection, on this machine
-#   make test                       all tests but the ones that kill processes and break storage: make test-faults
+#   make test                       all tests but those of the next two
+#   make test-faults                the ones that kill processes and break storage
+#   make test-studies               the ones that carry out a whole study of jobs/studies, small: minutes each
 #   make manifests                  cluster/kuberay and cluster/vm from cluster/sizes.yaml
 #   make lint | bench | env | clean
 #
@@ -33,7 +35,7 @@ STATE := $(shell { sed '/^\[tool\.ruff\]/,$$d' pyproject.toml; cat constraints.t
 	$(if $(PYTHON),"$(PYTHON)" -c 'import sys; print(sys.version)';) } 2>&1 | cksum | tr ' ' '-')
 STAMP := $(VENV)/.made-$(STATE)
 
-.PHONY: quickstart test test-faults bench manifests lint format env clean
+.PHONY: quickstart test test-faults test-studies bench manifests lint format env clean
 .DEFAULT_GOAL := env
 
 env: $(STAMP)
@@ -43,10 +45,13 @@ quickstart: $(STAMP)
 	$(VENV)/bin/anmi run jobs/configs/quickstart.yaml $(ARGS)
 
 test: $(STAMP)
-	$(PY) -m pytest -m "not faults" --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(PY) -m pytest -m "not faults and not studies" --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 test-faults: $(STAMP)
 	$(PY) -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS) || [ $$? -eq 5 ]  # 5: there are none
+
+test-studies: $(STAMP)
+	$(PY) -m pytest -m studies --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 bench: $(STAMP)
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; PYTHONPATH=. $(PY) "$$file" || exit 1; done

@@ -48,7 +48,7 @@ def write_config(path: Path, collection: Path, **overrides: object) -> Path:
     settings: dict[str, object] = {
         "name": "small",
         "corpus": {"reader": "beir", "path": str(collection)},
-        "retrieve": {"depth": 30, "candidates": 14, "random_negatives": 3},
+        "retrieve": {"depth": 30, "candidates": 14, "random_negatives": 3, "dense": {"max_tokens": 32}},
         "compare": {"degree": 4},
         "mine": {"negatives": 4, "random_negatives": 1, "rated_extra": 1},
         "train": {"lists_per_step": 8, "epochs": 1, "max_tokens": 64, "dev_points": [0.5, 1.0]},

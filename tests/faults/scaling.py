@@ -159,7 +159,7 @@ def annotate(folder: Path) -> Outcome:
             folder / "scaling.yaml",
             collection,
             judge={"judges": [{"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {"template": "letters"}}]},
-            retrieve={"depth": 40, "candidates": 30},
+            retrieve={"depth": 40, "candidates": 30, "dense": {"max_tokens": 32}},
             compare={"degree": 8},
             execution={
                 "buckets": BUCKETS, "chunk": 256, "askers": [1, 2 * MOST], "judge_on": ANNOTATE,

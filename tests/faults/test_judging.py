@@ -90,7 +90,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
             folder / "api.yaml",
             collection,
             judge={"judges": [judge | {"prompt": {"template": "letters", "document_tokens": 64}}], "retry_passes": 2},
-            retrieve={"depth": 40, "candidates": 30},
+            retrieve={"depth": 40, "candidates": 30, "dense": {"max_tokens": 32}},
             compare={"degree": 8},
             execution={"buckets": 4, "askers": ACTORS, "chunk": 2048},
         )

@@ -158,7 +158,7 @@ def test_killed_in_the_second_round_and_resumed(config: Path, undisturbed: Path)
 
 def test_killed_among_shards_and_an_index_lost(config: Path) -> None:
     """All is killed when some shards are indexed, and the indexes of one are gone: only what is missing is made."""
-    corpus = {**json.loads(config.read_text())["corpus"], "shard_documents": 30}
+    corpus = {**json.loads(config.read_text())["corpus"], "shard_documents": 20}
     shards = write_config(config.parent / "shards.yaml", config.parent / "collection", corpus=corpus)
     whole, hurt = config.parent / "shards-whole", config.parent / "shards-hurt"
     first, second = ("--until", "retrieve"), ("--until", "retrieve", "retrieve.depth=20")  # needs every shard's again

@@ -61,7 +61,7 @@ def test_a_node_goes_while_judges_are_asked(cluster: Cluster, tmp_path: Path) ->
             tmp_path / "nodes.yaml",
             collection,
             judge={"judges": [{"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {"template": "letters"}}]},
-            retrieve={"depth": 40, "candidates": 30},
+            retrieve={"depth": 40, "candidates": 30, "dense": {"max_tokens": 32}},
             compare={"degree": 8},
             execution={"buckets": 4, "askers": ASKERS, "chunk": 1024, "address": cluster.address},
         )

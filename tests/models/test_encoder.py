@@ -98,11 +98,11 @@ def test_batches_cover_every_row_once_within_budget(lengths: list[int], budget: 
 
 def test_batches_have_few_shapes(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a CPU's kernels keep is kept for every shape: texts without end must not bring shapes without end."""
-    shapes, forward = set[tuple[int, int]](), encoder._forward
+    shapes = set[tuple[int, int]]()
 
     def seen(tokens: list[list[int]], width: int) -> np.ndarray:
         shapes.add((len(tokens), width))
-        return forward(tokens, width)
+        return np.ones((len(tokens), encoder.dimension), np.float32)  # what is computed is another test's
 
     monkeypatch.setattr(encoder, "_forward", seen)
     draw = np.random.default_rng(3)

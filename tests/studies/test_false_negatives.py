@@ -137,6 +137,7 @@ def test_mistakes_name_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.ray
+@pytest.mark.studies
 @pytest.mark.slow
 def test_a_small_study_prints_its_tables_and_trains_nothing_twice(tmp_path: Path) -> None:
     made, pool = write_topics(tmp_path / "made"), write_topics(tmp_path / "pool", topics=10)

@@ -144,6 +144,7 @@ def test_the_baseline_is_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.studies
 @pytest.mark.slow
 def test_a_small_study_measures_what_the_run_wrote(tmp_path: Path) -> None:
     made, root = write_topics(tmp_path / "made"), tmp_path / "root"

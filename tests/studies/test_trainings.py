@@ -38,7 +38,7 @@ SMALL = {
         "zelo": {"recipe": "zelo"},
     },
     "settings": {
-        "retrieve": {"depth": 30, "candidates": 14, "random_negatives": 3},
+        "retrieve": {"depth": 30, "candidates": 14, "random_negatives": 3, "dense": {"max_tokens": 32}},
         "compare": {"degree": 4},
         "mine": {"sample": "weighted", "negatives": 3, "random_negatives": 1, "rated_extra": 0},
         "train": {"lists_per_step": 4, "max_steps": 3, "max_tokens": 48, "dev_points": [], "engine": "ddp"},
@@ -191,6 +191,7 @@ def finished(root: Path) -> dict[Path, int]:
 
 
 @pytest.mark.ray
+@pytest.mark.studies
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_killed_stopped_and_resumed(small_collection: Path, tmp_path: Path) -> None:

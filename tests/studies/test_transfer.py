@@ -126,12 +126,15 @@ def test_mistakes_name_the_option(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.studies
 @pytest.mark.slow
 def test_a_small_study_prints_its_tables_and_does_nothing_twice(folder: Path, tmp_path: Path) -> None:
     settings = yaml.safe_load(SHIPPED.read_text())
     settings["depth"] = 5
     settings["settings"] |= {"execution": {"buckets": 2, "object_store_gb": 0.1}, "compare": {"degree": 4}}
-    settings["settings"]["retrieve"] = {"depth": 20, "candidates": 10, "random_negatives": 2}
+    settings["settings"]["retrieve"] = {
+        "depth": 20, "candidates": 10, "random_negatives": 2, "dense": {"max_tokens": 32},
+    }  # fmt: skip
     settings["settings"]["rerank"] = {"depth": 10}
     settings["settings"]["train"] |= {"max_steps": 2, "max_tokens": 32}
     settings["collections"] = {"npl": {"note": "of a test.", "halves": True}}
