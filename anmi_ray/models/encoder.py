@@ -119,6 +119,8 @@ class Encoder:
 
 def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> _Model:
     """A model of sentence-transformers, for inference. Raises ConfigError where it cannot be loaded."""
+    from sentence_transformers import SentenceTransformer
+
     try:
         model = kind(
             source.path_or_id,
@@ -128,7 +130,7 @@ def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> 
             model_kwargs={"dtype": _DTYPES[dtype], "use_safetensors": True, "attn_implementation": "sdpa"},
         )
     except (OSError, ValueError, RuntimeError) as error:
-        what = "sentence encoder" if kind.__name__ == "SentenceTransformer" else "ColBERT checkpoint"
+        what = "sentence encoder" if kind is SentenceTransformer else "ColBERT checkpoint"
         raise ConfigError(
             f"cannot be loaded as a {what}: {str(error).splitlines()[0]}",
             f"model {source.name}",

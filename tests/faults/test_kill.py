@@ -30,6 +30,13 @@ def command(config: Path, root: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "anmi_ray", "run", str(config), "--root", str(root), *more]
 
 
+def carried_out(config: Path, root: Path, *more: str) -> str:
+    """What a run that must end well says."""
+    done = subprocess.run(command(config, root, *more), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def kill_tree(process: subprocess.Popen[str]) -> int:
     """SIGKILL the driver and everything it started; the number of processes killed."""
     parent = psutil.Process(process.pid)
@@ -105,8 +112,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(config: Path) -> Path:
     root = config.parent / "undisturbed"
-    done = subprocess.run(command(config, root), capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
+    carried_out(config, root)
     return root
 
 
@@ -120,8 +126,7 @@ def test_killed_in_every_stage_and_resumed(config: Path, undisturbed: Path) -> N
             before = finished_buckets(root)
     assert len(killed) >= len(NAMES) - 2, f"killed only in {killed}"
     assert max(killed.values()) >= 2, f"only drivers were killed, no process of Ray's: {killed}"
-    done = subprocess.run(command(config, root), capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
+    carried_out(config, root)
     after = finished_buckets(root)
     rewritten = [path for path, when in before.items() if after[path] != when]
     assert not rewritten, f"finished buckets were redone: {rewritten}"
@@ -139,16 +144,14 @@ def test_killed_in_the_second_round_and_resumed(config: Path, undisturbed: Path)
     roots = [config.parent / name for name in ("second-undisturbed", "second-killed")]
     for root in roots:
         shutil.copytree(undisturbed, root)
-    done = subprocess.run(command(config, roots[0], *validation), capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
+    carried_out(config, roots[0], *validation)
     killed, before = set[str](), dict[str, int]()
     for number, stage in enumerate(stages):
         if hit := run_until_killed(config, roots[1], stage, 0.2 * number, stages, validation):
             killed.add(hit[0])
             before = finished_buckets(roots[1])
     assert len(killed) >= 2, f"killed only in {killed}"
-    done = subprocess.run(command(config, roots[1], *validation), capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
+    carried_out(config, roots[1], *validation)
     after = finished_buckets(roots[1])
     assert [path for path, when in before.items() if after[path] != when] == []
     expected, found = (files(root, stages) for root in roots)
@@ -162,7 +165,7 @@ def test_killed_among_shards_and_an_index_lost(config: Path) -> None:
     shards = write_config(config.parent / "shards.yaml", config.parent / "collection", corpus=corpus)
     whole, hurt = config.parent / "shards-whole", config.parent / "shards-hurt"
     first, second = ("--until", "retrieve"), ("--until", "retrieve", "retrieve.depth=20")  # needs every shard's again
-    retrieved(shards, whole, second)
+    carried_out(shards, whole, *second)
     with subprocess.Popen(
         command(shards, hurt, *first), stdout=subprocess.DEVNULL, text=True, start_new_session=True
     ) as process:
@@ -173,7 +176,7 @@ def test_killed_among_shards_and_an_index_lost(config: Path) -> None:
     assert 6 <= len(before) < len(indexes(whole)), "not killed among the shards"
     lost = next(path.parent for path in before if path.name == "counts.npz")
     shutil.rmtree(hurt / "artifacts" / lost.parent)
-    retrieved(shards, hurt, second)
+    carried_out(shards, hurt, *second)
     after = indexes(hurt)
     assert {path.parent for path, when in before.items() if after[path] != when} == {lost}
     assert after.keys() == indexes(whole).keys()
@@ -182,11 +185,6 @@ def test_killed_among_shards_and_an_index_lost(config: Path) -> None:
     expected, found = (files(root, ("ingest", "retrieve")) for root in (whole, hurt))
     assert expected
     assert {path: found[path] for path in expected} == expected
-
-
-def retrieved(config: Path, root: Path, more: tuple[str, ...]) -> None:
-    done = subprocess.run(command(config, root, *more), capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def indexes(root: Path) -> dict[Path, int]:
@@ -216,10 +214,8 @@ def test_a_second_run_recomputes_nothing(config: Path, undisturbed: Path) -> Non
 
 
 def test_a_changed_learning_rate_redoes_training_and_evaluation_only(config: Path, undisturbed: Path) -> None:
-    changed = command(config, undisturbed, "train.learning_rate=3e-5")
-    done = subprocess.run(changed, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith("✓")}
+    said = carried_out(config, undisturbed, "train.learning_rate=3e-5")
+    lines = {line.split()[1]: line for line in said.splitlines() if line.startswith("✓")}
     assert [name for name in NAMES if "reused" not in lines[name]] == ["train", "rerank", "evaluate"]
 
 
