@@ -11,8 +11,9 @@ relevant documents than the collection it comes from: --runs are TREC run files 
 unjudged count as not relevant.
 
 Strategies: random documents; BM25, a bi-encoder that was trained elsewhere, their reciprocal rank fusion (`hybrid`); a
-cross-encoder that reranks the fusion's first 50 (`reranker`), trained on the shown positives of the other half of the
-queries (folded_rerankers.py). Intervals are over queries (bootstrap), the hidings averaged; tests are paired, Holm.
+cross-encoder that reranks the fusion's first 50 (`reranker`), trained on the shown positives of the other half of all
+collections' queries (folded_rerankers.py). Intervals are over queries (bootstrap), the hidings averaged; tests are
+paired, Holm.
 
 What retrieval and training made stays under ROOT; what is there is not made again.
 """
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from anmi_ray import environment
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.errors import ConfigError, DataError
 from anmi_ray.evaluation import measures, trec
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
@@ -116,23 +118,30 @@ class Measured:
 
 
 def read(
-    name: str, folder: str, given: argparse.Namespace, least: int, designs: tuple[Design, ...], console: Console
-) -> Collection:
-    """Retrieve, train the rerankers of all folds, and rank."""
-    own = tested(folder, Path(given.root) / "studies" / "false-negatives" / "collections" / name)
-    of = collection(f"false-negatives-{name}", own, given.root)
+    name: str, folder: str, root: str, least: int, designs: tuple[Design, ...], console: Console
+) -> tuple[Collection, Experiment]:
+    """Retrieve; also the experiment that did."""
+    own = tested(folder, Path(root) / "studies" / "false-negatives" / "collections" / name)
+    of = collection(f"false-negatives-{name}", own, root)
     data = retrieved(of, console)
     ranked = folded_rerankers.rankings(data)
     ranked = {one: ranked[one] for one in ("bm25", "dense", "hybrid")}
-    out = Store(f"{given.root}/studies/false-negatives")
-    if not given.no_reranker:
-        tasks = folded_rerankers.tasks(of, least, given.folds, {"max_steps": given.steps})
-        made = side_by_side(tasks, folded_rerankers.work, out, given.workers, partial(console.print, highlight=False))
-        ranked["reranker"] = folded_rerankers.ranking_of(list(made.values()))
     grades = judged_often(folded_rerankers.grades_of(data), least)
     if len(grades) < 2:
         raise DataError(f"{len(grades)} queries have two positives or more", name, "give a collection with more")
-    return Collection(name, grades, least, ranked, data.documents, designs, designs == ("one",))
+    return Collection(name, grades, least, ranked, data.documents, designs, designs == ("one",)), of
+
+
+def reranked(
+    found: Sequence[tuple[Collection, Experiment]], given: argparse.Namespace, console: Console
+) -> list[Collection]:
+    """The collections with the ranking of a reranker, trained for each fold of their queries."""
+    sources = [folded_rerankers.Source(of, one.least) for one, of in found]
+    tasks = folded_rerankers.tasks(sources, given.folds, {"max_steps": given.steps})
+    out, say = Store(f"{given.root}/studies/false-negatives"), partial(console.print, highlight=False)
+    made = side_by_side(tasks, folded_rerankers.work, out, given.workers, say)
+    ranked = folded_rerankers.rankings_of(list(made.values()))
+    return [replace(one, rankings={**one.rankings, "reranker": ranked[of.name]}) for one, of in found]
 
 
 def whole(pool: Collection, folder: Path) -> Collection:
@@ -338,7 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", default="results", help="folder of artifacts and runs")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder of the figure")
     parser.add_argument("--seeds", type=int, default=20, help="hidings, each averaged over")
-    parser.add_argument("--folds", type=int, default=2, help="rerankers of a collection, each for the others' queries")
+    parser.add_argument("--folds", type=int, default=2, help="rerankers, each for the others' queries")
     parser.add_argument("--steps", type=int, default=folded_rerankers.CHEAP["max_steps"], help="of their training")
     parser.add_argument("--no-reranker", action="store_true", help="leave it out: nothing is trained")
     parser.add_argument("--workers", type=int, default=environment.cores(), help="trainings at once, a core each")
@@ -350,10 +359,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise ConfigError("there is no pool whose grades they are measured by", "--runs", "give --pool FOLDER")
     named = folders(given.data) if given.data or not given.pool else {}
     with alone(Store(f"{given.root}/studies/false-negatives"), "study"):
-        found = [read(name, folder, given, 1, ("half", "one"), console) for name, folder in named.items()]
+        read_in = [read(name, folder, given.root, 1, ("half", "one"), console) for name, folder in named.items()]
         if given.pool:
-            found.append(read(POOL, given.pool, given, LEAST, ("one",), console))
-            found += [whole(found[-1], given.runs)] if given.runs is not None else []
+            read_in.append(read(POOL, given.pool, given.root, LEAST, ("one",), console))
+        found = [one for one, _ in read_in] if given.no_reranker else reranked(read_in, given, console)
+        found += [whole(found[-1], given.runs)] if given.runs is not None else []
         finish([measure(one, given.seeds) for one in found], given.root, given.out, given.seeds)
 
 

@@ -1,13 +1,15 @@
-"""Cross-encoders for collections without train queries: trained on the shown positives of other queries, by folds.
+"""A cross-encoder for collections without train queries: trained on the shown positives of other queries, by folds.
 
 What a miner would have: for every shown positive of a train query, documents from the top of the hybrid that are not
-shown as positive, and a random one. Hidden positives are among those negatives as often as they are in life.
+shown as positive, and a random one. Hidden positives are among those negatives as often as they are in life. No
+collection has enough queries for a model that has never seen a query beside a document, so one is trained on the train
+queries of all collections together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +18,7 @@ import pyarrow.compute as pc
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.identity import digest, hash_sample, rng
-from anmi_ray.models.reranker import load_student
+from anmi_ray.models.reranker import Reranker, load_student
 from anmi_ray.records import EXAMPLE, by_query
 from anmi_ray.training.batching import prepare
 from anmi_ray.training.loop import train
@@ -24,11 +26,12 @@ from jobs.studies.hidden_positives import Grades, Ranking, hidden, judged_often
 from jobs.studies.retrieved import Retrieved, retrieved
 
 DEPTH = 50  # documents of the hybrid that are reranked
-LISTS = 4  # of a train query, an anchor each, at most
+LISTS = 8  # of a train query, an anchor each, at most
 NEGATIVES, TOP = 4, 50  # of a list, from so many first documents that are not shown as positive
+_IDS = ("query_id", "doc_id", "doc_ids", "example_id")
 CHEAP: dict[str, Any] = {
     "engine": "ddp",
-    "max_steps": 40,
+    "max_steps": 400,
     "lists_per_step": 6,
     "max_tokens": 96,
     "freeze_layers": 3,
@@ -39,37 +42,94 @@ CHEAP: dict[str, Any] = {
 }
 
 
-def tasks(of: Experiment, least: int, folds: int, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Every training of a collection by name, as JSON values."""
-    given = of.model_dump_json(exclude_defaults=True)  # some defaults are refused where they are given
-    shared = {"experiment": given, "least": least, "folds": folds, "config": {**CHEAP, **config}}
-    return {f"{of.name}-fold{fold}": {**shared, "fold": fold} for fold in range(folds)}
+@dataclass(frozen=True)
+class Source:
+    """A collection to train for: its experiment up to retrieve, and the grade from which a document is positive."""
+
+    of: Experiment
+    least: int
+
+
+def tasks(sources: Sequence[Source], folds: int, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The training of every fold by name, as JSON values."""
+    given = [
+        {"experiment": one.of.model_dump_json(exclude_defaults=True), "least": one.least}  # some defaults are refused
+        for one in sources
+    ]
+    shared = {"sources": given, "folds": folds, "config": {**CHEAP, **config}}
+    return {f"reranker-fold{fold}": {**shared, "fold": fold} for fold in range(folds)}
 
 
 def work(task: Mapping[str, Any]) -> dict[str, Any]:
-    """One training: the fold's queries, each with its documents by falling score, as hexadecimal."""
-    from anmi_ray.stages.rerank import rerank
-
-    data = _read(task["experiment"])
-    grades, hybrid = grades_of(data), rankings(data)["hybrid"]
-    shown = {query: _shown(query, graded, task["least"]) for query, graded in grades.items()}
-    names = sorted(query for query, docs in shown.items() if docs and hybrid.get(query))
-    tested = set(hash_sample(names, len(names), "folds")[task["fold"] :: task["folds"]])
+    """One training: by collection the fold's queries, each with its documents by falling score, as hexadecimal."""
     config = TrainConfig.model_validate(task["config"])
     model = load_student(config)
-    table = examples(data, {query: shown[query] for query in names if query not in tested}, hybrid)
-    trained = train(model, prepare([table], [data.texts], [data.queries], model.pairs), None, config, TrainExecution())
+    splits = [_split(one, task["fold"], task["folds"]) for one in task["sources"]]
+    learned, texts, queries = (list(tables) for tables in zip(*map(_learned, splits), strict=True))
+    trained = train(model, prepare(learned, texts, queries, model.pairs), None, config, TrainExecution())
+    scorer = trained.model.scorer("auto")
+    return {"rankings": {one.name: _reranked(one, scorer) for one in splits}}
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A collection's queries in a fold: those that train, with their shown positives, and those that are reranked."""
+
+    name: str
+    data: Retrieved
+    hybrid: Mapping[bytes, Ranking]
+    shown: Mapping[bytes, Sequence[bytes]]
+    asked: Sequence[bytes]
+
+
+def _split(source: Mapping[str, Any], fold: int, folds: int) -> _Split:
+    of = Experiment.model_validate_json(source["experiment"])
+    data = retrieved(of)
+    grades, hybrid = grades_of(data), rankings(data)["hybrid"]
+    shown = {query: _shown(query, graded, source["least"]) for query, graded in grades.items()}
+    names = sorted(query for query, docs in shown.items() if docs and hybrid.get(query))
+    tested = set(hash_sample(names, len(names), "folds")[fold::folds])
+    asked = sorted(tested & judged_often(grades, source["least"]).keys())
+    return _Split(of.name, data, hybrid, {query: shown[query] for query in names if query not in tested}, asked)
+
+
+def _learned(split: _Split) -> list[pa.Table]:
+    """The Example table of a collection's train queries, its texts and its queries, under ids of its own."""
+    table = examples(split.data, split.shown, split.hybrid)
+    return [apart(one, split.name) for one in (table, split.data.texts, split.data.queries)]
+
+
+def apart(table: pa.Table, name: str) -> pa.Table:
+    """A table under other ids of queries, documents and examples: collections that number theirs alike meet here."""
+
+    def other(ids: Any) -> Any:
+        return [other(one) for one in ids] if isinstance(ids, list) else digest("apart", name, ids)
+
+    for at, field in enumerate(table.schema):
+        if field.name in _IDS:
+            table = table.set_column(at, field, pa.array(other(table[field.name].to_pylist()), field.type))
+    return table
+
+
+def _reranked(split: _Split, scorer: Reranker) -> dict[str, list[str]]:
+    """The first DEPTH of the hybrid of the asked queries, by falling score, as hexadecimal."""
+    from anmi_ray.stages.rerank import rerank
+
+    data = split.data
     runs = data.runs.filter(pc.and_(pc.equal(data.runs["system"], "hybrid"), pc.less_equal(data.runs["rank"], DEPTH)))
-    asked = sorted(tested & judged_often(grades, task["least"]).keys())
-    run = runs.filter(pc.is_in(runs["query_id"], value_set=pa.array(asked, runs["query_id"].type)))
-    scored = rerank(run, data.queries, data.texts, trained.model.scorer("auto"), "reranker")
-    return {"ranking": {query.hex(): [doc.hex() for doc in docs] for query, docs in ordered(scored).items()}}
+    run = runs.filter(pc.is_in(runs["query_id"], value_set=pa.array(split.asked, runs["query_id"].type)))
+    scored = rerank(run, data.queries, data.texts, scorer, "reranker")
+    return {query.hex(): [doc.hex() for doc in docs] for query, docs in ordered(scored).items()}
 
 
-def ranking_of(found: Sequence[Mapping[str, Any]]) -> dict[bytes, list[bytes]]:
-    """The rankings of all folds, by query."""
-    parts = [one["ranking"].items() for one in found]
-    return {bytes.fromhex(query): [bytes.fromhex(doc) for doc in docs] for part in parts for query, docs in part}
+def rankings_of(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[bytes, list[bytes]]]:
+    """The rankings of all folds, by collection and query."""
+    ranked: dict[str, dict[bytes, list[bytes]]] = {}
+    for fold in found:
+        for name, rows in fold["rankings"].items():
+            of_name = ranked.setdefault(name, {})
+            of_name |= {bytes.fromhex(query): [bytes.fromhex(doc) for doc in docs] for query, docs in rows.items()}
+    return ranked
 
 
 def examples(data: Retrieved, shown: Mapping[bytes, Sequence[bytes]], hybrid: Mapping[bytes, Ranking]) -> pa.Table:
@@ -132,8 +192,3 @@ def _shown(query: bytes, graded: Grades, least: int) -> list[bytes]:
     """The positives that training may know: the half that the first seed shows."""
     positives = sorted(doc for doc, grade in graded.items() if grade >= least)
     return sorted(set(positives) - hidden(query, positives, "half", 0)) if positives else []
-
-
-@lru_cache(maxsize=1)
-def _read(experiment: str) -> Retrieved:
-    return retrieved(Experiment.model_validate_json(experiment))

@@ -88,15 +88,33 @@ def test_lists_for_training_hold_no_shown_positive_and_hide_none_from_the_pool()
     texts = TEXT_OF.table(texts)
     nothing = pa.table({"query_id": pa.array([], ID)})
     data = retrieved.Retrieved(nothing, nothing, nothing, pa.concat_tables([texts, texts]), everything)
-    shown = {query: [*everything[:6], doc_id("found by no retriever")]}
+    shown = {query: [*everything[:12], doc_id("found by no retriever")]}
     made = [folded_rerankers.examples(data, shown, {query: everything[:60]}) for _ in range(2)]
     assert made[0].equals(made[1])
     rows = EXAMPLE.check(made[0], "examples").to_pylist()
     assert len(rows) == folded_rerankers.LISTS
     for row in rows:
-        assert row["doc_ids"][0] in everything[:6]
+        assert row["doc_ids"][0] in everything[:12]
         assert len(set(row["doc_ids"])) == 1 + folded_rerankers.NEGATIVES + 1
         assert not set(row["doc_ids"][1:]) & set(shown[query])
+
+
+def test_collections_that_number_their_documents_alike_stay_apart() -> None:
+    text = [f"text {i}" for i in range(20)]
+    texts = {"doc_id": docs(20), "external_id": text, "text_hash": docs(20), "title": text, "text": text}
+    nothing = pa.table({"query_id": pa.array([], ID)})
+    data = retrieved.Retrieved(nothing, nothing, nothing, TEXT_OF.table(texts), docs(20))
+    learned = folded_rerankers.examples(data, {doc_id("query"): docs(2)}, {doc_id("query"): docs(12)})
+    ids: dict[str, set[bytes]] = {}
+    for name in ("one", "other"):
+        moved, held = (folded_rerankers.apart(table, name) for table in (learned, data.texts))
+        EXAMPLE.check(moved, "examples")
+        assert held.drop_columns("doc_id").equals(data.texts.drop_columns("doc_id"))
+        where = dict(zip(docs(20), held["doc_id"].to_pylist(), strict=True))
+        lists = zip(learned["doc_ids"].to_pylist(), moved["doc_ids"].to_pylist(), strict=True)
+        assert all([where[doc] for doc in before] == after for before, after in lists)
+        ids[name] = {*where.values(), *moved["query_id"].to_pylist(), *moved["example_id"].to_pylist()}
+    assert not ids["one"] & ids["other"]
 
 
 def test_a_collection_of_several_splits_is_tested_whole(tmp_path: Path) -> None:
