@@ -69,7 +69,7 @@ STAGES = (
     Stage("ingest", 2, (), "read the collection, refuse what is malformed, split the queries"),
     Stage(
         "retrieve",
-        3,
+        4,
         ("ingest",),
         "runs of held-out queries, each retriever and their fusion, candidates of train queries, texts",
     ),

@@ -143,7 +143,7 @@ class CorpusConfig(Settings):
         description="share of documents, of queries or of qrels that may be refused as malformed",
     )
     shard_documents: int = Field(
-        default=50_000, ge=1, description="documents per shard: BM25 statistics are a shard's own"
+        default=50_000, ge=1, description="documents per shard, which is what a task reads and indexes at once"
     )
 
     @field_validator("packages")

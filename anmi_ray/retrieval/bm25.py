@@ -8,7 +8,7 @@ Q queries, N documents, V words.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,34 +22,11 @@ from scipy import sparse
 
 from anmi_ray.config.retrieve import Bm25Config
 from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.retrieval.top import Hits, empty, top
 
 _COUNTS, _WORDS = "counts.npz", "words.txt"
 _BATCH_SCORES = 1 << 20  # scores held at once (8 MB: within the cache)
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """What BM25 knows of a collection; the sum over shards is the whole's."""
-
-    documents: int
-    words: int
-    document_frequency: dict[str, int]
-
-    @property
-    def mean_length(self) -> float:
-        """Mean number of words of a document."""
-        return self.words / self.documents if self.documents else 0.0
-
-    @staticmethod
-    def merged(parts: Iterable[Statistics]) -> Statistics:
-        """Statistics of the union of disjoint shards."""
-        documents, words, frequency = 0, 0, dict[str, int]()
-        for part in parts:
-            documents, words = documents + part.documents, words + part.words
-            for word, count in part.document_frequency.items():
-                frequency[word] = frequency.get(word, 0) + count
-        return Statistics(documents, words, frequency)
 
 
 @dataclass(frozen=True)
@@ -87,6 +64,14 @@ class Counts:
             raise DataError(f"damaged counts of words: {error}", str(folder), remedy) from error
         return Counts(count_NV, vocabulary if count_NV.get_shape()[1] else [])
 
+    def statistics(self, words: Collection[str] | None = None) -> Statistics:
+        """Statistics of these texts alone, of `words` (None: of all); their sum over shards is the collection's."""
+        documents, width = self.count_NV.get_shape()
+        frequency_V = np.bincount(self.count_NV.indices, minlength=width).tolist()
+        of_word = zip(self.vocabulary, frequency_V, strict=True)
+        held = dict(of_word) if words is None else {word: count for word, count in of_word if word in words}
+        return Statistics(documents, int(self.count_NV.sum()), held)
+
 
 class Bm25Index:
     """An index over counted texts: k1, b and the collection's statistics come in here."""
@@ -95,17 +80,8 @@ class Bm25Index:
         self._config, self._stem = config, _stemmer(config)
         self._count_NV, self._vocabulary = counts.count_NV, counts.vocabulary
         self._documents = counts.count_NV.get_shape()[0]
-        self.statistics = statistics or self.shard_statistics()
+        self.statistics = statistics or counts.statistics()
         self._weight_VN = self._weights()
-
-    def shard_statistics(self) -> Statistics:
-        """Statistics of the indexed texts alone, to be merged into those of the whole collection."""
-        frequency_V = np.bincount(self._count_NV.indices, minlength=len(self._vocabulary))
-        return Statistics(
-            self._documents,
-            int(self._count_NV.sum()),
-            dict(zip(self._vocabulary, frequency_V.tolist(), strict=True)),
-        )
 
     def search(self, queries: Sequence[str], depth: int) -> Hits:
         """The `depth` best documents per query that share a word with it; -1 where there are fewer."""
@@ -128,9 +104,7 @@ class Bm25Index:
         counts = self._count_NV.tocoo()
         length_N = np.asarray(self._count_NV.sum(axis=1)).ravel()
         mean = max(known.mean_length, 1e-9)
-        # Statistics from outside must cover these texts; at least this shard's own occurrence is certain.
-        n_V = np.array([max(1, known.document_frequency.get(word, 0)) for word in self._vocabulary], dtype=np.float64)
-        idf_V = np.log1p((np.maximum(known.documents, n_V) - n_V + 0.5) / (n_V + 0.5))
+        idf_V = known.idf(self._vocabulary)
         norm = k1 * (1 - b + b * length_N[counts.row] / mean)
         weight = idf_V[counts.col] * counts.data / (counts.data + norm)
         return sparse.csr_matrix((weight, (counts.col, counts.row)), shape=(len(self._vocabulary), self._documents))
@@ -148,6 +122,11 @@ class Bm25Index:
 def search(texts: Sequence[str], queries: Sequence[str], config: Bm25Config, depth: int) -> Hits:
     """Index `texts` and search them once: (index int64[Q, depth], -1 padded; score float64[Q, depth])."""
     return Bm25Index(Counts.of(texts, config), config).search(queries, depth)
+
+
+def words(queries: Sequence[str], config: Bm25Config) -> set[str]:
+    """The words that queries ask for."""
+    return set(_tokenise(queries, config, _stemmer(config))[2])
 
 
 def _tokenise(

@@ -3,14 +3,16 @@
 The same interface as `bm25`, with the index built once into a folder and then mapped, not held. A document is known by
 its place: one thread writes one segment whose merges keep the order, so that Lucene's own number of a document is its
 place, ties go to the smaller one, and the same texts give the same rankings and scores. Nothing is stored beside the
-inverted index, but for RM3 each document's words.
+inverted index, but for RM3 each document's words. Statistics of a larger collection come in with the query: a word's
+boost makes its idf in this index the one given, and k1 and b are chosen such that lengths count as they do there.
 Q queries.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from anmi_ray.config.retrieve import LuceneConfig
 from anmi_ray.errors import ConfigError, StoreError
 from anmi_ray.retrieval import jvm
 from anmi_ray.retrieval.jvm import java
+from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.retrieval.top import Hits, empty
 
 _FIELD = "contents"  # what Anserini's RM3 looks for
@@ -57,15 +60,26 @@ def build(texts: Iterable[str], folder: Path, config: LuceneConfig) -> None:
     (folder / "write.lock").unlink(missing_ok=True)
 
 
+def words(queries: Sequence[str], config: LuceneConfig) -> set[str]:
+    """The words that queries ask for. Raises ConfigError as `build`."""
+    analyzer, analysed = _analyzer(config), java("io.anserini.analysis.AnalyzerUtils")
+    mapper = java("com.fasterxml.jackson.databind.ObjectMapper")()
+    lists = (mapper.writeValueAsString(analysed.analyze(analyzer, _text(query))) for query in queries)
+    return {word for found in lists for word in json.loads(found)}
+
+
 class LuceneIndex:
     """An index that `build` wrote, of `documents` documents, open for searching; k1 and b may differ from then.
+
+    `whole`: what is known of the collection that these documents are a part of; without it they are all. With RM3 the
+    first search uses it, the words that are fed back and the second search are of these documents alone.
 
     Raises ConfigError for an unknown language and as `check` does, and StoreError for an index that is absent or
     damaged, of another number of documents, or made by other analysis than `config` asks for.
     One Python thread at a time may use the indexes of a process; `search` brings its own threads.
     """
 
-    def __init__(self, folder: Path, config: LuceneConfig, documents: int) -> None:
+    def __init__(self, folder: Path, config: LuceneConfig, documents: int, whole: Statistics | None = None) -> None:
         self._config, self._documents = config, documents
         self._analyzer = _analyzer(config)
         if not folder.is_dir():
@@ -82,10 +96,26 @@ class LuceneIndex:
         searcher = java("org.apache.lucene.search.IndexSearcher")
         searcher.setMaxClauseCount(_WORDS)
         self._searcher = searcher(reader)
-        self._searcher.setSimilarity(java("org.apache.lucene.search.similarities.BM25Similarity")(config.k1, config.b))
+        self._whole, self._boosts = whole, dict[str, float]()
+        k1, b = (config.k1, config.b) if whole is None else _lengths(config, self.statistics(()), whole)
+        self._searcher.setSimilarity(java("org.apache.lucene.search.similarities.BM25Similarity")(k1, b))
         self._queries = java("io.anserini.search.query.BagOfWordsQueryGenerator")()
+        self._boosted = java("org.apache.lucene.queryparser.classic.QueryParser")(
+            _FIELD, java("org.apache.lucene.analysis.core.KeywordAnalyzer")()
+        )
+        self._boosted.setSplitOnWhitespace(True)
         self._json = java("com.fasterxml.jackson.databind.ObjectMapper")()
         self._rm3 = _rm3(config, self._analyzer)
+
+    def statistics(self, words: Collection[str]) -> Statistics:
+        """Statistics of these documents alone, of `words`, to be merged into those of the whole collection.
+
+        Lucene counts the documents that have any word.
+        """
+        term = java("org.apache.lucene.index.Term")
+        held = ((word, int(self._reader.docFreq(term(_FIELD, word)))) for word in words)
+        documents, length = self._reader.getDocCount(_FIELD), self._reader.getSumTotalTermFreq(_FIELD)
+        return Statistics(int(documents), int(length), {word: count for word, count in held if count})
 
     def search(self, queries: Sequence[str], depth: int, threads: int = 1) -> Hits:
         """The `depth` best documents per query that share a word with it (with RM3: or with its first documents).
@@ -99,10 +129,16 @@ class LuceneIndex:
         limits = java("io.anserini.search.SearchCollection$Args")()
         limits.hits, limits.arbitraryScoreTieBreak = depth, True  # ties by Lucene's number, not by a stored id
 
+        boosted = None if self._whole is None else [self._boosted_query(_text(query)) for query in queries]
+
         def block(start: int) -> None:
             try:
                 for row in range(start, min(start + _BLOCK, len(queries))):
-                    documents, scores = self._search(_text(queries[row]), depth, limits)
+                    text = _text(queries[row])
+                    asked = self._queries.buildQuery(_FIELD, self._analyzer, text) if boosted is None else boosted[row]
+                    if asked is None:
+                        continue
+                    documents, scores = self._search(text, asked, depth, limits)
                     found = int(np.count_nonzero(scores > 0))
                     index[row, :found], score[row, :found] = documents[:found], scores[:found]
             finally:
@@ -123,13 +159,29 @@ class LuceneIndex:
         self._reader.close()
         self._directory.close()
 
-    def _search(self, query: str, depth: int, limits: Any) -> tuple[Any, Any]:
-        """Documents and float32 scores of one query, best first.
+    def _boosted_query(self, query: str) -> Any:
+        """The query whose words weigh what they do in the whole collection; None where no document here has any.
+
+        A word's boost is how often it is asked times the ratio of its idf there and here. Not for many threads, as it
+        makes objects; a parser, as one call of it does what four calls per word would.
+        """
+        assert self._whole is not None
+        found = java("io.anserini.analysis.AnalyzerUtils").analyze(self._analyzer, query)
+        asked = Counter(json.loads(self._json.writeValueAsString(found)))
+        if new := [word for word in asked if word not in self._boosts]:
+            own = self.statistics(new)
+            here = [word in own.document_frequency for word in new]
+            self._boosts.update(zip(new, np.where(here, self._whole.idf(new) / own.idf(new), 0.0), strict=True))
+        parts = [f"{_escaped(word)}^{count * self._boosts[word]:.15f}" for word, count in asked.items()
+                 if self._boosts[word]]  # fmt: skip
+        return self._boosted.parse(" ".join(parts)) if parts else None
+
+    def _search(self, query: str, asked: Any, depth: int, limits: Any) -> tuple[Any, Any]:
+        """Documents and float32 scores of one query, best first; `asked` is what Lucene makes of it.
 
         Every method called here belongs to an object that all threads share: pyjnius binds a method to its object
         in a place of the class, so that two threads calling it on two objects would get in each other's way.
         """
-        asked = self._queries.buildQuery(_FIELD, self._analyzer, query)
         if self._rm3 is None:
             hits = json.loads(self._json.writeValueAsString(self._searcher.search(asked, depth)))["scoreDocs"]
             return [hit["doc"] for hit in hits], np.array([hit["score"] for hit in hits], dtype=np.float32)
@@ -223,6 +275,22 @@ def _rm3(config: LuceneConfig, analyzer: Any) -> Any:
         False,  # do not log the queries
         config.language == "en",  # words of the letters a to z and digits alone
     )
+
+
+def _lengths(config: LuceneConfig, own: Statistics, whole: Statistics) -> tuple[float, float]:
+    """k1 and b with which Lucene, which knows the mean length here, computes k1 (1 − b + b·|d|/avgdl) of the whole."""
+    constant = config.k1 * (1 - config.b)
+    rising = config.k1 * config.b * own.mean_length / max(whole.mean_length, 1e-9)
+    k1 = constant + rising
+    return k1, rising / k1 if k1 else config.b
+
+
+def _escaped(word: str) -> str:
+    """A word as Lucene's query parser reads it back, whatever it is made of."""
+    if word.isascii() and word.isalnum() and word.islower():  # not AND, OR, NOT
+        return word
+    units = word.encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def _text(text: str) -> str:

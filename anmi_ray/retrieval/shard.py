@@ -3,14 +3,15 @@
 A hit is a (query, document) pair with what each retriever said of it, without the text: most hits of a shard do not
 survive the merge, and `texts_of` gives the texts of those that do. Besides the best `depth` of each retriever, a
 train query's hits hold its known positives and the documents that may become its random negatives. Merging the hits
-of all shards (`merge.merge_bucket`) gives what one shard over all documents would give, with one exception: BM25's
-statistics are a shard's own unless those of the whole collection are passed.
+of all shards (`merge.merge_bucket`) gives what one shard over all documents would give, if the statistics of words are
+those of the whole collection: `statistics` gives a shard's, whose sum is passed to each. (But for RM3, whose feedback
+is a shard's own.)
 Q queries, N documents of the shard, H hits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,11 +22,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray import identity
-from anmi_ray.config.retrieve import RETRIEVERS, DenseConfig, FlatIndex, RetrieveConfig
+from anmi_ray.config.retrieve import RETRIEVERS, Bm25Config, DenseConfig, FlatIndex, LuceneConfig, RetrieveConfig
 from anmi_ray.errors import DataError
 from anmi_ray.records import TEXT_OF
 from anmi_ray.retrieval import bm25, dense, lucene, vectors
 from anmi_ray.retrieval.shelf import Shelf, scratch
+from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.retrieval.top import Hits
 from anmi_ray.schema import Record
 
@@ -69,9 +71,9 @@ class ShardIndex:
     """The documents of a shard, indexed for the retrievers; `search` may be called for any number of query sets.
 
     What is made of the documents alone (counts of words, vectors, Lucene's and approximate indexes) stands on `shelf`;
-    without one it is made for this object alone, and gone with `close`. `statistics` of the whole collection may be
-    given by a caller that has them. Where dense is no retriever, only documents that are hits are encoded, for their
-    similarity.
+    without one it is made for this object alone, and gone with `close`. `known`: the statistics of the whole collection
+    for bm25 and lucene; a retriever without takes those of the shard. Where dense is no retriever, only documents that
+    are hits are encoded, for their similarity.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class ShardIndex:
         encoder: TextEncoder,
         threads: int = 1,
         shelf: Shelf | None = None,
-        statistics: bm25.Statistics | None = None,
+        known: Mapping[str, Statistics] | None = None,
     ) -> None:
         # In order of doc_id, so that "the smaller index" breaks ties by doc_id, whatever order the corpus has.
         self._documents, self._config, self._threads = documents.sort_by("doc_id"), config, threads
@@ -94,9 +96,11 @@ class ShardIndex:
         self._dense: dense.Flat | dense.Approximate | None = None
         self._vectors: NDArray[np.float32] | None = None
         if "bm25" in config.retrievers:
-            self._bm25 = bm25.Bm25Index(self._counts(), config.bm25, statistics)
+            counts = _counts(self._texts, config.bm25, self._shelf)
+            self._bm25 = bm25.Bm25Index(counts, config.bm25, (known or {}).get("bm25"))
         if "lucene" in config.retrievers:
-            self._lucene = self._open.enter_context(closing(self._lucene_index()))
+            opened = _lucene_index(self._texts, config.lucene, self._shelf, (known or {}).get("lucene"))
+            self._lucene = self._open.enter_context(closing(opened))
         if "dense" in config.retrievers:
             self._vectors = _document_vectors(self._documents, self._texts, config, encoder, self._shelf)
             self._dense = self._dense_index(self._vectors)
@@ -104,30 +108,6 @@ class ShardIndex:
     def close(self) -> None:
         """Let go of the indexes."""
         self._open.close()
-
-    def _counts(self) -> bm25.Counts:
-        config = self._config.bm25
-        settings = {"stemmer": config.stemmer, "stopwords": config.stopwords}
-
-        def make(folder: Path) -> None:
-            bm25.Counts.of(self._texts, config).save(folder)
-
-        return bm25.Counts.load(self._shelf("counts", _VERSION["counts"], settings, make))
-
-    def _lucene_index(self) -> lucene.LuceneIndex:
-        config = self._config.lucene
-        settings = {
-            "language": config.language,
-            "stemmer": config.stemmer,
-            "stopwords": config.stopwords,
-            "feedback": config.rm3 is not None,
-        }
-
-        def make(folder: Path) -> None:
-            lucene.build(self._texts, folder, config)
-
-        folder = self._shelf("lucene", _VERSION["lucene"], settings, make)
-        return lucene.LuceneIndex(folder, config, len(self._texts))
 
     def _dense_index(self, doc_Nd: NDArray[np.float32]) -> dense.Flat | dense.Approximate:
         config = self._config.dense
@@ -250,6 +230,53 @@ def search_shard(
     """The hits (HITS) of `queries` (Query table) in one shard (Document table), which is indexed for this once."""
     with closing(ShardIndex(documents, config, encoder, threads)) as index, scratch() as shelf:
         return index.search(queries, qrels, query_vectors(queries, config, encoder, shelf), seed)
+
+
+def asked_words(queries: pa.Table, config: RetrieveConfig) -> dict[str, set[str]]:
+    """By retriever that counts words, those of a Query table."""
+    texts, found = queries["text"].to_pylist(), dict[str, set[str]]()
+    if "bm25" in config.retrievers:
+        found["bm25"] = bm25.words(texts, config.bm25)
+    if "lucene" in config.retrievers:
+        found["lucene"] = lucene.words(texts, config.lucene)
+    return found
+
+
+def statistics(
+    documents: pa.Table, config: RetrieveConfig, words: Mapping[str, Collection[str]], shelf: Shelf
+) -> dict[str, Statistics]:
+    """By retriever that counts words, the statistics of a shard (Document table) alone, of its `words`."""
+    texts, found = full_texts(documents.sort_by("doc_id")), dict[str, Statistics]()
+    if "bm25" in config.retrievers:
+        found["bm25"] = _counts(texts, config.bm25, shelf).statistics(words["bm25"])
+    if "lucene" in config.retrievers:
+        with closing(_lucene_index(texts, config.lucene, shelf)) as index:
+            found["lucene"] = index.statistics(words["lucene"])
+    return found
+
+
+def _counts(texts: Sequence[str], config: Bm25Config, shelf: Shelf) -> bm25.Counts:
+    def make(folder: Path) -> None:
+        bm25.Counts.of(texts, config).save(folder)
+
+    settings = {"stemmer": config.stemmer, "stopwords": config.stopwords}
+    return bm25.Counts.load(shelf("counts", _VERSION["counts"], settings, make))
+
+
+def _lucene_index(
+    texts: Sequence[str], config: LuceneConfig, shelf: Shelf, whole: Statistics | None = None
+) -> lucene.LuceneIndex:
+    def make(folder: Path) -> None:
+        lucene.build(texts, folder, config)
+
+    settings = {
+        "language": config.language,
+        "stemmer": config.stemmer,
+        "stopwords": config.stopwords,
+        "feedback": config.rm3 is not None,
+    }
+    folder = shelf("lucene", _VERSION["lucene"], settings, make)
+    return lucene.LuceneIndex(folder, config, len(texts), whole)
 
 
 def texts_of(documents: pa.Table, wanted: pa.Array) -> pa.Table:

@@ -26,23 +26,25 @@ def make(
     artifact: Artifact,
     name: str,
     count: int,
-    task: Callable[..., None],
+    task: Callable[..., Any],
     *args: Any,
     what: str = "shard",
     cores: float = 1.0,
-) -> None:
+) -> dict[int, Any]:
     """Have `task(artifact, index, *args)` publish each of `count` exchange files that is not there or cut off.
 
-    what: a file is of a shard or of a bucket; cores: that a task keeps busy.
+    Gives what the tasks returned, by index. what: a file is of a shard or of a bucket; cores: that a task keeps busy.
     """
     missing = [index for index in range(count) if groups_of(artifact, name, index) is None]
-    done = count - len(missing)
+    done, returned = count - len(missing), dict[int, Any]()
     context.progress(done, count, f"{what}s")
     with our_errors(artifact.stage):
         calls = ((index, task, (artifact, index, *args)) for index in missing)
-        for _ in windowed(context, calls, cores, what=what):
+        for index, found in windowed(context, calls, cores, what=what):
+            returned[index] = found
             done += 1
             context.progress(done, count, f"{what}s")
+    return returned
 
 
 def publish(artifact: Artifact, name: str, index: int, tables: Iterable[pa.Table]) -> None:

@@ -1,7 +1,8 @@
 """retrieve: documents and queries -> runs (dev, test), candidates (train), and the texts they need.
 
-Ray Data streams the corpus shards through a pool of searchers; each indexes its shard, where the store does not hold
-its indexes yet, and writes its hits, ids and scores, with a row group per query bucket. Where late interaction is a
+Where there are several shards, the statistics of words are those of all (stages/word_statistics.py). Ray Data streams
+the corpus shards through a pool of searchers; each indexes its shard, where the store does not hold its indexes yet,
+and writes its hits, ids and scores, with a row group per query bucket. Where late interaction is a
 retriever, it then scores what they found (stages/late.py). One plain task per bucket merges its row group of every
 shard, and writes which documents it wants of which shard. Each shard then gives their texts, a row group per bucket
 again, and each bucket takes its own. So a text crosses once, when it is known to be needed. No later stage opens the
@@ -29,8 +30,9 @@ from anmi_ray.models.cross_encoder import resolve_precision
 from anmi_ray.models.encoder import Encoder
 from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.retrieval import lucene, merge, shard
+from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.schema import Record
-from anmi_ray.stages import exchange, indexes, late
+from anmi_ray.stages import exchange, indexes, late, word_statistics
 from anmi_ray.stages.capacity import check_room, of_embedding
 from anmi_ray.stages.runtime import Context, data_settings, model_room, our_errors, rows_of, run_buckets, windowed
 from anmi_ray.store import Artifact, Flow
@@ -67,7 +69,8 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
         return
     if "lucene" in config.retrievers:
         lucene.check()  # here, not first in a worker after a download of its image
-    args = (artifact, ingest, config, context.seed, context.buckets, context.execution.model_threads)
+    mended = word_statistics.gather(artifact, ingest, config, context, shards)
+    args = (artifact, ingest, config, context.seed, context.buckets, shards, context.execution.model_threads)
     if len(missing) > 1:  # else every searcher would compute them
         _embed_queries(context, args)
     searchers = min(len(missing), max(1, context.execution.cores // context.execution.model_threads))
@@ -82,7 +85,7 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
             compute=ray.data.TaskPoolStrategy(size=searchers),
             num_cpus=0.5,
         )
-        done, mended = shards - len(missing), list[str]()
+        done = shards - len(missing)
         with rows_of(found) as rows:
             for row in rows:
                 done += 1
@@ -176,18 +179,19 @@ class _Searcher:
         config: RetrieveConfig,
         seed: int,
         buckets: int,
+        shards: int,
         threads: int,
         device: str = "cpu",
     ) -> None:
         self._artifact, self._ingest, self._config = artifact, ingest, config
-        self._seed, self._buckets, self._threads = seed, buckets, threads
+        self._seed, self._buckets, self._shards, self._threads = seed, buckets, shards, threads
         self._encoder = _LazyEncoder(config.dense, threads, device)
 
     def search(self, number: int) -> list[str]:
         """Search a shard; the kinds of its indexes that were found damaged and made again."""
         documents = self._documents(number)
         with self._shelf(indexes.content_of_documents(documents)) as shelf:
-            index = shard.ShardIndex(documents, self._config, self._encoder, self._threads, shelf)
+            index = shard.ShardIndex(documents, self._config, self._encoder, self._threads, shelf, self._known)
             with closing(index):
                 found = (self._found(index, bucket) for bucket in range(self._buckets))
                 exchange.publish(self._artifact, "hits", number, found)
@@ -204,6 +208,10 @@ class _Searcher:
         queries = self._ingest.read_part("queries", bucket, QUERY)
         with self._shelf(indexes.content_of_queries(queries)) as shelf:
             return queries, shard.query_vectors(queries, self._config, self._encoder, shelf)
+
+    @cached_property
+    def _known(self) -> dict[str, Statistics]:
+        return word_statistics.of_collection(self._artifact, self._config, self._shards)
 
     def _found(self, index: shard.ShardIndex, bucket: int) -> pa.Table:
         queries, vectors = self.asked(bucket)

@@ -24,6 +24,7 @@ from anmi_ray.retrieval.merge import Merged, merge_bucket
 from anmi_ray.retrieval.runs import to_run
 from anmi_ray.retrieval.shard import HITS, ShardIndex, query_vectors, search_shard
 from anmi_ray.retrieval.shelf import scratch
+from anmi_ray.retrieval.statistics import Statistics
 
 WORDS = [f"word{i}" for i in range(30)]
 CONFIG = RetrieveConfig(depth=12, candidates=6, random_negatives=3)
@@ -85,15 +86,15 @@ def hits_of(
     parts: Sequence[pa.Table], config: RetrieveConfig, asked: pa.Table | None = None, whole_statistics: bool = True
 ) -> list[pa.Table]:
     """Of every part of a corpus, its hits of the queries."""
-    encoder, asked, statistics = WordEncoder(), queries() if asked is None else asked, None
+    encoder, asked, known = WordEncoder(), queries() if asked is None else asked, dict[str, Statistics]()
     if whole_statistics:
         counts = (bm25.Counts.of(shard.full_texts(part), config.bm25) for part in parts)
-        statistics = bm25.Statistics.merged(bm25.Bm25Index(one, config.bm25).shard_statistics() for one in counts)
+        known["bm25"] = Statistics.merged(one.statistics() for one in counts)
     with scratch() as shelf:
         vectors = query_vectors(asked, config, encoder, shelf)
     found = []
     for part in parts:
-        with closing(ShardIndex(part, config, encoder, statistics=statistics)) as index:
+        with closing(ShardIndex(part, config, encoder, known=known)) as index:
             found.append(index.search(asked, qrels(), vectors, seed=5))
     return found
 

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from anmi_ray.config.retrieve import Bm25Config, RetrieveConfig
 from anmi_ray.errors import ConfigError
 from anmi_ray.retrieval import bm25, dense
+from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.retrieval.top import top
 
 WORDS = ["alpha", "beta", "gamma", "delta", "running", "runs", "engine", "file", "socket", "thread"]
@@ -95,13 +96,13 @@ def test_statistics_of_the_whole_collection_make_shards_exact() -> None:
     texts, query = corpus(40), ["alpha running file"]
     whole = _index(texts)
     parts = [texts[:13], texts[13:]]
-    merged = bm25.Statistics.merged(_index(part).shard_statistics() for part in parts)
+    merged = Statistics.merged(bm25.Counts.of(part, PLAIN).statistics() for part in parts)
     assert merged == whole.statistics
     scores = np.concatenate([_all_scores(_index(part, merged), query, len(part)) for part in parts])
     np.testing.assert_allclose(scores, _all_scores(whole, query, 40), rtol=1e-12)
 
 
-def _index(texts: list[str], statistics: bm25.Statistics | None = None) -> bm25.Bm25Index:
+def _index(texts: list[str], statistics: Statistics | None = None) -> bm25.Bm25Index:
     return bm25.Bm25Index(bm25.Counts.of(texts, PLAIN), PLAIN, statistics)
 
 

@@ -94,8 +94,15 @@ class Retrieved:
 
     def ranked(self, system: str, query: str) -> list[bytes]:
         """The documents of a query in a run."""
+        return self._run(system, query)["doc_id"].to_pylist()
+
+    def scores(self, system: str, query: str) -> list[float]:
+        """Their scores, falling."""
+        return self._run(system, query)["score"].to_pylist()
+
+    def _run(self, system: str, query: str) -> pa.Table:
         mine = pc.and_(pc.equal(self.runs["system"], system), pc.equal(self.runs["query_id"], self.query(query)))
-        return self.runs.filter(mine).sort_by("rank")["doc_id"].to_pylist()
+        return self.runs.filter(mine).sort_by("rank")
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +129,16 @@ def test_without_one_they_are_rejects(
     assert alone.ranked("bm25", "q20") == usual.ranked("bm25", "q20") != []
 
 
+def test_shards_change_nothing(
+    usual: Retrieved, ray_local: None, collection: Path, model: Path, tmp_path: Path
+) -> None:
+    """A word weighs what it does in the whole collection, though one of three shards has the text of ten megabytes."""
+    whole = Retrieved(tmp_path, collection, model, "retrieve.bm25={stemmer: null}", shard=1000)
+    assert usual.runs.num_rows > 0
+    assert whole.runs.equals(usual.runs)
+    assert whole.candidates.equals(usual.candidates)
+
+
 @needs_lucene
 def test_lucene_ranks_as_the_own_bm25_does(
     usual: Retrieved, ray_local: None, collection: Path, model: Path, tmp_path: Path
@@ -139,6 +156,9 @@ def test_lucene_ranks_as_the_own_bm25_does(
     before = {path: path.stat().st_mtime_ns for path in kept.rglob("*")}
     Retrieved(tmp_path, collection, model, *settings, "retrieve.lucene.k1=1.2", "name=other")
     assert {path: path.stat().st_mtime_ns for path in kept.rglob("*")} == before  # k1 is of searching
+    whole = Retrieved(tmp_path / "whole", collection, model, *settings, shard=1000)
+    for query in ("q18", "q19", "q20", "q21", "q22", "syntax"):
+        assert whole.scores("lucene", query) == pytest.approx(found.scores("lucene", query), rel=1e-5)
 
 
 def test_a_graph_in_the_place_of_the_flat_index(
