@@ -25,7 +25,7 @@ def gather(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context
     """Have the collection's statistics in the store, where several shards need them; what was damaged and made anew."""
     if not _needed(config, shards) or exchange.groups_of(artifact, "words", 0) is not None:
         return []
-    exchange.make(context, artifact, "asked", 1, _ask, ingest, config, context.buckets, what="list of words")
+    exchange.make(context, artifact, "asked", 1, _ask, ingest, config, context.buckets, what="word list")
     mended = exchange.make(context, artifact, "counted", shards, _count, ingest, config)
     exchange.make(context, artifact, "words", 1, _add_up, shards, what="sum")
     return [f"{kind} of shard {number}" for number, kinds in sorted(mended.items()) for kind in kinds]

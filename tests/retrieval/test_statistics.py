@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray import identity
-from anmi_ray.config.retrieve import Bm25Config, LuceneConfig
+from anmi_ray.config.retrieve import Bm25Config, LuceneConfig, Rm3Config
 from anmi_ray.retrieval import bm25, lucene, statistics
 from anmi_ray.retrieval.statistics import Statistics
 from tests.retrieval.java import needs_lucene
@@ -65,12 +68,9 @@ def test_lucene_scores_parts_as_the_whole(k1_b: tuple[float, float], tmp_path_fa
     def scores(texts: list[str], whole: Statistics | None = None) -> tuple[np.ndarray, Statistics]:
         folder = tmp_path_factory.mktemp("index")
         lucene.build(texts, folder, config)
-        index = lucene.LuceneIndex(folder, config, len(texts), whole)
-        try:
+        with closing(lucene.LuceneIndex(folder, config, len(texts), whole)) as index:
             place, found = index.search(queries, len(texts), threads=2)
             own = index.statistics(asked)
-        finally:
-            index.close()
         score = np.zeros((len(queries), len(texts)))
         row, column = np.nonzero(place >= 0)
         score[row, place[row, column]] = found[row, column]
@@ -84,6 +84,25 @@ def test_lucene_scores_parts_as_the_whole(k1_b: tuple[float, float], tmp_path_fa
     np.testing.assert_allclose(shared, expected, rtol=2e-6)
     assert expected[:4].any(axis=1).all()
     assert not expected[4:].any()
+
+
+@needs_lucene
+def test_feedback_starts_from_what_the_whole_collection_weighs(tmp_path: Path) -> None:
+    config = LuceneConfig(rm3=Rm3Config(documents=2, terms=4))
+    draw = identity.rng("documents of feedback")
+    everything = [" ".join(draw.choice(WORDS, 6)) for _ in range(40)]
+    lucene.build(everything, tmp_path, config)
+
+    def found(whole: Statistics | None) -> tuple[np.ndarray, np.ndarray, Statistics]:
+        with closing(lucene.LuceneIndex(tmp_path, config, 40, whole)) as index:
+            return *index.search(["alpha gamma", "nothing"], 10), index.statistics(lucene.words(everything, config))
+
+    place, score, own = found(None)
+    same, as_high, _ = found(own)
+    assert (place[0] >= 0).all()
+    assert (place[1] < 0).all()
+    assert same.tolist() == place.tolist()
+    np.testing.assert_allclose(as_high, score, rtol=1e-5)
 
 
 @needs_lucene
