@@ -62,10 +62,8 @@ def build(texts: Iterable[str], folder: Path, config: LuceneConfig) -> None:
 
 def words(queries: Sequence[str], config: LuceneConfig) -> set[str]:
     """The words that queries ask for. Raises ConfigError as `build`."""
-    analyzer, analysed = _analyzer(config), java("io.anserini.analysis.AnalyzerUtils")
-    mapper = java("com.fasterxml.jackson.databind.ObjectMapper")()
-    lists = (mapper.writeValueAsString(analysed.analyze(analyzer, _text(query))) for query in queries)
-    return {word for found in lists for word in json.loads(found)}
+    analyzer, mapper = _analyzer(config), _mapper()
+    return {word for query in queries for word in _analysed(analyzer, mapper, _text(query))}
 
 
 class LuceneIndex:
@@ -100,11 +98,8 @@ class LuceneIndex:
         k1, b = (config.k1, config.b) if whole is None else _lengths(config, self.statistics(()), whole)
         self._searcher.setSimilarity(java("org.apache.lucene.search.similarities.BM25Similarity")(k1, b))
         self._queries = java("io.anserini.search.query.BagOfWordsQueryGenerator")()
-        self._boosted = java("org.apache.lucene.queryparser.classic.QueryParser")(
-            _FIELD, java("org.apache.lucene.analysis.core.KeywordAnalyzer")()
-        )
-        self._boosted.setSplitOnWhitespace(True)
-        self._json = java("com.fasterxml.jackson.databind.ObjectMapper")()
+        self._boosted = None if whole is None else _parser()
+        self._json = _mapper()
         self._rm3 = _rm3(config, self._analyzer)
 
     def statistics(self, words: Collection[str]) -> Statistics:
@@ -166,8 +161,8 @@ class LuceneIndex:
         makes objects; a parser, as one call of it does what four calls per word would.
         """
         assert self._whole is not None
-        found = java("io.anserini.analysis.AnalyzerUtils").analyze(self._analyzer, query)
-        asked = Counter(json.loads(self._json.writeValueAsString(found)))
+        assert self._boosted is not None
+        asked = Counter(_analysed(self._analyzer, self._json, query))
         if new := [word for word in asked if word not in self._boosts]:
             own = self.statistics(new)
             here = [word in own.document_frequency for word in new]
@@ -275,6 +270,26 @@ def _rm3(config: LuceneConfig, analyzer: Any) -> Any:
         False,  # do not log the queries
         config.language == "en",  # words of the letters a to z and digits alone
     )
+
+
+def _mapper() -> Any:
+    """Writes a Java object as JSON: one call, where reading it from here takes one per value."""
+    return java("com.fasterxml.jackson.databind.ObjectMapper")()
+
+
+def _analysed(analyzer: Any, mapper: Any, text: str) -> list[str]:
+    """The words of a text, in order, with repetitions."""
+    analysed = java("io.anserini.analysis.AnalyzerUtils").analyze(analyzer, text)
+    words: list[str] = json.loads(mapper.writeValueAsString(analysed))
+    return words
+
+
+def _parser() -> Any:
+    """Of queries that are words with boosts, between blanks: the words are not analysed again."""
+    keyword = java("org.apache.lucene.analysis.core.KeywordAnalyzer")()
+    parser = java("org.apache.lucene.queryparser.classic.QueryParser")(_FIELD, keyword)
+    parser.setSplitOnWhitespace(True)
+    return parser
 
 
 def _lengths(config: LuceneConfig, own: Statistics, whole: Statistics) -> tuple[float, float]:

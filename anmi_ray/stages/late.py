@@ -61,8 +61,8 @@ def _rescore(artifact: Artifact, number: int, ingest: Artifact, config: LateConf
     scored = late.SCORED.empty_table()
     if every.num_rows:
         asked = pc.unique(every["query_id"])
-        parts_of = (ingest.read_part("queries", bucket, QUERY) for bucket in range(buckets))  # one at a time in memory
-        queries = pa.concat_tables([part.filter(pc.is_in(part["query_id"], value_set=asked)) for part in parts_of])
+        asked_of = (ingest.read_part("queries", bucket, QUERY) for bucket in range(buckets))  # one at a time in memory
+        queries = pa.concat_tables([part.filter(pc.is_in(part["query_id"], value_set=asked)) for part in asked_of])
         documents = ingest.read_part("documents", number, DOCUMENT)
         scored = late.rescore(documents, queries, every, _encoder(config.model_dump_json(), threads))
     parts, start = [], 0

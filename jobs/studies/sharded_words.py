@@ -78,13 +78,11 @@ def searched(of: Collection, shards: int) -> pa.Table:
     bounds = np.linspace(0, len(texts), shards + 1).astype(int)
     parts = [bm25.Counts.of(texts[bounds[i] : bounds[i + 1]], config) for i in range(shards)]
     known = {OWN: None, WHOLE: Statistics.merged(part.statistics() for part in parts)}
-    systems = []
+    systems, asked = [], of.queries["text"].to_pylist()
     for name, statistics in known.items():
-        found = [bm25.Bm25Index(part, config, statistics).search(of.queries["text"].to_pylist(), DEPTH)
-                 for part in parts]  # fmt: skip
-        systems.append(_merged(of, name, np.hstack([np.where(index >= 0, index + bounds[i], -1)
-                                                    for i, (index, _) in enumerate(found)]),
-                               np.hstack([score for _, score in found])))  # fmt: skip
+        found = [bm25.Bm25Index(part, config, statistics).search(asked, DEPTH) for part in parts]
+        index = [np.where(index >= 0, index + begin, -1) for begin, (index, _) in zip(bounds[:-1], found, strict=True)]
+        systems.append(_merged(of, name, np.hstack(index), np.hstack([score for _, score in found])))
     return pa.concat_tables(systems)
 
 

@@ -6,7 +6,6 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,5 +105,5 @@ def test_feedback_starts_from_what_the_whole_collection_weighs(tmp_path: Path) -
 
 
 @needs_lucene
-def test_words_are_read_back_whatever_they_are_made_of() -> None:
-    assert pa.array(sorted(lucene.words(["Running RUNS, and c++!"], LuceneConfig()))).to_pylist() == ["c", "run"]
+def test_words_of_queries_are_those_that_the_index_has() -> None:
+    assert sorted(lucene.words(["Running RUNS, and c++!"], LuceneConfig())) == ["c", "run"]

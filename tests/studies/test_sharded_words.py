@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
+from anmi_ray.config.corpus import CorpusConfig
 from jobs.studies import sharded_words as study
 from tests.small import write_topics
 
@@ -15,7 +16,7 @@ def test_shards_rank_as_one_index_with_the_collection_s_statistics(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_topics(tmp_path / "made")
-    of = study.read("made", study.CorpusConfig(reader="beir", path=str(folder)))
+    of = study.read("made", CorpusConfig(reader="beir", path=str(folder)))
     one, many = study.searched(of, 1), study.searched(of, 5)
     of_system = {name: many.filter(pc.equal(many["system"], name)) for name in (study.OWN, study.WHOLE)}
     assert of_system[study.WHOLE].equals(one.filter(pc.equal(one["system"], study.WHOLE)))
