@@ -48,6 +48,7 @@ HITS = Record(
         ]
     ),
 )
+COUNT_WORDS = frozenset({"bm25", "lucene"})  # retrievers whose scores need statistics of words
 # of what stands on a shelf: raised when the same texts and settings would give other files
 _VERSION = {"counts": 1, "vectors": 2, "lucene": 1, "approximate": 2}
 _APPROXIMATE = "index.faiss"

@@ -29,21 +29,24 @@ def make(
     task: Callable[..., Any],
     *args: Any,
     what: str = "shard",
+    does: str = "",
     cores: float = 1.0,
 ) -> dict[int, Any]:
     """Have `task(artifact, index, *args)` publish each of `count` exchange files that is not there or cut off.
 
-    Gives what the tasks returned, by index. what: a file is of a shard or of a bucket; cores: that a task keeps busy.
+    Gives what the tasks returned, by index. what: a file is of a shard or of a bucket; does: what is said to be done
+    with it; cores: that a task keeps busy.
     """
     missing = [index for index in range(count) if groups_of(artifact, name, index) is None]
     done, returned = count - len(missing), dict[int, Any]()
-    context.progress(done, count, f"{what}s")
+    unit = f"{what}s {does}".rstrip()
+    context.progress(done, count, unit)
     with our_errors(artifact.stage):
         calls = ((index, task, (artifact, index, *args)) for index in missing)
         for index, found in windowed(context, calls, cores, what=what):
             returned[index] = found
             done += 1
-            context.progress(done, count, f"{what}s")
+            context.progress(done, count, unit)
     return returned
 
 

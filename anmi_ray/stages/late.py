@@ -35,9 +35,10 @@ def rescore(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
     if "late" not in config.retrievers:
         return
     buckets = context.buckets
-    exchange.make(context, artifact, "pairs", buckets, _pool, ingest, config, shards, what="bucket")
+    exchange.make(context, artifact, "pairs", buckets, _pool, ingest, config, shards, what="bucket", does="pooled")
     threads, cores = model_room(context.execution)
-    exchange.make(context, artifact, "late", shards, _rescore, ingest, config.late, buckets, threads, cores=cores)
+    args = (ingest, config.late, buckets, threads)
+    exchange.make(context, artifact, "late", shards, _rescore, *args, does="rescored", cores=cores)
 
 
 def read_hits(artifact: Artifact, bucket: int, config: RetrieveConfig, shards: int) -> Iterator[pa.Table]:

@@ -51,7 +51,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RetrieveConf
         late.rescore(artifact, ingest, config, context, shards)
     flows = run_buckets(context, artifact, _RUNS, _merge_bucket, ingest, config, context.seed, shards)
     if not _sealed(artifact, context, _TEXTS):
-        exchange.make(context, artifact, "texts", shards, _give_texts, ingest, context.buckets)
+        exchange.make(context, artifact, "texts", shards, _give_texts, ingest, context.buckets, does="read for texts")
         run_buckets(context, artifact, _TEXTS, _take_texts, shards)
     exchange.forget(artifact)
     return {"flows": flows, "shards": shards}
@@ -64,7 +64,6 @@ def _sealed(artifact: Artifact, context: Context, seal: tuple[str, Record]) -> b
 def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context: Context, shards: int) -> None:
     """Stream the shards that have no exchange files yet through the searchers."""
     missing = [i for i in range(shards) if exchange.groups_of(artifact, "hits", i) is None]
-    context.progress(shards - len(missing), shards, "shards")
     if not missing:
         return
     if "lucene" in config.retrievers:
@@ -73,6 +72,8 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
     args = (artifact, ingest, config, context.seed, context.buckets, shards, context.execution.model_threads)
     if len(missing) > 1:  # else every searcher would compute them
         _embed_queries(context, args)
+    done, unit = shards - len(missing), "shards searched"
+    context.progress(done, shards, unit)
     searchers = min(len(missing), max(1, context.execution.cores // context.execution.model_threads))
     with data_settings(context), our_errors("retrieve"):
         found = ray.data.from_items([{"shard": i} for i in missing], override_num_blocks=len(missing))
@@ -85,12 +86,11 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
             compute=ray.data.TaskPoolStrategy(size=searchers),
             num_cpus=0.5,
         )
-        done = shards - len(missing)
         with rows_of(found) as rows:
             for row in rows:
                 done += 1
                 mended += [f"{kind} of shard {row['shard']}" for kind in row["mended"].split()]
-                context.progress(done, shards, "shards")
+                context.progress(done, shards, unit)
     if mended:
         more = f" and {len(mended) - _TOLD} more" if len(mended) > _TOLD else ""
         context.notice(f"found damaged and made again: {', '.join(mended[:_TOLD])}{more}")

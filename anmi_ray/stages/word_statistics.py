@@ -26,7 +26,7 @@ def gather(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context
     if not _needed(config, shards) or exchange.groups_of(artifact, "words", 0) is not None:
         return []
     exchange.make(context, artifact, "asked", 1, _ask, ingest, config, context.buckets, what="word list")
-    mended = exchange.make(context, artifact, "counted", shards, _count, ingest, config)
+    mended = exchange.make(context, artifact, "counted", shards, _count, ingest, config, does="counted")
     exchange.make(context, artifact, "words", 1, _add_up, shards, what="sum")
     return [f"{kind} of shard {number}" for number, kinds in sorted(mended.items()) for kind in kinds]
 
@@ -37,7 +37,7 @@ def of_collection(artifact: Artifact, config: RetrieveConfig, shards: int) -> di
 
 
 def _needed(config: RetrieveConfig, shards: int) -> bool:
-    return shards > 1 and bool({"bm25", "lucene"} & set(config.retrievers))
+    return shards > 1 and not shard.COUNT_WORDS.isdisjoint(config.retrievers)
 
 
 def _ask(artifact: Artifact, index: int, ingest: Artifact, config: RetrieveConfig, buckets: int) -> None:
