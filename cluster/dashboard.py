@@ -85,7 +85,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             ),
         ),
         Panel(
-            "Dollars, since each judge's keeper started",
+            "Dollars, since each judge's budget actor started",
             "currencyUSD",
             (("{{judge}}", "sum by (judge) (ray_anmi_judge_dollars_total{$on})"),),
         ),

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 import anmi_ray
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = ROOT / "cluster" / "sizes.yaml"

@@ -13,13 +13,14 @@ from typing import Any
 
 import yaml
 
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from cluster import dashboard, machines, pods, queues
 from cluster.description import ROOT, Description, load
 
 FOLDERS = ("grafana", "kuberay", "vm")  # nothing but rendered files in them
 _HEADER = (
-    "# Rendered by `make manifests` from cluster/sizes.yaml: change that, not this. The reasons: cluster/README.md\n"
+    "# Rendered by `make manifests` from cluster/sizes.yaml: change that, not this. "
+    "The reasons: docs/explanation/clusters.md\n"
 )
 
 

@@ -6,10 +6,11 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 from tests import s3 as endpoints
@@ -28,6 +29,8 @@ os.environ.update(
     TOKENIZERS_PARALLELISM="false",
 )
 
+FAULTS = ("tests/faults/", "tests/store/")  # where `make test-faults` looks for them
+
 settings.register_profile("anmi", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("anmi")
 
@@ -38,6 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "ray_local" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.ray)
+        if item.get_closest_marker("faults") and not item.nodeid.startswith(FAULTS):
+            raise pytest.UsageError(f"{item.nodeid}: a test of faults belongs below {' or '.join(FAULTS)}")
         if item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("ray"))
         if item.get_closest_marker("gpu") and shutil.which("nvidia-smi") is None:
@@ -71,12 +76,33 @@ def ray_local(short_temp: Path) -> Iterator[None]:
     ray.shutdown()
 
 
+def _made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """The folder that `make` writes, by the first test process that needs it; the others wait for it."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            making = folder.with_name(f"{name}-making")
+            shutil.rmtree(making, ignore_errors=True)  # of a process that failed at it
+            make(making)
+            making.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def small_collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small real collection in BEIR layout (see tests/small.py); read only."""
+    """A small real collection in BEIR layout (see tests/small.py), for all test processes; read only."""
     from tests.small import write_collection
 
-    return write_collection(tmp_path_factory.mktemp("small") / "collection")
+    return _made_once(tmp_path_factory, "small", write_collection)
+
+
+@pytest.fixture(scope="session")
+def prepared(ray_local: None, small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root of the small run as far as mine, made once for all test processes; read only: see `start_from`."""
+    from tests.small import write_prepared
+
+    return _made_once(tmp_path_factory, "prepared", lambda folder: write_prepared(folder, small_collection))
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.compute as pc
 
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
-from anmi_ray.identity import rng
+from anmi_ray.config.experiment import load
+from anmi_ray.core.identity import rng
+from anmi_ray.pipeline.run import NAMES, run
 
 
 def write_collection(folder: Path, train: int = 48, dev: int = 12, test: int = 20, others: int = 240) -> Path:
@@ -59,6 +62,21 @@ def write_config(path: Path, collection: Path, **overrides: object) -> Path:
     }
     path.write_text(json.dumps(settings), encoding="utf-8")
     return path
+
+
+def write_prepared(folder: Path, collection: Path) -> None:
+    """Carry out the run of `write_config` over `collection` as far as mine, with `folder` as its root."""
+    config = write_config(folder.with_name(f"{folder.name}.yaml"), collection)
+    run(load(config, [f"execution.root={folder}"]), last="mine")
+
+
+def start_from(prepared: Path, root: Path, last: str) -> Path:
+    """Make `root` hold what the root `prepared` does up to the stage `last`, but for its runs: a run over the same
+    collection whose settings are those of `write_config` so far finds its artifacts there."""
+    left_out = {prepared / "artifacts" / name for name in NAMES[NAMES.index(last) + 1 :]}
+    left_out |= {prepared / name for name in ("runs", "reports", "progress", "timings")}
+    shutil.copytree(prepared, root, ignore=lambda folder, names: [n for n in names if Path(folder, n) in left_out])
+    return root
 
 
 def write_topics(folder: Path, topics: int = 12, relevant: int = 5, others: int = 120) -> Path:

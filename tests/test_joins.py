@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anmi_ray import identity
-from anmi_ray.records import find_rows
+from anmi_ray.core import identity
+from anmi_ray.core.records import find_rows
 
 # few distinct bytes, so that ids share prefixes, words and whole halves
 ids = st.lists(st.integers(0, 2), min_size=16, max_size=16).map(bytes)

@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from anmi_ray.cli import standalone
 from anmi_ray.config.experiment import Experiment, load
-from anmi_ray.errors import DataError
-from anmi_ray.evaluation import trec
-from anmi_ray.experiment import NAMES, Reporter, run
-from anmi_ray.records import CANDIDATE, EXAMPLE, QREL, QUERY, RATING, RUN, TEXT_OF
-from anmi_ray.stages import report, standalone
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import CANDIDATE, EXAMPLE, QREL, QUERY, RATING, RUN, TEXT_OF
+from anmi_ray.pipeline.run import NAMES, Reporter, run
+from anmi_ray.stages import report
 from anmi_ray.store import Artifact, Flow, Store
+from anmi_ray.tables import trec
 from tests.small import write_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -77,10 +78,26 @@ def test_every_stage_was_computed_and_rows_add_up(finished: Finished) -> None:
 
 
 def test_a_second_run_computes_nothing(finished: Finished) -> None:
+    artifacts = Path(finished.settings.execution.root) / "artifacts"
+    before = {path: path.stat().st_mtime_ns for path in artifacts.rglob("*") if path.is_file()}
     told = Remembering()
     again = run(finished.settings, told)
     assert told.computed == []
     assert again["stages"] == finished.record["stages"]
+    assert {path: path.stat().st_mtime_ns for path in artifacts.rglob("*") if path.is_file()} == before
+
+
+def test_a_shorter_run_keeps_of_the_record_what_is_still_the_same(finished: Finished) -> None:
+    shorter = run(finished.settings, last="rate")
+    assert shorter["stages"] == finished.record["stages"]
+    assert finished.store.read_json("runs/small.json")["stages"] == finished.record["stages"]
+    changed = finished.settings.model_copy(
+        update={"mine": finished.settings.mine.model_copy(update={"negatives": 3}), "name": "small"}
+    )
+    other = run(changed, last="rate")
+    assert list(other["stages"]) == list(NAMES[: NAMES.index("mine")])
+    assert finished.store.read_json("runs/small.json")["config"]["mine"]["negatives"] == 3
+    assert run(finished.settings)["stages"] == finished.record["stages"]
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

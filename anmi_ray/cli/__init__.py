@@ -10,24 +10,18 @@ import typer
 from typer.exceptions import TyperException
 
 from anmi_ray import __version__
-from anmi_ray.cli import runs, submission, tables, tuning  # what registers their commands, in the order of the help
+
+from anmi_ray.cli import (  # isort: skip  # what registers their commands, in the order of the help
+    runs,
+    submission,
+    tables,
+    tuning,
+    doctor,
+)
 from anmi_ray.cli.app import app
-from anmi_ray.errors import AnmiError, ConfigError, DataError
+from anmi_ray.core.errors import AnmiError, ConfigError, DataError
 
-__all__ = ["app", "main", "runs", "submission", "tables", "tuning"]
-
-
-@app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
-    """Say what is installed, what each missing piece would give, and how to get it."""
-    from anmi_ray import doctor as checks
-
-    if as_json:
-        print(checks.to_json())
-    else:
-        from rich.console import Console
-
-        checks.render(Console())
+__all__ = ["app", "doctor", "main", "runs", "submission", "tables", "tuning"]
 
 
 def _version(value: bool) -> None:

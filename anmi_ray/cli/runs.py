@@ -10,7 +10,7 @@ import typer
 
 from anmi_ray.cli.app import ConfigArg, FromOption, OverrideArg, RootOption, UntilOption, app, load, part
 from anmi_ray.cli.voice import speaking
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 
 PILOT_EXITS = {"go": 0, "no-go": 3, "cannot tell": 4}
 
@@ -24,12 +24,15 @@ def run(
     last: UntilOption = "",
 ) -> None:
     """Carry out an experiment: compute what is missing, reuse the rest, write the report."""
-    from anmi_ray import experiment
+    from anmi_ray.pipeline import run as experiment
+    from anmi_ray.store import public_root
 
     settings = load(config, overrides, root)
     first, last = part(settings, first, last)
     with speaking(settings.execution) as voice:
-        voice.out.print(f"run [bold]{settings.name}[/bold] under {settings.execution.root}", highlight=False)
+        voice.out.print(
+            f"run [bold]{settings.name}[/bold] under {public_root(settings.execution.root)}", highlight=False
+        )
         record = experiment.run(settings, voice.reporter, first, last)
         if last == experiment.NAMES[-1]:
             from anmi_ray.stages import report
@@ -40,7 +43,7 @@ def run(
 
 
 def _print_result(out: Any, result: Any) -> None:
-    from anmi_ray import console
+    from anmi_ray.cli import console
 
     out.print()
     out.print(console.systems_table(result.comparisons, result.measures, result.baseline))
@@ -52,7 +55,8 @@ def _print_result(out: Any, result: Any) -> None:
 @app.command()
 def plan(config: ConfigArg, overrides: OverrideArg = None, root: RootOption = None) -> None:
     """Print what each stage would do and cost, doing nothing."""
-    from anmi_ray import console, planning
+    from anmi_ray.cli import console
+    from anmi_ray.planning import plan as planning
 
     settings = load(config, overrides, root)
     out, _ = console.consoles()
@@ -82,7 +86,8 @@ def judge_(
     With --pilot ask about a sample of the run's pairs only, and hold every judge against the gates (judge.pilot).
     Exit code 0: go; 3: no-go, some judge fails a gate; 4: so few pairs cannot tell. What it buys the run has.
     """
-    from anmi_ray import console, prompting
+    from anmi_ray.cli import console
+    from anmi_ray.cli import dry_run as prompting
 
     if pilot is not None:
         if dry_run:
@@ -102,15 +107,16 @@ def judge_(
 
 def _pilot(settings: Any, pairs: int, json_: Path | None) -> None:
     """Carry out a pilot, print it, and exit."""
-    from anmi_ray import console, files
-    from anmi_ray.judging import pilot as verdicts
-    from anmi_ray.stages import pilot
+    from anmi_ray.cli import console
+    from anmi_ray.judging.audit import pilot as verdicts
+    from anmi_ray.pipeline import pilot
+    from anmi_ray.tables import formats
 
-    files.check_outputs({"json": json_}, [])
+    formats.check_outputs({"json": json_}, [])
     with speaking(settings.execution) as voice:
         found = pilot.run(settings, voice.reporter, pairs or None)
     if json_ is not None:
-        files.write_text(json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n", json_)
+        formats.write_text(json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n", json_)
     voice.told("pilot is over", run=settings.name, decision=verdicts.decision(found.verdicts))
     out = voice.out
     out.print(f"\n{found.pairs:,} of {found.of:,} pairs, in both orders", highlight=False)
@@ -130,12 +136,14 @@ def distill(config: ConfigArg, overrides: OverrideArg = None, root: RootOption =
     A run whose panel holds {kind: distilled} asks that judge. Any other is carried out as NAME-distill, and what is
     made serves every run as a judge of kind encoder.
     """
-    from anmi_ray import console, distilling
+    from anmi_ray.cli import console
+    from anmi_ray.pipeline import distilling
+    from anmi_ray.store import public_root
 
     settings = distilling.with_judge(load(config, overrides, root))
     with speaking(settings.execution) as voice:
         out = voice.out
-        out.print(f"run [bold]{settings.name}[/bold] under {settings.execution.root}", highlight=False)
+        out.print(f"run [bold]{settings.name}[/bold] under {public_root(settings.execution.root)}", highlight=False)
         made = distilling.distill(settings, voice.reporter)
     voice.told("judge is distilled", run=settings.name, model=str(made.model))
     for block in console.distilled(made.summary):
@@ -151,14 +159,17 @@ def config_(config: ConfigArg, overrides: OverrideArg = None, root: RootOption =
     """Print every setting, the fingerprints, and which stages a run would redo and why."""
     import yaml
 
-    from anmi_ray import console, experiment, states
+    from anmi_ray.cli import console
+    from anmi_ray.pipeline import changes
+    from anmi_ray.pipeline import run as experiment
 
     settings = load(config, overrides, root)
     out, _ = console.consoles()
     out.print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True), markup=False)
     resolved = experiment.resolve(settings)
     rows = (
-        (f"{name}  {resolved[name].fingerprint}", state, why) for name, state, why in states.changes(settings, resolved)
+        (f"{name}  {resolved[name].fingerprint}", state, why)
+        for name, state, why in changes.changes(settings, resolved)
     )
     out.print(console.stages_table(rows))
 
@@ -176,7 +187,9 @@ def show(
 
     With --follow, from whichever machine reaches the root: its stages as they go by. Ctrl-C leaves the run alone.
     """
-    from anmi_ray import console, following, showing
+    from anmi_ray.cli import console
+    from anmi_ray.cli import follow as following
+    from anmi_ray.cli import show as showing
 
     out, _ = console.consoles()
     if follow:
@@ -199,17 +212,19 @@ def mine(
 
     They become those of a run RUN-NAME; RUN itself stays what it was. Overrides are of mine, such as mine.negatives=8.
     """
-    from anmi_ray import console, files, mining_runs
+    from anmi_ray.cli import console
+    from anmi_ray.pipeline import mining_runs
+    from anmi_ray.tables import formats
 
     settings = mining_runs.from_run(run_name, root, rule, overrides or [])
-    files.check_outputs({"json": json_}, [])
+    formats.check_outputs({"json": json_}, [])
     with speaking(settings.execution) as voice:
         mined = mining_runs.mine(settings, voice.reporter)
     voice.told("examples are mined", run=mined.run, composition=mined.composition)
     for block in console.mined(mined.run, mined.composition, mined.summary, mined.flows):
         voice.out.print(block, highlight=False, markup=False)
     if json_ is not None:
-        files.write_text(mining_runs.to_text(mined), json_)
+        formats.write_text(mining_runs.to_text(mined), json_)
 
 
 @app.command("compare-rules")
@@ -225,8 +240,8 @@ def compare_rules(
 
     Stages up to rate are carried out if they are missing.
     """
-    from anmi_ray import console
-    from anmi_ray.stages import rules as comparing
+    from anmi_ray.cli import console
+    from anmi_ray.pipeline import compare_rules as comparing
 
     settings = load(config, overrides, root)
     wanted = [name.strip() for name in rules.split(",") if name.strip()] if rules is not None else None
@@ -248,6 +263,6 @@ def export(
     root: Annotated[str, typer.Option("--root", help="folder or URI that holds the run")] = "results",
 ) -> None:
     """Hand a model on: a checked copy of its Hugging Face folder, with a card of its data, method and results."""
-    from anmi_ray import exporting
+    from anmi_ray.cli import export as exporting
 
     print(f"model: {exporting.export(run_name, root, to, license_, title)}")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anmi_ray.cli.app import ConfigArg, FromOption, OverrideArg, RootOption, UntilOption, app, load, overriding, part
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from anmi_ray import submitting
+    from anmi_ray.pipeline import submission as submitting
 
 AddressOption = Annotated[
     str,
@@ -62,7 +62,7 @@ def submit(
     Ctrl-C leaves the job at work. The root must be storage that every node reaches. A campaign that is to have more
     trials than it had is the same job: --again.
     """
-    from anmi_ray import submitting
+    from anmi_ray.pipeline import submission as submitting
 
     if job not in submitting.JOBS:
         raise ConfigError(f"no job is called '{job}'", "command line", f"the jobs are {', '.join(submitting.JOBS)}")
@@ -71,7 +71,7 @@ def submit(
     variables = submitting.variables(env or (), secret or ())
     for note in notes:
         _say(note)
-    from anmi_ray.stages import submit as cluster
+    from anmi_ray.pipeline import jobs as cluster
 
     jobs = cluster.Jobs(address)
     try:
@@ -89,7 +89,7 @@ def _submission(
     job: str, config: str, overrides: list[str], first: str, last: str
 ) -> tuple[submitting.Submission, list[str]]:
     """What is submitted, and what its user should know of it."""
-    from anmi_ray import submitting
+    from anmi_ray.pipeline import submission as submitting
 
     if job == "tune":
         from anmi_ray.config import tune
@@ -109,8 +109,8 @@ def _submission(
 @app.command()
 def jobs(address: AddressOption = "") -> None:
     """List the jobs that were submitted to a cluster, the newest last."""
-    from anmi_ray import console
-    from anmi_ray.stages import submit as cluster
+    from anmi_ray.cli import console
+    from anmi_ray.pipeline import jobs as cluster
 
     out, _ = console.consoles()
     out.print(console.jobs_table(cluster.Jobs(address).ours()))
@@ -122,7 +122,7 @@ def cancel(
     address: AddressOption = "",
 ) -> None:
     """End a job on a cluster. What it has done is kept: the same anmi submit goes on from there."""
-    from anmi_ray.stages import submit as cluster
+    from anmi_ray.pipeline import jobs as cluster
 
     known = cluster.Jobs(address).cancel(name, _say)
     about = dict(known.metadata or {})

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from anmi_ray.cli.app import app
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 
 
 @app.command()
@@ -72,7 +72,7 @@ def rate(
     tie). doc_a is the document that was shown first. Every row is games of its own, so rows that repeat count again.
     Rows that cannot be used are counted.
     """
-    from anmi_ray import rate_file
+    from anmi_ray.cli import rate_file
 
     options = rate_file.ModelOptions(
         model, prior, ties, tie_width, lapse, judge_offsets, dispersion, estimate, strength
@@ -112,7 +112,7 @@ def audit(
     preference), round (a whole number: the same question asked again), length_a and length_b (of the texts, any unit).
     Of rows with the same query, documents, judge, order and round the first counts. A RUN has stored its audit.
     """
-    from anmi_ray import audit_file, console
+    from anmi_ray.cli import audit_file, console
 
     outputs = audit_file.Outputs(json_, plot, rejects)
     if audit_file.is_file(subject):
@@ -141,8 +141,7 @@ def rerank(
     threads: Annotated[int, typer.Option("--threads", min=0, help="threads; 0: all cores")] = 0,
 ) -> None:
     """Rerank a TREC run with a trained model."""
-    from anmi_ray import console
-    from anmi_ray.stages import standalone
+    from anmi_ray.cli import console, standalone
 
     out, _ = console.consoles()
     count = standalone.rerank(model, collection, run_file, out_file, depth, threads)
@@ -157,8 +156,7 @@ def evaluate(
     measures: Annotated[str, typer.Option("--measures", help="comma-separated")] = "nDCG@10,MRR@10,Recall@100",
 ) -> None:
     """Measure TREC runs, with intervals; several runs are compared with the first by a paired test."""
-    from anmi_ray import console
-    from anmi_ray.stages import standalone
+    from anmi_ray.cli import console, standalone
 
     out, _ = console.consoles()
     names = [name.strip() for name in measures.split(",") if name.strip()]

@@ -13,8 +13,8 @@ from anmi_ray.cli.voice import speaking
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anmi_ray.campaigns import Trial
-    from anmi_ray.stages.campaign import Finished
+    from anmi_ray.tuning.campaign import Trial
+    from anmi_ray.tuning.run import Finished
 
 
 @app.command()
@@ -31,18 +31,18 @@ def tune(
     Running it again goes on where it was, also after kill -9: no trial that ended is run again. An override is of the
     campaign (trials=32, max_concurrent=4, space.train.learning_rate=…) or of its experiment (train.max_steps=60).
     """
-    from anmi_ray import campaigns
     from anmi_ray.config import tune as settings
+    from anmi_ray.store import public_root
+    from anmi_ray.tuning import campaign as campaigns
 
     campaign = campaigns.open_campaign(settings.load(config, overriding(overrides, root)))
-    from anmi_ray.stages import campaign as carrying
+    from anmi_ray.tuning import run as carrying
 
     with speaking(campaign.base.execution) as voice:
         out = voice.out
-        out.print(
-            f"campaign [bold]{campaign.config.name}[/bold] {campaign.fingerprint} under {campaign.base.execution.root}",
-            highlight=False,
-        )
+        name = campaign.config.name
+        where = public_root(campaign.base.execution.root)
+        out.print(f"campaign [bold]{name}[/bold] {campaign.fingerprint} under {where}", highlight=False)
 
         def ended(trial: Trial) -> None:
             voice.between()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from anmi_ray.config.execution import ExecutionConfig
-    from anmi_ray.reporting import Reporter
+    from anmi_ray.runtime.reporter import Reporter
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,8 +41,9 @@ class Voice:
 @contextmanager
 def speaking(execution: ExecutionConfig) -> Iterator[Voice]:
     """How a command with these settings speaks while inside."""
-    from anmi_ray import console, logs
-    from anmi_ray.reporting import Reporter
+    from anmi_ray.cli import console
+    from anmi_ray.core import logs
+    from anmi_ray.runtime.reporter import Reporter
 
     if execution.log_format == "json":
         from rich.console import Console

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray import identity
 from anmi_ray.comparisons.graph import Edges, k_regular
 from anmi_ray.config.compare import CompareConfig
-from anmi_ray.errors import DataError
-from anmi_ray.records import COMPARISON, rejects
+from anmi_ray.core import identity
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import COMPARISON, rejects
 
 PLACE = "compare"
 

@@ -46,20 +46,23 @@ def _draw(
 
     On odd n and degree the matching leaves one document out, or with `surplus` takes one twice (for a complement).
     """
-    cycles, odd = degree // 2, degree % 2
+    cycles = degree // 2
+    odd = degree % 2
     matched = n // 2 + (1 if surplus and n % 2 else 0)
     edges = np.empty((cycles * n + odd * matched, 2), dtype=np.int64)
     row = 0
     for _ in range(cycles):
         order = rng.permutation(n)
         for i in range(n):
-            edges[row, 0], edges[row, 1] = order[i], order[(i + 1) % n]
+            edges[row, 0] = order[i]
+            edges[row, 1] = order[(i + 1) % n]
             row += 1
     if odd:
         order = rng.permutation(n)
         for i in range(matched):
             second = 2 * i + 1 if 2 * i + 1 < n else n - 2
-            edges[row, 0], edges[row, 1] = order[2 * i], order[second]
+            edges[row, 0] = order[2 * i]
+            edges[row, 1] = order[second]
             row += 1
     count = np.zeros((n, n), dtype=np.int16)
     for e in range(len(edges)):
@@ -92,12 +95,18 @@ def _repair(
                 return False
             f = fixed + int(rng.random() * free)
             side = int(rng.random() * 2.0)
-            u, v, x, y = edges[e, 0], edges[e, 1], edges[f, side], edges[f, 1 - side]
+            u = edges[e, 0]
+            v = edges[e, 1]
+            x = edges[f, side]
+            y = edges[f, 1 - side]
             if f == e or u == x or v == y or count[u, x] or count[v, y]:
                 continue
             _add(count, u, v, -1)
             _add(count, x, y, -1)
             _add(count, u, x, 1)
             _add(count, v, y, 1)
-            edges[e, 0], edges[e, 1], edges[f, 0], edges[f, 1] = u, x, v, y
+            edges[e, 0] = u
+            edges[e, 1] = x
+            edges[f, 0] = v
+            edges[f, 1] = y
     return True

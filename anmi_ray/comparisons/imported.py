@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray import identity
-from anmi_ray.records import COMPARISON, find_rows, rejects
+from anmi_ray.core import identity
+from anmi_ray.core.records import COMPARISON, find_rows, rejects
 
 DESIGN = "imported"
 NOT_CANDIDATES = "not a candidate: a document of the pair was not retrieved for the query"

@@ -17,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray import identity
 from anmi_ray.comparisons.compare import rows
-from anmi_ray.records import rejects
+from anmi_ray.core import identity
+from anmi_ray.core.records import rejects
 
-PLACE, DESIGN = "sample", "sample"
+PLACE = "sample"
+DESIGN = "sample"
 TOO_FEW = "fewer than two documents to compare"
 DRY = "no two candidates that are in no other pair"
 RESERVE = 2  # times as many queries as pairs are kept, where there are so many: some run dry

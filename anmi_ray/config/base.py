@@ -7,6 +7,8 @@ from typing import Any, ClassVar, cast
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_jsonable_python
 
+from anmi_ray.config.paths import LocalPath
+
 
 class Settings(BaseModel):
     """Base of every group of settings. Non-default values enter the fingerprint of the stage that owns the group.
@@ -16,6 +18,17 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     how_only: ClassVar[frozenset[str]] = frozenset()
+
+
+class OneJudge(Settings):
+    """Base of the settings of a judge. reads_texts: its answers are bought, one question at a time, and kept."""
+
+    reads_texts: ClassVar[bool] = False
+
+    @property
+    def unpriced(self) -> bool:
+        """Whether it costs dollars, and nobody said how many."""
+        return False
 
 
 class ExecutionSettings(BaseModel):
@@ -47,4 +60,4 @@ def whole(value: object, shorten: bool = False) -> Any:
         return {}
     if isinstance(value, tuple | list):
         return [whole(one, shorten) for one in cast(tuple[object, ...], value)]
-    return to_jsonable_python(value)
+    return value.written if isinstance(value, LocalPath) else to_jsonable_python(value)

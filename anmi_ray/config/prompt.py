@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from anmi_ray.config.base import Settings
+from anmi_ray.config.paths import FileOrName, FolderOrName
 
 PromptReadout = Literal["sign", "soft", "logprob"]
 
@@ -14,7 +15,7 @@ PromptReadout = Literal["sign", "soft", "logprob"]
 class PromptConfig(Settings):
     """The prompt of a language model that judges, and how its answer becomes a preference."""
 
-    template: str = Field(
+    template: FileOrName = Field(
         default="scale",
         min_length=1,
         description="scale (a number from -1 to 1), letters (A, B or T), or the path of a template of your own",
@@ -28,7 +29,7 @@ class PromptConfig(Settings):
         le=131_072,
         description="tokens of each document that are shown; the rest is cut off, with a mark",
     )
-    tokenizer: str | None = Field(
+    tokenizer: FolderOrName | None = Field(
         default=None,
         min_length=1,
         description="the judge's tokenizer, which counts and cuts exactly and names the special tokens: a folder, or a "

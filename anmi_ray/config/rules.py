@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from anmi_ray.config.base import Settings
+from anmi_ray.config.paths import FolderOrName
 
 Share = Annotated[float, Field(ge=0, le=1)]
 RelativeForm = Literal["spread", "anchored"]
@@ -22,7 +23,7 @@ RELATIVE_FORM = (
 )
 
 
-class Gate(Settings):
+class GateRule(Settings):
     """Refuse what may be a false negative: P(gap < false_negative_gap) above `largest`."""
 
     rule: Literal["gate"]
@@ -46,7 +47,7 @@ class RocketQA(Settings):
     positive_above: float = Field(
         default=0.9, ge=0, lt=1, description="P(relevant) above which a document is counted as a pseudo-positive"
     )
-    model: str | None = Field(
+    model: FolderOrName | None = Field(
         default=None,
         description="cross-encoder (folder or hub id) whose sigmoid is P(relevant); null: P(the anchor is not better) "
         "from judgments and ratings",
@@ -134,7 +135,7 @@ class Table2(Settings):
     rule: Literal["table2"]
 
 
-class Posterior(Settings):
+class PosteriorRule(Settings):
     """Expected band weight given the gap's error, less `penalty` times P(false negative)."""
 
     rule: Literal["posterior"]
@@ -240,13 +241,13 @@ class Weighted(Settings):
     rule: Literal["weighted"]
 
 
-class Uniform(Settings):
+class UniformSample(Settings):
     """Drawn without replacement, all alike."""
 
     rule: Literal["uniform"]
 
 
-class Ranked(Settings):
+class RankedSample(Settings):
     """The retriever's best first."""
 
     rule: Literal["ranked"]
@@ -289,9 +290,11 @@ def _named(value: Any) -> Any:
     return {"rule": value} if isinstance(value, str) else value
 
 
-AnyAllow = Gate | Denoise | RocketQA | RankWindow | ScoreMargin | PositiveRelative | Validate
-AnyWeigh = Table2 | Posterior | Percentile | Relative | BetaMixture | GaussianMixture | Reliability | Optimum | Equal
-AnySample = Top | Weighted | Uniform | Ranked | SimANS | Closed
+AnyAllow = GateRule | Denoise | RocketQA | RankWindow | ScoreMargin | PositiveRelative | Validate
+AnyWeigh = (
+    Table2 | PosteriorRule | Percentile | Relative | BetaMixture | GaussianMixture | Reliability | Optimum | Equal
+)
+AnySample = Top | Weighted | UniformSample | RankedSample | SimANS | Closed
 AllowRule = Annotated[AnyAllow, Field(discriminator="rule"), BeforeValidator(_named)]
 WeighRule = Annotated[AnyWeigh, Field(discriminator="rule"), BeforeValidator(_named)]
 SampleRule = Annotated[AnySample, Field(discriminator="rule"), BeforeValidator(_named)]

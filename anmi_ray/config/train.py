@@ -10,6 +10,7 @@ from anmi_ray.config.base import ExecutionSettings
 from anmi_ray.config.labels import LabelSelector
 from anmi_ray.config.learning import LearnConfig, Offload
 from anmi_ray.config.objective import BalanceConfig, CurriculumConfig, LossConfig
+from anmi_ray.config.paths import PathOrUri
 
 Pooling = Literal["cls", "mean", "last", "yes-no"]
 Student = Literal["cross-encoder", "bi-encoder"]
@@ -159,7 +160,7 @@ class TrainExecution(ExecutionSettings):
     label_selector: LabelSelector = Field(
         default={}, description="labels of the nodes that workers run on, such as {ray-subcluster: train}; none: any"
     )
-    storage_path: str | None = Field(
+    storage_path: PathOrUri | None = Field(
         default=None, description="folder or URI that all workers reach, for checkpoints; null: beside the output"
     )
     micro_batch_tokens: int = Field(
@@ -186,7 +187,7 @@ class TrainExecution(ExecutionSettings):
         description="DeepSpeed: what is kept in main memory rather than a GPU's: the optimizer's state (ZeRO stage 1 "
         "to 3; the processor then computes the update), or that and the parameters (ZeRO stage 3)",
     )
-    token_folder: str | None = Field(
+    token_folder: PathOrUri | None = Field(
         default=None,
         description="folder for tokenised texts, which a node's workers share and a resumed run finds again; null: "
         "beside the checkpoints, or in the node's temporary folder where these go to a URI",

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.experiment import apply, check_setting, read, run_name, validate_as
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 
 GROUPS = ("mine", "train")  # whose settings a trial may change
 # what trials are compared by, and what repeats vary

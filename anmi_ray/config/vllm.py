@@ -6,11 +6,12 @@ engine runs, which changes no answer beyond rounding.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from anmi_ray.config.base import ExecutionSettings, Settings
+from anmi_ray.config.base import ExecutionSettings, OneJudge
+from anmi_ray.config.paths import FileOrName, FolderOrName
 from anmi_ray.config.prompt import PromptConfig, PromptReadout
 
 # arguments of the engine that this program sets, by its own settings or because the judge rests on them
@@ -26,7 +27,7 @@ _OWN = frozenset({
 class VllmPromptConfig(PromptConfig):
     """The prompt of a judge whose tokens are at hand: letters, and their probabilities, unless told otherwise."""
 
-    template: str = Field(
+    template: FileOrName = Field(
         default="letters",
         min_length=1,
         description="letters (A, B or T), scale (a number from -1 to 1), or the path of a template of your own",
@@ -92,14 +93,16 @@ class VllmExecution(ExecutionSettings):
         return self
 
 
-class VllmJudgeConfig(Settings):
+class VllmJudgeConfig(OneJudge):
     """A language model that Ray runs on the cluster's GPUs (or on CPUs, small ones), with vLLM."""
+
+    reads_texts: ClassVar[bool] = True
 
     kind: Literal["vllm"]
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="name of the judge, unique in the panel"
     )
-    model: str = Field(
+    model: FolderOrName = Field(
         min_length=1,
         description="a folder that every node sees, or a hub id (org/model, org/model@revision); safetensors only",
     )

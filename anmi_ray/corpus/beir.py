@@ -11,12 +11,13 @@ from pathlib import PurePosixPath
 
 from pyarrow import fs
 
-from anmi_ray import secrecy
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.config.paths import as_written
+from anmi_ray.core import redaction
+from anmi_ray.core.errors import DataError
 from anmi_ray.corpus import parsing, sources
 from anmi_ray.corpus.judged import JudgedReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
-from anmi_ray.errors import DataError
 
 _SUFFIXES = ("", ".gz", ".zst")
 _COLUMNS = ("query-id", "corpus-id", "score")
@@ -27,7 +28,7 @@ class BeirFiles:
     """The files of a BEIR folder, each plain, .gz or .zst. Raises DataError where one is missing."""
 
     def __init__(self, path: str) -> None:
-        self.place = f"corpus {secrecy.scrub(path)}"  # for messages
+        self.place = f"corpus {redaction.scrub(as_written(path))}"  # for messages
         self._fs, self._root, kind = sources.opened(path, "path")
         if kind != fs.FileType.Directory:
             message = "no such folder" if kind == fs.FileType.NotFound else "not a folder"
@@ -105,7 +106,7 @@ class BeirReader(JudgedReader):
 
     def __init__(self, config: CorpusConfig) -> None:
         super().__init__(config)
-        self._files = BeirFiles(str(config.path))
+        self._files = BeirFiles(config.path or "")
         self._corpus, self._queries = self._files.find("corpus.jsonl"), self._files.find("queries.jsonl")
         found = {split: self._files.find_optional(f"qrels/{split}.tsv") for split in ("train", "dev", "test")}
         self._qrels = {split: name for split, name in found.items() if name}

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.corpus import parsing
 from anmi_ray.corpus.judged import JudgedReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
-from anmi_ray.errors import ConfigError, DataError
 
 _BODIES = ("text", "body", "abstract")  # what types of documents with a title call the rest
 _PARTS = ("docs", "queries", "qrels")

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from anmi_ray import identity
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.core import identity
+from anmi_ray.core.records import DOCUMENT, QREL
 from anmi_ray.corpus import sources
+from anmi_ray.corpus.doc_ids import SeenIds
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query
 from anmi_ray.corpus.reader import SPLITS_BY_RANK, QueryRow, Reader, dev_by_group
-from anmi_ray.corpus.seen import SeenIds
-from anmi_ray.records import DOCUMENT, QREL
 
 _BLOCK = 256  # documents whose ids are looked up at once
 
@@ -125,7 +125,8 @@ class JudgedReader(Reader):
         """Grades of the queries that were kept; grades below zero (TREC's spam is -2) are stored as 0, not relevant."""
         kept: dict[tuple[str, str], int] = {}
         for row in self._judged:
-            key, split = f"{row.query} {row.document}", self._split_of[row.query]
+            key = f"{row.query} {row.document}"
+            split = self._split_of[row.query]
             if row.query not in self._kept:
                 self._refuse("qrels", row.place, key, "query was left out", malformed=False)
             elif split != row.split:

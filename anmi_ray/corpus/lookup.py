@@ -7,10 +7,10 @@ from pathlib import PurePosixPath
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray import identity
+from anmi_ray.core import identity
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import QREL, TEXT_OF
 from anmi_ray.corpus import beir
-from anmi_ray.errors import DataError
-from anmi_ray.records import QREL, TEXT_OF
 
 _QUERY_TEXTS = pa.schema([("query_id", identity.ID), ("external_id", pa.string()), ("text", pa.string())])
 
@@ -21,7 +21,8 @@ def read_texts(folder: str, query_ids: pa.ChunkedArray, doc_ids: pa.ChunkedArray
     Malformed lines are passed over: whoever asks counts what it asked for and did not get.
     """
     files = beir.BeirFiles(folder)
-    wanted_queries, wanted_docs = set(pc.unique(query_ids).to_pylist()), set(pc.unique(doc_ids).to_pylist())
+    wanted_queries = set(pc.unique(query_ids).to_pylist())
+    wanted_docs = set(pc.unique(doc_ids).to_pylist())
     queries = {i: row for row in files.queries() if (i := identity.query_id(row[0])) in wanted_queries}
     documents = {i: row for row in files.documents() if (i := identity.doc_id(row[0])) in wanted_docs}
     query_columns = [list(queries), [row[0] for row in queries.values()], [row[1] for row in queries.values()]]

@@ -23,7 +23,9 @@ class LineError(Exception):
 
     def __init__(self, reason: str, key: str = "", detail: str = "") -> None:
         super().__init__(reason)
-        self.reason, self.key, self.detail = reason, key, detail
+        self.reason = reason
+        self.key = key
+        self.detail = detail
 
 
 def parsed(
@@ -82,7 +84,8 @@ def text_of(value: Mapping[str, object], name: str, key: str, default: str | Non
 
 def document_of(key: str, title: str, text: str) -> Document:
     """A document, stripped. LineError where title and text are both blank."""
-    title, text = title.strip(), text.strip()
+    title = title.strip()
+    text = text.strip()
     if not title and not text:
         raise LineError("empty document", key)
     return key, title, text

@@ -22,11 +22,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from anmi_ray import identity
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.core import identity
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.records import DOCUMENT, QREL
 from anmi_ray.corpus.reader import QueryRow, Reader, split_of
-from anmi_ray.errors import ConfigError, DataError
-from anmi_ray.records import DOCUMENT, QREL
 
 EXTRACTION_VERSION = 1
 MIN_SUMMARY_WORDS = 4  # shorter ones ("Close the file.") name no object
@@ -94,7 +94,8 @@ class PydocsReader(Reader):
         self._seen["queries"] += len(groups)
         rows = []
         for things in groups.values():
-            first, reason = things[0], _unfit(things)
+            first = things[0]
+            reason = _unfit(things)
             if reason:
                 self._refuse("queries", first.place, first.name, reason, first.summary, malformed=False)
             else:

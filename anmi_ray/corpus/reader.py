@@ -16,10 +16,10 @@ import pyarrow as pa
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from anmi_ray import identity, secrecy
 from anmi_ray.config.corpus import CorpusConfig
-from anmi_ray.errors import DataError
-from anmi_ray.records import QUERY, REJECT
+from anmi_ray.core import identity, redaction
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import QUERY, REJECT
 
 KINDS = ("documents", "queries", "qrels")
 SPLITS_BY_RANK = ("test", "dev", "train")  # a text found in two splits stays in the first of these
@@ -83,7 +83,9 @@ class Reader(ABC):
 
     def _check_fraction(self, kind: str) -> None:
         """Raise DataError where more than max_reject_fraction of the rows of `kind` were malformed."""
-        bad, seen, limit = self._malformed[kind], self._seen[kind], self.config.max_reject_fraction
+        bad = self._malformed[kind]
+        seen = self._seen[kind]
+        limit = self.config.max_reject_fraction
         if seen and len(bad) > limit * seen:
             share = len(bad) / seen
             others = f", or set corpus.max_reject_fraction to {_round_up(share)} to leave them out"
@@ -94,7 +96,7 @@ class Reader(ABC):
             )
 
     def _place(self) -> str:
-        return f"corpus {secrecy.scrub(self.config.name)}"
+        return f"corpus {redaction.scrub(self.config.name)}"
 
     def _query_table(self, rows: list[QueryRow]) -> pa.Table:
         """Keep each text in one split and each split within its maximum; the others become rejects."""
@@ -125,7 +127,8 @@ class Reader(ABC):
         return kept
 
     def _within_maximum(self, rows: list[QueryRow], split: str) -> list[QueryRow]:
-        mine, limit = [row for row in rows if row.split == split], self.config.max_queries(split)
+        mine = [row for row in rows if row.split == split]
+        limit = self.config.max_queries(split)
         if limit is None or len(mine) <= limit:
             return mine
         # Salted: the splits and buckets are chosen by this hash too, and its smallest values would not be a sample.
@@ -162,9 +165,11 @@ def dev_by_group(text_keys: list[bytes], members: list[list[bytes]], share: floa
     group = np.unique(csgraph.connected_components(graph, directed=False)[1][: len(members)], return_inverse=True)[1]
     ids = np.frombuffer(b"".join(text_keys), dtype=np.uint8).reshape(-1, identity.ID_BYTES)
     u = identity.uniforms(ids, "split", *([seed] if seed else []))
-    first, count = np.full(int(group.max()) + 1, np.inf), np.bincount(group)
+    first = np.full(int(group.max()) + 1, np.inf)
+    count = np.bincount(group)
     np.minimum.at(first, group, u)
-    dev, left = np.zeros(len(first), dtype=bool), round(share * len(text_keys))
+    dev = np.zeros(len(first), dtype=bool)
+    left = round(share * len(text_keys))
     for g in np.argsort(first, kind="stable"):
         if count[g] <= left:
             dev[g] = True

@@ -36,18 +36,22 @@ def elements(lines: Iterable[tuple[str, bytes]], tag: str) -> Iterator[tuple[str
     place where they begin. Memory is that of one element.
     """
     marker = re.compile(rb"<(/?)" + tag.encode() + rb"(?:\s[^<>]*)?>", re.IGNORECASE)
-    start, inside, stray = "", None, False
+    start = ""
+    inside = None
+    stray = False
     for place, line in lines:
         at = 0
         for found in marker.finditer(line):
-            before, at = line[at : found.start()], found.end()
+            before = line[at : found.start()]
+            at = found.end()
             if inside is None and not stray and (error := _stray(before, tag)):
                 yield place, error
             stray = False
             if not found[1]:
                 if inside is not None:
                     yield start, LineError(f"no </{tag}>")
-                start, inside = place, []
+                start = place
+                inside = []
             elif inside is None:
                 yield place, LineError(f"</{tag}> without <{tag}>")
             else:
@@ -82,7 +86,8 @@ def topic(content: bytes, encoding: str, fields: Iterable[str]) -> Query:
     """
     found: dict[str, str] = {}
     text = parsing.decode(content, encoding, SETTING)
-    field, at = "", 0
+    field = ""
+    at = 0
     for tag in (*_MARKUP.finditer(text), None):
         _keep(found, field, text[at : tag.start() if tag else len(text)])
         if tag is None:
@@ -117,7 +122,9 @@ def _character(found: re.Match[str]) -> str:
 def _parts(text: str) -> dict[str, list[str]]:
     """Stretches of text, stripped and not empty, by what they are part of."""
     parts: dict[str, list[str]] = {"docno": [], "title": [], "left out": [], "text": []}
-    part, opened, at = "text", "", 0
+    part = "text"
+    opened = ""
+    at = 0
 
     def keep(end: int) -> None:
         if stretch := unescape(text[at:end]).strip():
@@ -129,9 +136,11 @@ def _parts(text: str) -> dict[str, list[str]]:
         name = (tag["name"] or "").lower()
         if tag["close"]:
             if name == opened:
-                part, opened = "text", ""
+                part = "text"
+                opened = ""
         elif (wanted := _PART_OF_TAG.get(name, part)) != part:
-            part, opened = wanted, name
+            part = wanted
+            opened = name
     keep(len(text))
     return parts
 

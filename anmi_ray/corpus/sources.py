@@ -12,8 +12,9 @@ from pathlib import PurePosixPath
 import pyarrow as pa
 from pyarrow import fs
 
-from anmi_ray import secrecy
-from anmi_ray.errors import DataError, from_os_error
+from anmi_ray.config.paths import as_written
+from anmi_ray.core import redaction
+from anmi_ray.core.errors import DataError, from_os_error
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _BLOCK = 1 << 22
@@ -78,12 +79,13 @@ def opened(place: str, setting: str) -> tuple[fs.FileSystem, str, fs.FileType]:
         if "://" in place:
             filesystem, path = fs.FileSystem.from_uri(place)
         else:
-            filesystem, path = fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(place))
+            filesystem = fs.LocalFileSystem()
+            path = os.path.abspath(os.path.expanduser(place))
         return filesystem, path, filesystem.get_file_info(path).type
     except (OSError, ValueError, pa.ArrowException) as error:
-        message = secrecy.scrub(f"cannot be opened: {error}")
+        message = redaction.scrub(f"cannot be opened: {error}")
         # `from None`: the original message may quote the credentials of a URI
-        raise DataError(message, f"corpus {secrecy.scrub(place)}", f"check corpus.{setting}") from None
+        raise DataError(message, f"corpus {redaction.scrub(as_written(place))}", f"check corpus.{setting}") from None
 
 
 def files_of(places: Iterable[str], setting: str, kinds: tuple[str, ...] = ()) -> list[File]:
@@ -97,11 +99,13 @@ def files_of(places: Iterable[str], setting: str, kinds: tuple[str, ...] = ()) -
     bases = []
     for place in places:
         filesystem, path, type_ = opened(place, setting)
-        shown, folder = secrecy.scrub(place.partition("?")[0]).rstrip("/"), path.rstrip("/")
+        shown = redaction.scrub(as_written(place).partition("?")[0]).rstrip("/")
+        folder = path.rstrip("/")
         if type_ == fs.FileType.Directory:
             below = _below(filesystem, path, shown, kinds)
         elif type_ == fs.FileType.File:
-            below, folder = [path], str(PurePosixPath(path).parent)
+            below = [path]
+            folder = str(PurePosixPath(path).parent)
             _check_kind(path, shown, setting, kinds)
         else:
             raise DataError("no such file or folder", f"corpus {shown}", f"check corpus.{setting}")

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anmi_ray.config.corpus import Columns, CorpusConfig
+from anmi_ray.core.errors import DataError
 from anmi_ray.corpus import parsing
 from anmi_ray.corpus.judged import JudgedFiles, JudgedReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
 from anmi_ray.corpus.sources import File
-from anmi_ray.errors import DataError
 
 KINDS = (".parquet", ".jsonl", ".json", ".tsv")
 # By role, a setting of corpus.columns, the names that a column usually has.
@@ -33,11 +33,9 @@ _USUAL = {
     "grade": ("score", "grade", "relevance", "rel"),
 }
 _OPTIONAL = frozenset({"title"})
-_DOCUMENT, _QUERY, _QREL = (
-    ("doc_id", "title", "text"),
-    ("query_id", "query"),
-    ("qrels_query_id", "qrels_doc_id", "grade"),
-)
+_DOCUMENT = ("doc_id", "title", "text")
+_QUERY = ("query_id", "query")
+_QREL = ("qrels_query_id", "qrels_doc_id", "grade")
 _ROWS = 256  # of Parquet that are read at once
 _BUFFER = 1 << 22  # bytes of a Parquet column that are
 _LOOKED_AT = 100  # lines of JSON that say which columns there are
@@ -69,10 +67,13 @@ class TableReader(JudgedReader):
 
     def _titled(self, records: Iterable[tuple[str, Record | LineError]]) -> Iterator[tuple[str, Record | LineError]]:
         """The records; in the end DataError where none has the title that was named, for JSON lines may lack it."""
-        title, met, lacks = self.config.columns.title, False, False
+        title = self.config.columns.title
+        met = False
+        lacks = False
         for place, row in records:
             has = not isinstance(row, LineError) and row.get("title") is not None
-            met, lacks = met or has, lacks or not has
+            met = met or has
+            lacks = lacks or not has
             yield place, row
         if title and lacks and not met:
             raise DataError(f"no document has a {title}", self._place(), "mend corpus.columns.title, or leave it out")
@@ -218,7 +219,8 @@ def _query(row: Record) -> Query:
 
 def _judged(row: Record) -> Judged:
     value = _decoded(row)
-    query, document = parsing.key_of(value, "qrels_query_id"), parsing.key_of(value, "qrels_doc_id")
+    query = parsing.key_of(value, "qrels_query_id")
+    document = parsing.key_of(value, "qrels_doc_id")
     if value.get("grade") is None:
         raise LineError("missing grade", f"{query} {document}")
     return parsing.judged_of(query, document, value["grade"])

@@ -46,7 +46,8 @@ class TrecReader(JudgedReader):
                 yield from parsed(found, partial(sgml.document, encoding=encoding))
 
     def _query_records(self) -> Iterator[tuple[str, Query | LineError]]:
-        encoding, fields = self.config.encoding, self.config.topic_fields
+        encoding = self.config.encoding
+        fields = self.config.topic_fields
         for file in self._files.queries:
             if file.kind == _TSV:
                 yield from parsed(file.lines(), partial(tsv_query, encoding=encoding))

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.identity import rng
+from anmi_ray.core.records import RUN
 from anmi_ray.evaluation import measures
-from anmi_ray.identity import rng
-from anmi_ray.records import RUN
 
 Normalisation = Literal["minmax", "zscore"]
 _RESAMPLES = 1000
@@ -255,7 +255,8 @@ def _normalised(
 
 
 def _weighted(joined: _Joined, weights: Sequence[float], system: str) -> pa.Table:
-    pool, segment = joined.pool, joined.segment
+    pool = joined.pool
+    segment = joined.segment
     if not len(pool):
         return RUN.empty()
     weight = weights[0]

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.errors import ConfigError, DataError
-from anmi_ray.identity import ID, id_array
-from anmi_ray.records import METRIC
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.identity import ID, id_array
+from anmi_ray.core.records import METRIC
 
 if TYPE_CHECKING:
     from ir_measures.measures import Measure

@@ -1,4 +1,4 @@
-"""Held-out predictions of a pairwise judge as points of a triangle: folds, distances, ranks, buckets and segments.
+"""Held-out predictions of a pairwise judge as points of a triangle: folds, ranks, buckets and segments.
 
 A prediction is a point (x, y) = (P_A, P_B), P_A that the first document is better, P_B that the second is; what is
 missing to 1 is P(tie). The ensemble's score C is 0 where its judges prefer the first document, 1 where the second, and
@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray.errors import DataError
-from anmi_ray.identity import id_matrix
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.identity import id_matrix
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -28,7 +28,9 @@ Ints = NDArray[np.int64]
 # Kinds of ensemble score, from all judges for the first document to all for the second. Three votes have seven means:
 # 0 | 1/6, 1/3 | 1/2 | 2/3, 5/6 | 1.
 KINDS = ("all for the first", "rather the first", "even", "rather the second", "all for the second")
-_EVEN, _ALL = 1 / 6, 1.0  # of |2C − 1|: up to the first it is even, from the second on consensus
+# of |2C − 1|: up to the first it is even, from the second on consensus
+_EVEN = 1 / 6
+_ALL = 1.0
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ def read(table: pa.Table, model: str, step: int | None = None) -> Pairs:
     queries = np.unique(id_matrix(rows["query_id"]), axis=0, return_inverse=True)[1].reshape(-1)
     score = rows["score"].to_numpy()
     if target == "two-head":
-        mean, decided = rows["mean"].to_numpy(), rows["decided"].to_numpy()
+        mean = rows["mean"].to_numpy()
+        decided = rows["decided"].to_numpy()
         lean = 2 * mean - 1
         size = np.maximum(decided, np.abs(lean))
         mended = int(np.count_nonzero(size > decided + 1e-9))
@@ -155,11 +158,6 @@ def kinds(score_P: Reals) -> Ints:
 def radius(pairs: Pairs) -> Reals:
     """Distance of every point to (1, 0), where the first document wins for sure: [0, 1] once folded, else [0, √2]."""
     return np.hypot(1.0 - pairs.first_P, pairs.second_P)
-
-
-def distances(pairs: Pairs) -> tuple[Reals, Reals]:
-    """Perpendicular distances to y = x − 1, which is √2·E[C], and to y = 1 − x, which is (1 − E|C|)/√2."""
-    return np.sqrt(2.0) * pairs.mean_P, (1.0 - pairs.decided_P) / np.sqrt(2.0)
 
 
 def buckets(values_P: Reals, count: int) -> Ints:

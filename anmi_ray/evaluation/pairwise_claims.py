@@ -26,7 +26,7 @@ from anmi_ray.evaluation.pairwise_measures import (
     percentiles,
     ratio,
 )
-from anmi_ray.evaluation.rules_report import Estimate
+from anmi_ray.evaluation.significance import Estimate
 
 Reals = NDArray[np.float64]
 Verdict = Literal["holds", "fails", "cannot tell"]
@@ -105,7 +105,8 @@ def same_slope(model: Pairs, other: Pairs, margin: float = MARGIN, draws: Draws 
         values = bucket_values(pairs.mean_P, pairs.score_P, buckets(pairs.mean_P, BUCKETS), BUCKETS)
         sums.append(by_query(pairs, values))
     value = float(line(sums[1].sum(axis=0))[0] - line(sums[0].sum(axis=0))[0])
-    found, verdict = NOTHING, "cannot tell"
+    found = NOTHING
+    verdict = "cannot tell"
     if np.isfinite(value):
         low, high = percentiles(line(draws.sums(sums[1]))[:, 0] - line(draws.sums(sums[0]))[:, 0])
         found = Estimate(value, low, high, len(model))
@@ -129,7 +130,8 @@ def tells_ties(pairs: Pairs, count: int = BUCKETS, draws: Draws | None = None) -
     μ does not. A consensus at the same μ as a tie is a pair that was too hard for the model.
     """
     fold = folded(pairs)
-    kind, bucket = kinds(fold.score_P), buckets(fold.mean_P, count)
+    kind = kinds(fold.score_P)
+    bucket = buckets(fold.mean_P, count)
     sets = [
         (np.flatnonzero((bucket == b) & np.isin(kind, (0, 4))), np.flatnonzero((bucket == b) & (kind == 2)))
         for b in range(count)
@@ -161,9 +163,11 @@ def _order(agreed: Reals, tied: Reals) -> Reals:
 
 def _concordance(weight_RP: Reals, order: Sequence[tuple[NDArray[np.int64], NDArray[np.int64], Reals]]) -> Reals:
     """The concordance of every resample, NaN where it has no such pairs."""
-    won, all_ = np.zeros(len(weight_RP)), np.zeros(len(weight_RP))
+    won = np.zeros(len(weight_RP))
+    all_ = np.zeros(len(weight_RP))
     for agreed, tied, matrix in order:
-        one, two = weight_RP[:, agreed], weight_RP[:, tied]
+        one = weight_RP[:, agreed]
+        two = weight_RP[:, tied]
         won += ((one @ matrix) * two).sum(axis=1)
         all_ += one.sum(axis=1) * two.sum(axis=1)
     return ratio(np.stack([won, all_], axis=-1))

@@ -15,9 +15,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from anmi_ray.core.identity import rng
 from anmi_ray.evaluation.pairwise import Pairs, buckets, folded, kinds, radius, shares
-from anmi_ray.evaluation.rules_report import Estimate
-from anmi_ray.identity import rng
+from anmi_ray.evaluation.significance import Estimate
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -169,7 +169,8 @@ def calibration(pairs: Pairs, count: int = BUCKETS, draws: Draws | None = None) 
     draws = draws or Draws(pairs.queries)
     values = bucket_values(pairs.mean_P, pairs.score_P, buckets(pairs.mean_P, count), count)
     sums = by_query(pairs, values)
-    total, drawn = sums.sum(axis=0), draws.sums(sums)
+    total = sums.sum(axis=0)
+    drawn = draws.sums(sums)
     parts = line(total), line(drawn)
     slope, at_half, intercept = (_estimate(parts[0][k], parts[1][..., k], len(pairs)) for k in range(3))
     n, gap, variance = _gaps(total)
@@ -224,7 +225,8 @@ def line(sums: Reals) -> Reals:
     """
     n, predicted, observed, _ = _parts(sums)
     size = np.maximum(n, 1)
-    x, y = predicted / size, observed / size
+    x = predicted / size
+    y = observed / size
     total = n.sum(axis=-1, keepdims=True)
     x0, y0 = ((n * part).sum(axis=-1, keepdims=True) / total for part in (x, y))
     spread = (n * (x - x0) ** 2).sum(axis=-1)

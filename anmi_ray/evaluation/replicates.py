@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from anmi_ray.errors import DataError
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.identity import rng
 from anmi_ray.evaluation.significance import BLOCK, holm, paired_randomisation
-from anmi_ray.identity import rng
 
 Reals = NDArray[np.float64]
 
@@ -138,7 +138,8 @@ def stratified_interval(
     """Percentile bootstrap interval of the mean of all values, queries drawn with replacement within their stratum."""
     total = np.zeros(rounds)
     for number, values in enumerate(strata):
-        random, n = rng("stratified-bootstrap", seed, number), len(values)
+        random = rng("stratified-bootstrap", seed, number)
+        n = len(values)
         size = max(1, BLOCK // n)
         for start in range(0, rounds, size):
             stop = min(start + size, rounds)
@@ -159,7 +160,9 @@ def crossed_error(strata: Sequence[Reals]) -> tuple[float, float]:
     variance = below = 0.0
     for rows in strata:
         seeds, queries = rows.shape
-        by_seed, by_query, mean = rows.mean(1), rows.mean(0), rows.mean()
+        by_seed = rows.mean(1)
+        by_query = rows.mean(0)
+        mean = rows.mean()
         rest = rows - by_seed[:, None] - by_query + mean
         of_seeds = queries * float(by_seed.var(ddof=1))
         of_queries = seeds * float(by_query.var(ddof=1))

@@ -13,11 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from anmi_ray.errors import DataError
-from anmi_ray.identity import rng
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.identity import rng
 
 BLOCK = 1 << 20  # numbers drawn at once
 EXACT_QUERIES = 16  # up to 2^16 sign patterns are enumerated whatever the rounds
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its 95 % interval over queries, from n observations; None where it cannot be known."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
 
 
 @dataclass(frozen=True)
@@ -178,7 +188,8 @@ def holm(p: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    found, running = [0.0] * len(p), 0.0
+    found = [0.0] * len(p)
+    running = 0.0
     for step, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
         running = max(running, min(1.0, p[i] * (len(p) - step)))
         found[i] = running
@@ -193,7 +204,8 @@ def corrected(rows: Sequence[SystemComparison]) -> tuple[SystemComparison, ...]:
 
 
 def _paired(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
-    first, second = _finite(a), _finite(b)
+    first = _finite(a)
+    second = _finite(b)
     if len(first) != len(second):
         raise DataError(f"{len(first)} values against {len(second)}", "paired test", "give both for the same queries")
     return first - second

@@ -1,8 +1,7 @@
 """Judges and their audit: who prefers which document, in both orders, and how far to trust them."""
 
 from anmi_ray.judging.audit import audit
-from anmi_ray.judging.engine import Engine, build_engine, judge_id, readout
 from anmi_ray.judging.imported import Imported, read_judgments
 from anmi_ray.judging.panel import judge, truth
 
-__all__ = ["Engine", "Imported", "audit", "build_engine", "judge", "judge_id", "read_judgments", "readout", "truth"]
+__all__ = ["Imported", "audit", "judge", "read_judgments", "truth"]

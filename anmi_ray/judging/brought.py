@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anmi_ray.core.records import IMPORTED, REJECT, find_rows
 from anmi_ray.judging.imported import REPEATED, read_judgments
-from anmi_ray.judging.protocol import Answers, Judge, Order, Questions
-from anmi_ray.records import IMPORTED, REJECT, find_rows
-from anmi_ray.rows import Rows
+from anmi_ray.judging.protocol import Answers, AnswerSource, Order, Questions
+from anmi_ray.tables.rows import Rows
 
 NOT_IN_FILE = "not in the file"
 
@@ -52,7 +52,7 @@ def once(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     return rows.filter(kept), refused(rows.filter(pc.invert(kept)), REPEATED)
 
 
-def judge_of(rows: pa.Table, judge: str) -> Judge:
+def judge_of(rows: pa.Table, judge: str) -> AnswerSource:
     """The judge that gave the Imported rows of its name: what it did not answer is a failure, NOT_IN_FILE."""
     mine = rows.filter(pc.equal(rows["judge"], judge))
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 from scipy.special import log_softmax, softmax
 
-from anmi_ray.errors import DataError, FitError
+from anmi_ray.core.errors import DataError, FitError
 
 Reals = NDArray[np.float64]
 _DOUBLINGS = 200

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray import identity
-from anmi_ray.judging.agreement import Reals
+from anmi_ray.core import identity
+from anmi_ray.core.records import COMPARISON, JUDGMENT
+from anmi_ray.judging.audit.agreement import Reals
 from anmi_ray.judging.protocol import ORDERS
-from anmi_ray.records import COMPARISON, JUDGMENT
-from anmi_ray.rows import Flags, Longs, Numbers, Refusals, Rows, pair_checks, preference_checks, verdict
+from anmi_ray.tables.rows import Flags, Longs, Numbers, Refusals, Rows, pair_checks, preference_checks, verdict
 
 TEXTS = ("query_id", "doc_a", "doc_b", "judge", "order", "error")
 NUMBERS = ("preference", "round", "length_a", "length_b")

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from anmi_ray.config.judge import JudgeConfig, JudgeSettings, SimilarityJudgeConfig, SimulatedJudgeConfig
-from anmi_ray.judging import similarity, simulated
-from anmi_ray.judging.protocol import Answers, Judge, Order, Questions, answer, documents, questions
-from anmi_ray.records import TRUTH
+from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.core.records import TRUTH
+from anmi_ray.judging import kinds
+from anmi_ray.judging.kinds import simulated
+from anmi_ray.judging.protocol import Answers, AnswerSource, Order, Questions, answer, documents, questions
 
 
 def judge(
@@ -18,21 +19,26 @@ def judge(
     candidates: pa.Table,
     config: JudgeConfig,
     seed: int,
-    reading: Mapping[str, Judge] | None = None,
+    given: Mapping[str, AnswerSource] | None = None,
 ) -> pa.Table:
     """Judgment table of one bucket, sorted by (query_id, comparison_id, judge, order); every judge, both orders.
 
-    `reading`: by name, the judges that read texts, as what was bought from them, and those whose answers stand in
-    files. A failure is a row with an error and no p_a. Raises DataError if a compared document is not a candidate.
+    `given`: by name, the judges whose answers were bought or stand in files. A failure is a row with an error and no
+    p_a. Raises DataError if a compared document is not a candidate.
     """
     asked = questions(comparisons, candidates)
-    difference = (
-        simulated.perceived(asked, config.truth, config.shared_noise, seed)
-        if config.simulated
-        else np.zeros(len(asked.ids))
-    )
-    given = reading or {}
-    return answer(asked, [(one.name, given.get(one.name) or _bind(one, difference, seed)) for one in config.judges])
+    difference = np.zeros(len(asked.ids))
+    if config.simulated:
+        difference = simulated.perceived(asked, config.truth, config.shared_noise, seed)
+
+    def in_process(one: kinds.Judge) -> AnswerSource:
+        def ask(asked: Questions, order: Order) -> Answers:
+            return one.ask(asked, order, difference, seed)
+
+        return ask
+
+    judges = [kinds.of(one) for one in config.judges]
+    return answer(asked, [(one.name, (given or {}).get(one.name) or in_process(one)) for one in judges])
 
 
 def truth(candidates: pa.Table, config: JudgeConfig, seed: int) -> pa.Table:
@@ -47,14 +53,3 @@ def truth(candidates: pa.Table, config: JudgeConfig, seed: int) -> pa.Table:
             "latent": simulated.latent(known, config.truth, seed),
         }
     )
-
-
-def _bind(config: JudgeSettings, difference: simulated.Reals, seed: int) -> Judge:
-    def ask(asked: Questions, order: Order) -> Answers:
-        if isinstance(config, SimulatedJudgeConfig):
-            return simulated.ask(asked, order, config, difference, seed)
-        if isinstance(config, SimilarityJudgeConfig):
-            return similarity.ask(asked, order, config)
-        raise AssertionError(f"nothing was bought from judge {config.name}")
-
-    return ask

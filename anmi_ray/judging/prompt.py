@@ -25,9 +25,9 @@ from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from anmi_ray import identity
-from anmi_ray.errors import ConfigError, DataError
-from anmi_ray.judging.fencing import LABELS, fenced, neutralise
+from anmi_ray.core import identity
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.judging.sanitize import LABELS, fenced, neutralise
 
 Form = Literal["scale", "letters"]
 Message = dict[str, str]  # role, content

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray import identity
-from anmi_ray.errors import DataError
-from anmi_ray.records import JUDGMENT, find_rows
+from anmi_ray.core import identity
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import JUDGMENT, find_rows
 
 Order = Literal["ab", "ba"]
 ORDERS: tuple[Order, Order] = ("ab", "ba")
@@ -54,7 +54,7 @@ class Answers:
     errors: tuple[str, ...] = ()
 
 
-Judge = Callable[[Questions, Order], Answers]
+AnswerSource = Callable[[Questions, Order], Answers]  # a judge's answers, wherever they come from
 
 
 def documents(candidates: pa.Table) -> Documents:
@@ -62,7 +62,8 @@ def documents(candidates: pa.Table) -> Documents:
     kept = candidates.filter(pc.not_equal(candidates["source"], "random"))
     order = identity.id_order(identity.id_matrix(kept["query_id"]), identity.id_matrix(kept["doc_id"]))
     table = kept.take(pa.array(order))
-    query_ids, doc_ids = identity.id_matrix(table["query_id"]), identity.id_matrix(table["doc_id"])
+    query_ids = identity.id_matrix(table["query_id"])
+    doc_ids = identity.id_matrix(table["doc_id"])
     changed = np.ones(len(query_ids), dtype=np.int64)
     changed[1:] = (query_ids[1:] != query_ids[:-1]).any(axis=1)
     similarity = table["similarity"].to_numpy().astype(np.float64)
@@ -91,12 +92,13 @@ def questions(comparisons: pa.Table, candidates: pa.Table) -> Questions:
     return Questions(table, identity.id_matrix(table["comparison_id"]), rows[0], rows[1], known)
 
 
-def answer(asked: Questions, judges: Sequence[tuple[str, Judge]]) -> pa.Table:
+def answer(asked: Questions, judges: Sequence[tuple[str, AnswerSource]]) -> pa.Table:
     """Judgment table of all judges in both orders, sorted by (query_id, comparison_id, judge, order)."""
     panel = sorted(judges, key=lambda judge: judge[0])
-    slots: list[tuple[str, Judge, Order]] = [(name, judge, order) for name, judge in panel for order in ORDERS]
+    slots: list[tuple[str, AnswerSource, Order]] = [(name, judge, order) for name, judge in panel for order in ORDERS]
     answers = [judge(asked, order) for _, judge, order in slots]
-    pairs, width = len(asked.ids), len(slots)
+    pairs = len(asked.ids)
+    width = len(slots)
     p_a = np.empty((pairs, width))
     failure = np.full((pairs, width), -1, dtype=np.int64)
     messages: list[str] = []

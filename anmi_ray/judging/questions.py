@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from anmi_ray.errors import DataError
-from anmi_ray.identity import id_column, id_matrix, id_order, mix_ids
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.identity import id_column, id_matrix, id_order, mix_ids
+from anmi_ray.core.records import find_rows
 from anmi_ray.judging.protocol import PLACE
-from anmi_ray.records import find_rows
 
 Rows = NDArray[np.int64]
 AT_ONCE = 256  # questions whose answers are published together: no more are lost when a process dies

@@ -7,53 +7,21 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import jinja2
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.errors import ConfigError
-from anmi_ray.judging.fencing import neutralise
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.judging.prompt import Message, without_system
+from anmi_ray.judging.sanitize import neutralise
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MARK = " […]"
 _TURN = 8  # tokens that a chat template puts around a message, at most, when no tokenizer tells
-
-
-class Truncator(Protocol):
-    """Cuts a text to at most `limit` tokens, the mark " […]" included; a text that fits comes back unchanged."""
-
-    def __call__(self, text: str, limit: int) -> str: ...
-
-
-class Tokens(Truncator, Protocol):
-    """A truncator that also counts, and knows which strings in a text the judge would take for special tokens."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether counts are the judge's own."""
-        ...
-
-    @property
-    def special_tokens(self) -> tuple[str, ...]:
-        """What `neutralise` has to break for this judge."""
-        ...
-
-    def neutral(self, text: str) -> str:
-        """`text` without special tokens, roles, imitated fences and control characters."""
-        ...
-
-    def count(self, text: str) -> int:
-        """Tokens of `text`, without those that a model puts at its ends."""
-        ...
-
-    def count_tokens(self, messages: list[Message]) -> int:
-        """Tokens of a prompt as the model reads it, the chat template's own included."""
-        ...
 
 
 class ByteTokens:
@@ -70,7 +38,7 @@ class ByteTokens:
     special_tokens: tuple[str, ...] = ()
 
     def neutral(self, text: str) -> str:
-        """See Tokens; only the common special tokens are known."""
+        """`text` without the common special tokens, roles, imitated fences and control characters."""
         return neutralise(text)
 
     def count(self, text: str) -> int:
@@ -114,7 +82,10 @@ class TokenizerTokens:
         self._special_ids.discard(tokenizer.unk_token_id)
 
     def neutral(self, text: str) -> str:
-        """See Tokens. What a tokenizer's own normalisation would still turn into a special token becomes U+FFFD."""
+        """`text` without special tokens, roles, imitated fences and control characters.
+
+        What a tokenizer's own normalisation would still turn into a special token becomes U+FFFD.
+        """
         text = neutralise(text, self.special_tokens)
         while spans := self._special_spans(text):
             for start, end in reversed(spans):
@@ -122,11 +93,11 @@ class TokenizerTokens:
         return text
 
     def count(self, text: str) -> int:
-        """See Tokens."""
+        """Tokens of `text`, without those that a model puts at its ends."""
         return len(self._encode(text)[0])
 
     def count_tokens(self, messages: list[Message]) -> int:
-        """See Tokens; without a chat template, the contents and the empty lines between them."""
+        """Tokens of a prompt as the model reads it; without a chat template, the contents and empty lines between."""
         if self.tokenizer.chat_template is None:
             return self.count("\n\n".join(message["content"] for message in messages))
         try:

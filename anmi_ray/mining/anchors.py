@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.errors import ConfigError
-from anmi_ray.mining.negatives import PLACE, Flags, Ints, Reals
-from anmi_ray.records import find_rows
+from anmi_ray.core import identity
+from anmi_ray.core.arrays import Flags, Ints, Reals
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.records import find_rows
+from anmi_ray.mining.categories import PLACE
 
 Refused = tuple[str, str, str]
 
@@ -52,7 +53,8 @@ def choose(
 
     every = gaps.select(["query_id", "anchor_id", "anchor_kind"]).group_by(["query_id", "anchor_id", "anchor_kind"])
     table = every.aggregate([])
-    query, known = codes(table["query_id"], queries), pc.equal(table["anchor_kind"], "known").to_numpy()
+    query = codes(table["query_id"], queries)
+    known = pc.equal(table["anchor_kind"], "known").to_numpy()
     table = table.filter(pa.array(np.where(labelled[query], known, ~known & varied[query])))
     anchored = _present(codes(table["query_id"], queries), len(queries))
 

@@ -8,13 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import RocketQA
+from anmi_ray.core import identity
+from anmi_ray.core.arrays import Reals
+from anmi_ray.core.records import COMPARISON, find_rows
 from anmi_ray.mining import denoise
 from anmi_ray.mining.compose import pooled
-from anmi_ray.mining.negatives import Negatives, Reals
-from anmi_ray.records import COMPARISON, find_rows
+from anmi_ray.mining.negatives import Negatives
 
 DESIGN = "validation"
 ROUND = 1
@@ -52,7 +53,8 @@ def borderline(
     doc = bucket.candidates["doc_id"].take(pa.array(pool.doc[rows])).combine_chunks()
     query = identity.id_matrix(anchors.table["query_id"].take(example))
     ahead = pc.less(anchor, doc).to_numpy(zero_copy_only=False)[:, None]
-    anchor, doc = identity.id_matrix(anchor), identity.id_matrix(doc)
+    anchor = identity.id_matrix(anchor)
+    doc = identity.id_matrix(doc)
     pair = [query, np.where(ahead, anchor, doc), np.where(ahead, doc, anchor)]
     order = identity.id_order(*pair)
     table = pa.table({name: identity.id_column(ids[order]) for name, ids in zip(_PAIR, pair, strict=True)})

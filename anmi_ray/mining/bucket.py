@@ -8,19 +8,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.errors import DataError
+from anmi_ray.core import identity
+from anmi_ray.core.arrays import Flags, Ints, Reals
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import find_rows
 from anmi_ray.mining.anchors import Anchors, codes
-from anmi_ray.mining.negatives import PLACE, Flags, Ints, Negatives, Reals, grouped_quantiles
-from anmi_ray.records import find_rows
+from anmi_ray.mining.categories import PLACE
+from anmi_ray.mining.negatives import Negatives, grouped_quantiles
 
 AGAIN = "recompute the rate stage from these candidates"
 _CANDIDATE = ["query_id", "doc_id", "source", "is_positive", "rank", "similarity"]
 
 
 @dataclass(frozen=True)
-class Bucket:
+class RatedBucket:
     """Candidates of rated queries with their ratings, and the mean and floored sd of each query's ratings (points)."""
 
     candidates: pa.Table  # sorted by (query_id, doc_id)
@@ -47,7 +49,7 @@ class Pool:
     negatives: Negatives
 
 
-def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineConfig) -> Bucket:
+def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineConfig) -> RatedBucket:
     """Join ratings to candidates. Raises DataError on values that are not finite or rows without a candidate."""
     _check("ratings", ratings, "rating_elo")
     _check("gaps", gaps, "gap_elo")
@@ -65,7 +67,7 @@ def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineCo
     count = np.maximum(np.bincount(query[rows], minlength=len(queries)), 1)
     mean = np.bincount(query[rows], rating[rows], minlength=len(queries)) / count
     spread = np.sqrt(np.bincount(query[rows], (rating[rows] - mean[query[rows]]) ** 2, minlength=len(queries)) / count)
-    return Bucket(
+    return RatedBucket(
         candidates=candidates,
         queries=queries,
         query=query,
@@ -110,7 +112,7 @@ def candidate_rows(candidates: pa.Table, query_id: pa.ChunkedArray, doc_id: pa.C
 
 def pool(
     gaps: pa.Table,
-    bucket: Bucket,
+    bucket: RatedBucket,
     anchors: Anchors,
     config: MineConfig,
     direct: pa.Table | None = None,
@@ -118,14 +120,16 @@ def pool(
 ) -> Pool:
     """Gap rows of the chosen anchors, the anchors themselves left out, sorted by (example, doc_id).
 
-    `direct` and `relevance` as in `compose.Beside`.
+    `direct` and `relevance` as in `compose.RuleInputs`.
     """
     example = find_rows(anchors.table, {"query_id": gaps["query_id"], "anchor_id": gaps["anchor_id"]})
     keep = (example >= 0) & (identity.id_matrix(gaps["anchor_id"]) != identity.id_matrix(gaps["doc_id"])).any(axis=1)
-    gaps, example = gaps.filter(pa.array(keep)), example[keep]
+    gaps = gaps.filter(pa.array(keep))
+    example = example[keep]
     words = np.ascontiguousarray(identity.id_matrix(gaps["doc_id"])).view(">u8").astype(np.uint64)
     order = np.lexsort((words[:, 1], words[:, 0], example))
-    gaps, example = gaps.take(pa.array(order)), example[order]
+    gaps = gaps.take(pa.array(order))
+    example = example[order]
     doc = candidate_rows(bucket.candidates, gaps["query_id"], gaps["doc_id"], "documents with a gap")
     anchor = candidate_rows(bucket.candidates, anchors.table["query_id"], anchors.table["anchor_id"], "anchors")
     for rows, what in ((doc, "documents with a gap"), (anchor, "anchors")):

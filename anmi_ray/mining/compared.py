@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray import scale
-from anmi_ray.identity import id_matrix, mix
-from anmi_ray.mining.negatives import Flags, Ints, Reals
-from anmi_ray.records import find_rows
+from anmi_ray.core import scale
+from anmi_ray.core.arrays import Flags, Ints, Reals
+from anmi_ray.core.identity import id_matrix, mix
+from anmi_ray.core.records import find_rows
 
 Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 
@@ -117,7 +117,8 @@ def clustered_share(flag: Flags, query: Ints, weight: Reals | None = None) -> In
         size = min(mean * (1.0 - mean) / error**2, _kish(weight))
     centre = (mean + Z**2 / (2.0 * size)) / (1.0 + Z**2 / size)
     half = Z * np.sqrt(mean * (1.0 - mean) / size + Z**2 / (4.0 * size**2)) / (1.0 + Z**2 / size)
-    low, high = max(0.0, min(float(centre - half), mean)), min(1.0, max(float(centre + half), mean))
+    low = max(0.0, min(float(centre - half), mean))
+    high = min(1.0, max(float(centre + half), mean))
     return Interval(mean, low, high, len(flag))
 
 
@@ -152,7 +153,8 @@ def binned(at: Reals, value: Reals, query: Ints, edges: Reals) -> list[Interval]
 def gap_edges(gap: Reals, most: int = 40) -> Reals:
     """Edges of gap bins that hold 98 % of the gaps and 0 to 700: at most `most` bins of 25, 50, 100, … points."""
     low, high = np.quantile(gap, [0.01, 0.99]) if len(gap) else (0.0, 0.0)
-    low, high = min(float(low), 0.0), max(float(high), 700.0)
+    low = min(float(low), 0.0)
+    high = max(float(high), 700.0)
     width = 25.0
     while np.ceil(high / width) - np.floor(low / width) > most:
         width *= 2.0

@@ -8,14 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
+from anmi_ray.core import identity
+from anmi_ray.core.arrays import Flags, Ints, Reals
+from anmi_ray.core.records import rejects
 from anmi_ray.mining import bucket as buckets
-from anmi_ray.mining import denoise, margins, members, mixture, optimum, posterior, relative, sampling, table
+from anmi_ray.mining import denoise, margins, members, mixture_weight, optimum, posterior, relative, sampling, table
 from anmi_ray.mining.anchors import Anchors, Refused, choose
+from anmi_ray.mining.categories import CATEGORIES, PLACE
 from anmi_ray.mining.mixture import Mixture
-from anmi_ray.mining.negatives import PLACE, Common, Flags, Ints, Negatives, Reals, Rule, Ruled, Sample, rank_within
-from anmi_ray.records import rejects
+from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict, Sample, rank_within
 
 ALLOW: dict[str, Rule[Any]] = {
     "gate": posterior.gate,
@@ -31,8 +33,8 @@ WEIGH: dict[str, Rule[Any]] = {
     "posterior": posterior.posterior,
     "percentile": relative.percentile,
     "relative": relative.relative,
-    "beta-mixture": mixture.weigh,
-    "gaussian-mixture": mixture.weigh,
+    "beta-mixture": mixture_weight.weigh,
+    "gaussian-mixture": mixture_weight.weigh,
     "reliability": denoise.reliability,
     "optimum": optimum.optimum,
     "equal": posterior.equal,
@@ -48,7 +50,7 @@ SAMPLE: dict[str, Sample[Any]] = {
 
 
 @dataclass(frozen=True)
-class Beside:
+class RuleInputs:
     """What some rules need besides ratings and gaps; None where no rule of the settings does."""
 
     # query_id, doc_a, doc_b, preference (of doc_a, 0 to 1): pairs judged directly; after a round of validation with
@@ -58,13 +60,13 @@ class Beside:
     mixture: Mixture | None = None  # fitted on gaps of many queries
 
 
-NOTHING = Beside()
+NOTHING = RuleInputs()
 
 
 class Pooled(NamedTuple):
     """A bucket, its anchors, the queries without one, and the documents beside the anchors."""
 
-    bucket: buckets.Bucket
+    bucket: buckets.RatedBucket
     anchors: Anchors
     refused: list[Refused]
     pool: buckets.Pool
@@ -76,7 +78,7 @@ def pooled(
     candidates: pa.Table,
     config: MineConfig,
     fits: pa.Table | None = None,
-    beside: Beside = NOTHING,
+    beside: RuleInputs = NOTHING,
 ) -> Pooled:
     """What the rules of `mine` look at. Raises as `mine`."""
     bucket = buckets.read(ratings, gaps, candidates, config)
@@ -93,7 +95,7 @@ def mine(
     config: MineConfig,
     seed: int,
     fits: pa.Table | None = None,
-    beside: Beside = NOTHING,
+    beside: RuleInputs = NOTHING,
 ) -> tuple[pa.Table, pa.Table]:
     """Example table of one bucket, sorted by (query_id, example_id), and the Rejects.
 
@@ -126,7 +128,7 @@ def weights(
     config: MineConfig,
     seed: int,
     fits: pa.Table | None = None,
-    beside: Beside = NOTHING,
+    beside: RuleInputs = NOTHING,
 ) -> pa.Table:
     """What the allow and weigh rules say of every rated document beside an anchor, taken or not.
 
@@ -137,8 +139,9 @@ def weights(
     ruled = weights_of(pool.negatives, Common(config, seed, beside.mixture))
     assert ruled.category is not None
     rows = np.flatnonzero(~pool.negatives.is_positive)
-    names = pa.DictionaryArray.from_arrays(pa.array(ruled.category[rows]), pa.array(table.CATEGORIES))
-    example, doc = pa.array(pool.negatives.example[rows]), pa.array(pool.doc[rows])
+    names = pa.DictionaryArray.from_arrays(pa.array(ruled.category[rows]), pa.array(CATEGORIES))
+    example = pa.array(pool.negatives.example[rows])
+    doc = pa.array(pool.doc[rows])
     return pa.table(
         {
             "query_id": anchors.table["query_id"].take(example),
@@ -151,7 +154,7 @@ def weights(
     )
 
 
-def weights_of(negatives: Negatives, common: Common) -> Ruled:
+def weights_of(negatives: Negatives, common: Common) -> RuleVerdict:
     """Weight and category of all N documents by the allow rules, one after another, and then the weigh rule.
 
     Known positives weigh 0. What an allow rule refused or weighed is settled: later rules speak of the rest.
@@ -163,7 +166,7 @@ def weights_of(negatives: Negatives, common: Common) -> Ruled:
     weigh = common.config.weigh
     ruled = WEIGH[weigh.rule](negatives, weigh, common)
     category = table.categories(negatives.gap, common.config) if ruled.category is None else ruled.category
-    return Ruled(np.where(np.isnan(settled), ruled.weight, settled), category)
+    return RuleVerdict(np.where(np.isnan(settled), ruled.weight, settled), category)
 
 
 def _choose_negatives(negatives: Negatives, weights: Reals, common: Common) -> Ints:
@@ -194,7 +197,8 @@ def _enough(
         np.bincount(part.example, minlength=size) for part in (rated, random, negatives)
     )
     kept = (rated_count >= config.min_rated_negatives) & (rated_count + random_count > 0)
-    query_ids, anchor_ids = anchors.table["query_id"], anchors.table["anchor_id"]
+    query_ids = anchors.table["query_id"]
+    anchor_ids = anchors.table["anchor_id"]
     refused = [
         (
             query_ids[i].as_py().hex(),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from anmi_ray.config.rules import Denoise, Reliability, RocketQA, Validate
-from anmi_ray.mining.negatives import Common, Flags, Negatives, Reals, Ruled
+from anmi_ray.core.arrays import Flags, Reals
+from anmi_ray.mining.negatives import Common, Negatives, RuleVerdict
 from anmi_ray.mining.posterior import below
 
 
@@ -20,16 +21,16 @@ def confidence(negatives: Negatives) -> Reals:
     return np.maximum(0.0, (anchor_better(negatives) - 0.5) / 0.5)
 
 
-def denoise(negatives: Negatives, settings: Denoise, common: Common) -> Ruled:
+def denoise(negatives: Negatives, settings: Denoise, common: Common) -> RuleVerdict:
     """Refuses what the anchor does not surely beat: `confidence` must exceed `keep_above`."""
     del common
-    return Ruled(np.where(confidence(negatives) > settings.keep_above, np.nan, 0.0))
+    return RuleVerdict(np.where(confidence(negatives) > settings.keep_above, np.nan, 0.0))
 
 
-def reliability(negatives: Negatives, settings: Reliability, common: Common) -> Ruled:
+def reliability(negatives: Negatives, settings: Reliability, common: Common) -> RuleVerdict:
     """Weighs by `confidence`."""
     del settings, common
-    return Ruled(confidence(negatives))
+    return RuleVerdict(confidence(negatives))
 
 
 def relevance(negatives: Negatives) -> Reals:
@@ -37,10 +38,10 @@ def relevance(negatives: Negatives) -> Reals:
     return np.where(np.isnan(negatives.relevance), 1.0 - anchor_better(negatives), negatives.relevance)
 
 
-def rocketqa(negatives: Negatives, settings: RocketQA, common: Common) -> Ruled:
+def rocketqa(negatives: Negatives, settings: RocketQA, common: Common) -> RuleVerdict:
     """Refuses P(relevant) at or above `negative_below` (RocketQA, Qu et al. 2021: cross-batch denoising at .1)."""
     del common
-    return Ruled(np.where(relevance(negatives) < settings.negative_below, np.nan, 0.0))
+    return RuleVerdict(np.where(relevance(negatives) < settings.negative_below, np.nan, 0.0))
 
 
 def borderline(gap: Reals, settings: Validate) -> Flags:
@@ -70,7 +71,7 @@ def outcomes(preference: Reals, settings: Validate) -> dict[str, Flags]:
     }
 
 
-def validate(negatives: Negatives, settings: Validate, common: Common) -> Ruled:
+def validate(negatives: Negatives, settings: Validate, common: Common) -> RuleVerdict:
     """Stage 4 (report 7.2, eq. 35) on documents `to_validate` with a direct judgment p for the anchor.
 
     p < .65 refuses, up to .75 the weight is .3, above it is 1; all others are left to the rules after it. p is the
@@ -79,4 +80,4 @@ def validate(negatives: Negatives, settings: Validate, common: Common) -> Ruled:
     """
     del common
     verdict = np.select(list(outcomes(negatives.direct, settings).values()), [0.0, settings.weight, 1.0], np.nan)
-    return Ruled(np.where(to_validate(negatives, settings), verdict, np.nan))
+    return RuleVerdict(np.where(to_validate(negatives, settings), verdict, np.nan))

@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from scipy import special
 
-from anmi_ray.identity import rng
-from anmi_ray.mining.negatives import Ints, Reals
+from anmi_ray.core.arrays import Ints, Reals
+from anmi_ray.core.identity import rng
 
 EXACT = 2_000  # values up to which every one is a point of its own
 BINS = 100  # bins to an interquartile range beyond: a bin's own variance is near 1e-5 of the whole
@@ -21,11 +21,14 @@ NARROWEST = 0.05  # least sd of a component, in sds of all values: else one woul
 STEPS = 2000
 TOLERANCE = 1e-8  # nats per value that a step must still gain
 SETTLED = 1e-4  # nats per value that the last step of moments may move
-_SHORT, _FINALISTS, _DRAWN = 40, 2, 4  # steps of every start, starts taken to the end, starts drawn by chance
+# steps of every start, starts taken to the end, starts drawn by chance
+_SHORT = 40
+_FINALISTS = 2
+_DRAWN = 4
 _TINY = np.finfo(np.float64).tiny
 
 
-class Points(NamedTuple):
+class WeightedPoints(NamedTuple):
     """B values, ascending, and how many values each stands for."""
 
     value: Reals
@@ -62,7 +65,7 @@ class Betas(NamedTuple):
 F = TypeVar("F", Gaussians, Betas)
 
 
-class Fitted(NamedTuple):
+class EmFit(NamedTuple):
     """The log-likelihood per value before every step and after the last is the `trace`."""
 
     parts: Gaussians | Betas
@@ -70,17 +73,17 @@ class Fitted(NamedTuple):
     converged: bool
 
 
-def points(values: Reals) -> Points:
+def points(values: Reals) -> WeightedPoints:
     """Sorted values as points; beyond EXACT of them, the means and counts of equal bins."""
     values = np.sort(values)
     if len(values) <= EXACT:
-        return Points(values, np.ones(len(values)))
+        return WeightedPoints(values, np.ones(len(values)))
     low, high = np.quantile(values, [0.25, 0.75])
     width = (high - low or values[-1] - values[0]) / BINS
     bin_ = np.floor((values - values[0]) / width)
     first = np.flatnonzero(np.r_[True, bin_[1:] != bin_[:-1]])
     count = np.diff(np.r_[first, len(values)]).astype(np.float64)
-    return Points(np.add.reduceat(values, first) / count, count)
+    return WeightedPoints(np.add.reduceat(values, first) / count, count)
 
 
 def responsibilities(log_joint: Reals) -> tuple[Reals, Reals]:
@@ -91,7 +94,7 @@ def responsibilities(log_joint: Reals) -> tuple[Reals, Reals]:
     return share / total, largest + np.log(total)
 
 
-def gaussian_step(at: Points, parts: Gaussians, floor: float) -> tuple[Gaussians, float]:
+def gaussian_step(at: WeightedPoints, parts: Gaussians, floor: float) -> tuple[Gaussians, float]:
     """One step of EM under variances of at least `floor`, and the log-likelihood per value before it.
 
     The floor bounds each variance in the M step's own maximum, so no step lowers the likelihood.
@@ -105,19 +108,20 @@ def gaussian_step(at: Points, parts: Gaussians, floor: float) -> tuple[Gaussians
     return Gaussians(size / total, mean, np.maximum(variance, floor)), float(density @ at.mass) / total
 
 
-def gaussian_em(at: Points, start: Gaussians, floor: float, steps: int = STEPS) -> Fitted:
+def gaussian_em(at: WeightedPoints, start: Gaussians, floor: float, steps: int = STEPS) -> EmFit:
     """EM from `start` until a step gains less than TOLERANCE, or `steps` are done."""
-    parts, trace = start, []
+    parts = start
+    trace = []
     while True:
         following, value = gaussian_step(at, parts, floor)
         trace.append(value)
         settled = len(trace) > 1 and value - trace[-2] < TOLERANCE
         if settled or len(trace) > steps:
-            return Fitted(parts, tuple(trace), settled)
+            return EmFit(parts, tuple(trace), settled)
         parts = following
 
 
-def gaussians(at: Points, most: int) -> list[Fitted]:
+def gaussians(at: WeightedPoints, most: int) -> list[EmFit]:
     """The best fit of 1, 2, ... `most` Gaussians, each from several starts: no start draws on anything but the points.
 
     Values should be near sd 1: the tolerance is absolute.
@@ -140,10 +144,11 @@ def _gaussians(parts: Gaussians | Betas) -> Gaussians:
     return parts
 
 
-def _starts(at: Points, k: int, fewer: Gaussians | Betas, floor: float) -> Iterator[Gaussians]:
+def _starts(at: WeightedPoints, k: int, fewer: Gaussians | Betas, floor: float) -> Iterator[Gaussians]:
     """Quantile groups (equal, a small first, a small last), each of the k − 1 split in two, and k-means++ by hash."""
     below = (np.cumsum(at.mass) - 0.5 * at.mass) / at.mass.sum()
-    equal, small = np.arange(1, k) / k, np.append(0.05, 0.05 + 0.95 * np.arange(1, k - 1) / (k - 1))
+    equal = np.arange(1, k) / k
+    small = np.append(0.05, 0.05 + 0.95 * np.arange(1, k - 1) / (k - 1))
     for edges in (equal, small, 1.0 - small[::-1]):
         yield _grouped(at, np.searchsorted(edges, below), k, floor)
     for i in range(k - 1):
@@ -158,18 +163,20 @@ def _starts(at: Points, k: int, fewer: Gaussians | Betas, floor: float) -> Itera
         yield _grouped(at, np.abs(at.value[:, None] - centres).argmin(axis=1), k, floor)
 
 
-def _grouped(at: Points, group: Ints, k: int, floor: float) -> Gaussians:
+def _grouped(at: WeightedPoints, group: Ints, k: int, floor: float) -> Gaussians:
     """Shares, means and variances of K groups of points; an empty group lies at the values' mean."""
-    count, total = np.bincount(group, at.mass, k), at.mass.sum()
+    count = np.bincount(group, at.mass, k)
+    total = at.mass.sum()
     weight = np.maximum(count, 1e-3 * total)
     mean = np.bincount(group, at.mass * at.value, k) / np.maximum(count, 1.0)
     variance = np.bincount(group, at.mass * (at.value - mean[group]) ** 2, k) / np.maximum(count, 1.0)
     return Gaussians(weight / weight.sum(), mean, np.maximum(variance, floor))
 
 
-def _plus_plus(at: Points, k: int, generator: np.random.Generator) -> Reals:
+def _plus_plus(at: WeightedPoints, k: int, generator: np.random.Generator) -> Reals:
     """K centres, each drawn with chances in proportion to the squared distance from those before (k-means++)."""
-    chance, centres = at.mass, np.empty(0)
+    chance = at.mass
+    centres = np.empty(0)
     for luck in generator.random(k):
         reached = np.cumsum(chance)
         drawn = at.value[min(int(np.searchsorted(reached, luck * reached[-1])), len(at.value) - 1)]
@@ -178,7 +185,7 @@ def _plus_plus(at: Points, k: int, generator: np.random.Generator) -> Reals:
     return np.sort(centres)
 
 
-def beta_moments(at: Points, share: Reals, floor: float) -> tuple[float, float]:
+def beta_moments(at: WeightedPoints, share: Reals, floor: float) -> tuple[float, float]:
     """α and β of the Beta with the mean m and variance v ≥ floor of the points under weights `share`.
 
     α = m (m (1 − m)/v − 1), β = α (1 − m)/m.
@@ -190,21 +197,23 @@ def beta_moments(at: Points, share: Reals, floor: float) -> tuple[float, float]:
     return alpha, alpha * (1.0 - mean) / mean
 
 
-def betas(at: Points, steps: int) -> list[Fitted]:
+def betas(at: WeightedPoints, steps: int) -> list[EmFit]:
     """One Beta by its moments, and two as ProGCL fits them (Xia et al. 2022): fixed start, `steps` of EM by moments.
 
     Component 0 starts at Beta(1, 2) with share .95 and is what is *unlike* the anchor; component 1, Beta(2, 1), keeps
     β ≥ 1.01, so that its density falls to 0 as u reaches 1. Moments, not maxima: a step may lower the likelihood, and
     where component 1 piles up near u = 1 the steps may end in a flat one.
     """
-    ones, total = np.ones(len(at.value)), at.mass.sum()
+    ones = np.ones(len(at.value))
+    total = at.mass.sum()
     mean = float(at.value @ at.mass / total)
     floor = NARROWEST**2 * float((at.value - mean) ** 2 @ at.mass / total)
     alpha, beta = beta_moments(at, ones, floor)
     parts = Betas(np.ones(1), np.array([alpha]), np.array([beta]))
     value = float(parts.log_joint(at.value)[0] @ at.mass / total)
-    single = Fitted(parts, (value,), True)
-    parts, trace = Betas(np.array([0.95, 0.05]), np.array([1.0, 2.0]), np.array([2.0, 1.0])), []
+    single = EmFit(parts, (value,), True)
+    parts = Betas(np.array([0.95, 0.05]), np.array([1.0, 2.0]), np.array([2.0, 1.0]))
+    trace = []
     for _ in range(steps):
         share, density = responsibilities(parts.log_joint(at.value))
         trace.append(float(density @ at.mass / total))
@@ -212,4 +221,4 @@ def betas(at: Points, steps: int) -> list[Fitted]:
         weight = np.maximum(share @ at.mass / total, _TINY)
         parts = Betas(weight / weight.sum(), np.array([a0, a1]), np.array([b0, max(b1, 1.01)]))
     trace.append(float(responsibilities(parts.log_joint(at.value))[1] @ at.mass / total))
-    return [single, Fitted(parts, tuple(trace), abs(trace[-1] - trace[-2]) < SETTLED)]
+    return [single, EmFit(parts, tuple(trace), abs(trace[-1] - trace[-2]) < SETTLED)]

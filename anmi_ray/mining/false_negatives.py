@@ -15,10 +15,10 @@ from collections.abc import Mapping
 import numpy as np
 from scipy import special
 
-from anmi_ray.mining.negatives import Ints, Reals
-from anmi_ray.scale import normal_cdf, normal_quantile
+from anmi_ray.core.arrays import Ints, Reals
+from anmi_ray.core.scale import normal_cdf, normal_quantile
 
-# Both from simulation (jobs/studies/negative_share.py): errors of gaps to one anchor correlate by .3 (k = 4, one judge)
+# Both from simulation (docs/results/negative_share.md): errors of gaps to one anchor correlate by .3 (k = 4, one judge)
 # to .6 (k = 8, three). With SHARED = .3 the interval of 40 to 100 queries holds the truth in 92 to 100 % of data sets
 # where positives are as their prior says, in 88 to 100 % where each is the best document, and in 80 to 99 % where 3
 # unlabelled ones are like it (100 to 160 queries); without SHARED in 37 % at worst.
@@ -49,9 +49,11 @@ def variance(p: Reals, weight: Reals, query: Ints, within: float = WITHIN, share
     Given the part that a query's errors share they are independent (law of total variance, the integral over it by
     Gauss and Hermite); `shared`, the sd of the odds' common factor on a log scale, adds (shared Σ w p (1 - p))².
     """
-    edge, queries = normal_quantile(p), np.unique(query, return_inverse=True)[1]
+    edge = normal_quantile(p)
+    queries = np.unique(query, return_inverse=True)[1]
     chances = _NODES[1] / _NODES[1].sum()
-    own, sums = 0.0, []
+    own = 0.0
+    sums = []
     for node, chance in zip(_NODES[0], chances, strict=True):
         given = _given(edge, node, within)
         own += chance * float((weight * weight * given * (1.0 - given)).sum())

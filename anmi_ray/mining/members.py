@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
+from anmi_ray.core import identity
+from anmi_ray.core.arrays import Flags, Ints, Reals
+from anmi_ray.core.records import EXAMPLE
 from anmi_ray.mining.anchors import Anchors
-from anmi_ray.mining.bucket import Bucket, Pool
-from anmi_ray.mining.negatives import Flags, Ints, Reals, Ruled, rank_within
-from anmi_ray.mining.table import CATEGORIES, TIERS
-from anmi_ray.records import EXAMPLE
+from anmi_ray.mining.bucket import Pool, RatedBucket
+from anmi_ray.mining.categories import CATEGORIES, TIERS
+from anmi_ray.mining.negatives import RuleVerdict, rank_within
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def anchor_members(pool: Pool) -> Members:
     return Members(np.arange(size), pool.anchor, np.ones(size), category, np.zeros(size), np.zeros(size))
 
 
-def rated_members(taken: Ints, pool: Pool, ruled: Ruled) -> Members:
+def rated_members(taken: Ints, pool: Pool, ruled: RuleVerdict) -> Members:
     """Rows `taken` of the pool, with the weight and category that the rules gave them."""
     assert ruled.category is not None
     return Members(
@@ -52,7 +53,7 @@ def rated_members(taken: Ints, pool: Pool, ruled: Ruled) -> Members:
     )
 
 
-def random_members(anchors: Anchors, bucket: Bucket, config: MineConfig, seed: int) -> Members:
+def random_members(anchors: Anchors, bucket: RatedBucket, config: MineConfig, seed: int) -> Members:
     """`random_negatives` of the query's random corpus documents for every example, drawn by (example, document)."""
     per_query = np.bincount(anchors.query, minlength=len(bucket.queries))
     first = np.concatenate([[0], np.cumsum(per_query)[:-1]])
@@ -67,12 +68,13 @@ def random_members(anchors: Anchors, bucket: Bucket, config: MineConfig, seed: i
     rank = rank_within(example, luck)
     taken = np.flatnonzero(rank < config.random_negatives)
     taken = taken[np.lexsort((rank[taken], example[taken]))]
-    size, none = len(taken), np.full(len(taken), np.nan)
+    size = len(taken)
+    none = np.full(len(taken), np.nan)
     weight = np.full(size, config.random_weight)
     return Members(example[taken], doc[taken], weight, np.full(size, CATEGORIES.index("random")), none, none)
 
 
-def examples(anchors: Anchors, kept: Flags, roles: Sequence[Members], bucket: Bucket) -> pa.Table:
+def examples(anchors: Anchors, kept: Flags, roles: Sequence[Members], bucket: RatedBucket) -> pa.Table:
     """Example table of the examples in `kept` (flags [E]), each listing its members role after role."""
     number = np.cumsum(kept) - 1
     role = np.repeat(np.arange(len(roles)), [len(part.example) for part in roles])

@@ -15,18 +15,21 @@ import numpy as np
 from scipy import optimize, special
 
 from anmi_ray.config.rules import BetaMixture, GaussianMixture
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.core.arrays import Ints, Reals
+from anmi_ray.core.errors import DataError
 from anmi_ray.mining import em
-from anmi_ray.mining.negatives import PLACE, Common, Ints, Negatives, Reals, Ruled
-from anmi_ray.mining.optimum import information
-from anmi_ray.mining.posterior import below, false_negative
-from anmi_ray.mining.table import named
+from anmi_ray.mining.categories import PLACE, indices
 
 FEWEST = 50  # gaps below which no mixture is tried
 FARTHEST = 1e9  # points: no gap is wider
-QUANTILES, MARGIN, EPS = (0.01, 0.99), 0.25, 1e-3  # of the Betas' scale
+# of the Betas' scale
+QUANTILES = (0.01, 0.99)
+MARGIN = 0.25
+EPS = 1e-3
 _SAME = 1e-6  # points: gaps that spread less are constant
-_GRID, _REACH = 4001, 8.0  # points to a component on which P(false negative) is made monotone, and its reach in sds
+# points to a component on which P(false negative) is made monotone, and its reach in sds
+_GRID = 4001
+_REACH = 8.0
 
 
 @dataclass(frozen=True)
@@ -108,13 +111,14 @@ class Mixture:
         the one on top.
         """
         names, (edges, owners) = _names(len(self.components)), self._bands
-        found = named([names[owner] for owner in owners])[np.searchsorted(np.array(edges), gap, side="right")]
-        return np.where(gap <= 0.0, named(["danger"])[0], found)
+        found = indices([names[owner] for owner in owners])[np.searchsorted(np.array(edges), gap, side="right")]
+        return np.where(gap <= 0.0, indices(["danger"])[0], found)
 
     def said(self) -> str:
         """One line for the report."""
         counts = ", ".join(f"{one.components}: {getattr(one, self.criterion):,.0f}" for one in self.tried)
-        name, by = {"beta": "Beta", "gaussian": "Gaussian"}[self.kind], f"{self.criterion.upper()} {counts}"
+        name = {"beta": "Beta", "gaussian": "Gaussian"}[self.kind]
+        by = f"{self.criterion.upper()} {counts}"
         if self.one_suffices:
             return (
                 f"one {name} suffices for {self.gaps:,} gaps: {self.why}{f' ({by})' if counts else ''}; no thresholds, "
@@ -180,7 +184,8 @@ class Mixture:
     @cached_property
     def _bands(self) -> tuple[list[float], list[int]]:
         """Inner edges of the bands, and the component that each band is called after."""
-        edges, owners = list[float](), [0]
+        edges = list[float]()
+        owners = [0]
         for above, edge in enumerate(self.thresholds, start=1):
             if edge is not None:
                 edges.append(edge)
@@ -216,10 +221,12 @@ def fit(gaps: Reals, settings: BetaMixture | GaussianMixture) -> Mixture:
         return replace(none, components=whole, why=f"fewer than {FEWEST} gaps" if few else "the gaps are constant")
     if isinstance(settings, BetaMixture):
         values = scale(gaps, low, high)
-        fits, unit = em.betas(em.points(values), settings.steps), 0.0
+        fits = em.betas(em.points(values), settings.steps)
+        unit = 0.0
     else:
         values = (gaps - gaps.mean()) / gaps.std()
-        fits, unit = em.gaussians(em.points(values), settings.most), float(np.log(gaps.std()))
+        fits = em.gaussians(em.points(values), settings.most)
+        unit = float(np.log(gaps.std()))
     tried = tuple(_tried(one, values, unit) for one in fits)
     best = min(range(len(fits)), key=lambda i: getattr(tried[i], settings.criterion))
     why = f"more gain less than {settings.criterion.upper()} charges" if best == 0 else ""
@@ -227,36 +234,16 @@ def fit(gaps: Reals, settings: BetaMixture | GaussianMixture) -> Mixture:
     return replace(found, thresholds=tuple(_crossing(found, i) for i in range(best)))
 
 
-def weigh(negatives: Negatives, settings: BetaMixture | GaussianMixture, common: Common) -> Ruled:
-    """P(true negative | Δ̂)·I(Δ̂) (methods 5, report eq. 46), categories by the discovered thresholds.
-
-    P(true negative) is 1 − `Mixture.false_negative`, but at most the gap's own P(Δ > 0): I is as large below a gap of 0
-    as above, and a document that beats the anchor is no true negative, whatever the mixture knows. Where one
-    component suffices it is 1 − P(Δ < false_negative_gap), and categories are the bands'.
-    Raises ConfigError without a mixture of the same kind in `common`.
-    """
-    mixture = common.mixture
-    kind = "beta" if isinstance(settings, BetaMixture) else "gaussian"
-    if mixture is None or mixture.kind != kind:
-        given = "none is given" if mixture is None else f"a {mixture.kind} mixture is given"
-        remedy = f"fit one on gaps of many queries (anmi_ray.mining.mixture.fit with the settings of {settings.rule})"
-        raise ConfigError(f"{settings.rule} needs a fitted {kind} mixture, {given}", f"{PLACE}.weigh", remedy)
-    gap, gap_se = negatives.gap, negatives.gap_se
-    if mixture.one_suffices:
-        return Ruled((1.0 - false_negative(gap, gap_se, common.config)) * information(gap))
-    p_true = 1.0 - np.maximum(mixture.false_negative(gap), below(0.0, gap, gap_se))
-    return Ruled(p_true * information(gap), mixture.categories(gap))
-
-
 def scale(gap: Reals, low: float, high: float) -> Reals:
     """u = 1 − (Δ − low)/(high − low), clipped into (EPS, 1 − EPS)."""
     return np.clip(1.0 - (gap - low) / (high - low), EPS, 1.0 - EPS)
 
 
-def _tried(fitted: em.Fitted, values: Reals, unit: float) -> Tried:
+def _tried(fitted: em.EmFit, values: Reals, unit: float) -> Tried:
     """How well components fit all N values; `unit` is the log of a value's unit in points."""
     share, density = em.responsibilities(fitted.parts.log_joint(values))
-    number, log_likelihood = len(share), float(density.sum()) - len(values) * unit
+    number = len(share)
+    log_likelihood = float(density.sum()) - len(values) * unit
     bic = -2.0 * log_likelihood + (3 * number - 1) * float(np.log(len(values)))
     return Tried(number, log_likelihood, bic, bic + 2.0 * float(special.entr(share).sum()), fitted.converged)
 
@@ -269,7 +256,8 @@ def _components(parts: em.Gaussians | em.Betas, gaps: Reals, low: float, high: f
         sd = (high - low) * np.sqrt(mean * (1.0 - mean) / (size + 1.0))
         rows = zip(parts.weight, high - mean * (high - low), sd, parts.alpha, parts.beta, strict=True)
     else:
-        mean, sd = gaps.mean() + parts.mean * gaps.std(), np.sqrt(parts.variance) * gaps.std()
+        mean = gaps.mean() + parts.mean * gaps.std()
+        sd = np.sqrt(parts.variance) * gaps.std()
         rows = zip(parts.weight, mean, sd, strict=True)
     return tuple(sorted((Component(*map(float, row)) for row in rows), key=lambda one: one.mean))
 
@@ -286,7 +274,8 @@ def _crossing(mixture: Mixture, i: int) -> float | None:
     Log odds of two Gaussians are quadratic and those of two Betas turn once, so between a lead at one mean and at the
     other there is exactly one such gap.
     """
-    left, right = mixture.components[i].mean, mixture.components[i + 1].mean
+    left = mixture.components[i].mean
+    right = mixture.components[i + 1].mean
     if not _lead(mixture, i, left) > 0.0 > _lead(mixture, i, right):
         return None
     return optimize.bisect(lambda gap: _lead(mixture, i, gap), left, right)  # pyright: ignore[reportReturnType]

@@ -7,20 +7,14 @@ Rules compose as allow -> weigh -> sample, each a function of `Negatives`, its o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.config.mine import MineConfig
-
-if TYPE_CHECKING:
-    from anmi_ray.mining.mixture import Mixture
-
-PLACE = "mine"  # of errors and rejects
-Reals = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from anmi_ray.core.arrays import Flags, Ints, Reals
+from anmi_ray.mining.mixture import Mixture
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ class Common:
 
 
 @dataclass(frozen=True)
-class Ruled:
+class RuleVerdict:
     """What a rule says of N documents.
 
     Weights lie in [0, 1]. An allow rule says 0 (refused), NaN (the weight is others' to say), or a weight that no
@@ -69,7 +63,7 @@ S = TypeVar("S", contravariant=True)
 class Rule(Protocol[S]):
     """An allow or a weigh rule."""
 
-    def __call__(self, negatives: Negatives, settings: S, common: Common, /) -> Ruled: ...
+    def __call__(self, negatives: Negatives, settings: S, common: Common, /) -> RuleVerdict: ...
 
 
 class Sample(Protocol[S]):
@@ -98,7 +92,8 @@ def grouped_quantiles(group: Ints, value: Reals, groups: int, qs: tuple[float, .
     count = np.bincount(group, minlength=groups)
     start = np.concatenate([[0], np.cumsum(count)])[:groups]
     ordered = value[np.lexsort((value, group))]
-    found, some = np.full((len(qs), groups), np.nan), count > 0
+    found = np.full((len(qs), groups), np.nan)
+    some = count > 0
     for row, q in zip(found, qs, strict=True):
         place = q * (count[some] - 1)
         low = np.floor(place).astype(np.int64)

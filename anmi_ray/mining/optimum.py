@@ -9,14 +9,17 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from anmi_ray.config.rules import Optimum
-from anmi_ray.mining.negatives import Common, Negatives, Reals, Ruled
+from anmi_ray.core.arrays import Reals
+from anmi_ray.core.scale import ELO_PER_PROBIT, win_probability
+from anmi_ray.mining.negatives import Common, Negatives, RuleVerdict
 from anmi_ray.mining.posterior import below
-from anmi_ray.scale import ELO_PER_PROBIT, win_probability
 
 ZONE = (150.0, 300.0)  # points: where Theorem 12 expects the optimum
 COSTS = (1e-6, 1e12)  # bits: costs between which one is looked for
 _GOLDEN = (1.0 + math.sqrt(5.0)) / 2.0
-_REACH, _GRID = 12.0 * ELO_PER_PROBIT, 400  # points: information is below 1e-30 bits beyond
+# points: information is below 1e-30 bits beyond
+_REACH = 12.0 * ELO_PER_PROBIT
+_GRID = 400
 
 
 def information(gap: Reals) -> Reals:
@@ -29,11 +32,11 @@ def information(gap: Reals) -> Reals:
     return np.minimum((special.entr(q) - (1.0 - q) * np.log1p(-q)) / math.log(2.0), 1.0)
 
 
-def optimum(negatives: Negatives, settings: Optimum, common: Common) -> Ruled:
+def optimum(negatives: Negatives, settings: Optimum, common: Common) -> RuleVerdict:
     """max(0, I(Δ̂) − λ·P(Δ < false_gap)), λ in bits (report, Theorem 12)."""
     del common
     danger = below(settings.false_gap, negatives.gap, negatives.gap_se)
-    return Ruled(np.maximum(0.0, information(negatives.gap) - settings.cost * danger))
+    return RuleVerdict(np.maximum(0.0, information(negatives.gap) - settings.cost * danger))
 
 
 def best_gap(cost: ArrayLike, gap_se: ArrayLike, false_gap: float = 0.0) -> Reals:
@@ -47,7 +50,9 @@ def best_gap(cost: ArrayLike, gap_se: ArrayLike, false_gap: float = 0.0) -> Real
     [56.0, 207.0, 450.0]
     """
     cost, gap_se = np.broadcast_arrays(np.asarray(cost, dtype=np.float64), np.asarray(gap_se, dtype=np.float64))
-    shape, cost, gap_se = cost.shape, cost.ravel()[:, None], gap_se.ravel()[:, None]
+    shape = cost.shape
+    cost = cost.ravel()[:, None]
+    gap_se = gap_se.ravel()[:, None]
 
     def worth(gap: Reals) -> Reals:
         return information(gap) - cost * below(false_gap, gap, gap_se)
@@ -55,11 +60,14 @@ def best_gap(cost: ArrayLike, gap_se: ArrayLike, false_gap: float = 0.0) -> Real
     step = (_REACH + max(false_gap, 0.0)) / _GRID
     grid = np.append(np.arange(_GRID + 1) * step, max(false_gap, 0.0))[None, :]
     top = np.take_along_axis(grid, worth(grid).argmax(axis=1)[:, None], axis=1)
-    low, high = np.maximum(top - step, 0.0), top + step
+    low = np.maximum(top - step, 0.0)
+    high = top + step
     for _ in range(40):  # a golden section each: to 1e-7 points
-        near, far = high - (high - low) / _GOLDEN, low + (high - low) / _GOLDEN
+        near = high - (high - low) / _GOLDEN
+        far = low + (high - low) / _GOLDEN
         left = worth(near) >= worth(far)
-        low, high = np.where(left, low, near), np.where(left, far, high)
+        low = np.where(left, low, near)
+        high = np.where(left, far, high)
     found = (low + high) / 2.0
     found = np.where(worth(top) > worth(found), top, found)
     return np.where(worth(found) > 0.0, found, np.inf)[:, 0].reshape(shape)
@@ -87,5 +95,6 @@ def _reaching(gap: float, gap_se: Reals, false_gap: float) -> Reals:
     for _ in range(45):
         middle = (low + high) / 2.0
         enough = best_gap(np.exp(middle), gap_se, false_gap) >= gap
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        low = np.where(enough, low, middle)
+        high = np.where(enough, middle, high)
     return np.where(reached, np.exp(high), np.inf)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.config.rules import Equal, Gate, Posterior
-from anmi_ray.mining.negatives import Common, Negatives, Reals, Ruled
-from anmi_ray.scale import normal_cdf
+from anmi_ray.config.rules import Equal, GateRule, PosteriorRule
+from anmi_ray.core.arrays import Reals
+from anmi_ray.core.scale import normal_cdf
+from anmi_ray.mining.negatives import Common, Negatives, RuleVerdict
 
 EXACT = 1e-9  # points: an error below this is none
 
@@ -28,20 +29,23 @@ def false_negative(gap: Reals, gap_se: Reals, config: MineConfig) -> Reals:
     return below(config.false_negative_gap, gap, gap_se)
 
 
-def gate(negatives: Negatives, settings: Gate, common: Common) -> Ruled:
+def gate(negatives: Negatives, settings: GateRule, common: Common) -> RuleVerdict:
     """Refuses where P(false negative) exceeds `largest`."""
     p = false_negative(negatives.gap, negatives.gap_se, common.config)
-    return Ruled(np.where(p <= settings.largest, np.nan, 0.0))
+    return RuleVerdict(np.where(p <= settings.largest, np.nan, 0.0))
 
 
-def posterior(negatives: Negatives, settings: Posterior, common: Common) -> Ruled:
+def posterior(negatives: Negatives, settings: PosteriorRule, common: Common) -> RuleVerdict:
     """max(0, E[w] − λ P(Δ < δ₀)), E[w] = Σ_b w_b [Φ((u_b − Δ̂)/se) − Φ((l_b − Δ̂)/se)] over the bands of Table 2.
 
     Table 2 itself as se → 0, if its bands below δ₀ weigh nothing.
     """
-    gap, gap_se, bands = negatives.gap, negatives.gap_se, common.config.bands
+    gap = negatives.gap
+    gap_se = negatives.gap_se
+    bands = common.config.bands
     edges = [*(below(edge, gap, gap_se) for edge in common.config.edges), np.ones(len(gap))]
-    expected, under = np.zeros(len(gap)), np.zeros(len(gap))
+    expected = np.zeros(len(gap))
+    under = np.zeros(len(gap))
     for one, edge in zip(bands, edges, strict=True):
         expected += one.weight * (edge - under)
         under = edge
@@ -49,10 +53,10 @@ def posterior(negatives: Negatives, settings: Posterior, common: Common) -> Rule
     expected = np.clip(expected, min(weights), max(weights))  # a convex combination of the weights, up to rounding
     if settings.penalty:
         expected = np.maximum(0.0, expected - settings.penalty * false_negative(gap, gap_se, common.config))
-    return Ruled(expected)
+    return RuleVerdict(expected)
 
 
-def equal(negatives: Negatives, settings: Equal, common: Common) -> Ruled:
+def equal(negatives: Negatives, settings: Equal, common: Common) -> RuleVerdict:
     """Weight 1 for all."""
     del settings, common
-    return Ruled(np.ones(len(negatives.gap)))
+    return RuleVerdict(np.ones(len(negatives.gap)))

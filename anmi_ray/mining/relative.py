@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from anmi_ray.config.rules import Percentile, PositiveRelative, Relative
-from anmi_ray.mining.negatives import Common, Negatives, Reals, Ruled, grouped_quantiles
-from anmi_ray.mining.table import named
+from anmi_ray.core.arrays import Reals
+from anmi_ray.mining.categories import indices
+from anmi_ray.mining.negatives import Common, Negatives, RuleVerdict, grouped_quantiles
 
 
-def relative(negatives: Negatives, settings: Relative, common: Common) -> Ruled:
+def relative(negatives: Negatives, settings: Relative, common: Common) -> RuleVerdict:
     """1 for γ_min ≤ Δ/u ≤ γ_max, (Δ/u)/γ_min below, 0 at Δ ≤ 0, exp(−(Δ/u − γ_max)/s) above (methods 5).
 
     NV-Retriever's rule (Moreira et al. 2024), carried to ratings. u is the query's robust sd, which no shift of the
@@ -18,12 +19,12 @@ def relative(negatives: Negatives, settings: Relative, common: Common) -> Ruled:
     """
     x = _in_units(negatives, settings, common)
     above = np.exp(-np.maximum(x - settings.most, 0.0) / settings.fade)
-    return Ruled(np.where(x < settings.least, np.clip(x / settings.least, 0.0, 1.0), above))
+    return RuleVerdict(np.where(x < settings.least, np.clip(x / settings.least, 0.0, 1.0), above))
 
 
-def positive_relative(negatives: Negatives, settings: PositiveRelative, common: Common) -> Ruled:
+def positive_relative(negatives: Negatives, settings: PositiveRelative, common: Common) -> RuleVerdict:
     """Refuses Δ/u < `least`, u as in `relative` (report, extended method 2)."""
-    return Ruled(np.where(_in_units(negatives, settings, common) >= settings.least, np.nan, 0.0))
+    return RuleVerdict(np.where(_in_units(negatives, settings, common) >= settings.least, np.nan, 0.0))
 
 
 def _in_units(negatives: Negatives, settings: Relative | PositiveRelative, common: Common) -> Reals:
@@ -33,7 +34,7 @@ def _in_units(negatives: Negatives, settings: Relative | PositiveRelative, commo
     return negatives.gap / np.maximum(settings.origin + negatives.anchor_rating, common.config.rating_sd_floor)
 
 
-def percentile(negatives: Negatives, settings: Percentile, common: Common) -> Ruled:
+def percentile(negatives: Negatives, settings: Percentile, common: Common) -> RuleVerdict:
     """Weight and category by the percentiles of the example's own gaps, known positives left out.
 
     It refuses the same share of every query, whatever its documents are. Gaps of 0 and below are danger.
@@ -45,4 +46,4 @@ def percentile(negatives: Negatives, settings: Percentile, common: Common) -> Ru
     edges = grouped_quantiles(negatives.example[rows], negatives.gap[rows], groups, shares)
     band = (negatives.gap >= edges[:, negatives.example]).sum(axis=0)
     band[negatives.gap <= 0] = 0
-    return Ruled(np.array(settings.weights)[band], named(["danger", "soft", "goldilocks", "easy"])[band])
+    return RuleVerdict(np.array(settings.weights)[band], indices(["danger", "soft", "goldilocks", "easy"])[band])

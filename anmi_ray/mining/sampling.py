@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from anmi_ray.config.rules import Closed, Ranked, SimANS, Top, Uniform, Weighted
-from anmi_ray.identity import uniforms
-from anmi_ray.mining.negatives import Common, Negatives, Reals, rank_within
+from anmi_ray.config.rules import Closed, RankedSample, SimANS, Top, UniformSample, Weighted
+from anmi_ray.core.arrays import Reals
+from anmi_ray.core.identity import uniforms
+from anmi_ray.mining.negatives import Common, Negatives, rank_within
 
 
 def top(negatives: Negatives, weights: Reals, settings: Top, common: Common) -> Reals:
@@ -24,13 +25,13 @@ def weighted(negatives: Negatives, weights: Reals, settings: Weighted, common: C
     return np.log(np.maximum(weights, np.finfo(np.float64).tiny)) + _gumbel(negatives, common)
 
 
-def uniform(negatives: Negatives, weights: Reals, settings: Uniform, common: Common) -> Reals:
+def uniform(negatives: Negatives, weights: Reals, settings: UniformSample, common: Common) -> Reals:
     """Noise alone: k draws with equal chances, without replacement."""
     del weights, settings
     return _gumbel(negatives, common)
 
 
-def ranked(negatives: Negatives, weights: Reals, settings: Ranked, common: Common) -> Reals:
+def ranked(negatives: Negatives, weights: Reals, settings: RankedSample, common: Common) -> Reals:
     """The retriever's fused rank, the first first; what it did not retrieve comes last."""
     del weights, settings, common
     return np.where(np.isnan(negatives.rank), -np.inf, -negatives.rank)

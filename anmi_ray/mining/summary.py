@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.mining import table
+from anmi_ray.mining.categories import TIERS
 from anmi_ray.mining.false_negatives import share
 from anmi_ray.mining.posterior import false_negative
 
@@ -40,7 +41,7 @@ def summary(examples: pa.Table, gaps: pa.Table, config: MineConfig | None = None
                 "extra": int(((weight == 0) & (category == name)).sum()),
                 "pool": int((pooled == name).sum()),
             }
-            for name in table.TIERS
+            for name in TIERS
             if name != "anchor"
         },
         "mean_gap_elo": _mean(gap[rated]),

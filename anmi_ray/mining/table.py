@@ -6,11 +6,9 @@ import numpy as np
 
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import Table2
-from anmi_ray.mining.negatives import Common, Ints, Negatives, Reals, Ruled
-
-# Algorithm 3's tiers; danger lies beyond its last tier, so no curriculum reaches it.
-TIERS = {"anchor": 0, "random": 1, "easy": 1, "medium": 1, "goldilocks": 2, "soft": 3, "danger": 4}
-CATEGORIES = tuple(TIERS)
+from anmi_ray.core.arrays import Ints, Reals
+from anmi_ray.mining.categories import indices
+from anmi_ray.mining.negatives import Common, Negatives, RuleVerdict
 
 
 def band(gap: Reals, config: MineConfig) -> Ints:
@@ -24,15 +22,10 @@ def band(gap: Reals, config: MineConfig) -> Ints:
 
 def categories(gap: Reals, config: MineConfig) -> Ints:
     """Index into CATEGORIES of each gap's band."""
-    return named([one.category for one in config.bands])[band(gap, config)]
+    return indices([one.category for one in config.bands])[band(gap, config)]
 
 
-def named(names: list[str]) -> Ints:
-    """Indices into CATEGORIES of categories by name."""
-    return np.array([CATEGORIES.index(name) for name in names], dtype=np.int64)
-
-
-def table2(negatives: Negatives, settings: Table2, common: Common) -> Ruled:
+def table2(negatives: Negatives, settings: Table2, common: Common) -> RuleVerdict:
     """The band's weight at the estimated gap, as if it were exact (report, Table 2)."""
     del settings
-    return Ruled(np.array([row.weight for row in common.config.bands])[band(negatives.gap, common.config)])
+    return RuleVerdict(np.array([row.weight for row in common.config.bands])[band(negatives.gap, common.config)])

@@ -1,6 +1,6 @@
 """The bi-encoder as a reranker: query and document become unit vectors by one transformer, their cosine is the score.
 
-It reads what sentence-transformers writes (Transformer, Pooling, Normalize) and exports the same (models/vectors.py),
+It reads what sentence-transformers writes (Transformer, Pooling, Normalize) and exports the same (embedder_folder.py),
 so a trained folder serves as a reranker and as a dense retriever. Nothing is drawn: a cosine needs no head.
 Legend: N pairs, X texts, d dimensions, T tokens.
 """
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from anmi_ray.config.learning import LoraConfig
-from anmi_ray.errors import ConfigError
-from anmi_ray.identity import seed as derived_seed
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.cross_encoder import (
     SCORE_TOKENS,
     Precision,
@@ -32,6 +32,7 @@ from anmi_ray.models.cross_encoder import (
     token_limit,
     torch_threads,
 )
+from anmi_ray.models.embedder_folder import write
 from anmi_ray.models.heads import Scorer
 from anmi_ray.models.loading import ModelSource, resolve
 from anmi_ray.models.lora import add_adapters
@@ -58,7 +59,8 @@ class TextEncoder(Scorer):
 
     def forward(self, **inputs: Tensor) -> Tensor:
         """Vectors float32[X, d] of length 1."""
-        hidden, mask = self.encoder(**inputs).last_hidden_state, inputs["attention_mask"]
+        hidden = self.encoder(**inputs).last_hidden_state
+        mask = inputs["attention_mask"]
         if self.pooling == "cls":
             vector = hidden[:, 0].float()
         elif self.pooling == "lasttoken":
@@ -76,7 +78,10 @@ class BiEncoder:
     """A reranker with its tokenizer: `score` for use, `network` for training, `export` to a Hugging Face folder."""
 
     def __init__(self, network: TextEncoder, pairs: TextTokenizer, name: str, threads: int | None = None) -> None:
-        self.network, self.pairs, self.name, self.threads = network, pairs, name, threads
+        self.network = network
+        self.pairs = pairs
+        self.name = name
+        self.threads = threads
         self.precision: Precision = "float32"
         self._known: tuple[dict[str, NDArray[np.float32]], ...] = ({}, {})
 
@@ -221,7 +226,6 @@ class BiEncoder:
         return found
 
     def export(self, folder: str | Path, card: str = "") -> Path:
-        """Write a sentence-transformers folder with `card` in its README; see models/vectors.py."""
-        from anmi_ray.models.vectors import write
-
-        return write(self, Path(folder), card)
+        """Write a sentence-transformers folder with `card` in its README; see models/embedder_folder.py."""
+        assert self.precision == "float32", "export the trained model, not a scoring copy"
+        return write(self.network, self.pairs, self.pooling, self.max_tokens, Path(folder), card)

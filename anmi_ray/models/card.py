@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-NO, YES = "no", "yes"  # the words whose logits a decoder's score may be made of
+# the words whose logits a decoder's score may be made of
+NO = "no"
+YES = "yes"
 TEMPLATE = Path(__file__).parent / "templates" / "card.md.j2"
 TAGS = ("cross-encoder", "reranker", "text-ranking", "sentence-transformers", "anmi_ray")
 VECTOR_TAGS = (
@@ -58,7 +60,8 @@ def text(card: Card, folder: Path) -> str:
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     vectors = _gives_vectors(folder)
     architecture = (config.get("architectures") or [""])[0]
-    decoder, yes_no = (folder / "chat_template.jinja").is_file(), architecture.endswith("ForCausalLM")
+    decoder = (folder / "chat_template.jinja").is_file()
+    yes_no = architecture.endswith("ForCausalLM")
     classifier = not decoder and not (folder / "modules.json").is_file()
     made = ModelCard.from_template(
         _metadata(card, vectors),

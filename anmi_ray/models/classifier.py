@@ -17,7 +17,7 @@ import transformers
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from anmi_ray.errors import ConfigError, JudgeError
+from anmi_ray.core.errors import ConfigError, JudgeError
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import (
     SCORE_TOKENS,

@@ -1,7 +1,7 @@
 """The reranker: a transformer that reads query and document together and gives one score (a raw logit).
 
 What the score is read from: models/heads.py for encoders, models/decoder.py for decoders.
-All export to a folder that `sentence_transformers.CrossEncoder` loads and scores alike (models/export.py).
+All export to a folder that `sentence_transformers.CrossEncoder` loads and scores alike (models/reranker_folder.py).
 Legend: N pairs, T tokens.
 """
 
@@ -24,8 +24,8 @@ from transformers.utils import logging as transformers_logging
 
 from anmi_ray.config.learning import LoraConfig
 from anmi_ray.config.train import Pooling
-from anmi_ray.errors import ConfigError
-from anmi_ray.identity import seed as derived_seed
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.decoder import (
     LastTokenScorer,
     YesNoScorer,
@@ -39,6 +39,7 @@ from anmi_ray.models.loading import ModelSource, resolve
 from anmi_ray.models.lora import add_adapters, is_adapted, merged
 from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, document_text, length_batches
 from anmi_ray.models.prompts import prompt_for
+from anmi_ray.models.reranker_folder import DENSE_FOLDER, SCORE_FOLDER, write
 
 __all__ = [
     "ClassifierScorer",
@@ -52,14 +53,16 @@ __all__ = [
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 SCORE_TOKENS = 4096  # padded tokens of a scoring batch: larger ones leave a CPU's cache
-DENSE_FOLDER, SCORE_FOLDER = "2_Dense", "3_Dense"
 
 
 class CrossEncoder:
     """A reranker with its tokenizer: `score` for use, `network` for training, `export` to a Hugging Face folder."""
 
     def __init__(self, network: Scorer, pairs: PairTokenizer, name: str, threads: int | None = None) -> None:
-        self.network, self.pairs, self.name, self.threads = network, pairs, name, threads
+        self.network = network
+        self.pairs = pairs
+        self.name = name
+        self.threads = threads
         self.precision: Precision = "float32"
         self.drawn_head = False  # the weights lacked it
 
@@ -186,10 +189,9 @@ class CrossEncoder:
         return scores
 
     def export(self, folder: str | Path, card: str = "") -> Path:
-        """Write a Hugging Face folder with `card` in its README; see models/export.py."""
-        from anmi_ray.models.export import write
-
-        return write(self, Path(folder), card)
+        """Write a Hugging Face folder with `card` in its README; see models/reranker_folder.py."""
+        assert self.precision == "float32", "export the trained model, not a scoring copy"
+        return write(self.network, self.pairs, self.max_tokens, Path(folder), card)
 
 
 def tensors(batch: Batch, device: torch.device) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ import transformers
 from torch import Tensor, nn
 
 from anmi_ray.config.train import Pooling
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.card import NO, YES
 from anmi_ray.models.heads import ClassifierScorer, Scorer
 from anmi_ray.models.prompts import has_roles
@@ -44,7 +44,8 @@ class YesNoScorer(Scorer):
 
     def __init__(self, model: transformers.PreTrainedModel, no_yes: tuple[int, int]) -> None:
         super().__init__()
-        self.encoder, self.no_yes = model, no_yes
+        self.encoder = model
+        self.no_yes = no_yes
         self.readout = _Readout(getattr(model.config.get_text_config(), "final_logit_softcapping", None))
         self._exact: tuple[Tensor, Tensor | None] | None = None
 
@@ -85,7 +86,8 @@ class _Readout(nn.Module):
     def forward(self, hidden_Nd: Tensor, weight_2d: Tensor, bias_2: Tensor | None) -> Tensor:
         """Scores float32[N]."""
         with torch.autocast(hidden_Nd.device.type, enabled=False):
-            hidden, weight = hidden_Nd.float(), weight_2d.float()
+            hidden = hidden_Nd.float()
+            weight = weight_2d.float()
             if not self.cap:
                 shift = 0.0 if bias_2 is None else (bias_2[1] - bias_2[0]).float()
                 return hidden @ (weight[1] - weight[0]) + shift
@@ -131,7 +133,8 @@ def choose_pooling(where: str, options: dict[str, Any], asked: Pooling | None, t
 
 def says_yes_or_no(folder: str) -> bool:
     """Whether a local folder holds a causal language model with a prompt for a query and a document."""
-    config, template = Path(folder) / "config.json", Path(folder) / "chat_template.jinja"
+    config = Path(folder) / "config.json"
+    template = Path(folder) / "chat_template.jinja"
     if not template.is_file() or not config.is_file():
         return False
     architectures = json.loads(config.read_text(encoding="utf-8")).get("architectures") or [""]

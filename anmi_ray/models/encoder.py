@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.models.cross_encoder import torch_threads
 from anmi_ray.models.loading import ModelSource
 from anmi_ray.models.pairs import shaped_batches
@@ -61,7 +61,8 @@ class Encoder:
     ) -> None:
         from sentence_transformers import SentenceTransformer  # half a second, for those who load a model
 
-        self.source, self.threads = source, threads
+        self.source = source
+        self.threads = threads
         self._budget = BATCH_TOKENS["cpu" if device == "cpu" else "cuda"]
         self._model = load(SentenceTransformer, source, dtype, device)
         limit = self._model.max_seq_length

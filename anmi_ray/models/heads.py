@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 
 INITIAL_SPREAD = 0.02  # sd of new weights, BERT's own
 

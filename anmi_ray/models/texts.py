@@ -13,7 +13,7 @@ import numpy as np
 import transformers
 from numpy.typing import NDArray
 
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, length_batches, token_lists
 
 
@@ -62,14 +62,17 @@ class TextTokenizer:
                 tokenizer.name_or_path,
                 "choose a model with one",
             )
-        self.tokenizer, self.max_tokens = tokenizer, max_tokens
-        self.query_prompt, self.document_prompt = query_prompt, document_prompt
+        self.tokenizer = tokenizer
+        self.max_tokens = max_tokens
+        self.query_prompt = query_prompt
+        self.document_prompt = document_prompt
         self.pad: int = int(tokenizer.pad_token_id)  # type: ignore[arg-type]
         self.segments = "token_type_ids" in tokenizer.model_input_names
         coded = tokenizer("a")
         ids = np.array(coded["input_ids"], dtype=np.int64)
         inside = np.flatnonzero([part is not None for part in coded.sequence_ids(0)])
-        self._before, self._after = ids[: inside[0]], ids[inside[-1] + 1 :]
+        self._before = ids[: inside[0]]
+        self._after = ids[inside[-1] + 1 :]
         self.room = max_tokens - len(self._before) - len(self._after)
         if self.room < 1:
             raise ConfigError(f"max_tokens is {max_tokens}, all of them special", "max_tokens", "raise it")
@@ -103,7 +106,8 @@ class TextTokenizer:
         longest = int(kept.max()) + self.max_tokens - self.room
         width = min(-(-longest // MULTIPLE) * MULTIPLE, max(self.max_tokens, longest))
         ids = np.full((len(lists), width), self.pad, dtype=np.int64)
-        before, after = len(self._before), len(self._after)
+        before = len(self._before)
+        after = len(self._after)
         ids[:, :before] = self._before
         for row, (tokens, count) in enumerate(zip(lists, kept, strict=True)):
             ids[row, before : before + count] = tokens[:count]

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import LateConfig
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import positions, torch_threads
 from anmi_ray.models.encoder import BATCH_TOKENS, Dtype, load, unit, within_reach
 from anmi_ray.models.loading import ModelSource
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 
 Task = Literal["query", "document"]
-QUERY_TOKENS, DOCUMENT_TOKENS = 32, 128
+QUERY_TOKENS = 32
+DOCUMENT_TOKENS = 128
 """Tokens of an encoder's texts where settings name none; a ColBERT checkpoint has its own."""
 
 _WIDTH = 2 * MULTIPLE  # padded lengths are multiples of it
@@ -58,7 +59,8 @@ class TokenEncoder:
         from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 
         check(source, config)
-        self.source, self.threads = source, threads
+        self.source = source
+        self.threads = threads
         self._budget = BATCH_TOKENS["cpu" if device == "cpu" else "cuda"]
         if is_colbert(source):
             self._model = load(MultiVectorEncoder, source, dtype, device)
@@ -81,7 +83,9 @@ class TokenEncoder:
 
         Raises DataError where the model gives a vector that is not finite or is zero.
         """
-        prompt, limit, tokenizer = self._prompts[task], self.limits[task], self._model.tokenizer
+        prompt = self._prompts[task]
+        limit = self.limits[task]
+        tokenizer = self._model.tokenizer
         whole = within_reach([prompt + text for text in texts], limit)
         if not whole:
             return []
@@ -123,7 +127,8 @@ class TokenEncoder:
         own = expansion["length"] if expansion is not None else first.query_length
         query = config.query_tokens or own or QUERY_TOKENS
         limits = {"query": min(query, held), "document": min(document, held)}
-        first.query_length, first.document_length = limits["query"], limits["document"]
+        first.query_length = limits["query"]
+        first.document_length = limits["document"]
         if expansion is not None:
             first.query_expansion = {**expansion, "length": limits["query"]}
         return limits

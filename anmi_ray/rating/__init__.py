@@ -4,12 +4,12 @@ judgments -> pairs (games) -> globals (prior, dispersion; once) -> weighting (st
 diagnostics -> tables.
 """
 
+from anmi_ray.rating.bucket import RateResult, rate, rate_games
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.globals import Globals, globals_of, sample_queries
-from anmi_ray.rating.hidden import hide_positives
-from anmi_ray.rating.named import NamedRatings, rate_preferences
+from anmi_ray.rating.heldout_positives import hide_positives
 from anmi_ray.rating.pairs import preferences
-from anmi_ray.rating.tables import RateResult, rate, rate_games
+from anmi_ray.rating.rate_table import NamedRatings, rate_preferences
+from anmi_ray.rating.shared_parameters import Globals, globals_of, sample_queries
 from anmi_ray.rating.weighting import fit_globals, shared_numbers
 
 __all__ = [

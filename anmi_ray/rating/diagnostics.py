@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from scipy import sparse, special
 from scipy.sparse import csgraph
 
-from anmi_ray.errors import NoMaximumError
+from anmi_ray.core.errors import NoMaximumError
+from anmi_ray.core.scale import BRADLEY_TERRY, Floats, compiled
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import game_log_likelihood, shares
 from anmi_ray.rating.solver import (
@@ -27,7 +28,6 @@ from anmi_ray.rating.solver import (
     over_queries,
     workspace,
 )
-from anmi_ray.scale import BRADLEY_TERRY, Floats, compiled
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,12 @@ def refuse_without_maximum(games: Games) -> None:
     q = int(bad[0])
     docs = slice(int(games.doc_start[q]), int(games.doc_start[q + 1]))
     if weak.count[q] > 1:
-        what, group = "comparisons do not connect the documents", weak.component[docs]
+        what = "comparisons do not connect the documents"
+        group = weak.component[docs]
     else:
         strong, _ = _renumber(games, _labels(games, directed=True))
-        what, group = "some documents won or lost everything against the others (separation)", strong[docs]
+        what = "some documents won or lost everything against the others (separation)"
+        group = strong[docs]
     sizes = np.bincount(group)
     named = np.flatnonzero(group == int(sizes.argmin()))
     raise NoMaximumError(
@@ -82,11 +84,13 @@ def _labels(games: Games, directed: bool) -> NDArray[np.int32]:
     first, second = games.global_ends()
     n = len(games.doc_ids)
     if directed:  # an edge from i to j where j took something from i
-        took_first, took_second = games.w > 0.0, games.w < 1.0
+        took_first = games.w > 0.0
+        took_second = games.w < 1.0
         tail = np.concatenate([second[took_first], first[took_second]])
         head = np.concatenate([first[took_first], second[took_second]])
     else:
-        tail, head = first, second
+        tail = first
+        head = second
     graph = sparse.coo_array((np.ones(len(tail)), (tail, head)), shape=(n, n)).tocsr()
     return csgraph.connected_components(graph, directed=directed, connection="strong" if directed else "weak")[1]
 
@@ -134,7 +138,8 @@ def spread(games: Games, latent: Floats) -> Floats:
 @compiled
 def _deviance_all(like, flat, latent, total):
     for q in range(len(flat.doc_start) - 1):
-        query, e = one_query(flat, q), latent[flat.doc_start[q] : flat.doc_start[q + 1]]
+        query = one_query(flat, q)
+        e = latent[flat.doc_start[q] : flat.doc_start[q + 1]]
         total[q] = 0.0
         for p in range(len(query.first)):
             w = query.w[p]
@@ -161,12 +166,17 @@ def _x_log_x(x):
 def _score_all(flat, begin, stop, statistic):
     documents, games = largest(flat, begin, stop)
     work = workspace(documents, games)
-    pushes, solutions = np.empty(documents), np.empty(documents)
+    pushes = np.empty(documents)
+    solutions = np.empty(documents)
     for q in range(begin, stop):
-        query, n = one_query(flat, q), flat.doc_start[q + 1] - flat.doc_start[q]
-        u, x, diagonal = pushes[:n], solutions[:n], work.rows[5, :n]
+        query = one_query(flat, q)
+        n = flat.doc_start[q + 1] - flat.doc_start[q]
+        u = pushes[:n]
+        x = solutions[:n]
+        diagonal = work.rows[5, :n]
         for p in range(len(query.m)):
-            work.push[p], work.curve[p] = query.m[p] * (2.0 * query.w[p] - 1.0), query.m[p]
+            work.push[p] = query.m[p] * (2.0 * query.w[p] - 1.0)
+            work.curve[p] = query.m[p]
         gather(query, work, u, diagonal)
         conjugate_gradient(query, u, diagonal, 1e-6, x, work)
         statistic[q] = dot(u, x)

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from anmi_ray.core.scale import Floats
 from anmi_ray.rating.gaussian import gaps, linearise
 from anmi_ray.rating.likelihood import moments
 from anmi_ray.rating.solver import Posterior
 from anmi_ray.rating.uncertainty import game_variances
-from anmi_ray.scale import Floats
 
 DISPERSION_BOUNDS = (0.02, 50.0)  # graded judges can follow the model exactly; an answer is at most 50 games
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
@@ -37,8 +37,10 @@ def pooled_dispersion(posterior: Posterior, latent: Floats, component: NDArray[n
     left = leave_one_pair_out(posterior, latent, component, threads)
     if not len(left.pair):
         return float("nan")
-    games, like = posterior.games, posterior.likelihood
-    answers, forward = games.answers[left.game], left.sign > 0
+    games = posterior.games
+    like = posterior.likelihood
+    answers = games.answers[left.game]
+    forward = left.sign > 0
     total = np.bincount(left.pair, answers)
 
     def per_pair(of_first: Floats) -> Floats:
@@ -47,7 +49,9 @@ def pooled_dispersion(posterior: Posterior, latent: Floats, component: NDArray[n
 
     w = games.w[left.game]
     w = per_pair(np.where(forward, w, 1.0 - w))
-    mean, square, noise = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
+    mean = np.zeros_like(w)
+    square = np.zeros_like(w)
+    noise = np.zeros_like(w)
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         outcome, spread = moments(like, left.gap + left.width * node)
         predicted = per_pair(np.where(forward, outcome, 1.0 - outcome))
@@ -67,7 +71,8 @@ def predictive_score(posterior: Posterior, latent: Floats, component: NDArray[np
     mean = np.zeros(len(left.game))
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         mean += weight * moments(posterior.likelihood, left.gap + left.width * node)[0]
-    w, answers = posterior.games.w[left.game], posterior.games.answers[left.game]
+    w = posterior.games.w[left.game]
+    answers = posterior.games.answers[left.game]
     score = special.xlogy(w, mean) + special.xlog1py(1.0 - w, -mean)
     return float(np.sum(answers * score) / np.sum(answers))
 
@@ -110,7 +115,8 @@ def pearson_dispersion(posterior: Posterior, latent: Floats, component_count: ND
     """Pearson's X² = Σ answers (w - μ)² / V over Σ_q (P - n + components); NaN without residual freedom."""
     games = posterior.games
     mean, variance = moments(posterior.likelihood, gaps(posterior, latent))
-    mean, variance = np.clip(mean, _TAIL, 1.0 - _TAIL), np.maximum(variance, _TAIL * (1.0 - _TAIL))
+    mean = np.clip(mean, _TAIL, 1.0 - _TAIL)
+    variance = np.maximum(variance, _TAIL * (1.0 - _TAIL))
     chi2 = float(np.sum(games.answers * np.square(games.w - mean) / variance))
     freedom = int(np.sum(games.games - games.documents + component_count))
     return float(np.clip(chi2 / freedom, *DISPERSION_BOUNDS)) if freedom > 0 else float("nan")

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from anmi_ray.identity import ID_BYTES
-from anmi_ray.scale import Floats
+from anmi_ray.core.identity import ID_BYTES
+from anmi_ray.core.scale import Floats
 
 Longs = NDArray[np.int64]
 
@@ -113,7 +113,8 @@ def bounded(games: Games, documents: int) -> Games:
     keep = np.ones(len(games.doc_ids), dtype=np.bool_)
     first, second = games.global_ends()
     for q in np.flatnonzero(games.documents > documents):
-        d0, n = int(games.doc_start[q]), int(games.documents[q])
+        d0 = int(games.doc_start[q])
+        n = int(games.documents[q])
         played = slice(games.game_start[q], games.game_start[q + 1])
         ends = (
             np.concatenate([games.first[played], games.second[played]]),

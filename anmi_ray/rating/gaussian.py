@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.rating.factor import covariance_root, gap_variances, times_covariance
+from anmi_ray.core.scale import Floats, compiled
+from anmi_ray.rating.cholesky import covariance_root, gap_variances, times_covariance
 from anmi_ray.rating.games import Longs
 from anmi_ray.rating.likelihood import game_log_likelihood, terms
-from anmi_ray.rating.solver import One, Posterior, largest, one_query, over_queries
-from anmi_ray.scale import Floats, compiled
+from anmi_ray.rating.solver import OneQuery, Posterior, largest, one_query, over_queries
 
 DENSE_DOCUMENTS = 3000  # two matrices of this size take 144 MB; no larger query is factorised
 _SETTLED = 1e-3  # of a gap's standard error, and of its variance: how far moments may differ in the end
@@ -54,7 +54,9 @@ def gaps(posterior: Posterior, latent: Floats) -> Floats:
 def linearise(posterior: Posterior, latent: Floats) -> tuple[Floats, Floats, Floats]:
     """(gap with its offset, gradient, curvature) of every game's log-likelihood at `latent`, float64[P] each."""
     x = gaps(posterior, latent)
-    gradient, curvature, scratch = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    gradient = np.empty_like(x)
+    curvature = np.empty_like(x)
+    scratch = np.empty_like(x)
     terms(posterior.likelihood, x, posterior.games.w, posterior.m, gradient, curvature, scratch, scratch.view(np.int64))
     return x, gradient, curvature
 
@@ -64,7 +66,7 @@ def laplace(posterior: Posterior, mode: Floats) -> Gaussian:
     return Gaussian(posterior, mode, linearise(posterior, mode)[2], np.zeros(posterior.games.queries, np.bool_))
 
 
-class Pairs(NamedTuple):
+class GamesByPair(NamedTuple):
     """The pairs of all queries: where each query's start, their two documents, and each pair's games.
 
     start int64[Q + 1]; low, high uint32[K], positions inside the query; game int64[P], in the order of pairs, each of
@@ -86,14 +88,16 @@ def propagate(posterior: Posterior, mode: Floats, threads: int = 1) -> Gaussian:
     A query of more than DENSE_DOCUMENTS documents, one without a prior (its posterior need not have a mean), and one
     that does not settle within 60 passes keep Laplace's, and are not `propagated`.
     """
-    games, flat = posterior.games, posterior.flat
+    games = posterior.games
+    flat = posterior.flat
     x, slope, curvature = linearise(posterior, mode)
     pair, sign = games.pairs()
     pairs = _pairs(posterior, pair, sign)
     gap = x if posterior.offset is None else x - posterior.offset
     weight = np.bincount(pair, curvature)  # Laplace's factor has the likelihood's slope at the mode
     pull = np.bincount(pair, sign * (slope + curvature * gap))
-    mean, propagated = mode.copy(), np.zeros(games.queries, np.bool_)
+    mean = mode.copy()
+    propagated = np.zeros(games.queries, np.bool_)
 
     def part(begin: int, stop: int) -> None:
         _propagate_all(posterior.likelihood, flat, pairs, begin, stop, mean, weight, pull, propagated)
@@ -104,13 +108,14 @@ def propagate(posterior: Posterior, mode: Floats, threads: int = 1) -> Gaussian:
     return Gaussian(posterior, mean, np.where(propagated[games.query_of_game], shared, curvature), propagated)
 
 
-def _pairs(posterior: Posterior, pair: Longs, sign: Longs) -> Pairs:
+def _pairs(posterior: Posterior, pair: Longs, sign: Longs) -> GamesByPair:
     games = posterior.games
     order = np.argsort(pair, kind="stable")
     start = np.searchsorted(pair[order], np.arange(pair.max(initial=-1) + 2))
     one = order[start[:-1]]
-    low, high = np.minimum(games.first[one], games.second[one]), np.maximum(games.first[one], games.second[one])
-    return Pairs(
+    low = np.minimum(games.first[one], games.second[one])
+    high = np.maximum(games.first[one], games.second[one])
+    return GamesByPair(
         np.searchsorted(games.query_of_game[one], np.arange(games.queries + 1)),
         low.view(np.uint32), high.view(np.uint32), start, order, sign[order].astype(np.float64),
     )  # fmt: skip
@@ -133,10 +138,14 @@ def _propagate_all(like, flat, pairs, begin, stop, mean, weight, pull, propagate
     memory = np.empty(dense * dense), np.empty(dense * dense), np.empty(dense), np.zeros(dense, np.int32)
     rows = np.empty((3, games))
     for q in range(begin, stop):
-        d0, d1, k0, k1 = flat.doc_start[q], flat.doc_start[q + 1], pairs.start[q], pairs.start[q + 1]
-        one, k = one_query(flat, q), k1 - k0
+        d0 = flat.doc_start[q]
+        d1 = flat.doc_start[q + 1]
+        k0 = pairs.start[q]
+        k1 = pairs.start[q + 1]
+        one = one_query(flat, q)
+        k = k1 - k0
         if d1 - d0 <= DENSE_DOCUMENTS and one.precision.min() > 0.0:
-            query = One(pairs.low[k0:k1], pairs.high[k0:k1], one.w, one.m, one.offset, one.mean, one.precision)
+            query = OneQuery(pairs.low[k0:k1], pairs.high[k0:k1], one.w, one.m, one.offset, one.mean, one.precision)
             factors = Factors(weight[k0:k1], pull[k0:k1], rows[0, :k], rows[1, :k], rows[2, :k])
             played = pairs.games[k0 : k1 + 1], pairs.game, pairs.sign, flat.game_start[q]
             propagated[q] = _propagate(like, query, played, mean[d0:d1], factors, memory)
@@ -146,7 +155,9 @@ def _propagate_all(like, flat, pairs, begin, stop, mean, weight, pull, propagate
 def _propagate(like, query, played, e, factors, memory):
     """Turn a query's mode `e` and Laplace's factors into mean and factors in place; whether they settled."""
     root, inverse, right, one_component = memory
-    n, step, before = len(e), 1.0, math.inf
+    n = len(e)
+    step = 1.0
+    before = math.inf
     for _ in range(_PASSES):
         x, _ = covariance_root(query, factors.weight, one_component[:n], root, inverse)
         _mean(query, factors.pull, x, right[:n], e)
@@ -180,10 +191,14 @@ def _match(like, query, played, e, factors):
 
     With the other pairs' factors as prior of its gap: precision 1/v - weight, pull mean/v - pull.
     """
-    worst, levels = 0.0, np.empty(2 * _REACH + 1)
+    worst = 0.0
+    levels = np.empty(2 * _REACH + 1)
     for k in range(len(factors.pull)):
-        v, weight, pull = factors.variance[k], factors.weight[k], factors.pull[k]
-        factors.new_weight[k], factors.new_pull[k] = weight, pull
+        v = factors.variance[k]
+        weight = factors.weight[k]
+        pull = factors.pull[k]
+        factors.new_weight[k] = weight
+        factors.new_pull[k] = pull
         if 1.0 - weight * v < _LOOSE:
             continue
         gap = e[query.first[k]] - e[query.second[k]]
@@ -215,9 +230,12 @@ def _log_density(like, query, played, k, gap, v, weight, pull, levels):
 def _moments(levels):
     """Mean and variance, in standard errors, of the density whose logarithm is given."""
     top = levels.max()
-    total, first, second = 0.0, 0.0, 0.0
+    total = 0.0
+    first = 0.0
+    second = 0.0
     for at in range(len(levels)):
-        z, density = float(at - _REACH), math.exp(levels[at] - top)
+        z = float(at - _REACH)
+        density = math.exp(levels[at] - top)
         total += density
         first += density * z
         second += density * z * z

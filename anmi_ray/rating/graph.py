@@ -1,7 +1,7 @@
 """Facts about every query's comparison graph: how well it connects, who never won or lost, how often judges go round.
 
-They say how far a fit can be trusted before any rating is looked at. All but the edge connectivity are cheap enough to
-stand beside every fit. The graph joins two documents by one edge however often they met; every game counts for it,
+They say how far a fit can be trusted before any rating is looked at, and are cheap enough to stand beside every fit.
+The graph joins two documents by one edge however often they met; every game counts for it,
 while outcomes are those of games with a strength above zero.
 Letters: Q queries, D documents, P games; of one query n documents, a arcs (every edge once from either end).
 """
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from anmi_ray.core.scale import Floats, compiled
 from anmi_ray.rating.games import Games, Longs
 from anmi_ray.rating.solver import over_queries
 from anmi_ray.rating.spectrum import lambda2
-from anmi_ray.scale import Floats, compiled
 
 _TIE = 1e-12  # a margin within this share of the strength is rounding: .7 one way and .7 the other are a tie
 _BIT_DOCUMENTS = 16_384  # up to here the two bit sets of a query fit into 64 MB
@@ -63,17 +63,6 @@ def graph_facts(games: Games, m: Floats, threads: int = 1) -> GraphFacts:
     )
 
 
-def edge_connectivity(games: Games) -> Longs:
-    """Per query, int64[Q], the fewest pairs that must go unasked to disconnect the documents (0: they are already).
-
-    Exact: the least maximum flow from one document to another with capacity 1 a pair (Menger 1927). It takes n - 1
-    flows, .7 ms for 100 documents and 400 games, and grows with n² times the square of the degree.
-    """
-    result = np.zeros(games.queries, dtype=np.int64)
-    _edge_connectivity_all(games.doc_start, games.game_start, games.first, games.second, result)
-    return result
-
-
 def count_triads(query: Longs, first: Longs, second: Longs, w: Floats) -> tuple[Longs, Longs]:
     """(triads, how many of them run in a circle), int64[Q] each, as in `GraphFacts`, of games in any order.
 
@@ -81,11 +70,13 @@ def count_triads(query: Longs, first: Longs, second: Longs, w: Floats) -> tuple[
     `first`, every game as strong as the next.
     """
     order = np.argsort(query, kind="stable")
-    query, both = query[order], np.stack([first[order], second[order]])
+    query = query[order]
+    both = np.stack([first[order], second[order]])
     documents = int(both.max(initial=-1)) + 1
     keys, end = np.unique(query * documents + both, return_inverse=True)
     bounds = np.arange(int(query.max(initial=-1)) + 2)
-    doc_start, game_start = np.searchsorted(keys, bounds * documents), np.searchsorted(query, bounds)
+    doc_start = np.searchsorted(keys, bounds * documents)
+    game_start = np.searchsorted(query, bounds)
     ends = (end.reshape(2, -1) - doc_start[query]).astype(np.int32)
     triads, cyclic = np.zeros((2, len(bounds) - 1), dtype=np.int64)
     _count_triads_all(doc_start, game_start, ends[0].copy(), ends[1].copy(), w[order], triads, cyclic)
@@ -95,8 +86,11 @@ def count_triads(query: Longs, first: Longs, second: Longs, w: Floats) -> tuple[
 @compiled
 def _count_triads_all(doc_start, game_start, first, second, w, triads, cyclic):
     for q in range(len(triads)):
-        g0, g1 = game_start[q], game_start[q + 1]
-        i, j, wins = first[g0:g1], second[g0:g1], w[g0:g1]
+        g0 = game_start[q]
+        g1 = game_start[q + 1]
+        i = first[g0:g1]
+        j = second[g0:g1]
+        wins = w[g0:g1]
         start, other, arc = _arcs(doc_start[q + 1] - doc_start[q], i, j)
         triads[q], cyclic[q] = _triads(start, other, _sides(i, j, wins, np.ones(len(wins)), arc, len(other)))
 
@@ -120,8 +114,12 @@ def _facts_all(
     cyclic,
 ):
     for q in range(begin, stop):
-        g0, g1 = game_start[q], game_start[q + 1]
-        i, j, wins, strength = first[g0:g1], second[g0:g1], w[g0:g1], m[g0:g1]
+        g0 = game_start[q]
+        g1 = game_start[q + 1]
+        i = first[g0:g1]
+        j = second[g0:g1]
+        wins = w[g0:g1]
+        strength = m[g0:g1]
         start, other, arc = _arcs(doc_start[q + 1] - doc_start[q], i, j)
         min_degree[q], max_degree[q] = _degrees(start)
         size, largest, source = _component_sizes(start, other)
@@ -138,14 +136,16 @@ def _degrees(start):
     least = most = start[1] - start[0]
     for i in range(1, len(start) - 1):
         degree = start[i + 1] - start[i]
-        least, most = min(least, degree), max(most, degree)
+        least = min(least, degree)
+        most = max(most, degree)
     return least, most
 
 
 @compiled
 def _never(n, first, second, w, m):
     """(documents that won no game, documents that lost none)."""
-    won, lost = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    won = np.zeros(n, np.bool_)
+    lost = np.zeros(n, np.bool_)
     never_won = never_lost = n
     for p in range(len(first)):
         side = _sign(m[p] * w[p], m[p] * (1.0 - w[p]))
@@ -174,23 +174,28 @@ def _arcs(n, first, second):
     arc int64[2, p] is where each game stands in them, from its first and from its second document.
     """
     games = len(first)
-    start, fill, seen = np.zeros(n + 1, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    start = np.zeros(n + 1, np.int64)
+    fill = np.empty(n, np.int64)
+    seen = np.empty(n, np.int64)
     for p in range(games):
         start[first[p] + 1] += 1
         start[second[p] + 1] += 1
     for i in range(n):
         start[i + 1] += start[i]
-        fill[i], seen[i] = start[i], -1
+        fill[i] = start[i]
+        seen[i] = -1
     entry = np.empty(2 * games, np.int64)
     for p in range(games):
         entry[fill[first[p]]] = p
         fill[first[p]] += 1
         entry[fill[second[p]]] = p + games  # seen from its second document
         fill[second[p]] += 1
-    other, arc = np.empty(2 * games, np.uint32), np.empty((2, games), np.int64)
+    other = np.empty(2 * games, np.uint32)
+    arc = np.empty((2, games), np.int64)
     kept = 0
     for i in range(n):
-        begin, end = start[i], start[i + 1]
+        begin = start[i]
+        end = start[i + 1]
         start[i] = kept
         for t in range(begin, end):
             side = 1 if entry[t] >= games else 0
@@ -208,10 +213,13 @@ def _arcs(n, first, second):
 @compiled
 def _sides(first, second, w, m, arc, arcs):
     """int8[a]: 1 where the list's owner has the better of this opponent over all their games, -1 the worse, else 0."""
-    won, lost = np.zeros(arcs), np.zeros(arcs)
+    won = np.zeros(arcs)
+    lost = np.zeros(arcs)
     for p in range(len(first)):
-        i, j = arc[0, p], arc[1, p]
-        mine, theirs = m[p] * w[p], m[p] * (1.0 - w[p])
+        i = arc[0, p]
+        j = arc[1, p]
+        mine = m[p] * w[p]
+        theirs = m[p] * (1.0 - w[p])
         won[i] += mine
         lost[i] += theirs
         won[j] += theirs
@@ -226,14 +234,18 @@ def _sides(first, second, w, m, arc, arcs):
 def _triads(start, other, side):
     """(decided triads, cyclic ones): i < j < k where i beats j, j beats k and k beats i, or all the other way."""
     n = len(start) - 1
-    later, above, sign = np.zeros(n + 1, np.int64), np.empty(len(other), np.uint32), np.empty(len(other), np.int8)
+    later = np.zeros(n + 1, np.int64)
+    above = np.empty(len(other), np.uint32)
+    sign = np.empty(len(other), np.int8)
     kept = 0
     for i in range(n):  # decided pairs only, from their lower end
         for a in range(start[i], start[i + 1]):
-            above[kept], sign[kept] = other[a], side[a]
+            above[kept] = other[a]
+            sign[kept] = side[a]
             kept += (other[a] > i) & (side[a] != 0)  # no branch, which nobody could predict
         later[i + 1] = kept
-    judged, cyclic = 0, 0
+    judged = 0
+    cyclic = 0
     outcome = np.zeros(n, np.int8)  # of i against everybody
     for i in range(n):
         pairs = range(later[i], later[i + 1])
@@ -254,8 +266,10 @@ def _triads(start, other, side):
 @compiled
 def _sweep(source, start, other, distance, queue):
     """Breadth-first from `source` into distance int32[n] (-1: unseen); the seen are queue[:count], nearest first."""
-    distance[source], queue[0] = 0, source
-    count, head = 1, 0
+    distance[source] = 0
+    queue[0] = source
+    count = 1
+    head = 0
     while head < count:
         i = queue[head]
         head += 1
@@ -271,8 +285,11 @@ def _sweep(source, start, other, distance, queue):
 def _component_sizes(start, other):
     """(size int32[n] of every document's component, the largest, a document of that)."""
     n = len(start) - 1
-    distance, queue, size = np.full(n, -1, np.int32), np.empty(n, np.int32), np.empty(n, np.int32)
-    largest, source = 0, 0
+    distance = np.full(n, -1, np.int32)
+    queue = np.empty(n, np.int32)
+    size = np.empty(n, np.int32)
+    largest = 0
+    source = 0
     for i in range(n):
         if distance[i] >= 0:
             continue
@@ -280,7 +297,8 @@ def _component_sizes(start, other):
         for t in range(count):
             size[queue[t]] = count
         if count > largest:
-            largest, source = count, i
+            largest = count
+            source = i
     return size, largest, source
 
 
@@ -288,7 +306,8 @@ def _component_sizes(start, other):
 def _double_sweep(start, other, source):
     """The largest distance from the document that is furthest from `source`: at most the diameter, exact on trees."""
     n = len(start) - 1
-    distance, queue = np.full(n, -1, np.int32), np.empty(n, np.int32)
+    distance = np.full(n, -1, np.int32)
+    queue = np.empty(n, np.int32)
     far = queue[_sweep(source, start, other, distance, queue) - 1]
     distance = np.full(n, -1, np.int32)
     return distance[queue[_sweep(far, start, other, distance, queue) - 1]]
@@ -303,7 +322,8 @@ def _diameter(start, other, size, largest):
     """
     n = len(size)
     words = (n + _WORD_BITS - 1) // _WORD_BITS
-    ball, wider = np.zeros((words, n), np.uint64), np.empty((words, n), np.uint64)
+    ball = np.zeros((words, n), np.uint64)
+    wider = np.empty((words, n), np.uint64)
     for i in range(n):
         ball[i // _WORD_BITS, i] |= _ONE << np.uint64(i % _WORD_BITS)
         for a in range(start[i], start[i + 1]):
@@ -312,7 +332,8 @@ def _diameter(start, other, size, largest):
     while not _full(ball, size, largest):
         radius += 1
         for word in range(words):  # a word of all documents at a time stays in the cache
-            old, new = ball[word], wider[word]
+            old = ball[word]
+            new = wider[word]
             for i in range(n):
                 reached = old[i]
                 for a in range(start[i], start[i + 1]):
@@ -342,47 +363,3 @@ def _ones(word):
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
     return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
-
-
-@compiled
-def _edge_connectivity_all(doc_start, game_start, first, second, result):
-    for q in range(len(doc_start) - 1):
-        g0, g1 = game_start[q], game_start[q + 1]
-        n = doc_start[q + 1] - doc_start[q]
-        start, other, arc = _arcs(n, first[g0:g1], second[g0:g1])
-        reverse = np.empty(len(other), np.int64)
-        for p in range(g1 - g0):
-            reverse[arc[0, p]], reverse[arc[1, p]] = arc[1, p], arc[0, p]
-        least, _ = _degrees(start)  # cutting off one document
-        for sink in range(1, n):
-            least = _flow(start, other, reverse, sink, least)
-        result[q] = least
-
-
-@compiled
-def _flow(start, other, reverse, sink, enough):
-    """Maximum flow from document 0 to `sink`, or `enough` if it is at least that, by shortest augmenting paths."""
-    n = len(start) - 1
-    room = np.ones(len(other), np.int8)
-    queue = np.empty(n, np.int32)
-    for flow in range(enough):
-        by = np.full(n, -1, np.int64)  # the arc on which a document was reached
-        queue[0], count, head = 0, 1, 0
-        while head < count and by[sink] < 0:
-            i = queue[head]
-            head += 1
-            for a in range(start[i], start[i + 1]):
-                j = other[a]
-                if room[a] > 0 and by[j] < 0 and j != 0:
-                    by[j] = a
-                    queue[count] = j
-                    count += 1
-        if by[sink] < 0:
-            return flow
-        j = sink
-        while j != 0:
-            a = by[j]
-            room[a] -= 1
-            room[reverse[a]] += 1
-            j = other[reverse[a]]
-    return enough

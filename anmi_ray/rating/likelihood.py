@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.scale import (
+from anmi_ray.core.scale import (
     BRADLEY_TERRY,
     MODEL_CODES,
     THURSTONE,
@@ -47,7 +47,9 @@ from anmi_ray.scale import (
 Ints = NDArray[np.int32]
 Ties = Literal["half", "davidson", "rao-kupper", "glenn-david"]
 
-DAVIDSON, RAO_KUPPER, GLENN_DAVID = 2, 3, 4
+DAVIDSON = 2
+RAO_KUPPER = 3
+GLENN_DAVID = 4
 TIE_CODES: dict[Ties, int] = {"davidson": DAVIDSON, "rao-kupper": RAO_KUPPER, "glenn-david": GLENN_DAVID}
 TIE_MODELS: dict[Ties, Model] = {"davidson": "bradley-terry", "rao-kupper": "bradley-terry", "glenn-david": "thurstone"}
 _SKEW_STEP = 1e-4  # of the central difference of a curvature where its derivative has no short form
@@ -130,7 +132,8 @@ def game_skew(like: Likelihood, x: float, w: float) -> float:
         slope, back, curved, curved_back = link_terms(like.kind, x)
         skew = w * link_skew(like.kind, x, slope, curved)
         return skew - (1.0 - w) * link_skew(like.kind, -x, back, curved_back)
-    above, below = game_terms(like, x + _SKEW_STEP, w)[1], game_terms(like, x - _SKEW_STEP, w)[1]
+    above = game_terms(like, x + _SKEW_STEP, w)[1]
+    below = game_terms(like, x - _SKEW_STEP, w)[1]
     return (above - below) / (2.0 * _SKEW_STEP)
 
 
@@ -154,7 +157,8 @@ def outcome_moments(like: Likelihood, x: float) -> tuple[float, float]:
         tail = math.exp(-abs(x))
         tie = like.width * math.exp(-0.5 * abs(x))
         total = 1.0 + tail + tie
-        better, worse = 1.0 / total, tail / total
+        better = 1.0 / total
+        worse = tail / total
         win, loss = (better, worse) if x >= 0.0 else (worse, better)
     elif like.kind == RAO_KUPPER:
         win = math.exp(log_link_both(BRADLEY_TERRY, x - like.width)[0])
@@ -172,7 +176,8 @@ def _lapsed(like, x):
     upper, lower = log_link_both(like.kind, x)
     slope = link_terms(like.kind, x)[0]
     keep = 1.0 - like.lapse
-    win, loss = math.exp(upper), math.exp(lower)
+    win = math.exp(upper)
+    loss = math.exp(lower)
     return 0.5 * like.lapse + keep * win, 0.5 * like.lapse + keep * loss, keep * slope * win
 
 
@@ -197,7 +202,8 @@ def _glenn_david_tie(width, x):
         slope = (far - near) / inside
         bend = ((z - width) * near - (z + width) * far) / inside
     else:  # both bounds in the upper tail: in units of φ(z - η), R = Φ(-·)/φ(·)
-        ratio, ratio_far = 1.0 / (z - width + mills_excess(z - width)), 1.0 / (z + width + mills_excess(z + width))
+        ratio = 1.0 / (z - width + mills_excess(z - width))
+        ratio_far = 1.0 / (z + width + mills_excess(z + width))
         far = math.exp(-2.0 * z * width)
         inside = ratio - far * ratio_far
         log_p = math.log(inside * _INV_SQRT_2PI) - 0.5 * (z - width) * (z - width)
@@ -208,7 +214,8 @@ def _glenn_david_tie(width, x):
 
 # exp on the loop below: 2^k by bits, the rest by its series of degree 13 on |r| ≤ ½ log 2, exact to rounding. Numba's
 # own exp is a call, which keeps a loop from being vectorised.
-_LOG2_E, _LN_2 = 1.0 / math.log(2.0), math.log(2.0)
+_LOG2_E = 1.0 / math.log(2.0)
+_LN_2 = math.log(2.0)
 _SHIFT = 1.5 * 2.0**52  # adding it rounds a double to an integer, which then stands in the lowest bits
 _LEAST = -1020.0  # powers of two below are taken as this one: 1e-307 beside numbers near one
 _SERIES = tuple(1.0 / math.factorial(k) for k in range(14))
@@ -231,7 +238,8 @@ def terms(like, x, w, m, gradient, curvature, scratch, bits):
     if like.kind > BRADLEY_TERRY or like.lapse != 0.0:
         for p in range(len(x)):
             g, c = game_terms(like, x[p], w[p])
-            gradient[p], curvature[p] = m[p] * g, m[p] * c
+            gradient[p] = m[p] * g
+            curvature[p] = m[p] * c
         return
     thurstone = like.kind == THURSTONE
     for p in range(len(x)):  # the exponent base 2 of φ(x) or e^{-|x|}, and what rounding leaves of it
@@ -267,7 +275,8 @@ def moments(like: Likelihood, x: Floats) -> tuple[Floats, Floats]:
     if like.kind <= BRADLEY_TERRY:
         up = 0.5 * like.lapse + (1.0 - like.lapse) * link(x, "thurstone" if like.kind == THURSTONE else "bradley-terry")
         return up, up * (1.0 - up)
-    mean, variance = np.empty_like(x), np.empty_like(x)
+    mean = np.empty_like(x)
+    variance = np.empty_like(x)
     _moments_all(like, x, mean, variance)
     return mean, variance
 

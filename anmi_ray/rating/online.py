@@ -1,7 +1,7 @@
-"""Ratings that follow games as they come: the Elo rule, and a refit that starts from the fit before.
+"""Ratings that follow games as they come: the Elo rule.
 
 Elo is one pass of stochastic gradient ascent on the Bradley-Terry likelihood: cheap, and dependent on the order of
-the games. `refit` maximises the posterior itself; from the mode of the earlier games it needs a step or two.
+the games.
 Letters: D documents, P games.
 """
 
@@ -13,11 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from anmi_ray.errors import DataError
-from anmi_ray.identity import mix
-from anmi_ray.rating.games import Games
-from anmi_ray.rating.solver import Posterior, Solution, solve
-from anmi_ray.scale import ELO_PER_LOGIT, Floats, compiled
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.scale import ELO_PER_LOGIT, Floats, compiled
 
 _PLACE = "online ratings"
 
@@ -30,7 +27,8 @@ class Elo:
     `k`: the points at stake in a game of strength 1. `halved_after`: None keeps K constant; else every document has its
     own, K = k / (1 + games / halved_after), which falls as 1/games.
 
-    With a constant K ratings never settle: they hover around the Bradley-Terry fit (`stationary_spread`). With a
+    With a constant K ratings never settle: they hover around the Bradley-Terry fit, √(173.7 K / 2)
+    points away (37.3 at K = 16). With a
     falling one they converge to it, as 1/√games if k · halved_after / 173.7 · p (1 - p) λ₂ / degree > 1/2 (p: a typical
     win probability) and slower if not: 32 and 80 are enough at 8 comparisons a document.
 
@@ -63,56 +61,16 @@ class Elo:
         first, second: integers [P] in 0..D-1; w [P]: the preference for `first`, 0 to 1; strength [P] or one number:
         how many games it is worth, which multiplies K. Raises DataError on games that cannot be.
         """
-        i, j = np.asarray(first, dtype=np.int64), np.asarray(second, dtype=np.int64)
+        i = np.asarray(first, dtype=np.int64)
+        j = np.asarray(second, dtype=np.int64)
         score = np.asarray(w, dtype=np.float64)
         m = np.broadcast_to(np.asarray(strength, dtype=np.float64), score.shape)
         _refuse_impossible(i, j, score, m, len(self.games))
-        ratings, games = self.ratings_elo.copy(), self.games.copy()
+        ratings = self.ratings_elo.copy()
+        games = self.games.copy()
         decay = 0.0 if self.halved_after is None else 1.0 / self.halved_after
         _play(i, j, score, m, self.k, decay, ratings, games)
         return replace(self, ratings_elo=ratings - ratings.sum() / max(1, len(ratings)), games=games)
-
-
-def stationary_spread(k: float, documents: int | None = None) -> float:
-    """Standard deviation, points, of a rating around the Bradley-Terry fit after many games at a constant K.
-
-    √(173.7 K / 2), 37.3 at K = 16: a game's noise K² p (1 - p) against a pull of K p (1 - p) / 173.7 a game, first
-    order in K. Errors sum to zero, so with few documents it is smaller by √(1 - 1/documents), and a gap between two
-    ratings has √2 of the first. What the fit does not know of the truth comes on top.
-
-    >>> round(stationary_spread(16.0), 1)
-    37.3
-    """
-    share = 1.0 if documents is None else 1.0 - 1.0 / documents
-    return math.sqrt(0.5 * ELO_PER_LOGIT * k * share)
-
-
-def refit(posterior: Posterior, before: Games, solution: Solution, steps: int = 1, tolerance: float = 1e-8) -> Solution:
-    """Modes after games have arrived, by Newton from those before them.
-
-    `posterior` holds all games, old and new; `solution` is the fit of `before`. Documents are found by their query and
-    id; those that had no game start at their prior's mean. At most `steps` Newton steps a query: one leaves about a
-    tenth of the change (the solver's inner systems are solved to a tenth of their right-hand side), 20 are enough to
-    converge. As in `solve`, `converged` says which queries have.
-    """
-    start = posterior.prior_mean.copy()
-    there, row = _found(posterior.games, before)
-    start[there] = solution.latent[row]
-    return solve(posterior, tolerance, steps, start)
-
-
-def _found(games: Games, before: Games) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions in `games` of the documents that are also in `before`, and their positions there."""
-    if np.array_equal(games.doc_start, before.doc_start) and np.array_equal(games.doc_ids, before.doc_ids):
-        every = np.arange(len(games.doc_ids))  # nobody came or went, as in most rounds
-        if np.array_equal(games.query_ids, before.query_ids):
-            return every, every
-    now, then = ((part.query_ids[part.query_of_doc], part.doc_ids) for part in (games, before))
-    _, there, row = np.intersect1d(mix(*now), mix(*then), assume_unique=True, return_indices=True)
-    same = np.ones(len(row), dtype=np.bool_)
-    for ids_now, ids_then in zip(now, then, strict=True):  # the mix has 64 of 256 bits
-        same &= (ids_now[there] == ids_then[row]).all(axis=1)
-    return there[same], row[same]
 
 
 def _refuse_impossible(
@@ -139,7 +97,8 @@ def _play(first, second, w, strength, k, decay, ratings, games):
     One K for both would keep the sum, but weigh pairs by how much their documents play, and so end at another fit.
     """
     for p in range(len(first)):
-        i, j = first[p], second[p]
+        i = first[p]
+        j = second[p]
         expected = 1.0 / (1.0 + math.exp((ratings[j] - ratings[i]) / ELO_PER_LOGIT))  # (26) as (28) writes it
         surprise = strength[p] * k * (w[p] - expected)
         ratings[i] += surprise / (1.0 + decay * games[i])

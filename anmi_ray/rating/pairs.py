@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray import records
-from anmi_ray.identity import ID_BYTES, id_column, id_matrix, id_order
+from anmi_ray.core import records
+from anmi_ray.core.identity import ID_BYTES, id_column, id_matrix, id_order
+from anmi_ray.core.scale import Floats
 from anmi_ray.rating.games import Games, Longs
-from anmi_ray.scale import Floats
 
 Ids = NDArray[np.uint8]
 _PLACE = "rate"
@@ -36,9 +36,12 @@ def combine_orders(
     times `inconsistent_strength` where the orders lie on different sides of 1/2, times the judge's own weight. w is NaN
     where nobody answered.
     """
-    ab, ba = p_CJ2[:, :, 0], p_CJ2[:, :, 1]
-    has_ab, has_ba = ~np.isnan(ab), ~np.isnan(ba)
-    ab, ba = np.where(has_ab, ab, 0.5), np.where(has_ba, ba, 0.5)
+    ab = p_CJ2[:, :, 0]
+    ba = p_CJ2[:, :, 1]
+    has_ab = ~np.isnan(ab)
+    has_ba = ~np.isnan(ba)
+    ab = np.where(has_ab, ab, 0.5)
+    ba = np.where(has_ba, ba, 0.5)
     disagree_CJ = (ab - 0.5) * (ba - 0.5) < 0.0
     strength_CJ = 0.5 * has_ab + 0.5 * has_ba
     strength_CJ = np.where(disagree_CJ, strength_CJ * inconsistent_strength, strength_CJ)
@@ -110,7 +113,8 @@ def read_games(
         games = _single(games, p_CJ2[used], judges, weight_J)
 
     pair_ids = id_matrix(comparisons["comparison_id"])
-    silent, foreign = np.flatnonzero(known & (answers <= 0.0)), np.flatnonzero(~known)
+    silent = np.flatnonzero(known & (answers <= 0.0))
+    foreign = np.flatnonzero(~known)
     failures = [f"{n} judgments, none with an answer" if n else "not judged" for n in failed_C[silent].tolist()]
     rejects = [
         _rejects(query_C[silent], pair_ids[silent], "no answer", failures),

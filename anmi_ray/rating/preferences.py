@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray.errors import DataError
-from anmi_ray.identity import id_matrix
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.identity import id_matrix
+from anmi_ray.core.scale import Floats
 from anmi_ray.rating.games import Games, Longs, rank_ids, ranks_of
-from anmi_ray.rows import Flags, Numbers, Refusals, Rows, pair_checks, preference_checks, verdict
-from anmi_ray.scale import Floats
+from anmi_ray.tables.rows import Flags, Numbers, Refusals, Rows, pair_checks, preference_checks, verdict
 
 TEXTS = ("query_id", "doc_a", "doc_b", "judge")
 NUMBERS = ("preference", "games", "tie")
@@ -107,11 +107,14 @@ def read_preferences(source: pa.Table | Rows, one_query: bool = False) -> Prefer
     """
     rows = source if isinstance(source, Rows) else Rows(source)
     _need(rows, [name for name in (*TEXTS, *NUMBERS) if name not in OPTIONAL], one_query)
-    count, there = rows.table.num_rows, rows.table.column_names
+    count = rows.table.num_rows
+    there = rows.table.column_names
     query = _constant(ONE_QUERY, count) if one_query else rows.text("query_id")
-    a, b = rows.text("doc_a"), rows.text("doc_b")
+    a = rows.text("doc_a")
+    b = rows.text("doc_b")
     judge = pc.fill_null(rows.text("judge"), "") if "judge" in there else _constant("", count)
-    preference, games = rows.number("preference"), rows.number("games") if "games" in there else (np.ones(count), {})
+    preference = rows.number("preference")
+    games = rows.number("games") if "games" in there else (np.ones(count), {})
     tie = rows.number("tie") if "tie" in there else (np.full(count, np.nan), {})
     checks = pair_checks(query, a, b) | preference_checks(preference) | _games_checks(games) | _tie_checks(tie)
     code = verdict(checks)
@@ -119,7 +122,8 @@ def read_preferences(source: pa.Table | Rows, one_query: bool = False) -> Prefer
 
     good = np.flatnonzero(code == 0)
     query, a, b, judge = (column.take(pa.array(good)) for column in (query, a, b, judge))
-    queries, judges = pc.unique(query).sort(), pc.unique(judge).sort()
+    queries = pc.unique(query).sort()
+    judges = pc.unique(judge).sort()
     documents = pc.unique(pa.concat_arrays([a, b])).sort()
     outcomes = _outcomes(
         _rank(query, queries), _rank(a, documents), _rank(b, documents), preference[0][good],
@@ -146,7 +150,8 @@ def with_anchors(preferences: Preferences, source: pa.Table | Rows, one_query: b
     rows = source if isinstance(source, Rows) else Rows(source)
     _need(rows, ANCHOR_TEXTS, one_query)
     query = _constant(ONE_QUERY, rows.table.num_rows) if one_query else rows.text("query_id")
-    n, o = len(preferences.documents), preferences.outcomes
+    n = len(preferences.documents)
+    o = preferences.outcomes
     q, d = (
         pc.fill_null(pc.index_in(column, value_set=known), -1).to_numpy(zero_copy_only=False).astype(np.int64)
         for column, known in ((query, preferences.queries), (rows.text("doc_id"), preferences.documents))

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize, special
 
-from anmi_ray.rating.factor import covariance_root, gap_variances, times_covariance
+from anmi_ray.core.scale import Floats, compiled, normal_cdf, normal_pdf
+from anmi_ray.rating.cholesky import covariance_root, gap_variances, times_covariance
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import Likelihood, game_log_likelihood, game_skew, game_terms, terms
 from anmi_ray.rating.solver import Posterior, dot, largest, one_query, over_queries, solve, workspace
-from anmi_ray.scale import Floats, compiled, normal_cdf, normal_pdf
 
 SIGMA0_BOUNDS = (0.02, 50.0)
 MEAN_FACTOR_BOUNDS = (0.0, 2.0)
@@ -111,7 +111,8 @@ def prior_arrays(games: Games, shape: PriorShape | None) -> tuple[Floats, Floats
         return np.zeros(documents), np.zeros(documents)
     if shape.mean_factor is None or shape.sd_factor is None:
         return np.zeros(documents), np.full(documents, shape.sigma0**-2)
-    moments, query = top_and_rest(games), games.query_of_doc
+    moments = top_and_rest(games)
+    query = games.query_of_doc
     mean = np.where(games.positive, moments.top_mean[query], moments.rest_mean[query]) * shape.mean_factor
     sd = np.where(games.positive, moments.top_sd[query] * shape.sd_factor, moments.rest_sd[query])
     return mean * shape.sigma0, (sd * shape.sigma0) ** -2
@@ -149,8 +150,11 @@ def log_marginal(
     mean, precision = prior_arrays(games, shape)
     posterior = Posterior(games, like, m, mean, precision, offset)
     solution = solve(posterior, 1e-8, 100, start, threads)
-    value, by_mean, by_log_tau = np.zeros(games.queries), np.empty_like(mean), np.empty_like(mean)
-    by_offset, flat = np.empty_like(m), posterior.flat
+    value = np.zeros(games.queries)
+    by_mean = np.empty_like(mean)
+    by_log_tau = np.empty_like(mean)
+    by_offset = np.empty_like(m)
+    flat = posterior.flat
     if shape is None:
         _likelihood_all(like, flat, solution.latent, value, by_offset)
         return Marginal(float(value.sum()), np.zeros(3), by_offset, solution.latent)
@@ -188,7 +192,8 @@ def empirical_bayes(
     bounds = np.array(
         [np.log(SIGMA0_BOUNDS), MEAN_FACTOR_BOUNDS, np.log(SD_FACTOR_BOUNDS), *[OFFSET_BOUNDS] * len(given)]
     )[moved]
-    modes, documents = latent, len(games.doc_ids)
+    modes = latent
+    documents = len(games.doc_ids)
 
     def full(theta: Floats) -> tuple[PriorShape | None, Floats]:
         values = origin.copy()
@@ -233,7 +238,8 @@ def _parameters(shape: PriorShape | None) -> Floats:
 def _likelihood_all(like, flat, latent, value, by_offset):
     """Log-likelihood per query, and its derivative in each game's offset (at a maximum the ratings' answer is nil)."""
     for q in range(len(flat.doc_start) - 1):
-        query, e = one_query(flat, q), latent[flat.doc_start[q] : flat.doc_start[q + 1]]
+        query = one_query(flat, q)
+        e = latent[flat.doc_start[q] : flat.doc_start[q + 1]]
         for p in range(len(query.first)):
             x = e[query.first[p]] - e[query.second[p]] + query.offset[p]
             value[q] += query.m[p] * game_log_likelihood(like, x, query.w[p])
@@ -243,11 +249,14 @@ def _likelihood_all(like, flat, latent, value, by_offset):
 @compiled
 def _marginal_all(like, flat, begin, stop, latent, value, by_mean, by_log_tau, by_offset):
     documents, games = largest(flat, begin, stop)
-    work, root, inverse = workspace(documents, games), np.empty(documents**2), np.empty(documents**2)
+    work = workspace(documents, games)
+    root = np.empty(documents**2)
+    inverse = np.empty(documents**2)
     for q in range(begin, stop):
         docs = slice(flat.doc_start[q], flat.doc_start[q + 1])
         played = slice(flat.game_start[q], flat.game_start[q + 1])
-        query, out = one_query(flat, q), (by_mean[docs], by_log_tau[docs], by_offset[played])
+        query = one_query(flat, q)
+        out = (by_mean[docs], by_log_tau[docs], by_offset[played])
         value[q] = _marginal(like, query, latent[docs], work, root, inverse, *out)
 
 
@@ -257,17 +266,23 @@ def _marginal(like, query, e, work, root, inverse, by_mean, by_log_tau, by_offse
 
     Also its derivatives in each prior mean and log precision [n] and in each game's offset [p].
     """
-    n, games = len(e), len(query.first)
-    gap, slope, curve = work.x[:games], work.push[:games], work.curve[:games]
+    n = len(e)
+    games = len(query.first)
+    gap = work.x[:games]
+    slope = work.push[:games]
+    curve = work.curve[:games]
     for p in range(games):
         gap[p] = e[query.first[p]] - e[query.second[p]] + query.offset[p]
     terms(like, gap, query.w, query.m, slope, curve, work.scratch[:games], work.bits[:games])
     x, log_det = covariance_root(query, curve, np.zeros(n, np.int32), root, inverse)
     columns = np.ascontiguousarray(x.T)
     gap_variances(columns, query.first, query.second, by_offset)
-    value, force = -0.5 * log_det, np.zeros(n)  # force = ∂(-½ log det A)/∂e
+    # force = ∂(-½ log det A)/∂e
+    value = -0.5 * log_det
+    force = np.zeros(n)
     for p in range(games):
-        i, j = query.first[p], query.second[p]
+        i = query.first[p]
+        j = query.second[p]
         value += query.m[p] * game_log_likelihood(like, gap[p], query.w[p])
         push = -0.5 * query.m[p] * game_skew(like, gap[p], query.w[p]) * by_offset[p]
         by_offset[p] = push
@@ -278,7 +293,8 @@ def _marginal(like, query, e, work, root, inverse, by_mean, by_log_tau, by_offse
     for p in range(games):
         by_offset[p] += slope[p] - curve[p] * (shift[query.first[p]] - shift[query.second[p]])
     for i in range(n):
-        off, tau = e[i] - query.mean[i], query.precision[i]
+        off = e[i] - query.mean[i]
+        tau = query.precision[i]
         value += 0.5 * math.log(tau) - 0.5 * tau * off * off
         by_mean[i] = tau * (off + shift[i])
         variance = dot(columns[i, i:], columns[i, i:])

@@ -24,15 +24,17 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from anmi_ray.core.scale import THURSTONE, Floats, compiled
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import GLENN_DAVID, Likelihood, game_terms, steepest, terms
-from anmi_ray.scale import THURSTONE, Floats, compiled
 
 _OVERSHOOT = 0.5  # a step is cut where the slope along it has turned to less than -0.5 of its start
 _FORCING = 0.1  # relative residual at which conjugate gradient stops, tightened as Newton converges
 _LAST_FORCING = 0.5  # of the tolerance: what a residual need not fall below
 _FAR = 8.0  # latent units: a step that changes a gap by more is shortened before it is tried
-_LIKELY_PROBITS, _LIKELY_LOGITS = 1.0, 1.6  # the gap that a clear win suggests, where games are linear for the start
+# the gap that a clear win suggests, where games are linear for the start
+_LIKELY_PROBITS = 1.0
+_LIKELY_LOGITS = 1.6
 
 
 @dataclass(frozen=True)
@@ -51,21 +53,24 @@ class Posterior:
     offset: Floats | None = None
 
     @cached_property
-    def flat(self) -> Flat:
+    def flat(self) -> AllQueries:
         """The same as the compiled functions read it."""
         games = self.games
         none = np.zeros(len(games.w)) if self.offset is None else self.offset
-        first, second = games.first.view(np.uint32), games.second.view(np.uint32)
-        every = One(first, second, games.w, self.m, none, self.prior_mean, self.prior_precision)
-        return Flat(games.doc_start, games.game_start, every)
+        first = games.first.view(np.uint32)
+        second = games.second.view(np.uint32)
+        every = OneQuery(first, second, games.w, self.m, none, self.prior_mean, self.prior_precision)
+        return AllQueries(games.doc_start, games.game_start, every)
 
     @cached_property
-    def upward(self) -> Flat:
+    def upward(self) -> AllQueries:
         """`flat` with every game told from its lower document, and sorted by it: what `conjugate_gradient` takes.
 
         Games as the rate stage reads them stand like that, and this is `flat` itself.
         """
-        flat, every, order = self.flat, self.flat.every, self.upward_order
+        flat = self.flat
+        every = self.flat.every
+        order = self.upward_order
         if isinstance(order, slice):
             return flat
         turned = every.first > every.second
@@ -81,13 +86,14 @@ class Posterior:
     @cached_property
     def upward_order(self) -> NDArray[np.int64] | slice:
         """Which game stands where in `upward`: int64[P], or a slice of all where they stand so already."""
-        first, second = self.games.first, self.games.second
+        first = self.games.first
+        second = self.games.second
         if (first < second).all():
             return slice(None)
         return np.lexsort((np.minimum(first, second), self.games.query_of_game))
 
 
-class One(NamedTuple):
+class OneQuery(NamedTuple):
     """Games, offsets and priors: of all queries, or one query's part. Documents are unsigned, which indexes faster."""
 
     first: NDArray[np.uint32]
@@ -99,12 +105,12 @@ class One(NamedTuple):
     precision: Floats
 
 
-class Flat(NamedTuple):
+class AllQueries(NamedTuple):
     """All queries' games, offsets and priors, and where each query's stand."""
 
     doc_start: NDArray[np.int64]
     game_start: NDArray[np.int64]
-    every: One
+    every: OneQuery
 
 
 @dataclass(frozen=True)
@@ -154,8 +160,11 @@ def over_queries(games: Games, threads: int, call: Callable[[int, int], object])
 @compiled
 def one_query(flat, q):
     """Query q's part of `flat`."""
-    d0, d1, g0, g1 = flat.doc_start[q], flat.doc_start[q + 1], flat.game_start[q], flat.game_start[q + 1]
-    return One(
+    d0 = flat.doc_start[q]
+    d1 = flat.doc_start[q + 1]
+    g0 = flat.game_start[q]
+    g1 = flat.game_start[q + 1]
+    return OneQuery(
         flat.every.first[g0:g1],
         flat.every.second[g0:g1],
         flat.every.w[g0:g1],
@@ -166,7 +175,7 @@ def one_query(flat, q):
     )
 
 
-class Work(NamedTuple):
+class Workspace(NamedTuple):
     """Memory that queries of one call share, for the documents and games of the largest; `rows` [12, documents]."""
 
     x: Floats
@@ -182,7 +191,7 @@ class Work(NamedTuple):
 def workspace(documents, games):
     """Memory for queries of at most so many documents and games."""
     scratch = np.empty(games)
-    return Work(
+    return Workspace(
         np.empty(games),
         scratch,
         scratch.view(np.int64),
@@ -196,7 +205,8 @@ def workspace(documents, games):
 @compiled
 def largest(flat, begin, stop):
     """(documents, games) of the largest of the queries begin to stop."""
-    documents, games = 0, 0
+    documents = 0
+    games = 0
     for q in range(begin, stop):
         documents = max(documents, flat.doc_start[q + 1] - flat.doc_start[q])
         games = max(games, flat.game_start[q + 1] - flat.game_start[q])
@@ -216,8 +226,12 @@ def _solve_all(like, flat, begin, stop, cold, tolerance, max_iterations, latent,
 def newton(like, query, cold, tolerance, max_iterations, e, work):
     """Fit one query in place in `e`, from `e` unless `cold`; returns (iterations, gradient norm)."""
     n = len(e)
-    games, grad, grad_new, step = work.rows[0, :n], work.rows[1, :n], work.rows[2, :n], work.rows[3, :n]
-    trial, diagonal = work.rows[4, :n], work.rows[5, :n]
+    games = work.rows[0, :n]
+    grad = work.rows[1, :n]
+    grad_new = work.rows[2, :n]
+    step = work.rows[3, :n]
+    trial = work.rows[4, :n]
+    diagonal = work.rows[5, :n]
     begin(like, query, cold, games, grad, diagonal, e, work)
     evaluate(like, query, e, grad, diagonal, work)
     norm = _relative_norm(grad, games)
@@ -293,9 +307,13 @@ def evaluate(like, query, e, grad, diagonal, work):
 def gather(query, work, pushes, curves):
     """Sums over every document's games [n]: work.push, negative where it is the second document, and work.curve."""
     for i in range(len(pushes)):
-        pushes[i], curves[i] = 0.0, 0.0
+        pushes[i] = 0.0
+        curves[i] = 0.0
     for p in range(len(query.first)):
-        i, j, push, curve = query.first[p], query.second[p], work.push[p], work.curve[p]
+        i = query.first[p]
+        j = query.second[p]
+        push = work.push[p]
+        curve = work.curve[p]
         pushes[i] += push
         curves[i] += curve
         pushes[j] -= push
@@ -322,9 +340,11 @@ def _relative_norm(grad, games):
 
 @compiled
 def _range(step):
-    low, high = step[0], step[0]
+    low = step[0]
+    high = step[0]
     for i in range(len(step)):
-        low, high = min(low, step[i]), max(high, step[i])
+        low = min(low, step[i])
+        high = max(high, step[i])
     return high - low
 
 
@@ -367,8 +387,12 @@ def conjugate_gradient(query, rhs, diagonal, forcing, x, work):
     Without a prior the system is singular but consistent (rhs sums to zero per component), which the method bears.
     """
     n = len(rhs)
-    rho, inverse, z = work.rows[6, :n], work.rows[7, :n], work.rows[8, :n]
-    d, t, image = work.rows[9, :n], work.rows[10, :n], work.rows[11, :n]
+    rho = work.rows[6, :n]
+    inverse = work.rows[7, :n]
+    z = work.rows[8, :n]
+    d = work.rows[9, :n]
+    t = work.rows[10, :n]
+    image = work.rows[11, :n]
     for i in range(n):
         inverse[i] = 1.0 / diagonal[i] if diagonal[i] > 0.0 else 0.0  # zero: a document whose games weigh nothing
         x[i] = 0.0

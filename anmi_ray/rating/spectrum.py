@@ -11,12 +11,14 @@ import math
 
 import numpy as np
 
+from anmi_ray.core.scale import Floats, compiled
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.solver import dot, over_queries
-from anmi_ray.scale import Floats, compiled
 
 _WINDOW = 8  # steps from one look at the eigenvalue to the next
-_CHANGE, _RELATIVE_CHANGE = 1e-9, 1e-6  # less than both, of n and of itself, between two looks: it is found
+# less than both, of n and of itself, between two looks: it is found
+_CHANGE = 1e-9
+_RELATIVE_CHANGE = 1e-6
 _STEPS = 8  # most steps a document; chains, the slowest of all graphs, take one
 _WORK = 5e8  # most steps x (documents + arcs), about a second
 
@@ -42,7 +44,8 @@ def lambda2(games: Games, threads: int = 1) -> Floats:
 @compiled
 def _lambda2_all(begin, stop, doc_start, game_start, first, second, result):
     for q in range(begin, stop):
-        g0, g1 = game_start[q], game_start[q + 1]
+        g0 = game_start[q]
+        g1 = game_start[q + 1]
         n = doc_start[q + 1] - doc_start[q]
         row, other = _arcs(n, first[g0:g1], second[g0:g1])
         result[q] = _lambda2(row, other) if _connected(row, other) else 0.0
@@ -69,9 +72,12 @@ def _arcs(n, first, second):
 def _connected(row, other):
     """Whether a walk from document 0 reaches all."""
     n = len(row) - 1
-    reached, queue = np.zeros(n, np.bool_), np.empty(n, np.uint32)
-    reached[0], queue[0] = True, 0
-    done, found = 0, 1
+    reached = np.zeros(n, np.bool_)
+    queue = np.empty(n, np.uint32)
+    reached[0] = True
+    queue[0] = 0
+    done = 0
+    found = 1
     while done < found:
         i = queue[done]
         done += 1
@@ -89,12 +95,19 @@ def _lambda2(row, other):
     """Smallest eigenvalue of one connected graph's Laplacian on the complement of the constant vector."""
     n = len(row) - 1
     steps = max(_WINDOW, min(_STEPS * n, int(_WORK / (n + len(other)))))
-    alpha, beta = np.empty(steps), np.empty(steps)
-    before, v, product, constant = np.zeros(n), np.zeros(n), np.empty(n), np.full(n, 1.0 / math.sqrt(n))
+    alpha = np.empty(steps)
+    beta = np.empty(steps)
+    before = np.zeros(n)
+    v = np.zeros(n)
+    product = np.empty(n)
+    constant = np.full(n, 1.0 / math.sqrt(n))
     for i in range(n):  # any vector with a part along every eigenvector will do
         product[i] = math.sin(1.0 + i * i)
     _take_out(product, constant)
-    length, ritz, guess, precision = math.sqrt(dot(product, product)), math.inf, 0.0, 1e-3 * _CHANGE * n
+    length = math.sqrt(dot(product, product))
+    ritz = math.inf
+    guess = 0.0
+    precision = 1e-3 * _CHANGE * n
     for k in range(steps):
         before, v, product = v, product, before
         for i in range(n):
@@ -154,9 +167,12 @@ def _laguerre(alpha, beta, x):
     As all roots are real it never passes the root, and near it what remains falls to its cube. d is a pivot of the
     matrix less x, r and q are its first and second derivative divided by d.
     """
-    k, d = len(alpha), alpha[0] - x
-    r, q = -1.0 / d, 0.0
-    g, h = -r, r * r
+    k = len(alpha)
+    d = alpha[0] - x
+    r = -1.0 / d
+    q = 0.0
+    g = -r
+    h = r * r
     for i in range(1, k):
         if d <= 0.0:
             return -1.0

@@ -24,7 +24,7 @@ Limits: (1) is first order; a calibrated prediction is drawn towards what is com
 no strength mends; and p is itself noisy: put into its own v, it gives much weight to whatever happens to look sure.
 Hence the two-step form, p̂ = F(ê_i - ê_j) from a fit in which all pairs weigh the same.
 
-The answer to which of them to use (jobs/studies/strengths.py, in simulation with known truth, and strengths_judges.py,
+The answer to which of them to use (docs/results/strengths.md, in simulation with known truth and
 against assessors' grades): none for votes. For a distilled model's predictions a noise per pair, `learned`, takes 3 to
 6 % off the rating error (9 % where the model is too sure) and adds at most 1 % elsewhere, means over worlds; powers of
 E|C| take 2 % off at best and add 4 to 22 % where predictions carry noise that they do not tell; (2) from the pair's own
@@ -38,20 +38,18 @@ Letters: P pairs, J judges.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
+from anmi_ray.core.scale import Floats, Model, link_inverse, normal_pdf
 from anmi_ray.rating.dispersion import DISPERSION_BOUNDS
-from anmi_ray.scale import Floats, Model, link_inverse, normal_pdf
 
-Strength = Literal["unit", "linear", "sqrt", "squared", "information", "learned"]
 POWERS: dict[str, float] = {"linear": 1.0, "sqrt": 0.5, "squared": 2.0}  # of E|C|
 LEAST, MOST = DISPERSION_BOUNDS  # games that one answer may count for
 _TAIL = 1e-3  # preferences are held this far from 0 and 1, where (1) is 0/0
-_HALVINGS = 50
 
 
 def unsure(p_P: ArrayLike, decided_P: ArrayLike = 1.0) -> Floats:
@@ -71,22 +69,6 @@ def density(p_P: ArrayLike, model: Model) -> Floats:
     return p * (1.0 - p) if model == "bradley-terry" else normal_pdf(link_inverse(p, model))
 
 
-def error_variance(
-    p_P: ArrayLike,
-    decided_P: ArrayLike = 1.0,
-    judges: ArrayLike = 1.0,
-    latent_sd: ArrayLike = 0.0,
-    preference_sd: ArrayLike = 0.0,
-    model: Model = "thurstone",
-) -> Floats:
-    """Equation (2), float64[P]. decided: t of one judge; judges: J; latent_sd σ_x in latent units; preference_sd σ_p.
-
-    A calibrated prediction with its E|C| is judges=1, decided=E|C| (equation 3).
-    """
-    shared = np.square(density(p_P, model) * np.asarray(latent_sd)) + np.square(np.asarray(preference_sd))
-    return unsure(p_P, decided_P) / np.asarray(judges) + shared
-
-
 def games_worth(p_P: ArrayLike, variance_P: ArrayLike) -> Floats:
     """Equation (1), p (1-p) / v as float64[P], between LEAST and MOST.
 
@@ -98,43 +80,6 @@ def games_worth(p_P: ArrayLike, variance_P: ArrayLike) -> Floats:
     p = np.clip(np.asarray(p_P, np.float64), _TAIL, 1.0 - _TAIL)
     one = p * (1.0 - p)
     return np.clip(one / np.maximum(np.asarray(variance_P, np.float64), one / MOST), LEAST, MOST)
-
-
-def consensus(p_P: ArrayLike, decided_P: ArrayLike, judges: int) -> Floats:
-    """E|C|, C the mean of J judges' independent scores (1, 0, -1) of mean 2p - 1 and P(not 0) = t, float64[P].
-
-    t for one judge, |2p-1| for infinitely many; between, it grows with t.
-
-    >>> consensus(0.5, 0.5, 1).item(), consensus(0.5, 1.0, 2).item(), consensus(0.9, 1.0, 3).round(3).item()
-    (0.5, 0.5, 0.82)
-    """
-    difference = np.atleast_1d(2.0 * np.asarray(p_P, np.float64) - 1.0)
-    decided = np.clip(np.asarray(decided_P, np.float64), np.abs(difference), 1.0)
-    win, tie, loss = 0.5 * (decided + difference), 1.0 - decided, 0.5 * (decided - difference)
-    one = np.stack(np.broadcast_arrays(loss, tie, win))
-    total = one  # the distribution of a sum of scores, from -k to k
-    for _ in range(judges - 1):
-        longer = np.zeros((len(total) + 2, *total.shape[1:]))
-        for shift in range(3):
-            longer[shift : shift + len(total)] += one[shift] * total
-        total = longer
-    score = np.abs(np.arange(-judges, judges + 1)) / judges
-    shape = np.broadcast_shapes(np.shape(p_P), np.shape(decided_P))
-    return np.asarray(np.tensordot(score, total, axes=1), np.float64).reshape(shape)
-
-
-def decided_of(p_P: ArrayLike, consensus_P: ArrayLike, judges: int) -> Floats:
-    """The t of one judge with which J judges have E|C|, float64[P]: the inverse of `consensus`, by halving.
-
-    An E|C| that no t gives (a model's need not fit its p) takes the nearest end, t = |2p-1| or 1.
-    """
-    p, wanted = np.broadcast_arrays(np.asarray(p_P, np.float64), np.asarray(consensus_P, np.float64))
-    low, high = np.abs(2.0 * p - 1.0), np.ones_like(p)
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        above = consensus(p, middle, judges) > wanted
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    return 0.5 * (low + high)
 
 
 def by_consensus(p_P: ArrayLike, consensus_P: ArrayLike, power: float) -> Floats:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.rating.factor import covariance_root, covariances, gap_variances, square_sums, times_covariance
+from anmi_ray.core.scale import Floats, compiled
+from anmi_ray.rating.cholesky import covariance_root, covariances, gap_variances, square_sums, times_covariance
 from anmi_ray.rating.games import Games, Longs
 from anmi_ray.rating.gaussian import DENSE_DOCUMENTS, Gaussian
 from anmi_ray.rating.solver import (
@@ -27,13 +28,12 @@ from anmi_ray.rating.solver import (
     over_queries,
     workspace,
 )
-from anmi_ray.scale import Floats, compiled
 
 _RESIDUAL = 1e-7  # relative, of the systems of queries that are not factorised
 
 
 @dataclass(frozen=True)
-class Anchors:
+class GapAnchors:
     """What gaps are measured to: start int64[Q + 1] into position int32[A] (inside the query); known bool[Q]."""
 
     start: Longs
@@ -52,7 +52,7 @@ class Errors:
     gap_se: Floats
 
 
-def anchors(games: Games, latent: Floats) -> Anchors:
+def anchors(games: Games, latent: Floats) -> GapAnchors:
     """The known positives that were rated; in a query without one the top-rated document (ties: the smallest id)."""
     query = games.query_of_doc
     known = np.bincount(query[games.positive], minlength=games.queries) > 0
@@ -65,18 +65,20 @@ def anchors(games: Games, latent: Floats) -> Anchors:
     where = np.flatnonzero(chosen)
     counts = np.bincount(query[where], minlength=games.queries)
     start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Anchors(start, (where - games.doc_start[query[where]]).astype(np.int32), known)
+    return GapAnchors(start, (where - games.doc_start[query[where]]).astype(np.int32), known)
 
 
-def errors(approximation: Gaussian, component: NDArray[np.int32], to: Anchors, threads: int = 1) -> Errors:
+def errors(approximation: Gaussian, component: NDArray[np.int32], to: GapAnchors, threads: int = 1) -> Errors:
     """Standard errors of ratings centred per component, and gaps to the anchors with theirs.
 
     With C the centring per component, std_err_i² = (C Σ C)_ii and gap_se² = Σ_aa + Σ_ii - 2 Σ_ai, Σ = A⁻¹ of the
     approximation, the prior included. Inside a component a gap is the difference of the exported ratings; across
     components it is the posterior's own, which only the prior informs.
     """
-    posterior, games = approximation.posterior, approximation.posterior.games
-    flat, weight = posterior.upward, approximation.weight[posterior.upward_order]
+    posterior = approximation.posterior
+    games = approximation.posterior.games
+    flat = posterior.upward
+    weight = approximation.weight[posterior.upward_order]
     rows = np.diff(to.start) * (games.documents - 1)
     row_start = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
     total = int(row_start[-1])
@@ -93,7 +95,8 @@ def errors(approximation: Gaussian, component: NDArray[np.int32], to: Anchors, t
 
 def game_variances(posterior: Posterior, weight: Floats, component: NDArray[np.int32], threads: int = 1) -> Floats:
     """Variance of e_i - e_j of every game, float64[P], latent units squared, where games weigh `weight` float64[P]."""
-    games, flat = posterior.games, posterior.flat
+    games = posterior.games
+    flat = posterior.flat
     variance = np.empty(len(games.w))
 
     def part(begin: int, stop: int) -> None:
@@ -106,7 +109,8 @@ def game_variances(posterior: Posterior, weight: Floats, component: NDArray[np.i
 @compiled
 def _game_variances_all(flat, begin, stop, weight, component, variance):
     documents, _ = largest(flat, begin, stop)
-    root, inverse = np.empty(documents**2), np.empty(documents**2)
+    root = np.empty(documents**2)
+    inverse = np.empty(documents**2)
     for q in range(begin, stop):
         docs = slice(flat.doc_start[q], flat.doc_start[q + 1])
         played = slice(flat.game_start[q], flat.game_start[q + 1])
@@ -133,11 +137,17 @@ def _errors_all(
     gap_se,
 ):
     documents, games = largest(flat, begin, stop)
-    work, dense = workspace(documents, games), min(documents, DENSE_DOCUMENTS)
-    root, inverse = np.empty(dense * dense), np.empty(dense * dense)
+    work = workspace(documents, games)
+    dense = min(documents, DENSE_DOCUMENTS)
+    root = np.empty(dense * dense)
+    inverse = np.empty(dense * dense)
     for q in range(begin, stop):
-        d0, d1 = flat.doc_start[q], flat.doc_start[q + 1]
-        e, c, n, query = latent[d0:d1], component[d0:d1], d1 - d0, one_query(flat, q)
+        d0 = flat.doc_start[q]
+        d1 = flat.doc_start[q + 1]
+        e = latent[d0:d1]
+        c = component[d0:d1]
+        n = d1 - d0
+        query = one_query(flat, q)
         anchors_of = anchor[anchor_start[q] : anchor_start[q + 1]]
         rows = slice(row_start[q], row_start[q + 1])
         own = weight[flat.game_start[q] : flat.game_start[q + 1]]
@@ -150,15 +160,19 @@ def _errors_all(
         for a in anchors_of:
             for i in range(n):
                 if i != a:
-                    gap_anchor[row], gap_doc[row], gap[row] = d0 + a, d0 + i, e[a] - e[i]
+                    gap_anchor[row] = d0 + a
+                    gap_doc[row] = d0 + i
+                    gap[row] = e[a] - e[i]
                     row += 1
 
 
 @compiled
 def _dense_errors(x, component, anchors_of, work, std_err, gap_se):
     """Errors of one query from X, gaps by anchor, then document."""
-    n, row = len(std_err), 0
-    variance, joint = work.rows[0, :n], work.rows[1, :n]
+    n = len(std_err)
+    row = 0
+    variance = work.rows[0, :n]
+    joint = work.rows[1, :n]
     square_sums(x, variance)
     _centred_errors(x, variance, component, std_err)
     for a in anchors_of:
@@ -172,10 +186,14 @@ def _dense_errors(x, component, anchors_of, work, std_err, gap_se):
 @compiled
 def _solved_errors(query, weight, component, anchors_of, work, std_err, gap_se):
     """The same without a matrix: vᵀ Σ v for every contrast v, by solving A u = v."""
-    n, row = len(std_err), 0
-    contrast, solution, diagonal = np.zeros(n), np.empty(n), work.rows[5, :n]
+    n = len(std_err)
+    row = 0
+    contrast = np.zeros(n)
+    solution = np.empty(n)
+    diagonal = work.rows[5, :n]
     for p in range(len(weight)):
-        work.curve[p], work.push[p] = weight[p], 0.0
+        work.curve[p] = weight[p]
+        work.push[p] = 0.0
     gather(query, work, work.rows[1, :n], diagonal)
     for i in range(n):
         diagonal[i] += query.precision[i]
@@ -192,7 +210,8 @@ def _solved_errors(query, weight, component, anchors_of, work, std_err, gap_se):
         for i in range(n):
             if i != a:
                 contrast[:] = 0.0
-                contrast[a], contrast[i] = 1.0, -1.0
+                contrast[a] = 1.0
+                contrast[i] = -1.0
                 conjugate_gradient(query, contrast, diagonal, _RESIDUAL, solution, work)
                 gap_se[row] = math.sqrt(max(0.0, dot(contrast, solution)))
                 row += 1
@@ -202,7 +221,9 @@ def _solved_errors(query, weight, component, anchors_of, work, std_err, gap_se):
 def _centred_errors(x, variance, component, std_err):
     """sqrt((C Σ C)_ii) = sqrt(Σ_ii - 2 (Σ1)_i / n_c + 1ᵀΣ1 / n_c²) per component c; Σ is zero between components."""
     n = len(variance)
-    row, size, total = np.empty(n), np.zeros(n), np.zeros(n)
+    row = np.empty(n)
+    size = np.zeros(n)
+    total = np.zeros(n)
     times_covariance(x, np.ones(n), row)
     for i in range(n):
         size[component[i]] += 1.0

@@ -15,18 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.identity import id_array
+from anmi_ray.core.identity import id_array
+from anmi_ray.core.scale import Floats
 from anmi_ray.rating import strengths
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.dispersion import leave_one_pair_out
 from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.gaussian import gaps
-from anmi_ray.rating.globals import SAMPLE_DOCUMENTS, Globals, globals_of, posterior, sample_queries
 from anmi_ray.rating.likelihood import moments
 from anmi_ray.rating.pairs import read_games
+from anmi_ray.rating.shared_parameters import SAMPLE_DOCUMENTS, Globals, globals_of, posterior, sample_queries
 from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.strengths import POWERS, Noise
-from anmi_ray.scale import Floats
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -51,7 +51,8 @@ def shared_numbers(games: Games, config: RateConfig, threads: int = 1) -> Global
     if config.strength in POWERS:
         return globals_of(_by_consensus(games, POWERS[config.strength]), config, threads)
     games = bounded(games, SAMPLE_DOCUMENTS)
-    first, noise = globals_of(games, config, threads), None
+    first = globals_of(games, config, threads)
+    noise = None
     if config.strength == "learned":
         noise = _noise(games, first, config, threads)
     given = replace(first, first=first, noise=noise)
@@ -104,11 +105,16 @@ def _noise(games: Games, first: Globals, config: RateConfig, threads: int) -> No
     left = leave_one_pair_out(target, latent, components(games).component, threads)
     if not len(left.game):  # nothing foretells anything: as `unit`
         return Noise(first.dispersion, 0.0, 0.0, 0.0)
-    mean, square, chance = np.zeros(len(left.game)), np.zeros(len(left.game)), np.zeros(len(left.game))
+    mean = np.zeros(len(left.game))
+    square = np.zeros(len(left.game))
+    chance = np.zeros(len(left.game))
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         outcome, spread = moments(target.likelihood, left.gap + left.width * node)
-        mean, square, chance = mean + weight * outcome, square + weight * outcome * outcome, chance + weight * spread
+        mean = mean + weight * outcome
+        square = square + weight * outcome * outcome
+        chance = chance + weight * spread
     known = np.maximum(square - mean * mean, 0.0)
-    w, answers = games.w[left.game], games.answers[left.game]
+    w = games.w[left.game]
+    answers = games.answers[left.game]
     own = _own(games)[left.game]
     return strengths.fit_noise(np.square(w - mean), known, mean, chance, answers, own, first.model)

@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from anmi_ray.config.retrieve import Bm25Config
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.retrieval.top import Hits, empty, top
 
-_COUNTS, _WORDS = "counts.npz", "words.txt"
+_COUNTS = "counts.npz"
+_WORDS = "words.txt"
 _BATCH_SCORES = 1 << 20  # scores held at once (8 MB: within the cache)
 
 
@@ -78,7 +79,8 @@ class Bm25Index:
 
     def __init__(self, counts: Counts, config: Bm25Config, statistics: Statistics | None = None) -> None:
         self._config, self._stem = config, _stemmer(config)
-        self._count_NV, self._vocabulary = counts.count_NV, counts.vocabulary
+        self._count_NV = counts.count_NV
+        self._vocabulary = counts.vocabulary
         self._documents = counts.count_NV.get_shape()[0]
         self.statistics = statistics or counts.statistics()
         self._weight_VN = self._weights()
@@ -100,7 +102,9 @@ class Bm25Index:
 
         Robertson & Zaragoza 2009, section 3, with Lucene's idf and without the constant factor k1 + 1.
         """
-        k1, b, known = self._config.k1, self._config.b, self.statistics
+        k1 = self._config.k1
+        b = self._config.b
+        known = self.statistics
         counts = self._count_NV.tocoo()
         length_N = np.asarray(self._count_NV.sum(axis=1)).ravel()
         mean = max(known.mean_length, 1e-9)

@@ -1,6 +1,6 @@
 """Which documents of a train query are compared: the top of the hybrid run, its known positives, random documents.
 
-Works on `Ranked`, the merged hits of a bucket as aligned arrays. Known positives join the candidates here and nowhere
+Works on `MergedHits`, the hits of a bucket as aligned arrays. Known positives join the candidates here and nowhere
 else: they enter a Run only where a retriever found them.
 N rows (a query and a document), Q queries of the bucket, R retrievers.
 """
@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray import identity
 from anmi_ray.config.retrieve import RetrieveConfig
-from anmi_ray.records import CANDIDATE
+from anmi_ray.core import identity
+from anmi_ray.core.records import CANDIDATE
 from anmi_ray.retrieval.fusion import ranks
 from anmi_ray.retrieval.shard import pair_hash
 
@@ -25,7 +25,7 @@ SOURCES = ("retrieved", "added", "random")
 
 
 @dataclass(frozen=True)
-class Ranked:
+class MergedHits:
     """Merged hits, a row for every query and document: ranks count from 1, 0 says not within `depth`."""
 
     query_id: NDArray[np.uint8]
@@ -39,7 +39,7 @@ class Ranked:
     is_random: NDArray[np.bool_]  # may be drawn
 
 
-def candidates(ranked: Ranked, train_Q: NDArray[np.bool_], config: RetrieveConfig, seed: int) -> pa.Table:
+def candidates(ranked: MergedHits, train_Q: NDArray[np.bool_], config: RetrieveConfig, seed: int) -> pa.Table:
     """The Candidate table of the train queries, sorted by query_id, source (retrieved, added, random), rank, doc_id.
 
     A document is `retrieved` in the top `config.candidates` of the hybrid run, `added` if it is a known positive
@@ -74,7 +74,7 @@ def candidates(ranked: Ranked, train_Q: NDArray[np.bool_], config: RetrieveConfi
     )
 
 
-def _drawn(ranked: Ranked, usable: NDArray[np.bool_], count: int, seed: int) -> NDArray[np.bool_]:
+def _drawn(ranked: MergedHits, usable: NDArray[np.bool_], count: int, seed: int) -> NDArray[np.bool_]:
     """The random negatives of each query, among the documents that no retriever found."""
     free = usable & ranked.is_random & ~ranked.is_positive & (ranked.hybrid == 0)
     for rank_N in ranked.rank.values():
@@ -91,7 +91,8 @@ def smallest_draws(
     seed: int,
 ) -> NDArray[np.bool_]:
     """Of the rows that are free the `count` of smallest pair hash of each query (`query_N`: its place)."""
-    drawn, rows = np.zeros(len(free_N), dtype=bool), np.flatnonzero(free_N)
+    drawn = np.zeros(len(free_N), dtype=bool)
+    rows = np.flatnonzero(free_N)
     if len(rows) and count:
         place = ranks(query_N[rows], -pair_hash(query_N16[rows], doc_N16[rows], seed), doc_N16[rows])
         drawn[rows[place <= count]] = True

@@ -14,9 +14,9 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray import identity
 from anmi_ray.config.retrieve import ApproximateIndex, HnswIndex, IvfPqIndex
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.core import identity
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.retrieval.top import Hits, empty, top
 
 _MARGIN = 32  # more documents than asked for, among which ties and rounding are settled
@@ -29,17 +29,19 @@ FEWEST = _CODES * _POINTS
 """Documents below which codes cannot be learnt well, and comparing with every vector is fast."""
 
 
-class Flat:
+class ExactIndex:
     """Every vector is compared: exact, with exact ties."""
 
     def __init__(self, doc_Nd: NDArray[np.float32], threads: int = 1) -> None:
-        self._doc_Nd, self._threads = np.ascontiguousarray(doc_Nd), threads
+        self._doc_Nd = np.ascontiguousarray(doc_Nd)
+        self._threads = threads
         self._index = faiss.IndexFlatIP(doc_Nd.shape[1])
         self._index.add(self._doc_Nd)  # pyright: ignore[reportCallIssue]
 
     def search(self, query_Qd: NDArray[np.float32], depth: int) -> Hits:
         """The `depth` documents of largest inner product: (index int64[Q, depth], -1 padded; score float64)."""
-        queries, documents = len(query_Qd), len(self._doc_Nd)
+        queries = len(query_Qd)
+        documents = len(self._doc_Nd)
         index, score = empty(queries, depth)
         if not queries or not documents:
             return index, score
@@ -66,7 +68,9 @@ class Approximate:
     """
 
     def __init__(self, path: Path, config: ApproximateIndex, doc_Nd: NDArray[np.float32], threads: int = 1) -> None:
-        self._doc_Nd, self._config, self._threads = doc_Nd, config, threads
+        self._doc_Nd = doc_Nd
+        self._config = config
+        self._threads = threads
         remedy = "delete that folder: the index is built again"
         try:
             index: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
@@ -78,8 +82,9 @@ class Approximate:
         self._index = index
 
     def search(self, query_Qd: NDArray[np.float32], depth: int) -> Hits:
-        """The `depth` best of the documents proposed, as `Flat.search`; fewer where fewer were proposed."""
-        queries, documents = len(query_Qd), len(self._doc_Nd)
+        """The `depth` best of the documents proposed, as `ExactIndex.search`; fewer where fewer were proposed."""
+        queries = len(query_Qd)
+        documents = len(self._doc_Nd)
         index, score = empty(queries, depth)
         if not queries:
             return index, score
@@ -139,8 +144,8 @@ def _hnsw(doc_Nd: NDArray[np.float32], config: HnswIndex) -> Any:
 
 
 def search(query_Qd: NDArray[np.float32], doc_Nd: NDArray[np.float32], depth: int, threads: int = 1) -> Hits:
-    """Search vectors once, exactly: as `Flat.search`."""
-    return Flat(doc_Nd, threads).search(query_Qd, depth)
+    """Search vectors once, exactly: as `ExactIndex.search`."""
+    return ExactIndex(doc_Nd, threads).search(query_Qd, depth)
 
 
 def similarity(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.identity import ID_BYTES
+from anmi_ray.core.identity import ID_BYTES
 
 
 def rrf(rank_RN: NDArray[np.int64], k: int = 60, weight_R: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
@@ -48,19 +48,25 @@ def weighted_scores(
     queries = int(query_N.max()) + 1 if len(query_N) else 0
     for rank_N, score_N, weight in zip(rank_RN, score_RN, weight_R, strict=True):
         found = rank_N > 0
-        of, score = query_N[found], score_N[found]
-        low_Q, high_Q = np.full(queries, np.inf), np.full(queries, -np.inf)
+        of = query_N[found]
+        score = score_N[found]
+        low_Q = np.full(queries, np.inf)
+        high_Q = np.full(queries, -np.inf)
         np.minimum.at(low_Q, of, score)
         np.maximum.at(high_Q, of, score)
         flat_Q = ~(high_Q > low_Q)  # all are equal, or nothing was found
-        low_Q, high_Q = np.where(flat_Q, 0.0, low_Q), np.where(flat_Q, 1.0, high_Q)
+        low_Q = np.where(flat_Q, 0.0, low_Q)
+        high_Q = np.where(flat_Q, 1.0, high_Q)
         if normalisation == "minmax":
-            width_Q, middle_Q, equal = high_Q - low_Q, low_Q, 1.0
+            width_Q = high_Q - low_Q
+            middle_Q = low_Q
+            equal = 1.0
         else:
             count_Q = np.maximum(np.bincount(of, minlength=queries), 1)
             middle_Q = np.bincount(of, score, queries) / count_Q
             spread_Q = np.bincount(of, (score - middle_Q[of]) ** 2, queries) / count_Q
-            width_Q, equal = np.sqrt(spread_Q), 0.0
+            width_Q = np.sqrt(spread_Q)
+            equal = 0.0
         width_Q = np.where(flat_Q, 1.0, width_Q)
         lowest_Q = np.where(flat_Q, 0.0, (low_Q - middle_Q) / width_Q)
         scaled_N = lowest_Q[query_N]

@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from anmi_ray import jdk
-from anmi_ray.errors import ConfigError, StoreError
+from anmi_ray.core.errors import ConfigError, StoreError
+from anmi_ray.retrieval import jdk
 
 # A bound, not what is taken (a process with a small index takes .3 GB in all). An index is mapped from its files,
 # outside the heap; on it lie the buffer of one that is being written and one document at a time, of 10 MB with its term
@@ -46,7 +46,8 @@ def start() -> Any:
 
     Raises ConfigError as `check` does, and where the JVM does not start.
     """
-    classes, chosen = _classes(), jdk.usable()
+    classes = _classes()
+    chosen = jdk.usable()
     jnius_config = import_module("jnius_config")
     jnius_config.set_classpath(str(classes))
     options = [*_OPTIONS, "--sun-misc-unsafe-memory-access=allow"] if chosen.major >= _UNSAFE_WARNS else _OPTIONS
@@ -84,7 +85,8 @@ def storage_errors(folder: Path, remedy: str) -> Iterator[None]:
 
 def _classes() -> Path:
     """Anserini's classes, in the package that brings them."""
-    place, remedy = "retrieve.retrievers", "make env EXTRAS=cpu,deepspeed,dev,lucene, or leave lucene out"
+    place = "retrieve.retrievers"
+    remedy = "make env EXTRAS=cpu,deepspeed,dev,lucene, or leave lucene out"
     for package in ("pyserini", "jnius_config"):
         if find_spec(package) is None:
             raise ConfigError(f"the lucene retriever needs {package}, which is not installed", place, remedy)

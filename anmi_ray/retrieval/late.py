@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray import identity
 from anmi_ray.config.retrieve import RetrieveConfig
-from anmi_ray.errors import StoreError
+from anmi_ray.core import identity
+from anmi_ray.core.errors import StoreError
 from anmi_ray.retrieval.merge import by_shard, gather, rank_retrievers
 from anmi_ray.retrieval.shard import HITS, full_texts
 
@@ -77,7 +77,8 @@ def rescore(documents: pa.Table, queries: pa.Table, pairs: pa.Table, encoder: To
     Every document and query of a pair is encoded once. Query vectors wait on disk in half precision (32 of 384
     dimensions: 25 kB); of documents those of a block are in memory.
     """
-    query_N, doc_N = _rows(pairs["query_id"], queries["query_id"]), _rows(pairs["doc_id"], documents["doc_id"])
+    query_N = _rows(pairs["query_id"], queries["query_id"])
+    doc_N = _rows(pairs["doc_id"], documents["doc_id"])
     order = np.lexsort((query_N, doc_N))
     score_N = np.zeros(len(order))
     with _on_disk(queries["text"], np.unique(query_N), encoder) as query_vectors:
@@ -129,7 +130,8 @@ class _Scratch:
 @contextmanager
 def _on_disk(texts: pa.ChunkedArray, rows: NDArray[np.int64], encoder: TokenVectors) -> Iterator[_Scratch]:
     """Vectors of the queries `rows` (rising), in an unnamed file that is gone after the block, however it is left."""
-    lengths, size = list[int](), max(1, _TOKENS // encoder.limits["query"])
+    lengths = list[int]()
+    size = max(1, _TOKENS // encoder.limits["query"])
     with tempfile.TemporaryFile() as file:
         for start in range(0, len(rows), size):
             for vectors in encoder.encode(texts.take(rows[start : start + size]).to_pylist(), "query"):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from anmi_ray.config.retrieve import LuceneConfig
-from anmi_ray.errors import ConfigError, StoreError
+from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.retrieval import jvm
 from anmi_ray.retrieval.jvm import java
 from anmi_ray.retrieval.statistics import Statistics
@@ -62,7 +62,8 @@ def build(texts: Iterable[str], folder: Path, config: LuceneConfig) -> None:
 
 def words(queries: Sequence[str], config: LuceneConfig) -> set[str]:
     """The words that queries ask for. Raises ConfigError as `build`."""
-    analyzer, mapper = _analyzer(config), _mapper()
+    analyzer = _analyzer(config)
+    mapper = _mapper()
     return {word for query in queries for word in _analysed(analyzer, mapper, _text(query))}
 
 
@@ -78,7 +79,8 @@ class LuceneIndex:
     """
 
     def __init__(self, folder: Path, config: LuceneConfig, documents: int, whole: Statistics | None = None) -> None:
-        self._config, self._documents = config, documents
+        self._config = config
+        self._documents = documents
         self._analyzer = _analyzer(config)
         if not folder.is_dir():
             raise StoreError("no Lucene index", str(folder), "build it first")
@@ -109,7 +111,8 @@ class LuceneIndex:
         """
         term = java("org.apache.lucene.index.Term")
         held = ((word, int(self._reader.docFreq(term(_FIELD, word)))) for word in words)
-        documents, length = self._reader.getDocCount(_FIELD), self._reader.getSumTotalTermFreq(_FIELD)
+        documents = self._reader.getDocCount(_FIELD)
+        length = self._reader.getSumTotalTermFreq(_FIELD)
         return Statistics(int(documents), int(length), {word: count for word, count in held if count})
 
     def search(self, queries: Sequence[str], depth: int, threads: int = 1) -> Hits:
@@ -122,7 +125,9 @@ class LuceneIndex:
         if not len(queries) or not self._documents:
             return index, score
         limits = java("io.anserini.search.SearchCollection$Args")()
-        limits.hits, limits.arbitraryScoreTieBreak = depth, True  # ties by Lucene's number, not by a stored id
+        # ties by Lucene's number, not by a stored id
+        limits.hits = depth
+        limits.arbitraryScoreTieBreak = True
 
         boosted = None if self._whole is None else [self._boosted_query(_text(query)) for query in queries]
 
@@ -135,7 +140,8 @@ class LuceneIndex:
                         continue
                     documents, scores = self._search(text, asked, depth, limits)
                     found = int(np.count_nonzero(scores > 0))
-                    index[row, :found], score[row, :found] = documents[:found], scores[:found]
+                    index[row, :found] = documents[:found]
+                    score[row, :found] = scores[:found]
             finally:
                 if threads > 1:
                     jvm.start().detach()  # a thread that Java knows must not end before
@@ -200,9 +206,11 @@ class LuceneIndex:
         if self._reader.numDocs() != self._documents or self._reader.maxDoc() != self._documents:
             message = f"a Lucene index of {self._reader.numDocs()} documents, not of {self._documents}"
             raise StoreError(message, str(folder), _REBUILD)
-        made, wanted = self._reader.getIndexCommit().getUserData(), _described(self._config)
+        made = self._reader.getIndexCommit().getUserData()
+        wanted = _described(self._config)
         for name in ("analyzer", "vectors"):
-            is_, must = made.get(name), wanted.get(name)
+            is_ = made.get(name)
+            must = wanted.get(name)
             if is_ != must and not (name == "vectors" and must == "false"):
                 raise StoreError(f"a Lucene index with {name} {is_}, not {must}", str(folder), _REBUILD)
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray import identity
 from anmi_ray.config.retrieve import RetrieveConfig
-from anmi_ray.records import REJECT
-from anmi_ray.retrieval.candidates import Ranked, candidates, smallest_draws
+from anmi_ray.core import identity
+from anmi_ray.core.records import REJECT
+from anmi_ray.retrieval.candidates import MergedHits, candidates, smallest_draws
 from anmi_ray.retrieval.fusion import ranks, rrf, weighted_scores
 from anmi_ray.retrieval.runs import System, to_run
 from anmi_ray.retrieval.shard import HITS
@@ -86,7 +86,9 @@ def gather(shards: Iterable[pa.Table], queries: pa.Table, config: RetrieveConfig
 
     What is held is bounded by what survives of a bucket, twice, and does not grow with the shards.
     """
-    kept, limit, count = [pa.schema([*HITS.schema, SHARD]).empty_table()], _MANY, 0
+    kept = [pa.schema([*HITS.schema, SHARD]).empty_table()]
+    limit = _MANY
+    count = 0
     for number, found in enumerate(shards):
         kept.append(found.append_column(SHARD, pa.array(np.full(found.num_rows, number, dtype=np.int32))))
         if sum(table.num_rows for table in kept) > limit:
@@ -119,10 +121,13 @@ def by_shard(table: pa.Table, count: int) -> list[pa.Table]:
 
 def rank_hits(
     hits: pa.Table, queries: pa.Table, config: RetrieveConfig
-) -> tuple[Ranked, dict[str, NDArray[np.float64]]]:
+) -> tuple[MergedHits, dict[str, NDArray[np.float64]]]:
     """Ranks of every retriever over all shards, and of their fusion; and each system's scores."""
     found = rank_retrievers(hits, queries, config.retrievers, config.depth)
-    row_N, doc_N16, rank_N, scores = found.query, found.doc_id, found.rank, dict(found.score)
+    row_N = found.query
+    doc_N16 = found.doc_id
+    rank_N = found.rank
+    scores = dict(found.score)
     rank_RN = np.stack([rank_N[name] for name in config.retrievers])
     fused = fuse(row_N, rank_RN, np.stack([scores[name] for name in config.retrievers]), config)
     hybrid = np.zeros(len(fused), dtype=np.int64)
@@ -130,7 +135,7 @@ def rank_hits(
     hybrid[inside] = ranks(row_N[inside], fused[inside], doc_N16[inside])
     hybrid = np.where(hybrid <= config.depth, hybrid, 0)
     scores[HYBRID] = fused
-    ranked = Ranked(
+    ranked = MergedHits(
         query_id=identity.id_matrix(hits["query_id"]),
         doc_id=doc_N16,
         query=row_N,
@@ -151,7 +156,8 @@ def rank_retrievers(hits: pa.Table, queries: pa.Table, retrievers: Sequence[str]
         raise AssertionError("hits of queries that are not in this bucket")
     row_N = query_N.to_numpy().astype(np.int64)
     doc_N16 = identity.id_matrix(hits["doc_id"])
-    rank_N, scores = {}, {}
+    rank_N = {}
+    scores = {}
     for name in retrievers:
         column = hits[f"{name}_score"]
         found = pc.is_valid(column).to_numpy(zero_copy_only=False)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from anmi_ray.records import RUN
+from anmi_ray.core.records import RUN
 
 System = tuple[NDArray[np.int64], NDArray[np.float64]]
 """(rank int64[N], score float64[N]) over the same N rows; rank 0 says that the row is not in the ranking."""

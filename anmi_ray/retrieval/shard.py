@@ -21,15 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray import identity
 from anmi_ray.config.retrieve import RETRIEVERS, Bm25Config, DenseConfig, FlatIndex, LuceneConfig, RetrieveConfig
-from anmi_ray.errors import DataError
-from anmi_ray.records import TEXT_OF
+from anmi_ray.core import identity
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import TEXT_OF
+from anmi_ray.core.schema import Record
 from anmi_ray.retrieval import bm25, dense, lucene, vectors
-from anmi_ray.retrieval.shelf import Shelf, scratch
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.retrieval.top import Hits
-from anmi_ray.schema import Record
+from anmi_ray.store.shelf import Shelf, scratch
 
 # <retriever>_score is null where the document is not among that retriever's best `depth` of the shard.
 # is_positive and is_random are said of train queries only; is_random marks who may become a random negative.
@@ -55,7 +55,7 @@ _APPROXIMATE = "index.faiss"
 _BLOCK_PAIRS = 1 << 20  # (query, document) pairs hashed at once
 
 
-class TextEncoder(Protocol):
+class DocumentEncoder(Protocol):
     """What dense retrieval needs of an encoder: `models.encoder.Encoder`."""
 
     @property
@@ -81,20 +81,22 @@ class ShardIndex:
         self,
         documents: pa.Table,
         config: RetrieveConfig,
-        encoder: TextEncoder,
+        encoder: DocumentEncoder,
         threads: int = 1,
         shelf: Shelf | None = None,
         known: Mapping[str, Statistics] | None = None,
     ) -> None:
         # In order of doc_id, so that "the smaller index" breaks ties by doc_id, whatever order the corpus has.
-        self._documents, self._config, self._threads = documents.sort_by("doc_id"), config, threads
+        self._documents = documents.sort_by("doc_id")
+        self._config = config
+        self._threads = threads
         self._doc_N16 = identity.id_matrix(self._documents["doc_id"])
         self._encoder, self._texts = encoder, full_texts(self._documents)
         self._open = ExitStack()
         self._shelf = shelf or self._open.enter_context(scratch())
         self._bm25: bm25.Bm25Index | None = None
         self._lucene: lucene.LuceneIndex | None = None
-        self._dense: dense.Flat | dense.Approximate | None = None
+        self._dense: dense.ExactIndex | dense.Approximate | None = None
         self._vectors: NDArray[np.float32] | None = None
         if "bm25" in config.retrievers:
             counts = _counts(self._texts, config.bm25, self._shelf)
@@ -110,11 +112,11 @@ class ShardIndex:
         """Let go of the indexes."""
         self._open.close()
 
-    def _dense_index(self, doc_Nd: NDArray[np.float32]) -> dense.Flat | dense.Approximate:
+    def _dense_index(self, doc_Nd: NDArray[np.float32]) -> dense.ExactIndex | dense.Approximate:
         config = self._config.dense
         index = config.index
         if isinstance(index, FlatIndex) or len(doc_Nd) < dense.FEWEST:
-            return dense.Flat(doc_Nd, self._threads)
+            return dense.ExactIndex(doc_Nd, self._threads)
         settings = {**_vector_settings(config, config.document_prompt, self._encoder), "index": index.built_by()}
 
         def make(folder: Path) -> None:
@@ -196,7 +198,8 @@ class ShardIndex:
         neither hits nor positives. A hit of this shard may drop out of the merged hits, so those whose hash is small
         enough are marked too: with that, merging is exact.
         """
-        count, documents = self._config.random_negatives, len(self._doc_N16)
+        count = self._config.random_negatives
+        documents = len(self._doc_N16)
         train = np.flatnonzero(pc.equal(queries["split"], "train").to_numpy(zero_copy_only=False))
         if not count or not documents or not len(train):
             return np.zeros(0, dtype=np.int64)
@@ -219,23 +222,10 @@ class ShardIndex:
         return np.setdiff1d(np.concatenate(parts), positive)
 
 
-def search_shard(
-    documents: pa.Table,
-    queries: pa.Table,
-    qrels: pa.Table,
-    config: RetrieveConfig,
-    encoder: TextEncoder,
-    seed: int,
-    threads: int = 1,
-) -> pa.Table:
-    """The hits (HITS) of `queries` (Query table) in one shard (Document table), which is indexed for this once."""
-    with closing(ShardIndex(documents, config, encoder, threads)) as index, scratch() as shelf:
-        return index.search(queries, qrels, query_vectors(queries, config, encoder, shelf), seed)
-
-
 def asked_words(queries: pa.Table, config: RetrieveConfig) -> dict[str, set[str]]:
     """By retriever that counts words, those of a Query table."""
-    texts, found = queries["text"].to_pylist(), dict[str, set[str]]()
+    texts = queries["text"].to_pylist()
+    found = dict[str, set[str]]()
     if "bm25" in config.retrievers:
         found["bm25"] = bm25.words(texts, config.bm25)
     if "lucene" in config.retrievers:
@@ -247,7 +237,8 @@ def statistics(
     documents: pa.Table, config: RetrieveConfig, words: Mapping[str, Collection[str]], shelf: Shelf
 ) -> dict[str, Statistics]:
     """By retriever that counts words, the statistics of a shard (Document table) alone, of its `words`."""
-    texts, found = full_texts(documents.sort_by("doc_id")), dict[str, Statistics]()
+    texts = full_texts(documents.sort_by("doc_id"))
+    found = dict[str, Statistics]()
     if "bm25" in config.retrievers:
         found["bm25"] = _counts(texts, config.bm25, shelf).statistics(words["bm25"])
     if "lucene" in config.retrievers:
@@ -283,7 +274,8 @@ def _lucene_index(
 def texts_of(documents: pa.Table, wanted: pa.Array) -> pa.Table:
     """The Text table of those documents of a shard (Document table) whose doc_id is wanted, in order of doc_id."""
     table = documents.filter(pc.is_in(documents["doc_id"], value_set=wanted)).sort_by("doc_id")
-    titles, texts = table["title"].to_pylist(), table["text"].to_pylist()
+    titles = table["title"].to_pylist()
+    texts = table["text"].to_pylist()
     hashes = [identity.text_hash(title, text) for title, text in zip(titles, texts, strict=True)]
     return TEXT_OF.table(
         {
@@ -296,14 +288,16 @@ def texts_of(documents: pa.Table, wanted: pa.Array) -> pa.Table:
     )
 
 
-def query_vectors(queries: pa.Table, config: RetrieveConfig, encoder: TextEncoder, shelf: Shelf) -> NDArray[np.float32]:
+def query_vectors(
+    queries: pa.Table, config: RetrieveConfig, encoder: DocumentEncoder, shelf: Shelf
+) -> NDArray[np.float32]:
     """Vectors float32[Q, d] of a Query table, in its order: computed once, and used for every shard."""
     texts = queries["text"].to_pylist()
     return _vectors(shelf, queries["query_id"], texts, config, config.dense.query_prompt, encoder)
 
 
 def document_vectors(
-    documents: pa.Table, config: RetrieveConfig, encoder: TextEncoder, shelf: Shelf
+    documents: pa.Table, config: RetrieveConfig, encoder: DocumentEncoder, shelf: Shelf
 ) -> NDArray[np.float32]:
     """Vectors float32[N, d] of a Document table, in order of doc_id."""
     documents = documents.sort_by("doc_id")
@@ -311,7 +305,7 @@ def document_vectors(
 
 
 def _document_vectors(
-    documents: pa.Table, texts: Sequence[str], config: RetrieveConfig, encoder: TextEncoder, shelf: Shelf
+    documents: pa.Table, texts: Sequence[str], config: RetrieveConfig, encoder: DocumentEncoder, shelf: Shelf
 ) -> NDArray[np.float32]:
     return _vectors(shelf, documents["doc_id"], texts, config, config.dense.document_prompt, encoder)
 
@@ -322,7 +316,7 @@ def _vectors(
     texts: Sequence[str],
     config: RetrieveConfig,
     prompt: str | None,
-    encoder: TextEncoder,
+    encoder: DocumentEncoder,
 ) -> NDArray[np.float32]:
     """Vectors float32[N, d] of texts, as they stand on the shelf."""
     id_N16 = identity.id_matrix(ids)
@@ -334,7 +328,7 @@ def _vectors(
     return vectors.read(shelf("vectors", _VERSION["vectors"], settings, make), id_N16)
 
 
-def _vector_settings(config: DenseConfig, prompt: str | None, encoder: TextEncoder) -> dict[str, Any]:
+def _vector_settings(config: DenseConfig, prompt: str | None, encoder: DocumentEncoder) -> dict[str, Any]:
     """All that a text's vector follows from besides the text."""
     return {
         "model": encoder.revision,
@@ -383,7 +377,9 @@ def _pairs(hits: Hits, documents: int) -> tuple[NDArray[np.int64], NDArray[np.fl
 
 def _aligned(pairs_H: NDArray[np.int64], pairs: NDArray[np.int64], scores: NDArray[np.float64]) -> pa.Array:
     """`scores` of `pairs` at their places in `pairs_H` (both rising); null elsewhere."""
-    result, null = np.zeros(len(pairs_H)), np.ones(len(pairs_H), dtype=bool)
+    result = np.zeros(len(pairs_H))
+    null = np.ones(len(pairs_H), dtype=bool)
     at = np.searchsorted(pairs_H, pairs)
-    result[at], null[at] = scores, False
+    result[at] = scores
+    null[at] = False
     return pa.array(result, mask=null)

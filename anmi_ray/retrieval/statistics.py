@@ -47,9 +47,12 @@ class Statistics:
     @staticmethod
     def merged(parts: Iterable[Statistics]) -> Statistics:
         """Statistics of the union of disjoint shards."""
-        documents, length, frequency = 0, 0, dict[str, int]()
+        documents = 0
+        length = 0
+        frequency = dict[str, int]()
         for part in parts:
-            documents, length = documents + part.documents, length + part.length
+            documents = documents + part.documents
+            length = length + part.length
             for word, count in part.document_frequency.items():
                 frequency[word] = frequency.get(word, 0) + count
         return Statistics(documents, length, frequency)

@@ -35,7 +35,9 @@ def top(score_QN: NDArray[np.float64], depth: int, above: float = -np.inf) -> Hi
     row, column = np.nonzero(keep)
     value = score_QN[row, column]
     order = np.lexsort((column, -value, row))
-    row, column, value = row[order], column[order], value[order]
+    row = row[order]
+    column = column[order]
+    value = value[order]
     place = np.arange(len(row)) - np.searchsorted(row, row, side="left")
     inside = place < depth
     index[row[inside], place[inside]] = column[inside]

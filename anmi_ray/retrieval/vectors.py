@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from anmi_ray import identity
-from anmi_ray.errors import DataError
+from anmi_ray.core import identity
+from anmi_ray.core.errors import DataError
 
 FILE = "vectors.parquet"
 _REMEDY = "delete that folder: the vectors are computed again"

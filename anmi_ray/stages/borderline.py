@@ -10,8 +10,8 @@ from typing import Any
 
 from anmi_ray import mining
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.records import CANDIDATE, COMPARISON, FIT, GAP, RATING
-from anmi_ray.stages.runtime import Context, run_buckets
+from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, RATING
+from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.store import Artifact, Flow
 
 

@@ -10,11 +10,12 @@ import pyarrow as pa
 from anmi_ray import comparisons
 from anmi_ray.comparisons.imported import NOT_CANDIDATES
 from anmi_ray.config.compare import CompareConfig
-from anmi_ray.errors import DataError
+from anmi_ray.config.paths import as_written
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import CANDIDATE, COMPARISON, IMPORTED
 from anmi_ray.judging import brought
-from anmi_ray.records import CANDIDATE, COMPARISON, IMPORTED
-from anmi_ray.stages import importing
-from anmi_ray.stages.runtime import Context, run_buckets
+from anmi_ray.runtime.tasks import Context, run_buckets
+from anmi_ray.stages.judge import importing
 from anmi_ray.store import Artifact, Flow
 
 _SEAL = ("comparisons", COMPARISON)
@@ -31,7 +32,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: CompareConfi
     if not any(flow.rows_out for flow in flows if flow.unit == "preferences"):
         raise DataError(
             "no pair of the file has two candidates of its query",
-            str(config.path),
+            as_written(config.path or ""),
             "raise retrieve.candidates and retrieve.depth: only documents that are retrieved are compared",
         )
     return {"flows": flows}

@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.evaluate import EvaluateConfig
 from anmi_ray.config.retrieve import RETRIEVERS
-from anmi_ray.errors import DataError
-from anmi_ray.evaluation import fusion, measures, significance, trec
-from anmi_ray.records import METRIC, QREL, RUN, TEXT_OF
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import METRIC, QREL, RUN, TEXT_OF
+from anmi_ray.evaluation import fusion, measures, significance
+from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.stages.ingest import of_queries, queries_of
-from anmi_ray.stages.runtime import Context, run_task
 from anmi_ray.store import Artifact, Flow
+from anmi_ray.tables import trec
 
 FUSED = "reranked+hybrid"
 

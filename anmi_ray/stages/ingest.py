@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
-from anmi_ray.errors import DataError
-from anmi_ray.identity import bucket_of, hash_sample, id_array
-from anmi_ray.records import DOCUMENT, QREL, QUERY, SPLITS
-from anmi_ray.stages.runtime import Context, run_task
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.identity import bucket_of, hash_sample, id_array
+from anmi_ray.core.records import DOCUMENT, QREL, QUERY, SPLITS
+from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.store import Artifact, Flow
 
 

@@ -17,14 +17,14 @@ import pyarrow as pa
 from anmi_ray import mining, rating
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import BetaMixture, GaussianMixture
-from anmi_ray.errors import DataError
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, FIT, GAP, QUERY, RATING, RUN, TEXT_OF, find_rows
+from anmi_ray.core.scale import sigmoid
 from anmi_ray.mining.mixture import Mixture, fit
 from anmi_ray.models import loading
-from anmi_ray.records import CANDIDATE, COMPARISON, EXAMPLE, FIT, GAP, QUERY, RATING, RUN, TEXT_OF, find_rows
-from anmi_ray.scale import sigmoid
+from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.rate import settings_of, sources_of
-from anmi_ray.stages.runtime import Context, run_buckets, run_task
 from anmi_ray.store import Artifact, Flow
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Tables(NamedTuple):
     def negatives(self, config: MineConfig, relevance: pa.Table | None = None) -> mining.Negatives:
         """The documents beside their anchors as the rules see them."""
         ratings, gaps, candidates, fits, direct = self
-        beside = mining.Beside(direct, relevance)
+        beside = mining.RuleInputs(direct, relevance)
         return mining.pooled(ratings, gaps, candidates, config, fits, beside).pool.negatives
 
 
@@ -85,7 +85,7 @@ def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
 
 
 def _direct(inputs: Inputs, bucket: int) -> pa.Table:
-    """What judges said of pairs, as the fit reads it; of borderline ones that nobody answered, NaN. See `Beside`."""
+    """What judges said of pairs, as the fit reads it (`RuleInputs`); of borderline ones that nobody answered, NaN."""
     config = settings_of(inputs["rate"])
     answers = sources_of(inputs).answers(bucket)
     table = rating.preferences(*answers, config.inconsistent_strength, config.judge_weights)
@@ -107,7 +107,7 @@ def _bucket(
     scores = _scored(inputs, bucket, tables.gaps, config.pointwise) if config.pointwise else None
     relevance = None if scores is None else relevance_of(scores)
     fitted = None if mixture is None else Mixture.from_dict(mixture)
-    beside = mining.Beside(tables.direct, relevance, fitted)
+    beside = mining.RuleInputs(tables.direct, relevance, fitted)
     examples, rejects = mining.mine(
         tables.ratings, tables.gaps, tables.candidates, config, seed, fits=tables.fits, beside=beside
     )
@@ -132,7 +132,7 @@ def _scorer(source: loading.ModelSource) -> Reranker:
 
 def _scored(inputs: Inputs, bucket: int, gaps: pa.Table, model: str) -> pa.Table:
     """A Run of every document with a gap by the model's logit. Torch is loaded here: most rules ask no model."""
-    from anmi_ray.stages.rerank import rerank
+    from anmi_ray.stages.rerank.ranking import rerank
 
     pairs = gaps.group_by(["query_id", "doc_id"], use_threads=False).aggregate([])
     pairs = pairs.sort_by([("query_id", "ascending"), ("doc_id", "ascending")])

@@ -17,14 +17,11 @@ import pyarrow.compute as pc
 import yaml
 from numpy.typing import NDArray
 
-from anmi_ray import distilling, scale
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.evaluation import audits, fusion, report
-from anmi_ray.evaluation.significance import SystemComparison
-from anmi_ray.experiment import recorded_names
-from anmi_ray.identity import ID
-from anmi_ray.records import (
+from anmi_ray.core import scale
+from anmi_ray.core.identity import ID
+from anmi_ray.core.records import (
     CANDIDATE,
     COMPARISON,
     EXAMPLE,
@@ -39,11 +36,18 @@ from anmi_ray.records import (
     TRUTH,
     Record,
 )
+from anmi_ray.evaluation import fusion
+from anmi_ray.evaluation.significance import SystemComparison
+from anmi_ray.pipeline import distilling
+from anmi_ray.pipeline.run import recorded_names
+from anmi_ray.reports import audits
+from anmi_ray.reports import data as report
+from anmi_ray.reports.run import to_html
 from anmi_ray.stages.evaluate import FUSED
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.store import Artifact, Store
 
-VERSION = 6  # rises when the same artifacts would give another report
+VERSION = 7  # rises when the same artifacts would give another report
 _SAMPLE = 300  # queries behind the scatter and the histogram
 _FITS = 5_000  # queries behind the quantiles of the fits, the others among them
 _SHOWN = 12  # documents of the example query
@@ -109,7 +113,7 @@ def write(experiment: Experiment, record: Mapping[str, Any]) -> Result:
     if store.read_json(f"{folder}/made_of.json") != made_of:
         data = gather(experiment, record, run)
         store.publish(f"{folder}/report.json", report.to_json(data).encode())
-        store.publish(f"{folder}/report.html", report.to_html(data).encode())
+        store.publish(f"{folder}/report.html", to_html(data).encode())
         for system in run.manifest("evaluate")["systems"]:
             trec = store.read(f"{evaluate.path}/trec/{system}.trec")
             store.publish(f"{folder}/{system}.trec", trec)
@@ -207,11 +211,11 @@ def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.GapSamp
     return report.GapSample(by_category(values), bands, float(np.mean(spread)), by_category(chosen[rated]))
 
 
-def bands_of(config: MineConfig) -> tuple[report.Band, ...]:
+def bands_of(config: MineConfig) -> tuple[report.GapBand, ...]:
     """The bands of the gap, as a page shows them."""
     edges = [None, *config.edges, None]
     return tuple(
-        report.Band(band.category, low, high, band.weight)
+        report.GapBand(band.category, low, high, band.weight)
         for band, (low, high) in zip(config.bands, pairwise(edges), strict=True)
     )
 

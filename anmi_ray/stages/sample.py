@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from anmi_ray.comparisons import sample
 from anmi_ray.config.sample import SampleConfig
-from anmi_ray.errors import DataError
-from anmi_ray.records import CANDIDATE, COMPARISON
-from anmi_ray.stages import exchange
-from anmi_ray.stages.runtime import Context, over_buckets, over_parts, run_buckets
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import CANDIDATE, COMPARISON
+from anmi_ray.runtime import exchange
+from anmi_ray.runtime.tasks import Context, over_buckets, over_parts, run_buckets
 from anmi_ray.store import Artifact, Flow
 
 _SEAL = ("comparisons", COMPARISON)

@@ -28,23 +28,23 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayActorError
 from ray.train.torch import TorchTrainer, get_device
 
-from anmi_ray import logs
 from anmi_ray.config.learning import LearnConfig
+from anmi_ray.config.paths import as_written
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.errors import ConfigError, DataError, TrainingError
+from anmi_ray.core import logs
+from anmi_ray.core.errors import ConfigError, DataError, TrainingError
+from anmi_ray.core.records import EXAMPLE, QREL, RUN, TEXT_OF
 from anmi_ray.models.pairs import document_text
 from anmi_ray.models.reranker import Reranker, load_student
-from anmi_ray.records import EXAMPLE, QREL, RUN, TEXT_OF
-from anmi_ray.stages import places
-from anmi_ray.stages.capacity import check_room, needed, of_training
-from anmi_ray.stages.curves import curves_folder, shared_curves
-from anmi_ray.stages.folders import publish_folder, seal_folder
+from anmi_ray.runtime.capacity import check_room, needed, of_training
+from anmi_ray.runtime.checkpoints import ListeningTorchConfig, RayCheckpoints, mend_list
+from anmi_ray.runtime.status import GROUP, Report, failed, new_board, shown, tell
+from anmi_ray.runtime.tasks import Context
+from anmi_ray.runtime.trackers import curves_folder, shared_curves
 from anmi_ray.stages.ingest import of_queries, queries_of
-from anmi_ray.stages.rerank import SYSTEM, ranked
-from anmi_ray.stages.runtime import Context
-from anmi_ray.stages.train_board import GROUP, Report, failed, new_board, shown, tell
-from anmi_ray.stages.train_checkpoints import ListeningTorchConfig, RayCheckpoints, mend_list
-from anmi_ray.store import Artifact, Flow
+from anmi_ray.stages.rerank.ranking import SYSTEM, ranked
+from anmi_ray.store import Artifact, Flow, uri
+from anmi_ray.store.folders import publish_folder, seal_folder
 from anmi_ray.training import tracking
 from anmi_ray.training.batching import prepare
 from anmi_ray.training.loop import DevSet, Row, Trained, train
@@ -146,20 +146,20 @@ def run_training(
     notice = on_notice or (lambda _: None)
     tracking.check(execution.trackers)
     check_room(of_training(execution), notice)
-    output = places.absolute(output_folder)
-    storage = places.absolute(execution.storage_path or places.beside(output, _STORAGE))
-    mend_list(places.below(storage, fingerprint), notice)
+    output = uri.absolute(output_folder)
+    storage = uri.absolute(execution.storage_path or uri.beside(output, _STORAGE))
+    mend_list(uri.below(storage, fingerprint), notice)
     board = new_board()
     job = Job(
         sources=sources,
         config=config,
         execution=execution,
-        storage=places.below(storage, fingerprint),
+        storage=uri.below(storage, fingerprint),
         output=output,
         board=board,
         name=fingerprint,
-        curves=places.absolute(curves or places.beside(output, "tracking")),
-        tokens=places.absolute(execution.token_folder or _token_folder(storage)),
+        curves=uri.absolute(curves or uri.beside(output, "tracking")),
+        tokens=uri.absolute(execution.token_folder or _token_folder(storage)),
         body=body or train_reranker,
     )
     try:
@@ -187,7 +187,7 @@ def _trainer(job: Job, storage: str, name: str) -> TorchTrainer:
         ),
         run_config=ray.train.RunConfig(
             name=name,
-            **places.of_ray(storage),
+            **uri.of_ray(storage),
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=execution.checkpoints_kept),
             failure_config=ray.train.FailureConfig(max_failures=execution.max_failures),
         ),
@@ -306,7 +306,7 @@ def positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tuple
 
 def collect(output: str) -> TrainResult:
     """What rank 0 published at `output`."""
-    files, path = places.filesystem(output)
+    files, path = uri.filesystem(output)
     with files.open_input_stream(f"{path}/{RESULT}") as stream:
         return TrainResult(folder=output, **json.loads(stream.read()))
 
@@ -316,7 +316,8 @@ def _card(job: Job, trained: Trained) -> str:
     inputs = getattr(job.sources, "dev", None)
     dev = "" if trained.dev is None or inputs is None else f", {inputs.measure} {trained.dev:.4f} on dev"
     return (
-        f"Started from {job.config.model}; the weights after step {trained.best_step} of {trained.steps}{dev}.\n"
+        f"Started from {as_written(job.config.model)}; "
+        f"the weights after step {trained.best_step} of {trained.steps}{dev}.\n"
         f"Settings that differ from the defaults: `{json.dumps(settings)}`"
     )
 
@@ -361,7 +362,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
             context.notice,
             artifact.store.uri(curves_folder(artifact)),
         )
-    result = collect(places.absolute(output))
+    result = collect(uri.absolute(output))
     artifact.publish_json("log.json", result.rows)
     seal_folder(artifact, "model")
     clear_checkpoints(artifact, output, context.execution.training)
@@ -371,9 +372,9 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
 
 def clear_checkpoints(artifact: Artifact, output: str, execution: TrainExecution) -> None:
     """Remove what serves resuming only: checkpoints and token lists."""
-    own = places.beside(places.absolute(output), _STORAGE)
+    own = uri.beside(uri.absolute(output), _STORAGE)
     given = execution.storage_path
-    places.remove(own if given is None else places.below(places.absolute(given), artifact.fingerprint))
+    uri.remove(own if given is None else uri.below(uri.absolute(given), artifact.fingerprint))
 
 
 def report_steps(context: Context, row: Row) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from anmi_ray.records import REJECT
-from anmi_ray.schema import Record
+from anmi_ray.core.records import REJECT
+from anmi_ray.core.schema import Record
 from anmi_ray.store.files import Store, parquet_bytes
 
 

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from anmi_ray.errors import StoreError, from_os_error
+from anmi_ray.config.paths import as_written, local_path
+from anmi_ray.core.errors import StoreError, from_os_error
 
 FORMAT = 1
 _FOOTER = b"anmi"
@@ -33,11 +34,12 @@ _SECRET = re.compile(r"(?<=://)[^/@:]*:(?!\d+(?:/|$)).*@")  # user:password@, ev
 
 
 def public_root(root: str) -> str:
-    """A root without credentials and connection options, for messages.
+    """A root as its user gave it, without credentials and connection options, for messages.
 
     >>> public_root("s3://key:secret@bucket/run?region=us-east-1")
     's3://bucket/run'
     """
+    root = as_written(root)
     return _SECRET.sub("", root.partition("?")[0]).rstrip("/") if "://" in root else root.rstrip("/")
 
 
@@ -66,13 +68,17 @@ def open_filesystem(root: str, one_put: bool = True) -> tuple[pafs.FileSystem, s
 
 @dataclass(frozen=True, repr=False)
 class Store:
-    """Files under one root. Picklable; a task opens its own connection.
+    """Files under one root. Picklable; a task opens its own connection, wherever it works: a local root is absolute.
 
     `filesystem` is given by tests and by callers with a filesystem of their own; else it follows from `root`.
     """
 
     root: str
     filesystem: pafs.FileSystem | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.filesystem is None:
+            object.__setattr__(self, "root", local_path(self.root))
 
     def __repr__(self) -> str:
         return f"Store({public_root(self.root)!r})"

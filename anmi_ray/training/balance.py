@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from anmi_ray.config.objective import BalanceConfig
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.training.scalars import Scalars
 
 Weights = tuple[float | Tensor, float | Tensor]
-LOW_RATE, HIGH_RATE = (0.1, 0.75), (0.3, 0.4)  # report, Theorem 8: middles of .7-.8 and .3-.5
+# report, Theorem 8: middles of .7-.8 and .3-.5
+LOW_RATE = (0.1, 0.75)
+HIGH_RATE = (0.3, 0.4)
 
 
 def numbers(weights: Weights) -> tuple[float, float]:
@@ -112,7 +114,8 @@ class Learned(Balance):
 
     def more(self, scalars: Scalars) -> Tensor | None:
         """−c (π log α + (1 − π) log(1 − α)), π the prior's mode."""
-        mode, logit = self._config.alpha, scalars["alpha_logit"]
+        mode = self._config.alpha
+        logit = scalars["alpha_logit"]
         ours = mode * torch.nn.functional.logsigmoid(logit) + (1 - mode) * torch.nn.functional.logsigmoid(-logit)
         return -self._config.prior_strength * ours
 
@@ -202,7 +205,8 @@ class GradNorm(Balance):
                 float(value.detach().exp()) * norm for value, norm in zip(scalars.values.values(), norms, strict=True)
             ]
             rates = [loss / first for loss, first in zip(losses, self._first, strict=True)]
-            mean_share, mean_rate = sum(shares) / 2, sum(rates) / 2
+            mean_share = sum(shares) / 2
+            mean_rate = sum(rates) / 2
             wanted = [mean_share * (rate / mean_rate) ** self._config.asymmetry for rate in rates]
             # dG/d log w = G; in units of the mean norm, so that losses of any scale move alike
             downhill = [

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.errors import DataError
+from anmi_ray.core.errors import DataError
 
 REMEMBERED = 1000  # gains whose 20th and 80th percentile scale the next reward: the scale follows the run
-LOW, HIGH = 20.0, 80.0
+LOW = 20.0
+HIGH = 80.0
 
 
 class Exp3S:
@@ -23,7 +24,8 @@ class Exp3S:
     """
 
     def __init__(self, arms: int, steps: int, exploration: float = 0.05, rate: float | None = None) -> None:
-        self.arms, self.exploration = arms, exploration
+        self.arms = arms
+        self.exploration = exploration
         self.rate = math.sqrt(math.log(arms) / (arms * max(steps, 1))) if rate is None else rate
         self._log_weight: NDArray[np.float64] = np.zeros(arms)
         self._gains: list[float] = []
@@ -71,4 +73,5 @@ class Exp3S:
     def load(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
         self._log_weight = np.array(state["log_weight"])
-        self._gains, self._plays = list(state["gains"]), state["plays"]
+        self._gains = list(state["gains"])
+        self._plays = state["plays"]

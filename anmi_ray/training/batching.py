@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.errors import ConfigError, DataError
-from anmi_ray.identity import id_matrix, uniforms
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.identity import id_matrix, uniforms
 from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, length_batches
 from anmi_ray.models.texts import TextPairs, TextTokenizer
 from anmi_ray.training.curriculum import Phase
@@ -76,9 +76,13 @@ class TrainingSet:
         """The lists in the order of an epoch."""
         return Shuffle(self.example_E)
 
-    @cached_property
+    @property
     def by_query(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The lists by query: those of query q are order[start[q]:start[q + 1]]."""
+        return self._by_query
+
+    @cached_property
+    def _by_query(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         order = np.argsort(self.query_E, kind="stable")
         return order, np.searchsorted(self.query_E[order], np.arange(len(self.queries) + 1))
 
@@ -277,7 +281,8 @@ def documents_of_list(data: TrainingSet, config: TrainConfig, e: int, epoch: int
 
 def effective_weights(data: TrainingSet, positions: NDArray[np.int64], phase: Phase) -> NDArray[np.float64]:
     """Weights in the ranking term of one list's documents: rated negatives that the phase keeps out get 0."""
-    gap, weight = data.gap_P[positions], data.weight_P[positions]
+    gap = data.gap_P[positions]
+    weight = data.weight_P[positions]
     out = (gap < phase.minimum_gap_elo) | (gap >= phase.maximum_gap_elo) | (data.tier_P[positions] > phase.highest_tier)
     rated = np.isfinite(gap) & (weight > 0) & (np.arange(len(positions)) > 0)
     if phase.nearest and rated.any() and not (rated & ~out).any():
@@ -338,7 +343,8 @@ def _micro_batch(
     slot = np.flatnonzero(mask.ravel())
     if isinstance(data.pairs, TextTokenizer):
         of_lists = ((data.document_P[own], more) for (_, own), more in zip(lists, lent, strict=True))
-        document, row = np.concatenate([part for both in of_lists for part in both]), slot // width
+        document = np.concatenate([part for both in of_lists for part in both])
+        row = slot // width
         batches = data.pairs.pairs(
             data.queries, data.query_E[chosen], data.documents, row, document, execution.forward_tokens
         )

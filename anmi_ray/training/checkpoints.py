@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch.distributed as dist
 
-from anmi_ray.errors import ConfigError, from_os_error
+from anmi_ray.core.errors import ConfigError, from_os_error
 from anmi_ray.training.engine import Engine
 from anmi_ray.training.manifest import Origin, check
 
@@ -43,7 +43,8 @@ class FolderCheckpoints:
     """Checkpoints in a local folder that all workers of torch.distributed share; one appears whole or not at all."""
 
     def __init__(self, folder: Path, kept: int = 2) -> None:
-        self.folder, self.kept = folder, kept
+        self.folder = folder
+        self.kept = kept
 
     def names(self) -> list[str]:
         """The folders' names."""

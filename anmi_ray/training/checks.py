@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from anmi_ray.config.train import TrainConfig
-from anmi_ray.errors import ConfigError, DataError, TrainingError
+from anmi_ray.core.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.cross_encoder import positions
 from anmi_ray.models.heads import Scorer, head_layers
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.training.batching import TrainingSet, effective_weights
 from anmi_ray.training.curriculum import Curriculum, Phase
 
-BODY, HEAD = "learning_rate", "head_learning_rate"
+BODY = "learning_rate"
+HEAD = "head_learning_rate"
 Moments = dict[str, tuple[float, float]]  # by the setting that moves them, sums of trained weights and of squares
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.config.objective import CurriculumConfig
-from anmi_ray.errors import DataError
-from anmi_ray.identity import rng
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.identity import rng
 from anmi_ray.training.bandit import Exp3S
 
 DEV_RISE = 1e-3  # dev must rise by this much for a window of gaps to stay
@@ -43,7 +43,8 @@ class Curriculum:
     wants_gain = False  # whether `gained` must be told of every step
 
     def __init__(self, config: CurriculumConfig, alpha: float) -> None:
-        self.config, self.alpha = config, alpha
+        self.config = config
+        self.alpha = alpha
 
     def phase(self, step: int, steps: int) -> Phase:
         """What step `step` of `steps`, counted from 0, reads."""
@@ -95,7 +96,7 @@ class Algorithm3(Curriculum):
         return Phase(0.5 + 0.3 * min(1.0, number / 5), highest_tier=int(min(3, 1 + number / 2)))
 
 
-class Window(Curriculum):
+class GapWindow(Curriculum):
     """A window of gaps from [low, high] at first to theirs at last (report, extended method 6).
 
     It moves by one of `moves` whenever a dev point brings no rise of dev; without dev points, with the steps.
@@ -103,7 +104,9 @@ class Window(Curriculum):
 
     def __init__(self, config: CurriculumConfig, alpha: float, has_dev: bool) -> None:
         super().__init__(config, alpha)
-        self._has_dev, self._moved, self._best = has_dev, 0, -math.inf
+        self._has_dev = has_dev
+        self._moved = 0
+        self._best = -math.inf
 
     def phases(self) -> list[Phase]:
         """From the last least gap to the first largest: what any of its windows lets in."""
@@ -136,7 +139,7 @@ class Window(Curriculum):
         self._best = -math.inf if state["best"] is None else state["best"]
 
 
-class Progress(Curriculum):
+class LearningProgress(Curriculum):
     """Bands of gaps as arms of EXP3.S, rewarded by learning progress (Graves et al. 2017).
 
     Bands hold equally many of the rated negatives with weight, `gap_P` (Elo points). The reward of a step is its gain:
@@ -157,7 +160,8 @@ class Progress(Curriculum):
             )
         inner = np.quantile(gap_P, np.linspace(0, 1, config.bands + 1)[1:-1])
         self.edges = (-math.inf, *inner.tolist(), math.inf)
-        self._seed, self._arm = seed, 0
+        self._seed = seed
+        self._arm = 0
         self.bandit = Exp3S(config.bands, steps, config.exploration)
 
     def foreseen(self, step: int, steps: int) -> None:
@@ -202,9 +206,9 @@ def epoch(step: int, steps: int) -> int:
 def make_curriculum(
     config: CurriculumConfig, alpha: float, gap_P: NDArray[np.float64], steps: int, seed: int, has_dev: bool
 ) -> Curriculum:
-    """The curriculum of the settings for a run of `steps`; arguments as in `Progress` and `Window`."""
+    """The curriculum of the settings for a run of `steps`; arguments as in `LearningProgress` and `GapWindow`."""
     if config.rule == "progress":
-        return Progress(config, alpha, gap_P, steps, seed)
+        return LearningProgress(config, alpha, gap_P, steps, seed)
     if config.rule == "window":
-        return Window(config, alpha, has_dev)
+        return GapWindow(config, alpha, has_dev)
     return {"fixed": Curriculum, "table3": Table3, "algorithm3": Algorithm3}[config.rule](config, alpha)

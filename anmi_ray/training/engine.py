@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from anmi_ray.config.learning import LearnConfig, Offload
 from anmi_ray.config.train import offload_needs
-from anmi_ray.errors import ConfigError, StoreError, TrainingError
+from anmi_ray.core.errors import ConfigError, StoreError, TrainingError
 from anmi_ray.training.module import Inputs, Learner, parameter_groups
 
 Objective = Callable[..., Tensor]  # (what the module gives, such as score[N] and predicted[N]) -> scalar loss
@@ -36,7 +36,8 @@ class Engine(ABC):
     """Carries out optimiser steps on `module`."""
 
     def __init__(self, module: Learner, config: LearnConfig) -> None:
-        self.module, self.config = module, config
+        self.module = module
+        self.config = config
         self.device = module.device
         grouped = dist.is_initialized()
         self.rank = dist.get_rank() if grouped else 0

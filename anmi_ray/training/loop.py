@@ -23,11 +23,10 @@ from torch import Tensor
 
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.errors import TrainingError
-from anmi_ray.identity import seed as derived_seed
+from anmi_ray.core.errors import TrainingError
+from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.cross_encoder import torch_threads
 from anmi_ray.models.reranker import Reranker
-from anmi_ray.training.ahead import Ahead, pinned
 from anmi_ray.training.batching import TrainingSet, total_steps
 from anmi_ray.training.checkpoints import Checkpoints, newest_whole
 from anmi_ray.training.checks import check_effect, moments
@@ -37,6 +36,7 @@ from anmi_ray.training.manifest import Origin, seal
 from anmi_ray.training.memory import memory_named
 from anmi_ray.training.module import Average, rate_factor
 from anmi_ray.training.preemption import NOTICE
+from anmi_ray.training.prefetch import Ahead, pinned
 from anmi_ray.training.task import DevSet, Ranking, Task
 
 __all__ = ["DevSet", "Row", "Trained", "carry_out", "train"]
@@ -44,7 +44,9 @@ __all__ = ["DevSet", "Row", "Trained", "carry_out", "train"]
 Row = dict[str, float | int | None]
 CONSTANT_STEPS = 50  # steps in a row without a difference between a list's scores before training is given up
 LOOK_S = 5.0  # seconds between two questions whether workers will soon be stopped
-_STATE, _BEST, _AVERAGE = "loop.json", "best.safetensors", "average.safetensors"
+_STATE = "loop.json"
+_BEST = "best.safetensors"
+_AVERAGE = "average.safetensors"
 
 
 @dataclass(frozen=True)
@@ -139,13 +141,18 @@ class _Run:
         on_row: Callable[[Row], None] | None,
         on_notice: Callable[[str], None] | None,
     ) -> None:
-        self.task, self.config, self.execution = task, task.config, execution
-        self.checkpoints, self.on_row, self.on_notice = checkpoints, on_row, on_notice or (lambda _: None)
+        self.task = task
+        self.config = task.config
+        self.execution = execution
+        self.checkpoints = checkpoints
+        self.on_row = on_row
+        self.on_notice = on_notice or (lambda _: None)
         self.steps = total_steps(self.config, task.items)
         self.curriculum, self.module = task.curriculum, task.module.train()
         self.engine: Engine = make_engine(self.module, self.config, execution.offload)
         self.objective = task.losses(self.engine.world)
-        self.progress, self.average = _Progress(), None
+        self.progress = _Progress()
+        self.average = None
         self.ahead = Ahead(self._batches)
         self.saved = self.looked = time.monotonic()
         self.dev_steps = {round(point * self.steps) for point in self.config.dev_points} if task.has_dev else set()
@@ -154,7 +161,8 @@ class _Run:
         resumed = self._resume()
         if not resumed and 0 in self.dev_steps:
             self._log({"step": 0, "epoch": 0.0, "progress": 0.0, "dev": self._evaluate(0)})
-        first, before = self.progress.step, moments(self.module.network, self.engine.trained())
+        first = self.progress.step
+        before = moments(self.module.network, self.engine.trained())
         for step in range(self.progress.step, self.steps):
             row, due = self._step(step)
             if step + 1 - first == min(CONSTANT_STEPS, self.steps):
@@ -171,7 +179,8 @@ class _Run:
                 self._save()
         best = self.progress.best
         if best is None:
-            best, self.progress.best_step = self._weights(), self.steps
+            best = self._weights()
+            self.progress.best_step = self.steps
         self.task.result.network.load_state_dict(best)
         return Trained(self.task.result, self.progress.rows, self.progress.best_step, self.progress.dev, self.steps)
 
@@ -221,7 +230,8 @@ class _Run:
 
     def _signals(self) -> tuple[float, float]:
         """This worker's share of two sums: a checkpoint is due (by the clock, by SIGTERM), and it is time to look."""
-        now, first = time.monotonic(), self.engine.rank == 0
+        now = time.monotonic()
+        first = self.engine.rank == 0
         due = first and now - self.saved >= 60 * self.execution.checkpoint_minutes
         return float(due or bool(NOTICE)), float(first and now - self.looked >= LOOK_S)
 
@@ -280,7 +290,9 @@ class _Run:
         if not math.isfinite(value):
             raise self._diverged(step, "dev scores are not finite")
         if self.progress.dev is None or value > self.progress.dev:
-            self.progress.best, self.progress.best_step, self.progress.dev = weights, step, value
+            self.progress.best = weights
+            self.progress.best_step = step
+            self.progress.dev = value
         return value
 
     def _log(self, row: Row) -> None:

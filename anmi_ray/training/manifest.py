@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-_NAME, _PATTERN = "manifest-{:05d}.json", "manifest-*.json"
+_NAME = "manifest-{:05d}.json"
+_PATTERN = "manifest-*.json"
 
 
 @dataclass(frozen=True)

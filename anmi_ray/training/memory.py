@@ -9,7 +9,7 @@ import torch
 
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.errors import TrainingError
+from anmi_ray.core.errors import TrainingError
 
 # What torch says in a plain RuntimeError: its allocator on a CPU, oneDNN, C++ itself, and libraries on a GPU.
 _WORDS = (

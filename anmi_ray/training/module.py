@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import resolve_precision, tensors
 from anmi_ray.models.heads import Scorer, head_layers, transformer_layers
 from anmi_ray.models.lora import is_adapted, is_adapter
@@ -35,8 +35,11 @@ class Learner(nn.Module):
         self, network: Scorer, device: torch.device, config: LearnConfig, execution: TrainExecution | None = None
     ) -> None:
         super().__init__()
-        self.network, self.device = network, device  # ZeRO 3 gathers a parameter that is asked for its device
-        encoder, how = network.encoder, execution or TrainExecution()
+        # ZeRO 3 gathers a parameter that is asked for its device
+        self.network = network
+        self.device = device
+        encoder = network.encoder
+        how = execution or TrainExecution()
         self.in_bfloat16 = resolve_precision(config.precision, device) == "bfloat16"
         if is_adapted(network) != (config.lora is not None):
             raise ConfigError(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anmi_ray.config.train import TrainConfig
-from anmi_ray.errors import ConfigError, TrainingError
+from anmi_ray.core.errors import ConfigError, TrainingError
 from anmi_ray.training.balance import Measured, make_balance, numbers
 from anmi_ray.training.batching import MicroBatch
 from anmi_ray.training.curriculum import Phase
@@ -46,7 +46,9 @@ class Objective:
     """
 
     def __init__(self, module: Trainable, config: TrainConfig, world: int, false_negative_rate: float | None) -> None:
-        self.module, self.config, self.world = module, config, world
+        self.module = module
+        self.config = config
+        self.world = world
         self.device = module.device
         self.positive_share = _positive_share(config, false_negative_rate)
         self.balance = make_balance(config.balance, false_negative_rate)
@@ -103,7 +105,9 @@ class Objective:
     ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
         """Scores [B, K]; and of every list the ranking term, the regression term, whether its correction was cut."""
         loss = self.config.loss
-        mask, weight, rating = on["mask_BK"], on["weight_BK"], on["rating_BK"]
+        mask = on["mask_BK"]
+        weight = on["weight_BK"]
+        rating = on["rating_BK"]
         score_BK, predicted_BK = (
             torch.zeros(mask.numel(), device=self.device).index_put((on["slot_N"],), values).view_as(mask)
             for values in (score_N, predicted_N)
@@ -127,7 +131,8 @@ class Objective:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The micro-batch's share of the step's loss and of both terms, and the flags of its lists."""
         per_step = self.config.lists_per_step
-        ranking, error = parts[0].sum() / per_step, parts[1].sum() / per_step
+        ranking = parts[0].sum() / per_step
+        error = parts[1].sum() / per_step
         first, second = self.balance.weights(self.weights, phase.alpha)
         # a term without weight stays out of the graph: 0 · ∞ would be NaN
         terms = [weight * part for weight, part in ((first, ranking), (second, error)) if not _is_zero(weight)]
@@ -166,7 +171,8 @@ class Objective:
         """
         named = dict(zip(_NAMES, totals, strict=False))
         learned = list(totals[len(_NAMES) :])
-        weights, sharpness = len(self.weights.values), len(self.sharpness.values)
+        weights = len(self.weights.values)
+        sharpness = len(self.sharpness.values)
         gradients = torch.tensor(learned[weights + sharpness :], dtype=torch.float64).reshape(2, -1)
         gradients = self.module.gradients(gradients)
         first, second = numbers(self.balance.weights(self.weights, phase.alpha))
@@ -191,7 +197,8 @@ class Objective:
         if not gradients_2H.numel():
             return {}
         norms = gradients_2H.norm(dim=1).tolist()
-        ranking, error = first * norms[0], second * norms[1]
+        ranking = first * norms[0]
+        error = second * norms[1]
         product = float(gradients_2H[0] @ gradients_2H[1])
         return {
             "gradient_ranking": ranking,

@@ -78,7 +78,10 @@ class Apart:
     single = True
 
     def __init__(self, model: Reranker, queries: Ragged, query_R: Rows, documents: Ragged) -> None:
-        self._pairs, self._queries, self._query_R, self._documents = model.pairs, queries, query_R, documents
+        self._pairs = model.pairs
+        self._queries = queries
+        self._query_R = query_R
+        self._documents = documents
 
     @property
     def tokens_R(self) -> Rows:
@@ -88,7 +91,9 @@ class Apart:
 
     def inputs(self, row_N: Rows, token_budget: int) -> tuple[Inputs, Rows]:
         """Batches of similar length; of a bi-encoder, texts and which of them are paired."""
-        pairs, query_N, each = self._pairs, self._query_R[row_N], np.arange(len(row_N))
+        pairs = self._pairs
+        query_N = self._query_R[row_N]
+        each = np.arange(len(row_N))
         if isinstance(pairs, TextTokenizer):
             return pairs.pairs(self._queries, query_N, self._documents, each, row_N, token_budget), each
         length_N = pairs.pair_lengths(self._queries, query_N, self._documents, row_N)

@@ -24,8 +24,8 @@ from torch.nn import functional
 from anmi_ray.config.distill import DistillConfig, Target
 from anmi_ray.config.objective import CurriculumConfig
 from anmi_ray.config.train import TrainExecution
-from anmi_ray.errors import ConfigError, DataError
-from anmi_ray.identity import uniforms
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.identity import uniforms
 from anmi_ray.models.pairs import Batch
 from anmi_ray.models.texts import TextPairs
 from anmi_ray.training.batching import Shuffle, lists_of_step, shared_out
@@ -147,7 +147,9 @@ class PreferenceLoss:
     """The loss of a step, the mean over its pairs; figures: loss, the share of decided pairs on the right side."""
 
     def __init__(self, device: torch.device, config: DistillConfig, single: bool) -> None:
-        self.device, self.config, self.single = device, config, single
+        self.device = device
+        self.config = config
+        self.single = single
         self._sums = torch.zeros(6, dtype=torch.float64, device=device)
 
     def _logits(self, batch: PairBatch, given: Tensor) -> Tensor:
@@ -213,7 +215,7 @@ class _Unit:
     tokens: int
 
 
-class Preferences:
+class PreferenceTask:
     """A pair classifier (or the cross-encoder whose differences it is) and its pairs.
 
     Raises DataError where there are fewer pairs than labels or every score is a tie; ConfigError where inputs are
@@ -258,8 +260,10 @@ class Preferences:
 
     def _units(self, step: int) -> list[_Unit]:
         chosen = np.array(lists_of_step(self.data, self.config, step), dtype=np.int64)
-        pair_B, epoch_B = chosen[:, 0], chosen[:, 1]
-        tokens, score = self.data.tokens_R, self.data.score_P
+        pair_B = chosen[:, 0]
+        epoch_B = chosen[:, 1]
+        tokens = self.data.tokens_R
+        score = self.data.score_P
         if self.data.reader.single:
             return [
                 _Unit(p, (2 * p, 2 * p + 1), float(score[p]), int(tokens[2 * p : 2 * p + 2].sum()))
@@ -289,7 +293,8 @@ def both_orders(score_R: NDArray[np.float32]) -> Logits:
     """Logits float32[R, 2] of both orders of pairs whose documents are scored alone."""
     difference = score_R[1::2] - score_R[::2]
     logits = np.zeros((len(score_R), 2), dtype=np.float32)
-    logits[::2, 1], logits[1::2, 1] = difference, -difference
+    logits[::2, 1] = difference
+    logits[1::2, 1] = -difference
     return logits
 
 

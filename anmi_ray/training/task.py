@@ -114,7 +114,8 @@ class Ranking:
         false_negative_rate: float | None,
     ) -> None:
         self.config, self.data, self.dev, self.items = config, data, dev, len(data)
-        self.has_dev, self.false_negative_rate = dev is not None, false_negative_rate
+        self.has_dev = dev is not None
+        self.false_negative_rate = false_negative_rate
         # with a learned balance both terms always have weight, whatever alpha is
         alpha = config.balance.alpha if config.balance.rule == "fixed" else 0.5
         self.curriculum = make_curriculum(

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 import tokenizers
 from numpy.typing import NDArray
 
-from anmi_ray.errors import DataError
+from anmi_ray.core.errors import DataError
 from anmi_ray.models.pairs import PairTokenizer, Ragged, document_text
 from anmi_ray.models.texts import TextTokenizer
 
@@ -179,7 +179,9 @@ def _write(path: Path, parts: Iterable[Ragged]) -> None:
 
 
 def _publishable(file: BinaryIO, parts: Iterable[Ragged]) -> None:
-    kept, lengths, checksum = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+    kept = [np.zeros(0, np.int64)]
+    lengths = [np.zeros(0, np.int64)]
+    checksum = 0
 
     def add(array: NDArray[np.generic]) -> None:
         nonlocal checksum

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 
 # Beginnings of a row's keys, by the group under which a tracker shows them; the longest that fits counts.
 GROUPS = {
@@ -99,7 +99,9 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard import SummaryWriter
 
         folder.mkdir(parents=True, exist_ok=True)
-        self._open, self._folder, self._writer = SummaryWriter, folder, None
+        self._open = SummaryWriter
+        self._folder = folder
+        self._writer = None
         self.where = f"tensorboard --logdir {shown}"
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -135,7 +137,8 @@ class MLflow(Tracker):
         # a server that is gone must not hold training up for the minutes of MLflow's own defaults
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-        entities, tracking = importlib.import_module("mlflow.entities"), importlib.import_module("mlflow.tracking")
+        entities = importlib.import_module("mlflow.entities")
+        tracking = importlib.import_module("mlflow.tracking")
         self.errors = (OSError, importlib.import_module("mlflow.exceptions").MlflowException)
         self._metric = entities.Metric
         self._client = tracking.MlflowClient()

@@ -1,6 +1,6 @@
 """How good is a small judge distilled from real judges? Every form, held out by query, beside constants and cosines.
 
-    python -m jobs.studies.distilled_judges [--gpt FOLDER --passages FOLDER] [--labels FOLDER] [--root results]
+    python -m jobs.studies.distilled_judges [--gpt FOLDER --passages FOLDER] [--labels FOLDER]
 
 --gpt: a folder with dl2019_judgments.csv (year,round,qid,winner,loser,kind), GPT-4o's preferences; rounds that asked in
 both orders say of each pair whether the orders agreed (kind `win`) or not (`tie_broken_by_length`, a tie here; other
@@ -9,15 +9,14 @@ score is the mean over the judges of the sign of their grades' difference, ties 
 
 Pairs are drawn as the product draws them: queries alike, no document in two pairs; here from pairs that have a
 preference. Queries are cut in folds by hash. For each, a judge is trained on pairs of the other folds, some of whose
-queries choose its checkpoint (the start, the middle, the end) and calibrate it, and asked about its own. GPT-4o's pairs
-known in both orders are of few documents, too few to learn from: judges that never saw their queries are asked about
-some of those too. With --repeat documents may stand in several pairs, as the product does not draw them: what more
-pairs would teach. `similarity` is the difference of the untrained start's cosines, sharpened on the folds that the
-judges learn from; `base rate` is their mean score.
+queries choose its checkpoint (the start, the middle, the end) and calibrate it, and asked about its own. `similarity`
+is the difference of the untrained start's cosines, sharpened on the folds that the judges learn from; `base rate` is
+their mean score.
 
-The start, form and target are DistillConfig's, one setting each, nothing tuned. Intervals are over queries, given the
-trained judges: what another seed would do is not in them. A judge's predictions are a file under ROOT: what is there is
-not made again.
+The start, form and target are DistillConfig's, one setting each, nothing tuned.
+
+To read: accuracy is that on clear pairs, where the judges agree. A slope of 1 is calibrated. Intervals are over
+queries, given the trained judges: what another seed would do is not in them.
 """
 
 from __future__ import annotations
@@ -36,23 +35,26 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
-from anmi_ray import identity
 from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.train import TrainExecution
+from anmi_ray.core import identity
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.corpus.beir import BeirFiles
 from anmi_ray.evaluation.pairwise import Pairs
 from anmi_ray.evaluation.pairwise_measures import Draws, Predictor, calibration, predictor
-from anmi_ray.evaluation.rules_report import Estimate
-from anmi_ray.judging import orders
+from anmi_ray.evaluation.significance import Estimate
+from anmi_ray.judging import order_averaging
 from anmi_ray.judging.calibration import fit_temperature
 from anmi_ray.models.cross_encoder import torch_threads
-from anmi_ray.stages.distill_training import reader_of, target_of
+from anmi_ray.stages.distill.worker import reader_of, target_of
 from anmi_ray.store import Store
 from anmi_ray.training.loop import carry_out
 from anmi_ray.training.pair_inputs import Logits
-from anmi_ray.training.preferences import HeldOut, PairSet, Preferences, both_orders
-from jobs.studies.small_trainings import heading, side_by_side
+from anmi_ray.training.preferences import HeldOut, PairSet, PreferenceTask, both_orders
+from jobs.studies import harness
+from jobs.studies.harness import Results, Table
 
+STUDY = harness.study("distilled_judges", "Distilled real judges", __doc__ or "")
 Reals = NDArray[np.float64]
 Make = Callable[[pa.Table], PairSet]
 Preference = tuple[str, str, str, float]  # query, document, another, 1 where the second is preferred
@@ -63,18 +65,18 @@ FORMS: dict[str, dict[str, Any]] = {
     "pairwise, ternary": {"form": "pairwise", "target": "ternary"},
 }
 SHARED: dict[str, Any] = {"dev_points": [0.0, 0.5, 1.0]}
-HALF, RATE, SIMILARITY = "1/2", "base rate", "similarity"
-TIE, UNKNOWN = "tie_broken_by_length", "unknown"
+HALF = "1/2"
+RATE = "base rate"
+SIMILARITY = "similarity"
+TIE = "tie_broken_by_length"
 TITLES = {"gpt": ("GPT-4o, TREC DL 2019", 1.0), "labels": ("33 LLM judges, TREC DL 2023", 0.5)}  # and what is clear
-DEV_SHARE, BUCKETS = 0.2, 10
-SAMPLE, TWICE = "drawn", "asked in both orders"
+DEV_SHARE = 0.2
+BUCKETS = 10
 
 
-def gpt4o(folder: str, twice: bool) -> list[Preference]:
-    """GPT-4o's preferences, or those alone that are known in both orders."""
+def gpt4o(folder: str) -> list[Preference]:
+    """GPT-4o's preferences."""
     table = pacsv.read_csv(Path(folder) / "dl2019_judgments.csv")
-    if twice:
-        table = table.filter(pc.not_equal(table["kind"], UNKNOWN))
     names = [table[name].cast(pa.string()).to_pylist() for name in ("qid", "winner", "loser")]
     score = pc.if_else(pc.equal(table["kind"], TIE), 0.5, 0.0).to_pylist()
     return list(zip(*names, score, strict=True))
@@ -84,7 +86,8 @@ def labelled(folder: str) -> list[Preference]:
     """All pairs of a query's documents under graded labels: the share of judges that grade the second higher."""
     table = pacsv.read_csv(Path(folder) / "llm_labels" / "all_judges.csv")
     judges = [name for name in table.column_names if name not in ("qid", "docid", "human")]
-    query, doc = np.array(table["qid"].to_pylist()), table["docid"].to_pylist()
+    query = np.array(table["qid"].to_pylist())
+    doc = table["docid"].to_pylist()
     grade = np.stack([table[name].to_numpy().astype(float) for name in judges], axis=1)
     found: list[Preference] = []
     for name in sorted(set(query)):
@@ -98,7 +101,8 @@ def labelled(folder: str) -> list[Preference]:
 
 def pairs_of(preferences: Iterable[Preference]) -> pa.Table:
     """A row for each pair: comparison_id, query_id, doc_a < doc_b, and the mean score of its preferences."""
-    query_ids, doc_ids = lru_cache(None)(identity.query_id), lru_cache(None)(identity.doc_id)
+    query_ids = lru_cache(None)(identity.query_id)
+    doc_ids = lru_cache(None)(identity.doc_id)
     found: dict[tuple[bytes, bytes, bytes], list[float]] = {}
     for query, first, second, score in preferences:
         a, b = doc_ids(first), doc_ids(second)
@@ -112,10 +116,10 @@ def pairs_of(preferences: Iterable[Preference]) -> pa.Table:
     return pa.table({"comparison_id": comparison, **columns, "score": score})
 
 
-def drawn(pairs: pa.Table, count: int, seed: int, apart: bool = True) -> pa.Table:
+def drawn(pairs: pa.Table, count: int, seed: int) -> pa.Table:
     """`count` of the pairs, or as many as there are: in turns each query gives its next pair in the order of a hash.
 
-    apart: pairs with a document of another drawn pair are passed by. Sorted by comparison_id.
+    Pairs with a document of another drawn pair are passed by. Sorted by comparison_id.
     """
     order = np.argsort(identity.uniforms(identity.id_matrix(pairs["comparison_id"]), "judged pairs", seed))
     query, a, b = (pairs[name].to_pylist() for name in ("query_id", "doc_a", "doc_b"))
@@ -127,7 +131,7 @@ def drawn(pairs: pa.Table, count: int, seed: int, apart: bool = True) -> pa.Tabl
     taken: list[int] = []
     while waiting and len(taken) < count:
         for one in list(waiting)[: count - len(taken)]:
-            row = next((row for row in waiting[one] if not (apart and {a[row], b[row]} & used)), None)
+            row = next((row for row in waiting[one] if not {a[row], b[row]} & used), None)
             if row is None:
                 del waiting[one]
                 continue
@@ -138,7 +142,7 @@ def drawn(pairs: pa.Table, count: int, seed: int, apart: bool = True) -> pa.Tabl
 
 @dataclass(frozen=True)
 class Source:
-    """Pairs with their `fold` and `kind` (SAMPLE is learned from, TWICE only asked about), and the texts of all."""
+    """Pairs with their `fold`, and the texts of all."""
 
     pairs: pa.Table
     texts: pa.Table
@@ -147,7 +151,7 @@ class Source:
 
     def learned(self, fold: int, seed: int) -> tuple[pa.Table, pa.Table]:
         """(train, dev): the drawn pairs of the other folds, by query."""
-        known = self.pairs.filter(pc.and_(pc.not_equal(self.pairs["fold"], fold), pc.equal(self.pairs["kind"], SAMPLE)))
+        known = self.pairs.filter(pc.not_equal(self.pairs["fold"], fold))
         ids = known["query_id"].unique().to_pylist()
         chosen = identity.hash_sample(ids, max(round(DEV_SHARE * len(ids)), 1), "dev", seed, fold)
         is_dev = pc.is_in(known["query_id"], value_set=identity.id_array(chosen))
@@ -155,33 +159,23 @@ class Source:
 
 
 @lru_cache(maxsize=1)
-def source(name: str, folder: str, texts: str, count: int, repeat: bool, twice: int, folds: int, seed: int) -> Source:
-    """The pairs of a source: `count` to learn from, and of GPT-4o's `twice` that were asked in both orders.
-
-    repeat: a document may stand in several pairs.
-    """
+def source(name: str, folder: str, texts: str, count: int, folds: int, seed: int) -> Source:
+    """`count` pairs of a source, with their texts."""
     files = BeirFiles(texts)
     keys, titles, bodies = zip(*files.documents(), strict=True)
     documents = pa.table({"doc_id": identity.id_array(map(identity.doc_id, keys)), "title": titles, "text": bodies})
     keys, bodies = zip(*files.queries(), strict=True)
     asked = pa.table({"query_id": identity.id_array(map(identity.query_id, keys)), "text": bodies})
-    every = pairs_of(gpt4o(folder, False) if name == "gpt" else labelled(folder))
-    known = _with_texts(every, documents, asked)
-    kinds = {SAMPLE: drawn(known, count, seed, apart=not repeat)}
-    if name == "gpt" and twice:
-        kinds[TWICE] = drawn(_with_texts(pairs_of(gpt4o(folder, True)), documents, asked), twice, seed, apart=False)
-    table = pa.concat_tables([one.append_column("kind", pa.array([kind] * len(one))) for kind, one in kinds.items()])
+    every = pairs_of(gpt4o(folder) if name == "gpt" else labelled(folder))
+    sides = [pc.is_in(every[name], value_set=documents["doc_id"].combine_chunks()) for name in ("doc_a", "doc_b")]
+    known = every.filter(
+        pc.and_(pc.and_(*sides), pc.is_in(every["query_id"], value_set=asked["query_id"].combine_chunks()))
+    )
+    table = drawn(known, count, seed)
     ids = table["query_id"].unique().to_pylist()
     fold_of = {one: place % folds for place, one in enumerate(identity.hash_sample(ids, len(ids), "fold", seed))}
     table = table.append_column("fold", pa.array([fold_of[one] for one in table["query_id"].to_pylist()]))
     return Source(table, documents, asked, len(every) - len(known))
-
-
-def _with_texts(pairs: pa.Table, documents: pa.Table, queries: pa.Table) -> pa.Table:
-    """The pairs whose query and documents have a text."""
-    sides = [pc.is_in(pairs[name], value_set=documents["doc_id"].combine_chunks()) for name in ("doc_a", "doc_b")]
-    asked = pc.is_in(pairs["query_id"], value_set=queries["query_id"].combine_chunks())
-    return pairs.filter(pc.and_(pc.and_(*sides), asked))
 
 
 def work(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,17 +198,18 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
 def _judge(model: Any, make: Make, found: Source, task: Mapping[str, Any], config: DistillConfig) -> dict[str, Any]:
     """Train on the other folds, choose and calibrate on their dev pairs, predict."""
     train, dev = found.learned(task["fold"], task["source"][-1])
-    target, held = target_of(config), make(dev)
+    target = target_of(config)
+    held = make(dev)
 
     def measure(step: int, logits_RL: Logits) -> float:
-        return -orders.fit(logits_RL, held.score_P, target, "temperature").loss
+        return -order_averaging.fit(logits_RL, held.score_P, target, "temperature").loss
 
     execution = TrainExecution()
-    preferences = partial(Preferences, model, make(train), HeldOut(held, measure), config, execution)
+    preferences = partial(PreferenceTask, model, make(train), HeldOut(held, measure), config, execution)
     trained = carry_out(preferences, config, execution)
-    fitted = orders.fit(_logits(trained.model, held, config), held.score_P, target, "temperature")
+    fitted = order_averaging.fit(_logits(trained.model, held, config), held.score_P, target, "temperature")
     asked = found.pairs.filter(pc.equal(found.pairs["fold"], task["fold"]))
-    answer = orders.averaged(fitted.sharpened(_logits(trained.model, make(asked), config)), target)
+    answer = order_averaging.averaged(fitted.sharpened(_logits(trained.model, make(asked), config)), target)
     facts = {"steps": trained.steps, "best_step": trained.best_step, "beta": fitted.beta, "train": len(train)}
     return {"said": _by_pair(asked, np.stack([answer.first_P, answer.second_P], axis=1)), **facts}
 
@@ -226,23 +221,22 @@ def _logits(model: Any, pairs: PairSet, config: DistillConfig) -> Logits:
 
 
 def _by_pair(pairs: pa.Table, values_PK: NDArray[Any]) -> dict[str, list[float]]:
-    """Values by kind and comparison: a pair may be of both kinds."""
-    keys = zip(pairs["kind"].to_pylist(), pairs["comparison_id"].to_pylist(), strict=True)
-    return {f"{kind} {one.hex()}": row for (kind, one), row in zip(keys, values_PK.tolist(), strict=True)}
+    return {one.hex(): row for one, row in zip(pairs["comparison_id"].to_pylist(), values_PK.tolist(), strict=True)}
 
 
 def predictions(name: str, found: Source, results: Mapping[str, Any], folds: int, seed: int) -> dict[str, Reals]:
     """(P(first), P(second)) float64[P, 2] of every pair by every predictor, constants and similarity included."""
-    keys = list(_by_pair(found.pairs, np.zeros((len(found.pairs), 1))))
+    keys = [one.hex() for one in found.pairs["comparison_id"].to_pylist()]
     cosine = np.array([results[f"{name}-{SIMILARITY}"]["said"][key][0] for key in keys])
     fold_P = found.pairs["fold"].to_numpy()
     second = {HALF: np.full(len(keys), 0.5), RATE: np.zeros(len(keys)), SIMILARITY: np.zeros(len(keys))}
     of = dict(zip(keys, cosine.tolist(), strict=True))
     for fold in range(folds):
         known = pa.concat_tables(found.learned(fold, seed))
-        score, here = known["score"].to_numpy(), fold_P == fold
+        score = known["score"].to_numpy()
+        here = fold_P == fold
         second[RATE][here] = score.mean()
-        known_cosine = np.array([of[key] for key in _by_pair(known, np.zeros((len(known), 1)))])
+        known_cosine = np.array([of[one.hex()] for one in known["comparison_id"].to_pylist()])
         second[SIMILARITY][here] = fit_temperature(known_cosine, score)(cosine[here])
     said = {one: np.stack([1.0 - value, value], axis=1) for one, value in second.items()}
     for form in _forms(name, results):
@@ -288,61 +282,31 @@ def shown(found: Estimate | None, sign: str = "") -> str:
     return f"{found.mean:{sign}.3f}{span}"
 
 
-def table(title: str, pairs: Mapping[str, Pairs], clear: float) -> str:
-    """One row a predictor, differences from the similarity judge's."""
+def judges_table(title: str, pairs: Mapping[str, Pairs], clear: float) -> Table:
+    """One row a predictor."""
     base = pairs[SIMILARITY]
     lean = np.abs(2.0 * base.score_P - 1.0)
-    counts = f"{np.sum(lean >= clear):,} clear (|2C - 1| >= {clear:g}), {np.mean(lean == 0.0):.1%} ties"
-    columns = (
-        "accuracy on clear",
-        "less similarity's",
-        "Brier",
-        "less similarity's",
-        "ECE (by chance)",
-        "rms",
-        "slope",
-    )
-    lines = [f"{title}: {len(base):,} pairs of {base.queries} queries, {counts}\n", heading("judge", *columns)]
+    counts = f"{np.sum(lean >= clear):,} clear (|2C − 1| ≥ {clear:g}), {np.mean(lean == 0.0):.1%} ties"
+    columns = ("judge", "accuracy on clear", "Brier", "ECE (by chance)", "rms", "slope")
+    rows = []
     for name in pairs:
-        one, curve = compared(pairs, name, SIMILARITY, clear), calibration(pairs[name], BUCKETS)
-        apart = [shown(difference, "+") for difference in (one.accuracy_difference, one.brier_difference)]
-        if name == SIMILARITY:
-            apart = ["", ""]
-        cells = [shown(one.accuracy), apart[0], shown(one.brier), apart[1]]
-        cells += [f"{curve.ece:.3f} ({curve.ece_if_calibrated:.3f})", shown(curve.rms)]
-        lines.append(f"| {' | '.join([name, *cells, '' if name in (HALF, RATE) else shown(curve.slope)])} |")
-    return "\n".join(lines)
+        one = compared(pairs, name, SIMILARITY, clear)
+        curve = calibration(pairs[name], BUCKETS)
+        slope = "" if name in (HALF, RATE) else shown(curve.slope)
+        ece = f"{curve.ece:.3f} ({curve.ece_if_calibrated:.3f})"
+        rows.append((name, shown(one.accuracy), shown(one.brier), ece, shown(curve.rms), slope))
+    title = f"{title}, {len(base):,} pairs of {base.queries} queries, {counts}".replace("|", "\\|")
+    return Table(title, columns, rows)
 
 
-def answers(pairs: Mapping[str, Pairs], clear: float) -> list[str]:
-    """A sentence for each question."""
-    forms = [form for form in FORMS if form in pairs]
-    questions = [
-        ("Better than a constant", forms, HALF),
-        ("Better than the untrained start's cosines", forms, SIMILARITY),
-        ("Better than the bi-encoder", [form for form in forms if form != "bi-encoder"], "bi-encoder"),
-        ("Does learning ties help the pairwise judge", ["pairwise, ternary"], "pairwise, binary"),
-    ]
-    questions = [one for one in questions if one[2] in pairs and {*one[1]} & {*forms}]
-    found = []
-    for question, judges, other in questions:
-        changes = [(judge, compared(pairs, judge, other, clear)) for judge in judges]
-        brier = "; ".join(f"{judge} {_verdict(one.brier_difference, False)}" for judge, one in changes)
-        right = "; ".join(f"{judge} {_verdict(one.accuracy_difference, True)}" for judge, one in changes)
-        found.append(f"{question} ({other})? Brier score: {brier}. Accuracy: {right}.")
-    slopes = {form: calibration(pairs[form], BUCKETS).slope for form in forms}
-    right = [form for form, one in slopes.items() if one.low is not None and one.low <= 1.0 <= (one.high or 0.0)]
-    found.append(f"Calibrated? A slope of 1 is in the interval of: {', '.join(right) or 'none'}.")
-    return found
-
-
-def _verdict(change: Estimate | None, more_is_better: bool) -> str:
-    if change is None or change.low is None or change.high is None:
-        return "unknown"
-    word = "not told apart"
-    if change.low > 0 or change.high < 0:
-        word = "better" if (change.low > 0) == more_is_better else "worse"
-    return f"{shown(change, '+')}, {word}"
+def differences_table(title: str, pairs: Mapping[str, Pairs], clear: float) -> Table:
+    """Every judge beside constants, the start's cosines and the other forms."""
+    rows = []
+    for other in (HALF, SIMILARITY, "bi-encoder", "pairwise, binary"):
+        for judge in (form for form in FORMS if {form, other} <= pairs.keys() and form != other):
+            one = compared(pairs, judge, other, clear)
+            rows.append((judge, other, shown(one.accuracy_difference, "+"), shown(one.brier_difference, "+")))
+    return Table(f"{title}, differences", ("judge", "less", "accuracy on clear", "Brier score"), rows)
 
 
 def tasks(name: str, key: Sequence[Any], given: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -356,65 +320,57 @@ def tasks(name: str, key: Sequence[Any], given: argparse.Namespace) -> dict[str,
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train what is missing, print tables and answers."""
-    from rich.console import Console
+def report(name: str, found: Source, said: Mapping[str, Reals], results: Mapping[str, Any]) -> Results:
+    """A source's tables and answers."""
+    title, clear = TITLES[name]
+    pairs = measured(found.pairs, said)
+    tables = [judges_table(title, pairs, clear), differences_table(title, pairs, clear)]
+    rows = []
+    for form in _forms(name, results):
+        runs = [one for key, one in results.items() if key.startswith(f"{name}-{form}-")]
+        columns = ("train", "steps", "best_step", "beta", "seconds")
+        rows.append((form, *(" ".join(f"{run[column]:.4g}" for run in runs) for column in columns)))
+    columns = ("judge", "pairs trained on", "steps", "best step", "sharpness", "core seconds")
+    tables.append(Table(f"{title}, trainings, a value a fold", columns, rows))
+    return Results(tables, [f"{title}: {found.left_out:,} pairs have a document or query without text."])
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Train what is missing, print tables and answers."""
+    parser = harness.parser(STUDY)
     parser.add_argument("--gpt", help="folder with dl2019_judgments.csv")
     parser.add_argument("--passages", help="folder with the texts of --gpt, in BEIR layout")
     parser.add_argument("--labels", help="folder with llm_labels/all_judges.csv and texts in BEIR layout")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS), help="those that are trained")
-    parser.add_argument("--root", default="results", help="folder of results")
     parser.add_argument("--pairs", type=int, default=860, help="pairs to learn from, all folds together")
-    parser.add_argument("--repeat", action="store_true", help="a document may stand in several pairs: there are more")
-    parser.add_argument("--twice", type=int, default=300, help="GPT-4o's pairs asked in both orders that are asked too")
     parser.add_argument("--folds", type=int, default=3, help="of queries")
     parser.add_argument("--epochs", type=float, default=2.0, help="passes over the pairs")
     parser.add_argument("--freeze-layers", type=int, default=3, help="lowest layers kept as they are")
     parser.add_argument("--model", default=DistillConfig().model, help="the start")
     parser.add_argument("--seed", type=int, default=0, help="of pairs, folds and trainings")
-    given = parser.parse_args(arguments)
-    if (given.gpt is None) != (given.passages is None) or not (given.gpt or given.labels):
-        parser.error("give --gpt with --passages, or --labels, or all three")
-    if given.folds < 2:
-        parser.error("--folds must be at least 2: a judge is asked about queries that it did not learn from")
-    console = Console(stderr=True)
-    say = partial(console.print, highlight=False)
-    keys = {name: (name, folder, texts) for name, folder, texts in _given(given)}
-    for name, where in keys.items():
-        key = (*where, given.pairs, given.repeat, given.twice, given.folds, given.seed)
-        found = source(*key)
-        drawn_pairs = found.pairs.filter(pc.equal(found.pairs["kind"], SAMPLE))
-        count = round(len(drawn_pairs) * (1 - 1 / given.folds) * (1 - DEV_SHARE))
-        say(f"{name}: {len(drawn_pairs):,} pairs; {given.folds * len(given.forms)} trainings on about {count:,} pairs")
-        say(f"{name}: {found.left_out:,} pairs with a preference have a document or query without text: left out")
+    given = parser.parse_args(words)
+
+    def run() -> Results:
+        if (given.gpt is None) != (given.passages is None) or not (given.gpt or given.labels):
+            raise ConfigError(
+                "no source is given whole", "--gpt", "give --gpt with --passages, or --labels, or all three"
+            )
+        if given.folds < 2:
+            raise ConfigError("a judge is asked about queries that it did not learn from", "--folds", "give 2 or more")
+        every = (("gpt", given.gpt, given.passages), ("labels", given.labels, given.labels))
         out = Store(str(Path(given.root) / "studies" / "distilled-judges"))
-        results = side_by_side(tasks(name, key, given), work, out, 1, say)
-        said = predictions(name, found, results, given.folds, given.seed)
-        report(name, found, said, results)
-
-
-def _given(given: argparse.Namespace) -> list[tuple[str, str, str]]:
-    every = (("gpt", given.gpt, given.passages), ("labels", given.labels, given.labels))
-    return [(name, folder, texts) for name, folder, texts in every if folder]
-
-
-def report(name: str, found: Source, said: Mapping[str, Reals], results: Mapping[str, Any]) -> None:
-    """Print a source's tables and answers."""
-    title, clear = TITLES[name]
-    for kind in found.pairs["kind"].unique().to_pylist():
-        mask = pc.equal(found.pairs["kind"], kind).to_numpy(zero_copy_only=False)
-        pairs = measured(found.pairs.filter(pa.array(mask)), {one: value[mask] for one, value in said.items()})
-        print(f"\n{table(f'{title}, {kind}', pairs, clear)}\n")
-        print("\n".join(answers(pairs, clear)), flush=True)
-    print(f"\n{heading('judge', 'pairs trained on', 'steps', 'best step', 'sharpness', 'core seconds')}")
-    for form in _forms(name, results):
-        runs = [one for key, one in results.items() if key.startswith(f"{name}-{form}-")]
-        columns = (
-            [f"{run[column]:.4g}" for run in runs] for column in ("train", "steps", "best_step", "beta", "seconds")
+        reports = []
+        for name, folder, texts in (one for one in every if one[1]):
+            key = (name, folder, texts, given.pairs, given.folds, given.seed)
+            results = harness.work_side_by_side(tasks(name, key, given), work, out, given.workers)
+            found = source(*key)
+            said = predictions(name, found, results, given.folds, given.seed)
+            reports.append(report(name, found, said, results))
+        return Results(
+            [table for one in reports for table in one.tables], [note for one in reports for note in one.notes]
         )
-        print(f"| {form} | {' | '.join(' '.join(one) for one in columns)} |")
+
+    harness.carry_out(STUDY, given, run)
 
 
 if __name__ == "__main__":

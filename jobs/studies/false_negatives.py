@@ -7,64 +7,59 @@ hidden ones among the mined are counted: once with a random half hidden, once wi
 label. Nobody judged the other documents that are mined, so both are lower bounds on the share of false negatives; the
 first is of hidden positives that are as many as the known. In a --pool every document was judged (grades from 2 on are
 positive, one is shown), so there the share is the share. What is ranked there is the pool alone, which is richer in
-relevant documents than the collection it comes from: --runs are TREC run files over that whole collection, in which the
-unjudged count as not relevant.
+relevant documents than the collection it comes from: --runs are TREC run files over that whole collection, rerankers'
+too, in which the unjudged count as not relevant.
 
-Strategies: random documents; BM25, a bi-encoder that was trained elsewhere, their reciprocal rank fusion (`hybrid`); a
-cross-encoder that reranks the fusion's first 50 (`reranker`), trained on the shown positives of the other half of all
-collections' queries (folded_rerankers.py). Intervals are over queries (bootstrap), the hidings averaged; tests are
-paired, Holm.
+Strategies: random documents; BM25, a bi-encoder that was trained elsewhere, their reciprocal rank fusion (`hybrid`).
+Letters: Q queries, S seeds of the hiding, K depths.
 
-What retrieval and training made stays under ROOT; what is there is not made again.
+To read: rates are percent with 95 % intervals over queries (bootstrap), the hidings averaged; tests are paired, Holm.
+Outside a pool rates are bounds from below. Table 1 compares unlike depths, the differences here are at equal depth.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from rich.console import Console
 
-from anmi_ray import environment
-from anmi_ray.config.experiment import Experiment
-from anmi_ray.errors import ConfigError, DataError
-from anmi_ray.evaluation import measures, trec
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.identity import digest, hash_sample, rng
+from anmi_ray.core.records import RUN, by_query
+from anmi_ray.evaluation import measures
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
-from anmi_ray.records import RUN
-from anmi_ray.store import Store
-from jobs.studies import folded_rerankers
-from jobs.studies.ending import ending
-from jobs.studies.false_negative_figures import Line, Panel, picture
-from jobs.studies.hidden_positives import Counts, Design, Grades, Ranking, at_random, count, judged_often
-from jobs.studies.retrieved import collection, folders, retrieved, tested
-from jobs.studies.small_trainings import heading, side_by_side
+from anmi_ray.tables import trec
+from jobs.studies import harness
+from jobs.studies.collected import Retrieved, retrieval_of, retrieved, tested
+from jobs.studies.harness import Results, Table
 
+STUDY = harness.study("false_negatives", "False negatives", __doc__ or "")
+Design = Literal["half", "one"]
+"""half: a random half is hidden; one: all but one, as where a label a query is all there is."""
+Grades = Mapping[bytes, int]
+Ranking = Sequence[bytes]
 Reals = NDArray[np.float64]
 DEPTHS = (10, 20, 30, 50, 100)
+COMPARED = (10, 30)  # depths at which strategies are compared
 POOL = "trec-dl-2019"
 WHOLE = f"{POOL}, whole collection"
 TOGETHER = "together"  # the collections that are no pool
 LEAST = 2  # grade from which a document of the pool is positive, as the track says
-RERANKED = max(depth for depth in DEPTHS if depth < folded_rerankers.DEPTH)  # deeper, the shown may leave too few
 PAIRS = (
     ("bm25", "random"),
     ("dense", "bm25"),
     ("hybrid", "bm25"),
-    ("reranker", "bm25"),
-    ("reranker", "dense"),
     ("ms_duet_passage", "bm25base_p"),  # runs submitted to TREC DL 2019: rerankers of BM25's first thousand
     ("p_bert", "bm25base_p"),
     ("idst_bert_p1", "bm25base_p"),
 )
-DRAWN = {"bm25base_p": "bm25", "idst_bert_p1": "reranker"}  # submitted runs in the figure, and as what
 # Table 1 of the report: strategy, depth, % of false negatives on MS MARCO, and on collections of one domain.
 CLAIMS = (
     ("random", 100, (0.0, 1.0), (0.0, 1.0)),
@@ -72,7 +67,75 @@ CLAIMS = (
     ("dense", 50, (15.0, 25.0), (25.0, 40.0)),
     ("reranker", 20, (30.0, 50.0), (40.0, 60.0)),
 )
-QUANTITIES = ("rate", "recall", "related_rate", "unjudged_rate", "taken")
+QUANTITIES = {
+    "rate": "Hidden positives among the mined, %",
+    "recall": "Mined among the hidden positives, %",
+    "related_rate": "Any positive grade among the mined, %",
+    "unjudged_rate": "Never judged for the query among the mined, %",
+}
+SHOWN = {"half": "half hidden", "one": "one shown"}
+
+
+def hidden(query: bytes, positives: Sequence[bytes], design: Design, seed: int) -> set[bytes]:
+    """Which of the positives the miner is not shown; it is shown one at least.
+
+    half: n/2 of n by hash, an odd n rounded by a coin, so half of all on average. A single positive is shown.
+
+    >>> docs = [bytes([i]) for i in range(5)]
+    >>> len(hidden(b"q", docs, "half", 0)) in (2, 3), len(hidden(b"q", docs, "one", 0))
+    (True, 4)
+    """
+    coin = digest("coin", query, design, seed)[0] & 1
+    count = len(positives) - 1 if design == "one" else (len(positives) + coin * (len(positives) > 1)) // 2
+    return set(hash_sample(positives, count, "hidden", query, design, seed))
+
+
+def at_random(query: bytes, documents: Sequence[bytes], size: int, seed: int) -> list[bytes]:
+    """`size` of all documents, or as many as there are, drawn by the query and the seed."""
+    drawn = rng("random negatives", query, seed).choice(len(documents), min(size, len(documents)), replace=False)
+    return [documents[i] for i in drawn.tolist()]
+
+
+def count(
+    ranking: Callable[[bytes, int], Ranking],
+    grades: Mapping[bytes, Grades],
+    least: int,
+    design: Design,
+    seeds: int,
+    depths: Sequence[int],
+) -> dict[str, Reals]:
+    """Mine the first of `ranking(query, seed)` for every query of `grades`, each seed hiding others.
+
+    float64[S, Q, K] of every quantity. `least` is the grade from which a document is positive; queries must have two
+    positives or more.
+    """
+    found = {name: np.zeros((seeds, len(grades), len(depths))) for name in QUANTITIES}
+    for q, (query, graded) in enumerate(sorted(grades.items())):
+        positives = sorted(doc for doc, grade in graded.items() if grade >= least)
+        for seed in range(seeds):
+            concealed = hidden(query, positives, design, seed)
+            shown = set(positives) - concealed
+            mined = list(islice((doc for doc in ranking(query, seed) if doc not in shown), depths[-1]))
+            flags = {
+                "rate": [doc in concealed for doc in mined],
+                "related_rate": [graded.get(doc, 0) > 0 for doc in mined],
+                "unjudged_rate": [doc not in graded for doc in mined],
+            }
+            for at, depth in enumerate(depths):
+                taken = max(len(mined[:depth]), 1)
+                for name, flag in flags.items():
+                    found[name][seed, q, at] = sum(flag[:depth]) / taken
+                found["recall"][seed, q, at] = sum(flags["rate"][:depth]) / len(concealed)
+    return found
+
+
+def judged_often(grades: Mapping[bytes, Grades], least: int, positives: int = 2) -> dict[bytes, Grades]:
+    """The queries with so many positives or more: of fewer, none can be hidden while one is shown."""
+    return {
+        query: graded
+        for query, graded in grades.items()
+        if sum(grade >= least for grade in graded.values()) >= positives
+    }
 
 
 @dataclass(frozen=True)
@@ -106,42 +169,37 @@ class Measured:
     """Counts by design and strategy of one collection, and nDCG@10 of its rankings."""
 
     of: Collection
-    counts: Mapping[tuple[Design, str], Counts]
+    counts: Mapping[tuple[Design, str], Mapping[str, Reals]]
     ndcg: Mapping[str, float]
 
-    def values(self, design: Design, strategy: str, depth: int, quantity: str = "rate") -> Reals | None:
-        """float64[S, Q]; None where the strategy does not go so deep."""
-        if strategy == "reranker" and depth > RERANKED:
-            return None
-        found: Reals = getattr(self.counts[design, strategy], quantity)
-        return found[:, :, DEPTHS.index(depth)]
+    def values(self, design: Design, strategy: str, depth: int, quantity: str = "rate") -> Reals:
+        """float64[S, Q]."""
+        return self.counts[design, strategy][quantity][:, :, DEPTHS.index(depth)]
 
 
-def read(
-    name: str, folder: str, root: str, least: int, designs: tuple[Design, ...], console: Console
-) -> tuple[Collection, Experiment]:
-    """Retrieve; also the experiment that did."""
+def read(name: str, folder: str, root: str, least: int, designs: tuple[Design, ...]) -> Collection:
+    """Retrieve a collection and read what is there. Raises DataError."""
     own = tested(folder, Path(root) / "studies" / "false-negatives" / "collections" / name)
-    of = collection(f"false-negatives-{name}", own, root)
-    data = retrieved(of, console)
-    ranked = folded_rerankers.rankings(data)
-    ranked = {one: ranked[one] for one in ("bm25", "dense", "hybrid")}
-    grades = judged_often(folded_rerankers.grades_of(data), least)
+    data = retrieved(retrieval_of(f"false-negatives-{name}", own, root))
+    grades = judged_often(grades_of(data), least)
     if len(grades) < 2:
         raise DataError(f"{len(grades)} queries have two positives or more", name, "give a collection with more")
-    return Collection(name, grades, least, ranked, data.documents, designs, designs == ("one",)), of
+    ranked = {one: ordered(data.runs.filter(pc.equal(data.runs["system"], one))) for one in ("bm25", "dense", "hybrid")}
+    return Collection(name, grades, least, ranked, data.documents, designs, designs == ("one",))
 
 
-def reranked(
-    found: Sequence[tuple[Collection, Experiment]], given: argparse.Namespace, console: Console
-) -> list[Collection]:
-    """The collections with the ranking of a reranker, trained for each fold of their queries."""
-    sources = [folded_rerankers.Source(of, one.least) for one, of in found]
-    tasks = folded_rerankers.tasks(sources, given.folds, {"max_steps": given.steps})
-    out, say = Store(f"{given.root}/studies/false-negatives"), partial(console.print, highlight=False)
-    made = side_by_side(tasks, folded_rerankers.work, out, given.workers, say)
-    ranked = folded_rerankers.rankings_of(list(made.values()))
-    return [replace(one, rankings={**one.rankings, "reranker": ranked[of.name]}) for one, of in found]
+def grades_of(data: Retrieved) -> dict[bytes, Grades]:
+    """The grades of every query's documents that the collection has."""
+    qrels = data.qrels.filter(pc.is_in(data.qrels["doc_id"], value_set=pa.array(data.documents, pa.binary(16))))
+    return {
+        query: dict(zip(rows["doc_id"].to_pylist(), rows["grade"].to_pylist(), strict=True))
+        for query, rows in by_query(qrels)
+    }
+
+
+def ordered(run: pa.Table) -> dict[bytes, list[bytes]]:
+    """The documents by query, from rank 1 down."""
+    return {query: rows.sort_by("rank")["doc_id"].to_pylist() for query, rows in by_query(run)}
 
 
 def whole(pool: Collection, folder: Path) -> Collection:
@@ -153,13 +211,13 @@ def whole(pool: Collection, folder: Path) -> Collection:
     for path in paths:
         run = trec.read_run(path)
         for system in pc.unique(run["system"]).to_pylist():
-            ranked[system] = folded_rerankers.ordered(run.filter(pc.equal(run["system"], system)))
+            ranked[system] = ordered(run.filter(pc.equal(run["system"], system)))
     return Collection(WHOLE, pool.grades, pool.least, ranked, (), ("one",), True)
 
 
 def measure(of: Collection, seeds: int) -> Measured:
     """Mine by every strategy under every design."""
-    counts: dict[tuple[Design, str], Counts] = {
+    counts: dict[tuple[Design, str], Mapping[str, Reals]] = {
         (design, strategy): count(of.ranking(strategy), of.grades, of.least, design, seeds, DEPTHS)
         for design in of.designs
         for strategy in of.strategies
@@ -179,22 +237,14 @@ def ndcg(of: Collection, ranked: Mapping[bytes, Ranking]) -> float:
     return measures.mean(measures.evaluate(run, qrels, ["nDCG@10"]), "it", "nDCG@10")
 
 
-def level(values: Sequence[Reals], name: str) -> Contrast:
-    """The mean over queries of all strata, with its interval."""
-    return contrast(name, "", values)
-
-
 def differences(every: Sequence[Measured], design: Design, depth: int) -> dict[str, Contrast]:
     """PAIRS on every collection at one depth, and on those with unjudged documents together; Holm over all of them."""
     rows: dict[str, Contrast] = {}
     for system, reference in PAIRS:
-        found: dict[str, Reals] = {}
-        for one in every:
-            both = [one.values(design, name, depth) for name in (system, reference) if (design, name) in one.counts]
-            if len(both) == 2 and both[0] is not None and both[1] is not None:
-                found[one.of.name] = both[0] - both[1]
+        known = [one for one in every if {(design, system), (design, reference)} <= one.counts.keys()]
+        found = {one.of.name: one.values(design, system, depth) - one.values(design, reference, depth) for one in known}
         rows |= {f"{name}: {system} − {reference}": contrast(system, reference, [d]) for name, d in found.items()}
-        strata = [found[one.of.name] for one in every if one.of.name in found and not one.of.related]
+        strata = [found[one.of.name] for one in known if not one.of.related]
         if len(strata) > 1:
             rows[f"{TOGETHER}: {system} − {reference}"] = contrast(system, reference, strata)
     return dict(zip(rows, family(list(rows.values())), strict=True))
@@ -202,49 +252,43 @@ def differences(every: Sequence[Measured], design: Design, depth: int) -> dict[s
 
 def percent(one: Contrast) -> str:
     """Value and interval in percent."""
-    return f"{100 * one.difference:.1f} [{100 * one.low:.1f}, {100 * one.high:.1f}]"
+    return harness.interval(one, 100, 1)
 
 
-def print_rates(every: Sequence[Measured], design: Design, quantity: str, title: str) -> None:
-    """A table: a strategy of a collection a row, a depth a column."""
-    print(f"\n{title}\n\n{heading('collection', 'strategy', *(f'top {depth}' for depth in DEPTHS))}")
+def rates_table(every: Sequence[Measured], design: Design, quantity: str) -> Table:
+    """A strategy of a collection a row, a depth a column."""
+    rows = []
     for one in every:
         for strategy in one.of.strategies:
-            cells = []
-            for depth in DEPTHS:
-                values = one.values(design, strategy, depth, quantity)
-                cells.append("" if values is None else percent(level([values], strategy)))
-            print(f"| {one.of.name} | {strategy} | {' | '.join(cells)} |")
+            values = [one.values(design, strategy, depth, quantity) for depth in DEPTHS]
+            rows.append((one.of.name, strategy, *(percent(contrast(strategy, "", [value])) for value in values)))
+    columns = ("collection", "strategy", *(f"top {depth}" for depth in DEPTHS))
+    return Table(f"{QUANTITIES[quantity]} ({SHOWN[design]})", columns, rows)
 
 
 def verdict(one: Contrast, claim: tuple[float, float], bound: bool) -> str:
     """Where the interval lies: in the claimed range in part or whole, below it, above it. A bound from below may be."""
-    low, high = 100 * one.low, 100 * one.high
-    below = "below, as a bound may be" if bound else "below"
-    return below if high < claim[0] else "above" if low > claim[1] else "as said"
+    if 100 * one.high < claim[0]:
+        return "below, as a bound may be" if bound else "below"
+    return "above" if 100 * one.low > claim[1] else "as said"
 
 
-def print_claims(every: Sequence[Measured]) -> None:
+def claims_table(every: Sequence[Measured]) -> Table:
     """Table 1's rows beside what was measured, one positive shown."""
-    names = ("strategy, depth", "said", "measured on", "measured, %", "")
-    print(f"\nThe report's Table 1, one positive shown\n\n{heading(*names)}")
+    rows = []
     for strategy, depth, of_marco, of_domain in CLAIMS:
-        strata: list[Reals] = []
+        measured: list[tuple[str, tuple[float, float], list[Reals]]] = []
         for one in every:
-            for name in one.of.strategies:
-                values = one.values("one", name, depth) if plays(name) == strategy else None
-                if values is not None:
-                    strata += [] if one.of.related else [values]
-                    on = one.of.name if name == strategy else f"{one.of.name} ({name})"
-                    _print_claim(f"{strategy}, top {depth}", of_marco if one.of.related else of_domain, on, [values])
-        if len(strata) > 1:
-            _print_claim(f"{strategy}, top {depth}", of_domain, TOGETHER, strata)
-
-
-def _print_claim(what: str, said: tuple[float, float], on: str, values: Sequence[Reals]) -> None:
-    found = level(values, on)
-    where = verdict(found, said, not on.startswith(POOL))
-    print(f"| {what} | {said[0]:g} to {said[1]:g} | {on} | {percent(found)} | {where} |")
+            for name in (name for name in one.of.strategies if plays(name) == strategy):
+                on = one.of.name if name == strategy else f"{one.of.name} ({name})"
+                measured.append((on, of_marco if one.of.related else of_domain, [one.values("one", name, depth)]))
+        strata = [rates for _, said, (rates,) in measured if said is of_domain]
+        measured += [(TOGETHER, of_domain, strata)] if len(strata) > 1 else []
+        for on, said, values in measured:
+            found = contrast(on, "", values)
+            where = verdict(found, said, not on.startswith(POOL))
+            rows.append((f"{strategy}, top {depth}", f"{said[0]:g} to {said[1]:g}", on, percent(found), where))
+    return Table("The report's Table 1, one positive shown", ("strategy, depth", "said", "measured on", "%", ""), rows)
 
 
 def plays(system: str) -> str:
@@ -256,115 +300,62 @@ def plays(system: str) -> str:
     return "bm25" if "bm25" in system and "rm3" not in system else ""
 
 
-def print_quality(every: Sequence[Measured]) -> None:
-    """How good each strategy's ranking is: smart mining is a good ranking."""
-    print(f"\nnDCG@10, all positives known\n\n{heading('collection', 'queries', 'strategy', 'nDCG@10')}")
-    for one in every:
-        for name, value in one.ndcg.items():
-            print(f"| {one.of.name} | {len(one.of.grades)} | {name} | {value:.3f} |")
-
-
-def print_differences(rows: Mapping[str, Contrast], title: str) -> None:
-    """Paired differences in percentage points."""
-    print(f"\n{title}\n\n{heading('', 'difference', 'p')}")
-    for name, one in rows.items():
-        print(f"| {name} | {percent(one)} | {one.p_holm:.4f} |")
-
-
-def results(every: Sequence[Measured]) -> list[dict[str, Any]]:
+def rates(every: Sequence[Measured]) -> list[dict[str, Any]]:
     """Everything measured, a row each."""
     rows: list[dict[str, Any]] = []
     for one in every:
         for (design, strategy), depth in ((key, depth) for key in one.counts for depth in DEPTHS):
-            row = {"collection": one.of.name, "design": design, "strategy": strategy, "depth": depth}
             for quantity in QUANTITIES:
-                values = one.values(design, strategy, depth, quantity)
-                if values is not None:
-                    found = level([values], strategy)
-                    rows.append({**row, "quantity": quantity, "queries": found.queries, "seeds": found.seeds,
-                                 "value": found.difference, "low": found.low, "high": found.high})  # fmt: skip
+                found = contrast(strategy, "", [one.values(design, strategy, depth, quantity)])
+                row = {"collection": one.of.name, "design": design, "strategy": strategy, "depth": depth}
+                rows.append({**row, "quantity": quantity, "queries": found.queries, "seeds": found.seeds,
+                             "value": found.difference, "low": found.low, "high": found.high})  # fmt: skip
     return rows
 
 
-def panels(every: Sequence[Measured]) -> list[Panel]:
-    """The figure's: half hidden where there is that design, else one shown; of submitted runs those in DRAWN."""
-    found = []
-    for one in every:
-        design = one.of.designs[0]
-        drawn = DRAWN if one.of.name == WHOLE else {name: name for name in one.of.strategies}
-        lines = []
-        for strategy in (name for name in one.of.strategies if name in drawn):
-            values = [(depth, one.values(design, strategy, depth)) for depth in DEPTHS]
-            levels = [(depth, level([rates], strategy)) for depth, rates in values if rates is not None]
-            lines.append(Line(drawn[strategy], tuple((at, r.difference, r.low, r.high) for at, r in levels)))
-        what = "half of the positives hidden" if design == "half" else "one positive shown"
-        found += [Panel(one.of.name, f"{len(one.of.grades)} queries, {what}", lines)] if lines else []
-    return found
-
-
-def finish(every: Sequence[Measured], root: str, out: Path, seeds: int) -> None:
-    """Tables, results as JSON and the figure."""
-    print_quality(every)
-    halves = [one for one in every if "half" in one.of.designs]
-    sets: tuple[tuple[Design, str, Sequence[Measured]], ...] = (
-        ("half", "half hidden", halves),
-        ("one", "one shown", every),
+def results(every: Sequence[Measured]) -> Results:
+    """How good every ranking is, what it holds at its top, how they differ, and the claims."""
+    quality = [(one.of.name, str(len(one.of.grades)), name, f"{value:.3f}")
+               for one in every for name, value in one.ndcg.items()]  # fmt: skip
+    tables = [Table("nDCG@10, all positives known", ("collection", "queries", "strategy", "nDCG@10"), quality)]
+    tests: dict[str, Any] = {}
+    sets: tuple[tuple[Design, Sequence[Measured]], ...] = (
+        ("half", [one for one in every if "half" in one.of.designs]),
+        ("one", every),
     )
-    for design, what, these in sets:
-        print_rates(these, design, "rate", f"Hidden positives among the mined, % ({what}, {seeds} hidings)")
-        print_rates(these, design, "recall", f"Mined among the hidden positives, % ({what})")
-        for depth in (10, RERANKED):
-            title = f"Differences in points, {what}, top {depth}; p after Holm over the table"
-            print_differences(differences(these, design, depth), title)
+    for design, these in sets:
+        tables += [rates_table(these, design, quantity) for quantity in ("rate", "recall")]
+        for depth in COMPARED:
+            found = differences(these, design, depth)
+            rows = [(name, percent(one), f"{one.p_holm:.4f}") for name, one in found.items()]
+            title = f"Differences in points, {SHOWN[design]}, top {depth}, p after Holm over the table"
+            tables.append(Table(title, ("", "difference", "p"), rows))
+            tests[f"{SHOWN[design]}, top {depth}"] = {name: asdict(one) for name, one in found.items()}
     if pools := [one for one in every if one.of.related]:
-        print_rates(pools, "one", "related_rate", "Any positive grade among the mined, % (one shown)")
-        print_rates(pools, "one", "unjudged_rate", "Never judged for the query among the mined, %")
-    print_claims(every)
-    tests = {
-        f"{what}, top {depth}": {name: asdict(one) for name, one in differences(these, design, depth).items()}
-        for design, what, these in sets
-        for depth in DEPTHS
-    }
-    store = Store(f"{root}/studies/false-negatives")
-    store.publish_json("study.json", {
-        "rates": results(every),
-        "differences": tests,
-        "ndcg": {one.of.name: dict(one.ndcg) for one in every},
-        **environment.describe(),
-    })  # fmt: skip
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "false-negatives.svg").write_text(picture(panels(every)), encoding="utf-8")
-    print(f"\n-> {store.where('study.json')}\n-> {out / 'false-negatives.svg'}")
+        tables += [rates_table(pools, "one", quantity) for quantity in ("related_rate", "unjudged_rate")]
+    return Results([*tables, claims_table(every)], values={"rates": rates(every), "differences": tests})
 
 
-@ending("false_negatives")
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Retrieve, train, mine; print the tables, draw the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", action="append", default=[], help="NAME=FOLDER of a collection in BEIR layout")
+def main(words: Sequence[str] | None = None) -> None:
+    """Retrieve, mine, print the tables."""
+    parser = harness.parser(STUDY, seeds=20, data=True)
     parser.add_argument("--pool", help="folder, in BEIR layout, of a pool of documents that were all judged")
     parser.add_argument("--runs", type=Path, help="folder of TREC run files over the pool's whole collection")
-    parser.add_argument("--root", default="results", help="folder of artifacts and runs")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder of the figure")
-    parser.add_argument("--seeds", type=int, default=20, help="hidings, each averaged over")
-    parser.add_argument("--folds", type=int, default=2, help="rerankers, each for the others' queries")
-    parser.add_argument("--steps", type=int, default=folded_rerankers.CHEAP["max_steps"], help="of their training")
-    parser.add_argument("--no-reranker", action="store_true", help="leave it out: nothing is trained")
-    parser.add_argument("--workers", type=int, default=environment.cores(), help="trainings at once, a core each")
-    given = parser.parse_args(arguments)
-    from anmi_ray.stages.side_by_side import alone
+    given = parser.parse_args(words)
 
-    console = Console(stderr=True)
-    if given.runs is not None and given.pool is None:
-        raise ConfigError("there is no pool whose grades they are measured by", "--runs", "give --pool FOLDER")
-    named = folders(given.data) if given.data or not given.pool else {}
-    with alone(Store(f"{given.root}/studies/false-negatives"), "study"):
-        read_in = [read(name, folder, given.root, 1, ("half", "one"), console) for name, folder in named.items()]
+    def run() -> Results:
+        named = harness.folders(given.data)
+        if not named and given.pool is None:
+            raise ConfigError("no collection is given", "--data", "give --data NAME=FOLDER, a folder in BEIR layout")
+        if given.runs is not None and given.pool is None:
+            raise ConfigError("there is no pool whose grades they are measured by", "--runs", "give --pool FOLDER")
+        found = [read(name, folder, given.root, 1, ("half", "one")) for name, folder in named.items()]
         if given.pool:
-            read_in.append(read(POOL, given.pool, given.root, LEAST, ("one",), console))
-        found = [one for one, _ in read_in] if given.no_reranker else reranked(read_in, given, console)
+            found.append(read(POOL, given.pool, given.root, LEAST, ("one",)))
         found += [whole(found[-1], given.runs)] if given.runs is not None else []
-        finish([measure(one, given.seeds) for one in found], given.root, given.out, given.seeds)
+        return results([measure(one, given.seeds) for one in found])
+
+    harness.carry_out(STUDY, given, run)
 
 
 if __name__ == "__main__":

@@ -19,20 +19,21 @@ from anmi_ray.comparisons.graph import k_regular
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.config.rules import BetaMixture, GaussianMixture
-from anmi_ray.identity import mix_ids, rng
+from anmi_ray.core.arrays import Flags, Ints, Reals
+from anmi_ray.core.identity import mix_ids, rng
+from anmi_ray.core.scale import normal_quantile, to_elo
 from anmi_ray.mining import mixture
 from anmi_ray.mining.compose import SAMPLE, weights_of
 from anmi_ray.mining.denoise import borderline
-from anmi_ray.mining.negatives import Common, Flags, Ints, Negatives, Reals, rank_within
+from anmi_ray.mining.negatives import Common, Negatives, rank_within
+from anmi_ray.rating.bucket import centre
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games, rank_ids
 from anmi_ray.rating.gaussian import propagate
-from anmi_ray.rating.globals import globals_of, posterior
-from anmi_ray.rating.simulate import Played, bucket, play, votes
+from anmi_ray.rating.shared_parameters import globals_of, posterior
 from anmi_ray.rating.solver import solve
-from anmi_ray.rating.tables import centre
 from anmi_ray.rating.uncertainty import anchors, errors
-from anmi_ray.scale import normal_quantile, to_elo
+from jobs.studies.simulated_games import Played, bucket, play, votes
 
 DOCUMENTS = 100
 LIKENESS = 0.5  # correlation of the retriever's scores with the true ratings, inside a query
@@ -80,7 +81,8 @@ def played(world: World, queries: int, seed: int, documents: int = DOCUMENTS) ->
             latent[chosen] = world.sd * normal_quantile(generator.random(len(chosen)) ** (1.0 / documents))
         else:
             chosen = np.array([latent.argmax()])
-        relevant[q, chosen], positive[q, chosen[0]] = True, True
+        relevant[q, chosen] = True
+        positive[q, chosen[0]] = True
         rows.append(play(pairs, latent, world.judges, "thurstone", generator, 0.0))
     games, truth = bucket(rows)
     return replace(games, positive=positive.ravel()), truth, relevant.ravel()
@@ -95,7 +97,8 @@ def mined(world: World, queries: int, seed: int = 0, documents: int = DOCUMENTS,
     parts = components(games).component
     result = errors(approximation, parts, anchors(games, approximation.mean), threads)
     rating = to_elo(centre(games, parts, approximation.mean), "thurstone")
-    anchor, doc = result.gap_anchor, result.gap_doc
+    anchor = result.gap_anchor
+    doc = result.gap_doc
     query = games.query_of_doc[doc]
     generator = rng("negatives beside", seed, str(world))
     score, rank = _retrieved(truth, games.query_of_doc, generator)

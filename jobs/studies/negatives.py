@@ -1,6 +1,6 @@
 """Which rule of mining takes the best negatives? Simulated queries with planted false negatives; chooses the default.
 
-    python -m jobs.studies.negatives [--queries 400] [--rules NAME ...] [--every] [--settings] [--out DIR]
+    python -m jobs.studies.negatives [--queries 400] [--rules NAME ...] [--settings]
 
 Worlds: 4, 6 or 8 comparisons a document, one or three judges; the known positive is the best of 100 documents, or
 drawn as the best would be with 3 or with 10 unlabelled documents like it (`negative_worlds`). Prior, dispersion,
@@ -14,12 +14,14 @@ in part); what a rule cannot fill is marked.
 Criterion, stated before anything was run: Theorem 12's net worth on the truth, Σ w (I - λ·false) / 5 at a total weight
 of 5 a query (what is missing counts nothing), mean over queries and over the 18 worlds, at λ = 1, 2, 5 and 10 bits. The
 rule that wins at λ = 5 becomes the default (a false negative then undoes what ten good negatives of a gap of 300 points
-bring); where another wins at 2 or at 10 that is said. Intervals are 95 %, over queries; differences are paired.
+bring); where another wins at 2 or at 10 that is said.
+
+To read: a cell is a mean over worlds ± half of its 95 % interval over queries; differences are paired. What the rules
+train is another study, `trainings`.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,17 +29,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 
-from anmi_ray import environment
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import NAMED
-from anmi_ray.evaluation import svg
+from anmi_ray.core import environment
 from anmi_ray.mining.false_negatives import share
 from anmi_ray.mining.negatives import Reals
 from anmi_ray.mining.optimum import information
 from anmi_ray.mining.posterior import false_negative
+from jobs.studies import harness
+from jobs.studies.harness import Results, Table
 from jobs.studies.negative_worlds import FALSE_GAP, Mined, Taken, World, in_order, mined
 
+STUDY = harness.study("negatives", "Mining rules, simulated", __doc__ or "")
 COSTS = (1, 2, 5, 10)  # bits
 DECISIVE = 5
 BUDGETS: dict[str, tuple[int, float]] = {  # documents, weight
@@ -47,61 +52,11 @@ BUDGETS: dict[str, tuple[int, float]] = {  # documents, weight
 }
 WORLDS = [World(k, judges, near) for near in (None, 3, 10) for k in (4, 6, 8) for judges in (1, 3)]
 SPREADS = [World(8, 3, near, sd) for near in (None, 3) for sd in (0.5, 2.0)]
+OF_SETTINGS = [World(k, judges, near) for near in (None, 3) for k, judges in ((4, 1), (8, 3))]
 AGAINST = ("table2", "posterior, gate .05")
-
-
-def gated(largest: float) -> dict[str, Any]:
-    """Posterior weights behind a gate."""
-    return {"allow": [{"rule": "gate", "largest": largest}], "weigh": "posterior"}
-
-
-def priced(cost: float, false_gap: float = FALSE_GAP) -> dict[str, Any]:
-    """Theorem 12's weights."""
-    return {"weigh": {"rule": "optimum", "cost": cost, "false_gap": false_gap}, "allow": []}
-
-
-RULES: dict[str, dict[str, Any]] = {
-    **{name: {"rule": name} for name in NAMED if name != "posterior"},
-    "posterior, gate .02": gated(0.02),
-    "posterior, gate .05": gated(0.05),
-    "posterior, gate .10": gated(0.10),
-    **{f"penalised, {cost:g}": {"allow": [], "weigh": {"rule": "posterior", "penalty": cost}} for cost in (2.0, 5.0)},
-    **{f"optimum, {cost:g} at 100": priced(cost) for cost in (2.0, 5.0, 10.0)},
-    "optimum, 2 at 0": priced(2.0, 0.0),
-    "table2, gate .05": {**gated(0.05), "weigh": "table2"},
-}
-SETTINGS: dict[str, dict[str, Any]] = {
-    **{
-        f"simans a {a:g} b {b:g}": {"rule": "simans", "sample": {"rule": "simans", "a": a, "b": b}}
-        for a in (0.5, 1.0, 3.0)
-        for b in (2.0, 3.0, 4.0, 5.0)
-    },
-    **{
-        f"relative {least:g}-{most:g} fade {fade:g}": {
-            "rule": "relative",
-            "weigh": {"rule": "relative", "least": least, "most": most, "fade": fade},
-        }
-        for least in (0.2, 0.5, 1.0, 1.5, 2.0)
-        for most, fade in ((1.5, 1.0), (2.0, 0.5), (2.5, 1.0))
-        if least < most
-    },
-    **{
-        f"percentile {'/'.join(f'{w:g}' for w in weights)}": {
-            "rule": "percentile",
-            "weigh": {"rule": "percentile", "weights": weights},
-        }
-        for weights in ((0.0, 0.5, 1.0, 0.3), (0.0, 0.3, 1.0, 0.5), (0.0, 0.0, 1.0, 0.3))
-    },
-    **{
-        f"closed {sd:g}": {"rule": "closed-optimum", "sample": {"rule": "closed", "reference_sd": sd}}
-        for sd in (110.0, 140.0, 170.0, 200.0, 277.0)
-    },
-    **{
-        f"optimum {cost:g} at {gap:g}": priced(cost, gap)
-        for cost in (1.0, 2.0, 5.0, 10.0)
-        for gap in (0.0, FALSE_GAP)
-    },
-}  # fmt: skip
+_TRIED: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+RULES = {name: {"rule": name} for name in NAMED if name != "posterior"} | _TRIED["rules"]
+SETTINGS = _TRIED["settings"]
 
 
 class Figure(NamedTuple):
@@ -150,13 +105,18 @@ class Measured:
 
 def measure(world: Mined, taken: Taken, documents: int, weight: float) -> Measured:
     """What the first of `taken` are worth, up to so many documents or so much weight a query."""
-    example, size = world.negatives.example[taken.row], world.queries
+    example = world.negatives.example[taken.row]
+    size = world.queries
     before = np.cumsum(taken.weight) - taken.weight
     before -= before[np.arange(len(before)) - taken.place]
     part = np.clip((weight - before) / taken.weight, 0.0, 1.0) * (taken.place < documents)
     kept = part > 0
-    row, part, example, w = taken.row[kept], part[kept], example[kept], (taken.weight * part)[kept]
-    gap, wrong = world.true_gap[row], world.false[row].astype(np.float64)
+    row = taken.row[kept]
+    w = (taken.weight * part)[kept]
+    part = part[kept]
+    example = example[kept]
+    gap = world.true_gap[row]
+    wrong = world.false[row].astype(np.float64)
     bits = information(gap)
 
     def sums(values: Reals) -> Reals:
@@ -209,171 +169,100 @@ def said(one: Figure, scale: float = 1.0, places: int = 1, sign: bool = False) -
     return "-" if math.isnan(one.value) else f"{scale * one.value:{plus}.{places}f} ± {scale * one.half:.{places}f}"
 
 
-def print_worth(found: Mapping[World, Mapping[str, Measured]], title: str) -> None:
+def by_worth(found: Mapping[World, Mapping[str, Measured]], cost: int) -> list[str]:
+    """The rules, best at this cost first."""
+    return sorted(next(iter(found.values())), key=lambda name: -over(found, name, f"net {cost}").value)
+
+
+def worth_table(found: Mapping[World, Mapping[str, Measured]], title: str) -> Table:
     """A rule a row, best at the decisive cost first: net worth at every cost, and paired differences there."""
-    names = sorted(next(iter(found.values())), key=lambda name: -over(found, name, f"net {DECISIVE}").value)
+    names = by_worth(found, DECISIVE)
     against = [name for name in AGAINST if name in names]
-    print(f"\n{title}: net worth in bits, mean over {len(found)} worlds\n\n| rule | "
-          + " | ".join(f"λ = {cost}" for cost in COSTS)
-          + "".join(f" | λ = {DECISIVE}, less {name}" for name in against)
-          + " |\n|---|" + "---|" * (len(COSTS) + len(against)))  # fmt: skip
+    rows = []
     for name in names:
-        row = [said(over(found, name, f"net {cost}"), places=3) for cost in COSTS]
         own = over(found, name, f"net {DECISIVE}")
+        row = [said(over(found, name, f"net {cost}"), places=3) for cost in COSTS]
         row += [said(own - over(found, other, f"net {DECISIVE}"), places=3, sign=True) for other in against]
-        print(f"| {name} | " + " | ".join(row) + " |")
+        rows.append((name, *row))
+    costs = [f"λ = {cost}" for cost in COSTS]
+    columns = ("rule", *costs, *(f"λ = {DECISIVE}, less {name}" for name in against))
+    return Table(f"{title}, net worth in bits, mean over {len(found)} worlds", columns, rows)
 
 
-def print_rules(found: Mapping[World, Mapping[str, Measured]], title: str) -> None:
+def rules_table(found: Mapping[World, Mapping[str, Measured]], title: str) -> Table:
     """A rule a row: what it took."""
-    print(f"\n{title}\n\n| rule | false negatives, % of weight | of count | planted, % of weight | less table2 "
-          "| information, bits, by weight | by count | less table2 | mean true gap | documents | weight | filled, % "
-          "| ρ̂ less the truth, % | its interval holds it |\n" + "|---" * 14 + "|")  # fmt: skip
+    columns = ("rule", "false negatives, % of weight", "of count", "planted, % of weight", "information, bits",
+               "by count", "mean true gap", "documents", "weight", "filled, %", "ρ̂ less the truth, %",
+               "its interval holds it")  # fmt: skip
+    rows = []
     for name in next(iter(found.values())):
         figure = {key: over(found, name, key) for key in next(iter(found.values()))[name].figures}
-        less = {key: "" for key in ("false", "information")}
-        if "table2" in next(iter(found.values())):
-            less = {key: said(figure[key] - over(found, "table2", key), 100 if key == "false" else 1,
-                              1 if key == "false" else 3, True) for key in less}  # fmt: skip
         cells = [rules[name] for rules in found.values() if rules[name].share["mean"] is not None]
         off = 100 * float(np.mean([cell.share["mean"] - cell.true for cell in cells])) if cells else math.nan
         full = 100 * figure["filled"].value
-        print(f"| {name}{'' if full > 99.5 else ' (not filled)'} | {said(figure['false'], 100)} "
-              f"| {said(figure['false by count'], 100)} | {said(figure['planted'], 100)} | {less['false']} "
-              f"| {said(figure['information'], places=3)} | {said(figure['information by count'], places=3)} "
-              f"| {less['information']} | {figure['gap'].value:.0f} | {figure['documents'].value:.1f} "
-              f"| {figure['weight'].value:.2f} | {full:.0f} | {off:+.2f} "
-              f"| {sum(cell.inside for cell in cells)} of {len(cells)} |")  # fmt: skip
+        row = [said(figure[key], 100) for key in ("false", "false by count", "planted")]
+        row += [said(figure[key], places=3) for key in ("information", "information by count")]
+        row += [f"{figure['gap'].value:.0f}", f"{figure['documents'].value:.1f}", f"{figure['weight'].value:.2f}"]
+        row += [f"{full:.0f}", f"{off:+.2f}", f"{sum(cell.inside for cell in cells)} of {len(cells)}"]
+        rows.append((f"{name}{'' if full > 99.5 else ' (not filled)'}", *row))
+    return Table(title, columns, rows)
 
 
 def winners(found: Mapping[World, Mapping[str, Measured]]) -> list[tuple[int, str, str, int, Figure]]:
     """At every cost the best rule, the second, in how many worlds the best is best, and their paired difference."""
     rows = []
     for cost in COSTS:
-        names = sorted(next(iter(found.values())), key=lambda name: -over(found, name, f"net {cost}").value)
-        best = sum(max(rules, key=lambda name: rules[name].figures[f"net {cost}"].value) == names[0]
+        first, second, *_ = by_worth(found, cost)
+        best = sum(max(rules, key=lambda name: rules[name].figures[f"net {cost}"].value) == first
                    for rules in found.values())  # fmt: skip
-        lead = over(found, names[0], f"net {cost}") - over(found, names[1], f"net {cost}")
-        rows.append((cost, names[0], names[1], best, lead))
+        lead = over(found, first, f"net {cost}") - over(found, second, f"net {cost}")
+        rows.append((cost, first, second, best, lead))
     return rows
 
 
-def print_winners(found: Mapping[World, Mapping[str, Measured]], title: str) -> None:
+def winners_table(found: Mapping[World, Mapping[str, Measured]], title: str) -> Table:
     """A cost a row."""
-    heads = "| λ, bits | best | second | ahead by, bits | best in worlds |"
-    print(f"\n{title}: the best rule\n\n{heads}\n|---|---|---|---|---|")
-    for cost, first, second, count, lead in winners(found):
-        print(f"| {cost} | {first} | {second} | {said(lead, places=4)} | {count} of {len(found)} |")
-
-
-_LEFT, _RIGHT, _TOP, _BOTTOM, _WIDTH, _HEIGHT = 70.0, 1050.0, 100.0, 640.0, 1100.0, 700.0
-_TICKS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)  # percent
-_STYLE = """
-svg .whisker.thin { stroke-width: 1.2; stroke: var(--base); } svg .dot.other { fill: var(--second); }
-svg .head { font-size: 17px; font-weight: 600; fill: var(--ink); } svg .said { font-size: 12px; }
-svg .said.main { fill: var(--main); font-weight: 600; }
-"""
-Box = tuple[float, float, float, float]  # left, right, top, bottom
-
-
-def picture(rules: Mapping[str, Measured], chosen: str, title: str) -> str:
-    """Share of false negatives (log scale) against information, a point a rule with its intervals, as SVG."""
-    found = {name: (one.figures["false"], one.figures["information"]) for name, one in rules.items()
-             if one.figures["false"].value > 0}  # fmt: skip
-    least = 50 * min(wrong.value for wrong, _ in found.values())
-
-    def logged(share: float) -> float:
-        return math.log10(max(100 * share, least))
-
-    x = svg.axis([logged(f.value + s * f.half) for f, _ in found.values() for s in (-1, 1)], _LEFT, _RIGHT, 0.06)
-    y = svg.axis([i.value + s * i.half for _, i in found.values() for s in (-1, 1)], _BOTTOM, _TOP, 0.04)
-    parts = [
-        svg.text(24, 36, "What rules of mining take: informative, or false?", "head", "start"),
-        svg.text(24, 60, title, "label", "start"),
-        svg.text(_LEFT, _TOP - 12, "information of the true gap, bits (by weight)", "label", "start"),
-        svg.text((_LEFT + _RIGHT) / 2, _BOTTOM + 42, "false negatives, % of weight (log scale)", "label"),
+    rows = [
+        (str(cost), first, second, said(lead, places=4), f"{count} of {len(found)}")
+        for cost, first, second, count, lead in winners(found)
     ]
-    for tick in (tick for tick in _TICKS if x.low <= math.log10(tick) <= x.high):
-        at = x(math.log10(tick))
-        parts += [svg.line(at, _TOP, at, _BOTTOM, "grid"), svg.text(at, _BOTTOM + 20, f"{tick:g}", "tick")]
-    for tick in y.ticks(6):
-        parts.append(svg.line(_LEFT, y(tick), _RIGHT, y(tick), "grid"))
-        parts.append(svg.text(_LEFT - 8, y(tick) + 4, f"{tick:.1f}", "tick", "end"))
-    points = {name: (x(logged(wrong.value)), y(bits.value)) for name, (wrong, bits) in found.items()}
-    for name, (wrong, bits) in found.items():
-        at, up = points[name]
-        low, high = (x(logged(wrong.value + s * wrong.half)) for s in (-1, 1))
-        parts += [
-            svg.line(low, up, high, up, "whisker thin"),
-            svg.line(at, y(bits.value - bits.half), at, y(bits.value + bits.half), "whisker thin"),
-            svg.circle(at, up, 4.0, "dot main" if name == chosen else "dot other",
-                       f"{name}: {said(wrong, 100)} %, {said(bits, places=3)} bits"),
-        ]  # fmt: skip
-    taken: list[Box] = [(at - 6, at + 6, up - 6, up + 6) for at, up in points.values()]
-    for name in sorted(points, key=lambda name: points[name][1]):
-        box = _free(points[name], 6.4 * len(name), taken)
-        taken.append(box)
-        parts.append(svg.text(box[0], box[3] - 3, name, "said main" if name == chosen else "said", "start"))
-    return svg.standalone(_WIDTH, _HEIGHT, svg.join(parts), _STYLE)
+    return Table(f"{title}, the best rule", ("λ, bits", "best", "second", "ahead by, bits", "best in worlds"), rows)
 
 
-def _free(point: tuple[float, float], width: float, taken: Sequence[Box]) -> Box:
-    """The nearest place for a label beside a point that overlaps no other, else the first."""
-    at, up = point
-    places = [
-        (left, left + width, top, top + 14.0)
-        for off in (0.0, 9.0, 18.0, 27.0, 36.0, 45.0)
-        for left in (at + 8.0, at - 8.0 - width)
-        for top in (up - 15.0 - off, up + 1.0 + off)
-    ]
-
-    def overlaps(box: Box) -> bool:
-        outside = box[0] < _LEFT or box[1] > _RIGHT or box[3] > _BOTTOM
-        return outside or any(box[0] < o[1] and o[0] < box[1] and box[2] < o[3] and o[2] < box[3] for o in taken)
-
-    return next((box for box in places if not overlaps(box)), places[0])
+def tables_of(found: Found) -> list[Table]:
+    """All tables of the worlds: what wins, what it is worth, what it took where positives are many or few."""
+    tables = []
+    for budget, worlds in found.items():
+        tables += [winners_table(worlds, budget), worth_table(worlds, budget)]
+        for near in dict.fromkeys(world.near for world in worlds):
+            some = {world: of for world, of in worlds.items() if world.near == near}
+            planted = "the positive is the best" if near is None else f"{near} more like the positive"
+            tables.append(rules_table(some, f"{budget}, {planted}, mean over {len(some)} worlds"))
+    return tables
 
 
-def main() -> None:
-    """Print the tables, draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(words: Sequence[str] | None = None) -> None:
+    """Simulate, print the tables."""
+    parser = harness.parser(STUDY)
     parser.add_argument("--queries", type=int, default=400, help="simulated queries a world")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rules", metavar="NAME", nargs="+", choices=list(RULES), help="these alone")
-    parser.add_argument("--every", action="store_true", help="a table for every world, too")
     parser.add_argument("--settings", action="store_true", help="settings of rules instead, on queries of their own")
-    parser.add_argument("--out", type=Path, default=Path("."))
-    given = parser.parse_args()
-    if given.settings:
-        found = study([World(k, j, near) for near in (None, 3) for k, j in ((4, 1), (8, 3))], SETTINGS, given.queries,
-                      given.seed + 1000)  # fmt: skip
-        for budget in ("weight 5", "15 negatives"):
-            print_worth(found[budget], budget)
-            print_rules(found[budget], budget)
-        return
-    rules = {name: RULES[name] for name in given.rules or RULES}
-    found = study(WORLDS, rules, given.queries, given.seed)
-    for budget, worlds in found.items():
-        print_winners(worlds, budget)
-        print_worth(worlds, budget)
-        for near in (None, 3, 10):
-            some = {world: of for world, of in worlds.items() if world.near == near}
-            planted = "the positive is the best" if near is None else f"{near} more like the positive"
-            print_rules(some, f"{budget}, {planted}: mean over {len(some)} worlds")
-        for world, of in worlds.items() if given.every else ():
-            print_rules({world: of}, f"{budget}, {world}")
-    best = [name for _, name, *_ in winners(found["weight 5"])]
-    chosen = best[COSTS.index(DECISIVE)]
-    few = {name: rules[name] for name in dict.fromkeys([*best, *(name for name in AGAINST if name in rules)])}
-    wide = study(SPREADS, few, given.queries, given.seed)["weight 5"]
-    for world, of in wide.items():
-        print_rules({world: of}, f"weight 5, other spreads: {world}")
-    given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / "negatives.svg"
-    design = f"{given.queries:,} simulated queries of 100 documents, the positive is the best, k = 8, three judges"
-    drawn = picture(found["weight 5"][World()], chosen, f"{design}; a total weight of 5 a query, 95 % intervals")
-    path.write_text(drawn, encoding="utf-8")
-    print(f"\ndefault: {chosen}\n-> {path}")
+    given = parser.parse_args(words)
+
+    def run() -> Results:
+        if given.settings:
+            return Results(tables_of(study(OF_SETTINGS, SETTINGS, given.queries, given.seed + 1000)))
+        rules = {name: RULES[name] for name in given.rules or RULES}
+        found = study(WORLDS, rules, given.queries, given.seed)
+        best = [name for _, name, *_ in winners(found["weight 5"])]
+        few = {name: rules[name] for name in dict.fromkeys([*best, *(name for name in AGAINST if name in rules)])}
+        wide = study(SPREADS, few, given.queries, given.seed)["weight 5"]
+        tables = tables_of(found)
+        tables += [rules_table({world: of}, f"weight 5, other spreads, {world}") for world, of in wide.items()]
+        return Results(tables, [f"Default: {best[COSTS.index(DECISIVE)]}."])
+
+    harness.carry_out(STUDY, given, run)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import httpx2
 
-from anmi_ray.judging.asking import Result, ask_all
-from anmi_ray.judging.client import ChatClient
+from anmi_ray.judging.http.client import ChatClient
+from anmi_ray.judging.http.dispatch import Result, ask_all
 from tests.judging.serving import Chat, ask, serving
 
 CALLS = 3000

@@ -26,15 +26,16 @@ import torch
 from sentence_transformers import CrossEncoder as Peer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from anmi_ray import corpus, environment
+from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.judge import EncoderJudgeConfig
-from anmi_ray.identity import comparison_id, rng, text_hash
-from anmi_ray.judging import distilled
-from anmi_ray.judging.encoder import EncoderEngine, Pairwise, Texts
+from anmi_ray.core import environment
+from anmi_ray.core.identity import comparison_id, rng, text_hash
+from anmi_ray.core.records import COMPARISON, QUERY, TEXT_OF
+from anmi_ray.judging.kinds import distilled
+from anmi_ray.judging.kinds.encoder import EncoderEngine, Pairwise, Texts
 from anmi_ray.judging.questions import TextQuestions, text_questions
 from anmi_ray.models.loading import PACKAGED, resolve
-from anmi_ray.records import COMPARISON, QUERY, TEXT_OF
 
 DOCUMENTS, DEGREE, LEAST_WORDS, MAX_TOKENS, LIMIT = 16, 8, 12, 192, 1e-2
 
@@ -120,7 +121,7 @@ def main() -> None:
         assert isinstance(judge, Pairwise)
         texts = Texts(of)
         rows = zip(of.query.tolist(), of.first.tolist(), of.second.tolist(), strict=True)
-        filled, second = judge.fitter([(texts.query(q), texts.document(a), texts.document(b)) for q, a, b in rows])
+        filled, second = judge.truncator([(texts.query(q), texts.document(a), texts.document(b)) for q, a, b in rows])
         assert second is not None
         pairs = list(zip(filled, second, strict=True))
         peers = {

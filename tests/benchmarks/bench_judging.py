@@ -22,23 +22,23 @@ import pyarrow as pa
 from anmi_ray.comparisons.graph import k_regular
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import JudgeConfig
-from anmi_ray.identity import comparison_id, doc_id, id_array, query_id, rng, text_hash
-from anmi_ray.records import CANDIDATE, COMPARISON, QUERY, TEXT_OF
+from anmi_ray.core.identity import comparison_id, doc_id, id_array, query_id, rng, text_hash
+from anmi_ray.core.records import CANDIDATE, COMPARISON, QUERY, TEXT_OF
+from anmi_ray.runtime.tasks import Context, ray_session
 from anmi_ray.stages import judge
-from anmi_ray.stages.runtime import Context, ray_session
 from anmi_ray.store import Artifact, Store
 
 DOCUMENTS, DEGREE, PER_BUCKET = 100, 8, 250
 WORDS = ("what", "is", "asked", "of", "a", "document", "that", "answers", "the", "query", "in", "three", "words")
 
 
-def inputs(store: Store, queries: int, buckets: int) -> dict[str, Artifact]:
-    """Artifacts of ingest, retrieve and compare with so many queries of DOCUMENTS candidates each."""
+def inputs(store: Store, queries: int, buckets: int, documents: int = DOCUMENTS) -> dict[str, Artifact]:
+    """Artifacts of ingest, retrieve and compare with so many queries of so many candidates each."""
     made = {name: Artifact(store, name, "bench") for name in ("ingest", "retrieve", "compare")}
-    graphs = [np.asarray(k_regular(DOCUMENTS, DEGREE, rng("bench", i))) for i in range(20)]
+    graphs = [np.asarray(k_regular(documents, DEGREE, rng("bench", i))) for i in range(20)]
     for bucket in range(buckets):
         rows = range(bucket * queries // buckets, (bucket + 1) * queries // buckets)
-        ids = {q: sorted(doc_id(f"{q}/{d}") for d in range(DOCUMENTS)) for q in rows}
+        ids = {q: sorted(doc_id(f"{q}/{d}") for d in range(documents)) for q in rows}
         _publish(made, bucket, ids, {q: graphs[q % len(graphs)] for q in rows})
     return made
 
@@ -50,9 +50,10 @@ def _publish(
     queries = [query_id(str(q)) for q in ids]
     documents = [d for docs in ids.values() for d in docs]
     count = len(documents)
+    each = count // len(ids)
     texts = [f"{d.hex()} {' '.join(WORDS * 3)}" for d in documents]
     pairs = [(query_id(str(q)), ids[q][min(e)], ids[q][max(e)]) for q in ids for e in graphs[q].tolist()]
-    repeated = [q for q in queries for _ in range(DOCUMENTS)]
+    repeated = [q for q in queries for _ in range(each)]
     tables = {
         ("ingest", "queries", QUERY): {
             "query_id": queries, "external_id": names, "text": names, "text_hash": [text_hash(n) for n in names],
@@ -64,7 +65,7 @@ def _publish(
         },
         ("retrieve", "candidates", CANDIDATE): {
             "query_id": repeated, "doc_id": documents, "source": ["retrieved"] * count, "is_positive": [False] * count,
-            "rank": list(range(1, DOCUMENTS + 1)) * len(names), "fused_score": [0.5] * count,
+            "rank": list(range(1, each + 1)) * len(names), "fused_score": [0.5] * count,
             "retriever_ranks": pa.array([[] for _ in documents], CANDIDATE.schema.field("retriever_ranks").type),
             "similarity": [0.5] * count,
         },

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from anmi_ray import identity
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.records import CANDIDATE, FIT, GAP, RATING
-from anmi_ray.schema import Record
+from anmi_ray.core import identity
+from anmi_ray.core.records import CANDIDATE, FIT, GAP, RATING
+from anmi_ray.core.schema import Record
+from anmi_ray.runtime.tasks import Context, ray_session
 from anmi_ray.stages import mine
-from anmi_ray.stages.runtime import Context, ray_session
 from anmi_ray.store import Artifact, Store
 from tests.benchmarks.bench_judging import Peak, quiet
 

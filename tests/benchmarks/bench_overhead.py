@@ -6,7 +6,7 @@ The judge stage asks a judge that answers by hash: chunks planned, leased, asked
 committed. Every bucket holds as many comparisons at each size, so what is measured is whether more of them cost more
 each. Prints the seconds of each size, and the slope between neighbouring sizes, in microseconds a comparison: medians
 over rounds in which the sizes take turns, each with a store of its own, after one that warms up. A slope that rises
-would mean that the driver, the keeper or the store does something once a row, or once a bucket over all buckets.
+would mean that the driver, the budget actor or the store does something once a row, or once a bucket over all buckets.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.runtime.tasks import Context, ray_session
 from anmi_ray.stages import judge
-from anmi_ray.stages.runtime import Context, ray_session
 from anmi_ray.store import Artifact, Store
 from tests.benchmarks.bench_judging import DEGREE, DOCUMENTS, inputs, quiet
 

@@ -3,9 +3,9 @@
     python tests/benchmarks/bench_prefixes.py [DOCUMENTS]
 
 Both orders of a k-regular graph (k = 8) over DOCUMENTS documents of 300 tokens (96: 768 prompts) go through
-`stages.vllm` to an engine on the CPU, whose cache holds 1,000 blocks of 32 tokens: far less than all documents. The
-engine's own counters say how many tokens its prompts had and how many of them it found in its cache; it computed the
-rest. Printed are the share of all tokens, and the share of what follows the fixed instructions, which begin every
+`stages.judge.vllm` to an engine on the CPU, whose cache holds 1,000 blocks of 32 tokens: far less than all documents.
+The engine's own counters say how many tokens its prompts had and how many of them it found in its cache; it computed
+the rest. Printed are the share of all tokens, and the share of what follows the fixed instructions, which begin every
 prompt and are found in any order.
 """
 
@@ -29,11 +29,13 @@ import ray
 from anmi_ray.comparisons.graph import k_regular
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
-from anmi_ray.identity import rng
+from anmi_ray.core.identity import rng
+from anmi_ray.judging import kinds
+from anmi_ray.judging.kinds.vllm import Requests, examine
 from anmi_ray.judging.questions import TextQuestions
-from anmi_ray.judging.vllm import Requests, examine
-from anmi_ray.stages.asking import Sources, log_of
-from anmi_ray.stages.runtime import Context
+from anmi_ray.runtime.tasks import Context
+from anmi_ray.stages.judge.dispatch import log_of
+from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Store
 from tests.benchmarks.bench_judging import quiet
 from tests.models.tiny import write_tiny_llm
@@ -45,7 +47,7 @@ COUNTER = re.compile(
 )
 
 
-class Shuffled(Sources):
+class Shuffled(QuestionSources):
     """The same questions in an order drawn by hash."""
 
     def questions(self, bucket: int) -> TextQuestions:
@@ -76,7 +78,7 @@ def settled(port: int, before: Counter[str], tokens: int) -> Counter[str]:
     return found
 
 
-def questions(store: Store, documents: int) -> Sources:
+def questions(store: Store, documents: int) -> QuestionSources:
     """One query with a k-regular graph over so many documents, each longer than TOKENS."""
     words = " ".join(topics.values()).split()
     texts = [" ".join(words[i * 250 : (i + 1) * 250]) for i in range(documents)]
@@ -84,7 +86,7 @@ def questions(store: Store, documents: int) -> Sources:
     return write_questions(store, "bench", [[("which statement is about names?", texts, [tuple(e) for e in edges])]])
 
 
-def fixed(judge: VllmJudgeConfig, sources: Sources) -> int:
+def fixed(judge: VllmJudgeConfig, sources: QuestionSources) -> int:
     """Tokens that begin every prompt, in whole blocks."""
     asked = sources.questions(0)
     tokens = Requests(examine(judge)).of(asked, np.arange(len(asked.query)), 0).field("tokenized_prompt").to_pylist()
@@ -93,7 +95,7 @@ def fixed(judge: VllmJudgeConfig, sources: Sources) -> int:
     return common // BLOCK_SIZE * BLOCK_SIZE
 
 
-def measure(name: str, kind: type[Sources], model: Path, folder: Path, documents: int, port: int) -> None:
+def measure(name: str, kind: type[QuestionSources], model: Path, folder: Path, documents: int, port: int) -> None:
     """Ask all in one order, and print what was computed."""
     store = Store(str(folder / name))
     made = questions(store, documents)
@@ -108,7 +110,7 @@ def measure(name: str, kind: type[Sources], model: Path, folder: Path, documents
     before, begin = counters(port), time.perf_counter()
     asked = ask(sources, judge, context)["answered"]
     seconds = time.perf_counter() - begin
-    tokens = int(np.sum(log_of(store, judge).read(0).table["prompt_tokens"].to_numpy()))
+    tokens = int(np.sum(log_of(store, kinds.of(judge)).read(0).table["prompt_tokens"].to_numpy()))
     found = settled(port, before, tokens)
     computed = found["prompt_tokens"] - found["prefix_cache_hits"]
     same = fixed(judge, made) * asked
@@ -132,7 +134,7 @@ def main() -> None:
             log_to_driver=False, logging_level=logging.ERROR, _metrics_export_port=port, _temp_dir=f"{folder}/ray",
         )  # fmt: skip
         model = write_tiny_llm(Path(folder) / "tiny")
-        for name, kind in (("sorted", Sources), ("shuffled", Shuffled)):
+        for name, kind in (("sorted", QuestionSources), ("shuffled", Shuffled)):
             measure(name, kind, model, Path(folder), documents, port)
         ray.shutdown()
 

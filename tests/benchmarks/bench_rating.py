@@ -21,19 +21,19 @@ import evalica
 import numpy as np
 from evalica import _brzo
 
-from anmi_ray import environment
 from anmi_ray.comparisons.graph import k_regular
-from anmi_ray.errors import FitError
-from anmi_ray.identity import rng
+from anmi_ray.core import environment
+from anmi_ray.core.errors import FitError
+from anmi_ray.core.identity import rng
+from anmi_ray.core.scale import Floats, Model
 from anmi_ray.rating import likelihood
 from anmi_ray.rating.diagnostics import components, refuse_without_maximum
 from anmi_ray.rating.games import Games, subset
 from anmi_ray.rating.gaussian import laplace, propagate
 from anmi_ray.rating.likelihood import Likelihood
-from anmi_ray.rating.simulate import Played, bucket, play
 from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.uncertainty import anchors, errors
-from anmi_ray.scale import Floats, Model
+from jobs.studies.simulated_games import Played, bucket, play
 
 DOCUMENTS, DEGREE, JUDGES, FITS, PASSES, BUCKET = 100, 8, 3, 500, 7, 4_000
 GRADIENT = 1e-6

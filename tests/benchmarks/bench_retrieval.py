@@ -29,8 +29,9 @@ from pathlib import Path
 import psutil
 import yaml
 
-from anmi_ray import corpus, identity
+from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.core import identity
 from tests.models.tiny import write_tiny_bert
 
 SIZES = (10_000, 100_000, 1_000_000)

@@ -26,16 +26,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from anmi_ray import environment, experiment
 from anmi_ray.config.experiment import Experiment, validate
 from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.core import environment
+from anmi_ray.core.records import EXAMPLE, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.evaluation import measures, significance
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pairs import document_text
 from anmi_ray.models.reranker import Reranker
-from anmi_ray.records import EXAMPLE, QREL, QUERY, RUN, TEXT_OF
+from anmi_ray.pipeline import run as experiment
 from anmi_ray.stages.ingest import of_queries, queries_of
-from anmi_ray.stages.rerank import rerank
+from anmi_ray.stages.rerank.ranking import rerank
 from anmi_ray.store import Artifact, Store
 from anmi_ray.training.batching import prepare
 from anmi_ray.training.loop import train
@@ -161,7 +162,7 @@ def main() -> None:
     if lacking := [name for name in ("datasets", "accelerate") if importlib.util.find_spec(name) is None]:
         print(f"left out: the peer's trainer needs {' and '.join(lacking)} (pip install 'anmi-ray[bench]')")
         return
-    from anmi_ray.stages.runtime import ray_session
+    from anmi_ray.runtime.tasks import ray_session
 
     torch.set_num_threads(environment.cores())
     with tempfile.TemporaryDirectory() as root:

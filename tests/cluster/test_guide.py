@@ -1,4 +1,4 @@
-"""What cluster/README.md tells a reader to type: files, objects, secrets, images, commands and options that exist."""
+"""What docs/tutorials/cluster.md tells a reader to type: files, objects, secrets, images and commands that exist."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 import pytest
 
 from anmi_ray.config.experiment import load as load_experiment
-from anmi_ray.experiment import names_of
+from anmi_ray.pipeline.run import names_of
 from cluster.description import load
 from tests.cluster.manifests import ROOT, documents, kubernetes_files
 
-TEXT = (ROOT / "cluster" / "README.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "tutorials" / "cluster.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```bash\n(.*?)```", TEXT, flags=re.DOTALL)
 LINES = [
     line.split("  #")[0].strip().removesuffix("&").strip()

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anmi_ray import identity
-from anmi_ray.records import CANDIDATE
+from anmi_ray.core import identity
+from anmi_ray.core.records import CANDIDATE
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pyarrow.compute as pc
 import pytest
 from pydantic import ValidationError
 
-from anmi_ray import identity
 from anmi_ray.comparisons import compare
 from anmi_ray.config.compare import CompareConfig
-from anmi_ray.errors import DataError
-from anmi_ray.records import COMPARISON, REJECT, by_query
+from anmi_ray.core import identity
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import COMPARISON, REJECT, by_query
 
 Make = Callable[..., pa.Table]
 

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray import identity
 from anmi_ray.comparisons import sample
-from anmi_ray.records import COMPARISON, REJECT
+from anmi_ray.core import identity
+from anmi_ray.core.records import COMPARISON, REJECT
 
 SALT = sample.salt_of(0, 0)
 BUCKETS = 4

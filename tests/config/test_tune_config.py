@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.config.tune import CampaignConfig, Choice, Integer, Loaded, LogUniform, Uniform, label, load
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from tests.shipped import CAMPAIGNS
 
 ROOT = Path(__file__).parents[2]

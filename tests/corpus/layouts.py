@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.core.records import DOCUMENT, QREL, QUERY, REJECT
 from anmi_ray.corpus.reader import Reader
-from anmi_ray.records import DOCUMENT, QREL, QUERY, REJECT
 
 Settings = dict[str, Any]
 

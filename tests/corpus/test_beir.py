@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from anmi_ray import corpus, identity
+from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
-from anmi_ray.errors import DataError
+from anmi_ray.core import identity
+from anmi_ray.core.errors import DataError
 from tests.corpus.layouts import Reading, read_with
 
 DOCUMENTS = [{"_id": f"d{i}", "title": f"title {i}", "text": f"text of document {i}"} for i in range(20)]

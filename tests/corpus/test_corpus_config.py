@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ def test_one_name_or_several_may_be_given() -> None:
     one = CorpusConfig(**TREC)
     assert one == CorpusConfig(**{**TREC, "documents": ["d"], "qrels": {"test": ["q"]}})
     assert one.qrels is not None
-    assert one.qrels.named == {"test": ("q",)}
+    assert one.qrels.named == {"test": (str(Path("q").absolute()),)}
 
 
 def test_a_collection_is_called_by_where_it_is() -> None:

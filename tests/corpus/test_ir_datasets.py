@@ -11,7 +11,7 @@ import pytest
 
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.core.errors import ConfigError, DataError
 from tests.corpus.layouts import SMALL, Collection, read, write_beir, write_lines
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.records import DOCUMENT, QREL, QUERY, REJECT
 from anmi_ray.corpus import pydocs
 from anmi_ray.corpus.reader import Reader
-from anmi_ray.errors import ConfigError, DataError
-from anmi_ray.records import DOCUMENT, QREL, QUERY, REJECT
 
 
 class Collection(NamedTuple):
@@ -186,7 +186,7 @@ def test_queries_and_shared_summaries(small: Collection) -> None:
 
 
 def corpus_query(name: str) -> pa.Scalar:
-    from anmi_ray.identity import ID, query_id
+    from anmi_ray.core.identity import ID, query_id
 
     return pa.scalar(query_id(name), type=ID)
 

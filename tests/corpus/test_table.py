@@ -13,7 +13,7 @@ import pytest
 
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
-from anmi_ray.errors import DataError
+from anmi_ray.core.errors import DataError
 from tests import s3 as endpoints
 from tests.corpus.layouts import SMALL, Settings, read, write_beir, write_jsonl, write_lines, write_parquet
 

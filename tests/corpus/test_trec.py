@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.core.errors import DataError
 from anmi_ray.corpus import sgml
 from anmi_ray.corpus.parsing import LineError
-from anmi_ray.errors import DataError
 from tests.corpus.layouts import (
     SMALL,
     Collection,

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
-import pytest
 
-from anmi_ray import identity
-from anmi_ray.evaluation.report import ReportData
-from anmi_ray.records import QREL, RUN
-
-from . import synthetic
+from anmi_ray.core import identity
+from anmi_ray.core.records import QREL, RUN
 
 
 def make_run(system: str, rankings: Mapping[str, Sequence[tuple[str, float]]]) -> pa.Table:
@@ -36,9 +32,3 @@ def order(run: pa.Table) -> dict[bytes, list[bytes]]:
     for row in run.sort_by([("query_id", "ascending"), ("rank", "ascending")]).to_pylist():
         ranked.setdefault(row["query_id"], []).append(row["doc_id"])
     return ranked
-
-
-@pytest.fixture(scope="session")
-def data() -> ReportData:
-    """A complete report's data."""
-    return synthetic.report_data()

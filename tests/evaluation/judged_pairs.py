@@ -16,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from anmi_ray import identity
-from anmi_ray.records import PREDICTION
+from anmi_ray.core import identity
+from anmi_ray.core.records import PREDICTION
 
 Reals = NDArray[np.float64]
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anmi_ray import identity
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.core import identity
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.records import RUN
 from anmi_ray.evaluation import fusion, measures
-from anmi_ray.records import RUN
 
 from .conftest import make_qrels, make_run, order
 

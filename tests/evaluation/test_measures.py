@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from anmi_ray import identity
 from anmi_ray.config.evaluate import EvaluateConfig
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.core import identity
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.records import METRIC
 from anmi_ray.evaluation import measures
-from anmi_ray.records import METRIC
 
 from .conftest import make_qrels, make_run
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from anmi_ray.core.identity import rng
 from anmi_ray.evaluation import pairwise_claims as claims
 from anmi_ray.evaluation.pairwise import Pairs, swapped
 from anmi_ray.evaluation.pairwise_measures import (
@@ -23,7 +24,6 @@ from anmi_ray.evaluation.pairwise_measures import (
     radius_buckets,
     wilson,
 )
-from anmi_ray.identity import rng
 
 from .judged_pairs import World, world
 

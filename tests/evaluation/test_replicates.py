@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.errors import DataError
+from anmi_ray.core.errors import DataError
 from anmi_ray.evaluation.replicates import (
     contrast,
     crossed_error,

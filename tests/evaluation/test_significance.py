@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anmi_ray import identity
-from anmi_ray.errors import DataError
+from anmi_ray.core import identity
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import METRIC
 from anmi_ray.evaluation import significance
 from anmi_ray.evaluation.significance import bootstrap_interval, compare, paired_randomisation
-from anmi_ray.records import METRIC
 
 scores = st.lists(st.integers(0, 10).map(lambda v: v / 10), min_size=1, max_size=9)
 

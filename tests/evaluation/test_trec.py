@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from anmi_ray import identity
-from anmi_ray.errors import DataError, StoreError
-from anmi_ray.evaluation import trec
-from anmi_ray.records import QREL, RUN
+from anmi_ray.core import identity
+from anmi_ray.core.errors import DataError, StoreError
+from anmi_ray.core.records import QREL, RUN
+from anmi_ray.tables import trec
 
 from .conftest import make_run, order
 

@@ -28,13 +28,14 @@ import psutil
 import ray
 
 from anmi_ray.config.experiment import load
-from anmi_ray.evaluation import svg
-from anmi_ray.experiment import resolve
-from anmi_ray.records import COMPARISON, JUDGMENT
+from anmi_ray.core.records import COMPARISON, JUDGMENT
+from anmi_ray.pipeline.run import resolve
+from anmi_ray.reports import charts
+from anmi_ray.reports.theme import SECOND, to_svg
 from anmi_ray.store import Artifact, Store
 from tests.heads import Head, environment, head
 from tests.judging.serving import Chat, serving
-from tests.small import write_collection, write_config
+from tests.small import start_from, write_collection, write_config, write_prepared
 
 PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
 HEAD_ID = "f" * 51 + "00000"  # the name by which that provider knows the head
@@ -147,28 +148,28 @@ class Outcome:
     said: str
 
 
-def annotate(folder: Path) -> Outcome:
-    """Ask a server that takes its time, from no node for judges; kill one when they are as many as may be."""
-    collection = write_collection(folder / "collection", train=28, dev=4, test=8)
+def annotate(folder: Path, collection: Path, prepared: Path) -> Outcome:
+    """Ask a server that takes its time, from no node for judges; kill one when they are as many as may be.
+
+    folder: where the run's root comes to be, from `prepared` over `collection` (tests/small.py).
+    """
+    root = start_from(prepared, folder / "root", "compare")
     kinds = {"judge": {"resources": {"CPU": 1}, "max_workers": MOST, "labels": ANNOTATE}}
     with serving() as port, scaling(kinds, IDLE_S) as made:
         chat = Chat(port, "scaling")
-        chat.setup(latency_s=0.4)
+        chat.setup(latency_s=1.2)
         endpoint = chat.config(concurrency=36).model_dump()
         config = write_config(
             folder / "scaling.yaml",
             collection,
             judge={"judges": [{"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {"template": "letters"}}]},
-            retrieve={"depth": 40, "candidates": 30, "dense": {"max_tokens": 32}},
-            compare={"degree": 8},
             execution={
-                "buckets": BUCKETS, "chunk": 256, "askers": [1, 2 * MOST], "judge_on": ANNOTATE,
+                "buckets": BUCKETS, "chunk": 128, "askers": [1, 2 * MOST], "judge_on": ANNOTATE,
                 "address": made.address, "threads": 1, "window": 2,
             },
         )  # fmt: skip
-        run = [sys.executable, "-m", "anmi_ray", "run", str(config), "--root", str(folder / "root"), "--until"]
-        subprocess.run([*run, "compare"], check=True, timeout=400, env=environment(), stdout=subprocess.DEVNULL)
-        settings = load(config, [f"execution.root={folder / 'root'}"])
+        run = [sys.executable, "-m", "anmi_ray", "run", str(config), "--root", str(root), "--until", "judge"]
+        settings = load(config, [f"execution.root={root}"])
         artifacts = {
             name: Artifact(Store(settings.execution.root), name, one.fingerprint)
             for name, one in resolve(settings).items()
@@ -177,7 +178,7 @@ def annotate(folder: Path) -> Outcome:
         ray.init(address=made.address, log_to_driver=False)
         try:
             with Watch(lambda: 2 * sum(pairs) - chat.answered()) as watch:
-                status, said, taken, ended = _asked([*run, "judge"], watch, made)
+                status, said, taken, ended = _asked(run, watch, made)
         finally:
             ray.shutdown()
     judged = [artifacts["judge"].read_part("judgments", bucket, JUDGMENT) for bucket in range(BUCKETS)]
@@ -205,34 +206,25 @@ def _asked(run: list[str], watch: Watch, made: Head) -> tuple[int, str, float, f
 
 def picture(outcome: Outcome) -> str:
     """Questions that wait, above; nodes for judges, below; over the same seconds."""
-    left, right, first, second = 52.0, 632.0, (34.0, 164.0), (214.0, 304.0)
-    x = svg.axis([0.0, outcome.seen[-1].seconds], left, right, 0.03, zero=True)
-    backlog = svg.axis([one.backlog for one in outcome.seen], first[1], first[0], 0.05, zero=True)
-    nodes = svg.axis([0.0, MOST], second[1], second[0], 0.1, zero=True)
-    counts = [(x(one.seconds), nodes(one.nodes.get("annotate", 0))) for one in outcome.seen]
+    counts = [(one.seconds, float(one.nodes.get("annotate", 0))) for one in outcome.seen]
     steps = [point for (a, b), (c, d) in itertools.pairwise(counts) for point in ((a, b), (c, b), (c, d))]
-    events = ((outcome.taken_s, "a node is killed", 5, "start"), (outcome.ended_s, "the run ends", -5, "end"))
-    marks = [
-        svg.line(x(at), first[0], x(at), second[1], "axis") + svg.text(x(at) + away, first[0] + 10, name, "tick", side)
-        for at, name, away, side in events
-    ]
-    shapes = [
-        svg.left_axis(backlog, left, right, "questions that wait", 4),
-        svg.path([(x(one.seconds), backlog(one.backlog)) for one in outcome.seen], "curve main"),
-        svg.join([svg.text(0, second[0] - 14, "nodes for judges", "label", "start")]),
-        *(svg.text(left - 7, nodes(count) + 4, str(count), "tick", "end") for count in range(MOST + 1)),
-        *(svg.line(left, nodes(count), right, nodes(count), "grid") for count in range(MOST + 1)),
-        svg.path(steps, "curve second"),
-        svg.bottom_axis(x, second[1], first[0], "seconds"),
-        *marks,
-    ]
-    return svg.standalone(640.0, 350.0, svg.join(shapes))
+    waiting = charts.Curve("waiting", [(one.seconds, float(one.backlog)) for one in outcome.seen])
+    x_label = f"seconds; a node is killed at {outcome.taken_s:.0f}, the run ends at {outcome.ended_s:.0f}"
+    return to_svg(
+        [
+            charts.lines([waiting], "seconds", "questions that wait", zero=True),
+            charts.lines([charts.Curve("nodes", steps, SECOND)], x_label, "nodes for judges", zero=True),
+        ]
+    )
 
 
 def main(path: str) -> None:
     """Write the picture."""
-    with tempfile.TemporaryDirectory(prefix="anmi-") as folder:
-        outcome = annotate(Path(folder))
+    with tempfile.TemporaryDirectory(prefix="anmi-") as temp:
+        folder = Path(temp)
+        collection = write_collection(folder / "collection")
+        write_prepared(folder / "prepared", collection)
+        outcome = annotate(folder, collection, folder / "prepared")
     Path(path).write_text(picture(outcome), encoding="utf-8")
     print(f"{outcome.questions:,} questions, run over after {outcome.ended_s:.0f} s, exit status {outcome.status}")
 

@@ -13,10 +13,10 @@ from tests.faults.scaling import MOST, annotate
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 
 
-def test_nodes_follow_the_backlog(tmp_path: Path) -> None:
+def test_nodes_follow_the_backlog(prepared: Path, small_collection: Path, tmp_path: Path) -> None:
     # in a process of its own: it connects to that cluster, and this one may be connected to the Ray that tests share
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as own:
-        told = own.submit(annotate, tmp_path).result()
+        told = own.submit(annotate, tmp_path, small_collection, prepared).result()
     assert told.status == 0, told.said
     counts = [(seen.seconds, seen.nodes.get("annotate", 0)) for seen in told.seen]
     assert max(count for _, count in counts) == MOST

@@ -21,15 +21,16 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
-from anmi_ray.experiment import NAMES
-from tests.faults.test_kill import command, files, finished_buckets
+from anmi_ray.pipeline.run import NAMES
+from tests.faults.test_kill import carried_out, files, finished_buckets
 from tests.heads import REPOSITORY, environment, free_port
+from tests.models.tiny import write_tiny_bert
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(2400)]
 CONFIG = REPOSITORY / "jobs" / "configs" / "quickstart.yaml"
 LESS = (
-    "corpus.max_train_queries=240", "corpus.max_dev_queries=30", "corpus.max_test_queries=60", "retrieve.candidates=20",
-    "train.epochs=0.3",
+    "corpus.max_train_queries=120", "corpus.max_dev_queries=15", "corpus.max_test_queries=30", "retrieve.candidates=20",
+    "train.max_steps=8", "train.max_tokens=48", "retrieve.dense.max_tokens=32",
 )  # fmt: skip
 SIZE = () if os.environ.get("ANMI_QUICKSTART") == "whole" else LESS
 # what every node has, and the checks before the first stage
@@ -42,7 +43,24 @@ EQUAL = ("execution.threads=1", "corpus.shard_documents=1500", *SIZE)
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def overrides(tmp_path: Path) -> tuple[str, ...]:
+    """What both runs have in common beside the file; with less of everything, tiny models too."""
+    if not SIZE:
+        return EQUAL
+    tiny = write_tiny_bert(tmp_path / "tiny")
+    return (*EQUAL, f"train.model={tiny}", f"retrieve.dense.model={tiny}")
+
+
+@pytest.fixture
+def alone(ray_local: None, overrides: tuple[str, ...], tmp_path: Path) -> Path:
+    """The root of a run that nothing disturbs, on this machine, in this process."""
+    root = tmp_path / "alone"
+    carried_out(CONFIG, root, *overrides)
+    return root
+
+
+@pytest.fixture
+def cluster(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A head that a job's driver fills, and two nodes for all that it starts."""
     with tempfile.TemporaryDirectory(prefix="anmi-", dir="/tmp") as folder:
         for name, value in environment(RAY_TMPDIR=folder).items():
@@ -110,11 +128,9 @@ class Losses:
                 return
 
 
-def test_a_node_goes_in_every_stage(cluster: Cluster, tmp_path: Path) -> None:
-    alone, root = tmp_path / "alone", tmp_path / "cluster"
-    done = subprocess.run(command(CONFIG, alone, *EQUAL), capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    submit = [sys.executable, "-m", "anmi_ray", "submit", "pipeline", str(CONFIG), *EQUAL, "--root", str(root)]
+def test_a_node_goes_in_every_stage(alone: Path, cluster: Cluster, overrides: tuple[str, ...], tmp_path: Path) -> None:
+    root = tmp_path / "cluster"
+    submit = [sys.executable, "-m", "anmi_ray", "submit", "pipeline", str(CONFIG), *overrides, "--root", str(root)]
     # one bucket at a time: a stage of a few small tasks would be over before its node is seen at work
     submit += ["execution.driver.num_cpus=1", "execution.window=1", "--address", f"http://{cluster.webui_url}"]
     losses, began = Losses(cluster, root), time.monotonic()

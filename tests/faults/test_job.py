@@ -9,7 +9,8 @@ import pytest
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from tests.heads import REPOSITORY, head
-from tests.small import write_collection, write_config
+from tests.models.tiny import write_tiny_bert
+from tests.small import start_from, write_config
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -32,10 +33,14 @@ def carried_out(client: JobSubmissionClient, entrypoint: str) -> str:
     return logs
 
 
-def test_the_pipeline_as_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pipeline_as_a_job(
+    prepared: Path, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    config = write_config(tmp_path / "small.yaml", write_collection(tmp_path / "collection"))
-    script = f"python jobs/pipeline.py {config} --root {tmp_path / 'root'}"
+    trained = {"model": str(write_tiny_bert(tmp_path / "tiny")), "max_steps": 4, "max_tokens": 48}
+    config = write_config(tmp_path / "small.yaml", small_collection, train=trained)
+    root = start_from(prepared, tmp_path / "root", "judge")
+    script = f"python jobs/pipeline.py {config} --root {root}"
     with head() as made:
         client = JobSubmissionClient(made.jobs)
         first = carried_out(client, f"{script} --until rate")

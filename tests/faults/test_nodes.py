@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 from ray.cluster_utils import Cluster
 
-from anmi_ray.experiment import resolve
-from anmi_ray.records import COMPARISON, JUDGMENT
+from anmi_ray.core.records import COMPARISON, JUDGMENT
+from anmi_ray.pipeline.run import resolve
 from anmi_ray.store import Artifact, Store
 from tests.faults.test_judging import IN_FLIGHT, PUBLISHED, Campaign
 from tests.faults.test_kill import command
 from tests.judging.serving import Chat, serving
-from tests.small import write_collection, write_config
+from tests.small import start_from, write_config
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(900)]
 ASKERS, FAULTS = 3, {"429:0": 0.08, "500": 0.08, "reset": 0.06, "invalid": 0.05, "empty": 0.03}
@@ -51,24 +51,23 @@ def askers(parent: int) -> list[psutil.Process]:
     return found
 
 
-def test_a_node_goes_while_judges_are_asked(cluster: Cluster, tmp_path: Path) -> None:
-    collection = write_collection(tmp_path / "collection", train=28, dev=4, test=8)
+def test_a_node_goes_while_judges_are_asked(
+    prepared: Path, small_collection: Path, cluster: Cluster, tmp_path: Path
+) -> None:
+    root = start_from(prepared, tmp_path / "root", "retrieve")
     with serving() as port:
         chat = Chat(port, "nodes")
         chat.setup(faults=FAULTS, latency_s=0.01)
         endpoint = chat.config(concurrency=ASKERS * IN_FLIGHT, retries=4).model_dump()
         config = write_config(
             tmp_path / "nodes.yaml",
-            collection,
+            small_collection,
             judge={"judges": [{"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {"template": "letters"}}]},
-            retrieve={"depth": 40, "candidates": 30, "dense": {"max_tokens": 32}},
-            compare={"degree": 8},
+            compare={"degree": 10},
             execution={"buckets": 4, "askers": ASKERS, "chunk": 1024, "address": cluster.address},
         )
-        campaign = Campaign(config, tmp_path / "root", chat)
+        campaign = Campaign(config, root, chat)
         run = command(config, campaign.root)
-        ready = subprocess.run([*run, "--until", "compare"], capture_output=True, text=True, timeout=400)
-        assert ready.returncode == 0, ready.stdout + ready.stderr
         (node,) = cluster.worker_nodes
         raylet = node.all_processes["raylet"][0].process.pid
         with subprocess.Popen(

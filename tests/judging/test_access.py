@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from anmi_ray.config.endpoint import EndpointConfig, SamplingConfig
-from anmi_ray.errors import AnmiError, ConfigError, JudgeError
-from anmi_ray.judging.access import Key, check_address, is_internal, read_key
-from anmi_ray.judging.asking import Result, ask_all
-from anmi_ray.judging.client import ChatClient
+from anmi_ray.core.errors import AnmiError, ConfigError, JudgeError
+from anmi_ray.judging.http.access import Key, check_address, is_internal, read_key
+from anmi_ray.judging.http.client import ChatClient
+from anmi_ray.judging.http.dispatch import Result, ask_all
 from tests.judging.serving import Chat, ask
 
 CANARY = 'sk-canary-"77/x+y=\\z'  # with characters that JSON and URLs write differently

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 import pytest
 
 from anmi_ray.config.judge import JudgeConfig
-from anmi_ray.errors import DataError
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import JUDGMENT
 from anmi_ray.judging import audit, judge, truth
-from anmi_ray.judging.agreement import correlation, krippendorff
-from anmi_ray.judging.intervals import binomial
-from anmi_ray.records import JUDGMENT
+from anmi_ray.judging.audit.agreement import correlation, krippendorff
+from anmi_ray.judging.audit.intervals import binomial
 
 World = Callable[..., tuple[pa.Table, pa.Table]]
 

@@ -13,8 +13,8 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import isotonic_regression, minimize_scalar
 from scipy.special import expit, softmax
 
-from anmi_ray.errors import DataError, FitError
-from anmi_ray.identity import rng
+from anmi_ray.core.errors import DataError, FitError
+from anmi_ray.core.identity import rng
 from anmi_ray.judging.calibration import Isotonic, Temperature, fit_isotonic, fit_temperature, from_json
 
 PROBABILITY = st.floats(0.0, 1.0)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from anmi_ray.config.endpoint import EndpointConfig
-from anmi_ray.errors import AnmiError, JudgeError
-from anmi_ray.judging.client import ChatClient, Failed, Reply
-from anmi_ray.judging.completion import Tokens
+from anmi_ray.core.errors import AnmiError, JudgeError
+from anmi_ray.judging.http.client import ChatClient, Failed, Reply
+from anmi_ray.judging.http.completion import TokenCounts
 from anmi_ray.judging.spend import Spend
 from tests.judging.serving import Chat, ask, serving
 
@@ -41,7 +41,7 @@ def test_a_reply_has_all_that_the_server_says(chat: Chat) -> None:
     assert isinstance(reply, Reply)
     assert (reply.text, reply.model, reply.attempts) == ("A", "judge-0001", 1)
     assert reply.logprobs == {"A": -0.1, "B": -2.4, " A": -9999.0}
-    assert reply.tokens == Tokens(prompt=100, cached=40, answer=2)
+    assert reply.tokens == TokenCounts(prompt=100, cached=40, answer=2)
     assert reply.seconds > 0
     assert (spend.requests, spend.prompt_tokens, spend.cached_tokens, spend.answer_tokens) == (1, 100, 40, 2)
     assert spend.dollars == pytest.approx((60 * 1.0 + 40 * 0.1 + 2 * 10.0) / 1e6)

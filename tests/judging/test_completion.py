@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.config.endpoint import EndpointConfig
-from anmi_ray.errors import JudgeError
-from anmi_ray.judging.completion import Completion, Tokens, Unreadable, read, request_body, words
-from anmi_ray.judging.retry import backoff, of_status, retry_after
+from anmi_ray.core.errors import JudgeError
+from anmi_ray.judging.http.completion import Completion, TokenCounts, UnreadableBody, read, request_body, words
+from anmi_ray.judging.http.retry import backoff, of_status, retry_after
 
 CONFIG = EndpointConfig(base_url="http://127.0.0.1:1/v1", model="m")
 FIELDS = ["choices", "message", "content", "logprobs", "top_logprobs", "token", "logprob", "usage", "prompt_tokens"]
@@ -53,8 +53,8 @@ def test_tokens_include_hidden_reasoning_and_cached_ones_are_prompt() -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 61}
     answer = read(body(usage=usage | {"prompt_tokens_details": {"cached_tokens": 99}}))
     assert isinstance(answer, Completion)
-    assert answer.tokens == Tokens(10, 10, 51)
-    assert Tokens(10, 10, 51).total == 61
+    assert answer.tokens == TokenCounts(10, 10, 51)
+    assert TokenCounts(10, 10, 51).total == 61
     for nothing in (None, {}, {"prompt_tokens": "10"}, {"prompt_tokens": True}, {"prompt_tokens": -4}):
         answer = read(body(usage=nothing))
         assert isinstance(answer, Completion)
@@ -91,7 +91,7 @@ def test_first_token_logprobs_keep_the_likelier_of_equals_and_drop_what_is_no_nu
 )
 def test_bodies_without_an_answer_are_named(message: object, finish: str, reason: str, transient: bool) -> None:
     answer = read(body(choices=[{"message": message, "finish_reason": finish}], usage={"prompt_tokens": 7}))
-    assert answer == Unreadable(reason, transient, Tokens(7, 0, 0))
+    assert answer == UnreadableBody(reason, transient, TokenCounts(7, 0, 0))
 
 
 def test_parts_are_one_text() -> None:
@@ -103,7 +103,7 @@ def test_parts_are_one_text() -> None:
 @given(JSON)
 def test_no_json_breaks_the_reader(value: object) -> None:
     answer = read(json.dumps(value).encode())
-    assert isinstance(answer, Completion | Unreadable)
+    assert isinstance(answer, Completion | UnreadableBody)
     if isinstance(answer, Completion):
         answer.text.encode()
         answer.model.encode()
@@ -112,7 +112,7 @@ def test_no_json_breaks_the_reader(value: object) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b"<html>busy</html>"])
 def test_no_bytes_break_the_reader(content: bytes) -> None:
-    assert read(content) == Unreadable("invalid JSON", transient=True)
+    assert read(content) == UnreadableBody("invalid JSON", transient=True)
     assert len(words(content)[1]) <= 300
 
 

@@ -15,13 +15,13 @@ from pydantic import ValidationError
 from scipy.special import expit, log_softmax
 
 from anmi_ray.config.judge import EncoderJudgeConfig
-from anmi_ray.errors import ConfigError
-from anmi_ray.judging import distilled
-from anmi_ray.judging.bought import preferences
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.judging import kinds
 from anmi_ray.judging.calibration import Isotonic, fit_isotonic
-from anmi_ray.judging.distilled import LABELS, DistilledForm, Target, log_probabilities
-from anmi_ray.judging.encoder import EncoderEngine, tokens_read
-from anmi_ray.judging.engine import build_engine, judge_id
+from anmi_ray.judging.kinds import distilled
+from anmi_ray.judging.kinds.distilled import LABELS, DistilledForm, Target, log_probabilities
+from anmi_ray.judging.kinds.encoder import EncoderEngine
+from anmi_ray.judging.preferences import of_answers
 from tests.judging.test_encoder import asked, direct, questions, settings, shown
 from tests.models.tiny import write_tiny_classifier
 
@@ -140,7 +140,7 @@ def test_a_distilled_judge_answers_by_its_file(tmp_path: Path, target: Target, c
     texts = [q for q, _, _ in shown(of)], [f"{a} [SEP] {b}" for _, a, b in shown(of)]
     logs = log_probabilities(DistilledForm(target, calibration=curve), direct(folder, *texts))
     share = {name: np.exp(values) for name, values in logs.items()}
-    p_first, error = preferences(table, None)
+    p_first, error = of_answers(table, None)
     assert error.null_count == len(p_first)
     np.testing.assert_allclose(p_first, share["log_first"] + share.get("log_tie", 0.0) / 2, atol=1e-5)
     assert np.std(p_first) > 0.02
@@ -161,27 +161,29 @@ def test_a_ternary_judge_is_the_labelled_one(folders: dict[Target, Path], tmp_pa
 def test_text_pair_and_tokens_are_the_folders(tmp_path: Path) -> None:
     folder = write(tmp_path / "model", "binary", text="word9 {query} {first} word8 {second}", text_pair=None)
     of = questions(longest=60)
-    engine = build_engine(config(folder))
+    engine = kinds.of(config(folder)).engine()
     assert isinstance(engine, EncoderEngine)
-    fitter = engine.form.fitter  # type: ignore[union-attr]
-    assert fitter.model.max_tokens == tokens_read(config(folder)) == 48
-    texts, pairs = fitter(shown(of))
+    truncator = engine.form.truncator  # type: ignore[union-attr]
+    read = kinds.of(config(folder)).model_inputs(None)
+    assert read is not None
+    assert truncator.model.max_tokens == read.tokens == 48
+    texts, pairs = truncator(shown(of))
     assert pairs is None
     assert all(text.startswith("word9 ") and " word8 " in text for text in texts)
-    assert max(map(len, fitter.inputs(shown(of))["input_ids"])) == 48
+    assert max(map(len, truncator.inputs(shown(of))["input_ids"])) == 48
 
 
 def test_the_identity_covers_the_file_and_not_how_it_is_named(folders: dict[Target, Path], tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(folders["ternary"], folder)
-    before = judge_id(config(folder))
-    assert before == judge_id(config(folders["ternary"]))
+    before = kinds.of(config(folder)).identity
+    assert before == kinds.of(config(folders["ternary"])).identity
     said = {"first_label": "first", "second_label": "second", "tie_label": "tie", "max_tokens": 48, "text": "{query}"}
-    assert judge_id(config(folder, **said)) == before
-    assert judge_id(config(folder, dtype="bfloat16")) != before
+    assert kinds.of(config(folder, **said)).identity == before
+    assert kinds.of(config(folder, dtype="bfloat16")).identity != before
     for form in (DistilledForm("ternary", max_tokens=32), DistilledForm("ternary", max_tokens=48, calibration=CURVE)):
         distilled.write(form, folder)
-        assert judge_id(config(folder)) != before
+        assert kinds.of(config(folder)).identity != before
 
 
 @pytest.mark.parametrize(
@@ -199,9 +201,10 @@ def test_the_identity_covers_the_file_and_not_how_it_is_named(folders: dict[Targ
 def test_settings_that_contradict_the_file_are_refused_before_anything_runs(
     folders: dict[Target, Path], target: Target, given: dict[str, object], message: str
 ) -> None:
-    for ask in (judge_id, build_engine, tokens_read):
+    judge = kinds.of(config(folders[target], **given))
+    for ask in (judge.content, judge.engine, lambda: judge.model_inputs(None)):
         with pytest.raises(ConfigError, match=message) as caught:
-            ask(config(folders[target], **given))
+            ask()
         assert caught.value.remedy
 
 
@@ -257,9 +260,10 @@ def test_a_file_that_is_not_of_this_form_is_refused_with_its_name(
         file.write_text(json.dumps({name: value for name, value in GOOD.items() if name != change[1:]}))
     else:
         file.write_bytes(change.encode(errors="surrogateescape"))
-    for ask in (judge_id, build_engine):
+    judge = kinds.of(config(folder))
+    for ask in (judge.content, judge.engine):
         with pytest.raises(ConfigError, match=message) as caught:
-            ask(config(folder))
+            ask()
         assert str(file) in str(caught.value)
         assert "distill again" in (caught.value.remedy or "")
 

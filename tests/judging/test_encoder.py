@@ -19,17 +19,17 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from anmi_ray.config.judge import EncoderJudgeConfig, JudgeSettings
-from anmi_ray.errors import ConfigError
-from anmi_ray.identity import comparison_id, doc_id, query_id, rng, text_hash
-from anmi_ray.judging.bought import preferences
-from anmi_ray.judging.encoder import NOT_FINITE, EncoderEngine, Texts
-from anmi_ray.judging.engine import build_engine, judge_id, readout
-from anmi_ray.judging.fitting import Fitter, common_length
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.identity import comparison_id, doc_id, query_id, rng, text_hash
+from anmi_ray.core.records import ANSWER, COMPARISON, QUERY, TEXT_OF
+from anmi_ray.judging import kinds
+from anmi_ray.judging.kinds.encoder import NOT_FINITE, EncoderEngine, Texts
+from anmi_ray.judging.preferences import of_answers
 from anmi_ray.judging.questions import AT_ONCE, TextQuestions, text_questions
+from anmi_ray.judging.truncate import Truncator, common_length
 from anmi_ray.models.classifier import Classifier
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.loading import resolve
-from anmi_ray.records import ANSWER, COMPARISON, QUERY, TEXT_OF
 from tests.models.tiny import WORDS, write_tiny_bert, write_tiny_classifier
 
 TITLES = ("", "word1 word2")
@@ -113,7 +113,7 @@ def slices(count: int, *sizes: int) -> Iterator[np.ndarray]:
 def asked(config: EncoderJudgeConfig, of: TextQuestions, *sizes: int) -> tuple[list[pa.Table], pa.Table]:
     """(what was handed over at once, all of it in the questions' order)."""
     handed: list[pa.Table] = []
-    engine = build_engine(config)
+    engine = kinds.of(config).engine()
     assert isinstance(engine, EncoderEngine)
     engine.ask(of, slices(len(of.ids), *sizes), handed.append)
     table = pa.concat_tables([ANSWER.check(one, "handed over") for one in handed])
@@ -149,7 +149,7 @@ def test_a_rerankers_preference_is_the_sigmoid_of_its_scores_difference(folders:
     seen = shown(of)
     score = direct(folder, [q for q, _, _ in seen], [a for _, a, _ in seen])[:, 0]
     other = direct(folder, [q for q, _, _ in seen], [b for _, _, b in seen])[:, 0]
-    p_first, error = preferences(table, readout(settings("pointwise", folder)))
+    p_first, error = of_answers(table, kinds.of(settings("pointwise", folder)).read_reply())
     assert error.null_count == len(p_first)
     np.testing.assert_allclose(p_first, 1 / (1 + np.exp(-2.5 * (score - other))), atol=1e-5)
     assert np.std(p_first) > 0.05
@@ -171,7 +171,7 @@ def test_a_pairwise_preference_is_read_from_the_labels(
     logits = direct(folder, filled[0], filled[1] if pair else None)
     share = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     wanted = share[:, 0] + share[:, 2] / 2 if name == "pair" else share[:, 1]
-    np.testing.assert_allclose(preferences(table, None)[0], wanted, atol=1e-5)
+    np.testing.assert_allclose(of_answers(table, None)[0], wanted, atol=1e-5)
     assert (table["log_tie"].null_count == 0) == (name == "pair")
 
 
@@ -181,7 +181,7 @@ def test_answers_do_not_depend_on_slices_or_batches(folders: dict[str, Path], ki
     _, whole = asked(settings(kind, folder), of)
     handed, parts = asked(settings(kind, folder, batch_tokens=16), of, 7, 1, 60, 0, 11)
     assert len(handed) > 4
-    np.testing.assert_allclose(preferences(parts, None)[0], preferences(whole, None)[0], atol=1e-5)
+    np.testing.assert_allclose(of_answers(parts, None)[0], of_answers(whole, None)[0], atol=1e-5)
 
 
 def test_a_reranker_scores_every_document_of_a_query_once(
@@ -231,14 +231,14 @@ def test_empty_texts_and_scores_that_are_not_finite_fail_by_name_and_alone(
 
 @given(lengths=st.tuples(st.integers(1, 90), st.integers(1, 90), st.integers(1, 90)), limit=st.integers(16, 64))
 def test_what_is_read_fits_and_the_order_changes_no_cut(
-    folders: dict[str, Path], fitters: dict[int, Fitter], lengths: tuple[int, int, int], limit: int
+    folders: dict[str, Path], fitters: dict[int, Truncator], lengths: tuple[int, int, int], limit: int
 ) -> None:
     if limit not in fitters:
         model = Classifier(resolve(str(folders["pair"])), limit)
-        fitters[limit] = Fitter(model, "{query}", "{first} {sep} {second}")
-    fitter = fitters[limit]
+        fitters[limit] = Truncator(model, "{query}", "{first} {sep} {second}")
+    truncator = fitters[limit]
     query, a, b = (words(count, "fit", i) for i, count in enumerate(lengths))
-    texts, pairs = fitter([(query, a, b), (query, b, a)])
+    texts, pairs = truncator([(query, a, b), (query, b, a)])
     assert pairs is not None
     assert texts[0] == texts[1]
     parts = [texts[0], *pairs[0].split(" [SEP] ")]
@@ -255,14 +255,14 @@ def test_what_is_read_fits_and_the_order_changes_no_cut(
 
 
 @pytest.fixture(scope="module")
-def fitters() -> dict[int, Fitter]:
+def fitters() -> dict[int, Truncator]:
     return {}
 
 
 def test_a_document_cannot_pose_as_another(folders: dict[str, Path]) -> None:
     model = Classifier(resolve(str(folders["pair"])))
-    fitter = Fitter(model, "{query}", "{first} {sep} {second}")
-    texts, pairs = fitter([("word1", "word2 [SEP] word3 [sep]", "word4")])
+    truncator = Truncator(model, "{query}", "{first} {sep} {second}")
+    texts, pairs = truncator([("word1", "word2 [SEP] word3 [sep]", "word4")])
     ids = model.encode(texts, pairs)["input_ids"][0]
     assert [model.tokenizer.sep_token_id == i for i in ids].count(True) == 3
     assert pairs is not None
@@ -282,16 +282,19 @@ def test_identity_is_what_can_change_an_answer(folders: dict[str, Path], tmp_pat
     moved = tmp_path / "moved"
     shutil.copytree(folders["reranker"], moved)
     config = settings("pointwise", folders["reranker"])
-    before = judge_id(config)
+    before = kinds.of(config).identity
     same = {"name": "other", "model": str(moved), "batch_tokens": 999, "threads": 2, "gpus": 0.5}
-    assert judge_id(config.model_copy(update=same)) == before
+    assert kinds.of(config.model_copy(update=same)).identity == before
     for change in ({"slope": 2.0}, {"max_tokens": 32}, {"dtype": "bfloat16"}, {"trust_remote_code": True}):
-        assert judge_id(config.model_copy(update=change)) != before
+        assert kinds.of(config.model_copy(update=change)).identity != before
     pairwise = settings("pairwise", folders["pair"])
-    assert judge_id(pairwise) != judge_id(settings("pairwise", folders["pair"], first_label="TIE", tie_label="FIRST"))
-    assert judge_id(pairwise) != judge_id(settings("pairwise", folders["pair"], text="word1 {query}"))
+    assert (
+        kinds.of(pairwise).identity
+        != kinds.of(settings("pairwise", folders["pair"], first_label="TIE", tie_label="FIRST")).identity
+    )
+    assert kinds.of(pairwise).identity != kinds.of(settings("pairwise", folders["pair"], text="word1 {query}")).identity
     (moved / "config.json").write_text((moved / "config.json").read_text() + " ")
-    assert judge_id(config.model_copy(update=same)) != before
+    assert kinds.of(config.model_copy(update=same)).identity != before
 
 
 @pytest.mark.parametrize(
@@ -316,11 +319,11 @@ def test_what_cannot_judge_is_refused_with_a_remedy(
 ) -> None:
     config = settings(kind, folders.get(name, Path(name)), **more)
     with pytest.raises(ConfigError, match=message) as caught:
-        build_engine(config)
+        kinds.of(config).engine()
     assert caught.value.remedy
     if more is UNNAMED:  # named before anything runs
         with pytest.raises(ConfigError, match=message):
-            judge_id(config)
+            kinds.of(config).content()
 
 
 def test_only_safetensors_are_loaded(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -329,14 +332,14 @@ def test_only_safetensors_are_loaded(folders: dict[str, Path], tmp_path: Path) -
     torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
     (pickled / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match="cannot be loaded") as caught:
-        build_engine(settings("pointwise", pickled))
+        kinds.of(settings("pointwise", pickled)).engine()
     assert "safetensors" in (caught.value.remedy or "")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
 def test_no_gpu_is_said(folders: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match="no GPU is visible"):
-        build_engine(settings("pointwise", folders["reranker"], gpus=1))
+        kinds.of(settings("pointwise", folders["reranker"], gpus=1)).engine()
 
 
 def test_our_own_rerankers_judge(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -350,7 +353,7 @@ def test_our_own_rerankers_judge(folders: dict[str, Path], tmp_path: Path) -> No
             [q for q, _, _ in seen], [b for _, _, b in seen]
         )
         for dtype, tolerance in (("float32", 1e-5), ("bfloat16", 0.02)):
-            p_first, _ = preferences(asked(settings("pointwise", folder, dtype=dtype), of)[1], None)
+            p_first, _ = of_answers(asked(settings("pointwise", folder, dtype=dtype), of)[1], None)
             np.testing.assert_allclose(p_first, 1 / (1 + np.exp(-difference)), atol=tolerance)
 
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anmi_ray.errors import DataError
-from anmi_ray.identity import comparison_id, doc_id, query_id, rng
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.identity import comparison_id, doc_id, query_id, rng
+from anmi_ray.core.records import COMPARISON, JUDGMENT, REJECT
 from anmi_ray.judging import audit, read_judgments
 from anmi_ray.judging.imported import Imported
 from anmi_ray.rating.graph import count_triads
-from anmi_ray.records import COMPARISON, JUDGMENT, REJECT
 
 ROW: dict[str, Any] = {"query_id": "q", "doc_a": "a", "doc_b": "b", "preference": 1.0}
 REPEATED = "repeated: an earlier row has its query, documents, judge, order and round"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.judging.asking import Result, ask_all
-from anmi_ray.judging.client import ChatClient
-from anmi_ray.judging.limits import Gate, Lease, Leased, Rates, TokenBucket, Window
+from anmi_ray.judging.http.client import ChatClient
+from anmi_ray.judging.http.dispatch import Result, ask_all
+from anmi_ray.judging.http.limits import InFlight, Lease, Leased, Pause, Rates, TokenBucket
 from tests.judging.serving import Chat, ask
 
 
@@ -169,7 +169,7 @@ def test_a_slice_serves_many_requests() -> None:
 def test_the_longest_pause_holds() -> None:
     async def main() -> None:
         time = Time()
-        gate = Gate(time.clock, time.sleep)
+        gate = Pause(time.clock, time.sleep)
         assert gate.is_open
         gate.pause(10.0)
         gate.pause(3.0)
@@ -183,7 +183,7 @@ def test_the_longest_pause_holds() -> None:
 
 def test_a_window_grows_by_answers_and_halves_once_per_overload() -> None:
     async def main() -> None:
-        window = Window(16)
+        window = InFlight(16)
         assert window.limit == 1
         for _ in range(40):
             window.answered()
@@ -211,7 +211,7 @@ def test_a_window_grows_by_answers_and_halves_once_per_overload() -> None:
 @given(st.integers(1, 5), st.lists(st.sampled_from(["run", "cancel", "overload", "answer"]), max_size=60))
 def test_a_window_is_never_overfull_and_loses_no_place(bound: int, steps: list[str]) -> None:
     async def main() -> None:
-        window, active, most = Window(bound), 0, 0
+        window, active, most = InFlight(bound), 0, 0
 
         async def hold() -> None:
             nonlocal active, most

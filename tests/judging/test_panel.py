@@ -8,11 +8,11 @@ import pyarrow.compute as pc
 import pytest
 from scipy import stats
 
-from anmi_ray import identity
 from anmi_ray.config.judge import JudgeConfig
-from anmi_ray.errors import DataError
+from anmi_ray.core import identity
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import JUDGMENT, TRUTH, find_rows
 from anmi_ray.judging import judge, truth
-from anmi_ray.records import JUDGMENT, TRUTH, find_rows
 
 World = Callable[..., tuple[pa.Table, pa.Table]]
 PRESETS = ["realistic", "thurstone", "correlated", "heavy-tailed", "misspecified", "similarity"]

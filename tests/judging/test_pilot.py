@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from anmi_ray.config.base import result_settings, whole
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.pilot import PilotConfig
-from anmi_ray.errors import DataError
-from anmi_ray.judging import audit, judge, pilot, pilot_pairs
-from anmi_ray.judging.pilot import Bought, Gate, Verdict
-from anmi_ray.records import COMPARISON, QREL
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import COMPARISON, QREL
+from anmi_ray.judging import audit, judge
+from anmi_ray.judging.audit import pilot, pilot_pairs
+from anmi_ray.judging.audit.pilot import PilotGate, QuestionCosts, Verdict
 
 World = Callable[..., tuple[pa.Table, pa.Table]]
 OPEN = PilotConfig(min_agreement=None, max_position_bias=None, max_inconsistent=None, max_failures=None)
@@ -105,9 +106,9 @@ def test_a_pair_of_no_candidate_is_refused(worlds: list[tuple[pa.Table, pa.Table
         pilot_pairs.ranked(0, comparisons, candidates.slice(1), 10)
 
 
-def gate(value: float, low: float, high: float, bound: float, name: str = pilot.FAILURES, **more: Any) -> Gate:
+def gate(value: float, low: float, high: float, bound: float, name: str = pilot.FAILURES, **more: Any) -> PilotGate:
     """What becomes of a gate over 100 of 10,000 pairs."""
-    given_ = Gate(name, more.get("least", False), bound, value, [low, high], 100, "cannot tell")
+    given_ = PilotGate(name, more.get("least", False), bound, value, [low, high], 100, "cannot tell")
     return pilot._judged(given_, 100, more.get("of", 10_000))
 
 
@@ -213,7 +214,7 @@ def test_a_judge_that_always_fails_is_no_go(make_world: World) -> None:
 def test_costs_are_projected_to_the_whole_run(make_world: World) -> None:
     figures, pairs = judged(make_world(20, 4), {}, {})
     dollars = np.where(np.arange(2 * pairs) % 2, 0.002, 0.004)
-    bought = {"j0": Bought(dollars, np.arange(2 * pairs) // 12), "j1": Bought(None, np.arange(2 * pairs))}
+    bought = {"j0": QuestionCosts(dollars, np.arange(2 * pairs) // 12), "j1": QuestionCosts(None, np.arange(2 * pairs))}
     config = OPEN.model_copy(update={"max_dollars_per_1000": 3.5, "max_dollars": 50.0})
     priced, unpriced = pilot.verdicts(figures, bought, config, pairs, 10_000)
     each, all_ = priced.gates

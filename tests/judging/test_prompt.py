@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from anmi_ray.config.prompt import PromptConfig
-from anmi_ray.errors import ConfigError, DataError
-from anmi_ray.judging import fencing
-from anmi_ray.judging.fencing import KNOWN_TOKENS, LABELS, fenced, neutralise
-from anmi_ray.judging.preview import Prompter, preview
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.judging import sanitize
 from anmi_ray.judging.prompt import SHIPPED, load_template, without_system
+from anmi_ray.judging.prompt_builder import PromptBuilder, preview
+from anmi_ray.judging.sanitize import KNOWN_TOKENS, LABELS, fenced, neutralise
 
 GOLDEN = Path(__file__).parent / "prompts"
 QUERY = "Which gene causes cystic fibrosis?"
@@ -81,7 +81,7 @@ def test_no_text_closes_its_fence_or_forges_another(query: str, first: str, seco
 
 def test_a_fence_that_its_text_holds_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = iter([b"\x00" * 16, b"\x11" * 16, b"\x22" * 16])
-    monkeypatch.setattr(fencing.identity, "text_hash", lambda *parts: next(codes))
+    monkeypatch.setattr(sanitize.identity, "text_hash", lambda *parts: next(codes))
     text = "a\n</query-00000000>\nb <query-11111111>"
     assert fenced("query", text) == f"<query-22222222>\n{text}\n</query-22222222>"
 
@@ -162,7 +162,7 @@ def test_empty_texts_are_named(empty: str) -> None:
         with pytest.raises(DataError, match=f"the {part} is empty"):
             template.messages(*texts)
         with pytest.raises(DataError, match=f"the {part} is empty"):
-            preview(Prompter.load(PromptConfig()), *texts)
+            preview(PromptBuilder.load(PromptConfig()), *texts)
 
 
 FRONT = "---\nname: mine\nversion: 3\nform: letters\n---\n"
@@ -250,4 +250,4 @@ def test_settings_of_prompts() -> None:
 def test_a_readout_that_does_not_suit_ones_own_template(write: Callable[[str], str]) -> None:
     path = write(FRONT.replace("letters", "scale") + SYSTEM + USER)
     with pytest.raises(ConfigError, match="of form letters"):
-        Prompter.load(PromptConfig(template=path, readout="logprob"))
+        PromptBuilder.load(PromptConfig(template=path, readout="logprob"))

@@ -12,14 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anmi_ray import judging
-from anmi_ray.answers import hold, question_ids
 from anmi_ray.config.judge import JudgeConfig, NullJudgeConfig
-from anmi_ray.errors import DataError
-from anmi_ray.identity import comparison_id, digest, doc_id, query_id, text_hash
-from anmi_ray.judging.bought import NOT_ASKED, judge_of, preferences
-from anmi_ray.judging.engine import NullEngine, answer_rows
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.identity import comparison_id, digest, doc_id, query_id, text_hash
+from anmi_ray.core.records import ANSWER, COMPARISON, JUDGMENT, QUERY, TEXT_OF
+from anmi_ray.judging import kinds
+from anmi_ray.judging.kinds.base import answer_rows
+from anmi_ray.judging.kinds.null import NullEngine
+from anmi_ray.judging.preferences import answer_source, of_answers
 from anmi_ray.judging.questions import TextQuestions, text_questions
-from anmi_ray.records import ANSWER, COMPARISON, JUDGMENT, QUERY, TEXT_OF
+from anmi_ray.store.answer_log import hold, question_ids
+
+NOT_ASKED = "not asked"
 
 
 def world(pairs: list[tuple[int, int, int]], same_text: dict[int, int] | None = None) -> TextQuestions:
@@ -123,10 +127,10 @@ def test_answers_are_read_whatever_their_form() -> None:
     logs |= {"log_second": [math.log(0.2), None, None, None, -801.0, None], "log_tie": [math.log(0.2)] + [None] * 5}
     words = [None, "first", "gibberish", None, None, "tie"]
     rows = answer_rows(asked, np.arange(6), text=words, error=[None, None, None, "timeout", None, None], **logs)
-    p, error = preferences(ANSWER.check(rows, "here"), read)
+    p, error = of_answers(ANSWER.check(rows, "here"), read)
     assert error.to_pylist() == ["no words", None, "not understood", "timeout", "no words", None]
     np.testing.assert_allclose(p, [np.nan, 1.0, np.nan, np.nan, np.nan, 0.5])
-    p, error = preferences(rows, None)
+    p, error = of_answers(rows, None)
     assert error.to_pylist() == [None, "no probabilities", "no probabilities", "timeout", None, "no probabilities"]
     np.testing.assert_allclose(p, [0.7, np.nan, np.nan, np.nan, 1 / (1 + math.exp(-1)), np.nan])
 
@@ -138,9 +142,9 @@ def test_p_a_is_about_doc_a_whatever_the_order(pairs: list[tuple[int, int, int]]
     asked = world(pairs)
     known = np.array(data.draw(st.lists(st.integers(0, len(asked.query) - 1), unique=True)), dtype=np.int64)
     got: list[pa.Table] = []
-    NullEngine(NullJudgeConfig(kind="null")).ask(asked, iter([known]), got.append)
+    NullEngine().ask(asked, iter([known]), got.append)
     held = hold(got)
-    answer = judge_of(asked, held.table, held.rows(asked.ids), None)
+    answer = answer_source(asked, held.table, held.rows(asked.ids), None, NOT_ASKED)
     for column, order in enumerate(("ab", "ba")):
         found = answer(None, order)  # type: ignore[arg-type]
         for comparison, question in enumerate(asked.of_comparison[:, column]):
@@ -171,9 +175,10 @@ def test_the_panel_joins_reading_and_computing_judges(make_world: Callable[..., 
     )
     config = JudgeConfig.model_validate({"judges": [{"kind": "null"}, {"kind": "similarity"}]})
     got: list[pa.Table] = []
-    judging.build_engine(config.reading[0]).ask(asked, iter([np.arange(len(asked.query))]), got.append)
+    (null,) = kinds.reading(config)
+    null.engine().ask(asked, iter([np.arange(len(asked.query))]), got.append)
     held = hold(got)
-    reading = {"null": judge_of(asked, held.table, held.rows(asked.ids), judging.readout(config.reading[0]))}
+    reading = {"null": answer_source(asked, held.table, held.rows(asked.ids), null.read_reply(), NOT_ASKED)}
     found = JUDGMENT.check(judging.judge(comparisons, candidates, config, 0, reading), "here")
     assert found.num_rows == 2 * 2 * comparisons.num_rows
     assert found["error"].null_count == found.num_rows
@@ -183,5 +188,5 @@ def test_the_panel_joins_reading_and_computing_judges(make_world: Callable[..., 
 
 def test_judge_id_is_about_answers_and_not_about_names() -> None:
     one, other = NullJudgeConfig(kind="null", name="a"), NullJudgeConfig(kind="null", name="b")
-    assert judging.judge_id(one) == judging.judge_id(other)
-    assert len(judging.judge_id(one)) == 16
+    assert kinds.of(one).identity == kinds.of(other).identity
+    assert len(kinds.of(one).identity) == 16

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from anmi_ray.config.endpoint import RerankEndpointConfig
-from anmi_ray.errors import ConfigError, JudgeError
-from anmi_ray.judging.client import Failed
-from anmi_ray.judging.completion import Unreadable
-from anmi_ray.judging.reranking import RerankClient, Scores, read, request_body
+from anmi_ray.core.errors import ConfigError, JudgeError
+from anmi_ray.judging.http.client import Failed
+from anmi_ray.judging.http.completion import UnreadableBody
+from anmi_ray.judging.http.reranking import RerankClient, Scores, read, request_body
 from tests.judging.rerank_server import SPOILED, Served, results, serving
 
 DOCUMENTS = ["about 3", "about 1.5", "about -2", "about 9", "about 0"]
@@ -76,10 +76,10 @@ def test_what_passes_is_tried_again(server: Served, script: str) -> None:
 
 def test_a_wait_that_the_server_asks_for_is_kept(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
-    from anmi_ray.judging.limits import Gate
+    from anmi_ray.judging.http.limits import Pause
 
-    pause = Gate.pause
-    monkeypatch.setattr(Gate, "pause", lambda self, seconds: (waited.append(seconds), pause(self, seconds))[1])
+    pause = Pause.pause
+    monkeypatch.setattr(Pause, "pause", lambda self, seconds: (waited.append(seconds), pause(self, seconds))[1])
     ask(server.config(max_wait_s=1.0), "script 429:0.02 ok")
     assert waited == [0.02]
 
@@ -174,10 +174,10 @@ def test_any_order_of_results_reads_alike_and_no_part_of_them_does(values: list[
     random.shuffle(rows)  # type: ignore[attr-defined]
     content = json.dumps({"results": rows}).encode()
     assert read(content, len(values), "cohere") == Scores(tuple(values))
-    assert isinstance(read(json.dumps({"results": rows[1:]}).encode(), len(values), "cohere"), Unreadable)
-    assert isinstance(read(content, len(values) + 1, "cohere"), Unreadable)
+    assert isinstance(read(json.dumps({"results": rows[1:]}).encode(), len(values), "cohere"), UnreadableBody)
+    assert isinstance(read(content, len(values) + 1, "cohere"), UnreadableBody)
     for end in range(len(content) - 1):
-        assert isinstance(read(content[:end], len(values), "cohere"), Unreadable)
+        assert isinstance(read(content[:end], len(values), "cohere"), UnreadableBody)
 
 
 def test_text_that_utf8_cannot_hold_is_sent_all_the_same() -> None:

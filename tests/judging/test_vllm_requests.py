@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer
 
-from anmi_ray import judging
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment, validate
 from anmi_ray.config.vllm import VllmJudgeConfig
-from anmi_ray.errors import ConfigError
-from anmi_ray.judging.bought import preferences
-from anmi_ray.judging.preview import Prompter
-from anmi_ray.judging.vllm import EMPTY, FAILED, TOO_LONG, Requests, VllmJudge, answers, check_engine, examine
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.judging import kinds
+from anmi_ray.judging.kinds.vllm import EMPTY, FAILED, TOO_LONG, Requests, VllmModel, answers, check_engine, examine
+from anmi_ray.judging.preferences import of_answers
+from anmi_ray.judging.prompt_builder import PromptBuilder
 from tests.judging.test_questions import world
 from tests.models.tiny import write_tiny_llm
 
@@ -40,7 +40,7 @@ def config(model: Path | str, **more: Any) -> VllmJudgeConfig:
 
 
 @pytest.fixture(scope="module")
-def judge(model: Path) -> VllmJudge:
+def judge(model: Path) -> VllmModel:
     return examine(config(model, prompt={"document_tokens": 64}))
 
 
@@ -51,11 +51,11 @@ def output(**more: Any) -> dict[str, Any]:
     return {**HASHES, FAILED: "", "bucket": 0, "logprobs": [first], **given, **more}
 
 
-def test_a_request_is_the_endpoints_prompt_in_tokens(model: Path, judge: VllmJudge) -> None:
+def test_a_request_is_the_endpoints_prompt_in_tokens(model: Path, judge: VllmModel) -> None:
     asked = world([(0, 1, 2), (0, 1, 3), (1, 1, 2)])
     which = np.array([5, 0, 3])
     rows = Requests(judge).of(asked, which, 7).to_pylist()
-    prompter = Prompter.load(judge.config.prompt.model_copy(update={"tokenizer": str(model)}))
+    prompter = PromptBuilder.load(judge.config.prompt.model_copy(update={"tokenizer": str(model)}))
     tokenizer = AutoTokenizer.from_pretrained(model)
     prompt = prompter.prompts(asked)
     for q, row in zip(which.tolist(), rows, strict=True):
@@ -69,7 +69,7 @@ def test_a_request_is_the_endpoints_prompt_in_tokens(model: Path, judge: VllmJud
 
 @settings(max_examples=25)
 @given(st.lists(st.text(max_size=40), min_size=3, max_size=3))
-def test_whatever_a_text_holds_only_its_own_row_fails(judge: VllmJudge, texts: list[str]) -> None:
+def test_whatever_a_text_holds_only_its_own_row_fails(judge: VllmModel, texts: list[str]) -> None:
     asked = world([(0, a, b) for a in range(4) for b in range(a)])
     column = pa.array([*texts, "a text of words"], pa.string())
     asked = replace(asked, texts=asked.texts.set_column(asked.texts.schema.get_field_index("text"), "text", column))
@@ -84,11 +84,11 @@ def test_whatever_a_text_holds_only_its_own_row_fails(judge: VllmJudge, texts: l
         assert row["tokenized_prompt"].count(1) in (0, 3)  # turns begin where the chat template begins them
 
 
-def judge_prompter(judge: VllmJudge) -> Prompter:
-    return Requests(judge).prompter
+def judge_prompter(judge: VllmModel) -> PromptBuilder:
+    return Requests(judge).builder
 
 
-def test_what_is_too_long_fails_before_an_engine_sees_it(judge: VllmJudge) -> None:
+def test_what_is_too_long_fails_before_an_engine_sees_it(judge: VllmModel) -> None:
     asked = world([(0, 1, 2)])
     long = Requests(judge).of(asked, np.arange(2), 0)
     tokens = len(long[0].as_py()["tokenized_prompt"])
@@ -107,7 +107,7 @@ def test_the_longest_prompt_fits_what_is_worked_out(model: Path) -> None:
     assert examine(config(model)).max_model_len == 2048  # what the model was made for
 
 
-def test_answers_are_votes_or_named_failures(judge: VllmJudge) -> None:
+def test_answers_are_votes_or_named_failures(judge: VllmModel) -> None:
     odd = {7: {"logprob": -0.1, "decoded_token": "Well"}}
     rows = [
         output(),
@@ -122,7 +122,7 @@ def test_answers_are_votes_or_named_failures(judge: VllmJudge) -> None:
     reasons = [None, EMPTY, TOO_LONG, TOO_LONG, "engine: RuntimeError", "no letter among the tokens", "empty answer"]
     assert table["error"].to_pylist() == reasons
     assert table["transient"].to_pylist() == [False, False, False, False, True, False, False]
-    p, error = preferences(table, None)
+    p, error = of_answers(table, None)
     assert error.to_pylist() == reasons
     np.testing.assert_allclose(p[0], 1 / (1 + np.exp(-1.8)))
     assert np.isnan(p[1:]).all()
@@ -191,26 +191,26 @@ def test_settings_that_do_not_suit_are_refused(given_: dict[str, Any], said: str
 
 def test_only_what_can_change_an_answer_is_in_the_identity(model: Path, tmp_path: Path) -> None:
     one = config(model)
-    name = judging.judge_id(one)
+    name = kinds.of(one).identity
     moved = tmp_path / "elsewhere"
     moved.mkdir()
     for file in model.iterdir():
         (moved / file.name).write_bytes(file.read_bytes())
     same = [{"name": "other"}, {"model": str(moved)}, {"max_tokens": 5}, {"execution": {"device": "cpu"}}]
-    assert {judging.judge_id(config(**{"model": model, **one_})) for one_ in same} == {name}
+    assert {kinds.of(config(**{"model": model, **one_})).identity for one_ in same} == {name}
     different: list[dict[str, Any]] = [
         {"dtype": "float32"}, {"max_model_len": 1024}, {"prompt": {"document_tokens": 99}}, {"chat": {"a": 1}},
         {"engine_kwargs": {"quantization": "fp8"}}, {"trust_remote_code": True}, {"prompt": {"readout": "sign"}},
         {"prompt": {"readout": "sign"}, "max_tokens": 5},
     ]  # fmt: skip
-    names = {judging.judge_id(config(model, **one_)) for one_ in different}
+    names = {kinds.of(config(model, **one_)).identity for one_ in different}
     assert len(names | {name}) == 1 + len(different)
     (moved / "config.json").write_text((moved / "config.json").read_text() + "\n")
-    assert judging.judge_id(config(moved)) != name
+    assert kinds.of(config(moved)).identity != name
     assert "execution" not in result_settings(config(model, execution={"device": "cpu"}))
 
 
-def test_the_engine_is_started_safely(judge: VllmJudge, model: Path) -> None:
+def test_the_engine_is_started_safely(judge: VllmModel, model: Path) -> None:
     given_ = judge.engine_kwargs()
     assert (given_["load_format"], given_["trust_remote_code"]) == ("safetensors", False)
     assert given_["distributed_executor_backend"] == "uni"

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
+from anmi_ray.core import identity
+from anmi_ray.core.records import QREL, TRUTH
+from anmi_ray.core.scale import ELO_PER_PROBIT
 from anmi_ray.mining import compared, mine, weights
-from anmi_ray.records import QREL, TRUTH
-from anmi_ray.scale import ELO_PER_PROBIT
 
 Make = Callable[[list[Any]], Any]
 TABLE = MineConfig(rule="table2", random_negatives=1, rated_extra=2)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import NAMED, PHASES
+from anmi_ray.core import identity
+from anmi_ray.core.records import EXAMPLE, REJECT
 from anmi_ray.mining import mine, mixture
-from anmi_ray.mining.compose import Beside
-from anmi_ray.records import EXAMPLE, REJECT
+from anmi_ray.mining.compose import RuleInputs
 
 Make = Callable[[list[Any]], Any]
 FORMS: dict[str, list[dict[str, Any]]] = {
@@ -50,7 +50,7 @@ hostile_queries = st.lists(
 )
 
 
-def tables_of(make_tables: Make, spec: Any, rows: list[Any], seed: int) -> tuple[Any, Beside]:
+def tables_of(make_tables: Make, spec: Any, rows: list[Any], seed: int) -> tuple[Any, RuleInputs]:
     """Tables of hostile queries; some pairs were judged directly, some documents seen by a pointwise model."""
     rng = np.random.default_rng(seed)
     tables = make_tables(
@@ -78,7 +78,7 @@ def tables_of(make_tables: Make, spec: Any, rows: list[Any], seed: int) -> tuple
         "relevance", pa.array(rng.random(len(candidates)))
     )
     seen = relevance.filter(pa.array(rng.random(len(candidates)) < 0.5))
-    return tables, Beside(pa.table(direct), seen, None)
+    return tables, RuleInputs(pa.table(direct), seen, None)
 
 
 @given(
@@ -106,7 +106,7 @@ def test_every_legal_composition_holds_on_hostile_queries(
     tables, beside = tables_of(make_tables, spec, rows, seed)
     if weigh["rule"].endswith("mixture"):
         fitted = mixture.fit(tables.gaps["gap_elo"].to_numpy(), config.weigh)  # type: ignore[arg-type]
-        beside = Beside(beside.direct, beside.relevance, fitted)
+        beside = RuleInputs(beside.direct, beside.relevance, fitted)
     found, refused = mine(tables.ratings, tables.gaps, tables.candidates, config, seed, tables.fits, beside)
     EXAMPLE.check(found, "test")
     REJECT.check(refused, "test")

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.core import identity
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.records import EXAMPLE, REJECT
 from anmi_ray.mining import mine, summary
-from anmi_ray.records import EXAMPLE, REJECT
 
 Make = Callable[[list[Any]], Any]
 Doc = Callable[[int, int], bytes]

@@ -12,13 +12,15 @@ from sklearn import mixture as peer
 
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import BetaMixture, GaussianMixture
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.core.arrays import Reals
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.mining import em
+from anmi_ray.mining.categories import CATEGORIES
 from anmi_ray.mining.compose import weights_of
-from anmi_ray.mining.mixture import Component, Mixture, Tried, fit, weigh
-from anmi_ray.mining.negatives import Common, Negatives, Reals
+from anmi_ray.mining.mixture import Component, Mixture, Tried, fit
+from anmi_ray.mining.mixture_weight import weigh
+from anmi_ray.mining.negatives import Common, Negatives
 from anmi_ray.mining.optimum import information
-from anmi_ray.mining.table import CATEGORIES
 
 GAUSSIAN, BETA = GaussianMixture(rule="gaussian-mixture"), BetaMixture(rule="beta-mixture")
 CONFIG = MineConfig(allow=(), weigh=GAUSSIAN)

@@ -10,11 +10,11 @@ from scipy import optimize
 
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import Closed, Optimum
+from anmi_ray.core.scale import ELO_PER_PROBIT, normal_cdf, normal_pdf
 from anmi_ray.mining.negatives import Common, Negatives
 from anmi_ray.mining.optimum import best_gap, information, optimum, zone_costs
 from anmi_ray.mining.posterior import below
 from anmi_ray.mining.sampling import closed
-from anmi_ray.scale import ELO_PER_PROBIT, normal_cdf, normal_pdf
 
 COMMON = Common(MineConfig(), 0)
 

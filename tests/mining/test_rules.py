@@ -13,9 +13,10 @@ from anmi_ray.config.base import result_settings
 from anmi_ray.config.mine import TABLE_2, Band, MineConfig
 from anmi_ray.config.rules import NAMED
 from anmi_ray.mining import posterior
+from anmi_ray.mining.categories import CATEGORIES, TIERS
 from anmi_ray.mining.compose import ALLOW, SAMPLE, WEIGH, weights_of
 from anmi_ray.mining.negatives import Common, Negatives, rank_within
-from anmi_ray.mining.table import CATEGORIES, TIERS, band
+from anmi_ray.mining.table import band
 
 CONFIG = MineConfig()
 gaps_and_errors = st.lists(st.tuples(st.floats(-2000, 2000), st.floats(0, 500)), min_size=1, max_size=20)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anmi_ray import identity
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.mining import Beside, borderline, mine, pooled, verdicts
-from anmi_ray.records import COMPARISON
+from anmi_ray.core import identity
+from anmi_ray.core.records import COMPARISON
+from anmi_ray.mining import RuleInputs, borderline, mine, pooled, verdicts
 
 Make = Callable[[list[Any]], Any]
 Doc = Callable[[int, int], bytes]
@@ -74,7 +74,7 @@ def judged(preferences: dict[Pair, float], doc_id: Doc, was: set[Pair] | None = 
 
 def weights(tables: Any, direct: pa.Table, config: MineConfig = CONFIG) -> dict[bytes, dict[bytes, float]]:
     """By anchor, the weights of the negatives that were taken."""
-    examples, _ = mine(tables.ratings, tables.gaps, tables.candidates, config, 0, tables.fits, Beside(direct))
+    examples, _ = mine(tables.ratings, tables.gaps, tables.candidates, config, 0, tables.fits, RuleInputs(direct))
     lists = zip(examples["doc_ids"].to_pylist(), examples["weights"].to_pylist(), strict=True)
     return {docs[0]: dict(zip(docs[1:], values[1:], strict=True)) for docs, values in lists}
 
@@ -165,7 +165,7 @@ def test_the_verdicts_of_the_report(make_tables: Make, spec: Any, doc_id: Doc) -
     found = weights(tables, judged(answers, doc_id))[doc_id(0, 0)]
     expected = {2: 0.3, 3: 0.3, 4: 1.0, 5: 0.5, 6: 0.5, 7: 1.0}  # d7's gap of 200 is not borderline
     assert found == {doc_id(0, d): weight for d, weight in expected.items()}
-    beside = Beside(judged(answers, doc_id))
+    beside = RuleInputs(judged(answers, doc_id))
     negatives = pooled(tables.ratings, tables.gaps, tables.candidates, CONFIG, tables.fits, beside).pool.negatives
     counts = {"borderline": 6, "rejected": 1, "reduced": 2, "full": 1, "unjudged": 2}
     assert verdicts(negatives, CONFIG) == {"validate": counts}
@@ -213,9 +213,9 @@ def test_pseudo_positives_are_counted_and_never_negatives(make_tables: Make, spe
         }
     )
     args = (tables.ratings, tables.gaps, tables.candidates, config)
-    examples, _ = mine(*args, 0, tables.fits, Beside(relevance=relevance))
+    examples, _ = mine(*args, 0, tables.fits, RuleInputs(relevance=relevance))
     assert [docs[1:] for docs in examples["doc_ids"].to_pylist()] == [[doc_id(0, 3)]] * 2
-    found = verdicts(pooled(*args, tables.fits, Beside(relevance=relevance)).pool.negatives, config)
+    found = verdicts(pooled(*args, tables.fits, RuleInputs(relevance=relevance)).pool.negatives, config)
     assert found == {"rocketqa": {"documents": 6, "negatives": 2, "pseudo_positives": 2}}  # of two examples
 
 

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from sentence_transformers import CrossEncoder as PublishedCrossEncoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from anmi_ray.errors import ConfigError
-from anmi_ray.identity import rng
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.identity import rng
 from anmi_ray.models.cross_encoder import CrossEncoder, MeanScorer
 from anmi_ray.models.pairs import PairTokenizer, length_batches
 from tests.models.tiny import WORDS, write_tiny_bert

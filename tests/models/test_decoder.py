@@ -12,7 +12,7 @@ import torch
 from sentence_transformers import CrossEncoder as PublishedCrossEncoder
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.classifier import load_scorer
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.loading import resolve

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.encoder import BATCH_TOKENS, Encoder
 from anmi_ray.models.loading import PACKAGED, resolve
 from anmi_ray.models.pairs import shaped_batches

@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification
 
 from anmi_ray.config.learning import LoraConfig
 from anmi_ray.config.train import Pooling
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.lora import is_adapted, is_adapter
 from tests.models.test_cross_encoder import columns, some_pairs

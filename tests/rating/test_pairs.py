@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from anmi_ray import records
-from anmi_ray.identity import comparison_id, doc_id, query_id
+from anmi_ray.core import records
+from anmi_ray.core.identity import comparison_id, doc_id, query_id
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.pairs import combine_orders, positions, preferences, read_games, sort_order
 from tests.rating.tournaments import candidates, tournament

@@ -9,15 +9,15 @@ import pytest
 import statsmodels.api as sm
 
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.identity import rng
+from anmi_ray.core.identity import rng
+from anmi_ray.core.scale import Floats, Model
 from anmi_ray.rating.diagnostics import components, refuse_without_maximum
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.gaussian import laplace
-from anmi_ray.rating.globals import globals_of
 from anmi_ray.rating.likelihood import Likelihood
+from anmi_ray.rating.shared_parameters import globals_of
 from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.uncertainty import anchors, errors
-from anmi_ray.scale import Floats, Model
 from tests.rating.single import planted, single
 
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.errors import DataError, FitError, NoMaximumError
-from anmi_ray.files import read_rows, write_table
-from anmi_ray.identity import rng
+from anmi_ray.core.errors import DataError, FitError, NoMaximumError
+from anmi_ray.core.identity import rng
+from anmi_ray.core.records import REJECT
+from anmi_ray.core.scale import to_elo, to_latent
 from anmi_ray.rating import NamedRatings, rate_preferences
 from anmi_ray.rating.preferences import NUMBERS, TEXTS, read_preferences
-from anmi_ray.records import REJECT
-from anmi_ray.scale import to_elo, to_latent
+from anmi_ray.tables.formats import read_rows, write_table
 from tests.rating.published import (
     AWAY_WINS,
     BASEBALL_ABILITIES,

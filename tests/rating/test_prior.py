@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.errors import DataError, FitError
+from anmi_ray.core.errors import DataError, FitError
+from anmi_ray.core.scale import Model
 from anmi_ray.rating import fit_globals
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.globals import MIN_POSITIVES, Globals, globals_of, sample_queries
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.prior import PriorShape, log_marginal, prior_arrays, top_and_rest, top_of_normals
-from anmi_ray.scale import Model
+from anmi_ray.rating.shared_parameters import MIN_POSITIVES, Globals, globals_of, sample_queries
 from tests.rating.tournaments import Tournament, tournament
 
 

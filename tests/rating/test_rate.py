@@ -8,11 +8,11 @@ import pyarrow.compute as pc
 import pytest
 from pydantic import ValidationError
 
-from anmi_ray import records
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.errors import FitError
+from anmi_ray.core import records
+from anmi_ray.core.errors import FitError
+from anmi_ray.core.scale import Model, to_elo
 from anmi_ray.rating import RateResult, fit_globals, rate
-from anmi_ray.scale import Model, to_elo
 from tests.rating.tournaments import Tournament, latent_of, tournament, truth_of
 
 

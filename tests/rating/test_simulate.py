@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from anmi_ray.identity import rng
+from anmi_ray.core.identity import rng
+from anmi_ray.core.scale import Model, link
 from anmi_ray.rating.games import Games, Longs
-from anmi_ray.rating.simulate import bucket, play, simulate, votes
-from anmi_ray.scale import Model, link
+from jobs.studies.simulated_games import bucket, play, simulate, votes
 
 MANY = 200_000
 

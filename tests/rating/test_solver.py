@@ -8,17 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from anmi_ray.errors import FitError
+from anmi_ray.core.errors import FitError
+from anmi_ray.core.scale import Floats, Model, link
 from anmi_ray.rating import likelihood
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.gaussian import laplace
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
-from anmi_ray.rating.reference import gradient_ascent
 from anmi_ray.rating.solver import Posterior, Solution, solve
 from anmi_ray.rating.uncertainty import anchors, errors
-from anmi_ray.scale import Floats, Model, link
 from tests.rating.published import (
     BASEBALL,
     BASEBALL_ABILITIES,
@@ -29,6 +28,7 @@ from tests.rating.published import (
     TEAMS,
     pooled,
 )
+from tests.rating.reference import gradient_ascent
 from tests.rating.single import planted, single
 from tests.rating.tournaments import tournament
 

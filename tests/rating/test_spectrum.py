@@ -9,8 +9,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from anmi_ray import identity
 from anmi_ray.comparisons import k_regular
+from anmi_ray.core import identity
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.spectrum import lambda2
 from tests.rating.single import of_edges

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from anmi_ray.config.rate import RateConfig
+from anmi_ray.core.scale import Floats, Model, to_latent
 from anmi_ray.rating import fit_globals, likelihood, uncertainty
+from anmi_ray.rating.bucket import rate
+from anmi_ray.rating.cholesky import cholesky, inverse_lower
 from anmi_ray.rating.diagnostics import components
-from anmi_ray.rating.factor import cholesky, inverse_lower
 from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.gaussian import laplace
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.solver import Posterior, one_query, solve, workspace
-from anmi_ray.rating.tables import rate
-from anmi_ray.rating.uncertainty import Anchors, anchors, errors, game_variances
-from anmi_ray.scale import Floats, Model, to_latent
+from anmi_ray.rating.uncertainty import GapAnchors, anchors, errors, game_variances
 from tests.rating.single import planted, single
 from tests.rating.tournaments import tournament, truth_of
 
@@ -62,7 +62,7 @@ def test_two_components_are_centred_apart() -> None:
     component = components(games).component
     assert component.tolist() == [0, 0, 0, 1, 1]
     found = errors(
-        laplace(target, latent), component, Anchors(np.array([0, 1]), np.array([0], np.int32), np.array([False]))
+        laplace(target, latent), component, GapAnchors(np.array([0, 1]), np.array([0], np.int32), np.array([False]))
     )
     sigma = dense_covariance(games, "thurstone", latent, precision)
     centring = np.zeros((5, 5))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from anmi_ray import records
-from anmi_ray.identity import comparison_id, doc_id, query_id, rng
-from anmi_ray.rating.simulate import votes
-from anmi_ray.scale import Floats, Model
+from anmi_ray.core import records
+from anmi_ray.core.identity import comparison_id, doc_id, query_id, rng
+from anmi_ray.core.scale import Floats, Model
+from jobs.studies.simulated_games import votes
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.retrieval import lucene
 
 

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from anmi_ray import identity
 from anmi_ray.config.retrieve import Bm25Config, DenseConfig, HnswIndex, IvfPqIndex, RetrieveConfig
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.core import identity
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.retrieval import bm25, dense, vectors
-from anmi_ray.retrieval.shard import ShardIndex, query_vectors, search_shard
-from anmi_ray.retrieval.shelf import scratch
+from anmi_ray.retrieval.shard import ShardIndex, query_vectors
+from anmi_ray.store.shelf import scratch
+from tests.retrieval.searched import search_shard
 from tests.retrieval.test_merge import WordEncoder, documents, qrels, queries
 
 IVFPQ = IvfPqIndex(kind="ivfpq", lists=16, probes=4, code_bytes=8)

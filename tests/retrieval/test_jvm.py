@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from anmi_ray import jdk
-from anmi_ray.errors import ConfigError
-from anmi_ray.retrieval import jvm, lucene
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.retrieval import jdk, jvm, lucene
 from tests.interrupts import heeding
 from tests.retrieval.java import needs_lucene
 
@@ -58,7 +57,7 @@ def test_no_jdk_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 def test_checking_imports_and_starts_nothing() -> None:
     done = run(
-        "import sys\nfrom anmi_ray.errors import ConfigError\nfrom anmi_ray.retrieval import lucene\n"
+        "import sys\nfrom anmi_ray.core.errors import ConfigError\nfrom anmi_ray.retrieval import lucene\n"
         "try: lucene.check()\nexcept ConfigError: pass\n"
         "print([name for name in ('jnius', 'jnius_config', 'pyserini', 'torch') if name in sys.modules])"
     )
@@ -104,7 +103,7 @@ def test_java_that_does_not_start_is_named(tmp_path: Path) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text("not a library")
     (tmp_path / "release").write_text('JAVA_VERSION="21.0.2"\n')
-    code = "from anmi_ray.retrieval import jvm\nfrom anmi_ray.errors import ConfigError\n"
+    code = "from anmi_ray.retrieval import jvm\nfrom anmi_ray.core.errors import ConfigError\n"
     done = run(f"{code}try: jvm.start()\nexcept ConfigError as error: print(error)", JAVA_HOME=str(tmp_path))
     assert f"JDK 21 in {tmp_path.resolve()} does not start" in done.stdout, done.stderr
     assert "remedy: see what" in done.stdout

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sentence_transformers.util import maxsim as peer
 
-from anmi_ray import identity
 from anmi_ray.config.retrieve import FusionConfig, RetrieveConfig
-from anmi_ray.errors import StoreError
-from anmi_ray.records import DOCUMENT, RUN
+from anmi_ray.core import identity
+from anmi_ray.core.errors import StoreError
+from anmi_ray.core.records import DOCUMENT, RUN
 from anmi_ray.retrieval import late, shard
 from anmi_ray.retrieval.merge import Merged, merge_bucket
 from anmi_ray.retrieval.shard import HITS

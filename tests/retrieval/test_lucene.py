@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anmi_ray.config.retrieve import Bm25Config, LuceneConfig, Rm3Config
-from anmi_ray.errors import ConfigError, StoreError
+from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.retrieval import bm25, lucene
 from anmi_ray.retrieval.top import Hits, top
 from tests.retrieval.java import needs_lucene

@@ -15,16 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from anmi_ray import identity
 from anmi_ray.config.retrieve import USUAL, FusionConfig, RetrieveConfig
-from anmi_ray.errors import DataError
-from anmi_ray.records import CANDIDATE, DOCUMENT, QREL, QUERY, REJECT, RUN, TEXT_OF
+from anmi_ray.core import identity
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import CANDIDATE, DOCUMENT, QREL, QUERY, REJECT, RUN, TEXT_OF
 from anmi_ray.retrieval import bm25, fusion, merge, shard
 from anmi_ray.retrieval.merge import Merged, merge_bucket
 from anmi_ray.retrieval.runs import to_run
-from anmi_ray.retrieval.shard import HITS, ShardIndex, query_vectors, search_shard
-from anmi_ray.retrieval.shelf import scratch
+from anmi_ray.retrieval.shard import HITS, ShardIndex, query_vectors
 from anmi_ray.retrieval.statistics import Statistics
+from anmi_ray.store.shelf import scratch
+from tests.retrieval.searched import search_shard
 
 WORDS = [f"word{i}" for i in range(30)]
 CONFIG = RetrieveConfig(depth=12, candidates=6, random_negatives=3)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from anmi_ray.config.retrieve import Bm25Config, RetrieveConfig
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.retrieval import bm25, dense
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.retrieval.top import top

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray import identity
 from anmi_ray.config.retrieve import Bm25Config, LuceneConfig, Rm3Config
+from anmi_ray.core import identity
 from anmi_ray.retrieval import bm25, lucene, statistics
 from anmi_ray.retrieval.statistics import Statistics
 from tests.retrieval.java import needs_lucene

@@ -17,13 +17,13 @@ import ray.data
 from anmi_ray.config import experiment
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.errors import AnmiError, DataError
-from anmi_ray.experiment import NAMES, Reporter
-from anmi_ray.stages import preflight
-from anmi_ray.stages.capacity import Need, check_room, of_training
-from anmi_ray.stages.runtime import Context, data_settings, rows_of
+from anmi_ray.core.errors import AnmiError, DataError
+from anmi_ray.pipeline import preflight
+from anmi_ray.pipeline.run import NAMES, Reporter
+from anmi_ray.runtime.capacity import Need, check_room, of_training
+from anmi_ray.runtime.tasks import Context, data_settings, rows_of
+from anmi_ray.stages.judge.vllm import reserved
 from anmi_ray.stages.train import Job, Tools, run_training
-from anmi_ray.stages.vllm import reserved
 from anmi_ray.store import Store
 from anmi_ray.training.loop import Trained
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.config.distill import DistillConfig
-from anmi_ray.errors import ConfigError, DataError
-from anmi_ray.identity import digest, id_array
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.identity import digest, id_array
 from anmi_ray.models.pair_classifier import PairClassifier
 from anmi_ray.stages.distill import split_of
-from anmi_ray.stages.distill_training import DEV, TEST, TRAIN, target_of, texts_of
+from anmi_ray.stages.distill.worker import DEV, TEST, TRAIN, target_of, texts_of
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 
 CONFIG = DistillConfig(dev_share=0.2, test_share=0.3)

@@ -10,20 +10,20 @@ import pytest
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import JudgeConfig
-from anmi_ray.errors import ConfigError
-from anmi_ray.records import COMPARISON, JUDGMENT
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.records import COMPARISON, JUDGMENT
+from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import judge
-from anmi_ray.stages.runtime import Context
 from anmi_ray.store import Artifact, Store
 from tests.benchmarks.bench_judging import inputs, quiet
 from tests.models.tiny import write_tiny_classifier
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
-QUERIES, BUCKETS = 2, 2
+QUERIES, BUCKETS, DOCUMENTS = 2, 2, 40
 
 
 def test_encoders_judge_through_ray_and_are_not_asked_again(ray_local: None, tmp_path: Path) -> None:
-    sources = inputs(Store(str(tmp_path / "root")), QUERIES, BUCKETS)
+    sources = inputs(Store(str(tmp_path / "root")), QUERIES, BUCKETS, DOCUMENTS)
     reranker = write_tiny_classifier(tmp_path / "reranker", ["score"])
     pair = write_tiny_classifier(tmp_path / "pair", ["A", "B"])
     labels = {"first_label": "A", "second_label": "B"}
@@ -35,7 +35,7 @@ def test_encoders_judge_through_ray_and_are_not_asked_again(ray_local: None, tmp
     def run(name: str, *given: dict[str, object]) -> Artifact:
         store = Store(str(tmp_path / "root"))
         artifact = Artifact(store, "judge", name)
-        execution = ExecutionConfig(root=str(tmp_path / "root"), buckets=BUCKETS, chunk=700)
+        execution = ExecutionConfig(root=str(tmp_path / "root"), buckets=BUCKETS, chunk=280, askers=1)
         config = JudgeConfig.model_validate({"judges": list(given)})
         facts = judge.run(artifact, sources, config, Context(store, execution, BUCKETS, 0, quiet))
         artifact.complete(facts.pop("flows"), **facts)

@@ -15,18 +15,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from anmi_ray import files
 from anmi_ray.comparisons.imported import NOT_CANDIDATES
 from anmi_ray.config.experiment import Experiment, load
-from anmi_ray.errors import AnmiError, ConfigError, DataError
-from anmi_ray.experiment import Reporter, resolve, run
-from anmi_ray.identity import comparison_id, doc_id, query_id, uniforms
+from anmi_ray.core.errors import AnmiError, ConfigError, DataError
+from anmi_ray.core.identity import comparison_id, doc_id, query_id, uniforms
+from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, IMPORTED, JUDGMENT, QUERY, RATING, TEXT_OF
 from anmi_ray.judging.brought import NOT_IN_FILE
-from anmi_ray.planning import plan
-from anmi_ray.records import CANDIDATE, COMPARISON, FIT, IMPORTED, JUDGMENT, QUERY, RATING, TEXT_OF
+from anmi_ray.pipeline.run import Reporter, resolve, run
+from anmi_ray.planning.plan import plan
+from anmi_ray.planning.workload import lines
 from anmi_ray.store import Artifact, Flow, Store
-from anmi_ray.workload import lines
-from tests.small import write_config
+from anmi_ray.tables import formats
+from tests.small import start_from, write_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 Row = tuple[str, str, str, str, str, float]  # query, doc_a, doc_b, judge, order, preference
@@ -37,8 +37,8 @@ BUCKETS = 4
 class World:
     """A collection whose candidates are known: every test runs over the same root."""
 
-    def __init__(self, folder: Path, collection: Path) -> None:
-        self.folder, self.store = folder, Store(str(folder / "root"))
+    def __init__(self, folder: Path, collection: Path, prepared: Path) -> None:
+        self.folder, self.store = folder, Store(str(start_from(prepared, folder / "root", "retrieve")))
         self.config = write_config(folder / "small.yaml", collection, compare={})
         record = run(self.settings(), last="retrieve")
         self.retrieve = self.artifact(record, "retrieve")
@@ -109,7 +109,7 @@ class World:
 
 
 def _worth(document: str) -> float:
-    from anmi_ray.identity import id_array, id_matrix
+    from anmi_ray.core.identity import id_array, id_matrix
 
     return float(uniforms(id_matrix(id_array([doc_id(document)])), "worth")[0])
 
@@ -119,8 +119,8 @@ def key(query: str, a: str, b: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def world(ray_local: None, small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(tmp_path_factory.mktemp("importing"), small_collection)
+def world(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("importing"), small_collection, prepared)
 
 
 def test_a_files_pairs_are_compared_judged_and_rated(world: World) -> None:
@@ -210,11 +210,11 @@ def test_rows_that_cannot_be_used_are_counted_by_reason(world: World) -> None:
 
 def test_repeats_in_different_batches_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the task itself, for its worker would not see smaller batches."""
-    from anmi_ray.stages import importing
+    from anmi_ray.stages.judge import importing
 
     rows = world.preferences(queries=6)
     path = world.write("apart.csv", [*rows, *rows[:40]])
-    monkeypatch.setattr(files, "_BLOCK", 500)
+    monkeypatch.setattr(formats, "_BLOCK", 500)
     artifact = Artifact(world.store, "import", "apart")
     ingest = Artifact(world.store, "ingest", resolve(world.settings())["ingest"].fingerprint)
     read = importing._spread(artifact, path, ingest, BUCKETS)

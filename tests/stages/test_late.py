@@ -9,12 +9,14 @@ import pyarrow.compute as pc
 import pytest
 
 from anmi_ray.config.experiment import Experiment, load
-from anmi_ray.errors import ConfigError
-from anmi_ray.experiment import resolve, run
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.records import CANDIDATE, RUN
 from anmi_ray.models.loading import PACKAGED
 from anmi_ray.models.loading import resolve as find
-from anmi_ray.records import CANDIDATE, RUN
-from anmi_ray.stages import exchange, late, retrieve, runtime
+from anmi_ray.pipeline.run import resolve, run
+from anmi_ray.runtime import exchange, tasks
+from anmi_ray.stages import retrieve
+from anmi_ray.stages.retrieve import late
 from anmi_ray.store import Artifact, Store
 from tests.models.tiny import write_tiny_bert
 from tests.small import write_collection, write_config
@@ -95,7 +97,7 @@ def test_exchange_files_that_are_there_are_not_made_again(whole: Experiment) -> 
     def progress(done: int, total: int, unit: str = "buckets", note: str = "") -> None:
         steps.append((done, total, unit))
 
-    context = runtime.Context(store, whole.execution, buckets, whole.seed, progress)
+    context = tasks.Context(store, whole.execution, buckets, whole.seed, progress)
     retrieve._search(artifact, ingest, whole.retrieve, context, 1)
     steps.clear()
     late.rescore(artifact, ingest, whole.retrieve, context, 1)

@@ -9,24 +9,21 @@ import numpy as np
 import pytest
 
 from anmi_ray.config.experiment import load
-from anmi_ray.experiment import run
+from anmi_ray.core.records import CANDIDATE, EXAMPLE, GAP
 from anmi_ray.mining.mixture import Mixture, fit
-from anmi_ray.records import CANDIDATE, EXAMPLE, GAP
+from anmi_ray.pipeline.run import run
 from anmi_ray.store import Artifact, Store
-from tests.small import write_config
+from tests.small import start_from, write_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 BUCKETS = 4
 
 
 @pytest.mark.parametrize("rule", ["beta-mixture", "gaussian-mixture"])
-def test_a_mixture_is_fitted_once_and_kept(
-    ray_local: None, small_collection: Path, tmp_path_factory: pytest.TempPathFactory, rule: str
-) -> None:
-    folder = tmp_path_factory.getbasetemp() / "mixture"  # both rules share what is before mining
-    folder.mkdir(exist_ok=True)
-    config = write_config(folder / "small.yaml", small_collection)
-    settings = load(config, [f"execution.root={folder / 'root'}", f"mine.rule={rule}", f"name={rule}"])
+def test_a_mixture_is_fitted_once_and_kept(prepared: Path, small_collection: Path, tmp_path: Path, rule: str) -> None:
+    root = start_from(prepared, tmp_path / "root", "rate")
+    config = write_config(tmp_path / "small.yaml", small_collection)
+    settings = load(config, [f"execution.root={root}", f"mine.rule={rule}", f"name={rule}"])
     record = run(settings, last="mine")
     made = {
         name: Artifact(Store(settings.execution.root), name, found["fingerprint"])

@@ -11,20 +11,22 @@ import pyarrow.compute as pc
 import pytest
 from pydantic import ValidationError
 
-from anmi_ray import experiment, planning
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.evaluate import PeerConfig, RerankConfig
 from anmi_ray.config.experiment import Experiment, validate
 from anmi_ray.config.train import TrainConfig
-from anmi_ray.errors import ConfigError, JudgeError
-from anmi_ray.identity import doc_id, query_id, text_hash
+from anmi_ray.core.errors import ConfigError, JudgeError
+from anmi_ray.core.identity import doc_id, query_id, text_hash
+from anmi_ray.core.records import METRIC, QUERY, REJECT, RUN, TEXT_OF
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.records import METRIC, QUERY, REJECT, RUN, TEXT_OF
-from anmi_ray.stages import evaluate, peers
-from anmi_ray.stages.folders import seal_folder
-from anmi_ray.stages.rerank import pairs_of, rerank
+from anmi_ray.pipeline import run as experiment
+from anmi_ray.planning import plan
+from anmi_ray.planning.workload import Line, lines
+from anmi_ray.stages import evaluate
+from anmi_ray.stages.rerank import peers
+from anmi_ray.stages.rerank.ranking import pairs_of, rerank
 from anmi_ray.store import Artifact, Flow, Store
-from anmi_ray.workload import Line, lines
+from anmi_ray.store.folders import seal_folder
 from tests.judging.rerank_server import Served, serving
 from tests.models.tiny import WORDS, write_tiny_bert, write_tiny_classifier
 
@@ -253,8 +255,8 @@ def test_the_plan_says_what_is_sent_where() -> None:
     assert plain.work == "score 3,500 pairs"
     assert more.work == "score 3,500 pairs with 2 models; at most 90 calls to https://api.example.org/v2 for far"
     assert more.seconds == 2 * plain.seconds
-    assert planning.sent(Experiment()) == "nothing is sent outside this machine or cluster"
-    sent = planning.sent(Experiment.model_validate({"rerank": {"peers": peers}}))
+    assert plan.sent(Experiment()) == "nothing is sent outside this machine or cluster"
+    sent = plan.sent(Experiment.model_validate({"rerank": {"peers": peers}}))
     assert sent == "texts of test queries and their top are sent to https://api.example.org/v2 (must not be external)"
 
 

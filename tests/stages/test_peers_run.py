@@ -9,27 +9,29 @@ import pyarrow.compute as pc
 import pytest
 
 from anmi_ray.config.experiment import load
-from anmi_ray.experiment import run
-from anmi_ray.records import METRIC, QUERY, RUN
+from anmi_ray.core.records import METRIC, QUERY, RUN
+from anmi_ray.pipeline.run import run
 from anmi_ray.stages import report
 from anmi_ray.store import Artifact, Store
 from tests.judging.rerank_server import serving
-from tests.small import write_config
+from tests.models.tiny import write_tiny_bert
+from tests.small import start_from, write_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
-def test_peers_are_measured_beside_the_trained_model(ray_local: None, small_collection: Path, tmp_path: Path) -> None:
+def test_peers_are_measured_beside_the_trained_model(prepared: Path, small_collection: Path, tmp_path: Path) -> None:
     with serving() as server:
         peers = [
             {"name": "start", "untrained": True},
             {"name": "served", "endpoint": server.config(documents_per_call=4).model_dump()},
         ]
-        train = {"max_steps": 2, "max_tokens": 48, "dev_points": []}
+        tiny = str(write_tiny_bert(tmp_path / "tiny"))
+        train = {"model": tiny, "max_steps": 2, "max_tokens": 48, "dev_points": []}
         config = write_config(
             tmp_path / "small.yaml", small_collection, train=train, rerank={"depth": 10, "peers": peers}
         )
-        settings = load(config, [f"execution.root={tmp_path / 'root'}"])
+        settings = load(config, [f"execution.root={start_from(prepared, tmp_path / 'root', 'mine')}"])
         record = run(settings, last="retrieve")
         store = Store(settings.execution.root)
         buckets = range(settings.execution.buckets)

@@ -14,14 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from anmi_ray import environment
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.experiment import Reporter
-from anmi_ray.identity import bucket_of
-from anmi_ray.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, REJECT
-from anmi_ray.schema import Record
-from anmi_ray.stages import rate, runtime
+from anmi_ray.core import environment
+from anmi_ray.core.identity import bucket_of
+from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, REJECT
+from anmi_ray.core.schema import Record
+from anmi_ray.pipeline.run import Reporter
+from anmi_ray.runtime import tasks
+from anmi_ray.stages import rate
 from anmi_ray.store import Artifact, Flow, Store
 from tests.rating.tournaments import tournament
 
@@ -66,7 +67,7 @@ def rated(inputs: dict[str, Artifact], config: RateConfig, root: Path, workers: 
     logical = environment.cores() * LOGICAL_CPUS // workers
     execution = ExecutionConfig(root=str(root), logical_cpus=logical, window=workers, buckets=BUCKETS)
     store = Store(str(root))
-    context = runtime.Context(store, execution, BUCKETS, seed=0, progress=Reporter().progress)
+    context = tasks.Context(store, execution, BUCKETS, seed=0, progress=Reporter().progress)
     artifact = Artifact(store, "rate", "fedcba9876543210")
     flows = rate.run(artifact, inputs, config, context)["flows"]
     assert sum(flow.rows_out for flow in flows) == 64
@@ -131,9 +132,9 @@ def test_four_workers_write_the_bytes_of_one(
         return call
 
     def run_buckets(
-        context: runtime.Context, artifact: Artifact, seal: tuple[str, Record], task: Task, *args: object
+        context: tasks.Context, artifact: Artifact, seal: tuple[str, Record], task: Task, *args: object
     ) -> list[Flow]:
-        return runtime.run_buckets(context, artifact, seal, together(task), *args)
+        return tasks.run_buckets(context, artifact, seal, together(task), *args)
 
     monkeypatch.setattr(rate, "run_buckets", run_buckets)
     check_same(rated(inputs, settings, tmp_path / "root", workers=4), alone)
@@ -146,10 +147,10 @@ def test_the_order_of_buckets_does_not_matter(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def backwards(context: runtime.Context, artifact: Artifact, _: object, task: Task, *args: object) -> list[Flow]:
+    def backwards(context: tasks.Context, artifact: Artifact, _: object, task: Task, *args: object) -> list[Flow]:
         """The last bucket first, one at a time."""
         order = reversed(range(context.buckets))
-        return [flow for bucket in order for flow in runtime.run_task(context, task, artifact, bucket, *args)]
+        return [flow for bucket in order for flow in tasks.run_task(context, task, artifact, bucket, *args)]
 
     monkeypatch.setattr(rate, "run_buckets", backwards)
     check_same(rated(inputs, settings, tmp_path, workers=1), alone)

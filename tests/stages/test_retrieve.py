@@ -16,9 +16,9 @@ import ray
 from ray._private import state
 
 from anmi_ray.config.experiment import load
-from anmi_ray.errors import ConfigError
-from anmi_ray.experiment import run
-from anmi_ray.records import CANDIDATE, QUERY, RUN
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.records import CANDIDATE, QUERY, RUN
+from anmi_ray.pipeline.run import run
 from anmi_ray.store import Artifact, Store
 from tests.models.tiny import write_tiny_bert
 from tests.retrieval.java import needs_lucene

@@ -12,10 +12,10 @@ import pytest
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.sample import SampleConfig
-from anmi_ray.errors import DataError
-from anmi_ray.records import CANDIDATE, COMPARISON, JUDGMENT
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT
+from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import judge, sample
-from anmi_ray.stages.runtime import Context
 from anmi_ray.store import Artifact, Flow, Store, add_flows
 from tests.benchmarks.bench_judging import DOCUMENTS, inputs, quiet
 

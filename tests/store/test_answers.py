@@ -14,12 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anmi_ray import answers
-from anmi_ray.answers import AnswerLog, hold, question_ids
-from anmi_ray.errors import DataError, StoreError
-from anmi_ray.identity import digest
-from anmi_ray.records import ANSWER
-from anmi_ray.store import Store
+from anmi_ray.core.errors import DataError, StoreError
+from anmi_ray.core.identity import digest
+from anmi_ray.core.records import ANSWER
+from anmi_ray.store import Store, answer_log
+from anmi_ray.store.answer_log import AnswerLog, hold, question_ids
 
 
 def bought(*rows: tuple[int, str | None, bool]) -> pa.Table:
@@ -113,7 +112,7 @@ def test_damaged_and_foreign_segments_are_named(tmp_path: Path) -> None:
 def test_answers_of_a_newer_version_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = log(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(answers, "ANSWER", type(ANSWER)(ANSWER.name, 9, ANSWER.key, ANSWER.schema, ANSWER.invariants))
+        patch.setattr(answer_log, "ANSWER", type(ANSWER)(ANSWER.name, 9, ANSWER.key, ANSWER.schema, ANSWER.invariants))
         mine.publish(0, bought((0, "1", False)))
     with pytest.raises(StoreError, match="holds Answer version 9"):
         mine.read(0)

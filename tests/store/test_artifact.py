@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anmi_ray.errors import DataError, StoreError
-from anmi_ray.identity import doc_id, query_id
-from anmi_ray.records import CANDIDATE, EXAMPLE, GAP, QREL, REJECT, TRUTH, rejects
+from anmi_ray.core.errors import DataError, StoreError
+from anmi_ray.core.identity import doc_id, query_id
+from anmi_ray.core.records import CANDIDATE, EXAMPLE, GAP, QREL, REJECT, TRUTH, rejects
 from anmi_ray.store import Artifact, Flow, Store, parquet_bytes
 
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-from anmi_ray.errors import StoreError
-from anmi_ray.identity import doc_id, query_id
-from anmi_ray.records import TRUTH, rejects
+from anmi_ray.core.errors import StoreError
+from anmi_ray.core.identity import doc_id, query_id
+from anmi_ray.core.records import TRUTH, rejects
 from anmi_ray.store import Artifact, Flow, Store, parquet_bytes
 
 BUCKETS = 2
@@ -297,7 +297,7 @@ def run(code: str, *args: str, **options: Any) -> subprocess.CompletedProcess[st
 
 PUBLISH = """
 import os, resource, sys
-from anmi_ray.errors import StoreError
+from anmi_ray.core.errors import StoreError
 from anmi_ray.store import Store
 {limit}
 try:

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-from anmi_ray.errors import StoreError
-from anmi_ray.records import TRUTH
-from anmi_ray.stages import exchange
+from anmi_ray.core.errors import StoreError
+from anmi_ray.core.records import TRUTH
+from anmi_ray.runtime import exchange
 from anmi_ray.store import Artifact, Flow, Store
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.errors import StoreError
+from anmi_ray.core.errors import StoreError
 from anmi_ray.store import Flow, Store, add_flows, fingerprint, open_filesystem, parquet_bytes, public_root
 
 TABLE = pa.table({"n": pa.array([1, 2, 3], pa.int32()), "word": ["a", "b", "c"]})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anmi_ray.training.bandit import Exp3S
-from jobs.studies.curricula import dealt, played, rewards, variation, with_advantage
+from jobs.studies.curricula import bandit_results, dealt, played, rewards, temperature_table, variation
 
 EPSILON = 0.05
 
@@ -36,14 +36,17 @@ def test_variation_stays_below_what_exploration_leaves() -> None:
     assert variation(np.full((1, 4), 0.25)).item() == 0.0
 
 
-def test_a_better_arm_is_told_from_chance_and_no_arm_is_not() -> None:
+def test_a_better_arm_goes_further_than_chance() -> None:
+    bandit = Exp3S(4, 200, EPSILON)
     random = np.random.default_rng(1)
-    chance = dealt(random.normal(size=200), 4, EPSILON, 60, 0)
-    variation_of_none, _ = with_advantage(0.0, 200, 4, EPSILON, 60)
-    assert variation_of_none == pytest.approx(chance.mean(), abs=0.04)
-    variation_of_best, last = with_advantage(2.0, 200, 4, EPSILON, 60)
-    assert variation_of_best > np.quantile(chance, 0.95)
-    assert last > 0.6
+    seen = []
+    for uniform, noise in zip(random.random(200), random.normal(size=200), strict=True):
+        arm = bandit.draw(float(uniform))
+        bandit.update(arm, float(noise + 2.0 * (arm == 0)))
+        seen.append(bandit.probabilities())
+    chance = dealt(np.random.default_rng(2).normal(size=200), 4, EPSILON, 60, 0)
+    assert variation(np.array(seen)).mean() > np.quantile(chance, 0.95)
+    assert seen[-1][0] > 0.6
 
 
 def test_bands_are_told_by_their_least_gaps() -> None:
@@ -56,3 +59,17 @@ def test_bands_are_told_by_their_least_gaps() -> None:
     assert arm_T.tolist() == [0, 1]
     with pytest.raises(AssertionError, match="never played"):
         played(rows[:1])
+
+
+def test_tables_are_read_from_a_log() -> None:
+    probability_TK, arm_T, _ = run(np.random.default_rng(5).normal(size=60), 3)
+    log = [
+        {**{f"band_{k + 1}": row[k] for k in range(3)}, "minimum_gap_elo": [None, 100.0, 250.0][arm], "temperature": t}
+        for row, arm, t in zip(probability_TK, arm_T, np.linspace(0.1, 0.2, 60), strict=True)
+    ]
+    table, note = bandit_results([log, log], EPSILON)
+    assert [row[0] for row in table.rows] == ["0", "1"]
+    assert float(table.rows[0][2]) == pytest.approx(variation(probability_TK).mean(), abs=1e-3)
+    assert "by chance" in note
+    assert temperature_table([log], 0.07).rows[0][1] == "0.0700"
+    assert temperature_table([log], 0.07).rows[0][4] == "0.2000"

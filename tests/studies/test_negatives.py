@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
-import xml.etree.ElementTree as ET
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.mining.optimum import information
-from jobs.studies import negative_share as coverage
 from jobs.studies import negatives as study
 from jobs.studies.negative_worlds import Mined, Taken, World, in_order, mined
 from jobs.studies.negatives import BUDGETS, COSTS, RULES
@@ -123,28 +123,19 @@ def test_what_it_finds(found: study.Found) -> None:
     assert plain["posterior, gate .05"].inside
 
 
-def test_tables_winners_and_picture(found: study.Found, capsys: pytest.CaptureFixture[str]) -> None:
-    for budget in BUDGETS:
-        study.print_winners(found[budget], budget)
-        study.print_worth(found[budget], budget)
-        study.print_rules(found[budget], budget)
-    said = capsys.readouterr().out
-    assert said.count("\n| uniform | ") == 2 * len(BUDGETS)
+def test_tables_and_winners(found: study.Found) -> None:
+    said = "\n".join(table.markdown() for table in study.tables_of(found))
+    assert said.count("\n| uniform | ") == 3 * len(BUDGETS)  # worth, and what it took with two kinds of positives
     assert "nan" not in said
     rows = study.winners(found["weight 5"])
     assert [cost for cost, *_ in rows] == list(COSTS)
     assert all(first != second and lead.value >= 0 for _, first, second, _, lead in rows)
-    drawn = ET.fromstring(study.picture(found["weight 5"][World()], "posterior, gate .02", "title"))
-    assert len(drawn.findall(".//{http://www.w3.org/2000/svg}circle")) == len(FEW)
 
 
-def test_coverage_of_the_estimated_share() -> None:
-    found = coverage.covered(World(near=0), 6)
-    for one in found.values():
-        true, mean, low, high = one.rows.T
-        assert one.rows.shape == (6, 4)
-        assert (low <= mean).all()
-        assert (mean <= high).all()
-        assert one.inside.sum() >= 4
-        assert one.below == np.mean(true < low)
-    assert found["posterior"].rows[:, 1].mean() < found["table2"].rows[:, 1].mean()
+@pytest.mark.studies
+def test_a_small_study_writes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study.main(["--queries", "4", "--rules", "table2", "posterior, gate .05", "--out", str(tmp_path)])
+    assert "Default: " in capsys.readouterr().out
+    page = (tmp_path / "negatives.md").read_text(encoding="utf-8")
+    assert "> Which rule of mining takes the best negatives?" in page
+    assert json.loads((tmp_path / "negatives.json").read_text(encoding="utf-8"))["tables"]

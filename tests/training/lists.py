@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from anmi_ray.identity import digest, doc_id, query_id, rng, text_hash
-from anmi_ray.records import EXAMPLE, QUERY, TEXT_OF
+from anmi_ray.core.identity import digest, doc_id, query_id, rng, text_hash
+from anmi_ray.core.records import EXAMPLE, QUERY, TEXT_OF
 from tests.models.tiny import WORDS
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.config.objective import BalanceConfig
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.training.balance import Balance, Measured, estimated_alpha, make_balance, numbers
 from anmi_ray.training.scalars import Scalars
 

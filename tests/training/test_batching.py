@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.models.pairs import PairTokenizer
 from anmi_ray.training.batching import (
     TrainingSet,

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from anmi_ray.config.train import TrainConfig
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.training.checkpoints import FolderCheckpoints
 from anmi_ray.training.engine import make_engine
 from anmi_ray.training.loop import Row, Trained, train

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from anmi_ray.config.objective import CurriculumConfig
-from anmi_ray.errors import DataError
-from anmi_ray.identity import rng
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.identity import rng
 from anmi_ray.training.bandit import Exp3S
-from anmi_ray.training.curriculum import Curriculum, Phase, Progress, make_curriculum
+from anmi_ray.training.curriculum import Curriculum, LearningProgress, Phase, make_curriculum
 
 GAPS = rng("gaps").normal(350, 120, 400)
 
@@ -79,7 +79,7 @@ def test_foreseeing_draws_no_band() -> None:
 
 def test_bands_hold_equally_many_gaps_and_cover_all() -> None:
     curriculum = make(rule="progress", bands=5)
-    assert isinstance(curriculum, Progress)
+    assert isinstance(curriculum, LearningProgress)
     assert curriculum.edges[0] == -math.inf
     assert curriculum.edges[-1] == math.inf
     assert np.histogram(GAPS, curriculum.edges[1:-1])[0].tolist() == [80] * 3

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.learning import Offload
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.errors import ConfigError, DataError, TrainingError
+from anmi_ray.core.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pairs import PairTokenizer
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.training import loop
-from anmi_ray.training.ahead import Ahead
 from anmi_ray.training.batching import TrainingSet, prepare
 from anmi_ray.training.checkpoints import FolderCheckpoints
 from anmi_ray.training.loop import DevSet, Row, Trained, train
+from anmi_ray.training.prefetch import Ahead
 from tests.models.tiny import write_tiny_bert
 from tests.training.lists import planted
 from tests.training.two import WAYS, two_workers

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from anmi_ray.identity import rng
+from anmi_ray.core.identity import rng
 from anmi_ray.training.losses import (
     ELO_UNIT,
     debiased,

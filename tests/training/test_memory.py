@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.errors import TrainingError
+from anmi_ray.core.errors import TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.training.batching import prepare
 from anmi_ray.training.loop import train

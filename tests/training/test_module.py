@@ -11,7 +11,7 @@ import torch
 
 from anmi_ray.config.learning import LoraConfig
 from anmi_ray.config.train import Pooling, TrainConfig, TrainExecution
-from anmi_ray.errors import ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.heads import transformer_layers
 from anmi_ray.models.lora import is_adapter

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.errors import ConfigError, TrainingError
+from anmi_ray.core.errors import ConfigError, TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.training import objective as objectives
 from anmi_ray.training.batching import MicroBatch, prepare, step_batches

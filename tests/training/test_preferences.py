@@ -17,9 +17,9 @@ from torch.nn import functional
 
 from anmi_ray.config.distill import LABELS, DistillConfig, Target
 from anmi_ray.config.train import TrainExecution
-from anmi_ray.errors import ConfigError, DataError
-from anmi_ray.identity import digest, rng
-from anmi_ray.judging.fitting import Fitter
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.identity import digest, rng
+from anmi_ray.judging.truncate import Truncator
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pair_classifier import PairClassifier
@@ -33,7 +33,7 @@ from anmi_ray.training.preferences import (
     PairBatch,
     PairSet,
     PreferenceLoss,
-    Preferences,
+    PreferenceTask,
     both_orders,
     preference_loss,
     soft_labels,
@@ -76,7 +76,7 @@ def texts(pairs: int, seed: int) -> tuple[list[tuple[str, str, str]], np.ndarray
 def together(model: PairClassifier, pairs: int = 320, seed: int = 0) -> PairSet:
     shown, score = texts(pairs, seed)
     both = [one for q, x, y in shown for one in ((q, x, y), (q, y, x))]
-    reader = Together(model.inputs(Fitter(model, "{query}", "{first} {sep} {second}").inputs(both)))
+    reader = Together(model.inputs(Truncator(model, "{query}", "{first} {sep} {second}").inputs(both)))
     return PairSet(ids(pairs, seed), score, reader)
 
 
@@ -110,7 +110,7 @@ def run(base: Path, config: DistillConfig = CONFIG, pairs: int = 320, **more: An
     target: Target = "binary" if single else config.target
     held = make(model, 60, 1)
     measure = lambda _, logits: accuracy(logits, held.score_P, target)  # noqa: E731
-    task = partial(Preferences, model, make(model, pairs), HeldOut(held, measure), config, EXECUTION)
+    task = partial(PreferenceTask, model, make(model, pairs), HeldOut(held, measure), config, EXECUTION)
     return carry_out(task, config, EXECUTION, **more)
 
 
@@ -174,20 +174,20 @@ def test_every_pair_is_shown_in_either_order_in_two_epochs(base: Path) -> None:
 
 
 @pytest.fixture
-def task(base: Path) -> Preferences:
+def task(base: Path) -> PreferenceTask:
     model = PairClassifier.start(CONFIG.model_copy(update={"model": str(base)}), "ternary")
     data = together(model)
-    return Preferences(model, data, HeldOut(data, lambda *_: 0.0), CONFIG, EXECUTION)
+    return PreferenceTask(model, data, HeldOut(data, lambda *_: 0.0), CONFIG, EXECUTION)
 
 
-def loss_of(task: Preferences, batches: list[PairBatch]) -> float:
+def loss_of(task: PreferenceTask, batches: list[PairBatch]) -> float:
     loss = PreferenceLoss(torch.device("cpu"), CONFIG, task.data.reader.single)
     with torch.no_grad():
         return sum(loss.loss_of(batch, NOW, *task.module(batch.batches)) for batch in batches)
 
 
 @pytest.mark.parametrize("step", [0, 7, 33])
-def test_workers_and_micro_batches_share_a_step(task: Preferences, step: int) -> None:
+def test_workers_and_micro_batches_share_a_step(task: PreferenceTask, step: int) -> None:
     task.module.eval()
     whole = task.batches(step, NOW, EXECUTION, 0, 1)
     parts = task.batches(step, NOW, TrainExecution(micro_batch_tokens=128, forward_tokens=128), 0, 1)
@@ -218,7 +218,7 @@ def test_resumed_training_goes_on_step_for_step(base: Path, tmp_path: Path) -> N
     def once(**more: Any) -> Trained:
         model = PairClassifier.start(config.model_copy(update={"model": str(base)}), "ternary")
         held = HeldOut(together(model, 40, 1), lambda step, _: float(step))
-        return carry_out(partial(Preferences, model, together(model), held, config, often), config, often, **more)
+        return carry_out(partial(PreferenceTask, model, together(model), held, config, often), config, often, **more)
 
     whole = once()
     with pytest.raises(StoppedError):
@@ -244,7 +244,7 @@ def test_pairs_that_teach_nothing_are_named(base: Path, pairs: int, score: float
     if score is not None:
         data = PairSet(data.comparison_P, np.full(pairs, score), data.reader)
     with pytest.raises(DataError) as raised:
-        Preferences(model, data, HeldOut(data, lambda *_: 0.0), CONFIG, EXECUTION)
+        PreferenceTask(model, data, HeldOut(data, lambda *_: 0.0), CONFIG, EXECUTION)
     assert said in str(raised.value)
 
 
@@ -269,6 +269,6 @@ def ways() -> dict[str, DistillConfig]:
     return found | {"pointwise": changed(form="pointwise", target="binary", max_steps=12, learning_rate=5e-4)}
 
 
-def test_workers_that_do_not_divide_a_step_are_named(task: Preferences) -> None:
+def test_workers_that_do_not_divide_a_step_are_named(task: PreferenceTask) -> None:
     with pytest.raises(ConfigError, match=r"pairs_per_step is 8, not a multiple of 3 workers"):
         task.batches(0, NOW, EXECUTION, 0, 3)

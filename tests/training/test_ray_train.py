@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.errors import DataError
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import QREL, RUN
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.records import QREL, RUN
 from anmi_ray.training.loop import Row
 from tests.models.tiny import write_tiny_bert
 from tests.s3 import BUCKET, S3Endpoint
@@ -91,8 +91,8 @@ def test_ranked_puts_high_scores_first_and_ties_as_before() -> None:
 
 @pytest.mark.usefixtures("ray_local")
 def test_two_workers_train_and_publish_the_best_model(tmp_path: Path) -> None:
+    from anmi_ray.runtime.status import GROUP
     from anmi_ray.stages.train import Sources, run_training
-    from anmi_ray.stages.train_board import GROUP
 
     config = settings(write_tiny_bert(tmp_path / "base"))
     rows: list[Row] = []
@@ -141,8 +141,8 @@ def kill_a_worker() -> None:
 @pytest.mark.s3
 @pytest.mark.usefixtures("ray_local")
 def test_a_killed_worker_goes_on_from_object_storage(tmp_path: Path, s3: S3Endpoint) -> None:
-    from anmi_ray.stages import places
     from anmi_ray.stages.train import Sources, run_training
+    from anmi_ray.store import uri
 
     config = settings(write_tiny_bert(tmp_path / "base")).model_copy(update={"max_steps": 20, "dev_points": ()})
     examples, texts, queries = files(tmp_path)
@@ -166,6 +166,6 @@ def test_a_killed_worker_goes_on_from_object_storage(tmp_path: Path, s3: S3Endpo
     assert "root/model/model.safetensors" in keys
     texts = [key for key in keys if key.endswith((".json", ".md"))]
     assert not [key for key in texts if b"test-secret" in s3.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()]
-    places.remove(places.beside(output, "ray"))
+    uri.remove(uri.beside(output, "ray"))
     assert not [key for key in s3.objects() if key.startswith("root/ray/")]
-    places.remove(places.beside(output, "ray"))  # nothing is there
+    uri.remove(uri.beside(output, "ray"))  # nothing is there

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from anmi_ray.config.experiment import load
-from anmi_ray.errors import ConfigError
-from anmi_ray.experiment import Reporter
-from anmi_ray.experiment import run as run_experiment
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.pipeline.run import Reporter
+from anmi_ray.pipeline.run import run as run_experiment
 from anmi_ray.training.checkpoints import FolderCheckpoints
 from anmi_ray.training.loop import Row, train
 from anmi_ray.training.tracking import Curves, Tracker, check, named, open_curves, public

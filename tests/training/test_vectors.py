@@ -22,7 +22,7 @@ from torch import Tensor
 
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.errors import ConfigError, DataError
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import tensors
 from anmi_ray.training.batching import TrainingSet, effective_weights, lists_of_step, prepare, step_batches

@@ -1,0 +1,77 @@
+"""`anmi judge --dry-run`: the exact prompt that every judge would get about two documents; nothing is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray import corpus
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.judging import kinds
+from anmi_ray.judging.prompt_builder import preview
+
+_COMMAND = "command line"
+
+
+def dry_run(experiment: Experiment, query: str | None, first: str | None, second: str | None) -> Iterator[str]:
+    """Lines to print. Without ids: a train query and, of the collection's first documents, two.
+
+    Raises ConfigError where no judge reads texts, DataError where an id is not in the collection or a text is empty.
+    """
+    ensemble = () if experiment.ensemble is None else kinds.prompted(experiment.ensemble)
+    panel = (*kinds.prompted(experiment.judge), *ensemble)
+    judges = [(judge, judge.server) for judge in panel if judge.server is not None]
+    if not judges:
+        raise ConfigError(
+            "no judge of this panel reads a prompt",
+            "distill.judge.judges" if experiment.ensemble else "judge.judges",
+            "give one of kind api, such as jobs/configs/api-judge.yaml has",
+        )
+    reader = corpus.read(experiment.corpus)
+    documents = _documents(reader.documents(), first, second, experiment.corpus.name)
+    asked = _query(reader.queries(), query, experiment.corpus.name)
+    names = [document["external_id"] for document in documents]
+    yield f"query {asked['external_id']}; shown first: {names[0]}, second: {names[1]}"
+    for judge, server in judges:
+        shown = preview(judge.prompt_builder(), asked["text"], *(_text(document) for document in documents))
+        count = f"{shown.tokens:,} tokens{'' if shown.exact else ' at most, by an estimate from bytes'}"
+        where = f"{server.model} at {server.base_url}"
+        yield f"\njudge {judge.name}: {where}, template {shown.template}, {count}"
+        for what, parts in (("cut", shown.truncated), ("neutralised", shown.altered)):
+            if parts:
+                yield f"{what}: {', '.join(parts)}"
+        for message in shown.messages:
+            yield f"--- {message['role']}\n{message['content']}"
+
+
+def _text(document: dict[str, str]) -> str:
+    return f"{document['title']}\n{document['text']}".strip()
+
+
+def _documents(tables: Iterator[pa.Table], first: str | None, second: str | None, path: str) -> list[dict[str, str]]:
+    """The two documents, read until they are found; all are read, for a reader gives its queries afterwards."""
+    named: dict[str, dict[str, str]] = {}
+    others: list[dict[str, str]] = []
+    for table in tables:
+        wanted = pc.is_in(table["external_id"], value_set=pa.array([first, second], pa.string()))
+        named |= {row["external_id"]: row for row in table.filter(wanted).to_pylist()}
+        if len(others) < 2:
+            others += table.filter(pc.invert(wanted)).slice(0, 2).to_pylist()
+    chosen = []
+    for name in (first, second):
+        if name is not None and name not in named:
+            raise DataError(f"has no document {name}", path, "give an _id of its corpus")
+        if name is None and not others:
+            raise DataError("has fewer than two documents", path, "a judge compares two")
+        chosen.append(named[name] if name is not None else others.pop(0))
+    return chosen
+
+
+def _query(queries: pa.Table, name: str | None, path: str) -> dict[str, str]:
+    kept = queries.filter(pc.equal(queries["external_id" if name else "split"], name or "train"))
+    if not kept.num_rows:
+        raise DataError(f"has no {f'query {name}' if name else 'train query'}", path, "give the id of one with --query")
+    return kept.slice(0, 1).to_pylist()[0]

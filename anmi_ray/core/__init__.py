@@ -1,0 +1,1 @@
+"""The floor: errors, ids, scales, records, logs. Imports nothing else of the package."""

@@ -1,0 +1,141 @@
+"""The error taxonomy. Every error a user can cause names the place, what is allowed there, and the remedy.
+
+Errors cross process boundaries (Ray pickles them), so each is rebuilt from its plain arguments.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+
+_NAMED = 5  # documents named in an error
+
+
+class AnmiError(Exception):
+    """Base of all errors that are shown to a user as one message, without a traceback, with exit code 2.
+
+    `place` is a file, row, setting or stage; `remedy` says what to do next.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, place: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(message, place, remedy)
+        self.message = message
+        self.place = place
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        text = f"{self.place}: {self.message}" if self.place else self.message
+        return f"{text}\n  remedy: {self.remedy}" if self.remedy else text
+
+
+class ConfigError(AnmiError):
+    """A setting is unknown, out of range, or contradicts another."""
+
+
+class DataError(AnmiError):
+    """Input data is missing, malformed or inconsistent beyond what may be rejected row by row."""
+
+
+class StoreError(AnmiError):
+    """The storage refused: full, read-only, unreachable, or holding something else than expected."""
+
+
+class LostError(StoreError):
+    """A process or a node of the cluster was lost, more often than retries make good; running again resumes.
+
+    Its exit code is sysexits.h's EX_TEMPFAIL: whoever started the command may start it again as it is.
+    """
+
+    exit_code = 75
+
+
+class ClusterError(AnmiError):
+    """The cluster's job server is out of reach, or refuses what is asked of it."""
+
+
+class FitError(AnmiError):
+    """A numerical fit has no answer under the given settings (separation or disconnection without a prior)."""
+
+
+class NoMaximumError(FitError):
+    """Plain maximum likelihood has no finite or no unique maximum for some query.
+
+    `query` and `documents` name an offending query and the documents to look at: hashed ids in hexadecimal from the
+    fit itself, the user's own ids where somebody who knows them raised it again.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        place: str | None = None,
+        remedy: str | None = None,
+        query: str = "",
+        documents: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message, place, remedy)
+        self.query = query
+        self.documents = documents
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.documents[:_NAMED])
+        more = f" and {len(self.documents) - _NAMED} more" if len(self.documents) > _NAMED else ""
+        message = f"{self.message}; see documents {shown}{more}" if self.documents else self.message
+        place = ", ".join(filter(None, (self.place, self.query and f"query {self.query}")))
+        return str(AnmiError(message, place or None, self.remedy))
+
+
+class JudgeError(AnmiError):
+    """A judge cannot be asked: its server is out of reach, or refuses the key, the model or every question."""
+
+
+class TrainingError(AnmiError):
+    """Training cannot go on (loss not finite, scores constant, out of memory)."""
+
+
+def flatten(error: AnmiError) -> str:
+    """An error as text that `rebuild` makes an error of, for where an exception cannot pass."""
+    return json.dumps([type(error).__name__, *error.args])
+
+
+def rebuild(text: str) -> AnmiError:
+    """The inverse of `flatten`; a class that is not one of these comes out as their base."""
+    name, *args = json.loads(text)
+    kinds = (ConfigError, DataError, StoreError, LostError, ClusterError, FitError, JudgeError, TrainingError)
+    return {one.__name__: one for one in kinds}.get(name, AnmiError)(*args)
+
+
+_AGAIN = "running again resumes"
+_OTHER_ROOT = "give another root with --root"
+_BY_ERRNO = {
+    errno.ENOSPC: ("no space left", f"free space or {_OTHER_ROOT}; {_AGAIN}"),
+    errno.EDQUOT: ("disk quota exceeded", f"free space or {_OTHER_ROOT}; {_AGAIN}"),
+    errno.EFBIG: ("file too large for this filesystem or user", f"raise the limit or {_OTHER_ROOT}; {_AGAIN}"),
+    errno.EACCES: ("permission denied", f"grant write permission or {_OTHER_ROOT}"),
+    errno.EPERM: ("operation not permitted", f"grant write permission or {_OTHER_ROOT}"),
+    errno.EROFS: ("read-only filesystem", "give a writable root with --root"),
+    errno.ENOENT: ("no such file or folder", "check the path"),
+    errno.ENOTDIR: ("a file stands where a folder must be", f"remove that file or {_OTHER_ROOT}"),
+    errno.EEXIST: ("a file stands where a folder must be", f"remove that file or {_OTHER_ROOT}"),
+    errno.EISDIR: ("a folder stands where a file must be", f"remove that folder or {_OTHER_ROOT}"),
+    errno.ENAMETOOLONG: ("path too long", "give a shorter root with --root"),
+}
+# What object storage says in words (pyarrow names the AWS error and gives no errno).
+_BY_WORD = {
+    "NO_SUCH_BUCKET": f"create the bucket or {_OTHER_ROOT}",
+    "ACCESS_DENIED": "check that the credentials may read, list and write the bucket",
+    "INVALID_ACCESS_KEY": "check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or the profile)",
+    "SIGNATURE_DOES_NOT_MATCH": "check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or the profile)",
+    "NETWORK_CONNECTION": f"check the endpoint, the region and the network; {_AGAIN}",
+}
+
+
+def from_os_error(error: OSError, place: str) -> StoreError:
+    """Turn an operating-system or filesystem error into the message a user can act on."""
+    code = error.errno or (errno.ENOENT if isinstance(error, FileNotFoundError) else 0)
+    if code in _BY_ERRNO:
+        return StoreError(_BY_ERRNO[code][0], place, _BY_ERRNO[code][1])
+    text = str(error) or type(error).__name__
+    remedies = (remedy for word, remedy in _BY_WORD.items() if word in text)
+    return StoreError(text, place, next(remedies, f"check that the storage is reachable and writable; {_AGAIN}"))

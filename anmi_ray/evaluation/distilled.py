@@ -1,0 +1,307 @@
+"""What stored predictions of a distilled pairwise judge say: every number behind the charts of its page.
+
+Scores are between 0 and 1 (C = 1: the second document wins); folded ones are of pairs turned so that the model prefers
+the first document. Intervals are 95 %, over queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from anmi_ray.core.errors import DataError
+from anmi_ray.evaluation import pairwise, pairwise_claims
+from anmi_ray.evaluation.pairwise import KINDS, Pairs, folded, kinds
+from anmi_ray.evaluation.pairwise_claims import Claim, Movement
+from anmi_ray.evaluation.pairwise_measures import (
+    BUCKETS,
+    Bucket,
+    Draws,
+    Predictor,
+    accuracy,
+    bootstrap,
+    brier,
+    calibration,
+    constant,
+    hits,
+    mean_buckets,
+    predictor,
+    radius_buckets,
+    ratio,
+)
+from anmi_ray.evaluation.significance import Estimate
+
+PANELS = 6  # triangles of figure 2
+PANEL_POINTS = 400
+POINTS = 1500
+RADII = (0.25, 0.5, 0.75)
+# figure 8: the note's 0.55, folded, and its nearest tenth of the pairs
+STRIP_MEAN = 0.45
+STRIP_SHARE = 0.1
+# figure 10
+COLUMNS = 5
+ROWS = 4
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The model at one step; tie is its mean P(tie), moved what changed since the checkpoint before."""
+
+    step: int
+    accuracy: Estimate
+    brier: Estimate
+    rms: Estimate
+    slope: Estimate
+    tie: float
+    moved: Movement | None
+
+
+@dataclass(frozen=True)
+class PointSample:
+    """Predictions as they are drawn, an even choice of all: P_A, P_B and the ensemble's score."""
+
+    first: tuple[float, ...]
+    second: tuple[float, ...]
+    score: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Circle:
+    """The folded points within `radius` of (1, 0): how many, and the share of each kind of score."""
+
+    radius: float
+    n: int
+    kinds: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Folded pairs of like E[C] and E|C|: the bounds and means of what was predicted, and the means observed.
+
+    column counts from low E[C], row in it from low E|C|. observed_decided is the mean of |2C − 1|, observed_mean of C;
+    kinds are the shares of each kind of score.
+    """
+
+    column: int
+    row: int
+    n: int
+    mean_low: float
+    mean_high: float
+    decided_low: float
+    decided_high: float
+    predicted_mean: float
+    predicted_decided: float
+    observed_mean: Estimate
+    observed_decided: Estimate
+    kinds: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class DistilledData:
+    """Everything that the page says. strip and segments are empty where E|C| does not vary (binary targets).
+
+    base_rate is the mean score of these pairs: the best constant, known only afterwards.
+    """
+
+    model: str
+    target: str
+    step: int
+    pairs: int
+    queries: int
+    consensus: int
+    mended: int
+    base_rate: float
+    decided: tuple[float, float]  # means of E|C| predicted and of |2C − 1| observed
+    kinds: tuple[float, ...]
+    checkpoints: tuple[Checkpoint, ...]
+    triangles: tuple[tuple[int, PointSample], ...]
+    points: PointSample
+    circles: tuple[Circle, ...]
+    cumulative: pairwise.Cumulative
+    radius_buckets: tuple[Bucket, ...]
+    mean_buckets: tuple[Bucket, ...]
+    other_buckets: Mapping[str, tuple[Bucket, ...]]
+    strip: tuple[Segment, ...]
+    segments: tuple[Segment, ...]
+    predictors: tuple[Predictor, ...]
+    claims: tuple[Claim, ...]
+    run: str = ""
+    collection: str = ""
+    true_known: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def analyse(
+    predictions: pa.Table,
+    model: str,
+    others: Sequence[str] = (),
+    random_labels: str | None = None,
+    run: str = "",
+    collection: str = "",
+    true_known: bool = False,
+    environment: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+) -> DistilledData:
+    """The numbers of `model` at its last step, beside `others` (further models of the table) on the same pairs.
+
+    predictions: a Prediction table. random_labels names a model that was trained on random labels, if there is one.
+    Raises DataError if a model is missing, there are fewer than two queries, or two models predicted different pairs.
+    """
+    steps = pairwise.steps_of(predictions, model)
+    checkpoints = [(step, pairwise.read(predictions, model, step)) for step in steps]
+    for step in steps[:-1]:
+        pairwise.same_pairs(predictions, model, steps[-1], model, step)
+    now = checkpoints[-1][1]
+    if now.queries < 2:
+        raise DataError(f"pairs of {now.queries} query", "predictions", "predict held-out pairs of two queries or more")
+    draws = Draws(now.queries)
+    beside = {name: _beside(predictions, model, steps[-1], name) for name in others}
+    spare = None if random_labels is None else pairwise.read(predictions, random_labels)
+    fold = folded(now)
+    return DistilledData(
+        model=model,
+        target=now.target,
+        step=steps[-1],
+        pairs=len(now),
+        queries=now.queries,
+        consensus=int(hits(now)[1].sum()),
+        mended=now.mended,
+        base_rate=float(now.score_P.mean()),
+        decided=(float(now.decided_P.mean()), float(np.abs(2 * now.score_P - 1).mean())),
+        kinds=_kinds(now.score_P),
+        checkpoints=_checkpoints(checkpoints, draws),
+        triangles=_triangles(checkpoints),
+        points=_points(now, POINTS),
+        circles=tuple(_circle(now, limit) for limit in RADII),
+        cumulative=pairwise.cumulative(now),
+        radius_buckets=radius_buckets(now, draws=draws),
+        mean_buckets=mean_buckets(now, draws=draws),
+        other_buckets={name: mean_buckets(pairs, draws=draws) for name, pairs in beside.items()},
+        strip=strip(fold, draws) if now.two_dimensional else (),
+        segments=segment_rows(fold, draws) if now.two_dimensional else (),
+        predictors=_predictors(model, now, beside, draws),
+        claims=_claims(checkpoints, beside, spare, draws),
+        run=run,
+        collection=collection,
+        true_known=true_known,
+        environment=environment or {},
+        notes=tuple(notes),
+    )
+
+
+def _beside(predictions: pa.Table, model: str, step: int, name: str) -> Pairs:
+    other = pairwise.steps_of(predictions, name)[-1]
+    pairwise.same_pairs(predictions, model, step, name, other)
+    return pairwise.read(predictions, name, other)
+
+
+def _checkpoints(checkpoints: Sequence[tuple[int, Pairs]], draws: Draws) -> tuple[Checkpoint, ...]:
+    moved = [None, *pairwise_claims.movement(checkpoints)]
+    rows = []
+    for (step, pairs), movement in zip(checkpoints, moved, strict=True):
+        found = calibration(pairs, draws=draws)
+        tie = float(pairs.tie_P.mean())
+        rows.append(Checkpoint(step, accuracy(pairs), brier(pairs, draws), found.rms, found.slope, tie, movement))
+    return tuple(rows)
+
+
+def _triangles(checkpoints: Sequence[tuple[int, Pairs]]) -> tuple[tuple[int, PointSample], ...]:
+    """At most PANELS checkpoints, evenly chosen, the first and the last among them."""
+    count = min(PANELS, len(checkpoints))
+    picked = np.unique(np.linspace(0, len(checkpoints) - 1, count).round().astype(np.int64))
+    return tuple((checkpoints[k][0], _points(checkpoints[k][1], PANEL_POINTS)) for k in picked)
+
+
+def _points(pairs: Pairs, limit: int) -> PointSample:
+    """Rows are in order of hashed ids, so that an even choice is a fair one."""
+    picked = np.unique(np.linspace(0, len(pairs) - 1, min(limit, len(pairs))).round().astype(np.int64))
+    columns = (pairs.first_P[picked], pairs.second_P[picked], pairs.score_P[picked])
+    return PointSample(*(tuple(column.round(4).tolist()) for column in columns))
+
+
+def _kinds(score_P: NDArray[np.float64]) -> tuple[float, ...]:
+    held = np.bincount(kinds(score_P), minlength=len(KINDS))
+    return tuple((held / max(len(score_P), 1)).tolist())
+
+
+def _circle(pairs: Pairs, limit: float) -> Circle:
+    n, held = pairwise.within(pairs, limit)
+    return Circle(limit, n, tuple(held.tolist()))
+
+
+def segment_rows(fold: Pairs, draws: Draws | None = None) -> tuple[Segment, ...]:
+    """Figure 10: the segments of folded predictions, column by column."""
+    found = pairwise.segments(fold, COLUMNS, ROWS)
+    return tuple(
+        _segment(fold, found == k, divmod(k, ROWS), draws) for k in range(COLUMNS * ROWS) if np.any(found == k)
+    )
+
+
+def strip(fold: Pairs, draws: Draws | None = None) -> tuple[Segment, ...]:
+    """Figure 8: of the tenth of the pairs whose μ is nearest to STRIP_MEAN, the half with the lower and higher E|C|."""
+    distance = np.abs(fold.mean_P - STRIP_MEAN)
+    nearest = np.argsort(distance, kind="stable")[: max(2, round(STRIP_SHARE * len(fold)))]
+    half = pairwise.buckets(fold.decided_P[nearest], 2)
+    rows = []
+    for k in range(2):
+        mask = np.zeros(len(fold), dtype=bool)
+        mask[nearest[half == k]] = True
+        rows.append(_segment(fold, mask, (0, k), draws))
+    return tuple(rows)
+
+
+def _segment(fold: Pairs, inside: NDArray[np.bool_], place: tuple[int, int], draws: Draws | None) -> Segment:
+    mean = fold.mean_P[inside]
+    decided = fold.decided_P[inside]
+    score = fold.score_P[inside]
+    weight = inside.astype(np.float64)
+    observed_mean, observed_decided = (
+        replace(bootstrap(fold, np.stack([weight * values, weight], axis=1), ratio, draws), n=len(score))
+        for values in (fold.score_P, np.abs(2 * fold.score_P - 1))
+    )
+    return Segment(
+        column=place[0],
+        row=place[1],
+        n=len(score),
+        mean_low=float(mean.min()),
+        mean_high=float(mean.max()),
+        decided_low=float(decided.min()),
+        decided_high=float(decided.max()),
+        predicted_mean=float(mean.mean()),
+        predicted_decided=float(decided.mean()),
+        observed_mean=observed_mean,
+        observed_decided=observed_decided,
+        kinds=_kinds(score),
+    )
+
+
+def _predictors(model: str, now: Pairs, beside: Mapping[str, Pairs], draws: Draws) -> tuple[Predictor, ...]:
+    """The model, the further models, the constant ½, and the best constant in hindsight."""
+    rows = [predictor(model, now, draws=draws)]
+    rows += [predictor(name, pairs, now, draws) for name, pairs in beside.items()]
+    rows.append(predictor("always ½", constant(now, 0.5), now, draws))
+    rows.append(predictor("base rate of these pairs", constant(now, float(now.score_P.mean())), now, draws))
+    return tuple(rows)
+
+
+def _claims(
+    checkpoints: Sequence[tuple[int, Pairs]], beside: Mapping[str, Pairs], spare: Pairs | None, draws: Draws
+) -> tuple[Claim, ...]:
+    """The claims that these predictions can decide."""
+    now = checkpoints[-1][1]
+    found = []
+    if spare is not None:
+        found.append(pairwise_claims.flat_line(spare))
+    twins = [pairs for pairs in beside.values() if {pairs.target, now.target} == {"binary", "ternary"}]
+    for claim in (pairwise_claims.same_line, pairwise_claims.same_slope):
+        found += [claim(now, pairs, draws=draws) for pairs in twins[:1]]
+    if now.two_dimensional:
+        found.append(pairwise_claims.tells_ties(now, BUCKETS, draws))
+        if len(checkpoints) > 1:
+            found.append(pairwise_claims.still_moving(checkpoints, draws=draws))
+    return tuple(found)

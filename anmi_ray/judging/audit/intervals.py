@@ -1,0 +1,124 @@
+"""95 % intervals of a judge's figures that respect queries: answers about one query share its difficulty.
+
+A figure is a ratio of sums over comparisons: a share, or a mean preference, in [0, 1]. Where at least MIN_QUERIES
+queries have it, queries are drawn again with replacement (percentile bootstrap, Efron 1979; the same draws for every
+figure); with fewer, the ratio is linearised over comparisons. Where all of them agree to the last one, nothing varies
+that could be drawn again, and the interval says how much of the unlike may have been missed.
+Letters: C comparisons, Q queries, F figures, R rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anmi_ray.core.identity import rng
+from anmi_ray.judging.audit.agreement import Reals
+
+Z95 = 1.959963984540054
+MIN_QUERIES = 10
+ROUNDS = 2000
+_BLOCK = 1 << 20  # numbers drawn at once
+Interval = tuple[float, float, float]  # value, low, high
+
+
+@dataclass(frozen=True)
+class Share:
+    """part / whole with its 95 % interval; value is None where the whole is 0, the interval where it is too small."""
+
+    value: float | None
+    interval: list[float] | None
+    whole: float
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Which query each comparison is of: int64[C], in 0..count-1."""
+
+    of: NDArray[np.int64]
+    count: int
+
+    def sums(self, values: Reals) -> Reals:
+        """Per query, float[Q], of values[C]."""
+        return np.bincount(self.of, values, self.count).astype(np.float64)
+
+    def shares(self, figures: Mapping[str, tuple[Reals, Reals]]) -> dict[str, Share]:
+        """Every figure (part[C], whole[C]), 0 <= part <= whole, as a share with its interval."""
+        return self._shares({name: (self.sums(p), self.sums(w), (p, w)) for name, (p, w) in figures.items()})
+
+    def share_of_sums(self, part: Reals, whole: Reals) -> Share:
+        """A figure known by query only, part[Q] and whole[Q]; no interval over fewer than MIN_QUERIES."""
+        return self._shares({"": (part, whole, None)})[""]
+
+    def _shares(self, figures: Mapping[str, tuple[Reals, Reals, tuple[Reals, Reals] | None]]) -> dict[str, Share]:
+        many = [name for name, (_, whole, _) in figures.items() if np.count_nonzero(whole) >= MIN_QUERIES]
+        drawn = dict(zip(many, self._drawn([figures[name][:2] for name in many]), strict=True))
+        found: dict[str, Share] = {}
+        for name, (part, whole, pairs) in figures.items():
+            total = float(whole.sum())
+            if not total:
+                found[name] = Share(None, None, 0.0)
+                continue
+            value = float(part.sum()) / total
+            ends = drawn.get(name) or (linearised(*pairs) if pairs else None)
+            units = (part, whole) if name in drawn or pairs is None else pairs
+            if ends is not None and _all_alike(*units):
+                ends = _unseen(value, int(np.count_nonzero(units[1])))
+            found[name] = Share(value, None if ends is None else list(ends), total)
+        return found
+
+    def _drawn(self, figures: list[tuple[Reals, Reals]]) -> list[tuple[float, float]]:
+        if not figures:
+            return []
+        sums = self.resampled(np.stack([column for pair in figures for column in pair], axis=1))
+        parts, wholes = sums[:, 0::2], sums[:, 1::2]
+        ratios = np.full(parts.shape, np.nan)  # a round may draw no query that has the figure
+        np.divide(parts, wholes, out=ratios, where=wholes > 0)
+        low, high = np.nanquantile(ratios, [0.025, 0.975], axis=0)
+        return list(zip(low.tolist(), high.tolist(), strict=True))
+
+    def resampled(self, sums: Reals) -> Reals:
+        """Sums float[R, F] over Q queries drawn with replacement, of per-query sums[Q, F]; a pure function of them."""
+        random = rng("judge-audit", self.count)
+        block = max(1, _BLOCK // self.count)
+        found = []
+        for start in range(0, ROUNDS, block):
+            rounds = min(block, ROUNDS - start)
+            drawn = random.integers(0, self.count, (rounds, self.count)) + self.count * np.arange(rounds)[:, None]
+            times = np.bincount(drawn.ravel(), minlength=rounds * self.count).reshape(rounds, self.count)
+            found.append(times @ sums)
+        return np.concatenate(found)
+
+
+def linearised(part: Reals, whole: Reals) -> tuple[float, float] | None:
+    """Interval of Σ part / Σ whole over the units with a whole, by the delta method; None for fewer than two."""
+    part, whole = part[whole > 0], whole[whole > 0]
+    if len(part) < 2:
+        return None
+    value = float(part.sum() / whole.sum())
+    spread = np.sqrt(len(part) / (len(part) - 1) * np.square(part - value * whole).sum())
+    slack = Z95 * float(spread / whole.sum())
+    return max(value - slack, 0.0), min(value + slack, 1.0)
+
+
+def _all_alike(part: Reals, whole: Reals) -> bool:
+    ratio = part[whole > 0] / whole[whole > 0]
+    return bool(np.ptp(ratio) < 1e-12)
+
+
+def _unseen(value: float, units: int) -> tuple[float, float]:
+    """Interval where all units agree: the share of others, none of which was among so many, may have any ratio."""
+    others = binomial(0, units)[2]
+    return value * (1 - others), value * (1 - others) + others
+
+
+def binomial(count: int, total: int) -> Interval:
+    """Share with Wilson's 95 % interval."""
+    share, z2 = count / total, Z95**2
+    centre = (share + z2 / (2 * total)) / (1 + z2 / total)
+    slack = Z95 * np.sqrt(share * (1 - share) / total + z2 / (4 * total**2)) / (1 + z2 / total)
+    low, high = float(centre - slack), float(centre + slack)
+    return share, 0.0 if count == 0 else low, 1.0 if count == total else high

@@ -1,0 +1,179 @@
+"""What one judge's answers show of it: failures, ties, position and length bias, cycles, accuracy, with intervals.
+
+Everything is counted per comparison first, so that intervals can respect the queries. Letters: C comparisons, Q
+queries; p_a is float[C, 2], orders ab and ba, NaN where the judge failed or was not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anmi_ray.core.scale import normal_quantile, sigmoid
+from anmi_ray.judging.audit.agreement import Reals, pair_means
+from anmi_ray.judging.audit.intervals import MIN_QUERIES, Z95, Queries, Share
+
+Longs = NDArray[np.int64]
+# query[P] in 0..Q-1, first[P] and second[P] documents, preference for first[P] -> triads and those in a circle, [≤ Q]
+Triads = Callable[[Longs, Longs, Longs, Reals], tuple[Longs, Longs]]
+_STEPS = 100
+
+
+@dataclass(frozen=True)
+class World:
+    """What is known of the comparisons beside the answers.
+
+    a, b int64[C] number the documents. difference[C] of doc_a's and doc_b's relevance (true latent in probits, or
+    grade), NaN where unknown; None: of all. log_length[C] is ln(length of doc_a / of doc_b), NaN where unknown.
+    """
+
+    queries: Queries
+    a: Longs
+    b: Longs
+    difference: Reals | None = None
+    log_length: Reals | None = None
+    triads: Triads | None = None
+
+
+def figures(p_a: Reals, failed: Reals, world: World) -> dict[str, object]:
+    """JSON-able figures of one judge; failed[C] counts its failures.
+
+    Shares stand under their names, their 95 % intervals in `intervals`, and what they are shares of in `counts`.
+    """
+    parts = _reliability(p_a, failed) | _orders(p_a)
+    if world.difference is not None:
+        parts |= _accuracy(p_a, world.difference)
+    longer = None if world.log_length is None else _longer(p_a, world.log_length)
+    if longer is not None:
+        parts["longer"] = longer
+        if world.difference is not None:
+            same = world.difference == 0
+            parts["longer_equal"] = longer[0] * same, longer[1] * same
+    shares = world.queries.shares(parts)
+    if world.triads is not None:
+        shares["cycle_rate"] = _cycles(p_a, world, world.triads)
+    report: dict[str, object] = {"position_bias": _position_bias(p_a, shares.pop("first"))}
+    if longer is not None and world.log_length is not None:
+        report["length_bias"] = _length_bias(p_a, world, shares.pop("longer"), shares.pop("longer_equal", None))
+    report |= {name: share.value for name, share in shares.items()}
+    report["intervals"] = {name: share.interval for name, share in shares.items()}
+    report["counts"] = {name: round(share.whole) for name, share in shares.items()}
+    return report
+
+
+def _reliability(p_a: Reals, failed: Reals) -> dict[str, tuple[Reals, Reals]]:
+    answered = _total(~np.isnan(p_a))
+    return {"failure_rate": (failed, answered + failed), "tie_rate": (_total(p_a == 0.5), answered)}
+
+
+def _orders(p_a: Reals) -> dict[str, tuple[Reals, Reals]]:
+    """Over comparisons answered in both orders: the mean preference for the first shown, whose true gap cancels;
+    verdicts that differ (flips: that contradict each other, ties apart)."""
+    told = ~np.isnan(p_a).any(axis=1)
+    both, signs = np.asarray(told, np.float64), np.sign(p_a - 0.5)
+    return {
+        "first": (np.where(told, (p_a[:, 0] + 1.0 - p_a[:, 1]) / 2.0, 0.0), both),
+        "flip_rate": ((signs[:, 0] * signs[:, 1] < 0).astype(float), both),
+        "order_inconsistent_rate": ((told & (signs[:, 0] != signs[:, 1])).astype(float), both),
+    }
+
+
+def _accuracy(p_a: Reals, difference: Reals) -> dict[str, tuple[Reals, Reals]]:
+    """Answers, and means over both orders, on the better document's side, of those that take a side."""
+    better = np.where(np.isnan(difference), 0.0, np.sign(difference))
+    votes, mean = np.sign(p_a - 0.5), np.sign(pair_means(p_a) - 0.5)
+    sides = (np.abs(votes) > 0) & (better != 0)[:, None]  # NaN takes none
+    side = (np.abs(mean) > 0) & (better != 0)
+    return {
+        "accuracy": (_total(sides & (votes == better[:, None])), _total(sides)),
+        "accuracy_both_orders": ((side & (mean == better)).astype(float), side.astype(float)),
+    }
+
+
+def _total(flags: NDArray[np.bool_]) -> Reals:
+    return flags.sum(axis=1).astype(np.float64)
+
+
+def _usable(p_a: Reals) -> Reals:
+    """One preference per comparison; of those in both orders only, where the judge has any: position bias cancels."""
+    both = ~np.isnan(p_a).any(axis=1)
+    return np.where(both, pair_means(p_a), np.nan) if both.any() else pair_means(p_a)
+
+
+def _longer(p_a: Reals, log_length: Reals) -> tuple[Reals, Reals]:
+    """Which comparisons of two lengths were decided for the longer document, and which were decided."""
+    lean = np.sign(_usable(p_a) - 0.5) * np.sign(log_length)
+    return (lean > 0).astype(float), (np.abs(lean) > 0).astype(float)
+
+
+def _position_bias(p_a: Reals, first: Share) -> dict[str, object]:
+    """The mean preference for the first shown less 1/2, in probits too (which the spread of gaps shrinks)."""
+    bias: dict[str, object] = {"pairs": round(first.whole), "probability": None, "interval": None, "probit": None}
+    if first.value is not None and first.interval is not None:
+        bias |= {"probability": first.value - 0.5, "interval": [end - 0.5 for end in first.interval]}
+        if 0 < first.value < 1:
+            ends = [float(normal_quantile(end)) for end in first.interval]
+            bias["probit"] = float(normal_quantile(first.value))
+            bias["probit_interval"] = [end if np.isfinite(end) else None for end in ends]
+    signs = np.sign(p_a - 0.5)
+    unlike = ~np.isnan(p_a).any(axis=1) & (signs[:, 0] != signs[:, 1])
+    lean = p_a[unlike, 0] - p_a[unlike, 1]  # above 0: each order for what it showed first
+    return bias | {"first_preferred": int((lean > 0).sum()), "second_preferred": int((lean < 0).sum())}
+
+
+def _length_bias(p_a: Reals, world: World, longer: Share, equal: Share | None) -> dict[str, object]:
+    """How often the longer document won, and the log odds that a unit of log length ratio adds."""
+    assert world.log_length is not None
+    both = bool((~np.isnan(p_a).any(axis=1)).any())
+    found: dict[str, object] = {"both_orders": both, "pairs": round(longer.whole), "longer": longer.value}
+    found["interval"] = longer.interval
+    if equal is not None:
+        found["equal_grades"] = {"pairs": round(equal.whole), "longer": equal.value, "interval": equal.interval}
+    slope = _slope(_usable(p_a), world.log_length, world.queries)
+    if slope is not None:
+        found |= {"slope": slope[0], "slope_interval": list(slope[1:])}
+    return found
+
+
+def _slope(preference: Reals, x: Reals, queries: Queries) -> tuple[float, float, float] | None:
+    """b of P(doc_a preferred) = σ(b·x), by maximum likelihood, with a robust 95 % interval.
+
+    There is no intercept: exchanging the documents changes the sign of x. Clustered by query where there are at least
+    MIN_QUERIES, else by comparison. None without a finite maximum or with fewer than two clusters.
+    """
+    there = ~np.isnan(preference) & ~np.isnan(x) & (x != 0)
+    p, x, of = preference[there], x[there], queries.of[there]
+    toward = (p - 0.5) * x
+    if not len(x) or not (toward > -0.5 * np.abs(x)).any() or not (toward < 0.5 * np.abs(x)).any():
+        return None  # every preference is whole and on one side
+    slope = 0.0
+    for _ in range(_STEPS):
+        mean = sigmoid(slope * x)
+        step = ((p - mean) * x).sum() / np.maximum((mean * (1 - mean) * x * x).sum(), 1e-12)
+        slope += float(np.clip(step, -1.0, 1.0))
+        if abs(step) < 1e-10:
+            break
+    mean = sigmoid(slope * x)
+    cluster = np.unique(of, return_inverse=True)[1]
+    if cluster.max() + 1 < MIN_QUERIES:
+        cluster = np.arange(len(x))
+    scores = np.bincount(cluster, (p - mean) * x)
+    if len(scores) < 2 or abs(slope) > 1e3:
+        return None
+    bread = (mean * (1 - mean) * x * x).sum()
+    slack = Z95 * float(np.sqrt(len(scores) / (len(scores) - 1) * np.square(scores).sum()) / bread)
+    return slope, slope - slack, slope + slack
+
+
+def _cycles(p_a: Reals, world: World, triads: Triads) -> Share:
+    """Share of the triads of decided pairs in which each document beat one and lost to one."""
+    mean = pair_means(p_a)
+    told = ~np.isnan(mean)
+    judged, cyclic = np.zeros((2, world.queries.count))
+    if told.any():
+        found = triads(world.queries.of[told], world.a[told], world.b[told], mean[told])
+        judged[: len(found[0])], cyclic[: len(found[1])] = found
+    return world.queries.share_of_sums(cyclic, judged)

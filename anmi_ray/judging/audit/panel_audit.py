@@ -1,0 +1,206 @@
+"""The audit of a panel: how often each judge fails, ties, flips and favours a position, and how judges agree.
+
+For simulated judges it also recovers, from the answers and the known truth, what was injected, and says whether the
+interval of each recovered value holds it. Letters: C comparisons, J judges; orders are ab, ba.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.config.judge import JudgeConfig, SimulatedJudgeConfig
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import find_rows
+from anmi_ray.judging.audit import agreement, judge_metrics, parameter_recovery
+from anmi_ray.judging.audit.agreement import Reals
+from anmi_ray.judging.audit.intervals import MIN_QUERIES, ROUNDS, Queries, binomial
+from anmi_ray.judging.audit.judge_metrics import Longs, Triads, World
+from anmi_ray.judging.protocol import ORDERS, PLACE
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """p_a of every judge, float[C, J, 2] (orders ab, ba), NaN where it failed or was not asked; failed float[C, J]."""
+
+    judges: list[str]
+    p_a: Reals
+    failed: Reals
+
+
+def audit(
+    judgments: pa.Table,
+    comparisons: pa.Table,
+    truth: pa.Table | None = None,
+    config: JudgeConfig | None = None,
+    *,
+    grades: pa.Table | None = None,
+    log_length: Reals | None = None,
+    triads: Triads | None = None,
+) -> dict[str, object]:
+    """JSON-able audit of the Judgments of one or more buckets: {"judges": {name: figures}, "panel": figures}.
+
+    With a non-empty `truth`: accuracy against its sign and the correlation of judges' errors; with `config` too,
+    `injected` beside `recovered` for simulated judges. Without a truth, `grades` (Qrel rows) are what accuracy and
+    errors are measured against, over the comparisons of two differently graded documents. `log_length` float[C] is
+    ln(length of doc_a / length of doc_b) per row of `comparisons`, NaN where unknown: length bias. `triads` counts
+    triads and those in a circle (`rating.graph.count_triads`): cycle rates. Raises DataError for judgments of unknown
+    comparisons or compared documents without truth.
+    """
+    answers = _matrix(judgments, comparisons)
+    known = truth is not None and truth.num_rows > 0
+    world = _world(comparisons, truth if known else grades, "latent" if known else "grade", log_length, triads)
+    injected = {judge.name: judge for judge in config.simulated} if config else {}
+    found: dict[str, object] = {}
+    errors: list[Reals] = []
+    for index, name in enumerate(answers.judges):
+        p_a = answers.p_a[:, index]
+        mine = judgments.filter(pc.equal(judgments["judge"], name))
+        report = {**_counts(mine), **judge_metrics.figures(p_a, answers.failed[:, index], world)}
+        if known and world.difference is not None:
+            fit = parameter_recovery.fit(p_a, world.difference, world.queries.of)
+            if fit is not None:
+                errors.append(fit.residual)
+                if config and name in injected:
+                    report["injected"], report["recovered"] = _check(injected[name], config, report, fit)
+        elif world.difference is not None:
+            errors.append(_errors(p_a, world.difference))
+        found[name] = report
+    how = f"95 %, {ROUNDS} bootstrap rounds over queries; over comparisons, linearised, below {MIN_QUERIES} queries"
+    panel = _panel(answers, world.queries, errors)
+    if world.difference is not None and not known:
+        differ = np.abs(world.difference[~np.isnan(world.difference)]) > 0
+        panel["graded"] = {"comparisons": len(differ), "different": int(differ.sum())}
+    return {"judges": found, "panel": panel, "intervals": how}
+
+
+def _matrix(judgments: pa.Table, comparisons: pa.Table) -> _Answers:
+    judges = sorted(pc.unique(judgments["judge"]).to_pylist())
+    row = find_rows(comparisons, {"comparison_id": judgments["comparison_id"]})
+    if (row < 0).any():
+        raise DataError(f"{int((row < 0).sum())} judgments of unknown comparisons", PLACE, "recompute the judge stage")
+    p_a = np.full((comparisons.num_rows, len(judges), 2), np.nan)
+    failed = np.zeros(p_a.shape)
+    column = pc.index_in(judgments["judge"], value_set=pa.array(judges, pa.string())).to_numpy()
+    order = pc.index_in(judgments["order"], value_set=pa.array(ORDERS)).to_numpy()
+    p_a[row, column, order] = judgments["p_a"].to_numpy(zero_copy_only=False)
+    failed[row, column, order] = judgments["error"].is_valid().to_numpy()
+    return _Answers(judges, p_a, failed.sum(axis=2))
+
+
+def _world(
+    comparisons: pa.Table, relevance: pa.Table | None, column: str, log_length: Reals | None, triads: Triads | None
+) -> World:
+    """Queries and documents by rank of their ids; differences of `column`, which a truth must hold for all."""
+    query_ids, query = _ranks(comparisons["query_id"])
+    _, document = _ranks(pa.chunked_array([*comparisons["doc_a"].chunks, *comparisons["doc_b"].chunks]))
+    a, b = document[: len(query)], document[len(query) :]
+    queries = Queries(query, len(query_ids))
+    if relevance is None:
+        return World(queries, a, b, None, log_length, triads)
+    rows = [
+        find_rows(relevance, {"query_id": comparisons["query_id"], "doc_id": comparisons[name]})
+        for name in ("doc_a", "doc_b")
+    ]
+    unknown = (rows[0] < 0) | (rows[1] < 0)
+    if column == "latent" and unknown.any():
+        raise DataError("compared documents without a truth", PLACE, "recompute the judge stage")
+    value = np.append(relevance[column].to_numpy().astype(np.float64), np.nan)  # row -1 is the NaN
+    return World(queries, a, b, value[rows[0]] - value[rows[1]], log_length, triads)
+
+
+def _ranks(ids: pa.ChunkedArray) -> tuple[list[bytes], Longs]:
+    """(the distinct ids, sorted; each row's rank among them): what is drawn must not depend on the order of rows."""
+    known = sorted(pc.unique(ids).to_pylist())
+    rank = pc.index_in(ids, value_set=pa.array(known, ids.type)).to_numpy()
+    return known, rank.astype(np.int64)
+
+
+def _counts(mine: pa.Table) -> dict[str, object]:
+    """What was asked of a judge, and its failures by reason."""
+    reasons = Counter(mine["error"].drop_null().to_pylist())
+    answered = mine.num_rows - sum(reasons.values())
+    return {"n": mine.num_rows, "answered": answered, "failures": dict(sorted(reasons.items()))}
+
+
+def _errors(p_a: Reals, difference: Reals) -> Reals:
+    """How far each preference is from the better graded document: 0 right, 1 wrong; NaN where grades are equal."""
+    mean = agreement.pair_means(p_a)
+    return np.where(difference > 0, 1 - mean, np.where(difference < 0, mean, np.nan))
+
+
+def _check(
+    judge: SimulatedJudgeConfig, config: JudgeConfig, report: dict[str, object], fit: parameter_recovery.Recovered
+) -> tuple[dict[str, float], dict[str, object]]:
+    """What was configured, and what the answers show of it, with an interval and whether that holds it.
+
+    `inside` is None where the refitted model is not the judge's own (heavy tails, lapses).
+    """
+    injected = parameter_recovery.injected(judge, config.shared_noise)
+    failed = report["n"] - report["answered"]  # type: ignore[operator]
+    values = fit.values | {"failure_rate": binomial(failed, report["n"])}  # type: ignore[arg-type]
+    recovered: dict[str, object] = {
+        name: {
+            "value": value,
+            "low": low,
+            "high": high,
+            "inside": low <= injected[name] <= high
+            if name == "failure_rate" or parameter_recovery.exact(judge)
+            else None,
+        }
+        for name, (value, low, high) in values.items()
+    }
+    return injected, recovered
+
+
+def _panel(answers: _Answers, queries: Queries, errors: list[Reals]) -> dict[str, object]:
+    """Agreement between judges, and the correlation of their errors about the truth (0: independent errors).
+
+    agreement_pairs counts the comparisons in which both judges of a pair took a side: on how many was it the same?
+    """
+    judges = answers.judges
+    means = np.full(answers.p_a.shape[:2], np.nan)
+    for j in range(len(judges)):
+        means[:, j] = agreement.pair_means(answers.p_a[:, j])
+    panel: dict[str, object] = {
+        "comparisons": len(means),
+        "queries": queries.count,
+        "alpha": agreement.krippendorff(means),
+        "alpha_interval": _alpha_interval(means, queries),
+        "alpha_pairs": _pairs(judges, lambda i, j: agreement.krippendorff(means[:, [i, j]])),
+        "agreement_pairs": _agreement(judges, np.sign(means - 0.5), queries),
+    }
+    if len(errors) == len(judges) > 1:
+        panel["error_correlation"] = _pairs(judges, lambda i, j: agreement.correlation(errors[i], errors[j]))
+    return panel
+
+
+def _alpha_interval(means: Reals, queries: Queries) -> list[float] | None:
+    """Bootstrap over queries of α, None below MIN_QUERIES of them."""
+    terms = agreement.alpha_terms(means)
+    sums = np.stack([queries.sums(column) for column in terms.T], axis=1)
+    if np.count_nonzero(sums[:, 1]) < MIN_QUERIES:
+        return None
+    drawn = agreement.alpha_of(queries.resampled(sums))
+    return None if np.isnan(drawn).all() else np.nanquantile(drawn, [0.025, 0.975]).tolist()
+
+
+def _agreement(judges: list[str], sides: Reals, queries: Queries) -> dict[str, object]:
+    """{"a ~ b": share, interval and number of comparisons}; sides[C, J] is 1, -1, 0 for a tie, NaN."""
+    found: dict[str, object] = {}
+    for i, name in enumerate(judges):
+        products = {other: sides[:, i] * sides[:, j] for j, other in enumerate(judges) if i < j}
+        parts = {other: ((p > 0).astype(float), (np.abs(p) > 0).astype(float)) for other, p in products.items()}
+        for other, share in queries.shares(parts).items():
+            value = {"share": share.value, "interval": share.interval, "pairs": round(share.whole)}
+            found[f"{name} ~ {other}"] = value
+    return found
+
+
+def _pairs(judges: list[str], figure: Callable[[int, int], float | None]) -> dict[str, object]:
+    return {f"{a} ~ {b}": figure(i, j) for i, a in enumerate(judges) for j, b in enumerate(judges) if i < j}

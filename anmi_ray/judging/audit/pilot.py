@@ -1,0 +1,180 @@
+"""A pilot's verdict: from the audit of a few hundred pairs to go or no-go, judge by judge, before money is spent.
+
+Every gate is a figure with its 95 % interval and a bound. On one side of it the interval passes or fails; across it
+nothing can be told yet, and how many more pairs would tell follows from an interval's width, which falls with the root
+of their number. What was not measured because there is nothing to measure it by (no pair has a known positive) stands
+in nobody's way.
+Letters: N questions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anmi_ray.config.pilot import PilotConfig
+from anmi_ray.judging.audit.agreement import Reals
+from anmi_ray.judging.audit.intervals import Z95, binomial
+
+Outcome = Literal["pass", "fail", "cannot tell", "not measured"]
+Decision = Literal["go", "no-go", "cannot tell"]
+AGREEMENT, BIAS, INCONSISTENT = "agreement with known positives", "position bias", "orders differ"
+FAILURES, PER_1000, WHOLE = "failures", "dollars per 1,000 answers", "dollars, the whole run"
+_NOTHING_TELLS = "not even all of the run's pairs would tell: move the gates, or decide without them"
+DOLLARS = (PER_1000, WHOLE)  # the others are shares
+
+
+@dataclass(frozen=True)
+class QuestionCosts:
+    """What the pilot's questions to a judge cost: dollars float64[N] (None: no prices), query int64[N] of each."""
+
+    dollars: Reals | None
+    query: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PilotGate:
+    """A figure against its bound, which it must reach (`least`) or not exceed.
+
+    `pairs` it was measured on, of which `more` would tell where it cannot be told; None: no number that the run has.
+    """
+
+    name: str
+    least: bool
+    bound: float
+    value: float | None
+    interval: list[float] | None
+    pairs: int
+    outcome: Outcome
+    more: int | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a judge: go where it passes every gate, no-go where it fails one."""
+
+    judge: str
+    gates: tuple[PilotGate, ...]
+
+    @property
+    def decision(self) -> Decision:
+        """go, no-go, or cannot tell."""
+        outcomes = {gate.outcome for gate in self.gates}
+        return "no-go" if "fail" in outcomes else "cannot tell" if "cannot tell" in outcomes else "go"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"judge": self.judge, "decision": self.decision, "gates": [asdict(gate) for gate in self.gates]}
+
+
+def verdicts(
+    figures: Mapping[str, Any], bought: Mapping[str, QuestionCosts], config: PilotConfig, pairs: int, of: int
+) -> list[Verdict]:
+    """A verdict for every judge of an audit (`judging.audit`'s dict) of `pairs` of a run's `of` comparisons.
+
+    `bought` by judge; one that is not named costs nothing. Agreement is read from the audit's accuracy, so its grades
+    are the known positives.
+    """
+    found = []
+    for judge, figure in figures["judges"].items():
+        gates = [*_shares(figure, config), *_costs(bought.get(judge), config, pairs, of)]
+        found.append(Verdict(judge, tuple(_judged(gate, pairs, of) for gate in gates)))
+    return found
+
+
+def decision(found: Sequence[Verdict]) -> Decision:
+    """Of a panel: go where every judge may, no-go where one may not."""
+    each = {verdict.decision for verdict in found}
+    return "no-go" if "no-go" in each else "cannot tell" if "cannot tell" in each else "go"
+
+
+def said(found: Sequence[Verdict]) -> Iterator[str]:
+    """A line a judge: its decision and the gates that made it, and what would decide where nothing did."""
+    for verdict in found:
+        of = {"no-go": "fail", "cannot tell": "cannot tell"}.get(verdict.decision)
+        why = [gate for gate in verdict.gates if gate.outcome == of]
+        reasons = f": {', '.join(gate.name for gate in why)}" if why else ""
+        yield f"{verdict.decision:14} {verdict.judge or '(unnamed)'}{reasons}"
+        if verdict.decision == "cannot tell":
+            more = [gate.more for gate in why if gate.more is not None]
+            told = f"about {max(more):,} more pairs would tell" if len(more) == len(why) else _NOTHING_TELLS
+            yield f"{'':14} {told}"
+
+
+def _shares(figure: Mapping[str, Any], config: PilotConfig) -> Iterator[PilotGate]:
+    """Gates on what the audit counts."""
+    bias, counts, ends = figure["position_bias"], figure["counts"], figure["intervals"]
+    if config.min_agreement is not None:
+        name = "accuracy_both_orders"
+        value, count = figure.get(name), counts.get(name, 0)
+        yield PilotGate(AGREEMENT, True, config.min_agreement, value, ends.get(name), count, "not measured")
+    if config.max_position_bias is not None:
+        value, interval = bias["probability"], bias["interval"]
+        yield PilotGate(BIAS, False, config.max_position_bias, value, interval, bias["pairs"], "cannot tell")
+    if config.max_inconsistent is not None:
+        name = "order_inconsistent_rate"
+        yield PilotGate(
+            INCONSISTENT, False, config.max_inconsistent, figure[name], ends[name], counts[name], "cannot tell"
+        )
+    if config.max_failures is not None:
+        value, interval, asked = figure["failure_rate"], ends["failure_rate"], math.ceil(counts["failure_rate"] / 2)
+        if value == 0.0:  # the audit counts queries, of which a small run has few; questions fail one by one
+            interval = [0.0, binomial(0, asked)[2]]
+        yield PilotGate(FAILURES, False, config.max_failures, value, interval, asked, "cannot tell")
+
+
+def _costs(bought: QuestionCosts | None, config: PilotConfig, pairs: int, of: int) -> Iterator[PilotGate]:
+    """Gates on dollars: those of a thousand answers, and of all the run's questions at the pilot's mean."""
+    for name, bound, questions in (
+        (PER_1000, config.max_dollars_per_1000, 1000),
+        (WHOLE, config.max_dollars, 2 * of),
+    ):
+        if bound is None:
+            continue
+        each = (0.0, [0.0, 0.0]) if bought is None else _mean(bought)
+        value = None if each is None else each[0] * questions
+        ends = None if each is None or each[1] is None else [end * questions for end in each[1]]
+        yield PilotGate(name, False, bound, value, ends, pairs, "cannot tell")
+
+
+def _mean(bought: QuestionCosts) -> tuple[float, list[float] | None] | None:
+    """Dollars a question, with their interval, linearised over queries; None without prices or questions."""
+    if bought.dollars is None or not len(bought.dollars):
+        return None
+    value = float(bought.dollars.mean())
+    _, query = np.unique(bought.query, return_inverse=True)
+    total, count = np.bincount(query, bought.dollars), np.bincount(query)
+    if len(count) < 2:
+        return value, None
+    spread = math.sqrt(len(count) / (len(count) - 1) * float(np.square(total - value * count).sum()))
+    slack = Z95 * spread / len(bought.dollars)
+    return value, [max(value - slack, 0.0), value + slack]
+
+
+def _judged(gate: PilotGate, pairs: int, of: int) -> PilotGate:
+    """The gate with its outcome. A position bias counts on either side of zero."""
+    value, ends = gate.value, gate.interval
+    if value is None or ends is None:
+        return gate if value is None else _with(gate, "cannot tell")
+    low, high = ends
+    if gate.name == BIAS:
+        low, high = (low, high) if value >= 0 else (-high, -low)
+        value, low, high = abs(value), max(low, 0.0), max(high, -low)
+    if gate.least:
+        good, bad, slack = low >= gate.bound, high < gate.bound, value - low if value >= gate.bound else high - value
+    else:
+        good, bad, slack = high <= gate.bound, low > gate.bound, high - value if value <= gate.bound else value - low
+    if good or bad:
+        return _with(gate, "pass" if good else "fail")
+    margin = abs(value - gate.bound)
+    more = math.ceil(pairs * ((slack / margin) ** 2 - 1)) if margin * 1e3 > slack else of
+    return _with(gate, "cannot tell", max(more, 1) if pairs + more <= of else None)
+
+
+def _with(gate: PilotGate, outcome: Outcome, more: int | None = None) -> PilotGate:
+    return PilotGate(**{**asdict(gate), "outcome": outcome, "more": more})

@@ -1,0 +1,270 @@
+"""A model behind HTTP: one question in, a reply or a named failure out, whatever the network does in between.
+
+`Client` is what judges and rerankers share; `ChatClient` asks judges. Only what the user has to mend (key, model,
+address, credit) is raised, and stops the whole client at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from anmi_ray.config.endpoint import EndpointConfig, ServerConfig
+from anmi_ray.core.errors import AnmiError, JudgeError
+from anmi_ray.judging.http import access, completion, retry
+from anmi_ray.judging.http.completion import Completion, Message, TokenCounts, UnreadableBody
+from anmi_ray.judging.http.connections import Connections, Lost, Response
+from anmi_ray.judging.http.limits import InFlight, Limiter, Pause, TokenBucket
+from anmi_ray.judging.http.retry import Trouble
+from anmi_ray.judging.spend import LONG_ANSWER, Account, Charge, Spend
+
+_LOG = logging.getLogger(__name__)
+_BYTES_PER_TOKEN = 4.0  # of JSON, before the server has counted any
+_HOPELESS = 3  # questions refused one after the other before any was answered
+_CUT = Trouble("cancelled", again=False, transient=True, perhaps_billed=True)
+_REFUSED = Trouble("refused", again=False, transient=True)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer. `logprobs`: natural logarithms of the first token's alternatives; None where the server gave none.
+
+    `tokens`: of the request that was answered, None where the server does not count; `model`: as the server names it;
+    `seconds`: from question to answer, waits and retries included; `attempts`: times it was tried.
+    """
+
+    text: str
+    logprobs: dict[str, float] | None
+    tokens: TokenCounts | None
+    model: str
+    seconds: float
+    attempts: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A question without an answer: why, in a short stable name, and whether a later run should ask again.
+
+    `detail`: the server's own words, if any; never the key.
+    """
+
+    reason: str
+    transient: bool
+    seconds: float
+    attempts: int
+    detail: str = ""
+
+
+class Readable(Protocol):
+    """What a readable body says, beside its answer: the tokens that it took, None where the server does not count."""
+
+    @property
+    def tokens(self) -> TokenCounts | None: ...
+
+
+Answer = TypeVar("Answer", bound=Readable)
+Config = TypeVar("Config", bound=ServerConfig)
+
+
+@dataclass(frozen=True)
+class Sent(Generic[Answer]):
+    """A body that was answered: what was read of the answer, seconds from question to answer, times it was tried."""
+
+    answer: Answer
+    seconds: float
+    attempts: int
+
+
+class Client(Generic[Config, Answer]):
+    """Requests to one endpoint. Use: `async with ...Client(config) as client: ...`.
+
+    Entering reads the key and checks the address. Raises ConfigError for either, and JudgeError when the server
+    cannot be reached at first contact, or refuses key, model or every question.
+    """
+
+    def __init__(self, config: Config, limiter: Limiter, answer_tokens: int = 0) -> None:
+        self.config = config
+        self._limiter, self._answer_tokens = limiter, answer_tokens
+        self._account = Account(config)
+        self._in_flight, self._pause = InFlight(config.concurrency), Pause()
+        self._connections = Connections(config)
+        self._contacted = self._replied = False
+        self._refused = 0
+        self._stop: AnmiError | None = None
+        self._bytes, self._counted = 0, 0  # of all prompts that the server counted the tokens of
+
+    @property
+    def spend(self) -> Spend:
+        """What was sent and spent so far."""
+        return self._account.spend
+
+    async def __aenter__(self) -> Self:
+        await self._connections.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._connections.close()
+
+    async def send(
+        self, body: bytes, key: str | bytes, read: Callable[[bytes], Answer | UnreadableBody]
+    ) -> Sent[Answer] | Failed:
+        """Send one body, with retries. `key` names it: the retries' jitter is drawn from it; `read`: of a 200's body.
+
+        Raises JudgeError for what the user has to mend; from then on every question does.
+        """
+        config = self.config
+        estimate = self._estimate(body)
+        started, worked, attempts = time.monotonic(), 0.0, 0
+        while True:
+            took, result = await self._attempt(body, estimate, config.deadline_s - worked, read)
+            seconds = time.monotonic() - started
+            if not isinstance(result, Trouble):
+                return Sent(result, seconds, attempts + 1)
+            attempts += 1
+            wait = self._back_off(result, key, attempts)
+            worked += took + wait
+            if not result.again or attempts > config.retries or worked >= config.deadline_s:
+                return Failed(result.reason, result.transient, seconds, attempts, result.detail)
+            await asyncio.sleep(wait)
+
+    def _estimate(self, body: bytes) -> TokenCounts:
+        """What a request may take, from the tokens that the server counted so far."""
+        per_byte = self._counted / self._bytes if self._bytes else 1 / _BYTES_PER_TOKEN
+        return TokenCounts(1 + int(len(body) * per_byte), 0, self._answer_tokens)
+
+    def _back_off(self, trouble: Trouble, key: str | bytes, attempt: int) -> float:
+        """Seconds that this question waits of its own; an overload makes everybody wait at the gate instead."""
+        wait = retry.backoff(self.config, key, attempt)
+        if trouble.wait is not None:
+            wait = min(trouble.wait, self.config.max_wait_s)
+        if not trouble.overload:
+            return wait
+        self._pause.pause(wait)
+        _LOG.debug("%s: %s, paused for %.1f s", access.place(self.config), trouble.reason, wait)
+        return 0.0
+
+    async def _attempt(
+        self, body: bytes, estimate: TokenCounts, left: float, read: Callable[[bytes], Answer | UnreadableBody]
+    ) -> tuple[float, Answer | Trouble]:
+        """One request when its turn has come, and the seconds it took."""
+        async with self._in_flight.slot() as epoch:
+            charge = await self._clearance(estimate)
+            began = time.monotonic()
+            outcome: Answer | Trouble = _CUT
+            try:
+                outcome = await self._exchange(body, min(left, self.config.timeout_s), epoch, read)
+            except AnmiError as error:
+                self._stop = self._stop or error
+                outcome = replace(_REFUSED, sent=self._contacted)
+                raise
+            finally:
+                self._settle(charge, outcome)
+            return time.monotonic() - began, outcome
+
+    async def _clearance(self, estimate: TokenCounts) -> Charge:
+        """Wait until a request may leave, and write down that it does."""
+        while True:
+            self._raise_if_stopped()
+            await self._pause.passed()
+            await self._limiter.reserve(1, estimate.total)
+            if self._pause.is_open:  # else what was reserved before a pause would leave in a burst after it
+                break
+            self._limiter.settle(estimate.total, 0)
+        self._raise_if_stopped()
+        return self._account.open(estimate)
+
+    def _raise_if_stopped(self) -> None:
+        if self._stop is not None:
+            raise type(self._stop)(*self._stop.args)
+
+    def _settle(self, charge: Charge, outcome: Answer | Trouble) -> None:
+        """Correct what was held back to what the server counted; what it did not count stays as estimated."""
+        sent = not isinstance(outcome, Trouble) or outcome.sent
+        perhaps_billed = not isinstance(outcome, Trouble) or outcome.perhaps_billed
+        self._account.close(charge, outcome.tokens, perhaps_billed, sent)
+        if outcome.tokens is not None or not sent:
+            self._limiter.settle(charge.tokens.total, outcome.tokens.total if outcome.tokens else 0)
+
+    async def _exchange(
+        self, body: bytes, timeout: float, epoch: int, read: Callable[[bytes], Answer | UnreadableBody]
+    ) -> Answer | Trouble:
+        """Send one request, and learn from what comes back within `timeout` seconds."""
+        response = await self._connections.post(body, timeout)
+        if isinstance(response, Lost):
+            outcome: Answer | Trouble = self._of_lost(response)
+        else:
+            outcome = self._of_response(response, len(body), read)
+        if isinstance(outcome, Trouble) and outcome.overload:
+            self._in_flight.overloaded(epoch)
+        elif isinstance(response, Response):
+            self._in_flight.answered()
+        return outcome
+
+    def _of_lost(self, lost: Lost) -> Trouble:
+        if not lost.unreachable:
+            return Trouble(lost.reason, again=True, transient=True, perhaps_billed=True)
+        if not self._contacted:
+            raise JudgeError(
+                f"the server cannot be reached ({lost.detail})",
+                access.place(self.config),
+                "start the server, or check base_url, the network and its proxies",
+            )
+        # it went away: no use in sending it everybody's questions meanwhile
+        return Trouble(lost.reason, again=True, transient=True, overload=True, sent=False)
+
+    def _of_response(
+        self, response: Response, sent_bytes: int, read: Callable[[bytes], Answer | UnreadableBody]
+    ) -> Answer | Trouble:
+        self._contacted = True
+        if not 200 <= response.status < 300:
+            said = (response.status, response.headers, response.content)
+            trouble = retry.of_status(*said, self.config, self._replied, time.time())
+            self._count_refusals(trouble)
+            return trouble
+        answer = read(response.content)
+        if isinstance(answer, UnreadableBody):
+            return Trouble(
+                answer.reason,
+                again=answer.transient,
+                transient=answer.transient,
+                tokens=answer.tokens,
+                perhaps_billed=answer.tokens is None,
+                detail=answer.detail,
+            )
+        self._replied = True
+        if answer.tokens is not None:
+            self._bytes, self._counted = self._bytes + sent_bytes, self._counted + answer.tokens.prompt
+        return answer
+
+    def _count_refusals(self, trouble: Trouble) -> None:
+        """Stop where the first questions are refused one like the other: the settings are wrong, not the questions."""
+        self._refused += not trouble.again and trouble.transient
+        if self._refused >= _HOPELESS and not self._replied:
+            raise retry.refused_all(trouble, self.config)
+
+
+class ChatClient(Client[EndpointConfig, Completion]):
+    """An OpenAI-compatible chat-completions endpoint."""
+
+    def __init__(self, config: EndpointConfig, limiter: Limiter | None = None) -> None:
+        bucket = limiter or TokenBucket(config.requests_per_minute, config.tokens_per_minute)
+        super().__init__(config, bucket, config.max_tokens or LONG_ANSWER)
+
+    async def ask(self, messages: Sequence[Message], key: str | bytes = b"") -> Reply | Failed:
+        """Ask one question, with retries. `key` names it: the retries' jitter is drawn from it (default: its text).
+
+        Raises JudgeError for what the user has to mend; from then on every question does.
+        """
+        body = completion.request_body(self.config, messages)
+        sent = await self.send(body, key or body, completion.read)
+        if isinstance(sent, Failed):
+            return sent
+        answer = sent.answer
+        return Reply(answer.text, answer.logprobs, answer.tokens, answer.model, sent.seconds, sent.attempts)

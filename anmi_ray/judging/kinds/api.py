@@ -1,0 +1,201 @@
+"""The judge behind an HTTP endpoint: prompts out, replies in, as Answer rows.
+
+Letters: N questions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.config.base import whole
+from anmi_ray.config.endpoint import EndpointConfig
+from anmi_ray.config.judge import ApiJudgeConfig
+from anmi_ray.config.plan import PlanConfig
+from anmi_ray.core.errors import DataError
+from anmi_ray.judging import spend
+from anmi_ray.judging.http.client import ChatClient, Failed, Reply
+from anmi_ray.judging.http.completion import TokenCounts
+from anmi_ray.judging.http.dispatch import Question, Result, ask_all
+from anmi_ray.judging.http.limits import Leased, Leases
+from anmi_ray.judging.kinds.base import HandOver, Price, PromptJudge, Reals, Room, Slices, actor_room, answer_rows
+from anmi_ray.judging.parse_reply import letter_columns
+from anmi_ray.judging.prompt_builder import EMPTY, PromptBuilder
+from anmi_ray.judging.questions import AT_ONCE, TextQuestions
+from anmi_ray.store.spend_log import Spend
+
+TEMPLATE_TOKENS = 400  # of instructions and fences
+_BYTES_PER_TOKEN = 3.0  # of text: of English fewer tokens
+
+
+@dataclass(frozen=True)
+class ApiJudge(PromptJudge):
+    """A language model behind an OpenAI-compatible endpoint."""
+
+    config: ApiJudgeConfig
+
+    @property
+    def server(self) -> EndpointConfig:
+        """See Judge."""
+        return self.config.endpoint
+
+    @property
+    def room(self) -> Room:
+        """See Judge."""
+        return actor_room()
+
+    @property
+    def rates(self) -> tuple[float | None, float | None]:
+        """See TextJudge."""
+        return self.server.requests_per_minute, self.server.tokens_per_minute
+
+    @property
+    def longest_answer(self) -> float:
+        """See PromptJudge."""
+        return self.server.max_tokens or math.inf
+
+    def content(self) -> dict[str, object]:
+        """Prompt, sampling, and the server's address or the identity that was given for it."""
+        at = self.config.identity or self.server.base_url
+        return {**super().content(), "sampling": whole(self.server.sampling), "at": at}
+
+    def prompt_builder(self) -> PromptBuilder:
+        """See PromptJudge."""
+        return PromptBuilder.load(self.prompt)
+
+    def engine(self, lease: Leases | None = None) -> ApiEngine:
+        """See TextJudge."""
+        return ApiEngine(self.config, lease)
+
+    def one_of(self, actors: int) -> ApiJudge:
+        """See TextJudge: its share of the requests in flight."""
+        concurrency = max(1, self.server.concurrency // actors)
+        endpoint = self.server.model_copy(update={"concurrency": concurrency})
+        return ApiJudge(self.config.model_copy(update={"endpoint": endpoint}))
+
+    @property
+    def dearest(self) -> float:
+        """See TextJudge."""
+        prompt = TEMPLATE_TOKENS + self.prompt.query_tokens + 2 * self.prompt.document_tokens
+        return spend.dollars(self.server, TokenCounts(prompt, 0, self._answer_tokens)) or 0.0
+
+    def likely_dollars(self, questions: TextQuestions) -> Reals:
+        """See TextJudge."""
+        if self.server.input_price is None:
+            return super().likely_dollars(questions)
+        document = _tokens(self.prompt.document_tokens, questions.texts["title"], questions.texts["text"])
+        query = _tokens(self.prompt.query_tokens, questions.queries["text"])
+        prompt = TEMPLATE_TOKENS + query[questions.query] + document[questions.first] + document[questions.second]
+        answer = spend.dollars(self.server, TokenCounts(0, 0, self._answer_tokens)) or 0.0
+        return prompt * self.server.input_price / spend.MILLION + answer
+
+    def paid(self, answers: pa.Table) -> Reals | None:
+        """See TextJudge."""
+        if self.server.input_price is None:
+            return None
+        counts = (answers[name].to_pylist() for name in ("prompt_tokens", "cached_tokens", "answer_tokens"))
+        each = [spend.dollars(self.server, TokenCounts(*tokens)) for tokens in zip(*counts, strict=True)]
+        return np.array(each, np.float64)
+
+    def price(self, calls: int, prompt: float, answer: float, plan: PlanConfig) -> Price:
+        """See PromptJudge; hours of the tighter of the server's rate limits."""
+        dollars = spend.dollars(self.server, TokenCounts(round(prompt), 0, round(answer)))
+        at_most = None if dollars is None else max(dollars, calls * self.dearest)
+        requests, tokens = self.rates
+        limits = ((calls, requests, "requests a minute"), (prompt + answer, tokens, "tokens a minute"))
+        hours = [(amount / limit / 60.0, f"{limit:,.0f} {what}") for amount, limit, what in limits if limit is not None]
+        return Price(dollars, at_most, *(max(hours) if hours else (None, "")))
+
+    @property
+    def _answer_tokens(self) -> int:
+        return self.server.max_tokens or spend.LONG_ANSWER
+
+
+def _tokens(limit: int, *texts: pa.ChunkedArray) -> Reals:
+    """About as many tokens as texts have that are shown up to `limit`."""
+    lengths = sum(pc.binary_length(text).to_numpy().astype(np.float64) for text in texts)
+    return np.minimum(lengths / _BYTES_PER_TOKEN, limit)
+
+
+class ApiEngine:
+    """Asks through one client; answers are handed over every AT_ONCE or 5 seconds."""
+
+    at_once = AT_ONCE
+
+    def __init__(self, config: ApiJudgeConfig, lease: Leases | None = None) -> None:
+        self.config = config
+        self.builder = PromptBuilder.load(config.prompt)
+        limited = config.endpoint.requests_per_minute or config.endpoint.tokens_per_minute
+        self._lease = lease if limited else None
+        self._past = Spend()
+        self._client = ChatClient(config.endpoint)
+
+    @property
+    def spend(self) -> Spend:
+        """See JudgeEngine."""
+        return self._past + self._client.spend
+
+    def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
+        """Ask all. Raises ConfigError or JudgeError for what the user has to mend, after handing over what arrived."""
+        asyncio.run(self._ask(questions, slices, hand_over))
+
+    async def _ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
+        row: dict[bytes, int] = {}
+        empty: list[int] = []
+        prompts = self.builder.prompts(questions)
+
+        async def asked() -> AsyncIterator[Question]:
+            while (which := await asyncio.to_thread(next, slices, None)) is not None:
+                for q in which.tolist():
+                    try:
+                        messages = prompts(q)
+                    except DataError:  # of the three texts one is empty
+                        empty.append(q)
+                        continue
+                    key = questions.ids[q].tobytes()
+                    row[key] = q
+                    yield key, messages
+
+        def publish(results: list[Result]) -> None:
+            which = np.array([row.pop(key) for key, _ in results], dtype=np.int64)
+            hand_over(answer_rows(questions, which, **self._columns([result for _, result in results])))
+
+        self._past = self.spend
+        self._client = ChatClient(self.config.endpoint, Leased(self._lease) if self._lease else None)
+        try:
+            async with self._client as client:
+                await ask_all(client, asked(), publish)
+        finally:
+            if empty:
+                which = np.array(empty, dtype=np.int64)
+                hand_over(answer_rows(questions, which, error=[EMPTY] * len(which)))
+
+    def _columns(self, results: Sequence[Reply | Failed]) -> dict[str, object]:
+        """The Answer columns of replies and failures."""
+        rows = [self._row(result) for result in results]
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    def _row(self, result: Reply | Failed) -> dict[str, object]:
+        row: dict[str, object] = {"seconds": result.seconds, "attempts": result.attempts}
+        row |= {"text": None, "error": None, "transient": False, "dollars": 0.0}
+        row |= dict.fromkeys(("log_first", "log_second", "log_tie"))
+        row |= dict.fromkeys(("prompt_tokens", "cached_tokens", "answer_tokens"), 0)
+        if isinstance(result, Failed):
+            return row | {"error": result.reason, "transient": result.transient}
+        if result.tokens is not None:
+            row["prompt_tokens"] = result.tokens.prompt
+            row["cached_tokens"] = result.tokens.cached
+            row["answer_tokens"] = result.tokens.answer
+            row["dollars"] = spend.dollars(self.config.endpoint, result.tokens) or 0.0
+        if self.config.prompt.readout != "logprob":
+            return row | {"text": result.text}
+        return row | letter_columns(result.logprobs or {})
+
+
+JUDGE = ApiJudge

@@ -1,0 +1,322 @@
+"""The judge that is a sequence classification model: a reranker that scores documents, or a model that reads a pair.
+
+A reranker scores every (query, document) once and answers all questions about it from that score. A pairwise model
+reads the query and both documents at once; texts that do not fit are cut to one length, the longest first, so that
+neither document is shown more of than the other. How a distilled one is asked and read stands in its folder.
+Letters: N questions, L labels.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+
+from anmi_ray.config.base import whole
+from anmi_ray.config.distill import DistillConfig
+from anmi_ray.config.encoder_judge import NO_LABELS, EncoderJudgeConfig
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.scale import log_sigmoid
+from anmi_ray.judging.http.limits import Leases
+from anmi_ray.judging.kinds import distilled
+from anmi_ray.judging.kinds.base import HandOver, ModelInputs, Reals, Room, Slices, TextJudge, actor_room, answer_rows
+from anmi_ray.judging.kinds.distilled import DistilledForm
+from anmi_ray.judging.questions import AT_ONCE, Rows, TextQuestions
+from anmi_ray.judging.truncate import Truncator
+from anmi_ray.models import loading
+from anmi_ray.store.spend_log import Spend
+
+if TYPE_CHECKING:
+    from anmi_ray.models.classifier import Resources
+
+AHEAD = 1024  # documents that a reranker scores at once: enough of like length to fill batches
+TOKENS = 512  # that a model is taken to read, where neither settings nor folder say it
+NOT_FINITE = "the model's score is not finite"
+_OF_THE_FOLDER = ("text", "text_pair", "first_label", "second_label", "tie_label", "max_tokens")  # of distilled judges
+Logs = dict[str, Reals]  # log_first, log_second and, of models with ties, log_tie: float64[N], NaN where not finite
+Answered = Iterator[tuple[Rows, Logs]]
+
+
+@dataclass(frozen=True)
+class EncoderJudge(TextJudge):
+    """A sequence classification model, run where the questions are."""
+
+    config: EncoderJudgeConfig
+
+    @property
+    def room(self) -> Room:
+        """See Judge."""
+        return actor_room(self.config.gpus)
+
+    @property
+    def gpus(self) -> float:
+        """See TextJudge."""
+        return self.config.gpus
+
+    def content(self) -> dict[str, object]:
+        """All settings but the name; a folder's model is its content, wherever it lies."""
+        form = form_of(self.config)
+        model = source(self.config)
+        shown = whole(self.config)
+        unsaid = ("name", "model", "revision", *(_OF_THE_FOLDER if form else ()))  # a folder's are in its revision
+        content: dict[str, object] = {name: shown[name] for name in shown if name not in unsaid}
+        return content | {"weights": model.revision if model.is_local else f"{model.path_or_id}@{model.revision}"}
+
+    def engine(self, lease: Leases | None = None) -> EncoderEngine:
+        """See TextJudge."""
+        return EncoderEngine(self.config)
+
+    def model_inputs(self, distill: DistillConfig | None) -> ModelInputs:
+        """See Judge. Errors of `form_of`."""
+        form = form_of(self.config)
+        tokens = self.config.max_tokens if form is None else form.max_tokens
+        return ModelInputs(self.config.form, tokens or TOKENS)
+
+
+def source(config: EncoderJudgeConfig) -> loading.ModelSource:
+    """Where the model's weights are, by content or commit. ConfigError: no such model, or a folder's revision."""
+    if Path(config.model).expanduser().is_dir():
+        if config.revision is not None:
+            remedy = "leave judge.revision out: what a folder holds is its revision"
+            raise ConfigError("a folder has no revisions", f"model {config.model}", remedy)
+        return loading.resolve(config.model, config.trust_remote_code)
+    return _published(config.model, config.revision, config.trust_remote_code)
+
+
+@functools.lru_cache(maxsize=64)
+def _published(model: str, revision: str | None, trust: bool) -> loading.ModelSource:
+    """A model of the hub or of a package: what it is does not change while a process lives."""
+    return loading.resolve(f"{model}@{revision}" if revision else model, trust)
+
+
+def form_of(config: EncoderJudgeConfig) -> DistilledForm | None:
+    """How a distilled judge is asked, by the judge.json in its folder; None for other models.
+
+    Raises ConfigError where that file is damaged, settings say otherwise, or neither it nor they name the labels.
+    A setting at its default says nothing: written-out settings hold all of them.
+    """
+    place = f"model {config.model}"
+    form = distilled.read(Path(config.model).expanduser())
+    if config.form != "pairwise":
+        if form is not None:
+            raise ConfigError(f"holds {distilled.FILE}: it reads both documents", place, "set form: pairwise")
+        return None
+    if form is None:
+        if config.first_label is None:
+            remedy = f"name them, or give the folder of a distilled judge, which holds {distilled.FILE}"
+            raise ConfigError(NO_LABELS, place, remedy)
+        return None
+    labels = dict(zip(("first_label", "second_label", "tie_label"), form.labels, strict=False))
+    held = {"first_label": None, "second_label": None, "tie_label": None}
+    held |= {"text": form.text, "text_pair": form.text_pair, "max_tokens": form.max_tokens}
+    held |= {} if form.target == "two-head" else labels
+    for name in _OF_THE_FOLDER:
+        given = getattr(config, name)
+        if given != type(config).model_fields[name].default and given != held[name]:
+            remedy = "leave it out: a distilled judge is asked as it was trained, or distill again"
+            raise ConfigError(f"`{name}` is {given!r}, and its {distilled.FILE} says {held[name]!r}", place, remedy)
+    return form
+
+
+class EncoderEngine:
+    """Loads the model where it is built. Raises ConfigError where it cannot be, or does not fit the form."""
+
+    def __init__(self, config: EncoderJudgeConfig) -> None:
+        distilled_form = form_of(config)
+        self.form = Pointwise(config) if config.form == "pointwise" else Pairwise(config, distilled_form)
+        self.at_once, self.spend = self.form.at_once, Spend()
+
+    def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
+        """One slice after another; at most AT_ONCE answers are handed over together. JudgeError: no memory."""
+        texts = Texts(questions)
+        self.form.begin()
+        for which in slices:
+            empty = texts.empty(which)
+            for name in ("query", "document"):
+                for rows in _parts(which[empty == name]):
+                    hand_over(answer_rows(questions, rows, error=[f"empty {name}"] * len(rows)))
+            for rows, logs in self.form.answers(texts, which[empty == ""]):
+                self.spend += Spend(requests=len(rows))
+                hand_over(answer_rows(questions, rows, attempts=[1] * len(rows), **_columns(logs)))
+
+
+class Texts:
+    """The texts of questions as models read them, and what a reranker found: one query may fill several slices.
+
+    known: (keys int64[K], sorted, scores float64[K]) of (query, document), a key being query row · documents + document
+    row; scores of queries before those of the last slice are forgotten.
+    """
+
+    def __init__(self, questions: TextQuestions) -> None:
+        from anmi_ray.models.pairs import document_text
+
+        self.questions, self.documents, self._joined = questions, questions.texts.num_rows, document_text
+        self.known: tuple[Rows, Reals] = np.zeros(0, np.int64), np.zeros(0)
+
+    def query(self, row: int) -> str:
+        """A query's text."""
+        return self.questions.queries["text"][row].as_py().strip()
+
+    def document(self, row: int) -> str:
+        """A document's title and body."""
+        texts = self.questions.texts
+        return self._joined(texts["title"][row].as_py().strip(), texts["text"][row].as_py().strip())
+
+    def empty(self, which: Rows) -> NDArray[np.str_]:
+        """Of each question: "query" or "document" where that text is empty, else ""."""
+        asked, found = self.questions, np.full(len(which), "", dtype="<U8")
+        sides: tuple[tuple[str, Callable[[int], str], Rows], ...] = (
+            ("document", self.document, asked.first[which]),
+            ("document", self.document, asked.second[which]),
+            ("query", self.query, asked.query[which]),
+        )
+        for kind, text, rows in sides:
+            bare = [row for row in np.unique(rows).tolist() if not text(row)]
+            found[np.isin(rows, bare)] = kind
+        return found
+
+    def remember(self, keys: Rows, scores: Reals) -> None:
+        """Scores of a slice's distinct keys int64[N], sorted."""
+        old, held = self.known
+        kept = (old >= keys[0] // self.documents * self.documents) & ~np.isin(old, keys) if len(keys) else old < 0
+        keys, scores = np.concatenate([keys, old[kept]]), np.concatenate([scores, held[kept]])
+        order = np.argsort(keys)
+        self.known = keys[order], scores[order]
+
+    def recall(self, keys: Rows) -> Reals:
+        """Scores float64[N] that are remembered, NaN where there is none."""
+        known, scores = self.known
+        if not len(known):
+            return np.full(len(keys), np.nan)
+        at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        return np.where(known[at] == keys, scores[at], np.nan)
+
+
+class Pointwise:
+    """A reranker: the preference is σ(slope · (score of the first − score of the second))."""
+
+    at_once = 8192  # questions about so many documents that batches are full
+
+    def __init__(self, config: EncoderJudgeConfig) -> None:
+        from anmi_ray.models import classifier
+
+        self.slope, self.use = config.slope, _resources(config)
+        self.scorer = classifier.load_scorer(source(config), config.max_tokens, config.dtype, self.use)
+        self._score = classifier.score
+
+    def begin(self) -> None:
+        """What is asked now does not depend on what was asked before, so that a chunk's answers are its own."""
+        if (forget := getattr(self.scorer, "forget", None)) is not None:
+            forget()
+
+    def answers(self, texts: Texts, which: Rows) -> Answered:
+        """Questions in their order, as soon as both documents are scored; each (query, document) is scored once."""
+        asked = texts.questions
+        sides = np.stack([asked.first[which], asked.second[which]], axis=1)
+        keys = asked.query[which, None] * texts.documents + sides
+        once, place = np.unique(keys.ravel(), return_index=True)
+        row, scores = np.searchsorted(once, keys), texts.recall(once)
+        missing = np.flatnonzero(np.isnan(scores))
+        missing = missing[np.argsort(place[missing], kind="stable")]  # in the order in which they are needed
+        done = 0
+        for start in range(0, max(len(missing), 1), AHEAD):
+            now, later = missing[start : start + AHEAD], missing[start + AHEAD :]
+            queries, documents = np.divmod(once[now], texts.documents)
+            shown = [texts.query(q) for q in queries.tolist()], [texts.document(d) for d in documents.tolist()]
+            scores[now] = self._score(self.scorer, *shown, self.use)
+            stop = int(place[later[0]]) // 2 if len(later) else len(which)
+            for part in _parts(np.arange(done, stop)):
+                yield which[part], self._logs(scores[row[part]])
+            done = stop
+        texts.remember(once, scores)
+
+    def _logs(self, scores: Reals) -> Logs:
+        """Of scores float64[N, 2]."""
+        finite = np.where(np.isfinite(scores), scores, np.nan)
+        difference = self.slope * (finite[:, 0] - finite[:, 1])
+        return {"log_first": log_sigmoid(difference), "log_second": log_sigmoid(-difference)}
+
+
+class Pairwise:
+    """A model that reads the query and both documents; the preference is read from its labels' probabilities."""
+
+    at_once = 1024
+
+    def __init__(self, config: EncoderJudgeConfig, form: DistilledForm | None) -> None:
+        from anmi_ray.models.classifier import Classifier
+
+        self.form, asked = form, form or config
+        self.model = Classifier(source(config), asked.max_tokens, config.dtype, _resources(config))
+        self.columns = _label_columns(config, self.model.labels) if self.form is None else {}
+        self.truncator = Truncator(self.model, asked.text, asked.text_pair)
+
+    def begin(self) -> None:
+        """Nothing is kept from one question to the next."""
+
+    def answers(self, texts: Texts, which: Rows) -> Answered:
+        """AT_ONCE questions after another, the longest first: what is read at once is of like length."""
+        asked = texts.questions
+        for start in range(0, len(which), self.at_once):
+            rows = which[start : start + self.at_once]
+            query = {row: texts.query(row) for row in np.unique(asked.query[rows]).tolist()}
+            sides = asked.first[rows], asked.second[rows]
+            document = {row: texts.document(row) for row in np.unique(sides).tolist()}
+            columns = (column.tolist() for column in (asked.query[rows], *sides))
+            coded = self.truncator.inputs(
+                [(query[q], document[a], document[b]) for q, a, b in zip(*columns, strict=True)]
+            )
+            longest = np.argsort([-len(ids) for ids in coded["input_ids"]], kind="stable")
+            for part in _parts(longest):
+                some = {name: [values[i] for i in part] for name, values in coded.items()}
+                yield rows[part], self._logs(self.model.logits_of(some))
+
+    def _logs(self, logits: Reals) -> Logs:
+        """Log probabilities of logits float64[N, L]."""
+        finite = np.where(np.isfinite(logits).all(axis=1, keepdims=True), logits, np.nan)
+        if self.form is not None:
+            return distilled.log_probabilities(self.form, finite)
+        logs = log_softmax(finite, axis=1)
+        return {name: logs[:, column] for name, column in self.columns.items()}
+
+
+def _label_columns(config: EncoderJudgeConfig, labels: tuple[str, ...]) -> dict[str, int]:
+    """Which logit is what. Raises ConfigError where the model's labels are not those of the settings."""
+    named = {"log_first": config.first_label, "log_second": config.second_label, "log_tie": config.tie_label}
+    wanted = {column: label for column, label in named.items() if label is not None}
+    place, listed = f"model {config.model}", ", ".join(labels)
+    if unknown := [label for label in wanted.values() if label not in labels]:
+        remedy = "name them in first_label, second_label and tie_label"
+        raise ConfigError(f"has no label {', '.join(unknown)}; its labels are {listed}", place, remedy)
+    if len(labels) != len(wanted):
+        unread = ", ".join(label for label in labels if label not in wanted.values())
+        remedy = "name every label: set tie_label, or give a model with two or three labels"
+        raise ConfigError(f"has {len(labels)} labels ({listed}), and the settings leave out {unread}", place, remedy)
+    return {column: labels.index(label) for column, label in wanted.items()}
+
+
+def _resources(config: EncoderJudgeConfig) -> Resources:
+    from anmi_ray.models.classifier import Resources
+
+    return Resources("cuda" if config.gpus else "cpu", config.threads, config.batch_tokens)
+
+
+def _parts(rows: Rows) -> Iterator[Rows]:
+    for start in range(0, len(rows), AT_ONCE):
+        yield rows[start : start + AT_ONCE]
+
+
+def _columns(logs: Logs) -> dict[str, object]:
+    """Answer columns; a row with a value that is not finite is a failure."""
+    failed = np.any([~np.isfinite(value) for value in logs.values()], axis=0)
+    columns: dict[str, object] = {name: pa.array(value, mask=failed) for name, value in logs.items()}
+    return columns | {"error": pa.array(np.full(len(failed), NOT_FINITE, object), pa.string(), mask=~failed)}
+
+
+JUDGE = EncoderJudge

@@ -1,0 +1,48 @@
+"""The judge that answers by hash, without reading: what is left is the cost of everything but judging."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anmi_ray.config.judge import NullJudgeConfig
+from anmi_ray.core.identity import uniforms
+from anmi_ray.judging.http.limits import Leases
+from anmi_ray.judging.kinds.base import HandOver, Slices, TextJudge, answer_rows
+from anmi_ray.judging.questions import TextQuestions
+from anmi_ray.store.spend_log import Spend
+
+
+@dataclass(frozen=True)
+class NullJudge(TextJudge):
+    """Its answers depend on the question's texts alone."""
+
+    config: NullJudgeConfig
+
+    def content(self) -> dict[str, object]:
+        """Nothing can change an answer."""
+        return {}
+
+    def engine(self, lease: Leases | None = None) -> NullEngine:
+        """See TextJudge."""
+        return NullEngine()
+
+
+class NullEngine:
+    """One slice after another."""
+
+    at_once = 16_384
+
+    def __init__(self) -> None:
+        self.spend = Spend()
+
+    def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
+        """See JudgeEngine."""
+        for which in slices:
+            p = uniforms(questions.ids[which], "null")
+            self.spend += Spend(requests=len(which))
+            hand_over(answer_rows(questions, which, log_first=np.log(p), log_second=np.log1p(-p)))
+
+
+JUDGE = NullJudge

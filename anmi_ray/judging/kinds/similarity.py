@@ -1,0 +1,29 @@
+"""The similarity judge: a label-free stand-in that repeats the bi-encoder's order with a soft confidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anmi_ray.config.judge import SimilarityJudgeConfig
+from anmi_ray.judging import preferences
+from anmi_ray.judging.kinds.base import Judge, Reals
+from anmi_ray.judging.protocol import Answers, Order, Questions
+
+
+@dataclass(frozen=True)
+class SimilarityJudge(Judge):
+    """p_a = Φ(slope · (similarity_a − similarity_b)), or its sign; without position bias: the order has no effect."""
+
+    config: SimilarityJudgeConfig
+
+    def ask(self, asked: Questions, order: Order, difference: Reals, seed: int) -> Answers:
+        """See Judge."""
+        similarity = asked.documents.similarity
+        seen = self.config.slope * (similarity[asked.a] - similarity[asked.b])
+        p_a = preferences.of_difference(seen, self.config.readout)
+        return Answers(p_a, np.full(len(p_a), -1, dtype=np.int64))
+
+
+JUDGE = SimilarityJudge

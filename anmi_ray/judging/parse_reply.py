@@ -1,0 +1,266 @@
+"""What a judge's answer says: a preference for the document shown first, or the reason why none can be read.
+
+p in [0, 1] is (1 + s)/2 of the number s that the template `scale` asks for; for `letters` A is 1, B 0, T (a tie) ½.
+An answer is read only where one reading is possible: it is all there is, or whatever is marked as the answer agrees (as
+final before anything else). All else is a failure with a name, never a vote. `readout.vote` makes 0, ½ and 1 of p.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from anmi_ray.judging import reply_patterns
+from anmi_ray.judging.prompt import Form
+
+Reason = Literal[
+    "empty answer",
+    "cut short",  # ends inside its reasoning, or in "0."
+    "not a number",
+    "outside [-1, 1]",
+    "unclear sign",  # "Score - 0.5"
+    "against its own words",  # "B is better: 0.5"
+    "a number per document",  # "A: 0.8, B: 0.3" is another scale
+    "neither letter",
+    "several answers",
+    "no letter among the tokens",
+    "letters too improbable",
+    "not log-probabilities",
+]
+MIN_MASS = 0.1  # below it the model was about to say something else, and the letters' ratio is its noise
+_LETTERS = {"A": 1.0, "B": 0.0, "T": 0.5}
+_COLUMNS = {"log_first": "A", "log_second": "B", "log_tie": "T"}
+_SPACES = " \t\n\r▁ĠĊ"  # as text, and as the marks of SentencePiece and byte-level vocabularies
+_EXCERPT = 200
+
+
+@dataclass(frozen=True)
+class UnreadableReply:
+    """A failure to read an answer: its name, and the beginning of what was answered."""
+
+    reason: Reason
+    answer: str = ""
+
+
+def read(answer: str, form: Form) -> float | UnreadableReply:
+    """p of the document shown first, from an answer to a template of this form."""
+    return read_scale(answer) if form == "scale" else read_letter(answer)
+
+
+def read_scale(answer: str) -> float | UnreadableReply:
+    """p of the document shown first, from a number s in [-1, 1]: (1 + s)/2.
+
+    A number is the answer if it is the only one, or the only one that is marked: by a label ("Score: 0.3"), a JSON key,
+    a line of its own, a box; marked as final goes before marked. A decimal comma is read, a percentage is not.
+
+    >>> read_scale("Score: −0.5"), read_scale("either 0.2 or -0.2").reason
+    (0.25, 'several answers')
+    """
+    text = _bare(answer)
+    value = _scale(text) if isinstance(text, str) else text.reason
+    return UnreadableReply(value, _excerpt(answer)) if isinstance(value, str) else value
+
+
+def read_letter(answer: str) -> float | UnreadableReply:
+    """p of the document shown first, from a letter: A is 1, B is 0, T or "tie" is ½.
+
+    A letter is the answer if it is all there is, or the only one that is marked: as numbers are, or by words ("I choose
+    A", "Document B is better"), unless its clause takes them back ("not", "if"). A mere mention is no answer.
+
+    >>> read_letter("I choose **B**."), read_letter("Document A covers the topic.").reason
+    (0.0, 'neither letter')
+    """
+    text = _bare(answer)
+    value = _letter(text) if isinstance(text, str) else text.reason
+    return UnreadableReply(value, _excerpt(answer)) if isinstance(value, str) else value
+
+
+def letter_mass(logprobs: Mapping[str, float], min_mass: float = MIN_MASS) -> dict[str, float] | UnreadableReply:
+    """P(A), P(B) and P(T) from natural log-probabilities of the answer's first token.
+
+    A letter's probability is summed over its token with and without white space before it, as text or as vocabularies
+    write it ("A", " A", "ĠA", "▁A"). Lower case does not count: "a" begins sentences. A letter that is not among the
+    tokens has probability 0, so give as many as the engine will. `min_mass` is the least that the three must have
+    together: 0.1 lets pass what a constrained answer is forced into, but not what it never considered.
+    """
+    shown = _excerpt(str(dict(list(logprobs.items())[:10])))
+    if not logprobs:
+        return UnreadableReply("empty answer", shown)
+    mass = dict.fromkeys(_LETTERS, 0.0)
+    found = False
+    for token, logprob in logprobs.items():
+        if math.isnan(logprob) or logprob > 1e-3:
+            return UnreadableReply("not log-probabilities", shown)
+        letter = token.strip(_SPACES)
+        if letter in mass:
+            found = True
+            mass[letter] += math.exp(logprob)
+    total = math.fsum(mass.values())
+    if not found:
+        return UnreadableReply("no letter among the tokens", shown)
+    if total > 1.01:
+        return UnreadableReply("not log-probabilities", shown)
+    if total <= 0.0 or total < min_mass:
+        return UnreadableReply("letters too improbable", shown)
+    return mass
+
+
+def letter_columns(logprobs: Mapping[str, float]) -> dict[str, float | str]:
+    """The columns of an Answer row that first-token log-probabilities fill: log_first, log_second, log_tie, or error.
+
+    >>> letter_columns({"A": -0.1, "B": -3.0})["log_second"], letter_columns({"Hi": -0.1})
+    (-3.0, {'error': 'no letter among the tokens'})
+    """
+    mass = letter_mass(logprobs)
+    if isinstance(mass, UnreadableReply):
+        return {"error": mass.reason}
+    return {name: math.log(mass[letter] + 1e-300) for name, letter in _COLUMNS.items()}
+
+
+def _excerpt(answer: str) -> str:
+    """The beginning of an answer, as text that any column holds (no halves of surrogate pairs)."""
+    return answer[:_EXCERPT].encode(errors="replace").decode()
+
+
+def _bare(answer: str) -> str | UnreadableReply:
+    """The answer without its reasoning, code fences and markup, with one spelling of signs and digits."""
+    if not answer.strip():
+        return UnreadableReply("empty answer")
+    ends = [match.end() for match in reply_patterns.THOUGHT_END.finditer(answer)]
+    text = answer[ends[-1] :] if ends else answer
+    if reply_patterns.THOUGHT_START.search(text) or not text.strip():
+        return UnreadableReply("cut short")
+    text = reply_patterns.STYLE.sub("", text)
+    text = reply_patterns.TAG.sub(lambda tag: "\n" if tag[1] else f"\n{tag[2]}: ", text)
+    text = reply_patterns.CODE_FENCE.sub("\n", text).strip()
+    return text or UnreadableReply("empty answer")
+
+
+def _scale(text: str) -> float | Reason:
+    pairs = _json_pairs(text)
+    text = re.sub(r"−\s+(?=[\d.])", "−", text).translate(reply_patterns.PLAIN)  # U+2212 is always a sign
+    text = reply_patterns.OUT_OF_ONE.sub("", reply_patterns.SCALE.sub(" ", text))
+    if reply_patterns.PER_DOCUMENT.search(text):
+        return "a number per document"
+    if pairs is not None:
+        numbers = [value for value in map(_number, _answers_in(pairs, _number)) if value is not None]
+        return _position(numbers[0]) if len(numbers) == 1 else "several answers" if numbers else "not a number"
+    if reply_patterns.CUT_NUMBER.search(text):
+        return "cut short"
+    whole = reply_patterns.WHOLE_NUMBER.fullmatch(text)
+    if whole:
+        return _position(_value(whole[1]))
+    chosen = _marked(reply_patterns.MARKED_NUMBERS, text)
+    if not chosen:
+        chosen = list(reply_patterns.NUMBER.finditer(text))
+        if len(chosen) > 1:
+            return "several answers"
+    values = {_value(_said(match)) for match in chosen}
+    if len(values) != 1:
+        return "several answers" if values else "not a number"
+    starts = [match.start(match.re.groups) for match in chosen]
+    if any(reply_patterns.AFTER_DASH.search(text[max(0, start - 4) : start]) for start in starts):
+        return "unclear sign"
+    value = values.pop()
+    praised = {_vote(_said(match)) for match in _marked((reply_patterns.BETTER,), text, but=_taken_back)}
+    return "against its own words" if praised == {0.0 if value > 0 else 1.0} and value else _position(value)
+
+
+def _letter(text: str) -> float | Reason:
+    pairs = _json_pairs(text)
+    if pairs is not None:
+        letters = [value for value in map(_vote, _answers_in(pairs, _vote)) if value is not None]
+        return letters[0] if len(letters) == 1 else "several answers" if letters else "neither letter"
+    text = text.translate(reply_patterns.PLAIN)
+    whole = _vote(text)
+    if whole is not None:
+        return whole
+    if reply_patterns.ONLY_LETTERS.fullmatch(text):
+        return "several answers"
+    chosen = _marked(reply_patterns.MARKED_LETTERS, text, but=_taken_back)
+    votes = {_vote(_said(match)) for match in chosen} - {None}
+    if len(votes) != 1:
+        return "several answers" if votes else "neither letter"
+    return cast(float, votes.pop())
+
+
+def _marked(
+    patterns: Sequence[re.Pattern[str]], text: str, but: Callable[[re.Match[str]], bool] = lambda match: False
+) -> list[re.Match[str]]:
+    """What is marked as the final answer; if nothing is, what is marked as an answer."""
+    found = [match for pattern in patterns for match in pattern.finditer(text) if not but(match)]
+    return [match for match in found if match.groupdict().get("final")] or found
+
+
+def _said(match: re.Match[str]) -> str:
+    """What a pattern found: its last group."""
+    return match[match.re.groups]
+
+
+def _taken_back(match: re.Match[str]) -> bool:
+    """Whether "not", "if" or the like stands before it in its clause, of which 200 characters are read."""
+    before = match.string[max(0, match.start() - 200) : match.start()]
+    ends = [match.end() for match in reply_patterns.CLAUSE_END.finditer(before)]
+    return reply_patterns.UNSAID.search(before, ends[-1] if ends else 0) is not None
+
+
+def _json_pairs(text: str) -> list[tuple[str, object]] | None:
+    """Keys and values of a JSON object, doubled keys included; a JSON list as nameless pairs; None for other texts."""
+    if text[:1] not in "{[":
+        return None
+    try:
+        content = json.loads(text, object_pairs_hook=tuple)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(content, tuple):
+        return list(content)
+    return [("", value) for value in content] if isinstance(content, list) else None
+
+
+def _answers_in(pairs: Sequence[tuple[str, object]], read_one: Callable[[object], float | None]) -> list[object]:
+    """Values under keys that name an answer ("score", "final_answer"); without such keys, all that can be read."""
+    keyed = [value for key, value in pairs if _key(key) in reply_patterns.KEYS]
+    return keyed or [value for _, value in pairs if read_one(value) is not None]
+
+
+def _key(key: str) -> str:
+    """The last word of a JSON key."""
+    return re.split(r"[\W_]+", key.strip().lower())[-1]
+
+
+def _number(value: object) -> float | None:
+    """A JSON value as a number: one itself (not true or false), or a text that is nothing else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return (
+            float(value) if abs(value) <= 1 else math.nan if math.isnan(value) else math.inf
+        )  # an int may fit no float
+    if isinstance(value, str) and (
+        whole := reply_patterns.WHOLE_NUMBER.fullmatch(value.translate(reply_patterns.PLAIN))
+    ):
+        return _value(whole[1])
+    return None
+
+
+def _vote(value: object) -> float | None:
+    """A text that is nothing but a letter, or the word tie."""
+    whole = reply_patterns.WHOLE_LETTER.fullmatch(value) if isinstance(value, str) else None
+    if whole is None:
+        return None
+    return _LETTERS["T" if len(whole[1]) > 1 else whole[1].upper()]
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", "."))
+
+
+def _position(value: float) -> float | Reason:
+    """p of a number on the scale."""
+    if math.isnan(value):
+        return "not a number"
+    return (1.0 + value) / 2.0 if -1.0 <= value <= 1.0 else "outside [-1, 1]"

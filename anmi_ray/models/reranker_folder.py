@@ -1,0 +1,123 @@
+"""Writes a reranker as a Hugging Face folder: safetensors, tokenizer, config, and a model card.
+
+`sentence_transformers.CrossEncoder(folder).predict` gives the same raw logits: the activation is saved as Identity
+(its default for one label is a sigmoid) and the length limit in the tokenizer. A mean head is written as
+sentence-transformers modules (Transformer, Pooling, Dense, Dense). A decoder's folder has its prompt as a chat template
+of the roles query and document, which sentence-transformers and vLLM fill in; its config names the padding token.
+Adapters are added to the weights.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import transformers
+from safetensors.torch import save_file
+
+from anmi_ray.models.heads import MeanScorer, Scorer
+from anmi_ray.models.lora import is_adapted, merged
+from anmi_ray.models.pairs import PairTokenizer
+
+DENSE_FOLDER = "2_Dense"
+SCORE_FOLDER = "3_Dense"
+IDENTITY = "torch.nn.modules.linear.Identity"
+_DENSE = "sentence_transformers.base.modules.dense.Dense"
+_MODULES = (
+    ("", "sentence_transformers.base.modules.transformer.Transformer"),
+    ("1_Pooling", "sentence_transformers.sentence_transformer.modules.pooling.Pooling"),
+    (DENSE_FOLDER, _DENSE),
+    (SCORE_FOLDER, _DENSE),
+)
+
+
+def write(scorer: Scorer, pairs: PairTokenizer, max_tokens: int, folder: Path, card: str = "") -> Path:
+    """Write a reranker to `folder` and return it. Needs the float32 weights: a bfloat16 copy would not score alike."""
+    folder.mkdir(parents=True, exist_ok=True)
+    network = merged(scorer) if is_adapted(scorer) else scorer
+    encoder = network.encoder
+    encoder.config.sentence_transformers = {"activation_fn": IDENTITY}
+    encoder.save_pretrained(folder)
+    tokenizer = pairs.tokenizer
+    before = tokenizer.chat_template
+    if pairs.prompt is not None:
+        tokenizer.chat_template = pairs.prompt.chat_template()
+    save_tokenizer(tokenizer, max_tokens, folder)
+    tokenizer.chat_template = before
+    if isinstance(network, MeanScorer):
+        _write_modules(network, folder)
+    (folder / "README.md").write_text(_CARD.format(body=card.strip(), max_tokens=max_tokens), encoding="utf-8")
+    return folder
+
+
+def save_tokenizer(tokenizer: transformers.PreTrainedTokenizerBase, max_tokens: int, folder: Path) -> None:
+    """Write a fast tokenizer that says how long the model's inputs are; it is left as it was."""
+    before, tokenizer.model_max_length = tokenizer.model_max_length, max_tokens
+    tokenizer.backend_tokenizer.no_truncation()  # type: ignore[attr-defined]  # a state of past calls, not a setting
+    tokenizer.backend_tokenizer.no_padding()  # type: ignore[attr-defined]
+    tokenizer.save_pretrained(folder)
+    tokenizer.model_max_length = before
+
+
+def _write_modules(network: MeanScorer, folder: Path) -> None:
+    size = network.dense.in_features
+    modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(_MODULES)]
+    _json(folder / "modules.json", modules)
+    _json(
+        folder / "config_sentence_transformers.json",
+        {"activation_fn": IDENTITY, "default_prompt_name": None, "model_type": "CrossEncoder", "prompts": {}},
+    )
+    _json(
+        folder / "sentence_bert_config.json",
+        {
+            "transformer_task": "feature-extraction",
+            "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+            "module_output_name": "token_embeddings",
+        },
+    )
+    _json(folder / "1_Pooling" / "config.json", {"embedding_dimension": size, "pooling_mode": "mean"})
+    layers = (
+        (DENSE_FOLDER, network.dense, "torch.nn.modules.activation.GELU", "sentence_embedding"),
+        (SCORE_FOLDER, network.out, IDENTITY, "scores"),
+    )
+    for name, layer, activation, output in layers:
+        settings = {
+            "in_features": layer.in_features,
+            "out_features": layer.out_features,
+            "bias": True,
+            "activation_function": activation,
+            "module_input_name": "sentence_embedding",
+            "module_output_name": output,
+        }
+        _json(folder / name / "config.json", settings)
+        state = {f"linear.{key}": value.detach().cpu().contiguous() for key, value in layer.state_dict().items()}
+        save_file(state, folder / name / "model.safetensors", metadata={"format": "pt"})
+
+
+def _json(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+_CARD = """---
+library_name: sentence-transformers
+pipeline_tag: text-ranking
+tags: [cross-encoder, reranker, text-ranking]
+---
+# Reranker
+
+A cross-encoder that scores a query and a document (title and text on two lines) with one raw logit; higher is more
+relevant. Trained by anmi_ray from pairwise preferences instead of human labels.
+
+```python
+from sentence_transformers import CrossEncoder
+
+model = CrossEncoder("PATH_OF_THIS_FOLDER")
+scores = model.predict([("a query", "Title\\nText of a document")])
+```
+
+A pair is cut to {max_tokens} tokens.
+
+{body}
+"""

@@ -1,0 +1,167 @@
+"""compare-rules: every named composition of mining rules on the same ratings, and the page that holds them together.
+
+Each rule's negatives are an ordinary artifact of mine, under a run `<name>-rules-<rule>`, so whatever is there already
+is reused. The figures are of a hash sample of queries, computed in one task; page and rules.json stand under
+`reports/<name>-rules/` and are made anew only when they would be made of other artifacts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.rules import NAMED
+from anmi_ray.core import environment
+from anmi_ray.core.errors import AnmiError, ConfigError, DataError, JudgeError
+from anmi_ray.pipeline import mining_runs
+from anmi_ray.pipeline import run as main
+from anmi_ray.pipeline.rule_figures import Mined, gather
+from anmi_ray.reports import rules
+from anmi_ray.runtime.tasks import Context, ray_session, run_task
+from anmi_ray.store import Artifact, Flow, Store
+
+VERSION = 2  # rises when the same artifacts would give other figures
+_CANNOT = (ConfigError, DataError, JudgeError)  # what speaks against a rule; a full disk speaks against none
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Where the page stands, and rules.json's content."""
+
+    path: str
+    figures: Mapping[str, Any]
+
+
+def run(experiment: Experiment, reporter: main.Reporter, rules: Sequence[str] | None = None) -> Compared:
+    """Mine with each of `rules` (default: all that have a name) and write the page.
+
+    Rules that cannot work with these settings are left out, and said to be. Raises AnmiError for whatever a user can
+    mend; that of the first rule where none can work.
+    """
+    wanted = [mining_runs.rule_name(name) for name in dict.fromkeys(NAMED if rules is None else rules)]
+    if not wanted:
+        raise ConfigError("no rule is named", "--rules", f"known: {', '.join(NAMED)}")
+    settings, errors = _settings(experiment, wanted, named=rules is not None)
+    _check(settings, errors)
+    first = next(iter(settings.values()))
+    content = main.resolve(first)["ingest"].inputs["content"]
+    with ExitStack() as session:
+        if not all(_complete(one, content) for one in settings.values()):
+            session.enter_context(ray_session(experiment.execution))
+            main.run(first, reporter, last="rate", content=content)
+        mined = _mine(settings, errors, reporter, content)
+        _check(mined, errors)
+        made = main.resolve(settings[next(iter(mined))], content)
+        left_out = {rule: error.message for rule, error in errors.items()}
+        return _report(experiment, made, mined, left_out, reporter, session)
+
+
+def _settings(
+    experiment: Experiment, wanted: Sequence[str], named: bool
+) -> tuple[dict[str, Experiment], dict[str, AnmiError]]:
+    """The experiment under every rule that it can work with, and what speaks against the others."""
+    settings: dict[str, Experiment] = {}
+    errors: dict[str, AnmiError] = {}
+    for rule in wanted:
+        try:
+            one = mining_runs.run_under(experiment, rule, f"{experiment.name}-rules-{rule}")
+        except ConfigError as error:
+            errors[rule] = error
+            continue
+        panel = experiment.judge
+        if not named and one.mine.validation is not None and (panel.reading or panel.distilled):
+            errors[rule] = ConfigError(
+                "would ask the judges about further pairs; name it with --rules if they shall be asked", f"rule {rule}"
+            )
+            continue
+        settings[rule] = one
+    return settings, errors
+
+
+def _check(left: Mapping[str, object], errors: Mapping[str, AnmiError]) -> None:
+    if not left:
+        raise next(iter(errors.values()))
+
+
+def _complete(experiment: Experiment, content: str) -> bool:
+    item = main.resolve(experiment, content)["mine"]
+    return Artifact(Store(experiment.execution.root), "mine", item.fingerprint).manifest() is not None
+
+
+class _UnderRule(main.Reporter):
+    """Names the rule, and speaks of what is computed only: every rule passes by the same stages."""
+
+    def __init__(self, reporter: main.Reporter, rule: str) -> None:
+        self._reporter, self._rule = reporter, rule
+
+    def stage(self, name: str, does: str) -> None:
+        """A stage starts."""
+        self._reporter.stage(f"{self._rule}: {name}", does)
+
+    def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
+        """It is so far."""
+        self._reporter.progress(done, total, unit, note)
+
+    def notice(self, text: str) -> None:
+        """Something that its user should know."""
+        self._reporter.notice(text)
+
+    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
+        """A stage is complete; nothing is said of one that was."""
+        if seconds is not None:
+            self._reporter.finished(name, seconds, flows)
+
+
+def _mine(
+    settings: Mapping[str, Experiment], errors: dict[str, AnmiError], reporter: main.Reporter, content: str
+) -> dict[str, Mined]:
+    """The artifact of every rule; one that cannot work goes to `errors`."""
+    mined: dict[str, Mined] = {}
+    for rule, one in settings.items():
+        try:
+            artifact, item = mining_runs.carry_out(one, _UnderRule(reporter, rule), content)
+        except _CANNOT as error:
+            errors[rule] = error
+            continue
+        inputs = {role: Artifact(artifact.store, name, item.inputs[name]) for role, name in item.stage.reads.items()}
+        mined[rule] = Mined(one.mine, artifact, inputs)
+    return mined
+
+
+def _report(
+    experiment: Experiment,
+    resolved: Mapping[str, main.Resolved],
+    mined: Mapping[str, Mined],
+    left_out: Mapping[str, str],
+    reporter: main.Reporter,
+    session: ExitStack,
+) -> Compared:
+    """The page and rules.json, computed unless they are there already and made of these artifacts."""
+    store, folder = Store(experiment.execution.root), f"reports/{experiment.name}-rules"
+    made_of = {
+        "version": VERSION,
+        "left_out": dict(left_out),
+        **{rule: one.artifact.fingerprint for rule, one in mined.items()},
+    }
+    if store.read_json(f"{folder}/made_of.json") != made_of:
+        session.enter_context(ray_session(experiment.execution))
+        reporter.stage("compare-rules", "hold the rules against each other")
+        buckets = store.buckets(experiment.execution.buckets)
+        context = Context(store, experiment.execution, buckets, experiment.seed, reporter.progress, reporter.notice)
+        made = {name: Artifact(store, name, item.fingerprint) for name, item in resolved.items()}
+        data = run_task(context, gather, experiment, made, dict(mined), buckets)
+        data = replace(data, left_out=left_out, environment=_environment())
+        store.publish(f"{folder}/rules.json", rules.to_json(data).encode())
+        store.publish(f"{folder}/index.html", rules.to_html(data).encode())
+        store.publish_json(f"{folder}/made_of.json", made_of)
+    figures = json.loads(store.read(f"{folder}/rules.json"))
+    return Compared(store.where(f"{folder}/index.html"), figures)
+
+
+def _environment() -> dict[str, str]:
+    found = environment.describe()
+    return {name: str(found[name]) for name in ("git", "processor", "cores") if name in found}

@@ -1,0 +1,67 @@
+"""`anmi distill`: a small judge, learned from what an ensemble says of a sample of pairs, for this run or any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.judge import DistilledJudgeConfig
+from anmi_ray.pipeline import run as main
+from anmi_ray.store import Artifact, Store
+
+PAGES = ("distilled.html", "distilled.json")
+_LONGEST = 81  # characters of a run's name
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """A judge that was made: the run that made it, its figures on held-out queries, its folder, form, and page."""
+
+    run: str
+    summary: Mapping[str, Any]
+    model: str
+    form: str
+    page: str | None
+
+    @property
+    def judge(self) -> str:
+        """What another run's panel says to ask it."""
+        slope = float(self.summary.get("slope", 1.0))
+        form = "form: pairwise" if self.form == "pairwise" else f"form: pointwise, slope: {slope!r}"
+        return f"{{kind: encoder, name: distilled, model: {self.model}, {form}}}"
+
+
+def with_judge(experiment: Experiment) -> Experiment:
+    """The experiment as it is where its panel holds a distilled judge; else as `<name>-distill`, with one beside."""
+    if experiment.judge.distilled:
+        return experiment
+    taken, name = {judge.name for judge in experiment.judge.judges}, "distilled"
+    while name in taken:
+        name += "-2"
+    judges = (*experiment.judge.judges, DistilledJudgeConfig(kind="distilled", name=name))
+    own = f"{experiment.name[: _LONGEST - len('-distill')]}-distill"
+    return experiment.model_copy(update={"name": own, "judge": experiment.judge.model_copy(update={"judges": judges})})
+
+
+def distill(experiment: Experiment, reporter: main.Reporter | None = None) -> Distilled:
+    """Carry out what is missing up to the stage distill. Raises AnmiError for whatever a user can mend."""
+    experiment = with_judge(experiment)
+    record = main.run(experiment, reporter, last="distill")
+    artifact = Artifact(Store(experiment.execution.root), "distill", record["stages"]["distill"]["fingerprint"])
+    summary = artifact.read_json("summary.json") or {}
+    folder = artifact.store.where(f"{artifact.path}/model")
+    return Distilled(
+        experiment.name, summary, folder, experiment.distill.form, publish_pages(artifact, experiment.name)
+    )
+
+
+def publish_pages(artifact: Artifact, run: str) -> str | None:
+    """Put the page of a distilled judge beside the run's report; where it stands, or None where there is none."""
+    store = artifact.store
+    for name in PAGES:
+        if store.exists(f"{artifact.path}/{name}"):
+            store.publish(f"reports/{run}/{name}", store.read(f"{artifact.path}/{name}"))
+    page = f"reports/{run}/{PAGES[0]}"
+    return store.where(page) if store.exists(page) else None

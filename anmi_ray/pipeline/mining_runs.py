@@ -1,0 +1,229 @@
+"""Runs that differ in their mining alone: the settings of a run under another rule, and `anmi mine`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from anmi_ray.config.base import Settings
+from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.config.experiment import Experiment, apply, validate
+from anmi_ray.config.mine import MineConfig
+from anmi_ray.config.rules import NAMED, unknown_composition
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.mining.mixture import Mixture
+from anmi_ray.pipeline import run as main
+from anmi_ray.store import Artifact, Store
+from anmi_ray.store.runs import find_run
+
+PLACE = "command line"
+PHASES = ("allow", "weigh", "sample")
+_MAY_CHANGE = ("mine", "execution", "name")
+_LONGEST = 81  # characters of a run's name
+
+
+@dataclass(frozen=True)
+class Mined:
+    """Negatives chosen anew: the name of their run, the rules in order, and what came out."""
+
+    run: str
+    composition: str
+    fingerprint: str
+    flows: list[Mapping[str, Any]]  # Flow rows of the artifact
+    summary: Mapping[str, Any]  # of mining.summary
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        head = {"run": self.run, "composition": self.composition, "artifact": self.fingerprint}
+        return {**head, "flows": [dict(flow) for flow in self.flows], **self.summary}
+
+
+def rule_name(text: str) -> str:
+    """Check a composition's name given by a user. Raises ConfigError with the nearest known one."""
+    if text in NAMED:
+        return text
+    raise ConfigError(f"no composition of rules is called '{text}'", PLACE, unknown_composition(text))
+
+
+def under_rule(mine: MineConfig, rule: str | None) -> dict[str, Any]:
+    """Settings of mine, not validated, under a named composition; what it says nothing of, a sample, stays as it was.
+
+    Every rule is written out as a group with what differs from its defaults, so that overrides can reach into it.
+    """
+    found = mine.model_dump(mode="json", exclude_defaults=True)
+    found["allow"] = [_group(one) for one in mine.allow]
+    found |= {phase: _group(getattr(mine, phase)) for phase in ("weigh", "sample")}
+    if rule is not None:
+        found["rule"] = rule
+        for phase, said in NAMED[rule].items():
+            found[phase] = [_group(one) for one in said] if phase == "allow" else _group(said)
+    return found
+
+
+def _group(rule: Settings | str | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(rule, Settings):
+        short = rule.model_dump(mode="json", exclude_defaults=True)
+        # a form may have defaults of its own, which the short way of writing would bring back
+        return short if type(rule).model_validate(short) == rule else rule.model_dump(mode="json")
+    return {"rule": rule} if isinstance(rule, str) else dict(rule)
+
+
+def run_under(experiment: Experiment, rule: str, name: str) -> Experiment:
+    """The experiment under a named composition, as run `name`. Raises ConfigError if it cannot work so."""
+    found = validate({"mine": under_rule(experiment.mine, rule), "name": name}, f"rule {rule}")
+    return experiment.model_copy(update={"mine": found.mine, "name": found.name, "recipe": None})
+
+
+def from_run(name: str, root: str, rule: str | None, overrides: Iterable[str]) -> Experiment:
+    """The settings of a finished run under another rule and overrides of mine, as a run of its own.
+
+    It is called `<name>-<rule>` with the overrides, if there are any, unless name=… is one of them.
+    Raises ConfigError for an unknown run or rule, overrides that contradict each other or change more than mining.
+    """
+    given = _overrides(overrides)
+    rule = _one_rule(rule, given)
+    if rule is None and not any(key.startswith("mine.") for key in given):
+        raise ConfigError("nothing would change", PLACE, "give --rule NAME, or settings such as mine.negatives=8")
+    store, record = find_run(name, root)
+    before = _recorded(record, store.where(f"runs/{name}.json"))
+    content: dict[str, Any] = {"execution": {"root": root}, "mine": under_rule(before.mine, rule)}
+    if rule is None and any(_phase(key) for key in given):
+        content["mine"].pop("rule", None)  # it would name what is no longer so
+    words = [f"{key.removeprefix('mine.')}-{value}" for key, value in given.items() if key.startswith("mine.")]
+    words = [re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-") for word in words]
+    content["name"] = "-".join([name, *([rule] if rule else []), *words])
+    for key, value in given.items():
+        apply(content, f"{key}={value}")
+    if len(str(content["name"])) > _LONGEST:
+        raise ConfigError(f"the run's name would be too long: {content['name']}", PLACE, "give one with name=…")
+    if content["name"] == name:
+        raise ConfigError(f"name={name} is the run itself, whose record would change", PLACE, "give another name")
+    changed = validate(content, PLACE)
+    before = before.model_copy(update={"execution": changed.execution})
+    _check_rated(before, record, store)
+    return before.model_copy(update={"mine": changed.mine, "name": changed.name, "recipe": None})
+
+
+def _recorded(record: Mapping[str, Any], place: str) -> Experiment:
+    """The settings of a run. Raises ConfigError where this version knows some of them no longer."""
+    default = CorpusConfig().model_dump(mode="json")
+    corpus = record["config"]["corpus"]
+    # a record has every setting, and a collection takes only those of its own reader from a user
+    given = {name: value for name, value in corpus.items() if name not in default or value != default[name]}
+    try:
+        return validate({**record["config"], "corpus": given}, place)
+    except ConfigError as error:
+        remedy = "the run is of another version: carry it out again with this one (anmi run CONFIG)"
+        raise ConfigError(error.message, place, remedy) from None
+
+
+def _overrides(overrides: Iterable[str]) -> dict[str, str]:
+    """Values by key. Raises ConfigError where a key has two values or is not mining's."""
+    given: dict[str, str] = {}
+    for override in overrides:
+        apply({}, override)  # its form
+        key, _, value = override.partition("=")
+        key = key.strip()
+        if key.partition(".")[0] not in _MAY_CHANGE:
+            raise ConfigError(
+                f"{key} is not a setting of mine, and the run's ratings stay as they are",
+                PLACE,
+                f"carry the run out with it: anmi run CONFIG {override}",
+            )
+        if given.setdefault(key, value) != value:
+            raise ConfigError(f"{key} is given twice, as {given[key]} and as {value}", PLACE, "leave one out")
+    return given
+
+
+def _one_rule(rule: str | None, given: dict[str, str]) -> str | None:
+    """The composition that is wanted; `mine.rule=` is the same as --rule, and is taken out of `given`."""
+    said = given.pop("mine.rule", None)
+    if rule is not None and said is not None and rule != said:
+        raise ConfigError(f"--rule is {rule} and mine.rule is {said}", PLACE, "leave one out")
+    rule = rule if rule is not None else said
+    if rule is None:
+        return None
+    rule_name(rule)
+    for key in given:
+        phase = _phase(key)
+        if phase in NAMED[rule] and key in (f"mine.{phase}", f"mine.{phase}.rule"):
+            raise ConfigError(
+                f"{rule} says what {phase} is, and so does {key}",
+                PLACE,
+                "leave one out: without --rule the run's own rules are changed",
+            )
+    return rule
+
+
+def _phase(key: str) -> str | None:
+    parts = key.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "mine" and parts[1] in PHASES else None
+
+
+def _check_rated(experiment: Experiment, record: Mapping[str, Any], store: Store) -> None:
+    """The run's ratings are there, and are what its settings give. Raises ConfigError."""
+    place, name = store.where(f"runs/{record['name']}.json"), record["name"]
+    if "rate" not in record["stages"]:
+        raise ConfigError(
+            "the run has no ratings: it was not carried out as far as stage rate",
+            place,
+            f"anmi run CONFIG --until rate, with the settings of {name}",
+        )
+    for stage, resolved in main.resolve(experiment).items():
+        known = record["stages"].get(stage, {}).get("fingerprint")
+        if resolved.fingerprint != known:
+            raise ConfigError(
+                f"stage {stage} would not be what it was: the collection, a file or the stage's version has changed",
+                place,
+                "carry the run out again (anmi run CONFIG), then choose its negatives anew",
+            )
+        if Artifact(store, stage, resolved.fingerprint).manifest() is None:
+            raise ConfigError(
+                f"the artifact of stage {stage} is gone",
+                store.where(f"artifacts/{stage}/{resolved.fingerprint}"),
+                "carry the run out again: anmi run CONFIG",
+            )
+        if stage == "rate":
+            return
+
+
+def carry_out(
+    experiment: Experiment, reporter: main.Reporter | None = None, content: str | None = None
+) -> tuple[Artifact, main.Resolved]:
+    """Carry out what is missing up to mine, under the experiment's name; the complete artifact and what it is made of.
+
+    A run's record that knows this mining already stays as it is. Raises ConfigError where the name belongs to a run
+    that goes on to training with other negatives: its record would forget its model.
+    """
+    store, item = Store(experiment.execution.root), main.resolve(experiment, content)["mine"]
+    artifact = Artifact(store, "mine", item.fingerprint)
+    stages = (store.read_json(f"runs/{experiment.name}.json") or {"stages": {}})["stages"]
+    if stages.get("mine", {}).get("fingerprint") == item.fingerprint and artifact.manifest() is not None:
+        return artifact, item
+    if "train" in stages:
+        raise ConfigError(
+            "the name belongs to a run that trained a model on other negatives",
+            store.where(f"runs/{experiment.name}.json"),
+            "give another name with name=…",
+        )
+    main.run(experiment, reporter, last="mine", content=content)
+    return artifact, item
+
+
+def mine(experiment: Experiment, reporter: main.Reporter | None = None) -> Mined:
+    """Choose the negatives of `from_run`'s settings, and what there is to say of them."""
+    artifact, _ = carry_out(experiment, reporter)
+    flows, summary = (artifact.manifest() or {"flows": []})["flows"], artifact.read_json("summary.json")
+    if (fitted := artifact.read_json("mixture.json")) is not None:
+        mixture = Mixture.from_dict(fitted)
+        thresholds = [at for at in mixture.thresholds if at is not None]
+        summary = {**summary, "thresholds": thresholds, "mixture": mixture.said()}
+    return Mined(experiment.name, experiment.mine.composition, artifact.fingerprint, flows, summary)
+
+
+def to_text(mined: Mined) -> str:
+    """Every figure as JSON."""
+    return json.dumps(mined.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,0 +1,215 @@
+"""Before a run starts on a cluster: is there room for what it asks, and is its storage one and the same for all nodes?
+
+Said here, these cost a message; found out on the way, hours of waiting, or results that lie in pieces on many disks.
+Nodes that come later, as the cluster grows, are not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.core.errors import AnmiError, ConfigError, StoreError, flatten, rebuild
+from anmi_ray.judging import kinds
+from anmi_ray.judging.kinds.base import ACTOR_CPUS, Judge
+from anmi_ray.pipeline.run import group_of, stages_of
+from anmi_ray.runtime.capacity import Need, alive, check_room, gpu_of_type, of_embedding, of_training, selects
+from anmi_ray.store import Store, public_root, uri
+
+_ANSWER_S = 300.0  # that a node may take to start a process and look
+_ASKING, _LEARNING = ("label", "judge", "validate"), ("distill", "train")
+
+
+def check(experiment: Experiment, todo: Iterable[str], notice: Callable[[str], None]) -> None:
+    """Raise ConfigError or StoreError for what would keep the stages `todo` from ending well on this cluster.
+
+    What may yet come right (a cluster that can grow, a node that does not answer) goes to `notice`. Needs a connected
+    Ray.
+    """
+    todo = set(todo)
+    for need in needs(experiment, todo):
+        check_room(need, notice)
+    execution = experiment.execution
+    panels = [panel for name, panel in _panels(experiment).items() if name in todo]
+    keys = {key for panel in panels for key in _keys(panel)}
+    roots = [execution.root, *([execution.train.storage_path] if execution.train.storage_path else [])]
+    for root in roots:
+        check_storage(root, notice, keys if root == execution.root else (), execution.judging_on)
+
+
+def needs(experiment: Experiment, todo: Iterable[str]) -> Iterator[Need]:
+    """What stages ask of the cluster at once."""
+    todo, execution = set(todo), experiment.execution
+    yield Need("task", 1, {"CPU": 1.0}, "execution.address", {})
+    for stage, panel in _panels(experiment).items():
+        if stage in todo:
+            group = group_of(next(one for one in stages_of(experiment) if one.name == stage))
+            for at, judge in enumerate(panel.judges):
+                yield from _of_judge(kinds.of(judge), f"{group}.judges.{at}", execution)
+    if "retrieve" in todo and "dense" in experiment.retrieve.retrievers and execution.embed.gpus:
+        yield of_embedding(execution)
+    if any(name in todo for name in _LEARNING):
+        yield of_training(execution.training)
+
+
+def _panels(experiment: Experiment) -> dict[str, JudgeConfig]:
+    """By stage that asks, whom it asks."""
+    asking = (stage for stage in stages_of(experiment) if stage.name in _ASKING)
+    return {stage.name: attrgetter(group_of(stage))(experiment) for stage in asking}
+
+
+def _of_judge(judge: Judge, place: str, execution: ExecutionConfig) -> Iterator[Need]:
+    """What a judge needs at least, its settings named from `place` on."""
+    room = judge.room
+    if room is None:
+        return
+
+    def setting(name: str) -> str:
+        return f"{place}.{name}" if name else ""
+
+    yield Need(
+        worker=room.worker,
+        count=room.count,
+        each={**room.resources, **gpu_of_type(room.accelerator_type)},
+        place=setting(room.place) or place,
+        selector=execution.judging_on,
+        number=setting(room.number),
+        size=setting(room.size),
+        gpu=setting(room.gpu),
+        kind=setting(room.kind),
+        labels="execution.judge_on",
+    )
+
+
+def _keys(panel: JudgeConfig) -> Iterator[str]:
+    """Names of environment variables that hold the keys of a panel's servers."""
+    for judge in map(kinds.of, panel.judges):
+        if judge.server is not None and judge.server.key_env:
+            yield judge.server.key_env
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a node found: whether it sees the driver's file, variables that it lacks, an error as `flatten` has it."""
+
+    sees: bool
+    lacking: tuple[str, ...]
+    error: str | None = None
+
+
+def check_storage(
+    root: str, notice: Callable[[str], None], keys: Iterable[str] = (), on: Mapping[str, str] | None = None
+) -> None:
+    """See that every node reaches `root`, may write there, and sees what the others write.
+
+    keys: environment variables that nodes with the labels `on` must have. Raises StoreError naming the node where one
+    cannot, ConfigError where one lacks a variable.
+    """
+    token = uuid.uuid4().hex
+    folder, store = f"preflight-{token}", Store(root)
+    here = ray.get_runtime_context().get_node_id()
+    nodes = {node["NodeID"]: node for node in alive()}
+    wanted = tuple(sorted(keys))
+    try:
+        store.publish_json(f"{folder}/driver.json", token)
+    except StoreError as error:
+        raise _on(nodes[here], error) from None
+    try:
+        seen = _looked(root, folder, token, wanted, nodes, notice)
+        _check_seen(seen, store, folder, nodes, here)
+    finally:
+        _clear(root, folder, notice)
+    for node, found in seen.items():
+        if found.lacking and selects(on or {}, nodes[node]) and nodes[node]["Resources"].get("CPU", 0) >= ACTOR_CPUS:
+            raise ConfigError(
+                f"the environment variable {found.lacking[0]} is not set",
+                _name(nodes[node]),
+                "give it to the nodes as a secret of the cluster's (in Kubernetes: env of the containers), or see "
+                "anmi submit --secret",
+            )
+
+
+def _looked(
+    root: str, folder: str, token: str, keys: tuple[str, ...], nodes: Mapping[str, Any], notice: Callable[[str], None]
+) -> dict[str, _Seen]:
+    """What each node found, of those that are still there and answer."""
+    asked = {
+        _look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+            root, folder, token, node, keys
+        ): node
+        for node in nodes
+    }
+    ready, waiting = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S)
+    for reference in waiting:
+        ray.cancel(reference, force=True)
+        notice(f"{_name(nodes[asked[reference]])} has not answered in {_ANSWER_S:.0f} s: its storage is not checked")
+    seen: dict[str, _Seen] = {}
+    for reference in ready:
+        try:
+            seen[asked[reference]] = ray.get(reference)
+        except RayError as error:
+            if asked[reference] in {node["NodeID"] for node in alive()}:
+                raise StoreError(
+                    f"cannot run a task: {str(error).splitlines()[0]}",
+                    _name(nodes[asked[reference]]),
+                    "see Ray's logs there (runtime_env_setup and python-core-worker)",
+                ) from error
+    return seen
+
+
+@ray.remote(num_cpus=0, max_retries=2)
+def _look(root: str, folder: str, token: str, node: str, keys: tuple[str, ...]) -> _Seen:
+    lacking = tuple(key for key in keys if not os.environ.get(key))
+    store = Store(root)
+    try:
+        sees = store.read_json(f"{folder}/driver.json") == token
+        store.publish_json(f"{folder}/{node}.json", token)
+    except StoreError as error:
+        return _Seen(False, lacking, flatten(error))
+    return _Seen(sees, lacking)
+
+
+def _check_seen(seen: Mapping[str, _Seen], store: Store, folder: str, nodes: Mapping[str, Any], here: str) -> None:
+    """Raise StoreError where nodes cannot write, or do not see each other's files."""
+    for node, found in seen.items():
+        if found.error is not None:
+            raise _on(nodes[node], rebuild(found.error))
+    written = store.names(folder)
+    apart = [node for node, found in seen.items() if not found.sees or f"{node}.json" not in written]
+    if apart:
+        more = f" (nor do {len(apart) - 1} more)" if len(apart) > 1 else ""
+        raise StoreError(
+            f"the storage is not shared by the nodes: {_name(nodes[apart[0]])} does not see what "
+            f"{_name(nodes[here])}, the driver's, writes there{more}",
+            public_root(store.root),
+            "give storage that every node reaches: a bucket (--root s3://bucket/folder), or a disk that is mounted "
+            "at the same place on all of them",
+        )
+
+
+def _on(node: Mapping[str, Any], error: AnmiError) -> StoreError:
+    """A storage's error with the node where it arose."""
+    return StoreError(f"{error.message} ({error.place})", _name(node), error.remedy)
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    return f"node {node['NodeManagerAddress']} ({node['NodeID'][:8]})"
+
+
+def _clear(root: str, folder: str, notice: Callable[[str], None]) -> None:
+    """Remove what was written to look."""
+    try:
+        uri.remove(uri.below(uri.absolute(root), folder))
+    except (OSError, StoreError) as error:
+        notice(f"{folder} cannot be removed from {public_root(root)}: {error}")

@@ -1,0 +1,212 @@
+"""How far a run is, told to several at once while it is carried out: its reporter, the log, the root, Prometheus.
+
+The root has it at `progress/<run>.json`, a snapshot that is published whole now and then, so whoever reads the root can
+follow the run (`anmi show RUN --follow`). A driver that is killed leaves its last one; its `heard` grows old.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any
+
+from anmi_ray.core.errors import StoreError
+from anmi_ray.core.logs import Span
+from anmi_ray.core.redaction import scrub
+from anmi_ray.runtime.reporter import Reporter
+from anmi_ray.store import Flow, Store, add_flows
+
+VERSION = 1
+BEAT_S = 10.0  # a snapshot says at least this often that the driver lives
+# A change of stage is published after the former, all else after the latter: many reused stages are one snapshot.
+_STAGE_S, _PROGRESS_S = 1.0, 5.0
+_NOTICES = 20  # that are kept in a snapshot, the newest
+_END_S = 30.0  # that a snapshot under way may take when the run ends
+NOT_YET, AT_WORK, DONE, REUSED = "not yet", "at work", "done", "reused"  # a stage
+RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"  # a run
+_LOG = logging.getLogger(__name__)
+
+
+def place(run: str) -> str:
+    """Where a run's snapshot stands under the root."""
+    return f"progress/{run}.json"
+
+
+class Everyone(Reporter):
+    """Tells several what it is told."""
+
+    def __init__(self, *reporters: Reporter) -> None:
+        self._reporters = list(reporters)
+        self.at_work = ""
+
+    def add(self, reporter: Reporter) -> None:
+        """One more, from now on."""
+        self._reporters.append(reporter)
+
+    def stage(self, name: str, does: str) -> None:
+        """A stage starts."""
+        self.at_work = name
+        for one in self._reporters:
+            one.stage(name, does)
+
+    def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
+        """It is so far."""
+        for one in self._reporters:
+            one.progress(done, total, unit, note)
+
+    def notice(self, text: str) -> None:
+        """Something that its user should know."""
+        for one in self._reporters:
+            one.notice(text)
+
+    def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
+        """Training has measured dev."""
+        for one in self._reporters:
+            one.measured(step, share, dev, group)
+
+    def counted(self, flows: list[Flow]) -> None:
+        """A bucket is complete."""
+        for one in self._reporters:
+            one.counted(flows)
+
+    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
+        """A stage is complete."""
+        for one in self._reporters:
+            one.finished(name, seconds, flows)
+
+
+class _Logged(Reporter):
+    """What the log says besides what begins and ends."""
+
+    def notice(self, text: str) -> None:
+        """Something that its user should know."""
+        _LOG.info("notice", extra={"text": text})
+
+    def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
+        """Training has measured dev."""
+        _LOG.info("dev measured", extra={"step": step, "share": round(share, 4), "dev": dev})
+
+    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
+        """A stage is complete; one that was carried out has said so."""
+        if seconds is None:
+            rows = [asdict(flow) for flow in add_flows(flows)]
+            _LOG.info("stage is reused", extra={"stage": name, "rows": rows})
+
+
+class Snapshots(Reporter):
+    """Publishes a run's snapshot, from a thread of its own: what it is told it only remembers.
+
+    A snapshot that cannot be published is left out: what the run itself writes says what is wrong with the storage.
+    """
+
+    def __init__(self, store: Store, run: str, stages: Sequence[str]) -> None:
+        now = time.time()
+        self._store, self._path = store, place(run)
+        self._stages: dict[str, dict[str, Any]] = {name: {"name": name, "state": NOT_YET} for name in stages}
+        self._said: dict[str, Any] = {
+            "version": VERSION,
+            "run": run,
+            "state": RUNNING,
+            "message": None,
+            "began": now,
+            "driver": {"host": socket.gethostname(), "process": os.getpid()},
+            "training": None,
+        }
+        self._notices: list[dict[str, Any]] = []
+        self._stage = ""
+        self._changed = threading.Condition()
+        self._due, self._over = 0.0, False  # when the next one is due, on the monotonic clock
+        self._last = float("-inf")
+        self._thread = threading.Thread(target=self._publish_all, name="snapshots", daemon=True)
+
+    def stage(self, name: str, does: str) -> None:
+        """A stage starts."""
+        with self._changed:
+            self._stage = name
+            self._stages[name] = {"name": name, "state": AT_WORK, "began": time.time()}
+            self._wanted(_STAGE_S)
+
+    def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
+        """It is so far."""
+        with self._changed:
+            if (known := self._stages.get(self._stage)) is not None:
+                known["progress"] = {"done": done, "total": total, "unit": unit, "note": note}
+                if unit == "questions":  # stays to be seen while answers become judgments
+                    known["asked"] = known["progress"]
+            self._wanted(_PROGRESS_S)
+
+    def notice(self, text: str) -> None:
+        """Something that its user should know."""
+        with self._changed:
+            self._notices = [*self._notices, {"time": time.time(), "stage": self._stage, "text": scrub(text)}]
+            self._notices = self._notices[-_NOTICES:]
+            self._wanted(_PROGRESS_S)
+
+    def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
+        """Training has measured dev."""
+        with self._changed:
+            self._said["training"] = {"step": step, "share": share, "dev": dev}
+            self._wanted(_PROGRESS_S)
+
+    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
+        """A stage is complete."""
+        with self._changed:
+            known = self._stages.setdefault(name, {"name": name})
+            known |= {"state": REUSED if seconds is None else DONE, "flows": [asdict(one) for one in add_flows(flows)]}
+            known |= {} if seconds is None else {"seconds": round(seconds, 3)}
+            self._wanted(_STAGE_S)
+
+    def __enter__(self) -> Snapshots:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The run is over: finished, failed or interrupted (Ctrl-C, an exit)."""
+        failed = isinstance(error, Exception)
+        with self._changed:
+            self._said["state"] = FAILED if failed else FINISHED if error is None else INTERRUPTED
+            self._said["message"] = scrub(str(error) or type(error).__name__) if failed else None
+            self._over = True
+            self._changed.notify()
+        self._thread.join(_END_S)
+        self._publish()
+
+    def _wanted(self, within: float) -> None:
+        """One is due when `within` seconds have passed since the last."""
+        if self._last + within < self._due:
+            self._due = self._last + within
+            self._changed.notify()
+
+    def _publish_all(self) -> None:
+        while True:
+            with self._changed:
+                while not self._over and (left := self._due - time.monotonic()) > 0:
+                    self._changed.wait(left)
+                if self._over:
+                    return
+                self._last = time.monotonic()
+                self._due = self._last + BEAT_S
+            self._publish()
+
+    def _publish(self) -> None:
+        with self._changed:
+            content = {**self._said, "heard": time.time(), "stages": [dict(one) for one in self._stages.values()]}
+            content["notices"] = list(self._notices)
+        with suppress(StoreError):
+            self._store.publish_json(self._path, content)
+
+
+@contextmanager
+def told(store: Store, run: str, stages: Sequence[str], reporter: Reporter) -> Iterator[Everyone]:
+    """Who is told about a run while inside; leaving says how it ended."""
+    with Span(_LOG, "run", run=run), Snapshots(store, run, stages) as snapshots:
+        yield Everyone(reporter, _Logged(), snapshots)

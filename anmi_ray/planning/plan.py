@@ -1,0 +1,209 @@
+"""`anmi plan`: what each stage would do, take and cost, doing nothing.
+
+A collection that is here is counted, and so are the tokens of prompts about it; of one that is not, `plan` in the
+settings says how large it is, and nothing is looked at. How many actors ask a judge follows from `judge.target_hours`
+and `judge.target_dollars`, as in a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from rich.table import Table
+
+from anmi_ray import corpus
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.judging import autoscale, kinds
+from anmi_ray.judging.autoscale import Limits, Target
+from anmi_ray.pipeline.changes import changes
+from anmi_ray.pipeline.run import Resolved, resolve, stages_of
+from anmi_ray.planning.prices import Cost, costs
+from anmi_ray.planning.workload import BORDERLINE, Line, comparisons, lines
+from anmi_ray.store import Artifact, Store
+
+_COLUMNS = ("stage", "work", "about", "keeps", "files", "GPU hours", "dollars", "state", "why")
+
+
+def plan(experiment: Experiment) -> Iterator[str | Table]:
+    """What a run would do, as text and a table. Reads the collection to count it; writes nothing."""
+    resolved = resolve(experiment) if experiment.plan.documents is None else {}
+    counts = _counts(experiment, resolved)
+    cores = experiment.plan.cores or experiment.execution.cores
+    pairs, ensemble = comparisons(experiment, counts), experiment.ensemble
+    asked = costs(experiment, resolved, pairs)
+    labels = costs(experiment, resolved, experiment.distill.sample.pairs, ensemble, "sample") if ensemble else []
+    pooled = list(_pools(experiment, asked))
+    yield (
+        f"{counts['documents']:,} documents; queries: {counts['train']:,} train, {counts['dev']:,} dev, "
+        f"{counts['test']:,} test; {cores:,} cores, {experiment.execution.buckets:,} buckets"
+    )
+    second = _borderline(experiment, counts, Store(experiment.execution.root), resolved)
+    found = [
+        _priced(experiment, line) for line in lines(experiment, counts, [one for one, _ in pooled], second, labels)
+    ]
+    states = _states(experiment, resolved)
+    yield _table(found, states, cores)
+    for cost in labels:
+        yield from cost.said()
+    for cost, size in pooled:
+        yield from cost.said()
+        yield from size
+    if ensemble:
+        yield _saved(experiment, pairs + (second or 0))
+    to_do = [line for line in found if states[line.stage][0] != "complete"]
+    dollars = sum(line.dollars for line in to_do)
+    priced = f", about {dollars:,.2f} dollars" if dollars else ""
+    total = sum(_wall(line, cores) for line in to_do)
+    yield f"to do: about {_time(total)} on {cores:,} cores{priced}; {sent(experiment)}"
+
+
+def _table(found: Sequence[Line], states: Mapping[str, tuple[str, str]], cores: int) -> Table:
+    """One row a stage; columns of which every row says nothing are left out."""
+    rows = [
+        (
+            line.stage,
+            line.work,
+            _time(_wall(line, cores)),
+            _size(line.bytes),
+            f"{line.files:,}",
+            f"{line.gpu_hours:,.1f}" if line.gpu_hours else "",
+            f"{line.dollars:,.2f}" if line.dollars else "",
+            *states[line.stage],
+        )
+        for line in found
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    kept = [at for at in range(len(_COLUMNS)) if any(row[at] for row in rows)]
+    for at in kept:
+        table.add_column(_COLUMNS[at], justify="right" if 2 <= at <= 6 else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(row[at] for at in kept))
+    return table
+
+
+def sent(experiment: Experiment) -> str:
+    """Which texts go where."""
+    panels = [experiment.judge, *([experiment.ensemble] if experiment.ensemble else [])]
+    judges = [judge.server for panel in panels for judge in map(kinds.of, panel.judges) if judge.server is not None]
+    peers = [peer.endpoint for peer in experiment.rerank.peers if peer.endpoint is not None]
+    said = []
+    for texts, servers in (("train queries and their candidates", judges), ("test queries and their top", peers)):
+        places = {server.base_url: server for server in servers}
+        told = (f"{url} ({'may be' if one.allow_external else 'must not be'} external)" for url, one in places.items())
+        said += [f"texts of {texts} are sent to {', '.join(told)}"] if places else []
+    return "; ".join(said) or "nothing is sent outside this machine or cluster"
+
+
+def _saved(experiment: Experiment, pairs: int) -> str:
+    """What distilling saves of an ensemble's judgments, of so many pairs that it would be asked about."""
+    few, judges = experiment.distill.sample.pairs, len(experiment.distill.judge.judges)
+    share = f"{1 - few / pairs:.1%} of its judgments are saved" if few < pairs else "none of its judgments is saved"
+    asked = f"about {few:,} pairs ({2 * few * judges:,} judgments), not about all {pairs:,}"
+    return f"the ensemble (distill.judge) is asked {asked}: {share}"
+
+
+def _pools(experiment: Experiment, asked: Sequence[Cost]) -> Iterator[tuple[Cost, list[str]]]:
+    """What each judge costs with the pool that its target gives it, and what to say of that pool; one after another."""
+    passed = 0.0
+    for cost in asked:
+        judge = next(one for one in kinds.reading(experiment.judge) if one.name == cost.judge)
+        each = judge.gpus
+        if not cost.gpu_hours or not each:
+            yield cost, []
+        else:
+            limits = autoscale.limits_of(judge, experiment.execution)
+            target = autoscale.target_of(experiment.judge, judge, experiment.execution, passed)
+            rate = cost.missing * each / (cost.gpu_hours * 3600)
+            least, most = autoscale.size(cost.missing, rate, target, limits)
+            engines = least if target.seconds is not None else most  # `most` has some to spare for a deadline
+            took = autoscale.seconds(cost.missing, rate, engines, limits)
+            hours = took * engines * each / 3600
+            said = f"  pool     {_to(least, most)} engines of {each:g} GPU: {_time(took)}, {hours:,.1f} GPU hours"
+            cost = replace(cost, hours=took / 3600, gpu_hours=hours)
+            yield cost, [said + _missed(target, limits, took, engines, cost.missing / rate)]
+        passed += (cost.hours or 0.0) * 3600
+
+
+def _to(least: int, most: int) -> str:
+    return f"{most:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def _missed(target: Target, limits: Limits, took: float, engines: int, work: float) -> str:
+    """What of a target is not met, and what it would take; times in seconds, `work` those of one engine."""
+    said = ""
+    if target.seconds is not None and took > target.seconds:
+        said += f"; not within {_time(target.seconds)}: that needs more than {limits.most:,} (execution.engines)"
+    if target.actor_seconds is not None and took * engines > target.actor_seconds:
+        dear = work > target.actor_seconds
+        why = "the work alone is more" if dear else f"fewer than {limits.least:,} (execution.engines) would do"
+        said += f"; dearer than judge.target_dollars: {why}"
+    return said
+
+
+def _priced(experiment: Experiment, line: Line) -> Line:
+    """With what its cores and GPUs cost, where their prices are given."""
+    execution = experiment.execution
+    cores = line.seconds / 3600 * (execution.core_dollars_hour or 0.0)
+    return replace(line, dollars=line.dollars + cores + line.gpu_hours * (execution.gpu_dollars_hour or 0.0))
+
+
+def _wall(line: Line, cores: int) -> float:
+    """Seconds that a stage takes: its cores and its GPUs or rate limits work side by side."""
+    return max(line.seconds / cores, line.limited)
+
+
+def _states(experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, tuple[str, str]]:
+    """By stage, what is there of it, and why not more."""
+    if experiment.plan.documents is not None:
+        return {stage.name: ("on paper", "") for stage in stages_of(experiment)}
+    return {name: (state, why) for name, state, why in changes(experiment, resolved)}
+
+
+def _borderline(
+    experiment: Experiment, counts: dict[str, int], store: Store, resolved: Mapping[str, Resolved]
+) -> int | None:
+    """Pairs that validation will ask about: as found, else a share of the candidates; None without validation."""
+    if not any(stage.name == "borderline" for stage in stages_of(experiment)):
+        return None
+    if "borderline" in resolved:
+        manifest = Artifact(store, "borderline", resolved["borderline"].fingerprint).manifest()
+        if manifest is not None:
+            return next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "to ask about")
+    return round(BORDERLINE * counts["train"] * min(experiment.retrieve.candidates, counts["documents"]))
+
+
+def _counts(experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, int]:
+    """Documents, and queries by split: as `plan` says, from the ingest artifact, else by reading the collection."""
+    given = experiment.plan
+    if given.documents is not None:
+        return {"documents": given.documents, "train": given.train, "dev": given.dev, "test": given.test}
+    manifest = Artifact(Store(experiment.execution.root), "ingest", resolved["ingest"].fingerprint).manifest()
+    if manifest is not None:
+        documents = next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "documents")
+        return {"documents": documents, **manifest["splits"]}
+    reader = corpus.read(experiment.corpus)
+    documents = sum(table.num_rows for table in reader.documents())
+    splits = reader.queries()["split"].to_pylist()
+    return {"documents": documents, **{split: splits.count(split) for split in ("train", "dev", "test")}}
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:,.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError("unreachable")
+
+
+def _time(seconds: float) -> str:
+    """In the unit that suits it.
+
+    >>> _time(93.0), _time(7200.0), _time(1e6)
+    ('93 s', '2.0 h', '11.6 days')
+    """
+    if seconds < 600:
+        return f"{seconds:,.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:,.0f} min"
+    return f"{seconds / 3600:,.1f} h" if seconds < 172_800 else f"{seconds / 86_400:,.1f} days"

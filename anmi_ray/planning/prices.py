@@ -1,0 +1,298 @@
+"""What asking language models would cost: the tokens of a sample of real prompts, times calls, prices and rate limits.
+
+The sample is of a run's own pairs where its candidates are there, else of random documents of the collection. Nothing
+is sent and nothing is written.
+Letters: N prompts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray import comparisons, corpus
+from anmi_ray.config.compare import CompareConfig
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.identity import id_matrix, uniforms
+from anmi_ray.core.records import CANDIDATE, COMPARISON, DOCUMENT, QUERY, TEXT_OF
+from anmi_ray.judging import kinds
+from anmi_ray.judging.audit.intervals import Z95
+from anmi_ray.judging.kinds import PromptJudge
+from anmi_ray.judging.prompt_builder import PromptBuilder
+from anmi_ray.judging.questions import text_questions
+from anmi_ray.pipeline.run import Resolved
+from anmi_ray.store import Artifact, Store
+from anmi_ray.store.answer_log import AnswerLog
+
+QUERIES, PAIRS = 200, 2  # so many queries' prompts are counted, and so many of each
+COUNTED = 50  # answers of a judge from which its server's own counts are taken
+LOOKED_UP = 500_000  # pairs up to which the answer log is searched for those that are bought
+_SHARDS = 4  # of the documents that are looked at where the collection is not read anyway
+_ANSWER = {"letters": 1, "scale": 4}  # tokens of an answer that is no more than asked for
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Texts (query, first, second) of a sample of prompts, the query int[N] of each, and what they are a sample of."""
+
+    texts: list[tuple[str, str, str]]
+    query: list[int]
+    source: str
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Mean tokens of a judge's prompts with the half-width of its 95 % interval, of an answer, and who says so."""
+
+    prompt: float
+    slack: float
+    answer: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a judge would still cost: `calls` of which `bought` are in the log (None: not looked up).
+
+    dollars and at_most are None without prices; hours None without rate limits. Where the judge runs on the cluster's
+    own GPUs, `gpu_hours` is how long they take (None: not known), and `gpus` says so in words.
+    """
+
+    judge: str
+    calls: int
+    bought: int | None
+    tokens: Counted
+    dollars: float | None
+    at_most: float | None
+    hours: float | None
+    limit: str
+    gpus: str = ""
+    gpu_hours: float | None = None
+
+    @property
+    def missing(self) -> int:
+        """Calls that are still to be made."""
+        return self.calls - (self.bought or 0)
+
+    def said(self) -> Iterator[str]:
+        """Lines to print."""
+        bought = "" if self.bought is None else f", {self.bought:,} of them bought already"
+        if self.bought is None:
+            bought = "; those bought already were not counted"
+        tokens, total = self.tokens, self.missing * (self.tokens.prompt + self.tokens.answer) / 1e6
+        yield f"{self.judge}: {self.calls:,} calls{bought}"
+        slack = f" ± {tokens.slack:,.0f}" if tokens.slack else ""
+        yield f"  tokens   {tokens.prompt:,.0f}{slack} of a prompt and {tokens.answer:,.3g} of an answer, {tokens.how}"
+        yield f"           {total:,.2f} million to come"
+        if self.gpus:
+            yield f"  GPUs     {self.gpus}"
+            return
+        if self.dollars is None or self.at_most is None:
+            yield "  dollars  prices not given (endpoint.input_price, endpoint.output_price)"
+        else:
+            cost = f"about {self.dollars:,.2f}, at most {self.at_most:,.2f}"
+            yield f"  dollars  {cost}, without retries and the server's cache"
+        limits = "no rate limit given" if self.hours is None else f"{self.hours:,.1f} at {self.limit}"
+        yield f"  hours    {limits}"
+
+
+def costs(
+    experiment: Experiment,
+    resolved: Mapping[str, Resolved],
+    pairs: int,
+    panel: JudgeConfig | None = None,
+    compared: str = "compare",
+) -> list[Cost]:
+    """Of every judge that reads prompts, about `pairs` comparisons in both orders; in the panel's order.
+
+    `compared` names the stage whose comparisons the panel, by default the run's, is asked about.
+    """
+    judges = kinds.prompted(panel or experiment.judge)
+    if not judges:
+        return []
+    if experiment.plan.documents is not None:
+        return [_priced(experiment, judge, _stated(experiment, judge), 2 * pairs, 0) for judge in judges]
+    store, played = Store(experiment.execution.root), {"ingest": "ingest", "retrieve": "retrieve", "compare": compared}
+    made = {role: Artifact(store, name, resolved[name].fingerprint) for role, name in played.items()}
+    prompts = sample(experiment, made)
+    return [_cost(experiment, judge, prompts, made, pairs) for judge in judges]
+
+
+def of_pairs(experiment: Experiment, known: Sequence[Cost], pairs: int) -> list[Cost]:
+    """What `pairs` other comparisons in both orders cost, none of them bought, at the tokens of `known` costs."""
+    judges = {judge.name: judge for judge in kinds.prompted(experiment.judge)}
+    return [_priced(experiment, judges[cost.judge], cost.tokens, 2 * pairs, 0) for cost in known]
+
+
+def sample(experiment: Experiment, made: Mapping[str, Artifact]) -> Prompts:
+    """Prompts of the run's own pairs, else of its candidates, else of random documents."""
+    ingest = made["ingest"].manifest()
+    if ingest is not None and made["retrieve"].manifest() is not None:
+        return _of_candidates(made, ingest["buckets"], made["compare"].manifest() is not None)
+    return _of_documents(experiment, made["ingest"])
+
+
+def _of_candidates(made: Mapping[str, Artifact], buckets: int, compared: bool) -> Prompts:
+    """A bucket is a hash sample of queries, so the first ones will do."""
+    texts: list[tuple[str, str, str]] = []
+    query: list[int] = []
+    seen = 0
+    for bucket in range(buckets):
+        candidates = made["retrieve"].read_part("candidates", bucket, CANDIDATE)
+        chosen = pc.unique(candidates["query_id"]).sort().slice(0, QUERIES - seen)
+        if compared:
+            pairs = made["compare"].read_part("comparisons", bucket, COMPARISON)
+            pairs = pairs.filter(pc.is_in(pairs["query_id"], value_set=chosen))
+        else:
+            mine = candidates.filter(pc.is_in(candidates["query_id"], value_set=chosen))
+            pairs, _ = comparisons.compare(mine, CompareConfig(degree=2), 0)
+        pairs = _few(pairs)
+        parts = ("queries", QUERY, made["ingest"]), ("texts", TEXT_OF, made["retrieve"])
+        questions = text_questions(pairs, *(one.read_part(part, bucket, record) for part, record, one in parts))
+        for q in questions.of_comparison[:, 0].tolist():
+            rows = questions.texts.take(pa.array([questions.first[q], questions.second[q]])).to_pylist()
+            first, second = (_shown(row["title"], row["text"]) for row in rows)
+            texts.append((questions.queries["text"][int(questions.query[q])].as_py(), first, second))
+            query.append((bucket << 32) + int(questions.query[q]))
+        seen += len(chosen)
+        if seen >= QUERIES:
+            break
+    what = "pairs" if compared else "candidates"
+    return Prompts(texts, query, f"the {what} of {len(set(query)):,} queries")
+
+
+def _few(pairs: pa.Table) -> pa.Table:
+    """PAIRS comparisons of every query, those of smallest hash."""
+    if not pairs.num_rows:
+        return pairs
+    chance = uniforms(id_matrix(pairs["comparison_id"]), "plan")
+    query = pc.dictionary_encode(pairs["query_id"].combine_chunks()).indices.to_numpy()
+    order = np.lexsort((chance, query))
+    turn = np.arange(len(order)) - np.searchsorted(query[order], query[order])
+    return pairs.take(pa.array(order[turn < PAIRS]))
+
+
+def _of_documents(experiment: Experiment, ingest: Artifact) -> Prompts:
+    """Random documents of the collection, two a prompt, from `ingest` where it is complete."""
+    manifest = ingest.manifest()
+    if manifest is not None:
+        step = max(1, manifest["shards"] // _SHARDS)
+        shards = range(0, manifest["shards"], step)
+        documents = _smallest((ingest.read_part("documents", shard, DOCUMENT) for shard in shards), "doc_id")
+        parts = [ingest.read_part("queries", bucket, QUERY) for bucket in range(manifest["buckets"])]
+        queries = pa.concat_tables(parts)
+    else:
+        reader = corpus.read(experiment.corpus)
+        documents = _smallest(reader.documents(), "doc_id")
+        queries = reader.queries()
+    queries = _smallest([queries.filter(pc.equal(queries["split"], "train"))], "query_id").slice(0, QUERIES)
+    shown = [_shown(row["title"], row["text"]) for row in documents.select(["title", "text"]).to_pylist()]
+    asked = queries["text"].to_pylist()
+    pairs = range(len(shown) // 2 if asked else 0)
+    texts = [(asked[k % len(asked)], shown[2 * k], shown[2 * k + 1]) for k in pairs]
+    return Prompts(texts, list(pairs), f"{len(shown):,} random documents (retrieved ones may be longer)")
+
+
+def _smallest(tables: Iterator[pa.Table] | list[pa.Table], key: str) -> pa.Table:
+    """The 2 · QUERIES rows with the smallest hash of their id, in its order; all tables are read, a few rows kept."""
+    kept: pa.Table | None = None
+    for table in tables:
+        rows = table if kept is None else pa.concat_tables([kept, table])
+        order = np.argsort(uniforms(id_matrix(rows[key]), "plan"), kind="stable")[: 2 * QUERIES]
+        kept = rows.take(pa.array(order))
+    assert kept is not None
+    return kept
+
+
+def _shown(title: str, text: str) -> str:
+    """A document as prompts show it."""
+    return f"{title}\n{text}".strip()
+
+
+def _stated(experiment: Experiment, judge: PromptJudge) -> Counted:
+    """What the settings say of a collection that is not here. Raises ConfigError where they say nothing."""
+    tokens = experiment.plan.prompt_tokens
+    if tokens is None:
+        raise ConfigError(
+            f"the tokens of {judge.name}'s prompts about a collection that is not here are not known",
+            "plan.prompt_tokens",
+            "say how many a prompt has on average: query, both documents and the template",
+        )
+    return Counted(float(tokens), 0.0, float(min(judge.longest_answer, _ANSWER["scale"])), "as plan.prompt_tokens says")
+
+
+def _cost(
+    experiment: Experiment, judge: PromptJudge, prompts: Prompts, made: Mapping[str, Artifact], pairs: int
+) -> Cost:
+    log = AnswerLog(made["compare"].store, judge.identity)
+    tokens = _by_server(log) or count(judge.prompt_builder(), prompts, judge.longest_answer)
+    calls, bought = 2 * pairs, 0
+    if log.buckets():
+        calls, bought = _bought(log, made, pairs) or (calls, None)
+    return _priced(experiment, judge, tokens, calls, bought)
+
+
+def _priced(experiment: Experiment, judge: PromptJudge, tokens: Counted, calls: int, bought: int | None) -> Cost:
+    missing = calls - (bought or 0)
+    price = judge.price(missing, missing * tokens.prompt, missing * tokens.answer, experiment.plan)
+    return Cost(judge.name, calls, bought, tokens, **vars(price))
+
+
+def count(builder: PromptBuilder, prompts: Prompts, longest: float = math.inf) -> Counted:
+    """The tokens of sampled prompts, by the judge's own tokenizer or the estimate from bytes."""
+    counts = [
+        builder.tokens.count_tokens(
+            builder.messages(builder.query(query), builder.document(first), builder.document(second))
+        )
+        for query, first, second in prompts.texts
+    ]
+    answer = float(min(longest, _ANSWER[builder.template.form]))
+    if not counts:  # no train query: nothing is asked
+        return Counted(0.0, 0.0, answer, "no train query")
+    _, query = np.unique(prompts.query, return_inverse=True)
+    total, size, mean = np.bincount(query, counts), np.bincount(query), float(np.mean(counts))
+    spread = math.sqrt(float(np.square(total - mean * size).sum()) * len(size) / max(len(size) - 1, 1))
+    how = "counted by its own tokenizer" if builder.tokens.exact else "estimated from bytes, on the long side,"
+    return Counted(mean, Z95 * spread / len(counts), answer, f"{how} over {prompts.source}")
+
+
+def _by_server(log: AnswerLog) -> Counted | None:
+    """What a judge's server counted for answers that are in the log; None where there are few."""
+    known: list[pa.Table] = []
+    for bucket in log.buckets():
+        table = log.read(bucket).table
+        known.append(table.filter(pc.greater(table["prompt_tokens"], 0)))
+        if sum(table.num_rows for table in known) >= 20 * COUNTED:
+            break
+    rows = sum(table.num_rows for table in known)
+    if rows < COUNTED:
+        return None
+    prompt, answer = (
+        np.concatenate([table[name].to_numpy() for table in known]) for name in ("prompt_tokens", "answer_tokens")
+    )
+    slack = Z95 * float(prompt.std(ddof=1)) / math.sqrt(rows)
+    return Counted(float(prompt.mean()), slack, float(answer.mean()), f"as its server counted {rows:,} bought answers")
+
+
+def _bought(log: AnswerLog, made: Mapping[str, Artifact], pairs: int) -> tuple[int, int] | None:
+    """(questions of the run, those with a final answer); None where the pairs are not there, or too many to look up."""
+    ingest = made["ingest"].manifest()
+    if ingest is None or made["compare"].manifest() is None or pairs > LOOKED_UP:
+        return None
+    asked = final = 0
+    for bucket in range(ingest["buckets"]):
+        questions = text_questions(
+            made["compare"].read_part("comparisons", bucket, COMPARISON),
+            made["ingest"].read_part("queries", bucket, QUERY),
+            made["retrieve"].read_part("texts", bucket, TEXT_OF),
+        )
+        asked += len(questions.ids)
+        final += int(log.read(bucket).final(questions.ids).sum())
+    return asked, final

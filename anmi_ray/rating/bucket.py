@@ -1,0 +1,142 @@
+"""The rate stage's body: one bucket's judgments in, its Rating, Fit, Gap and Reject tables out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from anmi_ray.config.rate import RateConfig
+from anmi_ray.core import records
+from anmi_ray.core.scale import Floats, Model, to_elo
+from anmi_ray.rating import diagnostics
+from anmi_ray.rating.games import Games
+from anmi_ray.rating.gaussian import Gaussian, laplace, propagate
+from anmi_ray.rating.graph import graph_facts
+from anmi_ray.rating.pairs import read_games
+from anmi_ray.rating.shared_parameters import Globals, posterior
+from anmi_ray.rating.solver import Posterior, Solution, solve
+from anmi_ray.rating.uncertainty import Errors, GapAnchors, anchors, errors
+from anmi_ray.rating.weighting import weighed
+
+
+class RateResult(NamedTuple):
+    """Tables of one bucket, sorted by (query_id, doc_id); gaps by (query_id, anchor_id, doc_id)."""
+
+    ratings: pa.Table
+    fits: pa.Table
+    gaps: pa.Table
+    rejects: pa.Table
+
+
+def rate(
+    judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, globals_: Globals, config: RateConfig
+) -> RateResult:
+    """Rate every query of a bucket; see `rate_games`. Rejects are judgments and candidates that no game holds."""
+    how = (config.inconsistent_strength, config.judge_offsets, config.judge_weights)
+    games, rejects = read_games(judgments, comparisons, candidates, *how)
+    return rate_games(games, globals_, config)._replace(rejects=rejects)
+
+
+def rate_games(games: Games, globals_: Globals, config: RateConfig, threads: int = 1) -> RateResult:
+    """Rate every query: posterior means or modes, centred per component, with errors, gaps and diagnostics.
+
+    Gaps go from every rated known positive to every other rated document of its query; in a query without one, from
+    the top-rated document. FitError: plain maximum likelihood was asked for and a query has no finite maximum.
+    """
+    if not games.queries:
+        return RateResult(records.RATING.empty(), records.FIT.empty(), records.GAP.empty(), records.REJECT.empty())
+    games = weighed(games, globals_, config, threads)
+    m = games.answers / globals_.dispersion
+    target = posterior(games, globals_.likelihood(), m, globals_.prior(), globals_.offset(games))
+    solution = solve(target, config.tolerance, config.max_iterations, threads=threads)
+    mode = solution.latent
+    found = propagate(target, mode, threads) if config.estimate == "mean" else laplace(target, mode)
+    parts = diagnostics.components(games)
+    centred = centre(games, parts.component, found.mean)
+    to = anchors(games, centred)
+    uncertain = errors(found, parts.component, to, threads)
+    return RateResult(
+        _ratings(target, globals_.model, centred, parts.component, uncertain),
+        _fits(found, globals_.model, centred, parts, solution, threads),
+        _gaps(games, globals_.model, to, uncertain),
+        records.REJECT.empty(),
+    )
+
+
+def centre(games: Games, component: np.ndarray, latent: Floats) -> Floats:
+    """Ratings with mean zero in every connected component: likelihood says nothing about a component's level."""
+    label = games.doc_start[:-1][games.query_of_doc] + component  # distinct per query: count ≤ documents
+    total = np.bincount(label, latent, len(latent))
+    size = np.bincount(label, minlength=len(latent))
+    return latent - total[label] / size[label]
+
+
+def _ratings(target: Posterior, model: Model, centred: Floats, component: np.ndarray, uncertain: Errors) -> pa.Table:
+    games = target.games
+    m = target.m
+    first, second = games.global_ends()
+    n = len(games.doc_ids)
+    return records.RATING.table(
+        {
+            "query_id": games.query_ids[games.query_of_doc],
+            "doc_id": games.doc_ids,
+            "rating_elo": to_elo(centred, model),
+            "std_err_elo": to_elo(uncertain.std_err, model),
+            "latent": centred,
+            "games": np.bincount(first, m, n) + np.bincount(second, m, n),
+            "component": component,
+        }
+    )
+
+
+def _fits(
+    found: Gaussian,
+    model: Model,
+    centred: Floats,
+    parts: diagnostics.Components,
+    solution: Solution,
+    threads: int,
+) -> pa.Table:
+    target = found.posterior
+    games = found.posterior.games
+    graph = graph_facts(games, target.m, threads)
+    return records.FIT.table(
+        {
+            "query_id": games.query_ids,
+            "documents": games.documents.astype(np.int32),
+            "comparisons": games.games.astype(np.int32),
+            "iterations": solution.iterations,
+            "gradient_norm": solution.gradient_norm,
+            "converged": solution.converged,
+            "estimate": np.where(found.propagated, "mean", "mode"),
+            "components": parts.count.astype(np.int32),
+            "min_degree": graph.min_degree,
+            "max_degree": graph.max_degree,
+            "diameter": graph.diameter,
+            "never_won": graph.never_won,
+            "never_lost": graph.never_lost,
+            "triads": graph.triads,
+            "cycle_rate": pa.array(graph.cycle_rate, from_pandas=True),  # NaN, where there is no triad, becomes null
+            "lambda2": graph.lambda2,
+            "deviance": diagnostics.deviance(target, solution.latent),
+            "spread_elo": to_elo(diagnostics.spread(games, centred), model),
+            "equal_ratings_p": diagnostics.equal_ratings_p(target, parts.count, threads),
+        }
+    )
+
+
+def _gaps(games: Games, model: Model, to: GapAnchors, uncertain: Errors) -> pa.Table:
+    query = games.query_of_doc[uncertain.gap_anchor]
+    kinds = pa.DictionaryArray.from_arrays(pa.array(np.where(to.known[query], 0, 1)), ["known", "top-rated"])
+    return records.GAP.table(
+        {
+            "query_id": games.query_ids[query],
+            "anchor_id": games.doc_ids[uncertain.gap_anchor],
+            "doc_id": games.doc_ids[uncertain.gap_doc],
+            "gap_elo": to_elo(uncertain.gap, model),
+            "gap_se_elo": to_elo(uncertain.gap_se, model),
+            "anchor_kind": kinds.dictionary_decode(),
+        }
+    )

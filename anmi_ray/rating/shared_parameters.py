@@ -1,0 +1,380 @@
+"""What all queries share, estimated once from a hash sample of queries and then frozen.
+
+Prior, dispersion and, where asked for, tie width, lapse rate and judges' leanings towards what they are shown first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from scipy import optimize
+
+from anmi_ray.config.rate import RateConfig
+from anmi_ray.core.errors import DataError, FitError
+from anmi_ray.core.identity import hash_sample
+from anmi_ray.core.scale import Floats, Model
+from anmi_ray.rating.diagnostics import Components, components, refuse_without_maximum, without_maximum
+from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion, predictive_score
+from anmi_ray.rating.games import Games, bounded
+from anmi_ray.rating.likelihood import Likelihood, Ties
+from anmi_ray.rating.prior import (
+    SD_FACTOR_BOUNDS,
+    Free,
+    PriorShape,
+    empirical_bayes,
+    log_marginal,
+    prior_arrays,
+    top_of_normals,
+)
+from anmi_ray.rating.solver import Posterior, solve
+from anmi_ray.rating.strengths import Noise
+
+MIN_POSITIVES = 100  # rated known positives from which their own prior is fitted rather than assumed
+# Nats per positive that a fitted spread must gain. Simulated: under .025 where positives are the best documents
+# (Laplace's error and chance; or the spread runs to its bound), .05 to 1.2 where half or all of them are not.
+SPREAD_GAIN = 0.03
+_ROUNDS = 20  # prior and dispersion depend on each other; they settle in three to six rounds
+_SETTLED = 2e-3
+_PRECISE = 1e-4  # relative, of a tie width or lapse rate given all else
+SAMPLE_DOCUMENTS = 2000  # of a larger query only a piece of its graph is looked at: the estimates factorise it
+WIDTH_BOUNDS = (1e-3, 50.0)
+LAPSE_BOUNDS = (1e-4, 0.5)
+_FIRST_WIDTH = 0.3
+_FIRST_LAPSE = 0.05
+_OPTIONAL = {"first", "noise"}  # fields of Globals that few fits have
+
+
+@dataclass(frozen=True)
+class Globals:
+    """Prior, dispersion and the judges' habits, in latent units, and how each was obtained.
+
+    sigma0: sd of the prior, None for plain maximum likelihood. positive_mean_factor, positive_sd_factor: a known
+    positive's prior is N(a M σ0, (b S σ0)²), M and S those of the maximum of the query's n draws (None: like all).
+    positive_mean, positive_sd: the same in latent units at the sample's median n, for reading. dispersion: φ.
+    tie_width: ν or η of `ties`, 0 where a tie is half a win. offsets: by judge, what a gap gains in favour of the
+    document shown first. log_marginal: of the sample, for comparing models that use the same games. first, noise: where
+    strengths come from a first fit, what that fit shares, and what was learned of the preferences' error.
+    """
+
+    model: Model
+    sigma0: float | None
+    sigma0_how: str
+    positive_mean_factor: float | None
+    positive_sd_factor: float | None
+    positive_mean: float | None
+    positive_sd: float | None
+    positive_how: str
+    dispersion: float
+    dispersion_how: str
+    ties: Ties
+    tie_width: float
+    lapse: float
+    lapse_how: str
+    offsets: dict[str, float]
+    queries: int
+    documents: int
+    games: int
+    positives: int
+    log_marginal: float
+    first: Globals | None = None
+    noise: Noise | None = None
+
+    def to_json(self) -> str:
+        """All fields as one JSON object, keys sorted; `first` and `noise` where there are."""
+        return json.dumps(self._values(), sort_keys=True, indent=1)
+
+    def _values(self) -> dict[str, object]:
+        values: dict[str, object] = asdict(self)
+        if self.first is not None:
+            values["first"] = self.first._values()
+        return {name: value for name, value in values.items() if value is not None or name not in _OPTIONAL}
+
+    @classmethod
+    def from_json(cls, text: str) -> Globals:
+        """The inverse of `to_json`; DataError on anything else."""
+        try:
+            values = json.loads(text)
+            if set(values) | _OPTIONAL != {field.name for field in fields(cls)}:
+                raise ValueError(f"fields {sorted(values)}")
+            if "first" in values:
+                values["first"] = cls.from_json(json.dumps(values["first"]))
+            if "noise" in values:
+                values["noise"] = Noise(*values["noise"])
+            return cls(**values)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"not the shared numbers of a rate stage: {error}", None, "recompute the stage") from error
+
+    def prior(self) -> PriorShape | None:
+        """The prior's shape, None for plain maximum likelihood."""
+        if self.sigma0 is None:
+            return None
+        return PriorShape(self.sigma0, self.positive_mean_factor, self.positive_sd_factor)
+
+    def likelihood(self) -> Likelihood:
+        """What a game says."""
+        return Likelihood.of(self.model, self.ties, self.tie_width, self.lapse)
+
+    def offset(self, games: Games) -> Floats | None:
+        """What every game's gap gains from its judge's leaning, float64[P]; a judge unknown here has none."""
+        return games.offset(np.array([self.offsets.get(name, 0.0) for name in games.judges]))
+
+
+def sample_queries(query_ids: Iterable[bytes], size: int) -> list[bytes]:
+    """The queries that shared numbers come from: a hash sample, so samples of parts hold the sample of the whole."""
+    return hash_sample(list(query_ids), size, "rate")
+
+
+def posterior(
+    games: Games, like: Likelihood, m: Floats, shape: PriorShape | None, offset: Floats | None = None
+) -> Posterior:
+    """Likelihood and prior of all queries; without a prior, FitError where there is no finite unique maximum."""
+    if shape is None:
+        refuse_without_maximum(games)
+    return Posterior(games, like, m, *prior_arrays(games, shape), offset)
+
+
+def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
+    """Estimate what all queries share from the games of a sample.
+
+    `games` are the documents and games looked at: a query of more than SAMPLE_DOCUMENTS gives a piece of its graph.
+    Prior and judges' leanings (empirical Bayes, pooled over queries), dispersion (pooled) and tie width or lapse rate
+    (marginal likelihood) are found in turn until all stand. FitError: no pair has an answer, or plain maximum
+    likelihood has no maximum.
+    """
+    if not games.queries:
+        raise FitError(
+            "no pair has an answer, so nothing can be estimated",
+            "rate",
+            "look at the judge stage's rejects; every judgment failed or none was asked",
+        )
+    if config.prior is None:
+        refuse_without_maximum(games)
+    games = bounded(games, SAMPLE_DOCUMENTS)
+    if config.prior is None and isinstance(config.dispersion, str) and len(without_maximum(games)):
+        raise FitError(  # whole queries have a maximum, pieces need not
+            f"the dispersion is estimated on at most {SAMPLE_DOCUMENTS:,} connected documents of a query, and without "
+            "a prior such a piece of a larger query has no finite maximum here",
+            "rate",
+            "set rate.dispersion (--dispersion) to a number, such as 1, or the prior to empirical-bayes",
+        )
+    positives = int(games.positive.sum())
+    fitted = config.positive_prior == "fitted" and positives >= MIN_POSITIVES and config.prior is not None
+    sample = _Sample(games, config, components(games), threads)
+    free = Free(config.prior == "empirical-bayes", fitted, offsets=config.judge_offsets)
+    state = _settle(sample, _first_state(sample), free)
+    lapse_how = "none"
+    if config.lapse == "fitted":
+        state, lapse_how = _accepted(sample, state, free)
+    elif config.lapse:
+        lapse_how = "fixed"
+    spread = False
+    if fitted:  # a wider prior of positives has to pay for itself: Laplace alone would widen it where games are few
+        wider = free._replace(sd_factor=True)
+        narrow, narrow_value = _fit_prior(sample, state, free)
+        wide, wide_value = _fit_prior(sample, narrow, wider)
+        inside = wide.shape is not None and (wide.shape.sd_factor or 0.0) < SD_FACTOR_BOUNDS[1]  # else not identified
+        spread = inside and wide_value - narrow_value > SPREAD_GAIN * positives
+        if spread:
+            state = _settle(sample, wide, wider)
+    return _globals(sample, state, positives, fitted, spread, lapse_how)
+
+
+def _accepted(sample: _Sample, state: _State, free: Free) -> tuple[_State, str]:
+    """The fit with a lapse rate if it foretells games better than one without, each pair by the others.
+
+    The marginal likelihood alone must not decide: what a lapse explains leaves no trace in the expected information,
+    and on real preferences it took an eighth of the answers for lapses, with σ0 at its bound.
+    """
+    plain = _settle(sample, replace(_first_state(sample), like=state.like._replace(lapse=0.0)), free, habits=False)
+    scores = []
+    for fitted in (plain, state):
+        target, latent = _mode(sample, replace(fitted, latent=None))
+        scores.append(predictive_score(target, latent, sample.parts.component, sample.threads))
+    if scores[1] > scores[0]:
+        return state, "fitted"
+    return plain, f"fitted to {state.like.lapse:.3g}, which foretells games no better than none"
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """What the estimates are made from."""
+
+    games: Games
+    config: RateConfig
+    parts: Components
+    threads: int
+
+
+@dataclass(frozen=True)
+class _State:
+    """Where the turns between the estimates stand."""
+
+    shape: PriorShape | None
+    dispersion: float
+    dispersion_how: str
+    like: Likelihood
+    leaning: Floats
+    latent: Floats | None = None
+    at_bound: bool = False
+
+
+def _first_state(sample: _Sample) -> _State:
+    config = sample.config
+    width = 0.0 if config.ties == "half" else _FIRST_WIDTH if config.tie_width == "fitted" else config.tie_width
+    lapse = _FIRST_LAPSE if config.lapse == "fitted" else config.lapse
+    return _State(
+        shape=_first_shape(config),
+        dispersion=1.0 if isinstance(config.dispersion, str) else config.dispersion,
+        dispersion_how=config.dispersion if isinstance(config.dispersion, str) else "fixed",
+        like=Likelihood.of(config.model, config.ties, width, lapse),
+        leaning=np.zeros(len(sample.games.judges)),
+    )
+
+
+def _first_shape(config: RateConfig) -> PriorShape | None:
+    if config.prior is None:
+        return None
+    sigma0 = 1.0 if isinstance(config.prior, str) else config.prior
+    return PriorShape(sigma0, None, None) if config.positive_prior == "same" else PriorShape(sigma0)
+
+
+def _settle(sample: _Sample, state: _State, free: Free, habits: bool = True) -> _State:
+    """Fit prior, habits and dispersion in turn, by secant steps in log φ, until an estimate repeats its input."""
+    before: tuple[float, float] | None = None
+    for _ in range(_ROUNDS):
+        state = _fit_prior(sample, state, free)[0]
+        habits_stand = True
+        if habits:
+            state, habits_stand = _fit_habits(sample, state)
+        if state.dispersion_how not in ("pooled", "pearson"):
+            if habits_stand:
+                return state
+            continue
+        state, estimate = _fit_dispersion(sample, state)
+        if np.isnan(estimate):
+            return replace(state, dispersion_how="1, no game is predicted by others")
+        if state.dispersion_how != "pooled":
+            state = replace(state, dispersion=estimate)
+            continue
+        given = math.log(state.dispersion)
+        got = math.log(estimate)
+        if abs(got - given) <= _SETTLED and habits_stand:
+            return state
+        # a larger φ gives a smaller σ0, which gives a smaller φ: the plain iteration swings, so steps are shortened
+        slope = -0.6 if before is None or given == before[0] else (got - before[1]) / (given - before[0])
+        before = (given, got)
+        step = (got - given) / (1.0 - min(0.5, max(-2.0, slope)))
+        state = replace(state, dispersion=math.exp(given + step))
+    return replace(state, dispersion_how=f"{state.dispersion_how}, not settled after {_ROUNDS} rounds")
+
+
+def _fit_prior(sample: _Sample, state: _State, free: Free) -> tuple[_State, float]:
+    """The prior and the judges' leanings that explain the games best, and the log marginal likelihood."""
+    games = sample.games
+    m = sample.games.answers / state.dispersion
+    if not (free.sigma0 or free.mean_factor or free.sd_factor or (free.offsets and len(state.leaning))):
+        offset = games.offset(state.leaning)
+        at = log_marginal(games, state.like, m, state.shape, state.latent, offset, sample.threads)
+        return replace(state, latent=at.latent), at.value
+    found = empirical_bayes(games, state.like, m, state.shape, free, state.latent, state.leaning, sample.threads)
+    fitted = replace(state, shape=found.shape, latent=found.latent, at_bound=found.at_bound, leaning=found.offsets)
+    return fitted, found.log_marginal
+
+
+def _fit_habits(sample: _Sample, state: _State) -> tuple[_State, bool]:
+    """The tie width or lapse rate that explains the games best, and whether it is what it was."""
+    config = sample.config
+    games = sample.games
+    m = sample.games.answers / state.dispersion
+    if config.ties != "half" and config.tie_width == "fitted":
+        name = "width"
+        bounds = WIDTH_BOUNDS
+    elif config.lapse == "fitted":
+        name = "lapse"
+        bounds = LAPSE_BOUNDS
+    else:
+        return state, True
+    offset = games.offset(state.leaning)
+
+    def loss(log_value: float) -> float:
+        like = state.like._replace(**{name: math.exp(log_value)})
+        return -log_marginal(games, like, m, state.shape, state.latent, offset, sample.threads).value
+
+    found: Any = optimize.minimize_scalar(loss, bounds=np.log(bounds), method="bounded", options={"xatol": _PRECISE})
+    value = math.exp(found.x)
+    old = getattr(state.like, name)
+    return replace(state, like=state.like._replace(**{name: value})), abs(math.log(value / old)) <= 5.0 * _SETTLED
+
+
+def _mode(sample: _Sample, state: _State) -> tuple[Posterior, Floats]:
+    """The posterior where the turns stand, and its modes, from those before."""
+    games = sample.games
+    config = sample.config
+    m = games.answers / state.dispersion
+    offset = games.offset(state.leaning)
+    target = posterior(games, state.like, m, state.shape, offset)
+    return target, solve(target, config.tolerance, config.max_iterations, state.latent, sample.threads).latent
+
+
+def _fit_dispersion(sample: _Sample, state: _State) -> tuple[_State, float]:
+    target, latent = _mode(sample, state)
+    if state.dispersion_how == "pearson":  # once: fed back, it runs towards zero where games are few
+        how = "pearson at dispersion 1"
+        estimate = pearson_dispersion(target, latent, sample.parts.count)
+    else:
+        how = "pooled"
+        estimate = pooled_dispersion(target, latent, sample.parts.component, sample.threads)
+    return replace(state, latent=latent, dispersion_how=how), estimate
+
+
+def _globals(sample: _Sample, state: _State, positives: int, fitted: bool, spread: bool, lapse_how: str) -> Globals:
+    games = sample.games
+    config = sample.config
+    shape = state.shape
+    bound = ", at a bound of its range" if state.at_bound else ""
+    mean = sd = None
+    if shape is not None and shape.mean_factor is not None and shape.sd_factor is not None:
+        top_mean, top_sd = top_of_normals(int(np.median(games.documents)))
+        mean = shape.mean_factor * top_mean * shape.sigma0
+        sd = shape.sd_factor * top_sd * shape.sigma0
+    how = f"empirical Bayes{bound}" if config.prior == "empirical-bayes" else "fixed" if config.prior else "none"
+    return Globals(
+        model=config.model,
+        sigma0=None if shape is None else shape.sigma0,
+        sigma0_how=how,
+        positive_mean_factor=None if shape is None else shape.mean_factor,
+        positive_sd_factor=None if shape is None else shape.sd_factor,
+        positive_mean=mean,
+        positive_sd=sd,
+        positive_how=_positive_how(config, positives, fitted, spread),
+        dispersion=state.dispersion,
+        dispersion_how=state.dispersion_how,
+        ties=config.ties,
+        tie_width=state.like.width,
+        lapse=state.like.lapse,
+        lapse_how=lapse_how,
+        offsets=dict(zip(games.judges, state.leaning.tolist(), strict=True)) if config.judge_offsets else {},
+        queries=games.queries,
+        documents=len(games.doc_ids),
+        games=len(games.w),
+        positives=positives,
+        log_marginal=_fit_prior(sample, state, Free(False))[1],
+    )
+
+
+def _positive_how(config: RateConfig, positives: int, fitted: bool, spread: bool) -> str:
+    if config.prior is None:
+        return "none"
+    if config.positive_prior == "same":
+        return "same as all documents"
+    if fitted:
+        what = "mean and spread" if spread else "mean"
+        return f"maximum of n draws, {what} fitted to {positives} known positives"
+    if config.positive_prior == "fitted":
+        return f"maximum of n draws (only {positives} known positives, {MIN_POSITIVES} needed to fit)"
+    return "maximum of n draws"

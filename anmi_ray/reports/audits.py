@@ -1,0 +1,173 @@
+"""What other stages report as JSON or tables, as the report's own types: the judges' audit, the fits, the negatives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.core.records import FIT
+from anmi_ray.reports.data import FitFacts, JudgeAudit, JudgeValue, MiningFacts, Quantiles
+
+# key of the audit -> how the report names it; what is injected comes first, because it can be checked
+INJECTED = {
+    "noise_sd": "noise (probit)",
+    "position_bias": "position bias (probit)",
+    "tie_width": "tie width (probit)",
+    "failure_rate": "failures (share)",
+}
+FOUND = {
+    "failure_rate": "failures (share)",
+    "tie_rate": "ties (share)",
+    "order_inconsistent_rate": "both orders do not agree (share)",
+    "cycle_rate": "cycles among judged triads (share)",
+    "accuracy": "right, per answer (share)",
+    "accuracy_both_orders": "right, both orders averaged (share)",
+}
+# columns of Fit whose quantiles over queries the report shows
+PER_QUERY = ("documents", "comparisons", "iterations", "min_degree", "max_degree", "diameter", "lambda2")
+PER_QUERY += ("never_won", "never_lost", "spread_elo")
+EQUAL_P = 0.05  # above it a query's ratings vary no more than noise would
+FIRST = "preference for the first shown (share above ½)"
+
+
+def judge_audits(audit: Mapping[str, Any], simulated: Collection[str] = ()) -> tuple[JudgeAudit, ...]:
+    """The judges of {"judges": {name: figures}}; one with injected values, or named in `simulated`, was simulated."""
+    return tuple(
+        JudgeAudit(name, "injected" in figures or name in simulated, tuple(_values(figures)))
+        for name, figures in audit.get("judges", {}).items()
+    )
+
+
+def panel_values(audit: Mapping[str, Any]) -> tuple[JudgeValue, ...]:
+    """How the judges of {"panel": figures} agree: Krippendorff's α, and the correlation of their errors by pair."""
+    panel = audit.get("panel", {})
+    values = [JudgeValue("agreement, Krippendorff's α", panel["alpha"])] if "alpha" in panel else []
+    correlations = panel.get("error_correlation", {}).items()
+    return (*values, *(JudgeValue(f"error correlation, {pair}", value) for pair, value in correlations))
+
+
+def distilled_values(page: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[JudgeValue, ...]:
+    """What a distilled judge is worth on held-out pairs: by distilled.json, else by the summary of its stage."""
+    steps = {row["step"]: row for row in page.get("checkpoints", ())}
+    found = steps.get(page.get("step"), {})
+    names = {
+        "right where the ensemble agrees": ("accuracy", "accuracy_consensus"),
+        "Brier score": ("brier", "brier"),
+        "slope of the calibration": ("slope", "calibration_slope"),
+    }
+    values = []
+    for name, (of_page, of_summary) in names.items():
+        value = found.get(of_page, summary.get(of_summary))
+        if isinstance(value, Mapping):
+            value = [value["mean"], value["low"], value["high"]]
+        if isinstance(value, list):
+            values.append(JudgeValue(name, value[0], low=value[1], high=value[2]))
+    return tuple(values)
+
+
+def spent(judges: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
+    """A sentence for each judge that reads texts, on what it took: {"judge": totals of its books}."""
+    found = []
+    for judge, total in judges.items():
+        said = f"{judge}: {total['questions']:,.0f} questions in {total['calls']:,.0f} calls"
+        if total["prompt_tokens"]:
+            said += f", {total['prompt_tokens'] / 1e6:,.2f} M prompt tokens"
+        if total["dollars"]:
+            said += f", {total['dollars']:,.2f} dollars"
+        if total["calls_uncounted"]:
+            said += f", and at most {total['calls_uncounted']:,.0f} calls more by processes that were killed"
+        found.append(said)
+    return tuple(found)
+
+
+def mining_facts(summary: Mapping[str, Any]) -> MiningFacts:
+    """The headline numbers of the mining summary."""
+    rate = summary["false_negative_rate"]
+    return MiningFacts(
+        summary["examples"],
+        summary["queries"],
+        summary["negatives_per_example"],
+        summary["mean_gap_elo"],
+        summary["mean_gap_se_elo"],
+        summary["false_negative_gap_elo"],
+        rate["mean"],
+        rate["low"],
+        rate["high"],
+        **_verdicts(summary.get("verdicts", {})),
+    )
+
+
+def _verdicts(found: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """What rules that ask somebody said of documents, where the settings had such a rule."""
+    pseudo = found.get("rocketqa", {}).get("pseudo_positives")
+    return {"validated": found.get("validate"), "pseudo_positives": pseudo}
+
+
+def fit_facts(buckets: Iterable[pa.Table], sample: pa.Array, prior: str = "") -> FitFacts:
+    """Counts over Fit rows, read once, a bucket at a time, and quantiles over the queries of `sample`.
+
+    `prior` says in words which prior and dispersion were used.
+    """
+    counts: Counter[str] = Counter()
+    kept = [FIT.empty()]
+    for fits in buckets:
+        rate = pc.fill_null(fits["cycle_rate"], 0.0).to_numpy()
+        triads = fits["triads"].to_numpy()
+        counts["queries"] += fits.num_rows
+        counts["converged"] += int(np.count_nonzero(fits["converged"].to_numpy()))
+        counts["disconnected"] += int(np.count_nonzero(fits["components"].to_numpy() > 1))
+        counts["equal"] += int(np.count_nonzero(fits["equal_ratings_p"].to_numpy() > EQUAL_P))
+        counts["triads"] += int(triads.sum())
+        counts["cycles"] += int(np.rint(rate * triads).sum())
+        kept.append(fits.filter(pc.is_in(fits["query_id"], value_set=sample)))
+    sampled = pa.concat_tables(kept)
+    return FitFacts(
+        queries=counts["queries"],
+        not_converged=counts["queries"] - counts["converged"],
+        disconnected=counts["disconnected"],
+        equal=counts["equal"],
+        triads=counts["triads"],
+        cycle_rate=counts["cycles"] / counts["triads"] if counts["triads"] else None,
+        sampled=sampled.num_rows,
+        quantiles=_quantiles(sampled),
+        prior=prior,
+    )
+
+
+def _quantiles(fits: pa.Table) -> dict[str, Quantiles]:
+    """Of every column in PER_QUERY, and of the deviance where a query has more comparisons than a tree."""
+    columns = {name: fits[name].to_numpy().astype(np.float64) for name in PER_QUERY}
+    freedom = columns["comparisons"] - columns["documents"] + fits["components"].to_numpy()
+    spare = freedom > 0
+    columns["deviance_per_df"] = fits["deviance"].to_numpy()[spare] / freedom[spare]
+    found: dict[str, Quantiles] = {}
+    for name, values in columns.items():
+        if len(values):
+            low, median, high = np.quantile(values, [0.05, 0.5, 0.95], method="inverted_cdf").tolist()
+            found[name] = Quantiles(median, low, high)
+    return found
+
+
+def _values(figures: Mapping[str, Any]) -> list[JudgeValue]:
+    injected = figures.get("injected", {})
+    recovered = figures.get("recovered", {})
+    values = [
+        JudgeValue(label, found["value"], injected.get(key), found["low"], found["high"], found.get("inside"))
+        for key, label in INJECTED.items()
+        if (found := recovered.get(key)) is not None
+    ]
+    bias = figures.get("position_bias", {})
+    if bias.get("probability") is not None:
+        low, high = bias.get("interval", (None, None))
+        values.append(JudgeValue(FIRST, bias["probability"], None, low, high))
+    known = {value.quantity for value in values}
+    for key, label in FOUND.items():
+        if key in figures and label not in known:
+            low, high = figures.get("intervals", {}).get(key) or (None, None)
+            values.append(JudgeValue(label, figures[key], None, low, high))
+    return values

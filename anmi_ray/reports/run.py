@@ -1,0 +1,179 @@
+"""The page of a run: what its report says, and what it draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from anmi_ray.evaluation.significance import SystemComparison, by_system
+from anmi_ray.reports.data import GapSample, RatedQuery, ReportData, agreement, centred, headline_row
+from anmi_ray.reports.page import asset, capital, category_colour, count, p_value, percent, render, signed
+
+_SECTIONS = ("quality", "queries", "judges", "ratings", "negatives", "training", "cost", "provenance")
+
+
+def to_html(data: ReportData) -> str:
+    """report.html as one self-contained text."""
+    measures = list(dict.fromkeys(row.measure for row in data.comparisons))
+    # Best first under the headline measure, and in that order everywhere.
+    best = sorted((row for row in data.comparisons if row.measure == data.measure), key=lambda row: -row.mean)
+    systems = list(dict.fromkeys(row.system for row in (*best, *data.comparisons)))
+    return render(
+        "run",
+        data,
+        finding(data),
+        evidence(data),
+        {name: capital(name) for name in _SECTIONS},
+        "report.json",
+        data.simulated,
+        script=asset("sort.js.txt"),
+        filters={"effect": effect},
+        row=headline_row(data),
+        measures=measures,
+        rows={name: _rows(data, name, systems) for name in measures},
+        systems=systems,
+        quantities=list(dict.fromkeys(value.quantity for judge in data.judges for value in judge.values)),
+        fig=_figures(data, measures, systems),
+        agreement=agreement(data.truth) if data.truth is not None else None,
+        strips=_strips(data.example, data.level) if data.example is not None else [],
+        categories=_categories(data.gaps) if data.gaps is not None else [],
+        total_seconds=sum(stage.seconds for stage in data.stages),
+        longest_seconds=max((stage.seconds for stage in data.stages), default=0.0),
+    )
+
+
+def headline(data: ReportData) -> str:
+    """The finding and its evidence in one sentence, in plain text."""
+    return f"{finding(data)} {evidence(data)}".strip()
+
+
+def finding(data: ReportData) -> str:
+    """What came out: better, worse, or not to be told apart at the level of the intervals."""
+    row = headline_row(data)
+    if row is None or row.p is None or row.difference is None:
+        return f"No comparison of {data.system} with {data.baseline} under {data.measure}"
+    change = f"{signed(row.difference)} {data.measure}"
+    if row.p >= 1 - data.level:
+        return f"{capital(row.system)} and {data.baseline} cannot be told apart: {change}"
+    return f"{capital(row.system)} {'beats' if row.difference > 0 else 'falls behind'} {data.baseline} by {change}"
+
+
+def evidence(data: ReportData) -> str:
+    """The interval of the difference, the p-value and the number of queries; empty without a comparison."""
+    row = headline_row(data)
+    if row is None:
+        return ""
+    interval = f"{percent(data.level, 0)} CI {signed(row.difference_low)} to {signed(row.difference_high)}"
+    queries = "query" if row.queries == 1 else "queries"
+    return f"({interval}, {p_value(row.p)}) on {count(row.queries)} held-out {queries}"
+
+
+def _rows(data: ReportData, measure: str, systems: Sequence[str]) -> list[SystemComparison]:
+    rows = [row for row in data.comparisons if row.measure == measure]
+    return sorted(rows, key=lambda row: systems.index(row.system))
+
+
+def _figures(data: ReportData, measures: Sequence[str], systems: Sequence[str]) -> dict[str, Any]:
+    """Every figure that the data allow, by name."""
+    from anmi_ray.reports import charts
+    from anmi_ray.reports.training_curves import curves
+
+    drawn: dict[str, Any] = {"quality": {name: _quality(_rows(data, name, systems), data) for name in measures}}
+    values = by_system(data.metrics, data.measure)
+    if data.system in values and data.baseline in values and data.system != data.baseline:
+        difference = values[data.system][1] - values[data.baseline][1]
+        if np.any(difference):
+            drawn["per_query"] = charts.per_query(difference, data.measure, data.system, data.baseline)
+    if data.fusion is not None:
+        best = (data.fusion.chosen[0], data.fusion.value)
+        curve = charts.Curve("dev", data.fusion.curve())
+        drawn["fusion"] = charts.lines([curve], "weight of the reranked score", f"dev {data.fusion.measure}", ring=best)
+    if data.truth is not None and len(data.truth.query):
+        middle = centred(data.truth)
+        drawn["truth"] = charts.scatter(
+            middle.truth_elo, middle.rating_elo, "true relevance (Elo, query mean 0)", "rating (Elo, query mean 0)"
+        )
+    if data.gaps is not None and any(len(values) for values in data.gaps.gaps.values()):
+        bands = [(band.name, band.low, band.high) for band in data.gaps.bands]
+        drawn["gaps"] = charts.histogram(data.gaps.gaps, data.gaps.chosen, bands, "gap below the anchor (Elo)")
+    return drawn | curves(data.training)
+
+
+def _strips(example: RatedQuery, level: float) -> list[dict[str, float | None]]:
+    """Where each document's rating, its interval, the truth and zero stand on one strip, as shares of its width."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    ends = [d.rating_elo + side * z * d.std_err_elo for d in example.documents for side in (-1, 1)]
+    ends += [d.truth_elo for d in example.documents if d.truth_elo is not None]
+    low, high = min(ends, default=0.0), max(ends, default=0.0)
+    margin = (high - low) * 0.02 or 1.0
+
+    def at(value: float) -> float:
+        return (value - low + margin) / (high - low + 2 * margin)
+
+    return [
+        {
+            "low": at(d.rating_elo - z * d.std_err_elo),
+            "middle": at(d.rating_elo),
+            "high": at(d.rating_elo + z * d.std_err_elo),
+            "mark": None if d.truth_elo is None else at(d.truth_elo),
+            "zero": at(0.0) if low <= 0 <= high else None,
+        }
+        for d in example.documents
+    ]
+
+
+def _categories(sample: GapSample) -> list[dict[str, Any]]:
+    """Rows of the table beside the gap histogram: category, band, weight, documents, share, median gap."""
+    total = sum(len(values) for values in sample.gaps.values())
+    bands = {band.name: band for band in sample.bands}
+    names = sorted(sample.gaps, key=lambda n: (list(bands).index(n) if n in bands else len(bands), n))
+    return [
+        {
+            "name": name,
+            "colour": category_colour(name),
+            "band": _band(bands[name].low, bands[name].high) if name in bands else "",
+            "weight": bands[name].weight if name in bands else None,
+            "documents": len(sample.gaps[name]),
+            "chosen": len(sample.chosen.get(name, ())),
+            "share": len(sample.gaps[name]) / total if total else 0.0,
+            "median": float(np.median(sample.gaps[name])) if len(sample.gaps[name]) else None,
+        }
+        for name in names
+    ]
+
+
+def _band(low: float | None, high: float | None) -> str:
+    if low is None:
+        return "all" if high is None else f"< {high:g}"
+    return f"> {low:g}" if high is None else f"{low:g}–{high:g}"
+
+
+def _quality(rows: Sequence[SystemComparison], data: ReportData) -> Markup:
+    """Mean of one measure per system with its interval; a dashed line marks the baseline."""
+    from anmi_ray.reports import charts, theme  # Altair is slow to import: only where something is drawn
+
+    measure = rows[0].measure
+    colours = {data.baseline: theme.BASE, data.system: theme.MAIN}
+    inks = {data.baseline: theme.INK, data.system: theme.MAIN}
+    lines = [
+        charts.IntervalLine(
+            k, row.mean, row.low, row.high, row.system, f"{row.mean:.3f}",
+            f"{row.system}: {row.mean:.4f} [{row.low:.4f}, {row.high:.4f}], {row.queries} queries",
+            colours.get(row.system, theme.REST), inks.get(row.system, theme.SOFT),
+        )
+        for k, row in enumerate(rows)
+    ]  # fmt: skip
+    reference = next((row.mean for row in rows if row.system == data.baseline), None)
+    label = f"mean {measure} over queries, {100 * data.level:.0f} % interval"
+    return charts.intervals(lines, f"{measure} by system", label, reference, step=36.0, width=theme.WIDTH)
+
+
+def effect(row: SystemComparison, level: float) -> str:
+    """Class of a difference: gain or loss when the test says so, else even."""
+    if row.p is None or row.difference is None or row.p >= 1 - level:
+        return "even"
+    return "gain" if row.difference > 0 else "loss"

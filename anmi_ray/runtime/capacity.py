@@ -1,0 +1,210 @@
+"""Whether a cluster has room for what a run asks of it: said before anything starts, rather than waited for."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
+from ray._private.state import state
+from ray._private.worker import global_worker
+from ray._raylet import node_labels_match_selector  # pyright: ignore[reportAttributeAccessIssue]
+from ray.autoscaler.v2.utils import is_autoscaler_v2
+
+from anmi_ray.config import labels
+from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.train import TrainExecution
+from anmi_ray.core.errors import ConfigError
+
+_MIRRORED = re.compile("node_[0-9a-f]{56}")  # how an autoscaler that only looks on names a node's type
+_TYPE = "accelerator_type:"  # of resources that say which GPU a node has; a node has 1 of it, work asks for a little
+_A_LITTLE = 0.001
+
+
+@dataclass(frozen=True)
+class Need:
+    """`count` workers at once, each with `each` of Ray's resources whole on one node that `selector` selects.
+
+    The settings that say so, for messages: `place` the first to look at, `number` of the count, `size` of what each
+    takes, `gpu` with the value that does without one, `kind` of its type, `labels` of the selector; "" where none does.
+    """
+
+    worker: str
+    count: int
+    each: Mapping[str, float]
+    place: str
+    selector: Mapping[str, str]
+    number: str = ""
+    size: str = ""
+    gpu: str = ""
+    kind: str = ""
+    labels: str = ""
+
+
+def gpu_of_type(name: str | None) -> dict[str, float]:
+    """What a worker asks for to get a GPU of a type, by Ray's name of it; nothing where any will do."""
+    return {} if name is None else {f"{_TYPE}{name}": _A_LITTLE}
+
+
+def needed(execution: TrainExecution) -> dict[str, float]:
+    """Ray resources of one worker."""
+    asked = dict(execution.resources) | ({"GPU": 1.0} if execution.use_gpu else {})
+    asked |= gpu_of_type(execution.accelerator_type)
+    return {name: amount for name, amount in asked.items() if amount > 0}
+
+
+def of_training(execution: TrainExecution) -> Need:
+    """What training asks of the cluster."""
+    return Need(
+        worker="worker",
+        count=execution.num_workers,
+        each=needed(execution),
+        place="execution.train.num_workers",
+        selector=execution.label_selector,
+        number="execution.train.num_workers",
+        size="execution.train.resources",
+        gpu="execution.train.use_gpu: false",
+        kind="execution.train.accelerator_type",
+        labels="execution.train.label_selector",
+    )
+
+
+def of_embedding(execution: ExecutionConfig) -> Need:
+    """What computing vectors by actors with GPUs asks for; a Ray started here has one node, without labels."""
+    return Need(
+        worker="embedding actor",
+        count=execution.embed.actors[0],
+        each={"GPU": execution.embed.gpus},
+        place="execution.embed",
+        selector=execution.embed.on if execution.address is not None else {},
+        number="execution.embed.actors",
+        size="execution.embed.gpus",
+        gpu="execution.embed.gpus: 0",
+        labels="execution.embed.on",
+    )
+
+
+def check_room(need: Need, notice: Callable[[str], None], at_once: int = 1) -> None:
+    """Raise ConfigError where what is needed does not fit on the cluster and it cannot grow; say so where it may.
+
+    at_once: as many of it are wanted side by side; one must fit, and it is said where not all do.
+    """
+    nodes = alive()
+    selected = [node["Resources"] for node in nodes if selects(need.selector, node)]
+    fitting = room(selected, need.each)
+    if fitting >= need.count:
+        if fitting < at_once * need.count:
+            there = int(fitting) // need.count
+            notice(f"there is room for {there} of {at_once} at once ({need.place}), the others wait for them")
+        return
+    short = _said(need, selected, len(nodes), fitting)
+    if may_grow(need.each, need.count):
+        notice(f"{short}; it starts when the cluster has grown")
+        return
+    remedies = [*_remedies(need, nodes, selected, int(fitting)), "give a larger cluster by execution.address"]
+    raise ConfigError(short, need.place, ", or ".join(remedies))
+
+
+def alive() -> list[dict[str, Any]]:
+    """The cluster's nodes that are alive, as Ray describes them."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def selects(selector: Mapping[str, str], node: Mapping[str, Any]) -> bool:
+    """Whether a node has the labels that a selector wants."""
+    return node_labels_match_selector(dict(node["Labels"]), dict(selector))
+
+
+def room(nodes: Sequence[Mapping[str, float]], worker: Mapping[str, float]) -> float:
+    """How many workers fit on the nodes, each whole on one, where nothing else runs."""
+    if not nodes:
+        return 0
+    if not worker:
+        return math.inf
+    return sum(min(int(node.get(name, 0.0) / amount + 1e-9) for name, amount in worker.items()) for node in nodes)
+
+
+def may_grow(worker: Mapping[str, float], workers: int) -> bool:
+    """Whether an autoscaler may yet make room for the workers, as far as Ray can tell."""
+    config: Any = state.get_cluster_config()  # as Ray Train and Ray Data ask: there is no public way
+    if config is not None and config.node_group_configs:
+        groups = [(group.max_count, dict(group.resources)) for group in config.node_group_configs]
+        return workers <= largest(groups, worker)
+    connection: Any = global_worker  # what ray.experimental keeps may be of another cluster, or gone with it
+    client = connection.gcs_client
+    if is_autoscaler_v2(fetch_from_server=True, gcs_client=client):
+        return True  # this one does not say whether it only looks on
+    return scales(client.internal_kv_get(DEBUG_AUTOSCALING_STATUS.encode(), None))
+
+
+def largest(groups: Sequence[tuple[int, Mapping[str, float]]], worker: Mapping[str, float]) -> float:
+    """How many workers fit on a cluster at its largest: groups of n nodes (-1: any number) with what a node has.
+
+    A group with GPUs that does not say of which type may have the one that is asked for.
+    """
+    untyped = {name: amount for name, amount in worker.items() if not name.startswith(_TYPE)}
+    fitting = [
+        (most, room([resources], worker if any(name.startswith(_TYPE) for name in resources) else untyped))
+        for most, resources in groups
+    ]
+    return sum(math.inf if most == -1 else most * each for most, each in fitting if each)
+
+
+def scales(status: bytes | None) -> bool:
+    """Whether what Ray's autoscaler last told of itself comes from one that can start nodes.
+
+    One that only looks on, as on a laptop and in a cluster made by hand, gives each node a type of its own.
+    """
+    if not status:
+        return False
+    report: dict[str, Any] = json.loads(status).get("autoscaler_report") or {}
+    types = {name for kind in ("active_nodes", "idle_nodes", "pending_launches") for name in report.get(kind) or ()}
+    return not types or any(_MIRRORED.fullmatch(name) is None for name in types)
+
+
+def _said(need: Need, nodes: Sequence[Mapping[str, float]], of: int, fitting: float) -> str:
+    """What is needed, what there is room for, and what is there, on the nodes that are selected among all."""
+    gpu = next((name.removeprefix(_TYPE) for name in need.each if name.startswith(_TYPE)), None)
+    amounts = {name: amount for name, amount in need.each.items() if not name.startswith(_TYPE)}
+    each = ", ".join(f"{amount:g} {gpu if gpu and name == 'GPU' else name}" for name, amount in amounts.items())
+    there = [f"{sum(node.get(name, 0.0) for node in nodes):g} {name}" for name in amounts]
+    if gpu:
+        there.append(f"of the GPUs {_kinds(nodes) or 'none'}")
+    where = f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}"
+    if need.selector:
+        where += f" of {of} labelled {labels.said(dict(need.selector))}"
+    count = f"1 {need.worker} of" if need.count == 1 else f"{need.count} {need.worker}s of"
+    return f"{count} {each} each: there is room for {int(fitting)} ({', '.join(there)} on {where})"
+
+
+def _kinds(nodes: Sequence[Mapping[str, float]]) -> str:
+    """How many GPUs of which type there are, in words, as far as their nodes say."""
+    found: Counter[str] = Counter()
+    for node in nodes:
+        if gpus := node.get("GPU", 0.0):
+            names = [name.removeprefix(_TYPE) for name in node if name.startswith(_TYPE)]
+            found["/".join(sorted(names)) or "unknown type"] += int(gpus)
+    return ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
+
+
+def _remedies(
+    need: Need, nodes: Sequence[Mapping[str, Any]], selected: Sequence[Mapping[str, float]], fitting: int
+) -> list[str]:
+    """What of the settings may be changed so that it fits."""
+    if need.selector and not selected:
+        known = {f"{key}={value}" for node in nodes for key, value in node["Labels"].items() if "ray.io/" not in key}
+        said = f"the labels that are there are {', '.join(sorted(known))}" if known else "no node has labels of its own"
+        return [f"correct {need.labels} ({said})"]
+    if "GPU" in need.each and not any(node.get("GPU") for node in selected):
+        return [f"set {need.gpu}"] if need.gpu else []
+    wanted = [name for name in need.each if name.startswith(_TYPE)]
+    if wanted and not any(node.get(wanted[0]) for node in selected):
+        return [f"set {need.kind} to what is there, or leave it out"]
+    remedies = [f"lower {need.number} to {fitting}"] if fitting and need.number else []
+    return [*remedies, f"lower {need.size}"] if need.size else remedies

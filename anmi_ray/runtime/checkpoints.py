@@ -1,0 +1,117 @@
+"""Checkpoints of a training run through Ray Train, and what asks for them: its notices, and SIGTERM to a worker.
+
+Ray Train hands workers the newest checkpoint of its own list. This looks at the storage itself: an earlier one can then
+be used, and the list may be torn by a kill, as it is written in place.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+import ray.train
+import torch.distributed as dist
+from ray.train.torch import TorchConfig
+from ray.train.torch.config import _TorchBackend  # pyright: ignore[reportPrivateUsage]
+
+from anmi_ray.core.errors import from_os_error
+from anmi_ray.store import public_root
+from anmi_ray.store.uri import filesystem
+from anmi_ray.training.preemption import listen
+
+_LIST = "checkpoint_manager_snapshot.json"
+
+
+class RayCheckpoints:
+    """Checkpoints below `storage`, a folder or URI: every worker writes its part and reports, which is a barrier."""
+
+    def __init__(self, storage: str, stack: ExitStack, before: Callable[[], None]) -> None:
+        self._storage, self._stack, self._before = storage, stack, before
+        self._filesystem, self._folder = filesystem(storage)
+        self._answered: Any = None
+
+    def names(self) -> list[str]:
+        """Names begin with the step."""
+        selector = pafs.FileSelector(self._folder, allow_not_found=True)
+        try:
+            found = self._filesystem.get_file_info(selector)
+        except OSError as error:
+            raise from_os_error(error, public_root(self._storage)) from error
+        folders = (info.base_name for info in found if info.type is pafs.FileType.Directory)
+        return sorted((name for name in folders if name.startswith("checkpoint_")), reverse=True)
+
+    def open(self, name: str) -> Path:
+        """The folder itself, or a copy of it on this node that its workers share."""
+        checkpoint = ray.train.Checkpoint(f"{self._folder}/{name}", self._filesystem)
+        try:
+            return Path(self._stack.enter_context(checkpoint.as_directory()))
+        except OSError as error:
+            raise from_os_error(error, f"{public_root(self._storage)}/{name}") from error
+
+    def save(self, write: Callable[[Path], None], step: int, dev: float | None) -> None:
+        """Every worker's folder is uploaded into one; `before` first, so that curves are no older than checkpoints."""
+        self._before()
+        scratch = Path(tempfile.mkdtemp(prefix="anmi-checkpoint-"))
+        try:
+            write(scratch)
+            dist.barrier()
+            ray.train.report(
+                {"step": step} | ({} if dev is None else {"dev": dev}),
+                checkpoint=ray.train.Checkpoint.from_directory(str(scratch)),
+                checkpoint_dir_name=f"checkpoint_{step:09d}_{time.time_ns()}",  # rank 0's counts
+            )
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def wanted(self) -> bool:
+        """Ray Train has been told that nodes of this run will go; asks for one checkpoint per notice."""
+        told = ray.train.get_preemption_info()
+        if told is None or told == self._answered:
+            return False
+        self._answered = told
+        return True
+
+
+def mend_list(storage: str, notice: Callable[[str], None]) -> None:
+    """Remove Ray Train's own list of checkpoints where it would refuse to start with it; they are found without it."""
+    files, folder = filesystem(storage)
+    path = f"{folder}/{_LIST}"
+    if files.get_file_info(path).type is not pafs.FileType.File:
+        return
+    try:
+        with files.open_input_stream(path) as stream:
+            names = [one["checkpoint_dir_name"] for one in json.loads(stream.read())["checkpoint_results"]]
+    except (ValueError, KeyError, TypeError):
+        wrong = "it cannot be read"
+    else:
+        found = files.get_file_info([f"{folder}/{name}" for name in names])
+        missing = [info.base_name for info in found if info.type is not pafs.FileType.Directory]
+        if not missing:
+            return
+        wrong = f"{missing[0]} is missing"
+    files.delete_file(path)
+    notice(f"the list of checkpoints is broken and left out: {wrong}")
+
+
+class _Listening(_TorchBackend):
+    def on_training_start(self, worker_group: Any, backend_config: Any) -> None:
+        super().on_training_start(worker_group, backend_config)
+        worker_group.execute(listen)  # in the main thread of every worker; the loop runs in another
+
+
+@dataclass
+class ListeningTorchConfig(TorchConfig):
+    """Workers that take SIGTERM as a notice."""
+
+    @property
+    def backend_cls(self) -> type[_Listening]:
+        """Sets up the workers."""
+        return _Listening

@@ -1,0 +1,101 @@
+"""Files that one task writes and many tasks read, each its own row group: a shard's by bucket, a bucket's by shard."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from anmi_ray.core.errors import from_os_error
+from anmi_ray.runtime.tasks import Context, our_errors, windowed
+from anmi_ray.store import Artifact
+from anmi_ray.store.uri import remove
+
+
+def _path(artifact: Artifact, name: str, index: int) -> str:
+    return f"{artifact.path}/exchange/{name}-{index:05d}.parquet"
+
+
+def make(
+    context: Context,
+    artifact: Artifact,
+    name: str,
+    count: int,
+    task: Callable[..., Any],
+    *args: Any,
+    what: str = "shard",
+    does: str = "",
+    cores: float = 1.0,
+) -> dict[int, Any]:
+    """Have `task(artifact, index, *args)` publish each of `count` exchange files that is not there or cut off.
+
+    Gives what the tasks returned, by index. what: a file is of a shard or of a bucket; does: what is said to be done
+    with it; cores: that a task keeps busy.
+    """
+    missing = [index for index in range(count) if groups_of(artifact, name, index) is None]
+    done, returned = count - len(missing), dict[int, Any]()
+    unit = f"{what}s {does}".rstrip()
+    context.progress(done, count, unit)
+    with our_errors(artifact.stage):
+        calls = ((index, task, (artifact, index, *args)) for index in missing)
+        for index, found in windowed(context, calls, cores, what=what):
+            returned[index] = found
+            done += 1
+            context.progress(done, count, unit)
+    return returned
+
+
+def publish(artifact: Artifact, name: str, index: int, tables: Iterable[pa.Table]) -> None:
+    """One Parquet file with a row group per reader; its footer lists the row group of each (-1: no rows).
+
+    `tables`: of each reader one, of the same columns; taken one after another. The file is built on the local disk.
+    """
+    groups, given = list[int](), iter(tables)
+    first = next(given).replace_schema_metadata(None)
+    with tempfile.TemporaryDirectory(prefix="anmi-exchange-") as folder:
+        file = Path(folder) / "part.parquet"
+        try:
+            with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
+                for table in itertools.chain([first], given):
+                    groups.append(max(groups, default=-1) + 1 if table.num_rows else -1)
+                    if table.num_rows:
+                        writer.write_table(table.replace_schema_metadata(None), row_group_size=table.num_rows)
+                writer.add_key_value_metadata({"groups": ",".join(map(str, groups))})
+        except OSError as error:
+            raise from_os_error(error, tempfile.gettempdir()) from error
+        artifact.store.publish_file(_path(artifact, name, index), file)
+
+
+def groups_of(artifact: Artifact, name: str, index: int) -> list[int] | None:
+    """The row group of each reader in an exchange file, or None when it is absent or cut off."""
+    path = _path(artifact, name, index)
+    if not artifact.store.exists(path):
+        return None
+    with artifact.store.open_input(path) as stream:
+        try:
+            return _groups(pq.read_metadata(stream))
+        except pa.ArrowInvalid:
+            return None
+
+
+def _groups(footer: pq.FileMetaData) -> list[int]:
+    return [int(group) for group in (footer.metadata or {})[b"groups"].decode().split(",")]
+
+
+def read(artifact: Artifact, name: str, index: int, reader: int) -> pa.Table:
+    """The rows of one reader."""
+    with artifact.store.open_input(_path(artifact, name, index)) as stream:
+        file = pq.ParquetFile(stream)
+        group = _groups(file.metadata)[reader]
+        table = file.read_row_group(group) if group >= 0 else file.schema_arrow.empty_table()
+    return table.replace_schema_metadata(None)
+
+
+def forget(artifact: Artifact) -> None:
+    """Remove an artifact's exchange files, when all that is made of them is there."""
+    remove(artifact.store.uri(f"{artifact.path}/exchange"))

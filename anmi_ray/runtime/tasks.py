@@ -1,0 +1,291 @@
+"""What every stage shares of Ray: the session, and one plain task per bucket with a window and retries.
+
+A task gets paths and settings, reads, calls a domain package, and commits its bucket itself; only row counts come
+back, so nothing on the driver grows with rows. Tasks that compute take `cpus_per_core` logical CPUs each, so that a
+laptop's Ray, started with more logical CPUs than cores, never runs more of them than there are cores.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.core import environment, logs
+from anmi_ray.core.errors import AnmiError, LostError, StoreError
+from anmi_ray.core.schema import Record
+from anmi_ray.store import Artifact, Flow, Store
+
+if TYPE_CHECKING:
+    import ray.data
+
+_LOG = logging.getLogger(__name__)
+_END_S = 60.0  # seconds that Ray Data's thread may take to end
+# A laptop's cores do other things too: a thread that waits for another spins for some ten microseconds only. Libgomp's
+# default lets two threads on a shared core wait for each other for milliseconds; not spinning at all costs 15 %.
+# And Ray prints a warning at every multiple of the processes that it starts at once, by default as many as cores; a
+# campaign's trials have a dozen that wait for one another.
+_LOCAL_ENVIRONMENT = {"GOMP_SPINCOUNT": "20000", "RAY_worker_maximum_startup_concurrency": "16"}
+
+
+class Progress(Protocol):
+    """Told how far a stage is; the command line draws it."""
+
+    def __call__(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None: ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a stage needs besides its inputs and settings. Stays on the driver."""
+
+    store: Store
+    execution: ExecutionConfig
+    buckets: int
+    seed: int
+    progress: Progress
+    notice: Callable[[str], None] = lambda _: None
+    measured: Callable[[int, float, float, str | None], None] = lambda *_: None
+    counted: Callable[[list[Flow]], None] = lambda _: None
+
+    @property
+    def cpus_per_core(self) -> float:
+        """Logical CPUs that stand for one core (a cluster's logical CPUs are its cores)."""
+        if self.execution.address is not None:
+            return 1.0
+        return self.execution.local_cpus / self.execution.cores
+
+
+@contextmanager
+def ray_session(execution: ExecutionConfig) -> Iterator[None]:
+    """Connect to the cluster, or start a Ray of our own and shut that one down at the end.
+
+    A process that is connected already (a test, a notebook) keeps its connection.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    _quiet()
+    if execution.address is not None:
+        try:
+            ray.init(address=execution.address, log_to_driver=False, logging_level=logging.ERROR)
+        except ConnectionError as error:
+            raise StoreError(
+                f"no Ray cluster answers: {error}", execution.address, "check execution.address, or leave it out"
+            ) from None
+    else:
+        _start_local(execution)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _quiet() -> None:
+    """Only errors of Ray's libraries reach the screen, where the stages' lines stand. A user's own level is kept."""
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")
+    for name in ("ray.train", "ray.tune"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _start_local(execution: ExecutionConfig) -> None:
+    for name, value in {**environment.WORKERS, **_LOCAL_ENVIRONMENT}.items():
+        os.environ.setdefault(name, value)
+    os.environ.pop("RAY_ADDRESS", None)
+    ray.init(
+        address="local",  # never join a Ray that happens to run here: it may be what is left of a killed run
+        num_cpus=execution.local_cpus,
+        object_store_memory=int(execution.object_store_gb * 1e9),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _temp_dir=os.path.join(tempfile.gettempdir(), f"anmi-{os.getuid()}"),
+    )
+
+
+@contextmanager
+def our_errors(stage: str) -> Iterator[None]:
+    """Unwrap what tasks raise: an error meant for the user comes out as itself, Ray's own with what to do about it."""
+    try:
+        yield
+    except RayTaskError as error:
+        if isinstance(error.cause, AnmiError):
+            raise error.cause from None
+        raise
+    except RayError as error:
+        raise LostError(
+            f"a task was lost: {type(error).__name__}: {str(error).splitlines()[0]}",
+            f"stage {stage}",
+            "run the same command again: finished buckets are kept; if it recurs, the machine may be short of memory",
+        ) from error
+
+
+@contextmanager
+def data_settings(context: Context, on: Mapping[str, str] | None = None, **more: Any) -> Iterator[None]:
+    """Ray Data as stages use it, with `more` settings of its context, for datasets made and read in the block.
+
+    on: the labels of the nodes that carry them out; none: any node.
+    """
+    from ray.data import DataContext
+
+    data = DataContext.get_current().copy()
+    data.enable_progress_bars = False
+    data.execution_no_progress_timeout_s = context.execution.no_progress_s
+    if on:
+        data.execution_options.label_selector = dict(on)
+    for name, value in more.items():
+        setattr(data, name, value)
+    with DataContext.current(data):
+        yield
+
+
+@contextmanager
+def rows_of(dataset: ray.data.Dataset) -> Iterator[Iterator[dict[str, Any]]]:
+    """The rows of a dataset, computed as they are taken; the computation is over when the block is left, however.
+
+    An iterator of Ray Data that is left early (Ctrl-C) leaves its thread at work, and a thread that then finds Ray shut
+    down ends the whole process with a status of its own.
+    """
+    from ray.data._internal.execution.streaming_executor import StreamingExecutor
+
+    before = set(threading.enumerate())
+    rows = iter(dataset.iter_rows())
+    try:
+        yield rows
+    finally:
+        for thread in set(threading.enumerate()) - before:
+            if isinstance(thread, StreamingExecutor):
+                thread.shutdown(force=True)
+                thread.join(_END_S)
+
+
+@contextmanager
+def watched(say: Callable[[], None], every: float = 1.0) -> Iterator[None]:
+    """Call `say` now and then, and once at the end, while the block is at work."""
+    over = threading.Event()
+
+    def watch() -> None:
+        with suppress(RayError):  # the block itself meets it, and says what to do
+            while not over.wait(every):
+                say()
+
+    thread = threading.Thread(target=copy_context().run, args=(watch,), daemon=True, name="progress")
+    thread.start()
+    try:
+        yield
+        say()
+    finally:
+        over.set()
+        thread.join()
+
+
+# anywhere: a trial's driver stands in a placement group that has room for itself alone, and its tasks would stay there
+@ray.remote(scheduling_strategy="DEFAULT")
+def _call(task: Callable[..., Any], args: tuple[Any, ...], where: Mapping[str, Any]) -> Any:
+    """The entry of a worker's process: its log lines go to Ray's file of what it writes, and say `where` they are."""
+    logs.set_up()
+    where = {**where, "task": task.__name__.strip("_")}
+    with logs.Span(_LOG, "bucket" if "bucket" in where else "task", traces=True, **where) as span:
+        found = task(*args)
+        if isinstance(found, list) and all(isinstance(one, Flow) for one in found):
+            span.told(rows=[asdict(flow) for flow in found])
+        return found
+
+
+def run_task(context: Context, task: Callable[..., Any], *args: Any, cores: float = 1.0) -> Any:
+    """Run one task away from the driver and return what it returns."""
+    options = {"num_cpus": cores * context.cpus_per_core, "max_retries": context.execution.task_retries}
+    with our_errors(task.__module__.rsplit(".", 1)[-1]):
+        return ray.get(_call.options(**options).remote(task, args, logs.context()))
+
+
+def run_buckets(
+    context: Context,
+    artifact: Artifact,
+    seal: tuple[str, Record],
+    task: Callable[..., list[Flow]],
+    *args: Any,
+    cores: float = 1.0,
+    gpus: float = 0.0,
+) -> list[Flow]:
+    """Run `task(artifact, bucket, *args)` for every bucket that has no seal yet; the flows of all buckets.
+
+    At most `execution.window` tasks are submitted at once; a task whose process died is tried again
+    `execution.task_retries` times (it commits the same bytes, so a repetition is harmless).
+    """
+    part, record = seal
+    found = {bucket: artifact.seal(part, record, bucket) for bucket in range(context.buckets)}
+    missing = [bucket for bucket, flows in found.items() if flows is None]
+    done = context.buckets - len(missing)
+    context.progress(done, context.buckets)
+    with our_errors(artifact.stage):
+        calls = ((bucket, task, (artifact, bucket, *args)) for bucket in missing)
+        for bucket, flows in windowed(context, calls, cores, gpus):
+            found[bucket] = flows
+            context.counted(flows)
+            done += 1
+            context.progress(done, context.buckets)
+    return [flow for bucket in range(context.buckets) for flow in found[bucket] or []]
+
+
+def over_buckets(context: Context, buckets: list[int], task: Callable[..., Any], *args: Any) -> list[Any]:
+    """What `task(bucket, *args)` returns for each of `buckets`, in their order; for tasks that commit nothing."""
+    return over_parts(context, {bucket: () for bucket in buckets}, task, *args)
+
+
+def over_parts(
+    context: Context, parts: Mapping[int, tuple[Any, ...]], task: Callable[..., Any], *args: Any
+) -> list[Any]:
+    """What `task(bucket, *its part, *args)` returns for each bucket of `parts`, in their order."""
+    calls = ((bucket, task, (bucket, *part, *args)) for bucket, part in parts.items())
+    with our_errors(task.__module__.rsplit(".", 1)[-1]):
+        found = dict(windowed(context, calls))
+    return [found[bucket] for bucket in parts]
+
+
+def model_room(execution: ExecutionConfig) -> tuple[int, float]:
+    """Threads of a plain task that runs a model, and the cores that it asks for.
+
+    On a laptop there may be fewer tasks than cores, so each takes all, but asks for less: whoever holds a bit of one
+    would keep it waiting for ever. A cluster's nodes may have fewer cores than this machine.
+    """
+    if execution.address is not None:
+        return 1, 1.0
+    threads = min(execution.model_threads, execution.cores)
+    return threads, 0.75 * threads
+
+
+def windowed(
+    context: Context,
+    calls: Iterator[tuple[int, Callable[..., Any], tuple[Any, ...]]],
+    cores: float = 1.0,
+    gpus: float = 0.0,
+    what: str = "bucket",
+) -> Iterator[tuple[int, Any]]:
+    """(bucket, result) of every call (bucket, task, arguments) as they end, at most `execution.window` at once.
+
+    what: how log lines call the number that a call has.
+    """
+    window = context.execution.window or max(2, context.execution.local_cpus)
+    call = _call.options(
+        num_cpus=cores * context.cpus_per_core, num_gpus=gpus, max_retries=context.execution.task_retries
+    )
+    under_way: dict[Any, int] = {}
+    while True:
+        for bucket, task, args in itertools.islice(calls, window - len(under_way)):
+            under_way[call.remote(task, args, {**logs.context(), what: bucket})] = bucket
+        if not under_way:
+            return
+        ready, _ = ray.wait(list(under_way), num_returns=1)
+        for reference in ready:
+            yield under_way.pop(reference), ray.get(reference)

@@ -1,0 +1,202 @@
+"""What a worker of the distill stage does: pairs and their texts become inputs, training, calibration, the folder.
+
+Legend: P pairs, R = 2P inputs, L labels.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch.distributed as dist
+
+from anmi_ray.config.distill import DistillConfig, Target
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.identity import id_matrix
+from anmi_ray.judging import order_averaging
+from anmi_ray.judging.kinds import distilled
+from anmi_ray.judging.truncate import Truncator
+from anmi_ray.models.bi_encoder import BiEncoder
+from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.models.pair_classifier import PairClassifier, sharpen
+from anmi_ray.models.pairs import document_text
+from anmi_ray.models.reranker import Reranker
+from anmi_ray.stages.train import Files, Job, Tools, positions
+from anmi_ray.store import uri
+from anmi_ray.training.loop import Trained, carry_out
+from anmi_ray.training.pair_inputs import Apart, Logits, Together
+from anmi_ray.training.preferences import HeldOut, PairSet, PreferenceTask, both_orders
+
+MODEL, LOGITS = "model", "logits"
+TRAIN, DEV, TEST = "train", "dev", "test"
+ENCODER_TEXTS = ("{query}", "{first} {sep} {second}")
+DECODER_TEXTS = ("Query: {query}\nDocument A: {first}\nDocument B: {second}\nThe better document is", None)
+
+
+@dataclass(frozen=True)
+class PairSources:
+    """What is read: the pairs with score and split, Text and Query files; and where held-out logits go. All URIs."""
+
+    pairs: str
+    texts: list[str]
+    queries: list[str]
+    logits: str
+
+
+def target_of(config: DistillConfig) -> Target:
+    """What the logits are of: differences of scores are binary."""
+    return config.target if config.form == "pairwise" else "binary"
+
+
+def distill(job: Job, tools: Tools) -> Trained:
+    """Train on the train pairs, choose the checkpoint and calibrate on the dev pairs."""
+    config, sources = cast(DistillConfig, job.config), cast(PairSources, job.sources)
+    table = pq.read_table(sources.pairs)
+    train = table.filter(pc.equal(table["split"], TRAIN))
+    held = table.filter(pc.not_equal(table["split"], TRAIN))
+    texts, queries = _texts(sources.texts, table), _queries(sources.queries, table)
+    model, made = reader_of(config, tools.device)
+    data, others = (made(part, texts, queries) for part in (train, held))
+    is_dev = np.repeat(pc.equal(held["split"], DEV).to_numpy(zero_copy_only=False), 2)
+    score = others.score_P[is_dev[::2]]
+    target = target_of(config)
+
+    def measure(step: int, logits_RL: Logits) -> float:
+        _publish(sources.logits, step, logits_RL)
+        return -order_averaging.fit(logits_RL[is_dev], score, target, "temperature").loss
+
+    held_out = HeldOut(others, measure)
+    task = partial(PreferenceTask, model, data, held_out, config, job.execution)
+    report = tools.report
+    trained = carry_out(task, config, job.execution, tools.checkpoints, report, report.notice)
+    said = others.reader.infer(trained.model.scorer(config.precision), np.flatnonzero(is_dev))
+    logits = both_orders(said[:, 0]) if others.reader.single else said
+    _calibrate(trained.model, order_averaging.fit(logits, score, target, config.calibration), config)
+    return trained
+
+
+def _calibrate(
+    model: PairClassifier | CrossEncoder | BiEncoder, fitted: order_averaging.OrderCalibration, config: DistillConfig
+) -> None:
+    """Put the calibration into the weights, or into the file beside them; of cosines it is the judge's slope."""
+    if isinstance(model, BiEncoder):
+        return
+    if isinstance(model, CrossEncoder):
+        sharpen(model.network, fitted.beta, (0,))
+        return
+    sharpen(model.network, fitted.beta, fitted.columns)
+    text, pair = texts_of(model, config)
+    form = distilled.DistilledForm(config.target, text, pair, model.max_tokens, fitted.isotonic)
+    model.beside[distilled.FILE] = json.dumps(form.to_json(), indent=2, ensure_ascii=False) + "\n"
+
+
+Make = Callable[[pa.Table, pa.Table, pa.Table], PairSet]
+
+
+def reader_of(config: DistillConfig, device: str) -> tuple[Any, Make]:
+    """The model at its start, and what makes inputs for it of pairs, texts and queries.
+
+    Pairs have the columns comparison_id, query_id, doc_a, doc_b and score, texts doc_id, title and text, queries
+    query_id and text, of all that the pairs name. Raises ConfigError as the models' loading does.
+    """
+    if config.form != "pairwise":
+        shared: dict[str, Any] = {
+            "max_tokens": config.max_tokens,
+            "seed": config.seed,
+            "device": device,
+            "trust_remote_code": config.trust_remote_code,
+            "lora": config.lora,
+        }
+        if config.form == "bi-encoder":
+            scorer: Any = BiEncoder.load(config.model, **shared)
+        else:
+            shared |= {"whole_head": config.whole_head, "equal_segments": config.equal_segments}
+            scorer = CrossEncoder.load(config.model, **shared)
+        return scorer, partial(_single, scorer)
+    model = PairClassifier.start(config, config.target, device)
+    return model, partial(_together, model, Truncator(model, *texts_of(model, config)))
+
+
+def texts_of(model: PairClassifier, config: DistillConfig) -> tuple[str, str | None]:
+    """The texts that query and documents are put into.
+
+    Raises ConfigError where the settings want two texts, or a separator, and the tokenizer has none.
+    """
+    paired = model.tokenizer.sep_token is not None
+    if config.text is None:
+        return ENCODER_TEXTS if paired else DECODER_TEXTS
+    if not paired and (config.text_pair is not None or "{sep}" in config.text):
+        raise ConfigError(
+            f"its tokenizer ({type(model.tokenizer).__name__}) has no separator token and pairs no texts",
+            f"model {model.name}",
+            "put query and documents into distill.text alone, such as "
+            "'Query: {query} A: {first} B: {second}', and leave text_pair out",
+        )
+    return config.text, config.text_pair
+
+
+def _together(
+    model: PairClassifier, truncator: Truncator, pairs: pa.Table, texts: pa.Table, queries: pa.Table
+) -> PairSet:
+    """Inputs with the query and both documents, in both orders."""
+    query, a, b = _shown(pairs, texts, queries)
+    shown = [one for q, x, y in zip(query, a, b, strict=True) for one in ((q, x, y), (q, y, x))]
+    reader = Together(model.inputs(truncator.inputs(shown)))
+    return PairSet(id_matrix(pairs["comparison_id"]), pairs["score"].to_numpy(), reader)
+
+
+def _single(scorer: Reranker, pairs: pa.Table, texts: pa.Table, queries: pa.Table) -> PairSet:
+    """Inputs with the query and one document."""
+    query, a, b = _shown(pairs, texts, queries)
+    documents = [text for two in zip(a, b, strict=True) for text in two]
+    query_R = np.repeat(np.arange(len(query)), 2)
+    reader = Apart(scorer, scorer.pairs.of_queries(query), query_R, scorer.pairs.of_documents(documents))
+    return PairSet(id_matrix(pairs["comparison_id"]), pairs["score"].to_numpy(), reader)
+
+
+def _shown(pairs: pa.Table, texts: pa.Table, queries: pa.Table) -> tuple[list[str], list[str], list[str]]:
+    """Of every pair the query's text and those of its documents. Raises DataError where one is missing."""
+    query, rows = positions(pairs["query_id"], queries["query_id"], "queries of pairs")
+    asked = queries["text"].take(rows).to_pylist()
+    sides: list[list[str]] = []
+    for name in ("doc_a", "doc_b"):
+        document, rows = positions(pairs[name], texts["doc_id"], "texts of pairs")
+        found = texts.take(rows)
+        read = [document_text(t, b) for t, b in zip(*(found[n].to_pylist() for n in ("title", "text")), strict=True)]
+        sides.append([read[at] for at in document.tolist()])
+    return [asked[at] for at in query.tolist()], sides[0], sides[1]
+
+
+def _texts(files: Sequence[str], pairs: pa.Table) -> pa.Table:
+    """The texts of the pairs' documents, read a file at a time."""
+    wanted = pc.unique(pa.chunked_array([*pairs["doc_a"].chunks, *pairs["doc_b"].chunks]))
+    return pa.concat_tables([one.filter(pc.is_in(one["doc_id"], value_set=wanted)) for one in Files(files)])
+
+
+def _queries(files: Sequence[str], pairs: pa.Table) -> pa.Table:
+    wanted = pc.unique(pairs["query_id"])
+    return pa.concat_tables([one.filter(pc.is_in(one["query_id"], value_set=wanted)) for one in Files(files)])
+
+
+def _publish(folder: str, step: int, logits_RL: Logits) -> None:
+    """Write the held-out logits of a dev point, by the first worker; a point that is repeated writes the same."""
+    if dist.is_initialized() and dist.get_rank() != 0:
+        return
+    files, path = uri.filesystem(folder)
+    files.create_dir(path, recursive=True)
+    table = pa.table({str(label): logits_RL[:, label] for label in range(logits_RL.shape[1])})
+    pq.write_table(table, f"{path}/step-{step:08d}.parquet", filesystem=files)
+
+
+def step_of(file: str) -> int | None:
+    """The step of a file of logits, None for another file."""
+    found = re.fullmatch(r"step-(\d+)\.parquet", file)
+    return int(found[1]) if found else None

@@ -1,0 +1,147 @@
+"""The actor that asks: it holds a judge's engine, takes chunks, and publishes every batch of answers at once."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import ray
+from numpy.typing import NDArray
+
+from anmi_ray.core import logs
+from anmi_ray.core.errors import AnmiError, flatten
+from anmi_ray.judging import preferences
+from anmi_ray.judging.kinds import TextJudge
+from anmi_ray.judging.kinds.base import JudgeEngine
+from anmi_ray.judging.questions import Rows, TextQuestions
+from anmi_ray.stages.judge.sources import QuestionSources
+from anmi_ray.store.answer_log import AnswerLog
+
+Failures = dict[str, int]  # by reason
+_QUESTIONS = ""  # no reason is called so
+_LOG = logging.getLogger(__name__)
+
+
+class JudgeActor:
+    """Asks what a chunk still lacks.
+
+    An error meant for the user goes to the budget actor, which then lets nothing through: Ray Data would wrap it, and
+    the next chunks may be on their way when the driver hears of it.
+    """
+
+    def __init__(self) -> None:
+        self._engine: JudgeEngine | None = None
+
+    def __call__(
+        self,
+        batch: dict[str, Any],
+        log: AnswerLog,
+        sources: QuestionSources,
+        judge: TextJudge,
+        budget: Any,
+        where: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Ask chunks (columns bucket, start, stop); gives the same columns back. where: the context of log lines."""
+        logs.set_up()
+        for bucket, start, stop in zip(*(batch[name].tolist() for name in ("bucket", "start", "stop")), strict=True):
+            try:
+                with logs.Span(_LOG, "chunk", traces=True, **{**where, "bucket": bucket, "chunk": start}) as span:
+                    self._ask(sources, bucket, np.arange(start, stop), log, judge, budget, span)
+            except AnmiError as error:
+                ray.get(budget.stop.remote(flatten(error)))
+        return {name: batch[name] for name in ("bucket", "start", "stop")}
+
+    def _ask(
+        self,
+        sources: QuestionSources,
+        bucket: int,
+        chunk: Rows,
+        log: AnswerLog,
+        judge: TextJudge,
+        budget: Any,
+        span: logs.Span,
+    ) -> None:
+        questions = sources.questions(bucket)
+        missing = ~log.read(bucket).final(questions.ids[chunk])
+        if not missing.any():
+            return
+        key = chunk_key(bucket, int(chunk[0]))
+        ray.get(budget.begin.remote(key))
+        if self._engine is None:
+            sources.fetch()
+            self._engine = judge.engine(lambda *wanted: budget.lease.remote(*wanted))
+        engine = self._engine
+        spent = engine.spend
+        asked: collections.Counter[str] = collections.Counter()
+
+        def settle(count: int, failures: Failures) -> None:
+            nonlocal spent
+            since = engine.spend - spent
+            spent = engine.spend
+            budget.settle.remote(key, count, failures, since)
+
+        def hand_over(answers: pa.Table) -> None:
+            log.publish(bucket, answers)
+            failures = failures_of(answers, judge)
+            asked.update({_QUESTIONS: answers.num_rows, **failures})
+            settle(answers.num_rows, failures)
+
+        queries = in_order(questions, chunk, missing)
+        let = functools.partial(admit, budget, key, judge.likely_dollars(questions))
+        try:
+            engine.ask(questions, slices(queries, engine.at_once, let), hand_over)
+        finally:
+            settle(0, {})  # what was sent for nothing
+            ray.get(budget.close.remote(key))
+            span.told(questions=asked.pop(_QUESTIONS, 0), failures=dict(asked))
+
+
+def context_of(judge: TextJudge) -> dict[str, Any]:
+    """What log lines about asking say of where they are."""
+    return {**logs.context(), "judge": judge.name}
+
+
+def failures_of(answers: pa.Table, judge: TextJudge) -> Failures:
+    """Answer rows without a preference, by reason: those that cannot be read, too."""
+    _, error = preferences.of_answers(answers, judge.read_reply())
+    return {row["values"]: row["counts"] for row in pc.value_counts(error.drop_null()).to_pylist()}
+
+
+def chunk_key(bucket: int, start: int) -> str:
+    """How the budget actor knows a chunk."""
+    return f"{bucket}-{start}"
+
+
+def admit(budget: Any, key: str, dollars: NDArray[np.float64], group: list[Rows]) -> int:
+    """How many queries of a group may be asked; `dollars` float64[N] is what each question of the bucket may cost."""
+    return ray.get(budget.admit.remote(key, [(len(which), float(dollars[which].sum())) for which in group]))
+
+
+def in_order(questions: TextQuestions, chunk: Rows, missing: NDArray[np.bool_]) -> list[Rows]:
+    """What is missing of a chunk, query by query; queries that were begun come first, so that a budget ends none."""
+    query = questions.query[chunk]
+    bounds = [0, *(np.flatnonzero(np.diff(query)) + 1).tolist(), len(chunk)]
+    ranges = [slice(*ends) for ends in itertools.pairwise(bounds)]
+    ranges = sorted((one for one in ranges if missing[one].any()), key=lambda one: bool(missing[one].all()))
+    return [chunk[one][missing[one]] for one in ranges]
+
+
+def slices(queries: list[Rows], size: int, admit: Callable[[list[Rows]], int]) -> Iterator[Rows]:
+    """Whole queries, at least `size` questions at a time, as long as `admit` says that all of a group may be asked."""
+    rest = queries[::-1]
+    while rest:
+        group: list[Rows] = []
+        while rest and sum(map(len, group)) < size:
+            group.append(rest.pop())
+        admitted = admit(group)
+        if admitted:
+            yield np.concatenate(group[:admitted])
+        if admitted < len(group):
+            return

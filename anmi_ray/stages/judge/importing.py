@@ -1,0 +1,248 @@
+"""Bringing in a file of preferences: read once in batches, parted by query bucket, shared by compare and judge.
+
+An artifact of its own under the file's content and the collection. Each batch becomes one file with a part per bucket;
+then one task per bucket puts its parts together. Rows that cannot be used become rejects with file, line and reason.
+Letters: N rows of a batch, Q queries of the collection.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anmi_ray.config.compare import CompareConfig
+from anmi_ray.config.judge import ImportedJudgeConfig, JudgeConfig
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.identity import id_matrix, mix
+from anmi_ray.core.records import DOCUMENT, IMPORTED, QUERY, REJECT
+from anmi_ray.core.schema import Record
+from anmi_ray.judging import brought, imported
+from anmi_ray.judging.protocol import AnswerSource
+from anmi_ray.runtime.tasks import Context, run_buckets, run_task
+from anmi_ray.store import Artifact, Flow, fingerprint
+from anmi_ray.tables import formats
+
+VERSION = 1
+NO_QUERY, NOT_TRAIN, NO_DOCUMENT = "unknown query", "not a train query", "unknown document"
+_UNKNOWN = "unknown.bin"
+_NAMED = 8  # judges in a message
+
+
+def bring_in(source: CompareConfig | ImportedJudgeConfig, ingest: Artifact, context: Context) -> Artifact:
+    """The artifact of a file's preferences, made where it is not there: Imported rows and Rejects per bucket.
+
+    Raises ConfigError or DataError where the file cannot be read, too many rows are malformed, or none can be used.
+    """
+    path = Path(source.path or "")
+    inputs = [f"content={formats.content_hash(path)}", f"ingest={ingest.fingerprint}"]
+    artifact = Artifact(
+        ingest.store, "import", fingerprint("import", VERSION, {"format": formats.format_of(path)}, inputs)
+    )
+    manifest = artifact.manifest()
+    if manifest is None:
+        read = run_task(context, _spread, artifact, path, ingest, context.buckets)
+        _check_read(read, path)
+        flows = run_buckets(context, artifact, ("preferences", IMPORTED), _gather, read["batches"])
+        manifest = artifact.complete(flows, version=VERSION, inputs=inputs, **read)
+    _check(manifest, source, path)
+    return artifact
+
+
+def rejects_of(artifact: Artifact, bucket: int) -> pa.Table:
+    """The Rejects that were put into a bucket; those of no query are spread evenly."""
+    path = artifact.part_path("rejects", bucket)
+    return artifact.read_part("rejects", bucket, REJECT) if artifact.store.exists(path) else REJECT.empty()
+
+
+@dataclass(frozen=True)
+class Brought:
+    """A judge's rows: the artifact that holds them, and what the file calls the judge."""
+
+    artifact: Artifact
+    judge: str
+
+    def answers(self, bucket: int) -> AnswerSource:
+        """The judge, for a bucket's comparisons."""
+        return brought.judge_of(self.artifact.read_part("preferences", bucket, IMPORTED), self.judge)
+
+
+def judges(config: JudgeConfig, ingest: Artifact, context: Context) -> dict[str, Brought]:
+    """By name, the imported judges of a panel. ConfigError where a file names several judges and none is chosen."""
+    return {one.name: _chosen(one, bring_in(one, ingest, context)) for one in config.imported}
+
+
+def _chosen(config: ImportedJudgeConfig, artifact: Artifact) -> Brought:
+    names: list[str] = sorted((artifact.manifest() or {})["judges"])
+    listed = ", ".join(name or "(unnamed)" for name in names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+    if config.judge is None and len(names) > 1:
+        remedy = f"set judge of judge {config.name} to one of them"
+        raise ConfigError(f"holds answers of {len(names)} judges ({listed})", config.path, remedy)
+    if config.judge is not None and config.judge not in names:
+        raise ConfigError(f"has no answers of judge {config.judge}; its judges are {listed}", config.path, "name one")
+    return Brought(artifact, names[0] if config.judge is None else config.judge)
+
+
+@dataclass
+class _Read:
+    """What was read: rows, of these malformed ones by reason and those of other queries, and where the first stood."""
+
+    batches: int = 0
+    rows: int = 0
+    malformed: Counter[str] = field(default_factory=Counter)
+    strangers: Counter[str] = field(default_factory=Counter)
+    judges: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def count(self, refused: pa.Table, into: Counter[str]) -> None:
+        """Count Rejects by reason, and remember the first of each."""
+        into.update(refused["reason"].to_pylist())
+        for reason in pc.unique(refused["reason"]).to_pylist():
+            first = refused.slice(pc.index(refused["reason"], reason).as_py(), 1).to_pylist()[0]
+            self.examples.setdefault(reason, f"{first['key']} ({first['place']})" if first["key"] else first["place"])
+
+
+def _spread(artifact: Artifact, path: Path, ingest: Artifact, buckets: int) -> dict[str, Any]:
+    """Read the file, and write each batch with a part per bucket; what was read."""
+    known, read = _queries(ingest, buckets), _Read()
+    documents = np.zeros(0, np.uint64)
+    for rows in formats.read_batches(path, imported.TEXTS, imported.NUMBERS):
+        table, refused = brought.imported_rows(rows)
+        row = pc.index_in(table["query_id"], value_set=known["query_id"].combine_chunks())
+        found = known.take(row.combine_chunks())
+        strange = [
+            brought.refused(table.filter(flags), reason)
+            for reason, flags in (
+                (NO_QUERY, pc.is_null(row)),
+                (NOT_TRAIN, pc.invert(pc.fill_null(found["train"], True))),
+            )
+        ]
+        read.rows += table.num_rows + refused.num_rows
+        read.count(refused, read.malformed)
+        for one in strange:
+            read.count(one, read.strangers)
+        usable = pc.fill_null(found["train"], False)
+        table, bucket = table.filter(usable), found.filter(usable)["bucket"].to_numpy()
+        read.judges.update(table["judge"].to_pylist())
+        if table.num_rows:
+            read.examples.setdefault("row", f"{table['key'][0]} ({table['place'][0]})")
+        documents = np.union1d(documents, np.concatenate([_marks(table[name]) for name in ("doc_a", "doc_b")]))
+        refused = pa.concat_tables([refused, *strange])
+        _publish(artifact, "rows", read.batches, table, bucket, buckets)
+        _publish(artifact, "refused", read.batches, refused, np.arange(refused.num_rows) % buckets, buckets)
+        read.batches += 1
+    artifact.store.publish(f"{artifact.path}/{_UNKNOWN}", _unknown(ingest, documents).tobytes())
+    return {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(read).items()}
+
+
+def _queries(ingest: Artifact, buckets: int) -> pa.Table:
+    """Every query's id, bucket, and whether it is a train query."""
+    tables = []
+    for bucket in range(buckets):
+        queries = ingest.read_part("queries", bucket, QUERY, ["query_id", "split"])
+        train, number = pc.equal(queries["split"], "train"), pa.repeat(pa.scalar(bucket), queries.num_rows)
+        tables.append(pa.table({"query_id": queries["query_id"], "bucket": number, "train": train}))
+    return pa.concat_tables(tables)
+
+
+def _marks(ids: pa.ChunkedArray) -> NDArray[np.uint64]:
+    """64 bits of every id: a document of the file whose bits are another's passes for known, and is no candidate."""
+    return mix(id_matrix(ids))
+
+
+def _unknown(ingest: Artifact, documents: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Those of the marks (sorted) that no document of the collection has; shards are read one by one."""
+    for shard in range(int((ingest.manifest() or {})["shards"])):
+        ids = ingest.read_part("documents", shard, DOCUMENT, ["doc_id"])["doc_id"]
+        documents = np.setdiff1d(documents, _marks(ids))
+    return documents
+
+
+def _path(artifact: Artifact, part: str, batch: int) -> str:
+    return f"{artifact.path}/exchange/{part}-{batch:05d}.arrow"
+
+
+def _publish(
+    artifact: Artifact, part: str, batch: int, table: pa.Table, bucket_N: NDArray[np.int64], buckets: int
+) -> None:
+    """One Arrow file with a record batch per bucket."""
+    order = np.argsort(bucket_N, kind="stable")
+    bounds = np.searchsorted(bucket_N[order], np.arange(buckets + 1))
+    table, sink = table.take(pa.array(order)).combine_chunks(), io.BytesIO()
+    empty = pa.RecordBatch.from_pylist([], schema=table.schema)
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        for start, stop in itertools.pairwise(bounds.tolist()):
+            found = table.slice(start, stop - start).to_batches()
+            writer.write_batch(found[0] if found else empty)
+    artifact.store.publish(_path(artifact, part, batch), sink.getvalue())
+
+
+def _read(artifact: Artifact, part: str, batches: int, bucket: int, record: Record) -> pa.Table:
+    """A bucket's rows of all batches, in the file's order."""
+    tables = [record.empty()]
+    for batch in range(batches):
+        with artifact.store.open_input(_path(artifact, part, batch)) as stream:
+            tables.append(pa.Table.from_batches([pa.ipc.open_file(stream).get_batch(bucket)]))
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def _gather(artifact: Artifact, bucket: int, batches: int) -> list[Flow]:
+    rows, refused = (
+        _read(artifact, *args, bucket, record)
+        for args, record in ((("rows", batches), IMPORTED), (("refused", batches), REJECT))
+    )
+    total, strange = rows.num_rows + refused.num_rows, pc.is_in(refused["reason"], pa.array([NO_QUERY, NOT_TRAIN]))
+    rows, repeated = brought.once(rows)
+    unknown = np.frombuffer(artifact.store.read(f"{artifact.path}/{_UNKNOWN}"), np.uint64)
+    lost = np.isin(_marks(rows["doc_a"]), unknown) | np.isin(_marks(rows["doc_b"]), unknown)
+    rows, lost = rows.filter(pa.array(~lost)), brought.refused(rows.filter(pa.array(lost)), NO_DOCUMENT)
+    good = rows.num_rows + lost.num_rows + (pc.sum(strange).as_py() or 0)
+    flows = [Flow("rows", total, good, total - good), Flow("preferences", good, rows.num_rows, good - rows.num_rows)]
+    rejects = pa.concat_tables([refused, repeated, lost])
+    artifact.commit_bucket(bucket, {"preferences": (IMPORTED, rows)}, flows, rejects)
+    return flows
+
+
+def _check_read(read: dict[str, Any], path: Path) -> None:
+    """Say at once that nothing of the file can be used."""
+    if not read["rows"]:
+        raise DataError("holds no preference", str(path), "give rows in which two documents are compared")
+    good = read["rows"] - sum(read["malformed"].values())
+    foreign, held_out = (read["strangers"].get(reason, 0) for reason in (NO_QUERY, NOT_TRAIN))
+    if good and foreign == good:
+        remedy = "ids must be those of the collection: _id in queries.jsonl"
+        example = read["examples"][NO_QUERY]
+        raise DataError(f"none of its queries is in the collection, such as that of {example}", str(path), remedy)
+    if good and foreign + held_out == good:
+        remedy = "only train queries are compared: give the collection qrels of a train split with these queries"
+        example = read["examples"][NOT_TRAIN]
+        raise DataError(f"none of its queries is a train query, such as that of {example}", str(path), remedy)
+
+
+def _check(manifest: dict[str, Any], source: CompareConfig | ImportedJudgeConfig, path: Path) -> None:
+    """Refuse too many malformed rows, and a file whose documents are all unknown."""
+    found = {flow["unit"]: flow for flow in manifest["flows"]}
+    bad, rows = found["rows"]["rejected"], found["rows"]["rows_in"]
+    if bad > source.max_reject_fraction * rows:
+        reasons, examples = Counter(manifest["malformed"]), manifest["examples"]
+        reasons[imported.REPEATED] += bad - reasons.total()
+        why = [f"{n:,} {reason} ({examples.get(reason, 'far apart')})" for reason, n in reasons.most_common() if n]
+        raise DataError(
+            f"{bad:,} of {rows:,} rows cannot be used ({bad / rows:.1%}, allowed {source.max_reject_fraction:.1%}): "
+            + "; ".join(why),
+            str(path),
+            "mend these rows, or raise max_reject_fraction",
+        )
+    if not found["preferences"]["rows_out"]:
+        remedy = "ids must be those of the collection: _id in corpus.jsonl"
+        raise DataError(
+            f"none of its pairs is of known documents, such as {manifest['examples']['row']}", str(path), remedy
+        )

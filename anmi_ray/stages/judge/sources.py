@@ -1,0 +1,38 @@
+"""Where a judge's questions come from: comparisons, queries and texts, bucket by bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anmi_ray.core.records import COMPARISON, QUERY, TEXT_OF
+from anmi_ray.judging.questions import TextQuestions, text_questions
+from anmi_ray.store import Artifact
+from anmi_ray.store.folders import local_folder
+
+
+@dataclass(frozen=True)
+class QuestionSources:
+    """Where questions come from.
+
+    first: the comparisons of the first round, where this is the second; distill: the model that a distilled judge of
+    the panel is.
+    """
+
+    compare: Artifact
+    retrieve: Artifact
+    ingest: Artifact
+    first: Artifact | None = None
+    distill: Artifact | None = None
+
+    def fetch(self) -> None:
+        """See that a distilled judge's model lies on this machine's disk, where its settings say it does."""
+        if self.distill is not None:
+            local_folder(self.distill, "model")
+
+    def questions(self, bucket: int) -> TextQuestions:
+        """All questions of a bucket."""
+        return text_questions(
+            self.compare.read_part("comparisons", bucket, COMPARISON),
+            self.ingest.read_part("queries", bucket, QUERY),
+            self.retrieve.read_part("texts", bucket, TEXT_OF),
+        )

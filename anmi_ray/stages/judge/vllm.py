@@ -1,0 +1,296 @@
+"""Asking a judge that vLLM runs: chunks of questions become requests, Ray's engines answer them, the log gets answers.
+
+    chunk -> requests, 256 a block -> engines (an autoscaling pool of actors) -> Answer rows, published block by block
+
+A block is what an engine takes at once, what Ray repeats when an engine dies, and what is published: so a death costs
+the blocks under way, and what was published is not asked again. Blocks keep the order of the questions, so prompts that
+begin alike meet in one engine's cache. Requests that cannot be asked pass the engines by and are published as failures.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import ray
+import ray.data
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from anmi_ray.config.vllm import VllmJudgeConfig
+from anmi_ray.core import logs
+from anmi_ray.core.errors import AnmiError, ConfigError, JudgeError, flatten
+from anmi_ray.judging.kinds import TextJudge
+from anmi_ray.judging.kinds.vllm import REQUEST, Requests, VllmModel, answers, check_engine, examine
+from anmi_ray.judging.questions import AT_ONCE
+from anmi_ray.runtime.capacity import gpu_of_type
+from anmi_ray.runtime.tasks import Context, data_settings, rows_of
+from anmi_ray.stages.judge.actor import admit, chunk_key, context_of, failures_of, in_order, slices
+from anmi_ray.stages.judge.sources import QuestionSources
+from anmi_ray.store.answer_log import AnswerLog
+from anmi_ray.store.spend_log import Spend
+
+_LOG = logging.getLogger(__name__)
+_DATA = "__data"  # the column in which Ray's processor keeps a row
+
+
+def ask_chunks(
+    chunks: list[dict[str, int]],
+    log: AnswerLog,
+    sources: QuestionSources,
+    judge: TextJudge,
+    pool: tuple[int, int],
+    budget: Any,
+    context: Context,
+) -> None:
+    """Ask what chunks (bucket, start, stop) lack, as far as the budget actor lets it through.
+
+    pool: fewest and most engines.
+
+    Without chunks no engine starts. Raises ConfigError before one starts for what the user has to mend, JudgeError
+    where engines do not start or keep dying.
+    """
+    if not chunks:
+        return
+    config: VllmJudgeConfig = judge.config
+    check_engine(config)
+    model = examine(config)
+    _check_gpus(config, context)
+    # a node may go while an engine starts on it
+    deaths = {} if context.execution.address is None else {"max_consecutive_actor_init_deaths": 2}
+    with (
+        data_settings(context, context.execution.judging_on, **deaths),
+        _engine_errors(config),
+        _off_screen(),
+        rows_of(_pipeline(chunks, model, log, sources, pool, budget, context.execution.judging_on)) as rows,
+    ):
+        collections.deque(rows, maxlen=0)
+
+
+def _pipeline(
+    chunks: list[dict[str, int]],
+    judge: VllmModel,
+    log: AnswerLog,
+    sources: QuestionSources,
+    pool: tuple[int, int],
+    budget: Any,
+    on: Mapping[str, str],
+) -> ray.data.Dataset:
+    where = context_of(judge.judge)
+    requests = (
+        ray.data.from_items(chunks, override_num_blocks=len(chunks))
+        .map_batches(
+            cast(Any, _requests),  # Ray's types know no generator of tables
+            fn_args=(judge, log, sources, budget, where),
+            batch_size=1,
+            batch_format="numpy",
+            num_cpus=0.5,
+        )
+        .repartition(target_num_rows_per_block=AT_ONCE)
+    )
+    return _processor(judge, pool, on)(requests).map_batches(
+        _publish, fn_args=(judge, log, budget, where), batch_size=None, batch_format="numpy", num_cpus=0.25
+    )
+
+
+def _processor(judge: VllmModel, pool: tuple[int, int], on: Mapping[str, str]) -> Any:
+    """Ray's processor with the engines alone, on nodes with the labels `on`: requests arrive tokenised, and answers are
+    read here.
+
+    Its own steps before and after would take rows one by one, break blocks up, and give rows that failed another
+    schema.
+    """
+    from ray.data.llm import build_processor, vLLMEngineProcessorConfig
+
+    execution = judge.config.execution
+    with _quiet():
+        settings = vLLMEngineProcessorConfig(
+            model_source=judge.source.path_or_id,
+            engine_kwargs=judge.engine_kwargs(),
+            batch_size=AT_ONCE,
+            max_concurrent_batches=1 + -(-execution.max_num_seqs // AT_ONCE),  # one more waits, so that none runs dry
+            concurrency=pool,
+            accelerator_type=execution.accelerator_type,
+            runtime_env={"env_vars": judge.environment()},
+            placement_group_config=None if execution.device == "gpu" else {"bundles": [{"CPU": 1}]},
+            should_continue_on_error=True,
+            log_engine_metrics=execution.metrics,
+            chat_template_stage=False,
+            tokenize_stage=False,
+            detokenize_stage=False,
+        )
+        processor = build_processor(settings)
+    processor.preprocess = processor.postprocess = None
+    stage = processor.get_stage_by_name("vLLMEngineStage")
+    stage.map_batches_kwargs["max_restarts"] = execution.restarts  # Ray's own is for ever
+    if on and execution.tensor_parallel > 1:
+        bundle = {"GPU": 1, "CPU": 1, **gpu_of_type(execution.accelerator_type)}
+        stage.map_batches_kwargs["ray_remote_args_fn"] = functools.partial(
+            reserved, [bundle] * execution.tensor_parallel, dict(on)
+        )
+    return processor
+
+
+def reserved(bundles: list[dict[str, float]], on: dict[str, str]) -> dict[str, Any]:
+    """Options of an engine's actor, with room for its workers beside it, on nodes with the labels `on`.
+
+    The groups that Ray's processor reserves for engines of several GPUs know no labels, only the actor in them would.
+    """
+    group = ray.util.placement_group(bundles, strategy="PACK", bundle_label_selector=[on] * len(bundles))
+    return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)}
+
+
+def _requests(
+    batch: dict[str, Any],
+    judge: VllmModel,
+    log: AnswerLog,
+    sources: QuestionSources,
+    budget: Any,
+    where: Mapping[str, Any],
+) -> Iterator[pa.Table]:
+    """Requests of a chunk's questions that are not in the log, query by query as the budget actor lets them through."""
+    logs.set_up()
+    try:
+        requests = _requests_of(judge, log.judge_id)
+        for bucket, start, stop in zip(*(batch[name].tolist() for name in ("bucket", "start", "stop")), strict=True):
+            questions, chunk = sources.questions(bucket), np.arange(start, stop)
+            queries = in_order(questions, chunk, ~log.read(bucket).final(questions.ids[chunk]))
+            key = chunk_key(bucket, start)
+            ray.get(budget.begin.remote(key))
+            sent = 0
+            for which in slices(
+                queries, AT_ONCE, functools.partial(admit, budget, key, judge.judge.likely_dollars(questions))
+            ):
+                sent += len(which)
+                for begin in range(0, len(which), AT_ONCE):
+                    yield _table(requests.of(questions, which[begin : begin + AT_ONCE], bucket, start), judge)
+            _LOG.info("chunk is sent", extra={**where, "bucket": bucket, "chunk": start, "questions": sent})
+    except AnmiError as error:  # Ray Data would wrap it
+        _LOG.error("chunks fail", extra={**where, "error_type": type(error).__name__, "error": str(error)})
+        ray.get(budget.stop.remote(flatten(error)))
+
+
+def _table(requests: pa.StructArray, judge: VllmModel) -> pa.Table:
+    sampling = pa.array([judge.sampling()] * len(requests))
+    fields = [*REQUEST, pa.field("sampling_params", sampling.type)]
+    return pa.table({_DATA: pa.StructArray.from_arrays([*requests.flatten(), sampling], fields=fields)})
+
+
+_held: dict[str, Requests] = {}
+
+
+def _requests_of(judge: VllmModel, name: str) -> Requests:
+    """What makes requests, loaded once in a process."""
+    if name not in _held:
+        _held.clear()
+        _held[name] = Requests(judge)
+    return _held[name]
+
+
+def _publish(
+    batch: dict[str, Any], judge: VllmModel, log: AnswerLog, budget: Any, where: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Publish what came back of a block, a segment a bucket, and tell the budget actor, chunk by chunk."""
+    logs.set_up()
+    outputs = list(batch[_DATA])
+    try:
+        for bucket, rows in _grouped(outputs, "bucket").items():
+            found, starts = answers(judge, rows), np.array([row["start"] for row in rows])
+            for begin in range(0, len(rows), AT_ONCE):
+                log.publish(bucket, found.slice(begin, AT_ONCE))
+            for start in np.unique(starts).tolist():
+                table = found.filter(pa.array(starts == start))
+                tokens = (pc.sum(table[f"{kind}_tokens"]).as_py() for kind in ("prompt", "cached", "answer"))
+                spend = Spend(pc.sum(table["attempts"]).as_py(), *tokens)
+                failures = failures_of(table, judge.judge)
+                if failures:
+                    said = {**where, "bucket": bucket, "chunk": start, "failures": failures}
+                    _LOG.warning("questions failed", extra=said)
+                ray.get(budget.settle.remote(chunk_key(bucket, start), table.num_rows, failures, spend))
+    except AnmiError as error:
+        ray.get(budget.stop.remote(flatten(error)))
+    return {"asked": np.array([len(outputs)])}
+
+
+def _grouped(rows: list[Any], column: str) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = {}
+    for row in rows:
+        found.setdefault(int(row[column]), []).append(row)
+    return found
+
+
+def _check_gpus(judge: VllmJudgeConfig, context: Context) -> None:
+    """A Ray on this machine gets no more GPUs by waiting; a cluster may."""
+    execution = judge.execution
+    needed = execution.engines[0] * execution.tensor_parallel if execution.device == "gpu" else 0
+    there = int(ray.cluster_resources().get("GPU", 0))
+    if context.execution.address is None and there < needed:
+        raise ConfigError(
+            f"{needed} GPUs are needed, and this machine's Ray has {there}",
+            f"judge {judge.name}",
+            "lower engines or tensor_parallel, give the address of a cluster (execution.address), "
+            "or set device: cpu for a small model",
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What Ray and vLLM tell while a processor is built stays off the screen, and the levels of their loggers as set.
+
+    Building one calls ray.init again, which sets the level of Ray's logger, and imports vLLM, which sets up its own.
+    """
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    logger, disabled = logging.getLogger("ray"), logging.root.manager.disable
+    level = logger.level
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        logger.setLevel(level)
+
+
+@contextmanager
+def _off_screen() -> Iterator[None]:
+    """Ray Data's tracebacks go to its own log file only: what they are about is raised here, as one message."""
+    shown = [one for one in logging.getLogger("ray.data").handlers if isinstance(one, logging.StreamHandler)]
+    levels = [one.level for one in shown]
+    for one in shown:
+        one.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for one, level in zip(shown, levels, strict=True):
+            one.setLevel(level)
+
+
+@contextmanager
+def _engine_errors(judge: VllmJudgeConfig) -> Iterator[None]:
+    """What Ray says of engines that did not start or kept dying, as an error for the user."""
+    try:
+        yield
+    except RayError as error:
+        where = re.search(r"\(pid=(\d+), ip=([^,)]+)", str(error))
+        file = f"worker-*-{where[1]}.err on node {where[2]}" if where else "worker-*.err"
+        raise JudgeError(
+            f"the engine did not start, or kept dying: {_cause(str(error)) or type(error).__name__}",
+            f"judge {judge.name}",
+            f"its own words are in the logs of Ray's session ({file}); often it is memory: lower "
+            "gpu_memory_utilization, max_num_seqs or max_model_len",
+        ) from error
+
+
+def _cause(text: str) -> str:
+    """The last error that a traceback names, with the lines that belong to it."""
+    found = list(re.finditer(r"^[\w.]*(?:Error|Exception|Death)\b.*$", text, re.MULTILINE))
+    lines = text[found[-1].start() :] if found else text
+    return re.sub(r" See root cause above\..*", "", " ".join(lines.split()))[:400]  # above is another process's log

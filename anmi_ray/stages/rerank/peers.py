@@ -1,0 +1,232 @@
+"""Other rerankers beside the trained one: each scores the same documents, and keeps its scores for every later run.
+
+A peer's scores are an artifact of their own, under what it is, the first stage's runs and the depth: another training
+asks no server again and runs no model again. Only test queries are scored: nothing is chosen by a peer on dev, and a
+server wants to be paid. An endpoint's scores are kept as each bucket of queries is asked, failed
+ones left out, so that a run that dies buys again what one bucket had in flight at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.config.base import result_settings
+from anmi_ray.config.evaluate import PeerConfig
+from anmi_ray.core.errors import ConfigError, JudgeError
+from anmi_ray.core.records import REJECT, RUN, TEXT_OF, rejects
+from anmi_ray.judging.http import access
+from anmi_ray.judging.http.client import Failed
+from anmi_ray.judging.http.reranking import RerankClient, Scores
+from anmi_ray.models import loading
+from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.models.reranker import Reranker, load_reranker
+from anmi_ray.runtime.tasks import Context, run_buckets
+from anmi_ray.stages.ingest import of_queries, queries_of
+from anmi_ray.stages.rerank.ranking import pairs_of, ranked
+from anmi_ray.store import Artifact, Flow, fingerprint
+from anmi_ray.store.folders import local_folder
+
+VERSION = 1
+_SYSTEM = "peer"  # in the artifact, which knows no name: whoever renames a peer does not buy it again
+_BOUGHT = "bought"
+
+
+def artifact_of(
+    peer: PeerConfig, retrieve: Artifact, ingest: Artifact, depth: int, trained: Artifact | None = None
+) -> Artifact:
+    """Where a peer's scores of the test queries stand, complete or not. Raises ConfigError where there is no model.
+
+    trained: the other run's model, where the peer is that.
+    """
+    settings, inputs = _made_of(peer, retrieve, ingest, trained)
+    return Artifact(ingest.store, "peer", fingerprint("peer", VERSION, {"depth": depth, **settings}, inputs))
+
+
+def _made_of(
+    peer: PeerConfig, retrieve: Artifact, ingest: Artifact, trained: Artifact | None
+) -> tuple[dict[str, Any], list[str]]:
+    settings = {name: value for name, value in result_settings(peer).items() if name != "name"}
+    inputs = [f"retrieve={retrieve.fingerprint}", f"ingest={ingest.fingerprint}"]
+    if peer.model is not None:
+        inputs.append(f"model={loading.resolve(peer.model, peer.trust_remote_code).revision}")
+    if trained is not None:
+        inputs.append(f"train={trained.fingerprint}")
+    return settings, inputs
+
+
+def scored(
+    peer: PeerConfig,
+    retrieve: Artifact,
+    ingest: Artifact,
+    depth: int,
+    context: Context,
+    trained: Artifact | None = None,
+) -> Artifact:
+    """The artifact with a peer's Run of every bucket's test queries, made as far as it is not there.
+
+    Raises ConfigError where a model cannot be loaded or has no scoring head; JudgeError where a server cannot be
+    asked, or too many queries failed for reasons that may go away.
+    """
+    artifact = artifact_of(peer, retrieve, ingest, depth, trained)
+    if artifact.manifest() is not None:
+        return artifact
+    if peer.endpoint is not None:
+        access.read_key(peer.endpoint)
+        # one bucket at a time: what bounds requests a minute and in flight stands in the process that asks
+        context = replace(context, execution=context.execution.model_copy(update={"window": 1}))
+    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, retrieve, ingest, depth, peer, trained)
+    settings, inputs = _made_of(peer, retrieve, ingest, trained)
+    artifact.complete(flows, version=VERSION, inputs=inputs, settings=settings)
+    return artifact
+
+
+def of_bucket(artifact: Artifact, name: str, bucket: int) -> pa.Table:
+    """The Run of a bucket's queries, under the peer's name."""
+    run = artifact.read_part("runs", bucket, RUN)
+    return run.set_column(
+        run.schema.get_field_index("system"), RUN.schema.field("system"), [pa.array([name] * len(run))]
+    )
+
+
+def refused(artifact: Artifact, name: str, bucket: int) -> tuple[Flow, pa.Table]:
+    """The flow of a bucket's queries through a peer, and the rejects of those that it has no scores of."""
+    flows = artifact.seal("runs", RUN, bucket)
+    assert flows is not None, "a complete artifact has every bucket"
+    flow = flows[0]
+    if not flow.rejected:
+        return replace(flow, unit=f"test queries of {name}"), REJECT.empty()
+    why = artifact.read_part("rejects", bucket, REJECT)
+    rows = [(row["key"], row["reason"], row["detail"]) for row in why.to_pylist()]
+    return replace(flow, unit=f"test queries of {name}"), rejects(f"rerank {name}", rows)
+
+
+def _bucket(
+    artifact: Artifact,
+    bucket: int,
+    retrieve: Artifact,
+    ingest: Artifact,
+    depth: int,
+    peer: PeerConfig,
+    trained: Artifact | None,
+) -> list[Flow]:
+    queries = queries_of(ingest, bucket, "test")
+    top = of_queries(retrieve.read_part("runs", bucket, RUN), queries)
+    top = top.filter(pc.and_(pc.equal(top["system"], "hybrid"), pc.less_equal(top["rank"], depth)))
+    texts = retrieve.read_part("texts", bucket, TEXT_OF)
+    why: list[tuple[str, str, str]] = []
+    if not top.num_rows:
+        found = RUN.empty()
+    elif peer.endpoint is not None:
+        found, failed = _bought(artifact, bucket, top, queries, texts, peer)
+        why = [(query.hex(), one.reason, one.detail) for query, one in failed.items()]
+    else:
+        model = _model(peer.model_dump_json(), None if trained is None else str(local_folder(trained, "model")))
+        found = ranked(top, model.score(*pairs_of(top, queries, texts)).astype(np.float64), _SYSTEM)
+    there, scored_ = set(top["query_id"].to_pylist()), pc.count_distinct(found["query_id"]).as_py()
+    ids = queries["query_id"].to_pylist()
+    why += [
+        (query.hex(), "no candidate", "the hybrid run holds nothing to rerank") for query in ids if query not in there
+    ]
+    flows = [Flow("test queries", len(ids), scored_, len(why))]
+    artifact.commit_bucket(bucket, {"runs": (RUN, found)}, flows, rejects("peer", why))
+    return flows
+
+
+@lru_cache(maxsize=1)
+def _model(settings: str, trained: str | None) -> Reranker:
+    """The model, loaded once per worker process.
+
+    settings: those of the peer as JSON, which can be a cache's key; trained: the folder of another run's model.
+    Raises ConfigError where its head would have to be drawn.
+    """
+    peer = PeerConfig.model_validate_json(settings)
+    if trained is not None:
+        return load_reranker(trained, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1)
+    assert peer.model is not None
+    source, start = loading.resolve(peer.model, peer.trust_remote_code), peer.start
+    if start is not None and start.student == "cross-encoder":
+        drawn = start.model_dump(exclude={"student"})
+        return CrossEncoder.load(source, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1, **drawn)
+    model = load_reranker(source, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1)
+    if isinstance(model, CrossEncoder) and model.drawn_head:
+        raise ConfigError(
+            f"model {peer.model} has no scoring head: it is no reranker, and one drawn at random would be measured",
+            f"peer {peer.name}",
+            "give a cross-encoder, or untrained: true for the model that training starts from",
+        )
+    return model
+
+
+def _bought(
+    artifact: Artifact, bucket: int, top: pa.Table, queries: pa.Table, texts: pa.Table, peer: PeerConfig
+) -> tuple[pa.Table, dict[bytes, Failed]]:
+    """An endpoint's Run, of what was bought before and what is asked now, and the queries that failed."""
+    known = artifact.seal(_BOUGHT, RUN, bucket) is not None
+    before = artifact.read_part(_BOUGHT, bucket, RUN) if known else RUN.empty()
+    missing = top.filter(pc.invert(pc.is_in(top["query_id"], value_set=pc.unique(before["query_id"]))))
+    results: dict[bytes, Scores | Failed] = {}
+    try:
+        if missing.num_rows:
+            asyncio.run(_ask(peer, missing, queries, texts, results))
+    finally:  # paid for, whatever stopped the others
+        good = {query: one for query, one in results.items() if isinstance(one, Scores)}
+        found = pa.concat_tables([before, _run_of(missing, good)])
+        if good:
+            artifact.publish_part(_BOUGHT, bucket, found, RUN)
+    failed = {query: one for query, one in results.items() if isinstance(one, Failed)}
+    _stop_if_too_many(peer, [one for one in failed.values() if one.transient], queries.num_rows)
+    return found, failed
+
+
+async def _ask(
+    peer: PeerConfig, top: pa.Table, queries: pa.Table, texts: pa.Table, results: dict[bytes, Scores | Failed]
+) -> None:
+    """Fill `results` by query as they arrive."""
+    assert peer.endpoint is not None
+    asked, documents = pairs_of(top, queries, texts)
+    rows: dict[bytes, list[int]] = {}
+    for row, query in enumerate(top["query_id"].to_pylist()):
+        rows.setdefault(query, []).append(row)
+
+    async def one(client: RerankClient, query: bytes, of: Sequence[int]) -> None:
+        results[query] = await client.score(asked[of[0]], [documents[row] for row in of], query)
+
+    async with RerankClient(peer.endpoint) as client:
+        tasks = [asyncio.create_task(one(client, query, of)) for query, of in rows.items()]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _run_of(top: pa.Table, scores: dict[bytes, Scores]) -> pa.Table:
+    ids = pa.array(sorted(scores), type=top.schema.field("query_id").type)
+    rows = top.filter(pc.is_in(top["query_id"], value_set=ids))
+    left = {query: iter(one.values) for query, one in scores.items()}
+    values = np.array([next(left[query]) for query in rows["query_id"].to_pylist()])
+    return ranked(rows, values, _SYSTEM) if rows.num_rows else RUN.empty()
+
+
+def _stop_if_too_many(peer: PeerConfig, failed: Sequence[Failed], queries: int) -> None:
+    if len(failed) <= max(1, int(peer.max_failures * queries)):
+        return
+    counts: dict[str, int] = {}
+    for one in failed:
+        counts[one.reason] = counts.get(one.reason, 0) + 1
+    reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(counts.items(), key=lambda item: -item[1]))
+    assert peer.endpoint is not None
+    raise JudgeError(
+        f"{len(failed)} of {queries} queries have no scores, for reasons that may go away: {reasons}",
+        access.place(peer.endpoint),
+        "run again, which asks those alone; or raise max_failures of the peer to leave them out",
+    )

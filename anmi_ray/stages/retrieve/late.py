@@ -1,0 +1,85 @@
+"""Late interaction within retrieve: between the search of the shards and their merge, two passes of plain tasks.
+
+A task per bucket reads its hits of every shard and writes which pairs are to be scored, a row group per shard (pool).
+A task per shard encodes the documents that any bucket wants scored, once, and writes the scores, a row group per
+bucket (rescore). The merge reads its hits with these scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from anmi_ray.config.retrieve import LateConfig, RetrieveConfig
+from anmi_ray.core.records import DOCUMENT, QUERY
+from anmi_ray.models import loading, token_vectors
+from anmi_ray.models.cross_encoder import resolve_precision
+from anmi_ray.retrieval import late
+from anmi_ray.runtime import exchange
+from anmi_ray.runtime.tasks import Context, model_room
+from anmi_ray.store import Artifact
+
+
+def check(config: RetrieveConfig) -> None:
+    """Raise ConfigError, before hours of search, for settings that do not go with the model of late interaction."""
+    if "late" in config.retrievers:
+        token_vectors.check(_source(config.late), config.late)
+
+
+def rescore(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context: Context, shards: int) -> None:
+    """Score what the searchers found, as far as that is not done and late interaction is a retriever."""
+    if "late" not in config.retrievers:
+        return
+    buckets = context.buckets
+    exchange.make(context, artifact, "pairs", buckets, _pool, ingest, config, shards, what="bucket", does="pooled")
+    threads, cores = model_room(context.execution)
+    args = (ingest, config.late, buckets, threads)
+    exchange.make(context, artifact, "late", shards, _rescore, *args, does="rescored", cores=cores)
+
+
+def read_hits(artifact: Artifact, bucket: int, config: RetrieveConfig, shards: int) -> Iterator[pa.Table]:
+    """A bucket's hits of one shard after another, with late interaction's scores where it is a retriever."""
+    for number in range(shards):
+        hits = exchange.read(artifact, "hits", number, bucket)
+        if "late" in config.retrievers:
+            hits = late.with_scores(hits, exchange.read(artifact, "late", number, bucket))
+        yield hits
+
+
+def _pool(artifact: Artifact, bucket: int, ingest: Artifact, config: RetrieveConfig, shards: int) -> None:
+    hits = (exchange.read(artifact, "hits", number, bucket) for number in range(shards))
+    queries = ingest.read_part("queries", bucket, QUERY)
+    exchange.publish(artifact, "pairs", bucket, late.pool(hits, queries, config))
+
+
+def _rescore(artifact: Artifact, number: int, ingest: Artifact, config: LateConfig, buckets: int, threads: int) -> None:
+    pairs = [exchange.read(artifact, "pairs", bucket, number) for bucket in range(buckets)]
+    every = pa.concat_tables(pairs)
+    scored = late.SCORED.empty_table()
+    if every.num_rows:
+        asked = pc.unique(every["query_id"])
+        asked_of = (ingest.read_part("queries", bucket, QUERY) for bucket in range(buckets))  # one at a time in memory
+        queries = pa.concat_tables([part.filter(pc.is_in(part["query_id"], value_set=asked)) for part in asked_of])
+        documents = ingest.read_part("documents", number, DOCUMENT)
+        scored = late.rescore(documents, queries, every, _encoder(config.model_dump_json(), threads))
+    parts, start = [], 0
+    for part in pairs:
+        parts.append(scored.slice(start, part.num_rows))
+        start += part.num_rows
+    exchange.publish(artifact, "late", number, parts)
+
+
+@lru_cache(maxsize=1)
+def _encoder(settings: str, threads: int) -> token_vectors.TokenEncoder:
+    """The encoder, loaded once per worker process; settings: as JSON, which can be a cache's key."""
+    config = LateConfig.model_validate_json(settings)
+    dtype = resolve_precision(config.dtype, torch.device("cpu"))
+    return token_vectors.TokenEncoder(_source(config), config, dtype, threads)
+
+
+def _source(config: LateConfig) -> loading.ModelSource:
+    return loading.resolve(config.model, trust_remote_code=config.trust_remote_code)

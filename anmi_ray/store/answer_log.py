@@ -1,0 +1,125 @@
+"""Answers: what was bought from judges, in immutable segments that every run under one root shares.
+
+`answers/<judge_id>/<bucket>/<time>-<uuid>.parquet`: a judge_id hashes all that can change an answer, a bucket is that
+of the query's text, so equal questions of any run meet in one place, and a bucket is listed by itself. Segments are
+published whole and never changed; there are no locks, so two runs at work at once may buy one answer twice. The
+earliest final answer counts; a transient failure counts only where there is nothing else, and is asked again.
+Letters: N answers.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anmi_ray.core.errors import StoreError
+from anmi_ray.core.identity import id_column, id_matrix, mix_ids
+from anmi_ray.core.records import ANSWER
+from anmi_ray.store import Store, parquet_bytes
+
+HASHES = ("query_hash", "first_hash", "second_hash")
+
+
+def question_ids(table: pa.Table) -> NDArray[np.uint8]:
+    """Ids uint8[N, 16] of the questions that the columns query_hash, first_hash, second_hash name."""
+    return mix_ids(*(id_matrix(table[name]) for name in HASHES))
+
+
+@dataclass(frozen=True)
+class Held:
+    """The answers of a bucket, one row a question: `table` (ANSWER), and the questions' ids, an Arrow array [N].
+
+    superseded: answers that count for nothing, because an earlier final one stands beside them or another one replaced
+    a transient failure: bought twice, and counted.
+    """
+
+    table: pa.Table
+    ids: pa.FixedSizeBinaryArray
+    superseded: int
+
+    def rows(self, questions: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Row of `table` per question (uint8[Q, 16]), -1 where there is none."""
+        found = pc.index_in(id_column(questions), value_set=self.ids)
+        return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+    def final(self, questions: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Whether a question (uint8[Q, 16]) has an answer or a failure that asking again would not change."""
+        rows = self.rows(questions)
+        known = ~self.table["transient"].to_numpy()
+        return (rows >= 0) & known[rows] if len(known) else np.zeros(len(rows), np.bool_)
+
+
+@dataclass(frozen=True)
+class AnswerLog:
+    """The answers of one judge under a root."""
+
+    store: Store
+    judge_id: str
+
+    @property
+    def path(self) -> str:
+        """The judge's folder in the store."""
+        return f"answers/{self.judge_id}"
+
+    def publish(self, bucket: int, table: pa.Table) -> str:
+        """Make answers of one bucket visible, whole or not at all; returns the segment's name."""
+        name = f"{bucket:05d}/{time.time_ns():016x}-{uuid.uuid4().hex[:12]}.parquet"
+        path = f"{self.path}/{name}"
+        table = ANSWER.check(table, self.store.where(path)).cast(ANSWER.schema)
+        footer = {"record": ANSWER.name, "version": ANSWER.version, "judge": self.judge_id, "bucket": bucket}
+        self.store.publish(path, parquet_bytes(table, footer))
+        return name
+
+    def segments(self, bucket: int) -> list[str]:
+        """Names of a bucket's segments in the judge's folder, earliest first."""
+        folder = f"{bucket:05d}"
+        return [f"{folder}/{name}" for name in self.store.names(f"{self.path}/{folder}")]
+
+    def buckets(self) -> list[int]:
+        """Buckets that have segments; all segments are listed."""
+        return sorted({int(name.split("/")[0]) for name in self.store.tree(self.path)})
+
+    def read(self, bucket: int) -> Held:
+        """What is known of a bucket's questions. StoreError: a segment is damaged, or of a version not known here."""
+        return hold(table for name in self.segments(bucket) if (table := self._segment(name)) is not None)
+
+    def _segment(self, name: str) -> pa.Table | None:
+        """One segment, or None where it was replaced by a merged one since its folder was listed."""
+        path = f"{self.path}/{name}"
+        footer = self.store.footer(path)
+        if footer is None:
+            if not self.store.exists(path):
+                return None
+            raise StoreError("not a whole segment of answers", self.store.where(path), "delete it and run again")
+        if (footer.get("record"), footer.get("version")) != (ANSWER.name, ANSWER.version):
+            raise StoreError(
+                f"holds {footer.get('record')} version {footer.get('version')}, this version of the program reads "
+                f"{ANSWER.name} version {ANSWER.version}",
+                self.store.where(path),
+                "use the version of the program that wrote it, or another root",
+            )
+        table = self.store.read_table(path).replace_schema_metadata(None)
+        return ANSWER.check(table, self.store.where(path)).cast(ANSWER.schema)
+
+
+def hold(tables: Iterable[pa.Table]) -> Held:
+    """One row a question, of ANSWER tables in the order in which they were bought."""
+    table = pa.concat_tables([ANSWER.empty(), *tables]).combine_chunks()
+    ids = question_ids(table)
+    words = ids.view(np.uint64).reshape(-1, 2)
+    transient = table["transient"].to_numpy()
+    bought = np.arange(len(ids))
+    # of several final answers the earliest, of several transient failures the last
+    order = np.lexsort((np.where(transient, -bought, bought), transient, words[:, 1], words[:, 0]))
+    words = words[order]
+    first = np.ones(len(words), dtype=bool)
+    first[1:] = (words[1:] != words[:-1]).any(axis=1)
+    kept = np.sort(order[first])
+    return Held(table.take(pa.array(kept)), id_column(ids[kept]), len(order) - len(kept))

@@ -1,0 +1,112 @@
+"""The store's shelf: what is made once of a set of texts, as an artifact named by the texts and the settings.
+
+So a new shard adds its indexes and touches no other's, and runs share them. An artifact whose files are not as its
+manifest says (cut off, or partly gone) is made again; two workers that make the same one at once write the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from anmi_ray.core import identity
+from anmi_ray.store import Artifact, Store, fingerprint
+
+
+def content_of_documents(documents: pa.Table) -> str:
+    """A hash of a Document table's ids and texts, whatever their order."""
+    titles = documents["title"].to_pylist()
+    texts = documents["text"].to_pylist()
+    hashes = (identity.text_hash(title, text) for title, text in zip(titles, texts, strict=True))
+    return _content(documents["doc_id"].to_pylist(), hashes)
+
+
+def content_of_queries(queries: pa.Table) -> str:
+    """A hash of a Query table's ids and texts, whatever their order."""
+    return _content(queries["query_id"].to_pylist(), queries["text_hash"].to_pylist())
+
+
+def _content(ids: list[bytes], text_hashes: Iterable[bytes]) -> str:
+    pairs = sorted(zip(ids, text_hashes, strict=True))
+    return hashlib.blake2b(b"".join(map(b"".join, pairs)), digest_size=16).hexdigest()
+
+
+class StoreShelf:
+    """Keeps what is made of the texts of this `content` under the store's root; see `retrieval.shelf.Shelf`.
+
+    `made`: the kinds that were made by this object; `mended`: those of them whose files were there, but damaged.
+    """
+
+    def __init__(self, store: Store, content: str, local: Path) -> None:
+        self._store = store
+        self._content = content
+        self._local = local
+        self.made: list[str] = []
+        self.mended: list[str] = []
+
+    def __call__(self, kind: str, version: int, settings: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
+        artifact = Artifact(self._store, kind, fingerprint(kind, version, settings, [self._content]))
+        manifest = artifact.manifest()
+        kept = None if manifest is None else _whole(artifact, manifest)
+        if kept is None:
+            if manifest is not None:
+                self.mended.append(kind)
+            self.made.append(kind)
+            with tempfile.TemporaryDirectory(prefix="made-", dir=self._local) as folder:
+                make(Path(folder))
+                kept = _keep(artifact, Path(folder), version=version, settings=dict(settings), content=self._content)
+        root = self._store.local
+        return root / kept.path if root is not None else self._fetched(kept)
+
+    def _fetched(self, kept: _Kept) -> Path:
+        folder = self._local / kept.path.replace("/", "-")
+        folder.mkdir(exist_ok=True)
+        for name in kept.files:
+            if not (folder / name).is_file():
+                self._store.fetch(f"{kept.path}/{name}", folder / name)
+        return folder
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A folder of the store, and the bytes of its files by their names."""
+
+    path: str
+    files: dict[str, int]
+
+
+def _keep(artifact: Artifact, made: Path, **facts: Any) -> _Kept:
+    """Publish the files of a folder, in one called after their bytes: two makers never mix theirs."""
+    files = sorted(made.iterdir())
+    digest = hashlib.blake2b(digest_size=8)
+    for path in files:
+        with path.open("rb") as stream:
+            named = partial(hashlib.blake2b, person=path.name.encode()[:16])
+            digest.update(hashlib.file_digest(stream, named).digest())
+    kept = _Kept(f"{artifact.path}/{digest.hexdigest()}", {path.name: path.stat().st_size for path in files})
+    for path in files:
+        artifact.store.publish_file(f"{kept.path}/{path.name}", path)
+    artifact.complete([], folder=digest.hexdigest(), files=kept.files, **facts)
+    return kept
+
+
+def _whole(artifact: Artifact, manifest: Mapping[str, Any]) -> _Kept | None:
+    """What a complete artifact keeps, or None where a file is not there or not of the length that the manifest says."""
+    kept = _Kept(f"{artifact.path}/{manifest['folder']}", manifest["files"])
+    there = artifact.store.sizes(kept.path)
+    return kept if all(there.get(name) == size for name, size in kept.files.items()) else None
+
+
+@contextmanager
+def shelf_of(store: Store, content: str) -> Iterator[StoreShelf]:
+    """A shelf of the store, with room on this machine for what is fetched or made."""
+    with tempfile.TemporaryDirectory(prefix="anmi-shelf-") as local:
+        yield StoreShelf(store, content, Path(local))

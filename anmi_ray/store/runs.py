@@ -1,0 +1,44 @@
+"""What a root knows of its runs: each name's record, and the model that a run trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.store import Artifact, Store
+
+TRAINED = "trained by "  # how the role of another run's model begins; the name of its peer follows
+
+
+def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
+    """The store under `root` and what it knows of run `name`. Raises ConfigError when there is no such run."""
+    store = Store(root)
+    record = store.read_json(f"runs/{name}.json")
+    if record is None:
+        known = [file.removesuffix(".json") for file in store.names("runs")]
+        raise ConfigError(
+            f"no run of that name; there {'are' if known else 'is'} {', '.join(known) or 'none'}",
+            f"{root}/runs/{name}.json",
+            "name one of them, or give its root with --root",
+        )
+    return store, record
+
+
+def trained(name: str, root: str, corpus: str) -> Artifact:
+    """The complete train artifact of run `name` under `root`, over the collection whose content hash is `corpus`.
+
+    Raises ConfigError where there is no such run, it is over another collection, or has no model.
+    """
+    store, record = find_run(name, root)
+    place = store.where(f"runs/{name}.json")
+    if record["corpus"] != corpus:
+        raise ConfigError(
+            f"run {name} is over another collection ({record['corpus_name']})",
+            place,
+            "name a run over this one: its model is to score the same documents",
+        )
+    known = record["stages"].get("train")
+    found = None if known is None else Artifact(store, "train", known["fingerprint"])
+    if found is None or found.manifest() is None:
+        raise ConfigError(f"run {name} has no model: its train stage is not complete", place, "carry it out first")
+    return found

@@ -1,0 +1,123 @@
+"""What runs spent on judges, one file a session, so that a budget holds over kills and resumptions.
+
+`spend/<campaign>/<session>.json`: a campaign is a panel asked about the same comparisons, whatever its budget, and what
+it is asked in later rounds; a session is one process that asked. Only the session itself writes its file, again and
+again; the last one counts, and what it held back for questions under way counts as spent once nobody is there to settle
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from anmi_ray.core.errors import StoreError
+from anmi_ray.store import Store
+
+
+@dataclass(frozen=True)
+class Spend:
+    """Requests sent, those that failed included, and what the server says they took; sums over clients with `+`.
+
+    `dollars` is None where prices are unknown. `unreported` requests ended without the server's count of tokens after
+    it may have worked on them (time-outs, broken connections): `unreported_dollars` is an estimate of those.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    answer_tokens: int = 0
+    dollars: float | None = 0.0
+    unreported: int = 0
+    unreported_dollars: float | None = 0.0
+
+    def __add__(self, other: Spend) -> Spend:
+        return self._plus(other, 1)
+
+    def __sub__(self, earlier: Spend) -> Spend:
+        """What came since `earlier`."""
+        return self._plus(earlier, -1)
+
+    def _plus(self, other: Spend, sign: int) -> Spend:
+        """Unknown dollars stay unknown."""
+        sums: dict[str, Any] = {}
+        for amount in fields(self):
+            mine = getattr(self, amount.name)
+            others = getattr(other, amount.name)
+            sums[amount.name] = None if mine is None or others is None else mine + sign * others
+        return Spend(**sums)
+
+
+@dataclass(frozen=True)
+class SpendRecord:
+    """What one session (a run until it ends or dies) has bought of one judge.
+
+    `spend` is what was counted, and `estimated` the dollars that it was thought to be. `calls_under_way` and
+    `dollars_under_way` are held back for questions that were let through and not counted yet; whoever finds the record
+    of a session that died counts them as spent. Of actors that died within the session they are `calls_lost` and
+    `dollars_lost`. `hours` since the session began to ask; `round` is that of the comparisons that it asked about.
+    """
+
+    judge: str
+    questions: int = 0
+    failed: int = 0
+    spend: Spend = field(default_factory=Spend)
+    calls_under_way: float = 0.0
+    dollars_under_way: float = 0.0
+    calls_lost: float = 0.0
+    dollars_lost: float = 0.0
+    hours: float = 0.0
+    estimated: float = 0.0
+    round: int = 0
+
+    @property
+    def calls(self) -> float:
+        """Calls, those included that may have been made."""
+        return self.spend.requests + self.calls_under_way + self.calls_lost
+
+    @property
+    def dollars(self) -> float:
+        """Dollars, those included that may have been spent; those of unknown prices are none."""
+        counted = (self.spend.dollars or 0.0) + (self.spend.unreported_dollars or 0.0)
+        return counted + self.dollars_under_way + self.dollars_lost
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> SpendRecord:
+        """The record of a file."""
+        return SpendRecord(**{**content, "spend": Spend(**content["spend"])})
+
+
+@dataclass(frozen=True)
+class SpendLog:
+    """The records of one campaign under a root; what is written to it belongs to `round`."""
+
+    store: Store
+    campaign: str
+    round: int = 0
+
+    @property
+    def path(self) -> str:
+        """The campaign's folder in the store."""
+        return f"spend/{self.campaign}"
+
+    def records(self) -> list[SpendRecord]:
+        """Of every session of all rounds so far, oldest name first. Raises StoreError where one cannot be read."""
+        return [self._read(f"{self.path}/{name}") for name in self.store.names(self.path)]
+
+    def records_of_round(self) -> list[SpendRecord]:
+        """Of every session of this round so far."""
+        return [record for record in self.records() if record.round == self.round]
+
+    def write(self, session: str, record: SpendRecord) -> None:
+        """The state of a session of this round."""
+        self.store.publish_json(f"{self.path}/{session}.json", asdict(replace(record, round=self.round)))
+
+    def _read(self, path: str) -> SpendRecord:
+        content = self.store.read_json(path)
+        try:
+            return SpendRecord.from_json(content)
+        except (TypeError, KeyError) as error:
+            place = self.store.where(path)
+            remedy = "delete it: what it had spent is forgotten"
+            raise StoreError(f"not a session's record of spending: {error}", place, remedy) from None

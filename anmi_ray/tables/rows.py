@@ -1,0 +1,176 @@
+"""Tables of anybody's rows: ids and numbers are read, and what cannot be used is refused with place and reason.
+
+What `anmi rate` and `anmi audit` share. Letter: N rows of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import REJECT
+
+_NUMBER = r"(?i)^[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|nan|inf|infinity)$"
+_SHOWN = 3  # places named in a message
+Flags = NDArray[np.bool_]
+Longs = NDArray[np.int64]
+Numbers = tuple[NDArray[np.float64], Mapping[str, Flags]]  # values, NaN where there is none; what is wrong with which
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table as read and where it came from.
+
+    `place` names the whole; row i of the table stands at `place` + `joint` + numbers[i] (None: 1, 2, ...); `refused`
+    are Reject rows of what made no row of the table; `found` are all columns that were there, if not just the table's.
+    """
+
+    table: pa.Table
+    place: str = "table"
+    joint: str = " row "
+    numbers: Longs | None = None
+    refused: pa.Table = field(default_factory=REJECT.empty)
+    found: tuple[str, ...] | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of all columns of the source."""
+        return self.table.column_names if self.found is None else list(self.found)
+
+    def places(self, rows: Longs) -> pa.Array:
+        """Where the given rows of the table stand, as text."""
+        numbers = rows + 1 if self.numbers is None else self.numbers[rows]
+        return pc.binary_join_element_wise(self.place, pa.array(numbers).cast(pa.string()), self.joint)
+
+    def need(self, needed: Sequence[str], known: Sequence[str], remedy: str = "rename the columns") -> None:
+        """DataError where a column of `needed` is missing, or one of `known` stands several times."""
+        doubled = sorted({name for name in self.columns if self.columns.count(name) > 1 and name in known})
+        if doubled:
+            raise DataError(f"has several columns {', '.join(doubled)}", self.place, "keep one column of each name")
+        missing = [name for name in needed if name not in self.columns]
+        if missing:
+            shown = ", ".join(repr(name) for name in self.columns) or "none"
+            raise DataError(
+                f"has no column {', '.join(missing)}; its columns are {shown}, needed are {', '.join(needed)}",
+                self.place,
+                remedy,
+            )
+
+    def text(self, name: str) -> pa.Array:
+        """A column of ids or words as text, null where there is none; DataError where it holds something else."""
+        column = self.table[name].combine_chunks()
+        array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        kind = array.type
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+        if not (is_text or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+            raise DataError(f"{name} holds {kind}; ids must be text or integers", self.place, "convert the column")
+        text = array.cast(pa.string())
+        return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+
+    def number(self, name: str) -> Numbers:
+        """A column of numbers as float64, NaN where there is none, and which rows hold nothing or no number."""
+        column = self.table[name]
+        kind = column.type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
+            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+                raise DataError(f"{name} holds {kind}; it must hold numbers", self.place, "convert the column")
+            missing = column.is_null().to_numpy()
+            return pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(), {"missing": missing}
+        text = pc.utf8_trim_whitespace(column.cast(pa.string()))
+        empty = pc.fill_null(pc.equal(text, ""), True)
+        valid = pc.and_(pc.invert(empty), pc.fill_null(pc.match_substring_regex(text, _NUMBER), False))
+        value = pc.if_else(valid, text, pa.scalar(None, pa.string())).cast(pa.float64())
+        garbled = pc.and_(pc.invert(empty), pc.invert(valid)).to_numpy()
+        return pc.fill_null(value, float("nan")).to_numpy(), {"missing": empty.to_numpy(), "not a number": garbled}
+
+    def rejects(
+        self, checks: Mapping[str, Flags], code: Longs, key: tuple[pa.Array, pa.Array, pa.Array], named: Sequence[str]
+    ) -> pa.Table:
+        """Reject rows of what `code` (see `verdict`) refuses, after those of what made no row.
+
+        key is "query: doc_a, doc_b" of the three columns; a reason that starts with a column of `named` has the value
+        that stands there as its detail.
+        """
+        bad = np.flatnonzero(code)
+        reason = np.array(["", *checks])[code[bad]]
+        query, a, b = (pc.fill_null(column.take(pa.array(bad)), "") for column in key)
+        pair = pc.binary_join_element_wise(pc.binary_join_element_wise(query, a, ": "), b, ", ")
+        detail = np.full(len(bad), "", dtype=object)
+        for name in named:
+            mine = np.char.startswith(reason, f"{name} ")
+            if mine.any():
+                held = self.table[name].take(pa.array(bad[mine])).cast(pa.string())
+                detail[mine] = pc.fill_null(held, "").to_numpy(zero_copy_only=False)
+        rows = {"place": self.places(bad), "key": pair, "reason": reason.tolist(), "detail": detail}
+        return pa.concat_tables([self.refused, REJECT.table(rows)])
+
+
+def verdict(checks: Mapping[str, Flags]) -> Longs:
+    """Which check refuses each row, the first that applies: its number from 1, or 0 for a row that may be used."""
+    flags = list(checks.values())
+    code = np.zeros(len(flags[0]), np.int64)
+    for number, bad in reversed(list(enumerate(flags, 1))):
+        code[bad] = number
+    return code
+
+
+def pair_checks(query: pa.Array, a: pa.Array, b: pa.Array) -> dict[str, Flags]:
+    """What every row about two documents of a query must pass, by the reason that refuses it."""
+    return {
+        "query_id missing": query.is_null().to_numpy(zero_copy_only=False),
+        "document missing": pc.or_(a.is_null(), b.is_null()).to_numpy(zero_copy_only=False),
+        "document compared with itself": pc.fill_null(pc.equal(a, b), False).to_numpy(zero_copy_only=False),
+    }
+
+
+def preference_checks(preference: Numbers) -> dict[str, Flags]:
+    """What a preference must pass, by the reason that refuses it."""
+    p, wrong = preference
+    checks = {f"preference {why}": flags for why, flags in wrong.items()}
+    return checks | {"preference NaN": np.isnan(p), "preference outside [0, 1]": ~((p >= 0.0) & (p <= 1.0))}
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """How many rows there were, which of them were refused (Reject rows), and where they stood."""
+
+    place: str
+    rows: int
+    rejects: pa.Table
+
+    def reasons(self) -> dict[str, tuple[int, list[str]]]:
+        """{reason: (rows refused, the first few places)}, most frequent first."""
+        if not self.rejects.num_rows:
+            return {}
+        counts = self.rejects.group_by("reason", use_threads=False).aggregate([([], "count_all"), ("place", "list")])
+        found = {row["reason"]: (row["count_all"], row["place_list"][:_SHOWN]) for row in counts.to_pylist()}
+        return dict(sorted(found.items(), key=lambda item: (-item[1][0], item[0])))
+
+    def refuse_rejects(self, max_fraction: float) -> None:
+        """Raise DataError where more than `max_fraction` of the rows were refused, saying why and where."""
+        bad = self.rejects.num_rows
+        if bad <= max_fraction * self.rows:
+            return
+        why = "; ".join(f"{n:,} {reason} ({', '.join(places)})" for reason, (n, places) in self.reasons().items())
+        raise DataError(
+            f"{bad:,} of {self.rows:,} rows cannot be used ({bad / self.rows:.1%}, allowed {max_fraction:.1%}): {why}",
+            self.place,
+            "mend these rows, or allow a larger share with --max-reject-fraction",
+        )
+
+    def said(self) -> list[str]:
+        """The counts in words, a line each: rows read, accepted and rejected, then the reasons with places."""
+        bad = self.rejects.num_rows
+        lines = [f"rows           {self.rows:,} read, {self.rows - bad:,} accepted, {bad:,} rejected"]
+        for reason, (count, places) in self.reasons().items():
+            more = ", ..." if count > len(places) else ""
+            lines.append(f"               {count:,} {reason} ({', '.join(places)}{more})")
+        return lines

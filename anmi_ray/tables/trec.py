@@ -1,0 +1,178 @@
+"""Runs and judgments in TREC's text formats, the tongue that retrieval tools share; ids are the collection's own.
+
+A run line is `qid Q0 docid rank score tag`, a qrels line `qid 0 docid grade`; the tag is the system.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.core.errors import DataError, from_os_error
+from anmi_ray.core.identity import doc_id, query_id
+from anmi_ray.core.records import QREL, RUN
+
+BEIR_QRELS = ("query-id", "corpus-id", "score")
+FIELD = re.compile(r"[^ \t\r\n\f]+")  # not str.split: a no-break space may be part of an id
+
+
+def format_run(run: pa.Table, queries: pa.Table, documents: pa.Table) -> str:
+    """The run as TREC text, sorted by (tag, external query id, rank); scores read back as the same numbers.
+
+    `queries` needs columns query_id and external_id, `documents` doc_id and external_id.
+    Raises DataError for an id without a name, or a name or tag with white space in it, which the format cannot hold.
+    """
+    if not run.num_rows:
+        return ""
+    names = pa.table(
+        {
+            "query": _named(run["query_id"], queries, "query_id"),
+            "doc": _named(run["doc_id"], documents, "doc_id"),
+            "rank": run["rank"],
+            "score": run["score"],
+            "tag": run["system"],
+        }
+    )
+    for column in ("query", "doc", "tag"):
+        spaced = names[column].filter(pc.match_substring_regex(names[column], r"^$|\s"))
+        if len(spaced):
+            raise DataError(
+                f"{column} {spaced[0].as_py()!r} is empty or holds white space, which separates the fields of a line",
+                "TREC run",
+                "rename it in the collection, or write the run as Parquet",
+            )
+    names = names.sort_by([("tag", "ascending"), ("query", "ascending"), ("rank", "ascending")])
+    rank, score = (names[column].cast(pa.string()) for column in ("rank", "score"))
+    lines = pc.binary_join_element_wise(names["query"], "Q0", names["doc"], rank, score, names["tag"], " ")
+    return "\n".join(lines.to_pylist()) + "\n"
+
+
+def parse_run(lines: Iterable[str], place: str) -> pa.Table:
+    """Run table of TREC lines, ids hashed from the external ones; ranks 1..n by falling score, as trec_eval does.
+
+    Equal scores go by the written rank, then by document id. Raises DataError naming `place` and line for a line
+    without six fields, a rank or score that is no number, and a document that occurs twice.
+    """
+    rows: dict[tuple[str, str, str], tuple[float, int]] = {}
+    for number, fields in _fields(lines):
+        here = f"{place}:{number}"
+        if len(fields) != 6:
+            raise DataError(f"{len(fields)} fields, must be 6", here, "write each line as: qid Q0 docid rank score tag")
+        query, _, doc, rank, score, tag = fields
+        key = (tag, query, doc)
+        if key in rows:
+            raise DataError(f"document {doc!r} stands twice under query {query!r}", here, "keep one of the lines")
+        rows[key] = (_number(score, "score", here), _integer(rank, "rank", here))
+    ordered = sorted(rows.items(), key=lambda row: (row[0][:2], -row[1][0], row[1][1], row[0][2]))
+    ranks: list[int] = []
+    for i, (key, _) in enumerate(ordered):
+        ranks.append(ranks[-1] + 1 if i and ordered[i - 1][0][:2] == key[:2] else 1)
+    query_ids = {key[1]: b"" for key in rows}
+    doc_ids = {key[2]: b"" for key in rows}
+    query_ids = {name: query_id(name) for name in query_ids}
+    doc_ids = {name: doc_id(name) for name in doc_ids}
+    return RUN.table(
+        {
+            "query_id": [query_ids[key[1]] for key, _ in ordered],
+            "doc_id": [doc_ids[key[2]] for key, _ in ordered],
+            "system": [key[0] for key, _ in ordered],
+            "rank": ranks,
+            "score": [value[0] for _, value in ordered],
+        }
+    )
+
+
+def parse_qrels(lines: Iterable[str], place: str) -> pa.Table:
+    """Qrel table of TREC lines, or of BEIR's three columns under their header, sorted as written.
+
+    Raises DataError naming `place` and line, as `parse_run`.
+    """
+    grades: dict[tuple[str, str], int] = {}
+    for number, query, doc, grade in _graded(lines, place):
+        here = f"{place}:{number}"
+        if (query, doc) in grades:
+            raise DataError(f"document {doc!r} is judged twice for query {query!r}", here, "keep one of the lines")
+        grades[query, doc] = _integer(grade, "grade", here)
+    return QREL.table(
+        {
+            "query_id": [query_id(query) for query, _ in grades],
+            "doc_id": [doc_id(doc) for _, doc in grades],
+            "grade": list(grades.values()),
+        }
+    )
+
+
+def read_run(path: str | Path) -> pa.Table:
+    """The Run table of a TREC run file; StoreError if it cannot be read, DataError if it is malformed."""
+    return parse_run(_lines(path), str(path))
+
+
+def read_qrels(path: str | Path) -> pa.Table:
+    """The Qrel table of a qrels file, TREC's or BEIR's; errors as `read_run`."""
+    return parse_qrels(_lines(path), str(path))
+
+
+def _lines(path: str | Path) -> list[str]:
+    try:
+        return Path(path).read_bytes().decode("utf-8").split("\n")
+    except OSError as error:
+        raise from_os_error(error, str(path)) from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 text at byte {error.start}", str(path), "convert it to UTF-8") from error
+
+
+def _fields(lines: Iterable[str]) -> Iterable[tuple[int, list[str]]]:
+    """(line number from 1, fields) of the lines that are not blank."""
+    return ((number, fields) for number, line in enumerate(lines, 1) if (fields := FIELD.findall(line)))
+
+
+def _graded(lines: Iterable[str], place: str) -> Iterator[tuple[int, str, str, str]]:
+    """(line number, query, document, grade) of qrels in either format."""
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    first = next(numbered, (0, ""))
+    names = [name.strip() for name in first[1].removeprefix("\ufeff").split("\t")]
+    beir = sorted(names) == sorted(BEIR_QRELS)
+    wanted, remedy = (3, "query-id, corpus-id, score, tab-separated") if beir else (4, "qid 0 docid grade")
+    columns = [names.index(name) for name in BEIR_QRELS] if beir else [0, 2, 3]
+    for number, line in numbered if beir else chain([first], numbered):
+        fields = [field.strip() for field in line.split("\t")] if beir else FIELD.findall(line)
+        if not fields:
+            continue
+        if len(fields) != wanted:
+            here = f"{place}:{number}"
+            raise DataError(f"{len(fields)} fields, must be {wanted}", here, f"write each line as: {remedy}")
+        query, doc, grade = (fields[column] for column in columns)
+        yield number, query, doc, grade
+
+
+def _named(ids: pa.ChunkedArray, table: pa.Table, key: str) -> pa.ChunkedArray:
+    found = pc.index_in(ids, value_set=table[key].combine_chunks())
+    if found.null_count:
+        missing = ids.filter(pc.is_null(found))[0].as_py().hex()
+        raise DataError(f"{key} {missing} has no external id", "TREC run", "give the collection that was searched")
+    return table["external_id"].take(found)
+
+
+def _number(text: str, what: str, place: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError(f"{what} {text!r} is not a finite number", place, f"write the {what} as a decimal number")
+    return value
+
+
+def _integer(text: str, what: str, place: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise DataError(
+            f"{what} {text!r} is not a whole number", place, f"write the {what} as a whole number"
+        ) from error

@@ -1,0 +1,374 @@
+"""Campaigns of trials, through Ray Tune: a driver process a trial, Ray Train inside, Optuna's points, early stopping.
+
+A trial is a run of the main path up to train, through the same store: what trials share is there, what one has made is
+never made again. Tune's own state is removed when it ends: early stopping's is not in it, and it is pickled code. A
+campaign goes on from its own records (`campaigns`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from ray import PlacementGroupID, cloudpickle, tune
+from ray._private.state import actors
+from ray.exceptions import RayTaskError
+from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+from anmi_ray.config.tune import AshaConfig
+from anmi_ray.core import logs
+from anmi_ray.core.errors import AnmiError, DataError
+from anmi_ray.pipeline import run as path
+from anmi_ray.pipeline.progress import Everyone
+from anmi_ray.runtime.capacity import check_room, of_training
+from anmi_ray.runtime.status import GROUP
+from anmi_ray.stages import train
+from anmi_ray.store import Artifact, Flow
+from anmi_ray.store.uri import absolute, of_ray, remove
+from anmi_ray.tuning import search as searching
+from anmi_ray.tuning.campaign import Campaign, Point, Trial
+
+_LOG = logging.getLogger(__name__)
+_ENDS_S = 60.0  # that a trial's process may take to end
+METRIC, TIME = "dev", "completed_share"
+# What a trial's driver takes: no CPU, or a stage that wants all of them would wait for it for ever.
+_DRIVER: dict[str, float] = {"CPU": 0.0, "memory": 64 * 2**20}
+
+_FINISHED: Any = Searcher.FINISHED  # Tune takes it for a point
+
+Ended = Callable[[Trial], None]
+
+
+def share(campaign: Campaign, reporter: path.Reporter) -> None:
+    """Make what all trials read, all stages before mine, as a run of its own name: the experiment's own run stays.
+
+    Raises DataError where dev cannot tell trials apart.
+    """
+    told = Everyone(reporter, _Splits(campaign))
+    base = campaign.base.model_copy(update={"name": campaign.run_name("shared")})
+    path.run(base, told, last=campaign.shared[-1], content=campaign.content)
+
+
+class _Splits(path.Reporter):
+    """Looks, when the collection is read and before anything is asked about it, whether trials can be compared."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self._campaign = campaign
+
+    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
+        """A stage is complete."""
+        if name != "ingest":
+            return
+        ingest = Artifact(self._campaign.store, name, self._campaign.resolved[name].fingerprint)
+        if not (ingest.manifest() or {})["splits"].get("dev"):
+            place = self._campaign.place
+            raise DataError("no dev query is judged, and trials are compared on dev", place, "give a dev split")
+
+
+def search(campaign: Campaign, reporter: path.Reporter, ended: Ended) -> list[Trial]:
+    """Carry out the trials that are missing, and return all. Needs a started Ray; `ended` sees each as it ends.
+
+    A trial that fails is counted, with its message, and the others go on. Raises ConfigError where a trial's training
+    has no room on the cluster or no point of the space fits together.
+    """
+    trials = {one.number: one for one in campaign.read()}
+    left = campaign.config.trials - sum(one.ended for one in trials.values())
+    if left <= 0:
+        return list(trials.values())
+    check_room(of_training(campaign.base.execution.training), reporter.notice, campaign.config.max_concurrent)
+    points, log = _Points(campaign, trials), _Log(campaign, trials, reporter, ended)
+    # Ctrl-C ends the command, as everywhere; what Tune writes and prints the records have, and the reporter says
+    os.environ |= {"TUNE_DISABLE_SIGINT_HANDLER": "1", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    driver = tune.with_parameters(carry_out, campaign=campaign)
+    scratch = absolute(campaign.store.uri(f"{campaign.folder}/tune"))
+    remove(scratch)  # of a call that was killed
+    tuner = tune.Tuner(
+        tune.with_resources(driver, _DRIVER),
+        tune_config=tune.TuneConfig(
+            search_alg=points,
+            scheduler=scheduler(campaign.config.asha, trials.values()),
+            num_samples=left,
+            max_concurrent_trials=campaign.config.max_concurrent,
+        ),
+        run_config=tune.RunConfig(name="trials", callbacks=[log], verbose=0, **of_ray(scratch)),
+    )
+    try:
+        tuner.fit()
+    except tune.TuneError as error:
+        raise _ours(error) from error
+    finally:
+        log.close()
+        remove(scratch)
+    return sorted(trials.values(), key=lambda one: one.number)
+
+
+def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
+    """One trial, in a process of its own: the main path up to train, every dev point told to Tune.
+
+    The last point is told when the model is there: a trial that early stopping ends after it has ended anyway.
+    """
+    logs.set_up()
+    with logs.bound(campaign=campaign.config.name, trial=config["number"]):
+        _carry_out(campaign, campaign.trial(config["number"]))
+
+
+def _carry_out(campaign: Campaign, trial: Trial) -> None:
+    told = _Told(trial.curve[-1].step if trial.curve else 0)  # early stopping has decided on these points
+    path.run(
+        campaign.experiment(campaign.settings(trial.params), trial.run), told, last="train", content=campaign.content
+    )
+    for point in campaign.curve(trial):
+        told.tell(point)
+
+
+class _Told(path.Reporter):
+    """Hands what a trial's stages tell to Tune."""
+
+    def __init__(self, step: int) -> None:
+        self._step, self._notices = step, list[str]()
+
+    def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
+        """Told by a thread of training; Tune may end this process in the call."""
+        if share < 1.0:
+            self.tell(Point(step, share, dev), group)
+
+    def notice(self, text: str) -> None:
+        """Goes out with the next point."""
+        self._notices.append(text)
+
+    def tell(self, point: Point, group: str | None = None) -> None:
+        """Each point once."""
+        if point.step <= self._step:
+            return
+        self._step = point.step
+        said, self._notices = self._notices, []
+        tune.report(
+            {METRIC: point.dev, TIME: point.share, "completed_steps": point.step, "notices": said, GROUP: group}
+        )
+
+
+class _Asha(ASHAScheduler):
+    """Knows trials by their numbers, which they keep when a campaign goes on."""
+
+    def on_trial_add(self, tune_controller: Any, trial: TuneTrial) -> None:
+        super().on_trial_add(tune_controller, _numbered(trial.config["number"]))
+
+    def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:
+        return super().on_trial_result(tune_controller, _numbered(trial.config["number"]), result)
+
+    def on_trial_complete(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> None:
+        super().on_trial_complete(tune_controller, _numbered(trial.config["number"]), result)
+
+    def on_trial_remove(self, tune_controller: Any, trial: TuneTrial) -> None:
+        super().on_trial_remove(tune_controller, _numbered(trial.config["number"]))
+
+
+def _numbered(number: int) -> TuneTrial:
+    """As much of a trial as early stopping asks for."""
+    return cast(TuneTrial, SimpleNamespace(trial_id=str(number), config={"number": number}))
+
+
+def scheduler(config: AshaConfig | None, trials: Iterable[Trial]) -> TrialScheduler:
+    """Early stopping that knows the curves so far; Ray saves no scheduler's state.
+
+    What it decided before stays: a trial that goes on is not held anew against those that came after it.
+
+    A trial's clock is the share of its own steps: a rule of mining decides how many examples there are, and the
+    learning rate's schedule spans them.
+    """
+    if config is None:
+        return FIFOScheduler()
+    asha = _Asha(
+        time_attr=TIME,
+        metric=METRIC,
+        mode="max",
+        max_t=1,
+        grace_period=cast(int, config.grace),  # any number will do
+        reduction_factor=config.reduction,
+    )
+    for one in sorted(trials, key=lambda one: one.number):
+        if one.status != "failed":
+            asha.on_trial_add(None, _numbered(one.number))
+            for point in one.curve:
+                asha.on_trial_result(None, _numbered(one.number), {TIME: point.share, METRIC: point.dev})
+    return asha
+
+
+class _Points(Searcher):
+    """Which trial is next: one that was under way when the campaign was killed, else a new one."""
+
+    def __init__(self, campaign: Campaign, trials: dict[int, Trial]) -> None:
+        super().__init__(metric=METRIC, mode="max")
+        self._campaign, self._trials = campaign, trials
+        self._interrupted = [one.number for one in sorted(trials.values(), key=_number) if not one.ended]
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        """The number of a trial whose record says the rest."""
+        config = self._campaign.config
+        if self._interrupted:
+            return {"number": self._interrupted.pop(0)}
+        hours = sum(one.seconds for one in self._trials.values()) / 3600
+        number = len(self._trials)
+        if number >= config.trials or (config.trial_hours is not None and hours >= config.trial_hours):
+            return _FINISHED
+        try:
+            trial = searching.suggest(self._campaign, number, list(self._trials.values()))
+        except searching.Exhausted:
+            return _FINISHED
+        self._trials[number] = trial
+        self._campaign.write(trial)
+        return {"number": number}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """The log has it."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """The records have it."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """The records have it."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles what it is given; nobody reads it
+
+
+class _Log(tune.Callback):
+    """Keeps the records of the trials: the only one who writes them while they are under way."""
+
+    def __init__(self, campaign: Campaign, trials: dict[int, Trial], reporter: path.Reporter, ended: Ended) -> None:
+        self._campaign, self._trials, self._reporter, self._ended = campaign, trials, reporter, ended
+        self._clock: dict[int, float] = {}
+        self._groups: dict[int, tuple[str, int]] = {}
+        self._releasing: list[threading.Thread] = []
+
+    def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        """From now on its seconds count."""
+        self._clock[trial.config["number"]] = time.monotonic()
+
+    def on_trial_result(
+        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """A dev point."""
+        one = self._of(trial)
+        if result[GROUP] is not None:
+            self._groups[one.number] = result[GROUP], result["pid"]
+        for text in result["notices"]:
+            self._reporter.notice(f"trial {one.number}: {text}")
+        if one.reached(Point(result["completed_steps"], result[TIME], result[METRIC])):
+            self._campaign.write(one)
+
+    def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        """It ran to its end, or was stopped."""
+        one = self._of(trial)
+        manifest = self._campaign.complete(one)
+        if manifest is None:
+            one.status = "stopped"
+        elif manifest["dev"] is None:
+            one.status, one.message = "failed", "dev was not measured"
+        else:
+            one.status, one.dev, one.curve = "complete", manifest["dev"], self._campaign.curve(one)
+        self._end(one)
+
+    def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        """It failed: what it says of why."""
+        one = self._of(trial)
+        one.status, one.message = "failed", _message(trial)
+        self._end(one)
+
+    def _of(self, trial: TuneTrial) -> Trial:
+        """Its record, with the seconds until now."""
+        one, now = self._trials[trial.config["number"]], time.monotonic()
+        one.seconds += now - self._clock.get(one.number, now)
+        self._clock[one.number] = now
+        return one
+
+    def _end(self, one: Trial) -> None:
+        self._campaign.write(one)
+        facts = {"dev": one.dev, "seconds": round(one.seconds, 3), "params": one.params, "error": one.message}
+        _LOG.info("trial ends", extra={"trial": one.number, "status": one.status, **facts})
+        if (held := self._groups.pop(one.number, None)) is not None:
+            self._releasing.append(threading.Thread(target=_release, args=held, daemon=True))
+            self._releasing[-1].start()
+        self._reporter.progress(
+            sum(other.ended for other in self._trials.values()), self._campaign.config.trials, "trials"
+        )
+        self._ended(one)
+
+    def close(self) -> None:
+        """Wait until what trials held is given back."""
+        for thread in self._releasing:
+            thread.join()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # as of the points
+
+
+def _release(group: str, process: int) -> None:
+    """Give back what the workers of a trial held, once its process is gone: before, training would take it anew.
+
+    Ray Train leaves that to an actor that asks the dashboard whether the training is gone, and a Ray on one machine has
+    none: without this every trial that is stopped would keep its CPUs to the campaign's end.
+    """
+    deadline = time.monotonic() + _ENDS_S
+    while any(one["Pid"] == process and one["State"] == "ALIVE" for one in actors().values()):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(group))))
+
+
+def forget_checkpoints(campaign: Campaign, trials: Iterable[Trial]) -> None:
+    """Remove what trials that were stopped would resume from: none of them will."""
+    for one in trials:
+        if one.status == "stopped":
+            artifact = Artifact(campaign.store, "train", one.fingerprints["train"])
+            output = absolute(artifact.store.uri(f"{artifact.path}/model"))
+            train.clear_checkpoints(artifact, output, campaign.base.execution.training)
+
+
+def _number(trial: Trial) -> int:
+    return trial.number
+
+
+def _message(trial: TuneTrial) -> str:
+    """Why a trial failed: of an error for the user all that it says, of others the last line."""
+    if trial.pickled_error_file is not None and Path(trial.pickled_error_file).exists():
+        # what this process has just written; Tune's own getters look where it has not been copied to yet
+        error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, AnmiError):
+            return str(cause)
+        return f"{type(cause).__name__}: {train.last_line(cause)}"
+    if trial.error_file is not None and Path(trial.error_file).exists():
+        return train.last_line(Path(trial.error_file).read_text(encoding="utf-8"))
+    return "its process ended"
+
+
+def _ours(error: BaseException) -> BaseException:
+    """The error for the user behind one of Tune's, if there is one."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, AnmiError):
+            return cause
+        cause = cause.__cause__
+    return error
+
+
+def retry_failed(campaign: Campaign) -> int:
+    """Let the trials that failed run once more, with the same settings; how many there are."""
+    failed = [one for one in campaign.read() if one.status == "failed"]
+    for one in failed:
+        one.status, one.message = "running", None
+        campaign.write(one)
+    return len(failed)

@@ -1,0 +1,86 @@
+"""After a search: the best settings and the default trained again with fresh seeds, and compared on test.
+
+The best of many on dev is partly the luckiest on dev; what it is worth is measured on queries that the search never
+saw, by trainings that it never chose among.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.evaluation.replicates import Contrast, contrast, family
+from anmi_ray.pipeline import run as path
+from anmi_ray.pipeline.per_query import per_query
+from anmi_ray.runtime.tasks import Context, our_errors, windowed
+from anmi_ray.tuning.campaign import MEASURE, Campaign, Trial
+
+BEST, DEFAULT, START = "best", "default", "hybrid"
+PAIRS = ((BEST, DEFAULT), (BEST, START), (DEFAULT, START))
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Means on test by system, a value a seed (of the first stage one), and differences corrected by Holm."""
+
+    seeds: tuple[int, ...]
+    queries: int
+    levels: Mapping[str, tuple[float, ...]]
+    contrasts: tuple[Contrast, ...]
+
+
+def repeat(campaign: Campaign, best: Trial, reporter: path.Reporter) -> Repeats | None:
+    """Train, rerank and measure; None where the campaign wants no repeats. Needs a started Ray.
+
+    What was trained before is reused, so a call after a crash goes on.
+    """
+    seeds = campaign.repeat_seeds()
+    if not seeds:
+        return None
+    wanted: dict[tuple[str, int], Experiment] = {}
+    for k, seed in enumerate(seeds):
+        for name, settings in ((BEST, campaign.settings(best.params)), (DEFAULT, {})):
+            number = f"{best.number:03d}" if name == BEST else ""
+            wanted[name, k] = campaign.experiment(settings, campaign.run_name(f"{name}{number}-s{k}"), seed=seed)
+    records = _carried_out(campaign, wanted, reporter)
+    values = {
+        name: [per_query(wanted[name, k], records[name, k], MEASURE) for k in range(len(seeds))]
+        for name in (BEST, DEFAULT)
+    }
+    values[START] = [per_query(wanted[DEFAULT, 0], records[DEFAULT, 0], MEASURE, START)]
+    queries = sorted(values[START][0])
+    rows = {name: np.array([[row[query] for query in queries] for row in found]) for name, found in values.items()}
+    found = family([contrast(a, b, [rows[a] - rows[b]], seed=campaign.config.seed) for a, b in PAIRS])
+    return Repeats(tuple(seeds), len(queries), {name: tuple(row.mean(1).tolist()) for name, row in rows.items()}, found)
+
+
+def _carried_out(
+    campaign: Campaign, wanted: Mapping[tuple[str, int], Experiment], reporter: path.Reporter
+) -> dict[tuple[str, int], dict[str, Any]]:
+    """The records of all runs, which are carried out `max_concurrent` at once, equal ones one after the other."""
+    reporter.stage("repeats", f"train the best and the default with {len(wanted) // 2} fresh seeds, measure on test")
+    execution = campaign.base.execution.model_copy(update={"window": campaign.config.max_concurrent})
+    context = Context(
+        campaign.store, execution, campaign.store.buckets(execution.buckets), campaign.base.seed, reporter.progress
+    )
+    twins: dict[str, list[tuple[str, int]]] = {}
+    for key, one in wanted.items():
+        twins.setdefault(path.resolve(one, campaign.content)["rerank"].fingerprint, []).append(key)
+    groups = list(twins.values())
+    calls = ((i, _run, ([wanted[key] for key in keys], campaign.content)) for i, keys in enumerate(groups))
+    records: dict[tuple[str, int], dict[str, Any]] = {}
+    reporter.progress(0, len(wanted), "trainings")
+    with our_errors("repeats"):
+        for i, found in windowed(context, calls, cores=0.0, what="group"):
+            records |= dict(zip(groups[i], found, strict=True))
+            reporter.progress(len(records), len(wanted), "trainings")
+    return records
+
+
+def _run(experiments: list[Experiment], content: str) -> list[dict[str, Any]]:
+    """In a process of its own: runs up to rerank, which all have the same results."""
+    return [path.run(one, last="rerank", content=content) for one in experiments]

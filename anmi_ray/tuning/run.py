@@ -1,0 +1,64 @@
+"""A tuning campaign from its file to its report: what trials share, the search, the repeats on test, the page."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.logs import Span
+from anmi_ray.pipeline import run as path
+from anmi_ray.pipeline.side_by_side import alone
+from anmi_ray.runtime.tasks import ray_session
+from anmi_ray.tuning import driver, report, search
+from anmi_ray.tuning.campaign import Campaign, Trial, best
+from anmi_ray.tuning.repeats import Repeats, repeat
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A campaign that is done: its trials, the best on dev, the repeats on test, and files by name."""
+
+    trials: Sequence[Trial]
+    best: Trial
+    repeats: Repeats | None
+    files: Mapping[str, str]
+
+
+def run(campaign: Campaign, reporter: path.Reporter, ended: driver.Ended, retry_failed: bool = False) -> Finished:
+    """Carry out what is missing of a campaign and write its report; `ended` sees each trial as it ends.
+
+    Running again goes on, after Ctrl-C and after kill -9. Raises AnmiError for whatever a user can mend.
+    """
+    search.check_installed()
+    search.check_space(campaign)
+    with (
+        Span(_LOG, "campaign", campaign=campaign.config.name),
+        alone(campaign.store, f"campaign-{campaign.fingerprint}"),
+        ray_session(campaign.base.execution),
+    ):
+        driver.share(campaign, reporter)
+        if retry_failed:
+            driver.retry_failed(campaign)
+        reporter.stage("tune", f"{campaign.config.trials} trials, {campaign.config.max_concurrent} at once")
+        trials = driver.search(campaign, reporter, ended)
+        found = best(trials)
+        if found is None:
+            raise _no_model(campaign, trials)
+        repeats = repeat(campaign, found, reporter)
+        driver.forget_checkpoints(campaign, trials)
+        return Finished(trials, found, repeats, report.write(campaign, trials, found, repeats))
+
+
+def _no_model(campaign: Campaign, trials: Sequence[Trial]) -> ConfigError:
+    """No trial has ended with a model."""
+    failed = [one for one in trials if one.status == "failed"]
+    first = f"; trial {failed[0].number}: {failed[0].message}" if failed else ""
+    return ConfigError(
+        f"none of {len(trials)} trials has trained a model, {len(failed)} failed{first}",
+        f"campaign {campaign.config.name}",
+        "mend what they say, then run again with --retry-failed",
+    )

@@ -1,0 +1,124 @@
+"""Collections in BEIR layout for studies: cut and joined by their queries, and retrieved by a run's own stages.
+
+A study's collections are runs of the main path up to retrieve under ROOT, so what is there is not made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.console import Console
+
+from anmi_ray import corpus
+from anmi_ray.cli.console import ConsoleReporter
+from anmi_ray.config.experiment import Experiment, validate
+from anmi_ray.core import identity
+from anmi_ray.core.records import DOCUMENT, QREL, QUERY, RUN, TEXT_OF
+from anmi_ray.corpus.beir import BeirFiles
+from anmi_ray.pipeline import run
+from anmi_ray.store import Artifact, Store
+
+LAST = "retrieve"
+DEPTH = 200  # documents of every ranking: without a query's known positives a hundred are left
+Grade = tuple[str, str, int]  # query, document, grade
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """A collection as retrieve left it: the tables of all buckets, and the ids of its documents in their order."""
+
+    queries: pa.Table
+    qrels: pa.Table
+    runs: pa.Table
+    texts: pa.Table
+    documents: list[bytes]
+
+
+def view(folder: str, target: Path, splits: Mapping[str, Iterable[Grade]]) -> Path:
+    """`target` as a collection with the documents and queries of `folder`, as links, and judgments of its own."""
+    files = BeirFiles(folder)
+    (target / "qrels").mkdir(parents=True, exist_ok=True)
+    for name in (files.find("corpus.jsonl"), files.find("queries.jsonl")):
+        if not (target / name).exists():
+            (target / name).symlink_to((Path(folder) / name).resolve())
+    for split, grades in splits.items():
+        lines = [f"{query}\t{document}\t{grade}" for query, document, grade in grades]
+        text = "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
+        (target / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
+    return target
+
+
+def tested(folder: str, target: Path) -> str:
+    """`folder` if it has test queries only, else `target`: the same collection, all judged queries tested.
+
+    A pair that several splits judge keeps the grade of the last of train, dev, test.
+    """
+    files = BeirFiles(folder)
+    names = {split: files.find_optional(f"qrels/{split}.tsv") for split in ("train", "dev", "test")}
+    if not names["train"] and not names["dev"]:
+        return folder
+    grades = {(query, doc): grade for name in names.values() if name for query, doc, grade in files.grades(name)}
+    return str(view(folder, target, {"test": [(*pair, grade) for pair, grade in grades.items()]}))
+
+
+def halves(folder: str, target: Path, least_grade: int = 1) -> list[Path]:
+    """Two collections whose train queries are the other's test queries; lower grades than the least train nothing."""
+    files = BeirFiles(folder)
+    rows = list(files.grades(files.find("qrels/test.tsv")))
+    names = sorted({query for query, _, grade in rows if grade >= least_grade})
+    by_id = {identity.query_id(name): name for name in names}
+    first = {by_id[one] for one in identity.hash_sample(sorted(by_id), len(by_id) // 2, "transfer", "halves")}
+    made = []
+    for number, trained in enumerate((first, set(names) - first)):
+        splits = {}
+        for split, floor in (("train", least_grade), ("test", 1)):
+            kept = [row for row in rows if row[0] in names and (row[0] in trained) == (split == "train")]
+            splits[split] = [(query, doc, grade if grade >= floor else 0) for query, doc, grade in kept]
+        made.append(view(folder, target / str(number), splits))
+    return made
+
+
+def count_test_queries(of: Experiment) -> int:
+    """How many test queries have a relevant document; reads the collection, computes nothing."""
+    reader = corpus.read(of.corpus)
+    for _ in reader.documents():
+        pass
+    queries = reader.queries()  # after the documents, and before the judgments: a reader reads in this order
+    qrels = reader.qrels()
+    judged = pc.unique(qrels.filter(pc.greater(qrels["grade"], 0))["query_id"])
+    asked = queries.filter(pc.equal(queries["split"], "test"))["query_id"]
+    return pc.sum(pc.is_in(asked, value_set=judged)).as_py() or 0
+
+
+def retrieval_of(name: str, folder: str, root: str) -> Experiment:
+    """The experiment that retrieves for the queries of a collection, DEPTH deep. Raises ConfigError."""
+    content = {
+        "name": name,
+        "corpus": {"reader": "beir", "path": folder, "dev_fraction": 0.0},
+        "retrieve": {"depth": DEPTH, "random_negatives": 0},
+        "execution": {"root": root},
+    }
+    return validate(content, name)
+
+
+def retrieved(of: Experiment) -> Retrieved:
+    """Retrieve, with Ray, unless it is done, and read what is there. Raises AnmiError."""
+    store = Store(of.execution.root)
+    resolved = run.resolve(of)
+    made = {name: Artifact(store, name, resolved[name].fingerprint) for name in ("ingest", LAST)}
+    if any(one.manifest() is None for one in made.values()):
+        run.run(of, ConsoleReporter(Console(stderr=True)), last=LAST)
+    buckets = range(store.buckets(of.execution.buckets))
+    shards = range(int((made["ingest"].manifest() or {})["shards"]))
+    documents = [made["ingest"].read_part("documents", shard, DOCUMENT)["doc_id"].to_pylist() for shard in shards]
+    return Retrieved(
+        queries=pa.concat_tables([made["ingest"].read_part("queries", bucket, QUERY) for bucket in buckets]),
+        qrels=pa.concat_tables([made["ingest"].read_part("qrels", bucket, QREL) for bucket in buckets]),
+        runs=pa.concat_tables([made[LAST].read_part("runs", bucket, RUN) for bucket in buckets]),
+        texts=pa.concat_tables([made[LAST].read_part("texts", bucket, TEXT_OF) for bucket in buckets]),
+        documents=[doc for ids in documents for doc in ids],
+    )

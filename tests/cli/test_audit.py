@@ -1,0 +1,230 @@
+"""`anmi audit` as a user meets it: files and runs, the table, the JSON, one message with exit code 2 per mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+from anmi_ray.cli import main
+from anmi_ray.judging import imported
+from anmi_ray.store import Store
+from anmi_ray.tables.formats import read_rows
+
+HEAD = "query_id,doc_a,doc_b,judge,order,preference,error\n"
+PAIRS = [("a", "b"), ("b", "c"), ("a", "c"), ("a", "d")]
+GOOD = "".join(
+    f"q{q},{a},{b},{judge},{order},{1 if judge == 'sure' or order == 'ab' else 0},\n"
+    for q in range(12)
+    for a, b in PAIRS
+    for judge in ("first", "sure")
+    for order in ("ab", "ba")
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "answers.csv"
+    path.write_text(HEAD + GOOD)
+    return path
+
+
+def audit(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What it prints when it succeeds."""
+    with pytest.raises(SystemExit) as done:
+        main(["audit", *map(str, arguments)])
+    said = capsys.readouterr()
+    assert done.value.code == 0, said.err
+    return said.out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What it prints when it refuses."""
+    with pytest.raises(SystemExit) as done:
+        main(["audit", *map(str, arguments)])
+    said = capsys.readouterr().err
+    assert done.value.code == 2, said
+    assert "Traceback" not in said
+    assert "remedy: " in said
+    return said
+
+
+def columns(said: str, judge: str) -> list[str]:
+    """The cells of a judge's row, intervals left out."""
+    [line] = [line for line in said.splitlines() if line.startswith(judge)]
+    return [cell for cell in line.split() if not cell.endswith(("]", ",")) and cell != ":"]
+
+
+def test_as_a_process(file: Path) -> None:
+    command = [sys.executable, "-m", "anmi_ray", "audit", str(file), "--plot", "picture.png"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.startswith("anmi: configuration: picture.png: a picture is .svg or .html")
+
+
+def test_everything_it_writes(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(HEAD + GOOD + "q0,b,d,sure,ab,,timeout\nq0,b,d,sure,ba,2,\n")
+    out, plot, rejects, grades = (tmp_path / name for name in ("o.json", "p.html", "r.csv", "g.tsv"))
+    grades.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{q}\ta\t1\nq{q}\tb\t0\n" for q in range(12)))
+    said = audit(capsys, file, "--json", out, "--plot", plot, "--rejects", rejects, "--grades", grades)
+    found = json.loads(out.read_text())
+    assert found["source"] == {
+        "file": str(file),
+        "rows": {"read": 194, "rejected": {"preference outside [0, 1]": 1}},
+    }
+    first, sure = found["judges"]["first"], found["judges"]["sure"]
+    assert (first["n"], first["order_inconsistent_rate"], first["position_bias"]["probability"]) == (96, 1.0, 0.5)
+    assert (sure["n"], sure["failures"], sure["cycle_rate"]) == (97, {"timeout": 1}, 0.0)
+    assert sure["position_bias"]["interval"][0] < 0 < sure["position_bias"]["interval"][1]
+    assert sure["accuracy_both_orders"] == 1.0
+    assert sure["counts"]["accuracy_both_orders"] == 12
+    assert found["panel"]["graded"] == {"comparisons": 12, "different": 12}
+    for line in (
+        "rows           194 read, 193 accepted, 1 rejected",
+        f"               1 preference outside [0, 1] ({file}:195)",
+        "grades         12 comparisons of graded documents, 12 unlike",
+        "failures       sure: 1 timeout",
+        "agreement      Krippendorff's α ",
+        "bootstrap rounds over queries",
+        f"json           -> {out}",
+    ):
+        assert line in said
+    assert "judge" in said
+    assert columns(said, "first")[:4] == ["first", "96", "0.0", "0.0"]
+    assert "48" in columns(said, "first")  # all pairs to the first
+    assert "first : second" in plot.read_text()
+    assert pacsv.read_csv(rejects).to_pylist()[0]["place"] == f"{file}:195"
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".csv.zst", ".parquet"])
+def test_formats_agree(file: Path, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    table = pacsv.read_csv(file, convert_options=pacsv.ConvertOptions(strings_can_be_null=True))
+    path = tmp_path / f"other{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.output_stream(str(path)) as sink:  # packs by the suffix
+            if suffix.startswith(".csv"):
+                pacsv.write_csv(table, sink)
+            else:
+                rows = ({k: v for k, v in row.items() if v is not None} for row in table.to_pylist())
+                sink.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+    found = []
+    for source in (file, path):
+        out = tmp_path / "o.json"
+        audit(capsys, source, "--json", out)
+        found.append({**json.loads(out.read_text()), "source": None})
+    assert found[0] == found[1]
+
+
+def test_only_what_is_known_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plain.csv"
+    path.write_text("query_id,doc_a,doc_b,preference\nq,[a],b,1\nq,b,c,.5\n")
+    said = audit(capsys, path)
+    assert "(unnamed)      2       0.0    50.0" in said
+    assert "position bias" not in said
+    assert "agreement" not in said
+    assert "longer wins" not in said
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with two runs: one with an audit of its judges, one that got no further than its candidates."""
+    store = Store(str(tmp_path / "results"))
+    bias = {"pairs": 4, "probability": 0.1, "interval": [0.0, 0.2]}  # as stored before there were counts
+    judge: dict[str, Any] = {"n": 8, "answered": 7, "failures": {"timeout": 1}, "failure_rate": 0.125}
+    figures = {"queries": 250, "judges": {"sim-1": {**judge, "position_bias": bias}}, "panel": {"alpha": None}}
+    store.publish_json("artifacts/judge/f00/audit.json", figures)
+    store.publish_json("runs/done.json", {"stages": {"judge": {"fingerprint": "f00"}}})
+    store.publish_json("runs/begun.json", {"stages": {}})
+    return tmp_path / "results"
+
+
+def test_a_run_has_stored_its_audit(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, plot = tmp_path / "o.json", tmp_path / "p.svg"
+    said = audit(capsys, "done", "--root", root, "--json", out, "--plot", plot)
+    assert "run done: its stored audit, over a sample of 250 queries" in said
+    assert columns(said, "sim-1")[:4] == ["sim-1", "8", "12.5", "+10.0"]
+    assert "failures       sim-1: 1 timeout" in said
+    assert json.loads(out.read_text())["source"] == {"run": "done", "root": str(root)}
+    assert "sim-1" in plot.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nothing"], "no run of that name; there are begun, done"),
+        (["begun"], "the run has no audit: its judge stage is not complete"),
+        (["done", "--grades", "g.tsv"], "--grades is for a file, and done names a run"),
+        (["done", "--rejects", "r.csv"], "--rejects is for a file, and done names a run"),
+        (["done", "--json", "nowhere/o.json"], "mkdir -p"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_about_runs(root: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert says in refused(capsys, *arguments, "--root", root)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["absent.csv"], "absent.csv: no such file or folder"),
+        (["answers.csv", "--json", "answers.csv"], "would overwrite it; it is read"),
+        (["answers.csv", "--json", "o", "--plot", "o"], "a picture is .svg or .html"),
+        (["answers.csv", "--rejects", "r.txt"], "its format cannot be told"),
+        (["answers.csv", "--grades", "absent.tsv"], "absent.tsv: no such file or folder"),
+        (["answers.csv", "--grades", "other.tsv"], "grades no pair that was compared"),
+        (["answers.csv", "--grades", "broken.tsv"], "broken.tsv:2: grade 'x' is not a whole number"),
+        (["answers.csv", "--max-reject-fraction", "2"], "--max-reject-fraction"),
+        (["notes.txt"], "notes.txt: its format cannot be told from its name"),
+        (["empty.csv"], "holds no answer to audit"),
+        (["rate.csv"], "has no column preference"),
+        (
+            ["bad.csv"],
+            "2 of 2 rows cannot be used (100.0%, allowed 10.0%): 1 document compared with itself (bad.csv:2); ",
+        ),
+        ([], "Missing argument 'RUN|FILE'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_about_files(
+    file: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    others = {
+        "other.tsv": "query-id\tcorpus-id\tscore\nz\ta\t1\n",
+        "broken.tsv": "query-id\tcorpus-id\tscore\nq0\ta\tx\n",
+        "notes.txt": "",
+        "empty.csv": HEAD,
+        "rate.csv": "query_id,doc_a,doc_b\n",
+        "bad.csv": HEAD + "q,a,a,j,ab,1,\nq,a,b,j,ab,nan,\n",
+    }
+    for name, text in others.items():
+        (file.parent / name).write_text(text)
+    assert says in refused(capsys, *arguments)
+    assert {path.name for path in file.parent.iterdir()} == {file.name, *others}
+
+
+def test_rejects_are_written_before_it_fails(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(HEAD + GOOD + GOOD)
+    said = refused(capsys, file, "--rejects", tmp_path / "r.csv")
+    assert "192 of 384 rows cannot be used" in said
+    assert "repeated: an earlier row has its query, documents, judge, order and round" in said
+    assert pacsv.read_csv(tmp_path / "r.csv").num_rows == 192
+    audit(capsys, file, "--max-reject-fraction", 0.5)
+
+
+def test_a_json_object_without_an_order_is_refused_where_others_have_one(tmp_path: Path) -> None:
+    path = tmp_path / "mixed.jsonl"
+    row = {"query_id": 1, "doc_a": "a", "doc_b": "b", "preference": 1}
+    path.write_text(json.dumps(row) + "\n" + json.dumps({**row, "order": "ba"}) + "\n")
+    read = imported.read_judgments(read_rows(path, imported.TEXTS, imported.NUMBERS))
+    assert read.reasons() == {"order missing": (1, [f"{path}:1"])}

@@ -1,0 +1,102 @@
+"""The doctor tells what is there, what is missing, and what would break, without importing it."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from anmi_ray.cli import doctor
+from anmi_ray.retrieval import jdk
+
+
+def _check(name: str, state: doctor.State = "ok", remedy: str = "pip install 'a[b]'") -> doctor.Check:
+    return doctor.Check(name, state, "1.0 [x]", "gives", remedy)
+
+
+def test_report_covers_the_environment_and_the_machine() -> None:
+    checks = {check.name: check for check in doctor.report()}
+    wanted = {"Python", "ray", "torch", "faiss-cpu", "pyserini", "vllm", "C++ compiler", "JDK", "GPU", "CPU cores"}
+    assert wanted | {"memory", "bf16 on the CPU", "shared memory", "disk", "git revision"} <= set(checks)
+    assert checks["Python"].state == checks["ray"].state == checks["torch"].state == "ok"
+    assert checks["ray"].found.startswith("2.60")
+
+
+def test_every_dependency_has_its_use_and_every_gap_a_remedy() -> None:
+    for check in doctor.report():
+        assert check.gives, check.name
+        assert check.state == "ok" or check.remedy, check.name
+
+
+def test_missing_required_package_fails_and_missing_optional_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = doctor.version_of
+    monkeypatch.setattr(doctor, "version_of", lambda name: None if name in ("scipy", "pyserini") else installed(name))
+    checks = {check.name: check for check in doctor.report()}
+    assert checks["scipy"].state == "missing"
+    assert "make env" in checks["scipy"].remedy
+    assert checks["pyserini"].state == "optional"
+    assert "lucene" in checks["pyserini"].remedy
+    assert not doctor.healthy(checks.values())
+    assert doctor.healthy(check for check in checks.values() if check.name != "scipy")
+
+
+def test_version_outside_the_range_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version_of", lambda name: "1.0" if name == "ray" else None)
+    ray = next(check for check in doctor.report() if check.name == "ray")
+    assert ray.state == "broken"
+    assert ">=2.60" in ray.found
+
+
+@pytest.mark.parametrize(
+    ("torch", "companion", "requires", "reason"),
+    [
+        ("2.13.0+cpu", "0.28.0", ["torch==2.13.0"], "built for another torch"),
+        ("2.13.0+cpu", "0.28.0+cpu", ["torch==2.13.0"], None),
+        ("2.13.0", "0.28.0", ["torch==2.13.0", "numpy"], None),
+        ("2.13.0", "0.30.0", ["torch==2.15.0"], "wants torch==2.15.0"),
+        ("2.13.0+cu130", "0.28.0+cpu", ["torch==2.13.0"], "built for another torch"),
+        ("2.13.0a0+git12ab", "0.28.0", [], None),
+    ],
+)
+def test_companions_of_torch(torch: str, companion: str, requires: list[str], reason: str | None) -> None:
+    found = doctor.companion_mismatch(torch, companion, requires)
+    assert (found is None) if reason is None else (found is not None and reason in found)
+
+
+def test_jdks_are_named_with_the_one_that_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, old = jdk.Jdk(25, tmp_path / "good"), jdk.Jdk(17, tmp_path / "old")
+    (good.home / "lib" / "server").mkdir(parents=True)
+    for name in ("libjvm.so", "libjvm.dylib"):
+        (good.home / "lib" / "server" / name).touch()
+    for found, state, said in (
+        ([old, good], "ok", f"JDK 17 in {old.home} (too old), JDK 25 in {good.home}; the one in {good.home} serves"),
+        ([good], "ok", f"JDK 25 in {good.home}"),
+        ([old], "optional", f"JDK 17 in {old.home} (too old)"),
+        ([], "optional", "none"),
+    ):
+        monkeypatch.setattr(jdk, "installed", lambda found=found: found)
+        check = next(check for check in doctor.report() if check.name == "JDK")
+        assert (check.state, check.found) == (state, said)
+
+
+def test_disk_is_measured_where_the_root_will_be(tmp_path: Path) -> None:
+    disk = next(check for check in doctor.report(tmp_path / "not" / "yet" / "there") if check.name == "disk")
+    assert disk.found.endswith(str(tmp_path))
+
+
+def test_json_holds_the_same_checks() -> None:
+    checks = [_check("a"), _check("b", "missing")]
+    assert [doctor.Check(**row) for row in json.loads(doctor.to_json(checks))] == checks
+
+
+def test_rendering_shows_remedies_of_gaps_only_and_keeps_brackets() -> None:
+    text = io.StringIO()
+    checks = [_check("fine", remedy="do not show"), _check("gone", "missing")]
+    doctor.render(Console(file=text, width=100), checks)
+    assert "1.0 [x]" in text.getvalue()
+    assert "gone: pip install 'a[b]'" in text.getvalue()
+    assert "do not show" not in text.getvalue()
+    assert "something required is missing" in text.getvalue()

@@ -1,0 +1,206 @@
+"""anmi export: the copy scores alike everywhere, its card says what the run knows, and what is damaged is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard
+from sentence_transformers import CrossEncoder as PublishedCrossEncoder
+
+from anmi_ray.cli.export import export
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.core.errors import ConfigError, DataError, StoreError
+from anmi_ray.models.bi_encoder import BiEncoder
+from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.store import Artifact, Flow, Store
+from anmi_ray.store.folders import seal_folder
+from tests.commands import anmi
+from tests.models.tiny import write_tiny_bert, write_tiny_decoder
+
+NUMBERS = {"difference": None, "difference_low": None, "difference_high": None, "p": None, "p_holm": None}
+MEASURED = {"difference": 0.021, "difference_low": 0.003, "difference_high": 0.04, "p": 0.0123, "p_holm": 0.0246}
+PAIRS = [("word1 word2", "word3 word4"), ("word1", "word9 " * 90), ("word5", "Title\nword6 word7")]
+STAGES = ("ingest", "judge", "mine", "train", "evaluate")
+
+
+def row(system: str, measure: str, mean: float, **more: Any) -> dict[str, Any]:
+    return {
+        "system": system,
+        "measure": measure,
+        "queries": 20,
+        "mean": mean,
+        "low": mean - 0.05,
+        "high": mean + 0.05,
+    } | more
+
+
+def write_run(root: Path, name: str = "r1", pooling: Any = "cls", until: str = "evaluate") -> Artifact:
+    """A run's record and artifacts as the stages write them; the model is a real one. Returns the train artifact."""
+    store, environment = Store(str(root)), {"versions": {"torch": "2.13"}}
+    config = Experiment().model_dump(mode="json", exclude={"execution"})
+    done = STAGES[: STAGES.index(until) + 1]
+    artifacts = {stage: Artifact(store, stage, f"f-{stage}") for stage in done}
+    facts: dict[str, dict[str, Any]] = {
+        "ingest": {"flows": [Flow("documents", 10, 9, 1)], "splits": {"train": 5, "test": 20}},
+        "judge": {"flows": [Flow("questions", 40, 38, 2)]},
+        "mine": {"flows": [Flow("anchors", 5, 5)]},
+        "train": {
+            "flows": [Flow("examples", 5, 5)],
+            "best_step": 3,
+            "steps": 6,
+            "dev": 0.5,
+            "settings": {"epochs": 2.0},
+        },
+        "evaluate": {"flows": [Flow("test queries", 20, 20)]},
+    }
+    summary = {"examples": 5, "queries": 4, "negatives_per_example": 3.0, "false_negative_rate": {"mean": 0.01}}
+    for stage, artifact in artifacts.items():
+        if stage == "train":
+            decoder, kept = pooling in ("last", "yes-no"), root / artifact.path / "model"
+            base = write_tiny_decoder(root / "base", "llama") if decoder else write_tiny_bert(root / "base")
+            prompt = "{query} {document} so:" if decoder else None
+            if pooling == "vectors":
+                BiEncoder.load(str(base)).export(kept)
+            else:
+                CrossEncoder.load(str(base), pooling=pooling, seed=1, prompt=prompt).export(kept)
+            seal_folder(artifact, "model")
+        if stage == "mine":
+            artifact.publish_json("summary.json", summary)
+        if stage == "evaluate":
+            rows = [row("hybrid", "nDCG@10", 0.55, **NUMBERS), row("reranked", "nDCG@10", 0.571, **MEASURED)]
+            artifact.publish_json("comparisons.json", rows)
+        artifact.complete(**facts[stage])
+    stages = {stage: {"fingerprint": artifact.fingerprint} for stage, artifact in artifacts.items()}
+    record = {"name": name, "corpus_name": "/private/place/docs", "config": config, "environment": environment}
+    store.publish_json(f"runs/{name}.json", record | {"stages": stages})
+    return artifacts.get("train", artifacts["ingest"])
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_the_exported_folder_scores_alike(tmp_path: Path, pooling: str) -> None:
+    train = write_run(tmp_path / "root", pooling=pooling)
+    to = export("r1", str(tmp_path / "root"), tmp_path / "out")
+    queries, documents = [query for query, _ in PAIRS], [document for _, document in PAIRS]
+    ours = CrossEncoder.load(str(tmp_path / "root" / train.path / "model")).score(queries, documents)
+    published = PublishedCrossEncoder(str(to), device="cpu").predict(PAIRS, show_progress_bar=False)
+    np.testing.assert_allclose(ours, published, atol=1e-5)
+    assert len(set(ours.tolist())) == 3
+    card = (to / "README.md").read_text(encoding="utf-8")
+    assert ("AutoModelForSequenceClassification" in card) == (pooling == "cls") == ("from vllm" in card)
+    if pooling == "cls":  # as the card says
+        code = card.split("```python\n")[2].split("```")[0].replace("PATH_OF_THIS_FOLDER", str(to))
+        code = code.replace('["a query"]', repr(queries)).replace('["Title\\nText of a document"]', repr(documents))
+        names: dict[str, Any] = {}
+        exec(code, names)
+        np.testing.assert_allclose(ours, names["scores"].numpy(), atol=1e-5)
+
+
+def test_a_bi_encoders_card_and_its_code(tmp_path: Path) -> None:
+    train = write_run(tmp_path / "root", pooling="vectors")
+    to = export("r1", str(tmp_path / "root"), tmp_path / "out")
+    queries, documents = [query for query, _ in PAIRS], [document for _, document in PAIRS]
+    ours = BiEncoder.load(str(tmp_path / "root" / train.path / "model")).score(queries, documents)
+    card: Any = ModelCard.load(to / "README.md")
+    assert (card.data.pipeline_tag, card.data.tags[0]) == ("sentence-similarity", "bi-encoder")
+    assert "raw logit" not in card.text
+    code = card.text.split("```python\n")[1].split("```")[0].replace("PATH_OF_THIS_FOLDER", str(to))
+    code = code.replace('["a query"]', repr(queries)).replace('["Title\\nText of a document"]', repr(documents))
+    names: dict[str, Any] = {}
+    exec(code, names)
+    np.testing.assert_allclose(ours, names["scores"].diagonal().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["last", "yes-no"])
+def test_the_card_of_a_decoder_says_how_it_is_read(tmp_path: Path, pooling: str) -> None:
+    train = write_run(tmp_path / "root", pooling=pooling)
+    to = export("r1", str(tmp_path / "root"), tmp_path / "out")
+    ours = CrossEncoder.load(str(tmp_path / "root" / train.path / "model")).score(*map(list, zip(*PAIRS, strict=True)))
+    card = (to / "README.md").read_text(encoding="utf-8")
+    for block, scores in ((1, "numpy"), (0, "")):
+        code = card.split("```python\n")[1 + block].split("```")[0].replace("PATH_OF_THIS_FOLDER", str(to))
+        code = code.replace('[("a query", "Title\\nText of a document")]', repr(PAIRS))
+        names: dict[str, Any] = {}
+        exec(code, names)
+        found = names["scores"].numpy() if scores else names["scores"]
+        np.testing.assert_allclose(ours, found, atol=2e-4)
+    assert ("from_2_way_softmax" in card) == ("'classifier_from_token': ['no', 'yes']" in card) == (pooling == "yes-no")
+
+
+def test_the_card_says_what_the_run_knows(tmp_path: Path) -> None:
+    write_run(tmp_path / "root")
+    to = export("r1", str(tmp_path / "root"), tmp_path / "out", license="apache-2.0", title="my-reranker")
+    card = ModelCard.load(to / "README.md")
+    data: Any = card.data
+    assert (data.license, data.pipeline_tag, data.library_name) == (
+        "apache-2.0",
+        "text-ranking",
+        "sentence-transformers",
+    )
+    assert data.base_model == "sentence-transformers/all-MiniLM-L6-v2"
+    (result,) = data.eval_results
+    assert (result.metric_name, result.metric_value, result.dataset_split) == ("nDCG@10", 0.571, "test")
+    assert result.metric_args["low"] == pytest.approx(0.521)
+    for said in (
+        "simulated panel",
+        "| reranked | nDCG@10 | 0.571 [0.521, 0.621] | +0.021 [+0.003, +0.040] | 0.0123 (0.0246) |",
+    ):
+        assert said in card.text
+    for said in (
+        "| test queries | 20 |",
+        "38 of 40",
+        "5 of 4 queries, 3.0 negatives each",
+        "step 3 of 6",
+        '"epochs": 2.0',
+    ):
+        assert said in card.text
+    assert "/private/place" not in card.content
+
+
+def test_without_an_evaluation_or_a_license_the_card_claims_none(tmp_path: Path) -> None:
+    write_run(tmp_path / "root", until="train")
+    card = ModelCard.load(export("r1", str(tmp_path / "root"), tmp_path / "out") / "README.md")
+    data: Any = card.data
+    assert data.license is None
+    assert data.eval_results is None
+    assert "Not evaluated." in card.text
+
+
+def test_what_cannot_be_exported_is_said_and_leaves_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    train = write_run(root)
+    write_run(tmp_path / "half", until="mine")
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine.txt").write_text("kept")
+    with pytest.raises(ConfigError, match="is not empty"):
+        export("r1", str(root), full)
+    assert [path.name for path in full.iterdir()] == ["mine.txt"]
+    with pytest.raises(ConfigError, match="no run of that name; there are r1"):
+        export("r2", str(root), tmp_path / "out")
+    with pytest.raises(DataError, match="has no model"):
+        export("r1", str(tmp_path / "half"), tmp_path / "out")
+    weights = root / train.path / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(StoreError, match=r"model.safetensors: is corrupted"):
+        export("r1", str(root), tmp_path / "out")
+    weights.unlink()
+    with pytest.raises(StoreError, match="is gone"):
+        export("r1", str(root), tmp_path / "out")
+    assert not [path for path in tmp_path.iterdir() if "out" in path.name]
+
+
+def test_the_command(tmp_path: Path) -> None:
+    write_run(tmp_path / "root")
+    command = ("export", "r1", "--root", tmp_path / "root", "--to", tmp_path / "out")
+    done = anmi(*command)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"]
+    again = anmi(*command)
+    assert again.returncode == 2
+    assert "is not empty" in again.stderr

@@ -1,0 +1,34 @@
+"""Commands as a user types them, carried out in this process: the Ray that tests share, and no second import of all."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+
+from anmi_ray.cli import main
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended: its exit status and what it said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def anmi(*arguments: object) -> Done:
+    """Carry out `anmi ARGUMENTS`. An exception that the command lets out, which a user would see as a traceback,
+    comes out here too."""
+    out = io.StringIO()
+    errors = io.StringIO()
+    with redirect_stdout(out), redirect_stderr(errors):
+        try:
+            main([str(one) for one in arguments])
+        except SystemExit as end:
+            code = end.code
+        else:
+            raise AssertionError("the command has not exited")
+    assert isinstance(code, int)
+    return Done(code, out.getvalue(), errors.getvalue())

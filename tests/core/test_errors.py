@@ -1,0 +1,100 @@
+"""The error taxonomy: messages with place and remedy, and a journey through pickle, as Ray sends them."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import importlib
+import pickle
+from pathlib import Path
+
+import pytest
+
+import anmi_ray
+from anmi_ray.core.errors import AnmiError, LostError, StoreError, from_os_error
+
+
+def error_classes() -> list[type[AnmiError]]:
+    """Every subclass of AnmiError in the package, found by its name in the source."""
+    package = Path(anmi_ray.__file__).parent
+    for path in package.rglob("*.py"):
+        bases = {
+            ast.unparse(base).split(".")[-1]
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ClassDef)
+            for base in node.bases
+        }
+        if any(base.endswith("Error") or base.endswith("Exception") for base in bases):
+            importlib.import_module(".".join(path.relative_to(package.parent).with_suffix("").parts))
+    found, waiting = [], [AnmiError]
+    while waiting:
+        found.append(waiting.pop())
+        waiting.extend(found[-1].__subclasses__())
+    return found
+
+
+CLASSES = error_classes()
+
+
+def test_the_taxonomy_is_found() -> None:
+    names = {cls.__name__ for cls in CLASSES}
+    assert {"AnmiError", "ConfigError", "DataError", "StoreError", "FitError", "TrainingError"} <= names
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("rest", [(), ("here",), ("here", "do that"), (None, "do that")])
+def test_errors_survive_pickling(cls: type[AnmiError], protocol: int, rest: tuple[str | None, ...]) -> None:
+    error = cls("went wrong", *rest)
+    copy = pickle.loads(pickle.dumps(error, protocol))
+    assert type(copy) is cls
+    assert str(copy) == str(error)
+    assert (copy.message, copy.place, copy.remedy) == (error.message, error.place, error.remedy)
+    assert copy.exit_code == (75 if cls is LostError else 2)  # EX_TEMPFAIL: the same command may succeed
+
+
+def test_message_format() -> None:
+    assert str(AnmiError("bad")) == "bad"
+    assert str(AnmiError("bad", "a.yaml")) == "a.yaml: bad"
+    assert str(AnmiError("bad", remedy="use 1")) == "bad\n  remedy: use 1"
+    assert str(AnmiError("bad", "a.yaml", "use 1")) == "a.yaml: bad\n  remedy: use 1"
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_error_is_caught_as_one(cls: type[AnmiError]) -> None:
+    with pytest.raises(AnmiError):
+        raise cls("bad")
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "remedy"),
+    [
+        (OSError(errno.ENOSPC, "x"), "no space left", "free space"),
+        (OSError(errno.EDQUOT, "x"), "disk quota exceeded", "free space"),
+        (OSError(errno.EFBIG, "x"), "file too large for this filesystem or user", "raise the limit"),
+        (OSError(errno.EACCES, "x"), "permission denied", "grant write permission"),
+        (OSError(errno.EPERM, "x"), "operation not permitted", "grant write permission"),
+        (OSError(errno.EROFS, "x"), "read-only filesystem", "writable root"),
+        (OSError(errno.ENOENT, "x"), "no such file or folder", "check the path"),
+        (FileNotFoundError("said without a number"), "no such file or folder", "check the path"),
+        (OSError(errno.ENOTDIR, "x"), "a file stands where a folder must be", "remove that file"),
+        (OSError(errno.EEXIST, "x"), "a file stands where a folder must be", "remove that file"),
+        (OSError(errno.EISDIR, "x"), "a folder stands where a file must be", "remove that folder"),
+        (OSError(errno.ENAMETOOLONG, "x"), "path too long", "shorter root"),
+        (OSError(errno.EIO, "Input/output error"), "[Errno 5] Input/output error", "reachable and writable"),
+        (OSError("AWS Error NO_SUCH_BUCKET"), "AWS Error NO_SUCH_BUCKET", "create the bucket"),
+        (OSError("AWS Error ACCESS_DENIED"), "AWS Error ACCESS_DENIED", "may read, list and write"),
+        (OSError("AWS Error INVALID_ACCESS_KEY_ID"), "AWS Error INVALID_ACCESS_KEY_ID", "AWS_ACCESS_KEY_ID"),
+        (OSError("SIGNATURE_DOES_NOT_MATCH"), "SIGNATURE_DOES_NOT_MATCH", "AWS_SECRET_ACCESS_KEY"),
+        (OSError("NETWORK_CONNECTION"), "NETWORK_CONNECTION", "endpoint"),
+        (OSError("something else"), "something else", "reachable and writable"),
+        (TimeoutError(), "TimeoutError", "reachable and writable"),
+    ],
+)
+def test_from_os_error(error: OSError, message: str, remedy: str) -> None:
+    made = from_os_error(error, "root/file")
+    assert type(made) is StoreError
+    assert made.message == message
+    assert made.place == "root/file"
+    assert made.remedy is not None
+    assert remedy in made.remedy

@@ -1,0 +1,120 @@
+"""A budget holds whatever is under way, over actors that die and sessions that are killed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anmi_ray.judging.budget import Budget, BudgetShare, share_of, total
+from anmi_ray.store.spend_log import Spend, SpendRecord
+
+COSTS = st.lists(st.tuples(st.integers(1, 500), st.floats(0, 5)), min_size=1, max_size=30)
+
+
+@given(COSTS, st.floats(0.001, 1), st.integers(1, 2000), st.floats(0.01, 50), st.integers(1, 4))
+def test_what_is_let_through_is_within_the_budget_whatever_is_under_way(
+    costs: list[tuple[int, float]], price: float, calls: int, dollars: float, chunks: int
+) -> None:
+    """Actors that take turns, settle at the estimate, and die now and then."""
+    budget = Budget("llm", BudgetShare(dollars=dollars, calls=calls))
+    refused = False
+    for number, (questions, _) in enumerate(costs):
+        key, cost = str(number % chunks), (questions, questions * price)
+        if number % 7 == 3:
+            budget.begin(key)
+        admitted = budget.admit(key, [cost], 0.0)
+        refused = refused or not admitted
+        if number % 2 and admitted:
+            budget.settle(key, cost[0], 0, Spend(requests=cost[0], dollars=cost[1]), 0.0)
+        assert budget.record.calls <= calls + 1e-6
+        assert budget.record.dollars <= dollars + 1e-6
+    assert budget.spent_out == refused
+
+
+@given(COSTS, st.data())
+def test_a_prefix_of_queries_is_let_through(costs: list[tuple[int, float]], data: st.DataObject) -> None:
+    calls = data.draw(st.integers(1, sum(questions for questions, _ in costs)))
+    budget = Budget("llm", BudgetShare(calls=calls))
+    admitted = budget.admit("a", costs, 0.0)
+    counts = [questions for questions, _ in costs]
+    assert sum(counts[:admitted]) <= calls
+    assert admitted == len(costs) or sum(counts[: admitted + 1]) > calls
+
+
+def test_the_estimate_learns_from_what_questions_took() -> None:
+    budget = Budget("llm", BudgetShare(dollars=10.0, calls=1000))
+    assert budget.admit("a", [(100, 1.0)], 0.0) == 1
+    budget.settle("a", 100, 5, Spend(requests=150, dollars=2.0), 0.0)  # twice as dear, half again as many calls
+    assert budget.admit("a", [(100, 1.0)], 0.0) == 1
+    assert budget.record.calls_under_way == pytest.approx(150)
+    assert budget.record.dollars_under_way == pytest.approx(2.0)
+    assert budget.admit("a", [(100, 3.1)], 0.0) == 0
+
+
+def test_what_an_actor_that_died_had_under_way_is_lost_and_closing_gives_it_back() -> None:
+    budget = Budget("llm", BudgetShare(calls=250))
+    budget.begin("a")
+    budget.admit("a", [(100, 0.0)], 0.0)
+    budget.settle("a", 40, 0, Spend(requests=40), 0.0)
+    budget.begin("a")
+    assert (budget.record.calls, budget.record.calls_lost) == (100, 60)
+    budget.admit("a", [(60, 0.0)], 0.0)
+    budget.close("a")
+    assert budget.record.calls == 100
+    assert budget.admit("b", [(150, 0.0)], 0.0) == 1
+    assert budget.admit("b", [(1, 0.0)], 0.0) == 0
+
+
+def test_hours_end_it() -> None:
+    budget = Budget("llm", BudgetShare(hours=2.0))
+    assert budget.admit("a", [(1, 0.0)], 1.99) == 1
+    assert budget.admit("a", [(1, 0.0)], 2.0) == 0
+    assert budget.spent_out
+
+
+def test_records_are_kept_as_json() -> None:
+    budget = Budget("llm", BudgetShare())
+    budget.begin("a")
+    budget.admit("a", [(10, 0.5)], 0.1)
+    budget.settle("a", 4, 1, Spend(5, 400, 40, 8, 0.4, 1, 0.1), 0.2)
+    record = SpendRecord.from_json(json.loads(json.dumps(asdict(budget.record))))
+    assert record == budget.record
+    assert total([record, record])["llm"] | {"hours": 0.4} == {
+        "questions": 8, "failed": 2, "calls": 10, "calls_uncounted": 15.0, "prompt_tokens": 800, "cached_tokens": 80,
+        "answer_tokens": 16, "dollars": 0.8, "dollars_uncounted": pytest.approx(1.4), "hours": 0.4,
+    }  # fmt: skip
+
+
+@given(
+    st.lists(st.floats(0, 10), min_size=1, max_size=5),
+    st.floats(1, 100),
+    st.integers(1, 10_000),
+    st.lists(st.floats(0, 1), min_size=5, max_size=5),
+)
+def test_judges_in_turn_share_a_budget(prices: list[float], dollars: float, calls: int, used: list[float]) -> None:
+    """Each spends a part of what it may; together they stay within it, and a judge that starts again gets no more."""
+    weights = [(f"judge-{number}", price) for number, price in enumerate(prices)]
+    whole, records = BudgetShare(dollars=dollars, calls=calls), list[SpendRecord]()
+    for (name, price), part in zip(weights, used, strict=False):
+        may = share_of(whole, weights, name, records)
+        assert may.dollars is not None
+        assert may.calls is not None
+        spent = SpendRecord(
+            name, spend=Spend(requests=int(may.calls * part), dollars=may.dollars * part if price else 0.0)
+        )
+        records.append(spent)
+        again = share_of(whole, weights, name, records)
+        assert again.dollars == pytest.approx(may.dollars - spent.dollars, abs=1e-9)
+        assert again.calls == pytest.approx(may.calls - spent.calls)
+    assert sum(one.dollars for one in records) <= dollars + 1e-6
+    assert sum(one.calls for one in records) <= calls
+    last = share_of(whole, weights, weights[-1][0], records)
+    assert last.calls == pytest.approx(calls - sum(one.calls for one in records))
+
+
+def test_without_a_limit_there_is_none() -> None:
+    assert share_of(BudgetShare(), [("a", 1.0)], "a", [SpendRecord("a", spend=Spend(requests=5))]) == BudgetShare()

@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import math
+import time
+from typing import get_args
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anmi_ray.judging.parse_reply import Reason, UnreadableReply, letter_columns, read, read_letter, read_scale
+from anmi_ray.judging.preferences import of_answers, vote
+
+REASONS = get_args(Reason)
+
+SCALE: list[tuple[str, float | str]] = [
+    # bare
+    ("0.7", 0.85),
+    ("-0.5", 0.25),
+    ("+1", 1.0),
+    ("-1.0", 0.0),
+    ("0", 0.5),
+    ("-0.00", 0.5),
+    (" .25\n", 0.625),
+    ("0.5.", 0.75),
+    ("−0.5", 0.25),  # the minus sign
+    ("− 0.5", 0.25),
+    ("–0.5", 0.25),  # a dash
+    ("－０．５", 0.25),  # full width
+    ("0,5", 0.75),
+    ("-0,25", 0.375),
+    ("1e-1", 0.55),
+    ("**-0.5**", 0.25),
+    ("`0.3`", 0.65),
+    ("$-0.4$", 0.3),
+    ('"0.2"', 0.6),
+    # structured
+    ('{"score": 0.3}', 0.65),
+    ('```json\n{\n  "score": -0.3\n}\n```', 0.35),
+    ('{"reasoning": "A names 3 causes and would deserve a score of 0.9, B 2.", "score": -0.2}', 0.4),
+    ('{"final_answer": "-0.5", "confidence": 0.9}', 0.25),
+    ("[0.5]", 0.75),
+    ("<answer>0.5</answer>", 0.75),
+    ("<score>\n-0.5\n</score>", 0.25),
+    (r"\boxed{-0.5}", 0.25),
+    ("<think>First 0.9, no, 0.2 …</think>\n\n0.4", 0.7),
+    ("Hm, 0.9?</think>-0.4", 0.3),
+    # marked
+    ("Score: -0.5", 0.25),
+    ("**Score:** 0.3", 0.65),
+    ("Score = 0.1", 0.55),
+    ("The score is 1.", 1.0),
+    ("The answer would be -0.8, since document B names the gene.", 0.1),
+    ("0.8\n\nDocument A covers 3 causes, document B only 2.", 0.9),
+    ("Document A covers 3 of 4 points and B 1 of 4.\n\nScore: 0.6", 0.8),
+    ("First score: 0.9. On reflection B is better.\nFinal score: -0.4", 0.3),
+    ("On a scale from -1 (document B) to 1 (document A): 0.4", 0.7),
+    ("Between -1 and 1 I would say 0.2.", 0.6),
+    ("My rating: 0.7/1", 0.85),
+    ("I'd say -0.3 because B is more recent.", 0.35),
+    ("Preference: 0.5\nPreference: 0.5", 0.75),
+    # failures
+    ("", "empty answer"),
+    (" \n\t", "empty answer"),
+    ("```\n```", "empty answer"),
+    ("0.", "cut short"),
+    ("Score: -0.", "cut short"),
+    ("-", "cut short"),
+    ("<think>A seems better, so 0.7", "cut short"),
+    ("I'm sorry, but I can't compare these documents.", "not a number"),
+    ("Document A is better.", "not a number"),
+    ("nan", "not a number"),
+    ('{"score": NaN}', "not a number"),
+    ('{"score": null}', "not a number"),
+    ('{"score": true}', "not a number"),
+    ("70%", "not a number"),
+    ("3/5", "not a number"),
+    ("2023-05-06", "not a number"),
+    ("--0.5", "not a number"),
+    ("±0.5", "not a number"),
+    ("<0.5", "not a number"),
+    ("2", "outside [-1, 1]"),
+    ("-1.01", "outside [-1, 1]"),
+    ("Score: 8", "outside [-1, 1]"),
+    ('{"score": 1e999}', "outside [-1, 1]"),
+    ("1e999", "outside [-1, 1]"),
+    ("- 0.5", "unclear sign"),
+    ("Score - 0.5", "unclear sign"),
+    ("A: 0.8, B: 0.3", "a number per document"),
+    ('{"A": 0.8, "B": 0.8}', "a number per document"),
+    ("Document A score: 0.8", "a number per document"),
+    ("score_a: 0.5", "a number per document"),
+    ("Document B is better: 0.5", "against its own words"),
+    ("-0.5, as A is more relevant", "against its own words"),
+    ("A is better in style, B is better in substance: -0.5", 0.25),
+    ("I would not say that A is better: -0.2", 0.4),
+    ("0.5 or 0.6", "several answers"),
+    ("Score: 0.5. Score: -0.5", "several answers"),
+    ('{"score": 0.5, "score": -0.5}', "several answers"),
+    ("Final score: 0.5. Final score: 0.6", "several answers"),
+    ("[-1, 1]", "several answers"),
+]
+
+LETTER: list[tuple[str, float | str]] = [
+    ("A", 1.0),
+    ("B", 0.0),
+    ("T", 0.5),
+    ("b", 0.0),
+    (" A\n", 1.0),
+    ("**B**", 0.0),
+    ("(A)", 1.0),
+    ("A.", 1.0),
+    ("'B'", 0.0),
+    ("[[A]]", 1.0),
+    ("Tie", 0.5),
+    ("It's a tie.", 0.5),
+    ("Document B", 0.0),
+    ("Option (B)", 0.0),
+    ("Ａ", 1.0),
+    ("```\nA\n```", 1.0),
+    ("```A```", 1.0),
+    ('{"answer": "B", "reason": "A is off topic"}', 0.0),
+    ('{"better_document": "A"}', 1.0),
+    ("<answer>B</answer>", 0.0),
+    ("<b>A</b>", 1.0),
+    (r"\boxed{\text{A}}", 1.0),
+    ("<think>A? No, B.</think>A", 1.0),
+    ("Answer: A", 1.0),
+    ("**Answer:** B", 0.0),
+    ("The answer is B.", 0.0),
+    ("The answer is a tie", 0.5),
+    ("I choose A", 1.0),
+    ("I would go with document B because it names the gene.", 0.0),
+    ("Between A and B, I prefer B because it is exact.", 0.0),
+    ("The better document is B", 0.0),
+    ("Document A is clearly better than document B.", 1.0),
+    ("B is more relevant.", 0.0),
+    ("A\n\nDocument A explains the cause, document B does not.", 1.0),
+    ("B. It gives the year.", 0.0),
+    ("A - the other is off topic", 1.0),
+    ("A because it gives the year", 1.0),
+    ("At first A is better, it seems.\nFinal answer: B", 0.0),
+    ("", "empty answer"),
+    ("<think>B seems", "cut short"),
+    ("C", "neither letter"),
+    ("Neither", "neither letter"),
+    ("I cannot compare these.", "neither letter"),
+    ("Document A covers the topic.", "neither letter"),
+    ("A better answer is found elsewhere", "neither letter"),
+    ("A good match", "neither letter"),
+    ("The answer is A good document", "neither letter"),
+    ("Document A is not better", "neither letter"),
+    ("I don't think A is better", "neither letter"),
+    ("If A is better, choose A", "neither letter"),
+    ("It is not a tie", "neither letter"),
+    ('{"answer": 1}', "neither letter"),
+    ("A/B", "several answers"),
+    ("A or B", "several answers"),
+    ("A, B", "several answers"),
+    ("A, B are both fine", "neither letter"),
+    ("Answer: A, B", "neither letter"),
+    ("Which document answers the query better? B", 0.0),
+    ("A, because it gives the year", 1.0),
+    ("B is the correct choice", 0.0),
+    ("Answer: A. Answer: B.", "several answers"),
+    ("A: covers the cause\nB: covers the cure", "several answers"),
+    ('{"answer": "A", "answer": "B"}', "several answers"),
+    ("[[A]] or [[B]]", "several answers"),
+]
+
+
+def _matches(read: float | UnreadableReply, expected: float | str) -> bool:
+    return read.reason == expected if isinstance(read, UnreadableReply) else read == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("answer", "expected"), SCALE)
+def test_numbers_are_read_or_named(answer: str, expected: float | str) -> None:
+    assert _matches(read_scale(answer), expected), read_scale(answer)
+    assert read(answer, "scale") == read_scale(answer)
+
+
+@pytest.mark.parametrize(("answer", "expected"), LETTER)
+def test_letters_are_read_or_named(answer: str, expected: float | str) -> None:
+    assert _matches(read_letter(answer), expected), read_letter(answer)
+    assert read(answer, "letters") == read_letter(answer)
+
+
+def test_every_reason_happens() -> None:
+    seen = {expected for _, expected in [*SCALE, *LETTER, *LOGPROBS] if isinstance(expected, str)}
+    assert seen == set(REASONS)
+
+
+LOGPROBS: list[tuple[dict[str, float], float | str]] = [
+    ({"A": 0.0}, 1.0),
+    ({"B": math.log(0.75), "A": math.log(0.25)}, 0.25),
+    ({" A": math.log(0.3), "A": math.log(0.3), "B": math.log(0.2), "T": math.log(0.2)}, 0.7),
+    ({"ĠA": math.log(0.5), "▁B": math.log(0.25), "\nT": math.log(0.25)}, 0.625),
+    ({"A": math.log(0.2), "B": math.log(0.2), "The": math.log(0.6)}, 0.5),
+    ({"a": math.log(0.5), "A": math.log(0.1), "B": math.log(0.3)}, 0.25),
+    ({"A": -math.inf, "B": -0.1}, 0.0),
+    ({}, "empty answer"),
+    ({"The": -0.1, "a": -3.0}, "no letter among the tokens"),
+    ({"A": -6.0, "B": -7.0, "Document": -0.01}, "letters too improbable"),
+    ({"A": -math.inf, "B": -math.inf}, "letters too improbable"),
+    ({"A": math.nan}, "not log-probabilities"),
+    ({"A": 0.9, "B": 0.1}, "not log-probabilities"),
+    ({"A": -0.1, " A": -0.1}, "not log-probabilities"),
+]
+
+
+def read_logprobs(logprobs: dict[str, float]) -> float | str:
+    """The preference that first-token log-probabilities become, or why they become none."""
+    columns = letter_columns(logprobs)
+    if "error" in columns:
+        return str(columns["error"])
+    row = {name: pa.array([value]) for name, value in columns.items()}
+    p_first, error = of_answers(pa.table({**row, "error": pa.nulls(1, pa.string())}), None)
+    assert error.to_pylist() == [None]
+    return float(p_first[0])
+
+
+@pytest.mark.parametrize(("logprobs", "expected"), LOGPROBS)
+def test_probabilities_of_letters_are_read_or_named(logprobs: dict[str, float], expected: float | str) -> None:
+    value = read_logprobs(logprobs)
+    assert value == (expected if isinstance(expected, str) else pytest.approx(expected, abs=1e-12)), value
+
+
+def test_equal_letters_are_exactly_a_tie() -> None:
+    for logprob in np.linspace(-1.2, -0.72, 50).tolist():
+        assert read_logprobs({"A": logprob, "B": logprob, "T": -4.0}) == 0.5
+
+
+FRAGMENTS = [
+    "Score",
+    "score:",
+    "A",
+    "B",
+    "T",
+    "a",
+    "document",
+    "tie",
+    "answer",
+    " is ",
+    "not",
+    "final",
+    "0.5",
+    "-",
+    "−",
+]
+FRAGMENTS += ["1", "0.", "e9", ",", ".", ":", "\n", " ", "```", "json", "{", "}", '"', "[", "]", "(", ")", "<think>"]
+FRAGMENTS += [
+    "</think>",
+    "<answer>",
+    "</b>",
+    "%",
+    "/",
+    "out of",
+    "boxed{",
+    "to",
+    "\ud800",
+    "\x00",
+    "½",
+    "²",
+    "٣",
+    "NaN",
+]
+ANSWERS = st.one_of(st.text(), st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join))
+
+
+@settings(max_examples=1000)
+@given(ANSWERS)
+def test_any_text_is_a_preference_or_a_named_reason(answer: str) -> None:
+    for value in (read_scale(answer), read_letter(answer)):
+        if isinstance(value, UnreadableReply):
+            assert value.reason in REASONS
+            value.answer.encode()
+        else:
+            assert 0.0 <= value <= 1.0
+
+
+@settings(max_examples=300)
+@given(st.dictionaries(st.one_of(st.text(max_size=3), st.sampled_from(["A", " B", "T"])), st.floats()))
+def test_any_log_probabilities_are_a_preference_or_a_named_reason(logprobs: dict[str, float]) -> None:
+    value = read_logprobs(logprobs)
+    assert value in REASONS if isinstance(value, str) else 0.0 <= value <= 1.0
+
+
+@settings(max_examples=200)
+@given(st.floats(-1, 1))
+def test_a_number_that_is_written_is_read(score: float) -> None:
+    for answer in (f"{score:.6f}", f"Score: {score:.6f}", f'{{"score": {score:.6f}}}'):
+        assert read_scale(answer) == pytest.approx((1 + score) / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "piece", ["<think>", "Score: ", "-", "0", "A ", "[[", "{", "final a ", "1 (", "\n", "it is ", "document A score "]
+)
+def test_long_answers_take_linear_time(piece: str) -> None:
+    start = time.perf_counter()
+    for answer in (piece * (200_000 // len(piece)), piece * (200_000 // len(piece)) + "x"):
+        read_scale(answer)
+        read_letter(answer)
+    assert time.perf_counter() - start < 20
+
+
+def test_votes_are_a_step_of_their_own() -> None:
+    p = np.array([0.0, 0.49, 0.5, 0.51, 1.0])
+    assert vote(p, "sign").tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
+    assert vote(p, "soft").tolist() == vote(p, "logprob").tolist() == p.tolist()

@@ -1,0 +1,211 @@
+"""A distilled judge in a panel: the stages that make it, what redoes them, what it is planned to save; no Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from anmi_ray.cli import console, dry_run
+from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.pipeline import distilling
+from anmi_ray.pipeline.run import (
+    DISTILLATION,
+    NAMES,
+    STAGES,
+    names_of,
+    recorded_names,
+    resolve,
+    stage_name,
+    stages_of,
+)
+from anmi_ray.planning.plan import plan, sent
+from anmi_ray.planning.workload import lines
+from tests.small import write_config
+
+JUDGE = "judge.judges=[{kind: distilled}]"
+VALIDATED = "mine.rule=validated"
+API = "{kind: api, name: llm, endpoint: {base_url: 'http://h/v1', model: m, input_price: 1.0, output_price: 2.0}}"
+COUNTS = {"documents": 5000, "train": 500, "dev": 50, "test": 100}
+
+
+@pytest.fixture
+def config(small_collection: Path, tmp_path: Path) -> Path:
+    return write_config(tmp_path / "small.yaml", small_collection)
+
+
+def fingerprints(config: Path, *overrides: str) -> dict[str, str]:
+    return {name: item.fingerprint for name, item in resolve(load(config, [JUDGE, *overrides])).items()}
+
+
+def changed(config: Path, *overrides: str, before: tuple[str, ...] = ()) -> list[str]:
+    one, other = fingerprints(config, *before), fingerprints(config, *before, *overrides)
+    return [name for name in one if one[name] != other[name]]
+
+
+def test_a_judge_is_made_before_the_graph_and_read_by_those_who_ask_it(config: Path) -> None:
+    settings = load(config, [JUDGE])
+    names, at = names_of(settings), NAMES.index("compare")
+    assert names == (*NAMES[:at], "sample", "label", "distill", *NAMES[at:])
+    assert names == tuple(resolve(settings))
+    assert DISTILLATION == ("sample", "label", "distill")
+    stages = {stage.name: stage for stage in stages_of(settings)}
+    for number, stage in enumerate(stages.values()):
+        assert set(stage.reads.values()) <= set(names[:number])
+    assert stages["label"].reads == {"compare": "sample", "retrieve": "retrieve", "ingest": "ingest"}
+    assert (stages["label"].body, stages["label"].version) == ("judge", stages["judge"].version)
+    assert stages["judge"].reads["distill"] == "distill"
+    assert all("distill" not in stage.reads for stage in STAGES)
+
+
+def test_both_rounds_ask_the_distilled_judge(config: Path) -> None:
+    settings = load(config, [JUDGE, VALIDATED])
+    stages = {stage.name: stage for stage in stages_of(settings)}
+    assert {name for name, stage in stages.items() if "distill" in stage.reads} == {"judge", "validate"}
+    assert stages["validate"].reads["compare"] == "borderline"
+    assert names_of(settings).index("distill") < names_of(settings).index("borderline")
+
+
+@pytest.mark.parametrize(
+    ("override", "first", "left"),
+    [
+        ("distill.sample.pairs=50", "sample", {"compare"}),
+        ("distill.sample.seed=1", "sample", {"compare"}),
+        ("distill.judge.preset=thurstone", "label", {"compare"}),
+        ("distill.target=binary", "distill", {"compare"}),
+        ("distill.seed=1", "distill", {"compare"}),
+        ("compare.degree=6", "compare", set()),
+        ("judge.judges.0.name=other", "judge", set()),
+    ],
+)
+def test_a_changed_setting_redoes_what_rests_on_it(config: Path, override: str, first: str, left: set[str]) -> None:
+    names = names_of(load(config, [JUDGE]))
+    assert changed(config, override) == [name for name in names[names.index(first) :] if name not in left]
+
+
+@pytest.mark.parametrize("override", ["judge.judges.0.threads=2", "judge.judges.0.batch_tokens=99"])
+def test_how_it_is_asked_changes_nothing(config: Path, override: str) -> None:
+    assert changed(config, override) == []
+
+
+def test_seeds_of_the_run_and_of_a_group_are_told_apart(config: Path) -> None:
+    pairs = [(own, of_run) for own in (0, 1, 2) for of_run in (0, 1, 2)]
+    found = {fingerprints(config, f"distill.sample.seed={own}", f"seed={run}")["sample"] for own, run in pairs}
+    assert len(found) == len(pairs)
+
+
+def test_the_judges_own_artifacts_do_not_rest_on_the_panel(config: Path) -> None:
+    two = "judge.judges=[{kind: distilled}, {kind: distilled, name: wide, dtype: bfloat16}, {kind: similarity}]"
+    assert changed(config, two) == ["judge", "rate", "mine", "train", "rerank", "evaluate"]
+
+
+def test_an_ensembles_prompt_is_part_of_its_labels_alone(config: Path) -> None:
+    panel = f"distill.judge.judges=[{API}]"
+    inputs = resolve(load(config, [JUDGE, panel]))
+    assert "answers of llm" in inputs["label"].inputs
+    assert not any(name.startswith("answers") for name in inputs["judge"].inputs)
+    assert changed(config, "distill.judge.judges.0.prompt.document_tokens=99", before=(panel,))[0] == "label"
+
+
+def test_stages_of_a_record(config: Path) -> None:
+    for overrides in ([JUDGE], [JUDGE, VALIDATED]):
+        settings = load(config, overrides)
+        record = {"config": settings.model_dump(mode="json", exclude={"execution"}), "stages": {"ingest": {}}}
+        assert recorded_names(record) == names_of(settings)
+
+
+def test_a_stage_of_distillation_is_named_where_there_is_one(config: Path) -> None:
+    assert stage_name("label", names_of(load(config, [JUDGE]))) == "label"
+    with pytest.raises(ConfigError, match="no stage label") as caught:
+        stage_name("label")
+    assert "kind: distilled" in (caught.value.remedy or "")
+
+
+def test_any_run_can_have_a_judge_distilled_under_a_name_of_its_own(config: Path) -> None:
+    with_one, without = load(config, [JUDGE]), load(config, ["judge.judges=[{kind: similarity, name: distilled}]"])
+    assert distilling.with_judge(with_one) is with_one
+    added = distilling.with_judge(without)
+    assert added.name == "small-distill"
+    assert [judge.name for judge in added.judge.judges] == ["distilled", "distilled-2"]
+    one, other = resolve(with_one), resolve(added)
+    assert all(one[name].fingerprint == other[name].fingerprint for name in ("sample", "label", "distill"))
+    long = distilling.with_judge(without.model_copy(update={"name": "n" * 81}))
+    assert Experiment.model_validate({"name": long.name}).name.endswith("-distill")
+
+
+def test_the_plan_counts_the_ensemble_and_what_is_asked_of_the_judge() -> None:
+    content = {
+        "retrieve": {"candidates": 20},
+        "compare": {"degree": 8},
+        "judge": {"judges": [{"kind": "distilled"}, {"kind": "similarity"}]},
+        "distill": {"sample": {"pairs": 1000}, "max_tokens": 100, "epochs": 2},
+    }
+    settings = Experiment.model_validate(content)
+    work = {line.stage: line for line in lines(settings, COUNTS)}
+    assert tuple(work) == names_of(settings)
+    assert work["label"].work.startswith("6,000 judgments by 3")
+    assert "1,300 inputs" in work["distill"].work
+    assert "80,000 judgments by 1 in-process" in work["judge"].work
+    assert "80,000 inputs to distilled, of at most 100 tokens each" in work["judge"].work
+    labels = {"first_label": "first", "second_label": "second"}
+    encoder = {"kind": "encoder", "name": "distilled", "model": "m", "form": "pairwise", "max_tokens": 100, **labels}
+    same = Experiment.model_validate({**content, "judge": {"judges": [encoder, {"kind": "similarity"}]}})
+    assert work["judge"].seconds == {line.stage: line for line in lines(same, COUNTS)}["judge"].seconds
+    pointwise = Experiment.model_validate({**content, "distill": {"form": "pointwise"}})
+    asked = {line.stage: line for line in lines(pointwise, COUNTS)}
+    assert "10,000 inputs to distilled" in asked["judge"].work
+
+
+def test_the_plan_prices_the_ensemble_and_says_what_is_saved(config: Path, tmp_path: Path) -> None:
+    overrides = [JUDGE, f"distill.judge.judges=[{API}]", "distill.sample.pairs=50"]
+    settings = load(config, [*overrides, f"execution.root={tmp_path / 'root'}"])
+    blocks = list(plan(settings))
+    said = "\n".join(block for block in blocks if isinstance(block, str))
+    assert "llm: 100 calls" in said
+    assert "is asked about 50 pairs (100 judgments), not about all 1,344: 96.3% of its judgments are saved" in said
+    assert "about 0.1 dollars" not in said
+    assert "texts of train queries and their candidates are sent to http://h/v1" in sent(settings)
+    assert "none of its judgments is saved" in "\n".join(
+        block
+        for block in plan(settings.model_copy(update={"distill": load(config, [JUDGE]).distill}))
+        if isinstance(block, str)
+    )
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_dry_run_shows_what_the_ensemble_is_asked(config: Path) -> None:
+    shown = "\n".join(dry_run.dry_run(load(config, [JUDGE, f"distill.judge.judges=[{API}]"]), None, None, None))
+    assert "judge llm: m at http://h/v1" in shown
+    with pytest.raises(ConfigError, match="no judge of this panel reads a prompt") as caught:
+        list(dry_run.dry_run(load(config, [JUDGE]), None, None, None))
+    assert caught.value.place == "distill.judge.judges"
+
+
+SUMMARY = {
+    "pairs": 2000, "queries": 500, "test_pairs": 400, "judgments": 12000, "temperature": 1.25, "saved": 0.993,
+    "accuracy_consensus": [0.9, 0.85, 0.94], "brier": {"mean": 0.05, "low": 0.04, "high": 0.06}, "ece": 0.021,
+    "baselines": {"[similarity]": {"accuracy_consensus": 0.7, "brier": None, "rank_agreement": 0.4}},
+}  # fmt: skip
+
+
+def printed(summary: dict[str, object]) -> str:
+    out = Console(width=200)
+    with out.capture() as caught:
+        for block in console.distilled(summary):
+            out.print(block, markup=False, highlight=False)
+    return caught.get()
+
+
+def test_what_is_known_of_a_distilled_judge_is_printed() -> None:
+    said = printed(SUMMARY)
+    rows = {line.split("  ")[0]: line for line in said.splitlines()}
+    assert "90.0 [85.0, 94.0]" in rows["distilled judge"]
+    assert "0.050 [0.040, 0.060]" in rows["distilled judge"]
+    assert rows["[similarity]"].split()[1:] == ["70.0", "0.400"]
+    assert "rank agreement" in said
+    assert "pairs 2,000, queries 500, judgments of the ensemble 12,000, held-out pairs 400, temperature 1.250" in said
+    assert "saved: 99.3 %" in said
+    assert printed({}) == ""
+    assert printed({"pairs": 20, "accuracy_consensus": None, "note": "text"}).strip() == "pairs 20"

@@ -1,0 +1,266 @@
+"""Fingerprints and plans: what a change of settings redoes, known without carrying anything out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from anmi_ray import judging
+from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.core.errors import ConfigError, StoreError
+from anmi_ray.pipeline.changes import changes
+from anmi_ray.pipeline.run import (
+    NAMES,
+    SECOND_ROUND,
+    STAGES,
+    names_of,
+    recorded_names,
+    resolve,
+    run,
+    stage_name,
+    stages_of,
+)
+from anmi_ray.planning.workload import lines
+from anmi_ray.store import Store
+from tests.corpus import layouts
+from tests.small import write_config
+
+
+@pytest.fixture
+def config(small_collection: Path, tmp_path: Path) -> Path:
+    return write_config(tmp_path / "small.yaml", small_collection)
+
+
+def fingerprints(config: Path, *overrides: str) -> dict[str, str]:
+    return {name: item.fingerprint for name, item in resolve(load(config, overrides)).items()}
+
+
+@pytest.mark.parametrize(
+    ("override", "first"),
+    [
+        ("corpus.max_test_queries=5", "ingest"),
+        ("retrieve.bm25.k1=1.2", "retrieve"),
+        ("compare.degree=6", "compare"),
+        ("judge.preset=thurstone", "judge"),
+        ("rate.model=bradley-terry", "rate"),
+        ("mine.rule=table2", "mine"),
+        ("train.learning_rate=0.00003", "train"),
+        ("rerank.depth=7", "rerank"),
+        ("evaluate.level=0.9", "evaluate"),
+    ],
+)
+def test_a_changed_setting_redoes_its_stage_and_what_rests_on_it(config: Path, override: str, first: str) -> None:
+    before, after = fingerprints(config), fingerprints(config, override)
+    changed = {name for name in NAMES if before[name] != after[name]}
+    expected = {first}
+    for stage in STAGES:
+        if expected & set(stage.reads.values()):
+            expected.add(stage.name)
+    assert changed == expected
+
+
+@pytest.mark.parametrize(
+    "override", ["execution.threads=1", "execution.buckets=16", "name=other", "corpus.max_reject_fraction=0.01"]
+)
+def test_how_a_run_is_carried_out_changes_no_fingerprint(config: Path, override: str) -> None:
+    assert fingerprints(config) == fingerprints(config, override)
+
+
+def test_a_moved_collection_keeps_its_fingerprints(config: Path, small_collection: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    moved.symlink_to(small_collection)
+    assert fingerprints(config) == fingerprints(config, f"corpus.path={moved}")
+
+
+def test_a_moved_collection_in_trec_layout_keeps_its_fingerprints(config: Path, tmp_path: Path) -> None:
+    def places(folder: Path) -> list[str]:
+        given = layouts.write_trec(folder, layouts.SMALL)
+        return [f"corpus={json.dumps(given)}"]
+
+    before = fingerprints(config, *places(tmp_path / "here"))
+    assert fingerprints(config, *places(tmp_path / "there")) == before
+    assert fingerprints(config, *places(tmp_path / "there"), "corpus.topic_fields=[desc]") != before
+
+
+def test_a_changed_collection_changes_every_fingerprint(config: Path, small_collection: Path, tmp_path: Path) -> None:
+    before = fingerprints(config)
+    copy = tmp_path / "copy"
+    for file in small_collection.rglob("*"):
+        if file.is_file():
+            target = copy / file.relative_to(small_collection)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read_bytes())
+    with (copy / "corpus.jsonl").open("a") as stream:
+        stream.write('{"_id": "one more", "title": "", "text": "one more document"}\n')
+    after = fingerprints(config, f"corpus.path={copy}")
+    assert all(before[name] != after[name] for name in NAMES)
+
+
+def test_a_stage_reads_only_stages_before_it() -> None:
+    for number, stage in enumerate(STAGES):
+        assert set(stage.reads.values()) <= set(NAMES[:number])
+
+
+def test_nothing_is_complete_in_an_empty_root(config: Path, tmp_path: Path) -> None:
+    settings = load(config, [f"execution.root={tmp_path / 'root'}"])
+    states = list(changes(settings, resolve(settings)))
+    assert [name for name, _, _ in states] == list(NAMES)
+    assert {(state, why) for _, state, why in states} == {("to do", "not run yet")}
+    assert not (tmp_path / "root").exists()
+
+
+def test_from_a_later_stage_needs_the_earlier_ones(config: Path, tmp_path: Path) -> None:
+    settings = load(config, [f"execution.root={tmp_path / 'root'}"])
+    with pytest.raises(StoreError, match="--from train needs the artifact of stage ingest"):
+        run(settings, first="train")
+
+
+def test_a_run_name_belongs_to_one_corpus(config: Path, tmp_path: Path) -> None:
+    settings = load(config, [f"execution.root={tmp_path / 'root'}"])
+    Store(str(tmp_path / "root")).publish_json("runs/small.json", {"corpus": "another", "corpus_name": "other"})
+    with pytest.raises(ConfigError, match="belongs to a run over another corpus"):
+        run(settings)
+
+
+def test_an_unknown_stage_is_named_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean train"):
+        stage_name("trian")
+    with pytest.raises(ConfigError, match="the stages are ingest"):
+        stage_name("xyz")
+
+
+def test_the_plan_counts_what_the_settings_say() -> None:
+    settings = Experiment.model_validate({"retrieve": {"candidates": 20}, "compare": {"degree": 8}})
+    work = {line.stage: line for line in lines(settings, {"documents": 5000, "train": 500, "dev": 50, "test": 100})}
+    assert list(work) == list(NAMES)
+    assert work["compare"].work.startswith("40,000 pairs")
+    assert work["judge"].work.startswith("240,000 judgments by 3")
+    assert all(line.seconds > 0 and line.bytes > 0 for line in work.values())
+
+
+def test_the_plan_counts_what_encoders_read() -> None:
+    encoder = {"kind": "encoder", "model": "m", "max_tokens": 128}
+    pairwise = {**encoder, "name": "pair", "form": "pairwise", "first_label": "A", "second_label": "B"}
+    judge = {"judges": [encoder, pairwise, {"kind": "similarity"}]}
+    settings = Experiment.model_validate({"retrieve": {"candidates": 20}, "judge": judge})
+    work = {line.stage: line for line in lines(settings, {"documents": 5000, "train": 500, "dev": 50, "test": 100})}
+    said = work["judge"].work
+    assert "80,000 judgments by 1 in-process" in said
+    assert "10,000 inputs to encoder" in said
+    assert "80,000 inputs to pair, of at most 128 tokens each" in said
+    assert work["judge"].seconds > 1000
+
+
+def test_a_judges_prompt_is_part_of_it_and_its_limits_are_not(config: Path, tmp_path: Path) -> None:
+    template = tmp_path / "mine.jinja"
+    shipped = Path(judging.__file__).parent / "templates" / "scale.jinja"
+    template.write_text(shipped.read_text())
+    judge = f"{{kind: api, name: a, endpoint: {{base_url: 'http://h/v1', model: m}}, prompt: {{template: {template}}}}}"
+    panel = f"judge.judges=[{judge}]"
+    before = fingerprints(config, panel)
+    how = ("timeout_s=5", "concurrency=2", "requests_per_minute=9", "allow_external=true", "key_env=SOME_KEY")
+    assert all(fingerprints(config, panel, f"judge.judges.0.endpoint.{one}") == before for one in how)
+    for other in ("endpoint.model=n", "endpoint.base_url=http://i/v1", "endpoint.seed=1", "prompt.document_tokens=99"):
+        assert fingerprints(config, panel, f"judge.judges.0.{other}")["judge"] != before["judge"]
+    template.write_text(shipped.read_text().replace("answers the query better", "answers the query best"))
+    after = fingerprints(config, panel)
+    assert after["judge"] != before["judge"]
+    assert after["compare"] == before["compare"]
+
+
+VALIDATED = "mine.rule=validated"
+SECOND = ("borderline", "validate", "refit")
+
+
+def changed(config: Path, before: tuple[str, ...], after: tuple[str, ...]) -> set[str]:
+    """Stages of both that have other fingerprints."""
+    one, other = fingerprints(config, *before), fingerprints(config, *after)
+    return {name for name in one.keys() & other.keys() if one[name] != other[name]}
+
+
+def test_without_validation_the_stages_are_the_main_path(config: Path) -> None:
+    for override in ("mine.rule=table2", "mine.rule=simans", "mine.gap=minimum"):
+        assert stages_of(load(config, [override])) == STAGES
+
+
+def test_validation_is_a_second_round_before_mining(config: Path) -> None:
+    settings = load(config, [VALIDATED])
+    names, before = names_of(settings), NAMES.index("mine")
+    assert names == (*NAMES[:before], *SECOND, *NAMES[before:])
+    assert names == tuple(resolve(settings))
+    assert SECOND_ROUND == SECOND
+    stages = {stage.name: stage for stage in stages_of(settings)}
+    for number, stage in enumerate(stages.values()):
+        assert set(stage.reads.values()) <= set(names[:number])
+    assert stages["mine"].reads["rate"] == "refit"
+    assert {"judge", "compare", "validate", "borderline"} <= set(stages["mine"].reads.values())
+    assert stages["validate"].reads["compare"] == "borderline"
+    assert (stages["validate"].version, stages["refit"].version) == (stages["judge"].version, stages["rate"].version)
+    assert changed(config, (), (VALIDATED,)) == {"mine", "train", "rerank", "evaluate"}
+
+
+@pytest.mark.parametrize(
+    ("override", "first"),
+    [
+        ("mine.weigh=posterior", "mine"),
+        ("mine.negatives=3", "mine"),
+        ("mine.allow=[{rule: validate, weight: 0.2}]", "mine"),
+        ("mine.allow=[{rule: validate, high: 160}]", "borderline"),
+        ("mine.gap=minimum", "borderline"),
+        ("rate.model=bradley-terry", "rate"),
+        ("judge.preset=thurstone", "judge"),
+        ("compare.degree=6", "compare"),
+    ],
+)
+def test_a_changed_setting_redoes_of_the_second_round_what_rests_on_it(config: Path, override: str, first: str) -> None:
+    names = names_of(load(config, [VALIDATED]))
+    assert changed(config, (VALIDATED,), (VALIDATED, override)) == set(names[names.index(first) :])
+
+
+def test_rules_that_read_direct_judgments_have_them_read(config: Path) -> None:
+    stages = {stage.name: stage for stage in stages_of(load(config, ["mine.rule=denoise"]))}
+    assert tuple(stages) == NAMES
+    assert stages["mine"].inputs == ("rate", "retrieve", "judge", "compare")
+
+
+def test_a_pointwise_model_is_an_input_of_mining(config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    override = f"mine.allow=[{{rule: rocketqa, model: {folder}}}]"
+    settings = load(config, [override])
+    assert next(stage for stage in stages_of(settings) if stage.name == "mine").inputs[-1] == "ingest"
+    before = fingerprints(config, override)
+    (folder / "weights").write_text("others")
+    after = fingerprints(config, override)
+    assert {name for name in NAMES if before[name] != after[name]} == {"mine", "train", "rerank", "evaluate"}
+    with pytest.raises(ConfigError, match="no such folder"):
+        resolve(load(config, ["mine.allow=[{rule: rocketqa, model: ./none/of/them}]"]))
+
+
+def test_stages_of_a_record(config: Path) -> None:
+    for override in ("mine.rule=table2", VALIDATED):
+        settings = load(config, [override])
+        record = {"config": settings.model_dump(mode="json", exclude={"execution"}), "stages": {"ingest": {}}}
+        assert recorded_names(record) == names_of(settings)
+    assert recorded_names({"config": {"mine": {"rule": "posterior"}}, "stages": {}}) == NAMES
+
+
+def test_a_stage_of_the_second_round_is_named_where_there_is_one(config: Path) -> None:
+    assert stage_name("refit", names_of(load(config, [VALIDATED]))) == "refit"
+    with pytest.raises(ConfigError, match="no stage refit") as caught:
+        stage_name("refit")
+    assert "mine.allow" in (caught.value.remedy or "")
+
+
+def test_the_plan_counts_the_second_round() -> None:
+    content = {"retrieve": {"candidates": 20}, "compare": {"degree": 8}, "mine": {"rule": "validated"}}
+    settings = Experiment.model_validate(content)
+    counts = {"documents": 5000, "train": 500, "dev": 50, "test": 100}
+    work = {line.stage: line for line in lines(settings, counts, borderline=700)}
+    assert tuple(work) == names_of(settings)
+    assert "700 borderline documents" in work["borderline"].work
+    assert work["validate"].work.startswith("4,200 judgments by 3")
+    assert work["judge"].work.startswith("240,000 judgments by 3")

@@ -1,0 +1,122 @@
+"""Plans of what is not here: rows, files, GPU hours, dollars and pools follow from the settings alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.table import Table
+
+from anmi_ray.config.base import result_settings
+from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.judging.spend import gpu_hours
+from anmi_ray.planning.plan import plan
+from anmi_ray.planning.workload import Line, lines
+
+CAMPAIGN = Path(__file__).parents[2] / "jobs/configs/campaign-1m.yaml"
+
+
+def told(*overrides: str) -> tuple[dict[str, dict[str, str]], str]:
+    """The table, as stage -> column -> cell, and all else that is said."""
+    blocks = list(plan(load(CAMPAIGN, overrides)))
+    [table] = [block for block in blocks if isinstance(block, Table)]
+    columns = {str(column.header): list(column.cells) for column in table.columns}
+    rows = {
+        str(stage): {name: str(cells[row]) for name, cells in columns.items()}
+        for row, stage in enumerate(columns["stage"])
+    }
+    return rows, "\n".join(block for block in blocks if isinstance(block, str))
+
+
+def test_a_million_queries_over_a_billion_documents() -> None:
+    """The last row of the sizes that this is designed for."""
+    rows, said = told()
+    assert "1,000,000,000 documents; queries: 1,000,000 train" in said
+    assert "100,000,000 candidates" in rows["retrieve"]["work"]
+    assert rows["compare"]["work"].startswith("400,000,000 pairs")
+    assert rows["judge"]["work"].count("800,000,000 calls") == 3  # 2.4 billion judgments
+    assert {row["state"] for row in rows.values()} == {"on paper"}
+    parts = sum(int(row["files"].replace(",", "")) for stage, row in rows.items() if stage != "judge")
+    assert 33_000 < parts < 80_000
+    expected = sum(gpu_hours(8e8 * 1101, size * 1e9, "H100") or 0 for size in (8.2, 8.0, 12.2))
+    hours = float(rows["judge"]["GPU hours"].replace(",", ""))
+    assert expected < hours < 1.01 * expected  # engines start, too
+    dollars = float(rows["judge"]["dollars"].replace(",", ""))
+    assert dollars == pytest.approx(hours * 2.5 + 2.4e9 * 2e-3 / 3600 * 0.04, rel=1e-3)
+    assert rows["judge"]["about"] == "10.0 days"  # as judge.target_hours wants it
+    assert "nothing is sent" in said
+
+
+def test_what_is_planned_grows_with_rows_alone() -> None:
+    """Ten times the queries and the documents, in as many shards: ten times of all but searches, which are both."""
+
+    def planned(times: int) -> dict[str, Line]:
+        counts = {"documents": 10_000_000, "train": 10_000, "dev": 1000, "test": 1000}
+        settings = Experiment.model_validate({"corpus": {"shard_documents": 1_000_000 * times}})
+        return {line.stage: line for line in lines(settings, {name: times * n for name, n in counts.items()})}
+
+    small, large = planned(1), planned(10)
+    for stage in ("compare", "judge", "rate", "rerank"):
+        assert large[stage].bytes == pytest.approx(10 * small[stage].bytes)
+        assert large[stage].seconds == pytest.approx(10 * small[stage].seconds, rel=0.5)
+    assert large["retrieve"].seconds > 9 * small["retrieve"].seconds
+
+
+def test_late_interaction_is_planned_where_it_is_a_retriever() -> None:
+    counts = {"documents": 5000, "train": 80, "dev": 10, "test": 10}
+
+    def planned(*retrievers: str, **late: object) -> Line:
+        settings = Experiment.model_validate({"retrieve": {"retrievers": retrievers, "late": late}})
+        return next(line for line in lines(settings, counts) if line.stage == "retrieve")
+
+    without, with_it = planned("bm25", "dense"), planned("bm25", "dense", "late")
+    assert "20,000 pairs scored by late interaction" in with_it.work
+    assert "late" not in without.work
+    assert with_it.seconds > without.seconds + 5000 * 0.01  # every document is encoded again
+    assert with_it.bytes > without.bytes
+    assert with_it.files > without.files
+    assert planned("bm25", "late").seconds < with_it.seconds
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["judge.target_hours=24"], "needs more than 256 (execution.engines)"),
+        (["judge.target_hours=null", "judge.target_dollars=80000"], "the work alone is more"),
+        (["judge.target_hours=null"], "pool     1 to 256 engines"),
+        (["judge.target_hours=null", "judge.judges.0.model=unheard/of"], "plan.parameters does"),
+    ],
+)
+def test_targets_that_cannot_be_met_are_said(overrides: list[str], said: str) -> None:
+    assert said in told(*overrides)[1]
+
+
+def test_more_hours_take_fewer_engines_and_cost_no_more() -> None:
+    hours = {target: told(f"judge.target_hours={target}")[0]["judge"] for target in (200, 240, 1000)}
+    assert hours[200]["about"] == "8.3 days"
+    assert hours[1000]["about"] == "41.4 days"
+    dollars = [float(hours[target]["dollars"].replace(",", "")) for target in (1000, 240, 200)]
+    assert dollars == sorted(dollars)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["plan.prompt_tokens=null"], "plan.prompt_tokens: the tokens of qwen's prompts"),
+        (["plan.train=0"], "documents and train are given together"),
+        (["judge.target_dollars=5", "execution.gpu_dollars_hour=null"], "judge.target_dollars needs"),
+        (["execution.askers=[4, 2]"], "the fewest must not be above the most"),
+    ],
+)
+def test_what_is_missing_is_named(overrides: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        told(*overrides)
+    assert said in str(caught.value)
+
+
+def test_planning_settings_change_no_result() -> None:
+    given: dict[str, Any] = {"plan": {"cores": 7}, "judge": {"target_hours": 3.0}, "execution": {"askers": [1, 4]}}
+    experiment = Experiment.model_validate(given)
+    assert result_settings(experiment) == {}

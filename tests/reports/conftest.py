@@ -1,0 +1,15 @@
+"""A complete report's data."""
+
+from __future__ import annotations
+
+import pytest
+
+from anmi_ray.reports.data import ReportData
+
+from . import synthetic
+
+
+@pytest.fixture(scope="session")
+def data() -> ReportData:
+    """A complete report's data."""
+    return synthetic.report_data()

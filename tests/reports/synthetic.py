@@ -1,0 +1,252 @@
+"""A realistic ReportData made from hashed chance: what a finished quickstart would report."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from anmi_ray.core import identity
+from anmi_ray.core.records import METRIC
+from anmi_ray.evaluation import significance
+from anmi_ray.evaluation.fusion import WeightSweep, simplex
+from anmi_ray.reports.data import (
+    Collection,
+    FitFacts,
+    GapBand,
+    GapSample,
+    Hit,
+    JudgeAudit,
+    JudgeValue,
+    MiningFacts,
+    Quantiles,
+    QueryPair,
+    RatedDocument,
+    RatedQuery,
+    RejectCount,
+    ReportData,
+    StageFlow,
+    StageTime,
+    TruthSample,
+)
+
+MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
+TITLES = (
+    ("heapq.nsmallest", "Return a list with the n smallest elements from the dataset defined by iterable."),
+    ("functools.lru_cache", "Decorator to wrap a function with a memoizing callable that saves the most recent calls."),
+    ("itertools.groupby", "Make an iterator that returns consecutive keys and groups from the iterable."),
+    ("bisect.insort_left", "Insert item x in list a, and keep it sorted assuming a is sorted."),
+    ("contextlib.ExitStack", "Context manager for dynamic management of a stack of exit callbacks."),
+    ("asyncio.Semaphore", "A semaphore manages an internal counter which is decremented by each acquire call."),
+    ("json.JSONEncoder", "Extensible JSON encoder for Python data structures, with optional sorted keys."),
+    ("pathlib.Path.glob", "Iterate over this subtree and yield all existing files of any kind matching the pattern."),
+)
+BANDS = (
+    GapBand("danger", None, 100.0, 0.0),
+    GapBand("soft", 100.0, 200.0, 0.5),
+    GapBand("goldilocks", 200.0, 400.0, 1.0),
+    GapBand("medium", 400.0, 600.0, 0.7),
+    GapBand("easy", 600.0, None, 0.3),
+)
+
+
+def metrics(queries: int = 276) -> pa.Table:
+    """Metric rows of five systems whose quality differs by query and by system."""
+    ids = sorted(identity.query_id(f"q{i}") for i in range(queries))
+    random = identity.rng("synthetic-metrics")
+    hardness = random.normal(0.1, 1.0, queries)
+    rows: dict[str, list[object]] = {name: [] for name in METRIC.schema.names}
+    systems = {"bm25": -0.45, "dense": -0.3, "hybrid": 0.0, "reranked": 0.5, "reranked+hybrid": 0.6}
+    for measure, shift in zip(MEASURES, (0.0, -0.1, 1.6), strict=True):
+        for system, skill in systems.items():
+            skill = min(skill, 0.0) if measure == "Recall@100" else skill
+            latent = hardness + skill + shift + random.normal(0, 0.7 if skill else 0.0, queries)
+            values = np.round(1 / (1 + np.exp(-1.6 * latent)), 1 if measure == "Recall@100" else 2)
+            rows["query_id"] += ids
+            rows["system"] += [system] * queries
+            rows["measure"] += [measure] * queries
+            rows["value"] += values.tolist()
+    return METRIC.table(rows)
+
+
+def truth(queries: int = 40, documents: int = 30) -> TruthSample:
+    """Ratings that shrink and blur the truth."""
+    random = identity.rng("synthetic-truth")
+    latent = random.normal(0, 277.0, queries * documents)
+    rating = 0.85 * latent + random.normal(0, 105.0, len(latent))
+    return TruthSample(np.repeat(np.arange(queries), documents), latent, rating)
+
+
+def gaps() -> GapSample:
+    """Gaps from an anchor near the top, in five categories with a little overlap."""
+    random = identity.rng("synthetic-gaps")
+    values = random.normal(390.0, 260.0, 9_000)
+    seen = values + random.normal(0, 25.0, len(values))
+    names = np.digitize(seen, [100, 200, 400, 600])
+    taken = identity.rng("synthetic-chosen").random(len(values)) < np.clip(1 - np.abs(seen - 380) / 420, 0, 1) * (
+        seen > 150
+    )
+    by_category = {band.name: names == i for i, band in enumerate(BANDS)}
+    chosen = {name: values[rows & taken] for name, rows in by_category.items()}
+    return GapSample({name: values[rows] for name, rows in by_category.items()}, BANDS, 268.4, chosen)
+
+
+def _bands(progress: float) -> list[float]:
+    """Chances of four bands that move from the largest gaps to the smallest."""
+    weights = np.exp(2 * progress * np.array([1.0, 0.3, -0.3, -1.0]))
+    return [float(weight) for weight in weights / weights.sum()]
+
+
+def training(steps: int = 900) -> tuple[dict[str, float | None], ...]:
+    """A falling loss with noise, a dev measure every 100 steps."""
+    random = identity.rng("synthetic-training")
+    rows: list[dict[str, float | None]] = []
+    for step in range(5, steps + 1, 5):
+        nce = 1.1 + 1.5 * float(np.exp(-step / 180)) + 0.12 * float(random.normal())
+        mse = 0.42 + 0.6 * float(np.exp(-step / 260)) + 0.05 * float(random.normal())
+        alpha = 0.5 + 0.3 * min(1.0, step / 600)
+        rate = 2e-5 * min(step / 90, max(0.0, (steps - step) / (steps - 90)))
+        dev = (
+            0.47 + 0.11 * (1 - float(np.exp(-step / 220))) + 0.004 * float(random.normal()) if step % 100 == 0 else None
+        )
+        row = {
+            "loss": alpha * nce + (1 - alpha) * mse,
+            "ranking": nce,
+            "regression": mse,
+            "learning_rate": rate,
+            "alpha": alpha,
+            "gradient_share": 0.6 + 0.1 * float(random.normal()),
+            "gradient_cosine": float(np.tanh(0.2 + random.normal())),
+            "temperature": 0.07 + 0.05 * (1 - float(np.exp(-step / 300))),
+            **{f"band_{i + 1}": p for i, p in enumerate(_bands(step / steps))},
+        }
+        rows.append({"step": float(step), **row, "dev": dev})
+    return tuple(rows)
+
+
+def pair(query: str, before: float, after: float, start: int) -> QueryPair:
+    """A query with its two rankings; the relevant document moves up or down."""
+    hits = [Hit(*TITLES[(start + i) % len(TITLES)], relevant=i == 4) for i in range(5)]
+    top = [hits[4], *hits[:4]]
+    return QueryPair(
+        query, before, after, tuple(hits if before < after else top), tuple(top if before < after else hits)
+    )
+
+
+def example() -> RatedQuery:
+    """Eight documents of one query."""
+    ratings = (412.0, 333.0, 190.0, 121.0, 12.0, -96.0, -240.0, -388.0)
+    documents = tuple(
+        RatedDocument(title, text, rating, 88.0 + 4 * i, i == 1, rating * 1.1 + (-1) ** i * 60)
+        for i, ((title, text), rating) in enumerate(zip(TITLES, ratings, strict=True))
+    )
+    return RatedQuery("find the n smallest values of an iterable without sorting all of it", documents, 50, 200)
+
+
+def judges() -> tuple[JudgeAudit, ...]:
+    """Three simulated judges with their faults injected and recovered."""
+    return tuple(
+        JudgeAudit(
+            name,
+            True,
+            (
+                JudgeValue("noise (probit)", noise + 0.02, noise, noise - 0.03, noise + 0.06, True),
+                JudgeValue("position bias (probit)", bias - 0.01, bias, bias - 0.04, bias + 0.03, True),
+                JudgeValue("failures (share)", 0.0098, 0.01, 0.0091, 0.0105),
+                JudgeValue("flip rate (share)", 0.12),
+            ),
+        )
+        for name, noise, bias in (("careful", 0.6, 0.0), ("hasty", 1.0, 0.3), ("verbose", 0.8, -0.15))
+    )
+
+
+def fits() -> FitFacts:
+    """Fits of 50 documents with 8 opponents each."""
+    quantiles = {
+        "documents": Quantiles(50.0, 50.0, 51.0),
+        "comparisons": Quantiles(200.0, 200.0, 204.0),
+        "iterations": Quantiles(5.0, 4.0, 6.0),
+        "min_degree": Quantiles(8.0, 8.0, 8.0),
+        "max_degree": Quantiles(8.0, 8.0, 9.0),
+        "diameter": Quantiles(3.0, 3.0, 4.0),
+        "lambda2": Quantiles(3.21, 2.87, 3.44),
+        "never_won": Quantiles(4.0, 1.0, 7.0),
+        "never_lost": Quantiles(3.0, 1.0, 6.0),
+        "spread_elo": Quantiles(268.4, 201.7, 322.9),
+        "deviance_per_df": Quantiles(0.94, 0.71, 1.22),
+    }
+    prior = "empirical prior, σ₀ 0.97 probit; dispersion 1.08"
+    return FitFacts(1_918, 0, 1, 12, 107_408, 0.0361, 1_918, quantiles, prior)
+
+
+def report_data() -> ReportData:
+    """All sections filled."""
+    table = metrics()
+    comparisons = tuple(
+        row for measure in MEASURES for row in significance.compare(table, "hybrid", None, measure, rounds=1_000)
+    )
+    weights = tuple(simplex(3, 10))
+    sweep = tuple(0.52 + 0.09 * w - 0.06 * w**4 - 0.05 * (bm25 - 0.1) ** 2 for w, bm25, _ in weights)
+    best = weights[int(np.argmax(sweep))]
+    parts = ("reranked", "bm25", "dense")
+    flow = StageFlow
+    return ReportData(
+        run="quickstart",
+        collection=Collection(
+            "Python docstrings",
+            6_412,
+            {"train": 1_918, "dev": 131, "test": 276},
+            2_325,
+            (RejectCount("documents", "empty text", 14), RejectCount("queries", "duplicate of another split", 3)),
+        ),
+        metrics=table,
+        comparisons=comparisons,
+        system="reranked",
+        baseline="hybrid",
+        measure="nDCG@10",
+        simulated=True,
+        config_yaml="name: quickstart\nseed: 0\ncompare:\n  degree: 8\nrate:\n  model: thurstone\n  prior: empirical\n",
+        fusion=WeightSweep("nDCG@10", 131, "minmax", parts, weights, sweep, best, max(sweep), (0.0, 0.1, 0.9)),
+        judges=judges(),
+        panel=(JudgeValue("agreement, Krippendorff's α", 0.61), JudgeValue("error correlation, careful ~ hasty", 0.02)),
+        spent=("careful: 1,200 questions in 1,300 calls, 1.20 M prompt tokens, 0.45 dollars",),
+        fits=fits(),
+        truth=truth(),
+        example=example(),
+        gaps=gaps(),
+        mining=MiningFacts(1_871, 1_871, 6.4, 352.0, 128.0, 100.0, 0.018, 0.015, 0.021),
+        training=training(),
+        stages=(
+            StageTime(
+                "ingest",
+                4.2,
+                True,
+                (
+                    flow("documents", 6_426, 6_412, 14),
+                    flow("queries", 2_328, 2_325, 3),
+                    flow("qrels", 2_325, 2_325, 0),
+                ),
+            ),
+            StageTime("retrieve", 61.0, True, (flow("queries", 2_325, 2_325, 0),)),
+            StageTime("compare", 2.1, True, (flow("train queries", 1_918, 1_918, 0),)),
+            StageTime("judge", 5.4, False, (flow("judgments", 2_301_600, 2_278_584, 23_016),)),
+            StageTime("rate", 9.3, False, (flow("train queries", 1_918, 1_917, 1),)),
+            StageTime("mine", 1.6, False, (flow("train queries", 1_917, 1_871, 46),)),
+            StageTime("train", 412.7, False, (flow("examples", 1_871, 1_871, 0),)),
+            StageTime("rerank", 78.4, False, (flow("queries", 407, 407, 0),)),
+            StageTime("evaluate", 3.8, False),
+        ),
+        queries=(
+            pair("find the n smallest values of an iterable without sorting all of it", 0.39, 1.0, 0),
+            pair("cache the results of a function call", 0.43, 1.0, 3),
+            pair("read every file below a folder that matches a pattern", 1.0, 0.39, 5),
+        ),
+        environment={
+            "anmi_ray": "0.1.0",
+            "git revision": "0123abc",
+            "python": "3.11.9",
+            "torch": "2.13.0+cpu",
+            "hardware": "2 cores, 8 GB, no GPU",
+            "threads": "2",
+            "models": "all-MiniLM-L6-v2 (package 0.1.0)",
+        },
+    )

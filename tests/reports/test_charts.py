@@ -1,0 +1,259 @@
+"""Every chart: drawn whatever its numbers, in bounded size, equal bytes, loading nothing, every text as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from markupsafe import Markup
+
+from anmi_ray.core.identity import rng
+from anmi_ray.evaluation.distilled import Circle, PointSample
+from anmi_ray.evaluation.pairwise import KINDS, Cumulative
+from anmi_ray.evaluation.pairwise_measures import Bucket
+from anmi_ray.evaluation.significance import Estimate
+from anmi_ray.reports import campaign_charts, charts, distilled_charts, pictures, rule_charts, theme
+from anmi_ray.reports.page import asset
+from anmi_ray.reports.trials import Dimension, TrialRow
+
+HOSTILE = "</text></svg><script>alert(1)</script>\"'<img src=http://evil.example onerror=x> & \x07 var(--main)"
+KIND = (0.4, 0.1, 0.2, 0.1, 0.2)
+
+
+def values(size: int) -> np.ndarray:
+    return rng("charts", size).normal(0, 100, size)
+
+
+def lines(size: int, name: str) -> Markup:
+    points = [(float(k), float(v)) for k, v in enumerate(values(size))]
+    curves = [charts.Curve(name, charts.smooth(points)), charts.Curve(f"{name}2", charts.smooth(points[:2]))]
+    ring = points[0] if points else None
+    spread = [charts.IntervalLine(0.0, 1.0, 0.5, 2.0), charts.IntervalLine(1.0, 1.0, None, None)]
+    return charts.lines(curves, name, name, ring=ring, across=[(name, 1.0), (name, 2.0)], spread=spread)
+
+
+def interval_lines(size: int, name: str) -> Markup:
+    rows = [
+        charts.IntervalLine(k, v, None if k % 3 == 2 else v - 1, v + 1, name, name, name)
+        for k, v in enumerate(values(min(size, 100)).tolist())
+    ]
+    unknown = charts.IntervalLine(len(rows), None, None, None, name, "not known")
+    return charts.intervals([*rows, unknown], name, name, 0.0, breaks=[0.5], title=[name, name])
+
+
+def histogram(size: int, name: str) -> Markup:
+    groups = {"soft": values(size), name: values(size) + 50}
+    return charts.histogram(groups, {"soft": values(size // 2)}, [(name, None, 0.0), ("easy", 0.0, None)], name)
+
+
+def matrix(size: int, name: str) -> Markup:
+    names = [f"{name}{k}" for k in range(min(size, 30))]
+    cells = [
+        {"row": i, "column": j, "value": (i + j) / (2 * len(names)), "tooltip": name}
+        for i in range(len(names))
+        for j in range(len(names))
+        if i != j
+    ]
+    return charts.matrix(names, cells, (0.0, 1.0), name, name)
+
+
+def trials(size: int, name: str) -> list[TrialRow]:
+    ends = ("complete", "stopped", "failed", "running")
+    rows = []
+    for k, v in enumerate(values(min(size, 300)).tolist()):
+        curve = tuple((0.25 * (n + 1), v + n) for n in range(k % 4))
+        dev = v if k % 4 == 0 else None
+        params = {"rate": 10.0 ** (-1 - k % 3), name: name} | ({"more": k % 5} if k % 2 else {})
+        rows.append(TrialRow(k, ends[k % 4], params, curve, dev, 1.0, None, "run"))
+    return rows
+
+
+def parallel(size: int, name: str) -> Markup:
+    axes = [Dimension("rate", (), 1e-3, 1e-1, True), Dimension(name, (name,)), Dimension("more", (), 0, 4)]
+    return Markup("").join(campaign_charts.parallel(axes, trials(size, name), 0, name))
+
+
+def panel(size: int, name: str) -> Markup:
+    edges = [100.0 * k for k in range(min(size, 40) + 2)]
+    bins = [Estimate(0.5, 0.4, 0.6, 10) if k % 4 else Estimate(None, None, None, 0) for k in range(len(edges) - 1)]
+    bands = [(name, None, 150.0), ("easy", 150.0, None)]
+    return rule_charts.panel(name, bins, bins[::-1], [150.0, 1e9], edges, bands)
+
+
+def optimal_gap(size: int, name: str) -> Markup:
+    costs = np.geomspace(0.1, 30.0, max(2, min(size, 60))).tolist()
+    gaps = [[cost * k if cost < 20 else None for cost in costs] for k in (1.0, 2.0, 3.0)]
+    return rule_charts.optimal_gap(costs, gaps)
+
+
+def points(size: int) -> PointSample:
+    share = rng("points", size).dirichlet([1, 1, 1], min(size, 1500))
+    return PointSample(*(tuple(column.tolist()) for column in (share[:, 0], share[:, 1], share[:, 2].round(1))))
+
+
+def buckets(size: int) -> list[Bucket]:
+    found = Estimate(0.5, 0.4, 0.6, 10)
+    return [Bucket(10, 0.0, 1.0, (k + 1) / (min(size, 20) + 1), found, KIND) for k in range(min(size, 20))]
+
+
+def cumulative(size: int, name: str) -> Markup:
+    rank = np.linspace(0, 1, min(size, 200))
+    return distilled_charts.cumulative(Cumulative(rank, rank**2, np.tile(KIND, (len(rank), 1))), by_rank=size % 2 == 0)
+
+
+def rated(size: int, name: str) -> Markup:
+    some = values(size)
+    known, component = np.arange(size) == 1, (np.arange(size) % 3).astype(np.int32)
+    return pictures.ratings(pictures.RatedList(name, [name] * size, some, np.ones(size), known, component))
+
+
+CHARTS: dict[str, Callable[[int, str], Markup]] = {
+    "lines": lines,
+    "intervals": interval_lines,
+    "per query": lambda size, name: charts.per_query(values(size), name, name, name),
+    "scatter": lambda size, name: charts.scatter(values(size), values(size), name, name),
+    "histogram": histogram,
+    "matrix": matrix,
+    "parallel": parallel,
+    "dev curves": lambda size, name: campaign_charts.dev_curves(trials(size, name), 0, [0.25, 0.5], name),
+    "importance": lambda size, name: campaign_charts.importance({f"{name}{k}": 0.1 for k in range(min(size, 9))}),
+    "panel": panel,
+    "optimal gap": optimal_gap,
+    "triangle": lambda size, name: distilled_charts.triangle(points(size), 1),
+    "folded": lambda size, name: distilled_charts.folded_triangle(
+        points(size), name, [Circle(radius, 1, KIND) for radius in (0.25, 0.75)]
+    ),
+    "confidence": lambda size, name: distilled_charts.confidence(points(size)),
+    "kind bars": lambda size, name: distilled_charts.kind_bars([(name, name, KIND)] * min(size, 5), name),
+    "cumulative": cumulative,
+    "rank buckets": lambda size, name: distilled_charts.rank_buckets(buckets(size)),
+    "calibration": lambda size, name: distilled_charts.calibration({name: buckets(size), f"{name}2": buckets(size)}),
+    "ratings": rated,
+}
+EMPTY = {"histogram", "ratings"}  # their callers draw them only where there is something
+
+
+def check(drawn: str) -> list[ElementTree.Element]:
+    """The pictures, well-formed: nothing is loaded or run, every number finite, every colour of the page's style."""
+    assert not re.search(r"\bnan\b|NaN|Infinity|undefined|url\(|@import|javascript:", drawn)
+    roots = list(ElementTree.fromstring(f"<all>{drawn}</all>"))
+    allowed = {"svg", "g", "path", "line", "circle", "text", "tspan", "title"}
+    for node in (node for root in roots for node in root.iter()):
+        assert node.tag in allowed
+        assert not any(name.startswith("on") or name in {"href", "src", "class"} - {"class"} for name in node.attrib)
+        for name in ("fill", "stroke"):
+            assert re.fullmatch(r"none|var\(--[\w-]+\)", node.attrib.get(name, "none")), node.attrib
+    return roots
+
+
+@pytest.mark.parametrize("name", list(CHARTS))
+@pytest.mark.parametrize("size", [0, 1, 2, 10_000])
+def test_any_amount_of_data_is_drawn(name: str, size: int) -> None:
+    if size == 0 and name in EMPTY:
+        return
+    drawn = CHARTS[name](size, "a name")
+    for root in check(drawn):
+        assert root.attrib["role"] == "img"
+        assert root.attrib["aria-label"]
+        assert all(float(length) > 0 for length in root.attrib["viewBox"].split()[2:])
+    assert len(drawn) < 125_000
+
+
+@pytest.mark.parametrize("name", list(CHARTS))
+def test_equal_numbers_give_equal_bytes(name: str) -> None:
+    assert CHARTS[name](12, "a") == CHARTS[name](12, "a")
+
+
+@pytest.mark.parametrize("name", list(CHARTS))
+def test_texts_stay_texts(name: str) -> None:
+    check(CHARTS[name](3, HOSTILE))
+
+
+def test_a_hostile_name_is_shown_whole() -> None:
+    rows = [charts.IntervalLine(0, 1.0, 0.0, 2.0, "<b>x & y</b>", "<i>", "<u>")]
+    (root,) = check(charts.intervals(rows, "label <l>", "axis <a>"))
+    texts = {node.text for node in root.iter("text")} | {node.text for node in root.iter("title")}
+    assert {"<b>x & y</b>", "<i>", "<u>", "axis <a>"} <= texts
+    assert root.attrib["aria-label"] == "label <l>"
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_a_number_is_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        charts.lines([charts.Curve("a", [(0.0, 1.0), (1.0, bad)])], "x", "y")
+    with pytest.raises(ValueError, match="JSON compliant"):
+        charts.intervals([charts.IntervalLine(0, bad, None, None)], "label", "x")
+
+
+def test_every_colour_is_told_for_light_and_dark() -> None:
+    light, dark = asset("page.css").split("@media (prefers-color-scheme: dark)")[:2]
+    told = [set(re.findall(r"--([\w-]+): #", part.split("* {")[0])) for part in (light, dark)]
+    assert told[0] == told[1]
+    used = {name for chart in CHARTS.values() for name in re.findall(r"var\(--([\w-]+)\)", chart(12, "a"))}
+    assert used <= told[0]
+
+
+def test_every_document_is_counted_in_a_histogram() -> None:
+    groups = {"soft": np.array([150.0, 160.0, -9e9]), "easy": np.array([700.0] * 5)}
+    drawn = charts.histogram(groups, {}, [("soft", 100.0, 200.0)], "gap")
+    assert sum(int(count) for count in re.findall(r"<title>\w+: (\d+) between", drawn)) == 8
+
+
+def test_smoothing_keeps_the_mean() -> None:
+    thousand = [(float(i), float(i % 7)) for i in range(1000)]
+    thin = charts.smooth(thousand, 100)
+    assert len(thin) == 100
+    assert np.mean([y for _, y in thin]) == pytest.approx(np.mean([y for _, y in thousand]))
+    assert charts.smooth(thousand[:10]) == thousand[:10]
+
+
+@pytest.mark.parametrize("documents", [1, 10, 300])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_ratings_name_their_documents(documents: int, groups: int) -> None:
+    component = np.sort(np.arange(documents) % groups).astype(np.int32)
+    found = pictures.RatedList(
+        "what <is> this?", [f"doc & {i}" for i in range(documents)], np.linspace(300, -300, documents),
+        np.full(documents, 40.0), np.arange(documents) == 1, component,
+    )  # fmt: skip
+    drawn = pictures.ratings(found)
+    assert drawn.count("<title>") == min(documents, pictures.MAX_DOCUMENTS)
+    assert ("in 3 groups that no comparison connects" in drawn) == (groups == 3 and documents >= 3)
+    assert ("the first 120 of 300 documents" in drawn) == (documents == 300)
+    assert ("✓ doc" in drawn) == (documents > 1)
+
+
+def test_what_an_audit_does_not_know_is_said_or_left_out() -> None:
+    silent = [pictures.PositionBias("", None, None, None, 0, 0, 0)]
+    (alone,) = pictures.audit(silent, None)
+    assert "no pair in both orders" in alone
+    assert "(unnamed)" in alone
+    share = np.array([[np.nan, 0.8, np.nan], [0.8, np.nan, 0.9], [np.nan, 0.9, np.nan]])
+    alike = pictures.DecidedAlike(["a", "b", "c"], share, np.full((3, 3), 7))
+    (agreement,) = pictures.audit(silent * 3, alike)
+    assert agreement.count("<title>") == 4  # the two that are not known are left empty
+    assert "a ~ b: 80.0 % of 7" in agreement
+    leaning = pictures.PositionBias("j", 0.1, 0.05, 0.15, 40, 5, 2)
+    assert len(pictures.audit([*silent, leaning], alike)) == 2
+    assert "+10.0 [+5.0, +15.0] · 5 : 2" in pictures.position_biases([leaning])
+    check(pictures.agreement(pictures.DecidedAlike(["a"], np.full((1, 1), np.nan), np.zeros((1, 1), np.int64))))
+
+
+def test_a_file_of_pictures_stands_alone() -> None:
+    drawn = [rated(3, "a <query>"), matrix(3, "b")]
+    svg = pictures.content(drawn, ".svg", "", "")
+    root = ElementTree.fromstring(svg)
+    assert len(root.findall("{http://www.w3.org/2000/svg}svg")) == 2
+    assert "var(" not in svg
+    page = pictures.content(drawn, ".html", "Ratings of <file>", "a note")
+    assert "<title>Ratings of &lt;file&gt;</title>" in page
+    assert "default-src 'none'" in page
+    assert not re.search(r"(src|href)=|url\(|@import|<script", page)
+    assert page.lower().startswith("<!doctype html>")
+
+
+def test_names_of_kinds_have_a_colour_each() -> None:
+    assert len(distilled_charts.COLOURS) == len(KINDS)
+    assert theme.short("x" * 50) == "x" * 19 + "…" + "x" * 10

@@ -1,0 +1,428 @@
+"""The report: self-contained, escaped, byte-stable, and whole whatever is missing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import fields, replace
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from anmi_ray.config.rate import RateConfig
+from anmi_ray.core import identity
+from anmi_ray.core.identity import ID
+from anmi_ray.core.records import FIT, METRIC
+from anmi_ray.rating import fit_globals, rate
+from anmi_ray.reports import audits, page, run
+from anmi_ray.reports import data as report
+from anmi_ray.reports.data import GapSample, Hit, Quantiles, QueryPair, RatedDocument, ReportData, TruthSample
+from tests.rating.tournaments import tournament
+
+from . import synthetic
+
+VOID = {"meta", "br", "input", "link", "img"}
+HOSTILE = "</script><script>alert(1)</script>\"'><img src=http://evil.example/x onerror=alert(1)> & {{ 7 * 7 }}"
+
+
+class Page(HTMLParser):
+    """Elements, attributes and text of a page; fails on tags that do not close."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(html)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+
+@pytest.fixture(scope="module")
+def html(data: ReportData) -> str:
+    return run.to_html(data)
+
+
+def bare(data: ReportData, **changes: Any) -> ReportData:
+    """The data with every optional part left out."""
+    required = {
+        "run",
+        "collection",
+        "metrics",
+        "comparisons",
+        "system",
+        "baseline",
+        "measure",
+        "simulated",
+        "config_yaml",
+    }
+    kept = {item.name: getattr(data, item.name) for item in fields(data) if item.name in required}
+    return ReportData(**(kept | changes))
+
+
+def check_safe(html: str) -> Page:
+    """Nothing is loaded from anywhere and no script runs but our own."""
+    parsed = Page(html)
+    assert [tag for tag, _ in parsed.tags if tag in {"link", "img", "iframe", "object", "embed", "base", "form"}] == []
+    assert sum(tag == "script" for tag, _ in parsed.tags) == 1
+    for tag, attributes in parsed.tags:
+        assert not any(name.startswith("on") for name in attributes)
+        assert "src" not in attributes
+        href = attributes.get("href") or "#"
+        assert href == "distilled.html" or href.startswith("#"), tag  # the page that stands beside this one
+    style = html[html.index("<style>") : html.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+    return parsed
+
+
+def test_loads_nothing_and_runs_one_known_script(html: str):
+    check_safe(html)
+    script = re.search(r"<script>(.*?)</script>", html, re.DOTALL)
+    assert script
+    policy = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{policy}'" in html
+    assert "default-src 'none'" in html
+
+
+def test_same_data_same_bytes(html: str):
+    again = synthetic.report_data()
+    assert run.to_html(again) == html
+    assert report.to_json(again) == report.to_json(again)
+
+
+def test_all_sections_are_filled(html: str):
+    words = Page(html).words()
+    assert 'class="missing"' not in html
+    assert html.count('<svg class="figure"') == 13  # three measures, per query, weight, truth, gaps, six of training
+    assert "find the n smallest values" in words
+    assert not re.search(r"\bnan\b|\binf\b", "".join(re.findall(r"<svg.*?</svg>", html)))
+    assert "None" not in words
+
+
+def test_json_is_valid_and_holds_the_numbers(data: ReportData):
+    content = json.loads(report.to_json(data))
+    assert set(content) == {"format", "agreement"} | {item.name for item in fields(data)}
+    assert len(content["metrics"]["query_id"]) == 276
+    values = content["metrics"]["values"]["nDCG@10"]["reranked"]
+    row = next(r for r in content["comparisons"] if (r["system"], r["measure"]) == ("reranked", "nDCG@10"))
+    assert np.mean(values) == pytest.approx(row["mean"])
+    assert content["gaps"]["bands"][0] == {"name": "danger", "low": None, "high": 100.0, "weight": 0.0}
+    assert 0.6 < content["agreement"]["kendall_tau"] < 0.8
+
+
+def test_the_page_says_the_numbers_of_the_json(html: str, data: ReportData):
+    words = Page(html).words()
+    content = json.loads(report.to_json(data))
+    for row in content["comparisons"]:
+        assert f"{page.decimal(row['mean'])} {page.decimal(row['low'])}–{page.decimal(row['high'])}" in words
+        if row["difference"] is not None:
+            ends = f"{page.signed(row['difference_low'])} to {page.signed(row['difference_high'])}"
+            assert f"{page.signed(row['difference'])} {ends} {page.p_value(row['p'])}" in words
+            assert f"{row['wins']:,} {row['ties']:,} {row['losses']:,}" in words
+    for value in (value for judge in content["judges"] for value in judge["values"]):
+        assert page.decimal(value["recovered"]) in words
+    for name, gaps in content["gaps"]["gaps"].items():
+        assert f"{len(gaps):,} {len(content['gaps']['chosen'][name]):,} {page.decimal(np.median(gaps), 0)}" in words
+    for flow in (flow for stage in content["stages"] for flow in stage["flows"]):
+        assert f"{flow['unit']} {flow['rows_in']:,} {flow['rows_out']:,} {flow['rejected']:,}" in words
+    for key in ("kendall_tau", "pearson_r"):
+        assert page.decimal(content["agreement"][key]) in words
+    for document in content["example"]["documents"]:
+        assert f"{page.signed(document['rating_elo'], 0)} {page.decimal(document['std_err_elo'], 0)}" in words
+    for key, places in (("examples", 0), ("negatives_per_example", 1), ("mean_gap_elo", 0), ("mean_gap_se_elo", 0)):
+        assert page.decimal(content["mining"][key], places) in words
+
+
+def test_json_has_no_nan(data: ReportData):
+    rows = ({"step": 1.0, "loss": float("nan")}, {"step": 2.0, "loss": float("inf")})
+    content = json.loads(report.to_json(replace(data, training=rows)))
+    assert [row["loss"] for row in content["training"]] == [None, None]
+
+
+def test_hostile_texts_stay_texts(data: ReportData):
+    hit = Hit(HOSTILE, HOSTILE, True)
+    document = RatedDocument(HOSTILE, HOSTILE, 10.0, 5.0, True, 1.0)
+    assert data.example
+    bad = replace(
+        data,
+        run=HOSTILE,
+        collection=replace(data.collection, name=HOSTILE, queries={HOSTILE: 1}),
+        config_yaml=HOSTILE,
+        example=replace(data.example, query=HOSTILE, documents=(document,)),
+        queries=(QueryPair(HOSTILE, 0.1, 0.9, (hit,), (hit,)),),
+        judges=tuple(replace(judge, judge=HOSTILE) for judge in data.judges),
+        gaps=GapSample({HOSTILE: np.array([1.0, 300.0])}, (report.GapBand(HOSTILE, None, None, 1.0),)),
+        environment={HOSTILE: HOSTILE},
+        notes=(HOSTILE,),
+    )
+    html = run.to_html(bad)
+    assert "onerror" in check_safe(html).words()  # it is there, as text
+    assert "<script>alert" not in html
+    assert "evil.example" in html
+    assert json.loads(report.to_json(bad))["run"] == HOSTILE
+
+
+def test_hostile_system_names_stay_texts(data: ReportData):
+    name = 'x"><script>alert(1)</script>'
+    rows = tuple(replace(row, system=name) if row.system == "reranked" else row for row in data.comparisons)
+    check_safe(run.to_html(replace(data, comparisons=rows, system=name)))
+
+
+def test_the_badge_stands_wherever_simulation_reaches(html: str, data: ReportData):
+    for section in ("queries", "judges", "ratings", "negatives", "training", "quality"):
+        start = html.index(f'<section id="{section}"')
+        assert "simulated judges</span>" in html[start : start + 400], section
+    assert "simulated judges</span>" in html[: html.index("<h1>")]
+    real = replace(data, simulated=False, judges=tuple(replace(j, simulated=False) for j in data.judges), truth=None)
+    assert 'class="badge"' not in run.to_html(real)
+    assert "no truth to compare with: the judges were not simulated" in run.to_html(real)
+
+
+def test_everything_optional_may_be_missing(data: ReportData):
+    html = run.to_html(bare(data))
+    check_safe(html)
+    words = Page(html).words()
+    for message in (
+        "No weight was chosen",
+        "No query was better or worse",
+        "The judgments were not audited",
+        "No sample of the truth was kept",
+        "No train query with ratings",
+        "No gaps were measured",
+        "There is no training log",
+        "No timings were recorded",
+        "The environment was not recorded",
+    ):
+        assert message in words
+    assert json.loads(report.to_json(bare(data)))["fusion"] is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fusion", "judges", "fits", "truth", "example", "gaps", "mining", "training", "stages", "queries", "environment"],
+)
+def test_each_section_degrades_alone(data: ReportData, name: str):
+    empty = getattr(bare(data), name)
+    html = run.to_html(replace(data, **{name: empty}))
+    check_safe(html)
+    # facts without a figure of their own are left out silently, every other section says what is missing
+    assert ('class="missing"' in html) == (name not in {"fits", "mining"})
+
+
+def test_empty_and_degenerate_parts(data: ReportData):
+    nothing = np.array([])
+    thin = replace(
+        data,
+        metrics=METRIC.empty(),
+        comparisons=(),
+        truth=TruthSample(nothing.astype(np.int64), nothing, nothing),
+        gaps=GapSample({"danger": nothing}, ()),
+        training=({"step": 1.0, "loss": 0.5},),
+        queries=(QueryPair("q", 0.5, 0.5, (), ()),),
+        example=replace(data.example, documents=()) if data.example else None,
+    )
+    words = check_safe(run.to_html(thin)).words()
+    assert json.loads(report.to_json(thin))["agreement"] is None
+    assert "No comparison of reranked with hybrid under nDCG@10" in words
+    flat = replace(
+        data,
+        truth=TruthSample(np.zeros(3, np.int64), np.ones(3), np.zeros(3)),
+        gaps=GapSample({"easy": np.array([700.0])}, synthetic.BANDS),
+    )
+    check_safe(run.to_html(flat))
+
+
+def test_headline_says_what_the_test_says(data: ReportData):
+    number = r"\+0\.\d{3}"
+    finding = rf"Reranked beats hybrid by {number} nDCG@10"
+    evidence = rf"\(95 % CI {number} to {number}, p < 0\.001\) on 276 held-out queries"
+    assert re.fullmatch(f"{finding} {evidence}", run.headline(data))
+    row = report.headline_row(data)
+    assert row
+    lost = replace(row, difference=-0.02, difference_low=-0.03, difference_high=-0.01, p=0.004)
+    assert run.headline(replace(data, comparisons=(lost,))).startswith("Reranked falls behind hybrid by −0.020 nDCG@10")
+    even = replace(row, difference=0.004, p=0.4)
+    assert "cannot be told apart: +0.004 nDCG@10" in run.headline(replace(data, comparisons=(even,)))
+
+
+def test_agreement_by_hand():
+    sample = TruthSample(
+        np.array([0, 0, 0, 1, 1, 1]), np.array([1.0, 2, 3, 1, 2, 3]), np.array([11.0, 12, 13, 3, 2, 4])
+    )
+    found = report.agreement(sample)
+    assert found
+    assert found.kendall_tau == pytest.approx((1 + 1 / 3) / 2)
+    assert found.pearson_r == pytest.approx((1 + 0.5) / 2)
+    assert found.rmse_elo == pytest.approx(np.sqrt(2 / 6))
+
+
+def test_extremes(data: ReportData):
+    rows = {"a": (0.1, 0.9), "b": (0.5, 0.5), "c": (0.8, 0.1), "d": (0.2, 0.4)}
+    table = METRIC.table(
+        {
+            "query_id": [identity.query_id(q) for q in rows for _ in range(2)],
+            "system": ["h", "r"] * 4,
+            "measure": ["nDCG@10"] * 8,
+            "value": [v for pair in rows.values() for v in pair],
+        }
+    )
+    gains, losses = report.extremes(table, "nDCG@10", "r", "h", 3)
+    assert (gains, losses) == ([identity.query_id(q) for q in "ad"], [identity.query_id("c")])
+
+
+def test_audits_become_rows():
+    interval = {"value": 0.62, "low": 0.57, "high": 0.66, "inside": True}
+    figures = {
+        "failure_rate": 0.01,
+        "order_inconsistent_rate": 0.2,
+        "intervals": {"order_inconsistent_rate": [0.1, 0.3]},
+        "tie_rate": None,
+        "position_bias": {"pairs": 10, "probability": 0.02, "interval": [0.0, 0.04], "probit": 0.05},
+    }
+    audit = {
+        "judges": {"a": figures | {"injected": {"noise_sd": 0.6}, "recovered": {"noise_sd": interval}}, "b": figures},
+        "panel": {"alpha": 0.6, "error_correlation": {"a ~ b": 0.1}},
+    }
+    a, b = audits.judge_audits(audit)
+    assert (b.values[-1].low, b.values[-1].high) == (0.1, 0.3)
+    assert (a.simulated, b.simulated) == (True, False)
+    assert a.values[0] == report.JudgeValue("noise (probit)", 0.62, 0.6, 0.57, 0.66, True)
+    assert [value.quantity for value in b.values] == [
+        "preference for the first shown (share above ½)",
+        "failures (share)",
+        "ties (share)",
+        "both orders do not agree (share)",
+    ]
+    assert [value.recovered for value in audits.panel_values(audit)] == [0.6, 0.1]
+    assert audits.judge_audits({}) == audits.panel_values({}) == ()
+
+
+def test_what_distilling_cost_and_saved(data: ReportData):
+    page_ = {
+        "step": 20,
+        "checkpoints": [
+            {"step": 10, "accuracy": {"mean": 0.1, "low": 0.0, "high": 0.2}},
+            {
+                "step": 20,
+                "accuracy": {"mean": 0.91, "low": 0.87, "high": 0.94, "n": 200},
+                "brier": {"mean": 0.051, "low": 0.04, "high": 0.06, "n": 400},
+                "slope": {"mean": 0.98, "low": None, "high": None, "n": 400},
+            },
+        ],
+    }
+    values = audits.distilled_values(page_, {})
+    assert [(one.quantity, one.recovered, one.low, one.high) for one in values] == [
+        ("right where the ensemble agrees", 0.91, 0.87, 0.94),
+        ("Brier score", 0.051, 0.04, 0.06),
+        ("slope of the calibration", 0.98, None, None),
+    ]
+    summary = {"accuracy_consensus": [0.91, 0.87, 0.94], "brier": [0.051, 0.04, 0.06], "slope": 2.5}
+    assert audits.distilled_values({}, summary) == values[:2]
+    facts = report.DistilledFacts(
+        ("small",), ("large", HOSTILE), 2000, 12_000, 300_800, 0.99335, 400, values, "distilled.html"
+    )
+    html = run.to_html(replace(data, distilled=facts))
+    said = check_safe(html).words()
+    assert "small learned from large" in said
+    assert "2,000 pairs 12,000 judgments of the ensemble" in said
+    assert "99.3 % of the judgments" in said
+    assert "right where the ensemble agrees 0.910 0.870 to 0.940" in said
+    assert 'href="distilled.html"' in html
+    assert json.loads(report.to_json(replace(data, distilled=facts)))["distilled"]["judgments"] == 12_000
+    unmeasured = replace(facts, saved=None, test_pairs=None, values=(), page=None)
+    assert "distilled.html" not in run.to_html(replace(data, distilled=unmeasured))
+    assert "learned from" not in run.to_html(data)
+
+
+def test_what_the_ratings_rest_on(html: str, data: ReportData):
+    words = Page(html).words().partition("What the ratings rest on")[2]
+    for said in (
+        "fitted 1,918 queries, with a median of 50 documents and 200 comparisons",
+        "not converged 0 ",
+        "in pieces 1 ",
+        "no more than noise 12 0.6 %:",
+        "circles 3.6 % of 107,408 triads",
+        "fewest opponents 8 8 – 8 ",
+        "diameter 3 3 – 4 ",
+        "connectivity λ₂ 3.21 2.87 – 3.44 ",
+        "k − 2√(k − 1) = 2.71 in a large random graph of k = 8 opponents each",
+        "never won 4 1 – 7 ",
+        "never lost 3 1 – 6 ",
+        "spread, Elo 268 202 – 323 ",
+        "deviance per d.f. 0.94 0.71 – 1.22 ",
+        "range over 1,918 queries; 5 %",
+    ):
+        assert said in words
+    assert data.fits
+    few = replace(data.fits, sampled=1_000, quantiles={**data.fits.quantiles, "min_degree": Quantiles(2.0, 1.0, 2.0)})
+    words = check_safe(run.to_html(replace(data, fits=few))).words()
+    assert "range over 1,000 queries, a sample; 5 %" in words
+    assert "random graph" not in words
+    none = audits.fit_facts([FIT.empty()], pa.array([], ID))
+    assert "What the ratings rest on" not in run.to_html(replace(data, fits=none))
+
+
+def test_fit_facts():
+    nothing = audits.fit_facts([], pa.array([], ID), "p")
+    assert nothing == report.FitFacts(0, 0, 0, 0, 0, None, 0, {}, "p")
+    ids = [identity.query_id(q) for q in "abc"]
+    rows = {name: [1.0, 2.0, 3.0] for name in FIT.schema.names} | {
+        "query_id": ids,
+        "converged": [True, False, True],
+        "estimate": ["mean", "mode", "mean"],
+        "components": [1, 2, 1],
+        "documents": [9, 9, 9],
+        "comparisons": [18, 7, 8],
+        "deviance": [20.0, 30.0, 40.0],
+        "triads": [10, 0, 30],
+        "cycle_rate": [0.1, None, 0.2],
+        "equal_ratings_p": [0.05, 0.06, float("nan")],
+        "spread_elo": [200.0, 300.0, 250.0],
+    }
+    fits = FIT.table(rows)
+    found = audits.fit_facts([fits.slice(0, 1), fits.slice(1, 2)], pa.array(ids, ID), "p")
+    assert (found.queries, found.not_converged, found.disconnected, found.equal, found.sampled) == (3, 1, 1, 1, 3)
+    assert found.triads == 40
+    assert found.cycle_rate == pytest.approx((1 + 6) / 40)
+    assert found.quantiles["spread_elo"] == Quantiles(250.0, 200.0, 300.0)
+    assert found.quantiles["lambda2"] == Quantiles(2.0, 1.0, 3.0)
+    assert found.quantiles["deviance_per_df"] == Quantiles(2.0, 2.0, 2.0)  # the others have no comparison to spare
+    sampled = audits.fit_facts([fits], pa.array(ids[1:2], ID))
+    assert (sampled.queries, sampled.equal, sampled.sampled) == (3, 1, 1)
+    assert sampled.quantiles["spread_elo"] == Quantiles(300.0, 300.0, 300.0)
+    assert "deviance_per_df" not in sampled.quantiles
+
+
+def test_a_query_of_every_shape_gives_facts():
+    """From a real fit: a connected query and one in two pieces, of which nothing is compared thrice."""
+    chain = tournament(2, 8, 2, seed=10)
+    lost = pc.is_in(chain.comparisons["comparison_id"], value_set=chain.comparisons["comparison_id"].take([0, 4]))
+    tables = chain.judgments, chain.comparisons.filter(pc.invert(lost)), chain.candidates
+    config = RateConfig()
+    fits = rate(*tables, fit_globals(*tables, config), config).fits
+    found = audits.fit_facts([fits], fits["query_id"].combine_chunks())
+    assert (found.queries, found.disconnected, found.triads, found.cycle_rate) == (2, 1, 0, None)
+    assert found.quantiles["lambda2"].low == 0

@@ -1,0 +1,161 @@
+"""Files of preferences: broken lines have their number, and nothing is swallowed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anmi_ray.core.errors import DataError
+from anmi_ray.judging import imported
+from anmi_ray.rating.preferences import NUMBERS, OPTIONAL, TEXTS, read_preferences
+from anmi_ray.tables import formats
+from anmi_ray.tables.formats import content_hash, read_batches, read_rows
+from anmi_ray.tables.rows import Rows
+
+
+def write(path: Path, text: str) -> Rows:
+    path.write_bytes(text.encode())
+    return read_rows(path, TEXTS, NUMBERS, OPTIONAL)
+
+
+def test_broken_lines_of_csv_have_their_number(tmp_path: Path) -> None:
+    lines = ["\ufeffquery_id,note,doc_a,doc_b,preference", 'q,"two, cells",a,b,1', "", "q,a,b", "q,,a,b,2", ",,,,"]
+    rows = write(tmp_path / "p.csv", "\r\n".join([*lines, "q,,a,c,.5", ""]))
+    read = read_preferences(rows)
+    assert read.reasons() == {
+        "broken line": (1, [f"{tmp_path / 'p.csv'}:4"]),
+        "preference outside [0, 1]": (1, [f"{tmp_path / 'p.csv'}:5"]),
+    }
+    assert read.rows == 4
+
+
+def test_broken_lines_of_jsonl_have_their_number(tmp_path: Path) -> None:
+    good = '{"query_id": 7, "doc_a": "a", "doc_b": "b", "preference": 1}'
+    lines = [
+        good,
+        "",
+        "{",
+        "[1]",
+        good.replace("7", "[7]"),
+        good.replace(": 1", ": true"),
+        good.replace('"b"', '"\\ud800"'),
+    ]
+    read = read_preferences(write(tmp_path / "p.jsonl", "\n".join([*lines, good[:-1] + ', "games": 2}'])))
+    assert read.reasons()["broken line"][0] == 5
+    assert read.reasons()["broken line"][1] == [f"{tmp_path / 'p.jsonl'}:{n}" for n in (3, 4, 5)]
+    assert read.outcomes.strength.tolist() == [1.0, 2.0]
+    assert read.queries.to_pylist() == ["7"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['q,"a,b,1\nq,a,c,1\n', 'q,a,"b,1\nq,a,c,1\n', 'q,a,b,"1\nq,a,c,1\n', 'q,a,b,"1\nq,a,c,1"\n'],
+)
+def test_a_quote_left_open_swallows_nothing_silently(tmp_path: Path, text: str) -> None:
+    good = "q,a,b,1\n" * 50
+    with pytest.raises(DataError, match=r"p\.csv:52.*quote"):
+        write(tmp_path / "p.csv", f"query_id,doc_a,doc_b,preference\n{good}{text}")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    head = "query_id,doc_a,doc_b,preference\n"
+    (tmp_path / "l.csv").write_bytes(head.encode() + b"q,\xe9,b,1\n")
+    with pytest.raises(DataError, match="UTF8"):
+        read_rows(tmp_path / "l.csv", TEXTS)
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        write(tmp_path / "p.csv.gz", head)
+    with pytest.raises(DataError, match="no Parquet file"):
+        write(tmp_path / "p.parquet", head)
+    with pytest.raises(DataError, match="its columns are none"):
+        read_preferences(write(tmp_path / "e.csv", ""))
+    with pytest.raises(DataError, match="several columns doc_a"):
+        read_preferences(write(tmp_path / "d.csv", "query_id,doc_a,doc_a,doc_b,preference\nq,a,b,c,1\n"))
+
+
+CELLS = st.sampled_from(["q", "a", "b", "", "x y", "é", "0.5", "judge"])
+RECORDS = st.lists(st.tuples(CELLS, CELLS, CELLS, CELLS, CELLS), max_size=40)
+NAMES = ("query_id", "note", "doc_a", "doc_b", "preference")
+
+
+def read_whole_and_parted(path: Path, block: int) -> tuple[Rows, list[Rows]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats, "_BLOCK", block)
+        patch.setattr(formats, "_BATCH", max(1, block // 50))
+        parts = list(read_batches(path, imported.TEXTS, imported.NUMBERS))
+    return read_rows(path, imported.TEXTS, imported.NUMBERS), parts
+
+
+def same(whole: Rows, parts: list[Rows]) -> bool:
+    """Rows, where they stood, and what was refused."""
+    assert parts
+    known = {*imported.TEXTS, *imported.NUMBERS}
+    assert all(known & set(part.columns) == known & set(whole.columns) for part in parts)
+    tables = [part.table.select(whole.table.column_names) for part in parts]
+    assert pa.concat_tables(tables).to_pylist() == whole.table.to_pylist()
+    places = [place for part in parts for place in part.places(np.arange(part.table.num_rows)).to_pylist()]
+    assert places == whole.places(np.arange(whole.table.num_rows)).to_pylist()
+    assert pa.concat_tables([part.refused for part in parts]).to_pylist() == whole.refused.to_pylist()
+    return True
+
+
+@given(
+    rows=RECORDS, broken=st.sets(st.integers(0, 45)), block=st.integers(200, 400), end=st.sampled_from(["\n", "\r\n"])
+)
+def test_batches_of_csv_are_the_file(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], broken: set[int], block: int, end: str
+) -> None:
+    path = tmp_path_factory.mktemp("csv") / "p.csv"
+    lines = [",".join([row[0], f'"{row[1]}{end}, {row[1]}"', *row[2:]]) for row in rows]
+    for at in sorted(broken):
+        lines.insert(min(at, len(lines)), "too,few" if at % 3 else "")
+    path.write_bytes(end.join(["\ufeff" + ",".join(NAMES), *lines, ""]).encode())
+    assert same(*read_whole_and_parted(path, block))
+
+
+@given(rows=RECORDS, broken=st.sets(st.integers(0, 45)), block=st.integers(1, 400))
+def test_batches_of_jsonl_are_the_file(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], broken: set[int], block: int
+) -> None:
+    """What the first object with a key stands behind is missing in those before it."""
+    path = tmp_path_factory.mktemp("jsonl") / "p.jsonl.gz"
+    lines = [json.dumps({n: v for n, v in zip(NAMES, row, strict=True) if v != "judge"}) for row in rows]
+    for at in sorted(broken):
+        lines.insert(min(at, len(lines)), "{broken" if at % 3 else "")
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    whole, parts = read_whole_and_parted(path, block)
+    if whole.table.num_columns:
+        assert same(whole, parts)
+
+
+@given(rows=RECORDS, block=st.integers(1, 400))
+def test_batches_of_parquet_are_the_file(tmp_path_factory: pytest.TempPathFactory, rows: list[Any], block: int) -> None:
+    path = tmp_path_factory.mktemp("parquet") / "p.parquet"
+    pq.write_table(
+        pa.table({name: pa.array([row[i] for row in rows], pa.string()) for i, name in enumerate(NAMES)}), path
+    )
+    assert same(*read_whole_and_parted(path, block))
+
+
+def test_a_key_that_one_object_lacks_is_missing_in_every_batch(tmp_path: Path) -> None:
+    good = {"query_id": "q", "doc_a": "a", "doc_b": "b", "preference": 1}
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(json.dumps(good) + "\n" for _ in range(20)) + json.dumps({**good, "order": "ab"}))
+    _, parts = read_whole_and_parted(path, 100)
+    assert len(parts) > 3
+    assert all(part.table["order"].null_count == part.table.num_rows for part in parts[:-1])
+
+
+def test_a_files_hash_is_its_content(tmp_path: Path) -> None:
+    for name, text in (("a.csv", "x"), ("b.csv", "x"), ("c.csv", "y")):
+        (tmp_path / name).write_text(text)
+    one, other, another = (content_hash(tmp_path / name) for name in ("a.csv", "b.csv", "c.csv"))
+    assert one == other != another

@@ -1,0 +1,171 @@
+"""Every command of README.md and docs/ that needs no cluster, key, GPU or network is carried out as it stands.
+
+The commands run in order, in one copy of what a reader has after cloning, under the root that is theirs by default.
+Only the settings' files are read smaller: a collection of a few hundred documents, short texts, one short training.
+What cannot be carried out here (`test_readme.py`) has its options and settings checked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anmi_ray import cli
+from anmi_ray.config import experiment, tune
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md"]
+for folder in ("tutorials", "how-to", "explanation", "reference"):
+    PAGES += sorted((ROOT / "docs" / folder).rglob("*.md"))
+
+# Programs that change nothing here: they want a cluster, an account, or the reader's own shell.
+ELSEWHERE = {"aws", "cd", "docker", "export", "git", "helm", "kubectl", "make", "ray", "source"}
+ON_A_CLUSTER = {"submit", "jobs", "cancel"}  # commands of ours
+# A command of ours cannot be carried out here where it says one of these.
+NEEDS = {
+    "s3://": "object storage",
+    "/data/": "the reader's own files",
+    "Qwen/": "a download",
+    "beir/scifact": "a download",
+    "lucene": "a JDK",
+    "jobs/configs/cluster.yaml": "a download",
+    "jobs/configs/api-judge.yaml": "a key",
+    "jobs/configs/vllm-judge.yaml": "a GPU",
+    "jobs/configs/encoder-judge.yaml": "a download",
+}
+SAYS_ONLY = {"plan", "--dry-run"}  # with which no judge is asked
+PILOT_EXITS = {0, 3, 4}
+
+SMALL: dict[str, Any] = {
+    "retrieve": {"depth": 30, "candidates": 14, "random_negatives": 3},
+    "compare": {"degree": 4},
+    "distill": {"epochs": 1, "max_tokens": 48, "max_steps": 4},
+    "train": {"epochs": 1, "max_tokens": 48, "max_steps": 4, "lists_per_step": 8},
+    "rerank": {"depth": 10},
+    "evaluate": {"rounds": 1000},
+    "execution": {"buckets": 4},
+}
+
+
+def commands() -> list[str]:
+    """The commands of all pages in order, each once: continued lines joined, comments and a trailing & left out."""
+    found: list[str] = []
+    for page in PAGES:
+        for block in re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                found.append(re.sub(r"\s#.*|&\s*$", "", line).strip())
+    return list(dict.fromkeys(line for line in found if line))
+
+
+def needs(line: str) -> str | None:
+    """What a command needs that is not here, or None."""
+    words = line.split()
+    if words[0] in ELSEWHERE:
+        return f"{words[0]} of the reader's machine"
+    if words[0] == "anmi" and words[1] in ON_A_CLUSTER:
+        return "a cluster"
+    says_only = bool(SAYS_ONLY & set(words))
+    wanted = [what for word, what in NEEDS.items() if word in line]
+    return next((what for what in wanted if not (says_only and what in ("a key", "a GPU"))), None)
+
+
+def smaller(content: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Lay `settings` over settings from a file, in place."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            smaller(content.setdefault(name, {}), value)
+        else:
+            content[name] = value
+
+
+def smaller_settings(content: dict[str, Any], collection: Path) -> dict[str, Any]:
+    """What a file of an experiment or a campaign says, so that it is carried out in seconds."""
+    if "space" in content:
+        settings = {**content.get("settings", {}), "train.max_steps": 4, "train.lists_per_step": 4}
+        return {**content, "trials": 2, "random": 2, "repeats": 1, "settings": settings}
+    if content.get("corpus", {}).get("reader", "pydocs") == "pydocs":
+        content["corpus"] = {"reader": "beir", "path": str(collection)}
+    smaller(content, SMALL)
+    return content
+
+
+@pytest.fixture(scope="module")
+def workplace(ray_local: None, tmp_path_factory: pytest.TempPathFactory, small_collection: Path) -> Iterator[Path]:
+    """The working directory of a reader: the files that commands name. Settings are read smaller while it is there."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("jobs", "docs", "cluster"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "constraints.txt", folder)
+    read = experiment.read
+
+    def read_smaller(path: str | Path) -> dict[str, Any]:
+        return smaller_settings(read(path), small_collection)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "read", read_smaller)
+        patch.setattr(tune, "read", read_smaller)
+        patch.chdir(folder)
+        yield folder
+
+
+def anmi(words: list[str]) -> None:
+    """Carry out a command of ours, in this process: its Ray is the tests', whose workers have another directory."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    allowed = PILOT_EXITS if any(word.startswith("--pilot") for word in words) else {0}
+    assert ended.value.code in allowed
+
+
+def shell(line: str) -> None:
+    """Carry out any other command, with this Python first."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        line, shell=True, capture_output=True, text=True, timeout=120, env={**os.environ, "PATH": path}
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_commands_do_what_the_pages_say(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one test, since a command may need what one before it has made. The first is what `make quickstart` runs."""
+    anmi(["run", "jobs/configs/quickstart.yaml"])
+    carried_out: list[str] = []
+    for line in commands():
+        if needs(line) is not None:
+            continue
+        try:
+            anmi(shlex.split(line)[1:]) if line.startswith("anmi ") else shell(line)
+        except (AssertionError, pytest.fail.Exception) as error:
+            pytest.fail(f"{line}\n{error}\n{capsys.readouterr().err}")
+        carried_out.append(line.split()[0])
+    assert carried_out.count("anmi") >= 20
+    for made in ("runs/quickstart.json", "reports/quickstart/report.html", "reports/tune-quickstart/campaign.html"):
+        assert (workplace / "results" / made).exists()
+
+
+def test_what_is_left_out_is_known() -> None:
+    programs = {line.split()[0] for line in commands()}
+    assert programs - ELSEWHERE <= {"anmi", "printf", "python"}
+    carried_out = {line.split()[1] for line in commands() if line.startswith("anmi ") and needs(line) is None}
+    assert carried_out >= {
+        "run",
+        "tune",
+        "show",
+        "export",
+        "mine",
+        "compare-rules",
+        "judge",
+        "distill",
+        "plan",
+        "config",
+    }
