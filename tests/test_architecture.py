@@ -394,6 +394,23 @@ def test_every_module_says_what_it_is_for() -> None:
     assert silent == []
 
 
+def test_what_is_public_is_used_by_more_than_tests() -> None:
+    """By name: a function or class of a module that the package, the jobs and the documented API never say again."""
+    told = [path for folder in (PACKAGE, ROOT / "jobs", ROOT / "cluster") for path in _sources(folder)]
+    told += [path for path in PACKAGE.rglob("templates/*") if path.is_file()]
+    told += [ROOT / "docs" / "reference" / "python.md", ROOT / "pyproject.toml"]
+    words = Counter(word for path in told for word in re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    unused = [
+        f"{path.relative_to(ROOT)} {node.name}"
+        for path in _sources(PACKAGE)
+        for node in _tree(path).body
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        and not node.decorator_list  # a command is found by what decorates it
+        and words[node.name] == 1
+    ]
+    assert _beyond("unused", unused) == []
+
+
 def test_paths_named_in_docstrings_exist() -> None:
     """A path of this repository that a docstring names is there."""
     gone: list[str] = []
