@@ -235,6 +235,21 @@ def test_a_circle_would_be_seen() -> None:
     assert found == [["a", "b", "c"]]
 
 
+def test_a_package_hands_on_no_name_that_another_of_its_modules_would_take() -> None:
+    """Importing `rating/preferences.py` later would put the module where `rating.preferences` was a function."""
+    taken = [
+        f"{path.relative_to(ROOT)}: {name.asname or name.name}"
+        for path in _sources(PACKAGE)
+        if path.name == "__init__.py"
+        for node in _tree(path).body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+        if f"{_module(path)}.{name.asname or name.name}" in MODULES
+        and node.module not in (f"{_module(path)}.{name.asname or name.name}", _module(path))
+    ]
+    assert taken == []
+
+
 def test_only_rooms_of_ray_import_ray() -> None:
     outside = [str(one) for one in PACKAGE_IMPORTS if one.top == "ray" and _room_of(one.path) not in RAY_ROOMS]
     outside += [str(found) for found in _imports(ROOT / "cluster") if found.top == "ray"]
