@@ -4,7 +4,7 @@ judgments -> pairs (games) -> globals (prior, dispersion; once) -> weighting (st
 diagnostics -> tables.
 """
 
-from anmi_ray.rating.bucket import RateResult, rate, rate_games
+from anmi_ray.rating.bucket import RateResult, compile_solver, rate, rate_games
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.heldout_positives import hide_positives
 from anmi_ray.rating.pairs import preferences
@@ -17,6 +17,7 @@ __all__ = [
     "Globals",
     "NamedRatings",
     "RateResult",
+    "compile_solver",
     "fit_globals",
     "globals_of",
     "hide_positives",

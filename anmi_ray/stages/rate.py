@@ -1,13 +1,14 @@
 """rate: judgments -> ratings with errors, gaps to the anchors, and facts about every fit.
 
-Two steps: the global numbers (prior, dispersion) from a hash sample of queries, then one task per bucket. The stage
-refit is the same over the comparisons and judgments of both rounds.
+Two steps: the parameters that all queries share (prior, dispersion, judges' leanings) from a hash sample of queries,
+then bucket after bucket by a pool of actors, which keep these parameters and the compiled solver. The stage refit is
+the same over the comparisons and judgments of both rounds.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ import pyarrow as pa
 from anmi_ray import rating
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING
-from anmi_ray.runtime.tasks import Context, run_buckets, run_task
+from anmi_ray.runtime.actors import run_buckets
+from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.store import Artifact, Flow
 
@@ -24,13 +26,15 @@ _ROUNDS = (("judge", "compare"), ("validate", "borderline"))  # stages whose jud
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RateConfig, context: Context) -> dict[str, Any]:
-    """Fit the global numbers once, then every bucket; returns flows and the global numbers."""
+    """Fit the shared parameters once, then every bucket; returns flows and the shared parameters."""
     sources = sources_of(inputs)
     known = artifact.read_json("globals.json")
     if known is None:
         known = run_task(context, _globals, sources, config, context.buckets)
         artifact.publish_json("globals.json", known)
-    flows = run_buckets(context, artifact, ("ratings", RATING), _bucket, sources, config, known)
+    shared = rating.Globals.from_json(json.dumps(known))
+    pool = context.execution.raters
+    flows = run_buckets(context, artifact, ("ratings", RATING), _rater, sources, config, shared, actors=pool)
     return {"flows": flows, "globals": known}
 
 
@@ -74,7 +78,7 @@ def settings_of(fit: Artifact) -> RateConfig:
 
 
 def _globals(sources: Sources, config: RateConfig, buckets: int) -> dict[str, Any]:
-    """The global numbers from at most `config.sample_queries` queries, read bucket by bucket, in bucket order."""
+    """The shared parameters from at most `config.sample_queries` queries, read bucket by bucket, in bucket order."""
     sample = sample_queries(sources.rounds[0].compare, "comparisons", buckets, config.sample_queries, "rate")
     kept: list[list[pa.Table]] = [[], [], []]
     for bucket in range(buckets):
@@ -84,15 +88,17 @@ def _globals(sources: Sources, config: RateConfig, buckets: int) -> dict[str, An
     return json.loads(rating.fit_globals(judgments, comparisons, candidates, config).to_json())
 
 
-def _bucket(
-    artifact: Artifact, bucket: int, sources: Sources, config: RateConfig, globals_: dict[str, Any]
-) -> list[Flow]:
-    judgments, comparisons, candidates = sources.tables(bucket, config)
-    result = rating.rate(judgments, comparisons, candidates, rating.Globals.from_json(json.dumps(globals_)), config)
-    queries = len(set(comparisons["query_id"].to_pylist()))
-    flows = [
-        Flow("train queries", queries, result.fits.num_rows, queries - result.fits.num_rows),
-    ]
-    parts = {"ratings": (RATING, result.ratings), "fits": (FIT, result.fits), "gaps": (GAP, result.gaps)}
-    artifact.commit_bucket(bucket, parts, flows, result.rejects)
-    return flows
+def _rater(sources: Sources, config: RateConfig, shared: rating.Globals) -> Callable[[Artifact, int], list[Flow]]:
+    """What an actor does with a bucket, once its solver is compiled."""
+    rating.compile_solver(shared, config)
+
+    def rate(artifact: Artifact, bucket: int) -> list[Flow]:
+        judgments, comparisons, candidates = sources.tables(bucket, config)
+        result = rating.rate(judgments, comparisons, candidates, shared, config)
+        queries = len(set(comparisons["query_id"].to_pylist()))
+        flows = [Flow("train queries", queries, result.fits.num_rows, queries - result.fits.num_rows)]
+        parts = {"ratings": (RATING, result.ratings), "fits": (FIT, result.fits), "gaps": (GAP, result.gaps)}
+        artifact.commit_bucket(bucket, parts, flows, result.rejects)
+        return flows
+
+    return rate
