@@ -25,11 +25,12 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.identity import id_matrix, mix
 from anmi_ray.core.records import DOCUMENT, IMPORTED, QUERY, REJECT
 from anmi_ray.core.schema import Record
-from anmi_ray.judging import brought, imported
+from anmi_ray.judging import imported
 from anmi_ray.judging.protocol import AnswerSource
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.store import Artifact, Flow, fingerprint
 from anmi_ray.tables import formats
+from anmi_ray.tables.preferences import ANSWERS, read_preference_batches
 
 VERSION = 1
 NO_QUERY, NOT_TRAIN, NO_DOCUMENT = "unknown query", "not a train query", "unknown document"
@@ -72,7 +73,7 @@ class Brought:
 
     def answers(self, bucket: int) -> AnswerSource:
         """The judge, for a bucket's comparisons."""
-        return brought.judge_of(self.artifact.read_part("preferences", bucket, IMPORTED), self.judge)
+        return imported.judge_of(self.artifact.read_part("preferences", bucket, IMPORTED), self.judge)
 
 
 def judges(config: JudgeConfig, ingest: Artifact, context: Context) -> dict[str, Brought]:
@@ -114,12 +115,13 @@ def _spread(artifact: Artifact, path: Path, ingest: Artifact, buckets: int) -> d
     """Read the file, and write each batch with a part per bucket; what was read."""
     known, read = _queries(ingest, buckets), _Read()
     documents = np.zeros(0, np.uint64)
-    for rows in formats.read_batches(path, imported.TEXTS, imported.NUMBERS):
-        table, refused = brought.imported_rows(rows)
+    for rows in read_preference_batches(path, ANSWERS):
+        table, repeated = imported.once(imported.imported_rows(rows))
+        refused = pa.concat_tables([rows.rejects, repeated])
         row = pc.index_in(table["query_id"], value_set=known["query_id"].combine_chunks())
         found = known.take(row.combine_chunks())
         strange = [
-            brought.refused(table.filter(flags), reason)
+            imported.refused(table.filter(flags), reason)
             for reason, flags in (
                 (NO_QUERY, pc.is_null(row)),
                 (NOT_TRAIN, pc.invert(pc.fill_null(found["train"], True))),
@@ -200,10 +202,10 @@ def _gather(artifact: Artifact, bucket: int, batches: int) -> list[Flow]:
         for args, record in ((("rows", batches), IMPORTED), (("refused", batches), REJECT))
     )
     total, strange = rows.num_rows + refused.num_rows, pc.is_in(refused["reason"], pa.array([NO_QUERY, NOT_TRAIN]))
-    rows, repeated = brought.once(rows)
+    rows, repeated = imported.once(rows)
     unknown = np.frombuffer(artifact.store.read(f"{artifact.path}/{_UNKNOWN}"), np.uint64)
     lost = np.isin(_marks(rows["doc_a"]), unknown) | np.isin(_marks(rows["doc_b"]), unknown)
-    rows, lost = rows.filter(pa.array(~lost)), brought.refused(rows.filter(pa.array(lost)), NO_DOCUMENT)
+    rows, lost = rows.filter(pa.array(~lost)), imported.refused(rows.filter(pa.array(lost)), NO_DOCUMENT)
     good = rows.num_rows + lost.num_rows + (pc.sum(strange).as_py() or 0)
     flows = [Flow("rows", total, good, total - good), Flow("preferences", good, rows.num_rows, good - rows.num_rows)]
     rejects = pa.concat_tables([refused, repeated, lost])
