@@ -18,16 +18,8 @@ from anmi_ray.core.errors import NoMaximumError
 from anmi_ray.core.scale import BRADLEY_TERRY, Floats, compiled
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import game_log_likelihood, shares
-from anmi_ray.rating.solver import (
-    Posterior,
-    conjugate_gradient,
-    dot,
-    gather,
-    largest,
-    one_query,
-    over_queries,
-    workspace,
-)
+from anmi_ray.rating.posterior import Posterior, dot, largest, one_query, over_queries, workspace
+from anmi_ray.rating.solver import conjugate_gradient, gather
 
 
 @dataclass(frozen=True)
