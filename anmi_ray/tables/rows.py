@@ -47,11 +47,11 @@ class Rows:
     def joined(cls, parts: Iterable[Rows]) -> Rows:
         """The rows of a file's batches, at least one, as one."""
         batches = list(parts)
-        first = batches[0]
+        numbers = [part.numbers for part in batches if part.numbers is not None]
         return replace(
-            first,
+            batches[0],
             table=pa.concat_tables([part.table for part in batches]),
-            numbers=None if first.numbers is None else np.concatenate([part.numbers for part in batches]),
+            numbers=np.concatenate(numbers) if numbers else None,
             refused=pa.concat_tables([part.refused for part in batches]),
         )
 

@@ -117,7 +117,7 @@ def test_what_is_compared_is_whole(alone: dict[str, bytes], tmp_path: Path) -> N
 
 def before_each(what: Callable[[Artifact, int], None]) -> Start:
     """Rating as it is, with `what` done before each bucket; closures, so that they travel whole."""
-    start = rate._rater
+    start: Start = rate._rater
 
     def started(*args: object) -> Task:
         task = start(*args)

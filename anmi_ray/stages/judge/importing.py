@@ -33,7 +33,9 @@ from anmi_ray.tables import formats
 from anmi_ray.tables.preferences import ANSWERS, read_preference_batches
 
 VERSION = 1
-NO_QUERY, NOT_TRAIN, NO_DOCUMENT = "unknown query", "not a train query", "unknown document"
+NO_QUERY = "unknown query"
+NOT_TRAIN = "not a train query"
+NO_DOCUMENT = "unknown document"
 _UNKNOWN = "unknown.bin"
 _NAMED = 8  # judges in a message
 
@@ -113,7 +115,8 @@ class _Read:
 
 def _spread(artifact: Artifact, path: Path, ingest: Artifact, buckets: int) -> dict[str, Any]:
     """Read the file, and write each batch with a part per bucket; what was read."""
-    known, read = _queries(ingest, buckets), _Read()
+    known = _queries(ingest, buckets)
+    read = _Read()
     documents = np.zeros(0, np.uint64)
     for rows in read_preference_batches(path, ANSWERS):
         table, repeated = imported.once(imported.imported_rows(rows))
@@ -132,7 +135,8 @@ def _spread(artifact: Artifact, path: Path, ingest: Artifact, buckets: int) -> d
         for one in strange:
             read.count(one, read.strangers)
         usable = pc.fill_null(found["train"], False)
-        table, bucket = table.filter(usable), found.filter(usable)["bucket"].to_numpy()
+        table = table.filter(usable)
+        bucket = found.filter(usable)["bucket"].to_numpy()
         read.judges.update(table["judge"].to_pylist())
         if table.num_rows:
             read.examples.setdefault("row", f"{table['key'][0]} ({table['place'][0]})")
@@ -150,7 +154,8 @@ def _queries(ingest: Artifact, buckets: int) -> pa.Table:
     tables = []
     for bucket in range(buckets):
         queries = ingest.read_part("queries", bucket, QUERY, ["query_id", "split"])
-        train, number = pc.equal(queries["split"], "train"), pa.repeat(pa.scalar(bucket), queries.num_rows)
+        train = pc.equal(queries["split"], "train")
+        number = pa.repeat(pa.scalar(bucket), queries.num_rows)
         tables.append(pa.table({"query_id": queries["query_id"], "bucket": number, "train": train}))
     return pa.concat_tables(tables)
 
@@ -178,7 +183,8 @@ def _publish(
     """One Arrow file with a record batch per bucket."""
     order = np.argsort(bucket_N, kind="stable")
     bounds = np.searchsorted(bucket_N[order], np.arange(buckets + 1))
-    table, sink = table.take(pa.array(order)).combine_chunks(), io.BytesIO()
+    table = table.take(pa.array(order)).combine_chunks()
+    sink = io.BytesIO()
     empty = pa.RecordBatch.from_pylist([], schema=table.schema)
     with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         for start, stop in itertools.pairwise(bounds.tolist()):
@@ -201,7 +207,8 @@ def _gather(artifact: Artifact, bucket: int, batches: int) -> list[Flow]:
         _read(artifact, *args, bucket, record)
         for args, record in ((("rows", batches), IMPORTED), (("refused", batches), REJECT))
     )
-    total, strange = rows.num_rows + refused.num_rows, pc.is_in(refused["reason"], pa.array([NO_QUERY, NOT_TRAIN]))
+    total = rows.num_rows + refused.num_rows
+    strange = pc.is_in(refused["reason"], pa.array([NO_QUERY, NOT_TRAIN]))
     rows, repeated = imported.once(rows)
     unknown = np.frombuffer(artifact.store.read(f"{artifact.path}/{_UNKNOWN}"), np.uint64)
     lost = np.isin(_marks(rows["doc_a"]), unknown) | np.isin(_marks(rows["doc_b"]), unknown)
@@ -232,9 +239,11 @@ def _check_read(read: dict[str, Any], path: Path) -> None:
 def _check(manifest: dict[str, Any], source: CompareConfig | ImportedJudgeConfig, path: Path) -> None:
     """Refuse too many malformed rows, and a file whose documents are all unknown."""
     found = {flow["unit"]: flow for flow in manifest["flows"]}
-    bad, rows = found["rows"]["rejected"], found["rows"]["rows_in"]
+    bad = found["rows"]["rejected"]
+    rows = found["rows"]["rows_in"]
     if bad > source.max_reject_fraction * rows:
-        reasons, examples = Counter(manifest["malformed"]), manifest["examples"]
+        reasons = Counter(manifest["malformed"])
+        examples = manifest["examples"]
         reasons[imported.REPEATED] += bad - reasons.total()
         why = [f"{n:,} {reason} ({examples.get(reason, 'far apart')})" for reason, n in reasons.most_common() if n]
         raise DataError(
