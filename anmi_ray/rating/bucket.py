@@ -16,9 +16,8 @@ from anmi_ray.rating.games import Games
 from anmi_ray.rating.gaussian import Gaussian, laplace, propagate
 from anmi_ray.rating.graph import graph_facts
 from anmi_ray.rating.pairs import read_games
-from anmi_ray.rating.posterior import Posterior
 from anmi_ray.rating.shared_parameters import Globals, posterior
-from anmi_ray.rating.solver import Solution, solve
+from anmi_ray.rating.solver import Posterior, Solution, solve
 from anmi_ray.rating.uncertainty import Errors, GapAnchors, anchors, errors
 from anmi_ray.rating.weighting import weighed
 

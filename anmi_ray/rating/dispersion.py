@@ -16,7 +16,7 @@ from scipy import special
 from anmi_ray.core.scale import Floats
 from anmi_ray.rating.gaussian import gaps, linearise
 from anmi_ray.rating.likelihood import moments
-from anmi_ray.rating.posterior import Posterior
+from anmi_ray.rating.solver import Posterior
 from anmi_ray.rating.uncertainty import game_variances
 
 DISPERSION_BOUNDS = (0.02, 50.0)  # graded judges can follow the model exactly; an answer is at most 50 games

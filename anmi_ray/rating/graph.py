@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.scale import Floats, compiled
 from anmi_ray.rating.games import Games, Longs
-from anmi_ray.rating.posterior import over_queries
+from anmi_ray.rating.solver import over_queries
 from anmi_ray.rating.spectrum import lambda2
 
 _TIE = 1e-12  # a margin within this share of the strength is rounding: .7 one way and .7 the other are a tie

@@ -22,7 +22,6 @@ from anmi_ray.rating.diagnostics import Components, components, refuse_without_m
 from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion, predictive_score
 from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.likelihood import Likelihood, Ties
-from anmi_ray.rating.posterior import Posterior
 from anmi_ray.rating.prior import (
     SD_FACTOR_BOUNDS,
     Free,
@@ -32,7 +31,7 @@ from anmi_ray.rating.prior import (
     prior_arrays,
     top_of_normals,
 )
-from anmi_ray.rating.solver import solve
+from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.strengths import Noise
 
 MIN_POSITIVES = 100  # rated known positives from which their own prior is fitted rather than assumed

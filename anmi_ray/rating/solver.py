@@ -1,7 +1,9 @@
 """The solver: Newton on the posterior information, inner systems by preconditioned conjugate gradient.
 
-The posterior of a query is a log-likelihood plus a Gaussian prior per document, Σ -τ_i (e_i - μ_i)²/2. A comparison
-graph is an expander, so conjugate gradient needs a handful of steps.
+All queries of a bucket are fitted by compiled calls over flat arrays (`Games`), without the GIL and without a Python
+object per query, on as many threads as are given; queries are independent, so threads change nothing. The posterior
+of a query is a log-likelihood plus a Gaussian prior per document, Σ -τ_i (e_i - μ_i)²/2. A comparison graph is an
+expander, so conjugate gradient needs a handful of steps.
 
 What makes it fast: games are evaluated by a vectorised loop (`likelihood.terms`); every other loop runs over the games
 without a loop inside, since the ends of short ones of uneven length are what a processor cannot foresee; a fit starts
@@ -12,14 +14,19 @@ Letters: Q queries, D documents, P games; n and p are one query's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.core.scale import THURSTONE, Floats, compiled
-from anmi_ray.rating.likelihood import GLENN_DAVID, game_terms, steepest, terms
-from anmi_ray.rating.posterior import Posterior, dot, largest, one_query, over_queries, workspace
+from anmi_ray.rating.conjugate_gradient import conjugate_gradient, dot
+from anmi_ray.rating.games import Games
+from anmi_ray.rating.likelihood import GLENN_DAVID, Likelihood, game_terms, steepest, terms
 
 _OVERSHOOT = 0.5  # a step is cut where the slope along it has turned to less than -0.5 of its start
 _FORCING = 0.1  # relative residual at which conjugate gradient stops, tightened as Newton converges
@@ -28,6 +35,82 @@ _FAR = 8.0  # latent units: a step that changes a gap by more is shortened befor
 # the gap that a clear win suggests, where games are linear for the start
 _LIKELY_PROBITS = 1.0
 _LIKELY_LOGITS = 1.6
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """What is being fitted: a likelihood with strengths m float64[P] and a Gaussian prior (mean, precision float64[D]).
+
+    `offset` float64[P] is added to a game's gap (a judge's leaning towards what it is shown first). A precision of zero
+    everywhere is plain maximum likelihood; ratings are then free up to a shift per component.
+    """
+
+    games: Games
+    likelihood: Likelihood
+    m: Floats
+    prior_mean: Floats
+    prior_precision: Floats
+    offset: Floats | None = None
+
+    @cached_property
+    def flat(self) -> AllQueries:
+        """The same as the compiled functions read it."""
+        games = self.games
+        none = np.zeros(len(games.w)) if self.offset is None else self.offset
+        first = games.first.view(np.uint32)
+        second = games.second.view(np.uint32)
+        every = OneQuery(first, second, games.w, self.m, none, self.prior_mean, self.prior_precision)
+        return AllQueries(games.doc_start, games.game_start, every)
+
+    @cached_property
+    def upward(self) -> AllQueries:
+        """`flat` with every game told from its lower document, and sorted by it: what `conjugate_gradient` takes.
+
+        Games as the rate stage reads them stand like that, and this is `flat` itself.
+        """
+        flat = self.flat
+        every = self.flat.every
+        order = self.upward_order
+        if isinstance(order, slice):
+            return flat
+        turned = every.first > every.second
+        games = every._replace(
+            first=np.minimum(every.first, every.second)[order],
+            second=np.maximum(every.first, every.second)[order],
+            w=np.where(turned, 1.0 - every.w, every.w)[order],
+            m=every.m[order],
+            offset=np.where(turned, -every.offset, every.offset)[order],
+        )
+        return flat._replace(every=games)
+
+    @cached_property
+    def upward_order(self) -> NDArray[np.int64] | slice:
+        """Which game stands where in `upward`: int64[P], or a slice of all where they stand so already."""
+        first = self.games.first
+        second = self.games.second
+        if (first < second).all():
+            return slice(None)
+        return np.lexsort((np.minimum(first, second), self.games.query_of_game))
+
+
+class OneQuery(NamedTuple):
+    """Games, offsets and priors: of all queries, or one query's part. Documents are unsigned, which indexes faster."""
+
+    first: NDArray[np.uint32]
+    second: NDArray[np.uint32]
+    w: Floats
+    m: Floats
+    offset: Floats
+    mean: Floats
+    precision: Floats
+
+
+class AllQueries(NamedTuple):
+    """All queries' games, offsets and priors, and where each query's stand."""
+
+    doc_start: NDArray[np.int64]
+    game_start: NDArray[np.int64]
+    every: OneQuery
 
 
 @dataclass(frozen=True)
@@ -61,6 +144,73 @@ def solve(
 
     over_queries(games, threads, part)
     return Solution(latent, iterations, gradient_norm, gradient_norm <= tolerance)
+
+
+def over_queries(games: Games, threads: int, call: Callable[[int, int], object]) -> None:
+    """Call `call(begin, stop)` on ranges of queries that cover them all, of about as many games each, one a thread."""
+    if threads == 1 or games.queries < 2:
+        call(0, games.queries)
+        return
+    shares = np.linspace(0, len(games.w), 4 * threads + 1)  # more ranges than threads: the last one to end decides
+    bounds = np.unique(np.append(np.searchsorted(games.game_start[:-1], shares[:-1]), games.queries))
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(call, bounds[:-1].tolist(), bounds[1:].tolist()))
+
+
+@compiled
+def one_query(flat, q):
+    """Query q's part of `flat`."""
+    d0 = flat.doc_start[q]
+    d1 = flat.doc_start[q + 1]
+    g0 = flat.game_start[q]
+    g1 = flat.game_start[q + 1]
+    return OneQuery(
+        flat.every.first[g0:g1],
+        flat.every.second[g0:g1],
+        flat.every.w[g0:g1],
+        flat.every.m[g0:g1],
+        flat.every.offset[g0:g1],
+        flat.every.mean[d0:d1],
+        flat.every.precision[d0:d1],
+    )
+
+
+class Workspace(NamedTuple):
+    """Memory that queries of one call share, for the documents and games of the largest; `rows` [12, documents]."""
+
+    x: Floats
+    scratch: Floats
+    bits: NDArray[np.int64]
+    push: Floats
+    curve: Floats
+    weight: Floats
+    rows: Floats
+
+
+@compiled
+def workspace(documents, games):
+    """Memory for queries of at most so many documents and games."""
+    scratch = np.empty(games)
+    return Workspace(
+        np.empty(games),
+        scratch,
+        scratch.view(np.int64),
+        np.empty(games),
+        np.empty(games),
+        np.empty(games),
+        np.empty((12, documents)),
+    )
+
+
+@compiled
+def largest(flat, begin, stop):
+    """(documents, games) of the largest of the queries begin to stop."""
+    documents = 0
+    games = 0
+    for q in range(begin, stop):
+        documents = max(documents, flat.doc_start[q + 1] - flat.doc_start[q])
+        games = max(games, flat.game_start[q + 1] - flat.game_start[q])
+    return documents, games
 
 
 @compiled
@@ -215,72 +365,6 @@ def _norm_after(like, query, reach, games, tolerance, residual, work):
         return np.inf
     _residual(query, residual, work)
     return bound + _relative_norm(residual, games)
-
-
-@compiled
-def conjugate_gradient(query, rhs, diagonal, forcing, x, work):
-    """Solve A x = rhs from zero, A = Laplacian(work.curve) + diag(precision), to a relative residual.
-
-    With A = L + D + U, its triangles and diagonal, the preconditioner is symmetric Gauss-Seidel, (D + L) D⁻¹ (D + U):
-    half as many steps as with D alone. Of the residual r and the direction t only ρ = D (D + L)⁻¹ r and
-    d = D⁻¹ (D + U) t are kept; then a step is one solution with either triangle, together the multiplications of one
-    product A t (Eisenstat 1981, SIAM J. Sci. Stat. Comput. 2(1)).
-    Without a prior the system is singular but consistent (rhs sums to zero per component), which the method bears.
-    """
-    n = len(rhs)
-    rho = work.rows[6, :n]
-    inverse = work.rows[7, :n]
-    z = work.rows[8, :n]
-    d = work.rows[9, :n]
-    t = work.rows[10, :n]
-    image = work.rows[11, :n]
-    for i in range(n):
-        inverse[i] = 1.0 / diagonal[i] if diagonal[i] > 0.0 else 0.0  # zero: a document whose games weigh nothing
-        x[i] = 0.0
-        rho[i] = rhs[i]
-    for p in range(len(query.first)):
-        work.weight[p] = work.curve[p] * inverse[query.first[p]]
-    _solve_lower(query, rho, work)
-    for i in range(n):
-        z[i] = inverse[i] * rho[i]
-        d[i] = z[i]
-    rz = dot(rho, z)
-    goal = forcing * forcing * rz
-    for _ in range(4 * n):
-        if not rz > max(goal, 0.0):  # solved, or not a number
-            break
-        for i in range(n):
-            t[i] = d[i]
-        _solve_upper(query, t, work)
-        for i in range(n):
-            image[i] = diagonal[i] * (d[i] - t[i])
-        _solve_lower(query, image, work)
-        for i in range(n):
-            image[i] += diagonal[i] * t[i]
-        scale = rz / dot(d, image)
-        for i in range(n):
-            x[i] += scale * t[i]
-            rho[i] -= scale * image[i]
-            z[i] = inverse[i] * rho[i]
-        rz_new = dot(rho, z)
-        ratio = rz_new / rz
-        for i in range(n):
-            d[i] = z[i] + ratio * d[i]
-        rz = rz_new
-
-
-@compiled
-def _solve_lower(query, y, work):
-    """y := D (D + L)⁻¹ y: a game hands what its lower document has got, which is complete, to the higher one."""
-    for p in range(len(query.first)):
-        y[query.second[p]] += work.weight[p] * y[query.first[p]]
-
-
-@compiled
-def _solve_upper(query, y, work):
-    """y := (D + U)⁻¹ D y."""
-    for p in range(len(query.first) - 1, -1, -1):
-        y[query.first[p]] += work.weight[p] * y[query.second[p]]
 
 
 @compiled

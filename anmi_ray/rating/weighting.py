@@ -24,9 +24,8 @@ from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.gaussian import gaps
 from anmi_ray.rating.likelihood import moments
 from anmi_ray.rating.pairs import read_games
-from anmi_ray.rating.posterior import Posterior
 from anmi_ray.rating.shared_parameters import SAMPLE_DOCUMENTS, Globals, globals_of, posterior, sample_queries
-from anmi_ray.rating.solver import solve
+from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.strengths import POWERS, Noise
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)

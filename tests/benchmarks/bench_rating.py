@@ -31,8 +31,7 @@ from anmi_ray.rating.diagnostics import components, refuse_without_maximum
 from anmi_ray.rating.games import Games, subset
 from anmi_ray.rating.gaussian import laplace, propagate
 from anmi_ray.rating.likelihood import Likelihood
-from anmi_ray.rating.posterior import Posterior
-from anmi_ray.rating.solver import solve
+from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.uncertainty import anchors, errors
 from jobs.studies.simulated_games import Played, bucket, play
 

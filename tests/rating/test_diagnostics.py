@@ -13,8 +13,7 @@ from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
-from anmi_ray.rating.posterior import Posterior
-from anmi_ray.rating.solver import solve
+from anmi_ray.rating.solver import Posterior, solve
 from tests.rating.single import planted, single
 from tests.rating.tournaments import tournament
 

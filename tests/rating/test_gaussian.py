@@ -15,8 +15,7 @@ from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.gaussian import Gaussian, laplace, propagate
 from anmi_ray.rating.likelihood import Likelihood, game_log_likelihood
-from anmi_ray.rating.posterior import Posterior
-from anmi_ray.rating.solver import solve
+from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.uncertainty import GapAnchors, errors
 from tests.rating.single import planted, single
 

@@ -15,8 +15,7 @@ from anmi_ray.core.scale import ELO_PER_LOGIT, Floats, Model, to_elo
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.online import Elo
-from anmi_ray.rating.posterior import Posterior
-from anmi_ray.rating.solver import solve
+from anmi_ray.rating.solver import Posterior, solve
 from tests.rating.single import planted, single
 
 MODELS: list[Model] = ["thurstone", "bradley-terry"]

@@ -15,9 +15,8 @@ from anmi_ray.rating.diagnostics import components, refuse_without_maximum
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.gaussian import laplace
 from anmi_ray.rating.likelihood import Likelihood
-from anmi_ray.rating.posterior import Posterior
 from anmi_ray.rating.shared_parameters import globals_of
-from anmi_ray.rating.solver import solve
+from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.uncertainty import anchors, errors
 from tests.rating.single import planted, single
 

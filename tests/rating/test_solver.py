@@ -16,8 +16,7 @@ from anmi_ray.rating.games import Games
 from anmi_ray.rating.gaussian import laplace
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
-from anmi_ray.rating.posterior import Posterior
-from anmi_ray.rating.solver import Solution, solve
+from anmi_ray.rating.solver import Posterior, Solution, solve
 from anmi_ray.rating.uncertainty import anchors, errors
 from tests.rating.published import (
     BASEBALL,

@@ -17,8 +17,7 @@ from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.gaussian import laplace
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
-from anmi_ray.rating.posterior import Posterior, one_query, workspace
-from anmi_ray.rating.solver import solve
+from anmi_ray.rating.solver import Posterior, one_query, solve, workspace
 from anmi_ray.rating.uncertainty import GapAnchors, anchors, errors, game_variances
 from tests.rating.single import planted, single
 from tests.rating.tournaments import tournament, truth_of
