@@ -4,7 +4,8 @@ judgments -> pairs (games) -> globals (prior, dispersion; once) -> weighting (st
 diagnostics -> tables.
 """
 
-from anmi_ray.rating.bucket import RateResult, compile_solver, rate, rate_games
+from anmi_ray.rating.bucket import RateResult, rate, rate_games
+from anmi_ray.rating.compiled import compile_solver
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.heldout_positives import hide_positives
 from anmi_ray.rating.pairs import preferences

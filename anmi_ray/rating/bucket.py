@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import records
-from anmi_ray.core.identity import ID_BYTES
 from anmi_ray.core.scale import Floats, Model, to_elo
 from anmi_ray.rating import diagnostics
 from anmi_ray.rating.games import Games
@@ -64,23 +63,6 @@ def rate_games(games: Games, globals_: Globals, config: RateConfig, threads: int
         _gaps(games, globals_.model, to, uncertain),
         records.REJECT.empty(),
     )
-
-
-def compile_solver(globals_: Globals, config: RateConfig) -> None:
-    """Rate two documents that met twice, so that what `rate` has compiled is there before there is anything to rate."""
-    games = Games(
-        query_ids=np.zeros((1, ID_BYTES), np.uint8),
-        doc_ids=np.arange(2 * ID_BYTES, dtype=np.uint8).reshape(2, ID_BYTES),
-        doc_start=np.array([0, 2]),
-        game_start=np.array([0, 2]),
-        positive=np.zeros(2, np.bool_),
-        first=np.zeros(2, np.int32),
-        second=np.ones(2, np.int32),
-        w=np.array([0.25, 0.75]),
-        answers=np.ones(2),
-        inconsistent=np.zeros(2, np.bool_),
-    )
-    rate_games(games, globals_, config)
 
 
 def centre(games: Games, component: np.ndarray, latent: Floats) -> Floats:

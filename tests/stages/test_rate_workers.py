@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +24,7 @@ from anmi_ray.core.identity import bucket_of
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, REJECT
 from anmi_ray.core.schema import Record
 from anmi_ray.pipeline.run import Reporter
+from anmi_ray.rating import Globals
 from anmi_ray.runtime import tasks
 from anmi_ray.stages import rate
 from anmi_ray.store import Artifact, Flow, Store
@@ -34,8 +36,6 @@ CONFIGS = {
     "defaults": RateConfig(),
     "fitted": RateConfig(model="bradley-terry", ties="davidson", judge_offsets=True, dispersion="pearson"),
 }
-Task = Callable[[Artifact, int], list[Flow]]
-Start = Callable[..., Task]
 
 
 @pytest.fixture(scope="module")
@@ -115,20 +115,15 @@ def test_what_is_compared_is_whole(alone: dict[str, bytes], tmp_path: Path) -> N
     assert artifact.rejects().schema == REJECT.schema
 
 
-def before_each(what: Callable[[Artifact, int], None]) -> Start:
-    """Rating as it is, with `what` done before each bucket; closures, so that they travel whole."""
-    start: Start = rate._rater
+def before_each(what: Callable[[Artifact, int], None]) -> type[rate.Rater]:
+    """Rating as it is, with `what` done before each bucket; a local class, so that it travels whole."""
 
-    def started(*args: object) -> Task:
-        task = start(*args)
-
-        def call(artifact: Artifact, bucket: int) -> list[Flow]:
+    class Watched(rate.Rater):
+        def rate(self, artifact: Artifact, bucket: int, shared: Globals) -> list[Flow]:
             what(artifact, bucket)
-            return task(artifact, bucket)
+            return super().rate(artifact, bucket, shared)
 
-        return call
-
-    return started
+    return Watched
 
 
 @pytest.mark.parametrize("actors", [2, 5])
@@ -153,7 +148,7 @@ def test_several_actors_write_the_bytes_of_one(
             assert time.monotonic() - begun < 60, f"no {least} actors at the same time"
             time.sleep(0.01)
 
-    monkeypatch.setattr(rate, "_rater", before_each(together))
+    monkeypatch.setattr(rate, "Rater", before_each(together))
     check_same(rated(inputs, settings, tmp_path / "root", actors), alone)
 
 
@@ -175,9 +170,30 @@ def test_a_killed_actor_is_replaced_and_its_bucket_rated(
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(rate, "_rater", before_each(die_twice))
+    monkeypatch.setattr(rate, "Rater", before_each(die_twice))
     check_same(rated(inputs, settings, tmp_path / "root", actors), alone)
     assert len(list(killed.iterdir())) == 2
+
+
+def test_the_actor_that_fits_what_all_share_may_die_too(
+    alone: dict[str, bytes],
+    inputs: dict[str, Artifact],
+    settings: RateConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mark = tmp_path / "killed"
+
+    class Dies(rate.Rater):
+        def fit_globals(self, buckets: int) -> dict[str, Any]:
+            if not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().fit_globals(buckets)
+
+    monkeypatch.setattr(rate, "Rater", Dies)
+    check_same(rated(inputs, settings, tmp_path / "root", actors=2), alone)
+    assert mark.exists()
 
 
 def test_a_bucket_that_always_kills_its_actor_ends_the_run(
@@ -187,7 +203,7 @@ def test_a_bucket_that_always_kills_its_actor_ends_the_run(
         if bucket == 3:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(rate, "_rater", before_each(die))
+    monkeypatch.setattr(rate, "Rater", before_each(die))
     with pytest.raises(LostError, match="stage rate"):
         rated(inputs, RateConfig(), tmp_path, actors=2, retries=1)
 
@@ -198,7 +214,7 @@ def test_what_an_actor_cannot_use_is_said(
     def refuse(_: Artifact, bucket: int) -> None:
         raise DataError("is no bucket", str(bucket), "give another")
 
-    monkeypatch.setattr(rate, "_rater", before_each(refuse))
+    monkeypatch.setattr(rate, "Rater", before_each(refuse))
     with pytest.raises(DataError, match="is no bucket"):
         rated(inputs, RateConfig(), tmp_path, actors=2)
 
@@ -210,14 +226,23 @@ def test_the_order_of_buckets_does_not_matter(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def backwards(
-        context: tasks.Context, artifact: Artifact, _: object, start: Start, *args: object, actors: int
-    ) -> list[Flow]:
+    class Backwards:
         """The last bucket first, in this process."""
-        task = start(*args)
-        return [flow for bucket in reversed(range(context.buckets)) for flow in task(artifact, bucket)]
 
-    monkeypatch.setattr(rate, "run_buckets", backwards)
+        def __init__(self, context: tasks.Context, make: type[rate.Rater], *args: Any, actors: int) -> None:
+            self._worker = make(*args)
+            self._buckets = context.buckets
+
+        def run_task(self, _: str, method: str, *args: Any) -> Any:
+            return getattr(self._worker, method)(*args)
+
+        def run_buckets(self, artifact: Artifact, _: object, method: str, *args: Any) -> list[Flow]:
+            flows = (
+                getattr(self._worker, method)(artifact, bucket, *args) for bucket in reversed(range(self._buckets))
+            )
+            return [flow for of_bucket in flows for flow in of_bucket]
+
+    monkeypatch.setattr(rate, "ActorPool", Backwards)
     check_same(rated(inputs, settings, tmp_path, actors=1), alone)
 
 
