@@ -32,43 +32,31 @@ ONE_QUERY = "all"  # the query's id where a table is read as one query
 _ORDERS = ("ab", "ba")
 _LENGTHS = ("length_a", "length_b")
 _NEEDED = ("query_id", "doc_a", "doc_b", "preference")
+_DEFAULTS = {"games": "1"}  # what a JSON object without a key means, where others have it, if not nothing
 Checks = dict[str, Flags]  # by reason, the rows that it refuses
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The columns that a caller reads besides query, documents and preference.
+    """The columns that a caller reads, of ids and words and of numbers.
 
-    orders_needed: a row that does not tell its order, where others do, is refused; else it is unknown. defaults: what a
-    JSON object without a key means, where others have it (nothing if not told). no_query: the remedy where there is no
-    query_id.
+    orders_needed: a row that does not tell its order, where others do, is refused; else it is unknown. no_query: the
+    remedy where there is no query_id.
     """
 
     texts: tuple[str, ...]
     numbers: tuple[str, ...]
     orders_needed: bool
-    defaults: tuple[tuple[str, str], ...] = ()
     no_query: str = "rename the columns"
-
-    @property
-    def all_texts(self) -> tuple[str, ...]:
-        """Names of all columns of text."""
-        return (*_NEEDED[:3], *self.texts)
-
-    @property
-    def all_numbers(self) -> tuple[str, ...]:
-        """Names of all columns of numbers."""
-        return (*_NEEDED[3:], *self.numbers)
 
 
 GAMES = Reading(
-    ("judge", "order", "error"),
-    ("games", "tie"),
+    (*_NEEDED[:3], "judge", "order", "error"),
+    (_NEEDED[3], "games", "tie"),
     orders_needed=False,
-    defaults=(("games", "1"),),
     no_query="rename the columns; a table about one query needs no query_id with --all-one-query",
 )
-ANSWERS = Reading(("judge", "order", "error"), ("round", *_LENGTHS), orders_needed=True)
+ANSWERS = Reading((*_NEEDED[:3], "judge", "order", "error"), (_NEEDED[3], "round", *_LENGTHS), orders_needed=True)
 
 
 @dataclass(frozen=True)
@@ -123,7 +111,7 @@ def read_preferences(path: Path, reading: Reading, one_query: bool = False) -> P
 
 def read_preference_batches(path: Path, reading: Reading, one_query: bool = False) -> Iterator[PreferenceRows]:
     """`read_preferences`, some hundred thousand rows at a time; at least one batch."""
-    batches = formats.read_batches(path, reading.all_texts, reading.all_numbers, dict(reading.defaults))
+    batches = formats.read_batches(path, reading.texts, reading.numbers, _DEFAULTS)
     return (check_preferences(rows, reading, one_query) for rows in batches)
 
 
@@ -134,7 +122,7 @@ def check_preferences(source: pa.Table | Rows, reading: Reading, one_query: bool
     if set(_LENGTHS) <= set(reading.numbers) and set(rows.columns) & set(_LENGTHS):
         needed += _LENGTHS
     remedy = "rename the columns" if "query_id" in rows.columns else reading.no_query
-    rows.need(needed, (*reading.all_texts, *reading.all_numbers), remedy)
+    rows.need(needed, (*reading.texts, *reading.numbers), remedy)
     there = set(rows.table.column_names) & {*reading.texts, *reading.numbers}
     count = rows.table.num_rows
     query = _constant(ONE_QUERY, count) if one_query else rows.text("query_id")
@@ -157,7 +145,7 @@ def check_preferences(source: pa.Table | Rows, reading: Reading, one_query: bool
     return PreferenceRows(
         place=rows.place,
         rows=count + rows.refused.num_rows,
-        rejects=rows.rejects(checks, code, (query, a, b), (*reading.all_numbers, "order")),
+        rejects=rows.rejects(checks, code, (query, a, b), (*reading.numbers, "order")),
         query=query_good,
         doc_a=a_good,
         doc_b=b_good,

@@ -68,7 +68,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     head = "query_id,doc_a,doc_b,preference\n"
     (tmp_path / "l.csv").write_bytes(head.encode() + b"q,\xe9,b,1\n")
     with pytest.raises(DataError, match="UTF8"):
-        read_rows(tmp_path / "l.csv", GAMES.all_texts)
+        read_rows(tmp_path / "l.csv", GAMES.texts)
     with pytest.raises(DataError, match="cannot be unpacked"):
         write(tmp_path / "p.csv.gz", head)
     with pytest.raises(DataError, match="no Parquet file"):
@@ -88,14 +88,14 @@ def read_whole_and_parted(path: Path, block: int) -> tuple[Rows, list[Rows]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(formats, "_BLOCK", block)
         patch.setattr(formats, "_BATCH", max(1, block // 50))
-        parts = list(read_batches(path, ANSWERS.all_texts, ANSWERS.all_numbers))
-    return read_rows(path, ANSWERS.all_texts, ANSWERS.all_numbers), parts
+        parts = list(read_batches(path, ANSWERS.texts, ANSWERS.numbers))
+    return read_rows(path, ANSWERS.texts, ANSWERS.numbers), parts
 
 
 def same(whole: Rows, parts: list[Rows]) -> bool:
     """Rows, where they stood, and what was refused."""
     assert parts
-    known = {*ANSWERS.all_texts, *ANSWERS.all_numbers}
+    known = {*ANSWERS.texts, *ANSWERS.numbers}
     assert all(known & set(part.columns) == known & set(whole.columns) for part in parts)
     tables = [part.table.select(whole.table.column_names) for part in parts]
     assert pa.concat_tables(tables).to_pylist() == whole.table.to_pylist()
