@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.judging import audit, imported, read_judgments
+from anmi_ray.judging import Imported, audit, read_judgments
 from anmi_ray.rating.graph import count_triads
 from anmi_ray.tables import formats, trec
+from anmi_ray.tables.preferences import ANSWERS, read_preferences
 
 if TYPE_CHECKING:
     from anmi_ray.reports.pictures import DecidedAlike, PositionBias
@@ -58,7 +59,7 @@ def audit_file(file: Path, outputs: Outputs, grades: Path | None, max_reject_fra
     Raises ConfigError, DataError or StoreError; nothing but the rejects is written then.
     """
     formats.check_outputs(vars(outputs), [path for path in (file, grades) if path is not None])
-    read = read_judgments(formats.read_rows(file, imported.TEXTS, imported.NUMBERS))
+    read = read_judgments(read_preferences(file, ANSWERS))
     if outputs.rejects is not None:
         formats.write_table(read.rejects, outputs.rejects)
     read.refuse_rejects(max_reject_fraction)
@@ -96,7 +97,7 @@ def audit_run(name: str, root: str, outputs: Outputs) -> Audited:
     return _written(Audited({"source": {"run": name, "root": root}, **figures}, f"run {name}", said), outputs)
 
 
-def _lengths(read: imported.Imported) -> np.ndarray | None:
+def _lengths(read: Imported) -> np.ndarray | None:
     return None if np.isnan(read.log_length).all() else read.log_length
 
 

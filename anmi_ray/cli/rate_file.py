@@ -18,18 +18,11 @@ from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.scale import to_elo
 from anmi_ray.rating.dispersion import DISPERSION_BOUNDS
-from anmi_ray.rating.preferences import (
-    ANCHOR_TEXTS,
-    NUMBERS,
-    OPTIONAL,
-    TEXTS,
-    Preferences,
-    read_preferences,
-    with_anchors,
-)
+from anmi_ray.rating.outcomes import ANCHOR_TEXTS, Preferences, outcomes_of, with_anchors
 from anmi_ray.rating.rate_table import NamedRatings, rate_read
 from anmi_ray.rating.shared_parameters import Globals
 from anmi_ray.tables import formats
+from anmi_ray.tables.preferences import GAMES, read_preferences
 
 if TYPE_CHECKING:
     from anmi_ray.reports.pictures import RatedList
@@ -82,7 +75,7 @@ def rate_file(
     """
     config = _config(options)
     formats.check_outputs(vars(outputs), [path for path in (file, anchors) if path is not None])
-    read = read_preferences(formats.read_rows(file, TEXTS, NUMBERS, OPTIONAL), one_query)
+    read = outcomes_of(read_preferences(file, GAMES, one_query))
     if outputs.rejects is not None:
         formats.write_table(read.rejects, outputs.rejects)
     read.refuse_rejects(max_reject_fraction)
@@ -154,7 +147,7 @@ def _summary(result: NamedRatings, config: RateConfig, unrated: int | None) -> I
     queries = "1 query" if fits.num_rows == 1 else f"{fits.num_rows:,} queries"
     yield f"rated          {queries}, {ratings.num_rows:,} documents, {games:,} games"
     if read.silent:
-        yield f"               {read.silent:,} documents have only rows with games = 0 and are not rated"
+        yield f"               {read.silent:,} documents have only failures or rows with games = 0 and are not rated"
     if unrated is not None:
         yield f"anchors        {len(read.anchors):,} known positives; their prior: {shared.positive_how}"
         if unrated:

@@ -73,6 +73,7 @@ class ExecutionConfig(ExecutionSettings):
         description="actors that ask a judge: a number, or the fewest and the most, such as [1, 16]; 0: the number of "
         "cores",
     )
+    raters: int = Field(default=0, ge=0, description="actors that rate, a core each; 0: as many as there are cores")
     pool_start_s: float = Field(
         default=120.0,
         ge=0,

@@ -92,11 +92,13 @@ def size(backlog: float, rate: float, target: Target, limits: Limits) -> tuple[i
     >>> size(5_000, 25.0, Target(), Limits(1, 16, 120))
     (1, 1)
     """
-    work, needed = backlog / rate, 0.0
+    work = backlog / rate
+    needed = 0.0
     most = float(limits.most) if limits.start <= 0 else min(limits.most, work / limits.start)
     if target.seconds is not None:
         left = max(target.seconds - limits.start, limits.start, 1e-3)
-        needed, most = work / left, min(most, math.ceil(_SPARE * work / left))
+        needed = work / left
+        most = min(most, math.ceil(_SPARE * work / left))
     if target.actor_seconds is not None and limits.start > 0:
         most = min(most, max(0.0, (target.actor_seconds - work) / limits.start))
     largest = max(math.floor(most), limits.least)

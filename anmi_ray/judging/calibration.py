@@ -59,10 +59,12 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> Temperature:
     DataError for shapes or labels that do not fit; FitError where no finite temperature is best, because every pair is
     already on the right side.
     """
-    raw, target = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.float64)
+    raw = np.asarray(logits, dtype=np.float64)
+    target = np.asarray(labels, dtype=np.float64)
     _check(raw, target)
     if raw.ndim == 1:
-        raw, target = _two(raw), np.stack([1.0 - target, target], axis=1)
+        raw = _two(raw)
+        target = np.stack([1.0 - target, target], axis=1)
     raw = raw - raw.max(axis=1, keepdims=True)  # the softmax knows differences only
     if _slope(raw, target, 0.0)[0] >= 0:
         beta = 0.0
@@ -79,11 +81,13 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> Temperature:
 
 def _newton(raw: Reals, target: Reals) -> float:
     """The root of the slope, which is negative at 0; a step that leaves the bracket becomes a bisection."""
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     for _ in range(_DOUBLINGS):
         if _slope(raw, target, high)[0] >= 0:
             break
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     beta = (low + high) / 2
     for _ in range(_STEPS):
         slope, curvature = _slope(raw, target, beta)
@@ -155,7 +159,8 @@ def fit_isotonic(preference: ArrayLike, score: ArrayLike) -> Isotonic:
     pair with p = 1 and c = ½ (and its mirror) keeps the ends off 0 and 1: n unanimous pairs at an end give
     (n + ½)/(n + 1). DataError for values that are not in [0, 1].
     """
-    p, c = np.asarray(preference, dtype=np.float64), np.asarray(score, dtype=np.float64)
+    p = np.asarray(preference, dtype=np.float64)
+    c = np.asarray(score, dtype=np.float64)
     within = [((values >= 0) & (values <= 1)).all() for values in (p, c)]
     if p.ndim != 1 or p.shape != c.shape or not len(p) or not all(within):
         raise DataError(
@@ -165,7 +170,8 @@ def fit_isotonic(preference: ArrayLike, score: ArrayLike) -> Isotonic:
         )
     # The folded half holds all of the information: its mirror image is fitted alike.
     over = p >= 0.5
-    x, y = np.append(np.where(over, p, 1.0 - p), 1.0), np.append(np.where(over, c, 1.0 - c), 0.5)
+    x = np.append(np.where(over, p, 1.0 - p), 1.0)
+    y = np.append(np.where(over, c, 1.0 - c), 0.5)
     knots, place = np.unique(x.round(12), return_inverse=True)  # p and 1 − (1 − p) differ in the last bit
     count = np.bincount(place).astype(np.float64)
     mean = np.bincount(place, y) / count

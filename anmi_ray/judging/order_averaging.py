@@ -62,8 +62,10 @@ class OrderCalibration:
 def averaged(logits_RL: Logits, target: Target, isotonic: Isotonic | None = None) -> Averaged:
     """The mean answer over both orders: exchanging a and b exchanges first_P and second_P."""
     logs = log_probabilities(DistilledForm(target, calibration=isotonic), np.asarray(logits_RL, dtype=np.float64))
-    first, second = np.exp(logs["log_first"]), np.exp(logs["log_second"])
-    first_P, second_P = (first[::2] + second[1::2]) / 2, (second[::2] + first[1::2]) / 2
+    first = np.exp(logs["log_first"])
+    second = np.exp(logs["log_second"])
+    first_P = (first[::2] + second[1::2]) / 2
+    second_P = (second[::2] + first[1::2]) / 2
     return Averaged(first_P, second_P, np.maximum(1.0 - first_P - second_P, 0.0))
 
 
@@ -118,7 +120,8 @@ def fit(
     grid = np.concatenate([[0.0], np.geomspace(1e-2, SHARPEST, _GRID)])
     losses = [loss(beta) for beta in grid]
     best = int(np.argmin(losses))
-    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    low = grid[max(best - 1, 0)]
+    high = grid[min(best + 1, len(grid) - 1)]
     nearby: Any = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-6})
     beta = float(nearby.x) if nearby.fun < losses[best] else float(grid[best])
     return OrderCalibration(beta, columns, min(float(nearby.fun), losses[best]), before)

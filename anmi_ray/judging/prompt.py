@@ -72,7 +72,8 @@ class Template:
         """
         texts = [_shown(*part, special_tokens) for part in zip(_PARTS, LABELS, (query, first, second), strict=True)]
         values: dict[str, str] = dict(zip(("query", "first", "second"), texts, strict=True))
-        system, user = self._render("system", {}), self._render("user", values)
+        system = self._render("system", {})
+        user = self._render("user", values)
         places = [user.find(text) for text in texts]
         if places != sorted(places) or any(user.count(text) != 1 for text in texts):
             message = "must show query, first and second whole, once each and in this order, in its block user"
@@ -180,7 +181,8 @@ def _probe(template: Template) -> None:
     missing = {"system", "user"} - set(_compiled(template.source, template.place).blocks)
     if missing:
         raise ConfigError(f"has no block {' and no block '.join(sorted(missing))}", template.place, _REMEDY)
-    query, first = "Probe query?", "Probe, the First one."
+    query = "Probe query?"
+    first = "Probe, the First one."
     one, other = (template.text(query, first, second) for second in ("Probe, the Second one.", "Another\nprobe " * 400))
     shown = _shown(_PARTS[1], LABELS[1], first, ())
     if not other.startswith(one[: one.index(shown) + len(shown)]):

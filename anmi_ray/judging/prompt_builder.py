@@ -82,7 +82,8 @@ class PromptBuilder:
 
     def prompts(self, questions: TextQuestions) -> Callable[[int], list[Message]]:
         """The prompt of a question; each text is prepared once for its neighbours. See `messages`."""
-        queries, titles = questions.queries["text"], questions.texts["title"]
+        queries = questions.queries["text"]
+        titles = questions.texts["title"]
         bodies = questions.texts["text"]
 
         @functools.lru_cache(maxsize=_DOCUMENTS)

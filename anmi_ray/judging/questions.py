@@ -52,7 +52,8 @@ class TextQuestions:
     def chunks(self, size: int) -> list[tuple[int, int]]:
         """Ranges of questions that hold whole queries, of at most `size` questions each unless one query has more."""
         ends = np.append(np.flatnonzero(np.diff(self.query)) + 1, len(self.query))
-        bounds, start = [], 0
+        bounds = []
+        start = 0
         for before, end in zip(np.concatenate([[0], ends[:-1]]).tolist(), ends.tolist(), strict=True):
             if end - start > size and before > start:
                 bounds.append((start, before))

@@ -30,7 +30,9 @@ WHOLE_NUMBER = re.compile(rf"\s*[\"'(\[]?({_VALUE})[\"')\].,;]{{0,2}}\s*")
 NUMBER = re.compile(_ALONE)
 AFTER_DASH = re.compile(r"-\s{1,3}\Z")  # "Score - 0.5": a dash, or a sign
 # The scale itself, as answers like to repeat it: "from -1 (document B) to 1 (document A)", "[-1, 1]".
-_ONE, _NOTE, _TO = r"1(?:\.0{1,3})?(?!\d|\.\d)", r"\s?(?:\([^()\n]{0,40}\))?", r"\s?(?:,|;|to|and|through|\.\.\.?|-)\s?"
+_ONE = r"1(?:\.0{1,3})?(?!\d|\.\d)"
+_NOTE = r"\s?(?:\([^()\n]{0,40}\))?"
+_TO = r"\s?(?:,|;|to|and|through|\.\.\.?|-)\s?"
 SCALE = re.compile(rf"(?<![\d.])(?:-{_ONE}{_NOTE}{_TO}\+?{_ONE}|\+?{_ONE}{_NOTE}{_TO}-{_ONE}){_NOTE}")
 OUT_OF_ONE = re.compile(rf"(?<=\d)\s?(?:/|out of)\s?{_ONE}")
 # "A: 0.8", "score of B = 0.3", "score_a: 0.5"

@@ -81,7 +81,8 @@ def fenced(label: str, text: str) -> str:
     """
     for salt in count():
         code = identity.text_hash(label, text, str(salt)).hex()[:_DIGITS]
-        opening, closing = f"<{label}-{code}>", f"</{label}-{code}>"
+        opening = f"<{label}-{code}>"
+        closing = f"</{label}-{code}>"
         if opening not in text and closing not in text:
             return f"{opening}\n{text}\n{closing}"
     raise AssertionError("a text holds finitely many fences")

@@ -81,7 +81,8 @@ class Truncator:
     """
 
     def __init__(self, model: TextModel, text: str, text_pair: str | None) -> None:
-        self.model, self.templates = model, (text, text_pair)
+        self.model = model
+        self.templates = (text, text_pair)
         self.tokens = TokenizerTokens(model.tokenizer)
         self._special = np.array(sorted({*model.tokenizer.all_special_ids} - {model.tokenizer.unk_token_id}))  # type: ignore[arg-type]
         self._separator = str(model.tokenizer.sep_token or "\n")
@@ -145,7 +146,8 @@ class Truncator:
         if frame is None:
             return None
         parts = self._parts(_PROBES)
-        ours, own = self._assembled(_PROBES, parts, frame), self._cut(_PROBES, parts)[1]
+        ours = self._assembled(_PROBES, parts, frame)
+        own = self._cut(_PROBES, parts)[1]
         equal = ours.keys() == own.keys() and all(
             [list(map(int, one)) for one in ours[name]] == [list(one) for one in own[name]] for name in own
         )
@@ -197,7 +199,8 @@ class Frame:
         coded = tokenizer("a", "a" if len(given) > 1 else None, return_token_type_ids=True)
         pieces: list[Ids | int] = []
         types: list[int] = []
-        ids, segments = cast(Any, coded["input_ids"]), cast(Any, coded["token_type_ids"])
+        ids = cast(Any, coded["input_ids"])
+        segments = cast(Any, coded["token_type_ids"])
         for token, segment, side in zip(ids, segments, coded.sequence_ids(0), strict=True):
             for piece in [np.array([token], np.int32)] if side is None else cast(Any, cut[side]):
                 if isinstance(piece, str):
@@ -229,7 +232,8 @@ def common_length(lengths: Sequence[int], room: int) -> int:
     >>> common_length([5, 40, 90], 100), common_length([5, 10, 20], 100)
     (55, 20)
     """
-    left, level = room, max(lengths)
+    left = room
+    level = max(lengths)
     for number, length in enumerate(sorted(lengths)):
         share = left // (len(lengths) - number)
         if length > share:

@@ -5,6 +5,7 @@ diagnostics -> tables.
 """
 
 from anmi_ray.rating.bucket import RateResult, rate, rate_games
+from anmi_ray.rating.compiled import compile_solver
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.heldout_positives import hide_positives
 from anmi_ray.rating.pairs import preferences
@@ -17,6 +18,7 @@ __all__ = [
     "Globals",
     "NamedRatings",
     "RateResult",
+    "compile_solver",
     "fit_globals",
     "globals_of",
     "hide_positives",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from anmi_ray.core.scale import compiled
-from anmi_ray.rating.solver import dot
+from anmi_ray.rating.conjugate_gradient import dot
 
 
 @compiled

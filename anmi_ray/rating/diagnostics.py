@@ -16,18 +16,10 @@ from scipy.sparse import csgraph
 
 from anmi_ray.core.errors import NoMaximumError
 from anmi_ray.core.scale import BRADLEY_TERRY, Floats, compiled
+from anmi_ray.rating.conjugate_gradient import conjugate_gradient, dot
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import game_log_likelihood, shares
-from anmi_ray.rating.solver import (
-    Posterior,
-    conjugate_gradient,
-    dot,
-    gather,
-    largest,
-    one_query,
-    over_queries,
-    workspace,
-)
+from anmi_ray.rating.solver import Posterior, gather, largest, one_query, over_queries, workspace
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.errors import FitError, NoMaximumError
 from anmi_ray.core.identity import query_id
 from anmi_ray.rating.bucket import rate_games
-from anmi_ray.rating.preferences import Outcomes, Preferences, read_preferences, with_anchors
+from anmi_ray.rating.outcomes import Outcomes, Preferences, outcomes_of, with_anchors
 from anmi_ray.rating.shared_parameters import Globals, sample_queries
 from anmi_ray.rating.weighting import shared_numbers
+from anmi_ray.tables.preferences import GAMES, check_preferences
 from anmi_ray.tables.rows import Rows
 
 
@@ -41,18 +42,18 @@ def rate_preferences(
     max_reject_fraction: float = 0.1,
     threads: int = 1,
 ) -> NamedRatings:
-    """Rate the documents of a table with columns query_id, doc_a, doc_b, preference [games] [judge] [tie].
+    """Rate the documents of a table: query_id, doc_a, doc_b, preference [games] [judge] [tie] [order] [error].
 
-    preference in [0, 1] is of doc_a; see `read_preferences`. `anchors` (query_id, doc_id) are known positives, to which
-    gaps are measured and which get a positive's prior. DataError: a column is missing, more than `max_reject_fraction`
-    of the rows cannot be used, or no anchor is rated. FitError: there is nothing to rate, or plain maximum likelihood
-    was asked for and a query has no finite maximum; it names documents by the table's ids.
+    preference in [0, 1] is of doc_a; `tables.preferences` says what the columns hold. `anchors` (query_id, doc_id) are
+    known positives, to which gaps are measured and which get a positive's prior. DataError: a column is missing, more
+    than `max_reject_fraction` of the rows cannot be used, or no anchor is rated. FitError: there is nothing to rate, or
+    plain maximum likelihood was asked for and a query has no finite maximum; it names documents by the table's ids.
 
     >>> table = pa.table({"query_id": ["q"] * 2, "doc_a": ["x", "y"], "doc_b": ["y", "z"], "preference": [0.9, 0.6]})
     >>> rate_preferences(table, RateConfig(prior=1.0)).ratings["doc_id"].to_pylist()
     ['x', 'y', 'z']
     """
-    preferences = read_preferences(table, one_query)
+    preferences = outcomes_of(check_preferences(table, GAMES, one_query))
     preferences.refuse_rejects(max_reject_fraction)
     if anchors is not None:
         preferences, _ = with_anchors(preferences, anchors, one_query)

@@ -12,8 +12,9 @@ import math
 import numpy as np
 
 from anmi_ray.core.scale import Floats, compiled
+from anmi_ray.rating.conjugate_gradient import dot
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.solver import dot, over_queries
+from anmi_ray.rating.solver import over_queries
 
 _WINDOW = 8  # steps from one look at the eigenvalue to the next
 # less than both, of n and of itself, between two looks: it is found

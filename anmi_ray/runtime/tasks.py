@@ -65,6 +65,11 @@ class Context:
             return 1.0
         return self.execution.local_cpus / self.execution.cores
 
+    @property
+    def window(self) -> int:
+        """Tasks that are submitted at once."""
+        return self.execution.window or max(2, self.execution.local_cpus)
+
 
 @contextmanager
 def ray_session(execution: ExecutionConfig) -> Iterator[None]:
@@ -192,6 +197,10 @@ def watched(say: Callable[[], None], every: float = 1.0) -> Iterator[None]:
 # anywhere: a trial's driver stands in a placement group that has room for itself alone, and its tasks would stay there
 @ray.remote(scheduling_strategy="DEFAULT")
 def _call(task: Callable[..., Any], args: tuple[Any, ...], where: Mapping[str, Any]) -> Any:
+    return call_logged(task, args, where)
+
+
+def call_logged(task: Callable[..., Any], args: tuple[Any, ...], where: Mapping[str, Any]) -> Any:
     """The entry of a worker's process: its log lines go to Ray's file of what it writes, and say `where` they are."""
     logs.set_up()
     where = {**where, "task": task.__name__.strip("_")}
@@ -223,14 +232,27 @@ def run_buckets(
     At most `execution.window` tasks are submitted at once; a task whose process died is tried again
     `execution.task_retries` times (it commits the same bytes, so a repetition is harmless).
     """
+
+    def carry_out(missing: list[int]) -> Iterator[tuple[int, list[Flow]]]:
+        return windowed(context, ((bucket, task, (artifact, bucket, *args)) for bucket in missing), cores, gpus)
+
+    return seal_buckets(context, artifact, seal, carry_out)
+
+
+def seal_buckets(
+    context: Context,
+    artifact: Artifact,
+    seal: tuple[str, Record],
+    carry_out: Callable[[list[int]], Iterator[tuple[int, list[Flow]]]],
+) -> list[Flow]:
+    """Have `carry_out` commit the buckets that have no seal yet; it gives each with its flows. The flows of all."""
     part, record = seal
     found = {bucket: artifact.seal(part, record, bucket) for bucket in range(context.buckets)}
     missing = [bucket for bucket, flows in found.items() if flows is None]
     done = context.buckets - len(missing)
     context.progress(done, context.buckets)
     with our_errors(artifact.stage):
-        calls = ((bucket, task, (artifact, bucket, *args)) for bucket in missing)
-        for bucket, flows in windowed(context, calls, cores, gpus):
+        for bucket, flows in carry_out(missing):
             found[bucket] = flows
             context.counted(flows)
             done += 1
@@ -276,13 +298,12 @@ def windowed(
 
     what: how log lines call the number that a call has.
     """
-    window = context.execution.window or max(2, context.execution.local_cpus)
     call = _call.options(
         num_cpus=cores * context.cpus_per_core, num_gpus=gpus, max_retries=context.execution.task_retries
     )
     under_way: dict[Any, int] = {}
     while True:
-        for bucket, task, args in itertools.islice(calls, window - len(under_way)):
+        for bucket, task, args in itertools.islice(calls, context.window - len(under_way)):
             under_way[call.remote(task, args, {**logs.context(), what: bucket})] = bucket
         if not under_way:
             return

@@ -13,7 +13,7 @@ from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.paths import as_written
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, IMPORTED
-from anmi_ray.judging import brought
+from anmi_ray.judging.imported import refused
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.stages.judge import importing
 from anmi_ray.store import Artifact, Flow
@@ -58,6 +58,6 @@ def _imported_bucket(artifact: Artifact, bucket: int, retrieve: Artifact, import
         Flow("preferences", rows.num_rows + before.num_rows, rows.num_rows - left.num_rows, bad),
         Flow("train queries", queries, queries - without.num_rows, without.num_rows),
     ]
-    rejects = pa.concat_tables([before, brought.refused(left, NOT_CANDIDATES), without])
+    rejects = pa.concat_tables([before, refused(left, NOT_CANDIDATES), without])
     artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, pairs)}, flows, rejects)
     return flows

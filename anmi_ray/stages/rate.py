@@ -1,7 +1,8 @@
 """rate: judgments -> ratings with errors, gaps to the anchors, and facts about every fit.
 
-Two steps: the global numbers (prior, dispersion) from a hash sample of queries, then one task per bucket. The stage
-refit is the same over the comparisons and judgments of both rounds.
+Two steps, by a pool of actors that keep the compiled solver: the parameters that all queries share (prior, dispersion,
+judges' leanings) from a hash sample of queries, then bucket after bucket. The stage refit is the same over the
+comparisons and judgments of both rounds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import pyarrow as pa
 from anmi_ray import rating
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING
-from anmi_ray.runtime.tasks import Context, run_buckets, run_task
+from anmi_ray.runtime.actors import ActorPool
+from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.store import Artifact, Flow
 
@@ -24,14 +26,14 @@ _ROUNDS = (("judge", "compare"), ("validate", "borderline"))  # stages whose jud
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RateConfig, context: Context) -> dict[str, Any]:
-    """Fit the global numbers once, then every bucket; returns flows and the global numbers."""
-    sources = sources_of(inputs)
+    """Fit the shared parameters once, then every bucket; returns flows and the shared parameters."""
+    pool = ActorPool(context, Rater, sources_of(inputs), config, actors=context.execution.raters)
     known = artifact.read_json("globals.json")
     if known is None:
-        known = run_task(context, _globals, sources, config, context.buckets)
+        known = pool.run_task(artifact.stage, "fit_globals", context.buckets)
         artifact.publish_json("globals.json", known)
-    flows = run_buckets(context, artifact, ("ratings", RATING), _bucket, sources, config, known)
-    return {"flows": flows, "globals": known}
+    shared = rating.Globals.from_json(json.dumps(known))
+    return {"flows": pool.run_buckets(artifact, ("ratings", RATING), "rate", shared), "globals": known}
 
 
 @dataclass(frozen=True)
@@ -73,26 +75,31 @@ def settings_of(fit: Artifact) -> RateConfig:
     return RateConfig.model_validate({name: value for name, value in settings.items() if name != "seed"})
 
 
-def _globals(sources: Sources, config: RateConfig, buckets: int) -> dict[str, Any]:
-    """The global numbers from at most `config.sample_queries` queries, read bucket by bucket, in bucket order."""
-    sample = sample_queries(sources.rounds[0].compare, "comparisons", buckets, config.sample_queries, "rate")
-    kept: list[list[pa.Table]] = [[], [], []]
-    for bucket in range(buckets):
-        for tables, table in zip(kept, sources.tables(bucket, config), strict=True):
-            tables.append(of_queries(table, sample))
-    judgments, comparisons, candidates = (pa.concat_tables(tables) for tables in kept)
-    return json.loads(rating.fit_globals(judgments, comparisons, candidates, config).to_json())
+class Rater:
+    """What an actor keeps: sources, settings, and the solver, compiled."""
 
+    def __init__(self, sources: Sources, config: RateConfig) -> None:
+        self._sources = sources
+        self._config = config
+        rating.compile_solver(config)
 
-def _bucket(
-    artifact: Artifact, bucket: int, sources: Sources, config: RateConfig, globals_: dict[str, Any]
-) -> list[Flow]:
-    judgments, comparisons, candidates = sources.tables(bucket, config)
-    result = rating.rate(judgments, comparisons, candidates, rating.Globals.from_json(json.dumps(globals_)), config)
-    queries = len(set(comparisons["query_id"].to_pylist()))
-    flows = [
-        Flow("train queries", queries, result.fits.num_rows, queries - result.fits.num_rows),
-    ]
-    parts = {"ratings": (RATING, result.ratings), "fits": (FIT, result.fits), "gaps": (GAP, result.gaps)}
-    artifact.commit_bucket(bucket, parts, flows, result.rejects)
-    return flows
+    def fit_globals(self, buckets: int) -> dict[str, Any]:
+        """The shared parameters from at most `config.sample_queries` queries, read bucket by bucket, in their order."""
+        compare = self._sources.rounds[0].compare
+        sample = sample_queries(compare, "comparisons", buckets, self._config.sample_queries, "rate")
+        kept: list[list[pa.Table]] = [[], [], []]
+        for bucket in range(buckets):
+            for tables, table in zip(kept, self._sources.tables(bucket, self._config), strict=True):
+                tables.append(of_queries(table, sample))
+        judgments, comparisons, candidates = (pa.concat_tables(tables) for tables in kept)
+        return json.loads(rating.fit_globals(judgments, comparisons, candidates, self._config).to_json())
+
+    def rate(self, artifact: Artifact, bucket: int, shared: rating.Globals) -> list[Flow]:
+        """Rate a bucket's queries and commit it."""
+        judgments, comparisons, candidates = self._sources.tables(bucket, self._config)
+        result = rating.rate(judgments, comparisons, candidates, shared, self._config)
+        queries = len(set(comparisons["query_id"].to_pylist()))
+        flows = [Flow("train queries", queries, result.fits.num_rows, queries - result.fits.num_rows)]
+        parts = {"ratings": (RATING, result.ratings), "fits": (FIT, result.fits), "gaps": (GAP, result.gaps)}
+        artifact.commit_bucket(bucket, parts, flows, result.rejects)
+        return flows

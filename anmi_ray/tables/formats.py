@@ -69,29 +69,21 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) ->
         seen[path.resolve()] = f"is written by --{option}"
 
 
-def read_rows(
+def read_rows(path: Path, texts: Sequence[str], numbers: Sequence[str] = ()) -> Rows:
+    """All rows of a file, as `read_batches` reads them."""
+    return Rows.joined(read_batches(path, texts, numbers))
+
+
+def read_batches(
     path: Path, texts: Sequence[str], numbers: Sequence[str] = (), defaults: Mapping[str, str] | None = None
-) -> Rows:
-    """The rows of a file with those of the columns that it has; `texts` hold ids or words, `numbers` numbers.
+) -> Iterator[Rows]:
+    """The rows of a file, some hundred thousand at a time, with those of the columns that it has.
 
-    `defaults` is what a JSON object without a key means, where others have it (null if not told). In CSV a record whose
-    quoted cell runs over several lines counts as one line; records without content are skipped. DataError or StoreError
-    where the file cannot be read.
+    `texts` hold ids or words, `numbers` numbers; `defaults` is what a JSON object without a key means, where others
+    have it (null if not told). In CSV a record whose quoted cell runs over several lines counts as one line; records
+    without content are skipped. At least one batch, empty where the file is. DataError or StoreError where the file
+    cannot be read.
     """
-    columns = (*texts, *numbers)
-    kind, compression = format_of(path)
-    with _reading(path, compression):
-        if kind == ".parquet":
-            return _read_parquet(path, columns)
-        with pa.input_stream(str(path), compression=compression) as stream:
-            content = stream.read()
-    if kind == ".csv":
-        return _read_csv(content, path, columns)
-    return _read_jsonl(content, path, texts, numbers, defaults or {})
-
-
-def read_batches(path: Path, texts: Sequence[str], numbers: Sequence[str] = ()) -> Iterator[Rows]:
-    """What `read_rows` reads, some hundred thousand rows at a time; at least one batch, empty where the file is."""
     kind, compression = format_of(path)
     with _reading(path, compression):
         if kind == ".parquet":
@@ -99,7 +91,7 @@ def read_batches(path: Path, texts: Sequence[str], numbers: Sequence[str] = ()) 
         elif kind == ".csv":
             yield from _csv_batches(path, compression, (*texts, *numbers))
         else:
-            yield from _jsonl_batches(path, compression, texts, numbers)
+            yield from _jsonl_batches(path, compression, texts, numbers, defaults or {})
 
 
 def identity_of(path: Path) -> str:
@@ -166,14 +158,6 @@ def write_table(table: pa.Table, path: Path) -> None:
                 sink.write(json.dumps(dict(zip(names, values, strict=True)), ensure_ascii=False).encode() + b"\n")
 
 
-def _read_parquet(path: Path, columns: Sequence[str]) -> Rows:
-    with pq.ParquetFile(path) as file:
-        found = file.schema_arrow.names
-        wanted = [name for name in found if name in columns]
-        table = file.read(columns=wanted)
-    return Rows(table, str(path), found=tuple(found))
-
-
 def _parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[Rows]:
     with pq.ParquetFile(path) as file:
         found = tuple(file.schema_arrow.names)
@@ -184,26 +168,16 @@ def _parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[Rows]:
             yield Rows(pa.table(batch), str(path), " row ", numbers, found=found)
             start += batch.num_rows
         if not start:
-            yield Rows(file.schema_arrow.empty_table().select(wanted), str(path), found=found)
-
-
-def _read_csv(content: bytes, path: Path, columns: Sequence[str]) -> Rows:
-    """All columns as text. A line with another number of cells than the header is a reject."""
-    found, wanted = _csv_header(content.split(b"\n", 1)[0], columns)
-    if not wanted:
-        return Rows(pa.table({}), str(path), found=found)  # refused where the columns are checked
-    broken: Broken = {}
-    with _csv_errors(path):
-        table = pacsv.read_csv(io.BytesIO(content), **_csv_options(wanted, broken))
-    numbers = np.setdiff1d(np.arange(2, table.num_rows + len(broken) + 2), list(broken))
-    return _csv_rows(table, numbers, broken, path, found)
+            none = file.schema_arrow.empty_table().select(wanted)
+            yield Rows(none, str(path), numbers=np.zeros(0, np.int64), found=found)
 
 
 def _csv_batches(path: Path, compression: str | None, columns: Sequence[str]) -> Iterator[Rows]:
+    """All columns as text. A line with another number of cells than the header is a reject."""
     with pa.input_stream(str(path), compression=compression) as stream, io.BufferedReader(stream) as lines:  # type: ignore[arg-type]
         found, wanted = _csv_header(lines.readline(), columns)
     if not wanted:
-        yield Rows(pa.table({}), str(path), found=found)
+        yield Rows(pa.table({}), str(path), found=found)  # refused where the columns are checked
         return
     broken: Broken = {}
     number = 2
@@ -277,8 +251,8 @@ def _read_jsonl(
     texts: Sequence[str],
     numeric: Sequence[str],
     defaults: Mapping[str, str],
-    first: int = 1,
-    known: Sequence[str] = (),
+    first: int,
+    known: Sequence[str],
 ) -> Rows:
     """One object a line; values as text, so that all formats are checked alike.
 
@@ -308,16 +282,33 @@ def _read_jsonl(
     return Rows(table, str(path), ":", np.array(numbers, np.int64), _refused(path, broken), tuple(found))
 
 
-def _jsonl_batches(path: Path, compression: str | None, texts: Sequence[str], numeric: Sequence[str]) -> Iterator[Rows]:
-    known: dict[str, None] = {}
+def _jsonl_batches(
+    path: Path, compression: str | None, texts: Sequence[str], numeric: Sequence[str], defaults: Mapping[str, str]
+) -> Iterator[Rows]:
+    known: list[str] = []
     for _, content in _line_blocks(path, compression):  # what one line has and another lacks is missing in that one
-        known |= {name: None for name in (*texts, *numeric) if f'"{name}"'.encode() in content}
+        known += [name for name in (*texts, *numeric) if name not in known and _has_key(content, name)]
     empty = True
     for first, content in _line_blocks(path, compression):
         empty = False
-        yield _read_jsonl(content, path, texts, numeric, {}, first, tuple(known))
+        yield _read_jsonl(content, path, texts, numeric, defaults, first, known)
     if empty:
-        yield _read_jsonl(b"", path, texts, numeric, {})
+        yield _read_jsonl(b"", path, texts, numeric, defaults, 1, known)
+
+
+def _has_key(content: bytes, name: str) -> bool:
+    """Whether some object of these lines has the key; most lines that hold its name do, so few are parsed."""
+    quoted = f'"{name}"'.encode()
+    return quoted in content and any(quoted in line and name in _object(line) for line in content.split(b"\n"))
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    """The object of a line; an empty one where there is none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
 
 
 def _line_blocks(path: Path, compression: str | None) -> Iterator[tuple[int, bytes]]:

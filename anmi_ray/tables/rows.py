@@ -1,12 +1,12 @@
 """Tables of anybody's rows: ids and numbers are read, and what cannot be used is refused with place and reason.
 
-What `anmi rate` and `anmi audit` share. Letter: N rows of the table.
+Letter: N rows of the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,18 @@ class Rows:
     def columns(self) -> list[str]:
         """Names of all columns of the source."""
         return self.table.column_names if self.found is None else list(self.found)
+
+    @classmethod
+    def joined(cls, parts: Iterable[Rows]) -> Rows:
+        """The rows of a file's batches, at least one, as one."""
+        batches = list(parts)
+        numbers = [part.numbers for part in batches if part.numbers is not None]
+        return replace(
+            batches[0],
+            table=pa.concat_tables([part.table for part in batches]),
+            numbers=np.concatenate(numbers) if numbers else None,
+            refused=pa.concat_tables([part.refused for part in batches]),
+        )
 
     def places(self, rows: Longs) -> pa.Array:
         """Where the given rows of the table stand, as text."""
@@ -120,22 +132,6 @@ def verdict(checks: Mapping[str, Flags]) -> Longs:
     for number, bad in reversed(list(enumerate(flags, 1))):
         code[bad] = number
     return code
-
-
-def pair_checks(query: pa.Array, a: pa.Array, b: pa.Array) -> dict[str, Flags]:
-    """What every row about two documents of a query must pass, by the reason that refuses it."""
-    return {
-        "query_id missing": query.is_null().to_numpy(zero_copy_only=False),
-        "document missing": pc.or_(a.is_null(), b.is_null()).to_numpy(zero_copy_only=False),
-        "document compared with itself": pc.fill_null(pc.equal(a, b), False).to_numpy(zero_copy_only=False),
-    }
-
-
-def preference_checks(preference: Numbers) -> dict[str, Flags]:
-    """What a preference must pass, by the reason that refuses it."""
-    p, wrong = preference
-    checks = {f"preference {why}": flags for why, flags in wrong.items()}
-    return checks | {"preference NaN": np.isnan(p), "preference outside [0, 1]": ~((p >= 0.0) & (p <= 1.0))}
 
 
 @dataclass(frozen=True)

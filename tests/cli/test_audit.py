@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from anmi_ray.cli import main
-from anmi_ray.judging import imported
+from anmi_ray.judging import read_judgments
 from anmi_ray.store import Store
-from anmi_ray.tables.formats import read_rows
+from anmi_ray.tables.preferences import ANSWERS, read_preferences
 
 HEAD = "query_id,doc_a,doc_b,judge,order,preference,error\n"
 PAIRS = [("a", "b"), ("b", "c"), ("a", "c"), ("a", "d")]
@@ -226,5 +226,5 @@ def test_a_json_object_without_an_order_is_refused_where_others_have_one(tmp_pat
     path = tmp_path / "mixed.jsonl"
     row = {"query_id": 1, "doc_a": "a", "doc_b": "b", "preference": 1}
     path.write_text(json.dumps(row) + "\n" + json.dumps({**row, "order": "ba"}) + "\n")
-    read = imported.read_judgments(read_rows(path, imported.TEXTS, imported.NUMBERS))
+    read = read_judgments(read_preferences(path, ANSWERS))
     assert read.reasons() == {"order missing": (1, [f"{path}:1"])}

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.scale import Floats, Model
 from anmi_ray.rating import likelihood
+from anmi_ray.rating.conjugate_gradient import conjugate_gradient
 from anmi_ray.rating.likelihood import Likelihood, Ties, game_log_likelihood, game_skew, game_terms, outcome_moments
-from anmi_ray.rating.solver import Posterior, conjugate_gradient, evaluate, one_query, workspace
+from anmi_ray.rating.solver import Posterior, evaluate, one_query, workspace
 from tests.rating.single import planted
 
 MODELS: list[Model] = ["thurstone", "bradley-terry"]

@@ -16,8 +16,10 @@ from anmi_ray.core.identity import rng
 from anmi_ray.core.records import REJECT
 from anmi_ray.core.scale import to_elo, to_latent
 from anmi_ray.rating import NamedRatings, rate_preferences
-from anmi_ray.rating.preferences import NUMBERS, TEXTS, read_preferences
-from anmi_ray.tables.formats import read_rows, write_table
+from anmi_ray.rating.outcomes import Preferences, outcomes_of
+from anmi_ray.tables import preferences
+from anmi_ray.tables.formats import write_table
+from anmi_ray.tables.preferences import GAMES
 from tests.rating.published import (
     AWAY_WINS,
     BASEBALL_ABILITIES,
@@ -41,6 +43,10 @@ def table(rows: list[tuple], query: str = "q") -> pa.Table:
     names = ("doc_a", "doc_b", "preference", "games")
     columns = {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=False)}
     return pa.table({"query_id": [query] * len(rows), **columns})
+
+
+def read_preferences(rows: pa.Table) -> Preferences:
+    return outcomes_of(preferences.check_preferences(rows, GAMES))
 
 
 CITED = table([(winner, loser, 1, count) for (winner, loser), count in CITATIONS.items()])
@@ -187,7 +193,7 @@ def test_formats_agree(seed: int, suffix: str, tmp_path_factory: pytest.TempPath
     read = []
     for path in (folder / "p.parquet", folder / f"p{suffix}"):
         write_table(rows, path)
-        read.append(read_preferences(read_rows(path, TEXTS, NUMBERS)))
+        read.append(outcomes_of(preferences.read_preferences(path, GAMES)))
     one, other = read
     assert one.rows == other.rows == rows.num_rows
     assert one.documents.equals(other.documents)
@@ -241,6 +247,26 @@ def test_text_that_is_no_number(text: str) -> None:
     rows = table([("a", "b", text, "1"), ("a", "c", " +.5 ", text)])
     reasons = {reason: count for reason, (count, _) in read_preferences(rows).reasons().items()}
     assert reasons == {"preference not a number": 1, "games not a number": 1}
+
+
+def test_failures_and_orders_are_read_as_an_audit_reads_them() -> None:
+    """One file serves both: a failure is no game, `order` says what was shown first, and the unknown is left open."""
+    rows = pa.table(
+        {
+            "query_id": ["q"] * 5,
+            "doc_a": ["a", "a", "b", "a", "c"],
+            "doc_b": ["b", "b", "a", "b", "d"],
+            "preference": [1.0, 1.0, 1.0, 1.0, None],
+            "order": ["ab", "ba", "ab", "neither", "ab"],
+            "error": [None, "", None, None, "timeout"],
+        }
+    )
+    read = read_preferences(rows)
+    assert (read.rows, read.rejects.num_rows, read.silent) == (5, 0, 2)
+    shown = zip(read.outcomes.w.tolist(), read.outcomes.shown.tolist(), strict=True)
+    assert list(shown) == [(0.0, -1), (1.0, -1), (1.0, 0), (1.0, 1)]
+    without = read_preferences(rows.drop_columns(["order"]))
+    assert without.outcomes.shown.tolist() == [-1, 1, 1, 1]
 
 
 def test_games_of_zero_carry_nothing() -> None:

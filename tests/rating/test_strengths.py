@@ -24,10 +24,11 @@ from anmi_ray.core.scale import Floats, Model, link
 from anmi_ray.rating import Games, Globals, rate_games, rate_preferences, shared_numbers
 from anmi_ray.rating import strengths as s
 from anmi_ray.rating.games import bounded
-from anmi_ray.rating.preferences import read_preferences
+from anmi_ray.rating.outcomes import outcomes_of
 from anmi_ray.rating.shared_parameters import globals_of
 from anmi_ray.rating.weighting import weighed
 from anmi_ray.tables.formats import read_rows
+from anmi_ray.tables.preferences import GAMES, check_preferences
 from jobs.studies.simulated_games import Played, bucket
 
 SHARE = st.floats(0.0, 1.0)
@@ -219,10 +220,10 @@ def _pairs(games: Games) -> list[tuple[bytes, bytes]]:
 
 def test_columns_of_ties_are_checked() -> None:
     rows = {"query_id": ["q"] * 3, "doc_a": list("abc"), "doc_b": list("bcd"), "preference": [0.5] * 3}
-    read = read_preferences(pa.table(rows | {"tie": [0.5, 1.5, None]}))
+    read = outcomes_of(check_preferences(pa.table(rows | {"tie": [0.5, 1.5, None]}), GAMES))
     assert read.rejects["reason"].to_pylist() == ["tie outside [0, 1]"]
     np.testing.assert_array_equal(read.games().tie, [0.5, np.nan])
-    assert read_preferences(pa.table(rows)).games().tie is None
+    assert outcomes_of(check_preferences(pa.table(rows), GAMES)).games().tie is None
 
 
 @pytest.mark.parametrize("strength", ["information", "learned"])

@@ -20,7 +20,7 @@ from anmi_ray.config.experiment import Experiment, load
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError
 from anmi_ray.core.identity import comparison_id, doc_id, query_id, uniforms
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, IMPORTED, JUDGMENT, QUERY, RATING, TEXT_OF
-from anmi_ray.judging.brought import NOT_IN_FILE
+from anmi_ray.judging.imported import NOT_IN_FILE
 from anmi_ray.pipeline.run import Reporter, resolve, run
 from anmi_ray.planning.plan import plan
 from anmi_ray.planning.workload import lines

@@ -1,14 +1,16 @@
 """The rate stage through Ray: its bytes depend on nothing but its inputs and settings, however they were carried out.
 
-One Ray of four logical CPUs; a task takes four of them or one, so one worker or four rate at the same time.
+One Ray of four logical CPUs, of which an actor takes one.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,10 +19,12 @@ import pytest
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import environment
+from anmi_ray.core.errors import DataError, LostError
 from anmi_ray.core.identity import bucket_of
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, REJECT
 from anmi_ray.core.schema import Record
 from anmi_ray.pipeline.run import Reporter
+from anmi_ray.rating import Globals
 from anmi_ray.runtime import tasks
 from anmi_ray.stages import rate
 from anmi_ray.store import Artifact, Flow, Store
@@ -32,7 +36,6 @@ CONFIGS = {
     "defaults": RateConfig(),
     "fitted": RateConfig(model="bradley-terry", ties="davidson", judge_offsets=True, dispersion="pearson"),
 }
-Task = Callable[..., list[Flow]]
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +65,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     return made
 
 
-def rated(inputs: dict[str, Artifact], config: RateConfig, root: Path, workers: int) -> dict[str, bytes]:
-    """Every file of a rate artifact made in `root` by at most so many workers at a time."""
-    logical = environment.cores() * LOGICAL_CPUS // workers
-    execution = ExecutionConfig(root=str(root), logical_cpus=logical, window=workers, buckets=BUCKETS)
+def rated(
+    inputs: dict[str, Artifact], config: RateConfig, root: Path, actors: int, retries: int = 3
+) -> dict[str, bytes]:
+    """Every file of a rate artifact made in `root` by so many actors."""
+    logical = environment.cores()  # so that a core is one of Ray's CPUs
+    execution = ExecutionConfig(
+        root=str(root), logical_cpus=logical, raters=actors, buckets=BUCKETS, task_retries=retries
+    )
     store = Store(str(root))
     context = tasks.Context(store, execution, BUCKETS, seed=0, progress=Reporter().progress)
     artifact = Artifact(store, "rate", "fedcba9876543210")
@@ -83,8 +90,8 @@ def settings(request: pytest.FixtureRequest) -> RateConfig:
 def alone(
     ray_local: None, inputs: dict[str, Artifact], settings: RateConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, bytes]:
-    """The files that one worker made, bucket after bucket."""
-    return rated(inputs, settings, tmp_path_factory.mktemp("alone"), workers=1)
+    """The files that one actor made, bucket after bucket."""
+    return rated(inputs, settings, tmp_path_factory.mktemp("alone"), actors=1)
 
 
 def check_same(found: dict[str, bytes], expected: dict[str, bytes]) -> None:
@@ -108,36 +115,108 @@ def test_what_is_compared_is_whole(alone: dict[str, bytes], tmp_path: Path) -> N
     assert artifact.rejects().schema == REJECT.schema
 
 
-def test_four_workers_write_the_bytes_of_one(
+def before_each(what: Callable[[Artifact, int], None]) -> type[rate.Rater]:
+    """Rating as it is, with `what` done before each bucket; a local class, so that it travels whole."""
+
+    class Watched(rate.Rater):
+        def rate(self, artifact: Artifact, bucket: int, shared: Globals) -> list[Flow]:
+            what(artifact, bucket)
+            return super().rate(artifact, bucket, shared)
+
+    return Watched
+
+
+@pytest.mark.parametrize("actors", [2, 5])
+def test_several_actors_write_the_bytes_of_one(
+    alone: dict[str, bytes],
+    inputs: dict[str, Artifact],
+    settings: RateConfig,
+    actors: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of five, one finds no room: nothing waits for it."""
+    present = tmp_path / "present"
+    present.mkdir()
+    least = min(actors, LOGICAL_CPUS)
+
+    def together(_: Artifact, __: int) -> None:
+        """Go on only when others have begun theirs."""
+        (present / str(os.getpid())).touch()
+        begun = time.monotonic()
+        while len(list(present.iterdir())) < least:
+            assert time.monotonic() - begun < 60, f"no {least} actors at the same time"
+            time.sleep(0.01)
+
+    monkeypatch.setattr(rate, "Rater", before_each(together))
+    check_same(rated(inputs, settings, tmp_path / "root", actors), alone)
+
+
+@pytest.mark.parametrize("actors", [1, 3])
+def test_a_killed_actor_is_replaced_and_its_bucket_rated(
+    alone: dict[str, bytes],
+    inputs: dict[str, Artifact],
+    settings: RateConfig,
+    actors: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed = tmp_path / "killed"
+    killed.mkdir()
+
+    def die_twice(_: Artifact, bucket: int) -> None:
+        for mark in (killed / "first", killed / "second"):
+            if bucket == 3 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(rate, "Rater", before_each(die_twice))
+    check_same(rated(inputs, settings, tmp_path / "root", actors), alone)
+    assert len(list(killed.iterdir())) == 2
+
+
+def test_the_actor_that_fits_what_all_share_may_die_too(
     alone: dict[str, bytes],
     inputs: dict[str, Artifact],
     settings: RateConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    present = tmp_path / "present"
-    present.mkdir()
+    mark = tmp_path / "killed"
 
-    def together(task: Task) -> Task:
-        """The task, begun only when three other processes have begun theirs; a closure, so that it travels whole."""
+    class Dies(rate.Rater):
+        def fit_globals(self, buckets: int) -> dict[str, Any]:
+            if not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().fit_globals(buckets)
 
-        def call(*args: object) -> list[Flow]:
-            (present / str(os.getpid())).touch()
-            begun = time.monotonic()
-            while len(list(present.iterdir())) < 4:
-                assert time.monotonic() - begun < 60, "no four workers at the same time"
-                time.sleep(0.01)
-            return task(*args)
+    monkeypatch.setattr(rate, "Rater", Dies)
+    check_same(rated(inputs, settings, tmp_path / "root", actors=2), alone)
+    assert mark.exists()
 
-        return call
 
-    def run_buckets(
-        context: tasks.Context, artifact: Artifact, seal: tuple[str, Record], task: Task, *args: object
-    ) -> list[Flow]:
-        return tasks.run_buckets(context, artifact, seal, together(task), *args)
+def test_a_bucket_that_always_kills_its_actor_ends_the_run(
+    ray_local: None, inputs: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(_: Artifact, bucket: int) -> None:
+        if bucket == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(rate, "run_buckets", run_buckets)
-    check_same(rated(inputs, settings, tmp_path / "root", workers=4), alone)
+    monkeypatch.setattr(rate, "Rater", before_each(die))
+    with pytest.raises(LostError, match="stage rate"):
+        rated(inputs, RateConfig(), tmp_path, actors=2, retries=1)
+
+
+def test_what_an_actor_cannot_use_is_said(
+    ray_local: None, inputs: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Artifact, bucket: int) -> None:
+        raise DataError("is no bucket", str(bucket), "give another")
+
+    monkeypatch.setattr(rate, "Rater", before_each(refuse))
+    with pytest.raises(DataError, match="is no bucket"):
+        rated(inputs, RateConfig(), tmp_path, actors=2)
 
 
 def test_the_order_of_buckets_does_not_matter(
@@ -147,21 +226,32 @@ def test_the_order_of_buckets_does_not_matter(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def backwards(context: tasks.Context, artifact: Artifact, _: object, task: Task, *args: object) -> list[Flow]:
-        """The last bucket first, one at a time."""
-        order = reversed(range(context.buckets))
-        return [flow for bucket in order for flow in tasks.run_task(context, task, artifact, bucket, *args)]
+    class Backwards:
+        """The last bucket first, in this process."""
 
-    monkeypatch.setattr(rate, "run_buckets", backwards)
-    check_same(rated(inputs, settings, tmp_path, workers=1), alone)
+        def __init__(self, context: tasks.Context, make: type[rate.Rater], *args: Any, actors: int) -> None:
+            self._worker = make(*args)
+            self._buckets = context.buckets
+
+        def run_task(self, _: str, method: str, *args: Any) -> Any:
+            return getattr(self._worker, method)(*args)
+
+        def run_buckets(self, artifact: Artifact, _: object, method: str, *args: Any) -> list[Flow]:
+            flows = (
+                getattr(self._worker, method)(artifact, bucket, *args) for bucket in reversed(range(self._buckets))
+            )
+            return [flow for of_bucket in flows for flow in of_bucket]
+
+    monkeypatch.setattr(rate, "ActorPool", Backwards)
+    check_same(rated(inputs, settings, tmp_path, actors=1), alone)
 
 
 def test_buckets_redone_by_another_run_are_the_same(
     alone: dict[str, bytes], inputs: dict[str, Artifact], settings: RateConfig, tmp_path: Path
 ) -> None:
-    """Of a run that stopped after every second seal, the others are made by another number of workers."""
+    """Of a run that stopped after every second seal, the others are made by another number of actors."""
     store = Store(str(tmp_path))
     for name, data in alone.items():
         if not name.startswith("ratings/") or int(Path(name).stem) % 2:
             store.publish(f"artifacts/rate/fedcba9876543210/{name}", data)
-    check_same(rated(inputs, settings, tmp_path, workers=2), alone)
+    check_same(rated(inputs, settings, tmp_path, actors=2), alone)

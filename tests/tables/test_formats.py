@@ -15,22 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.core.errors import DataError
-from anmi_ray.judging import imported
-from anmi_ray.rating.preferences import NUMBERS, OPTIONAL, TEXTS, read_preferences
 from anmi_ray.tables import formats
 from anmi_ray.tables.formats import content_hash, read_batches, read_rows
+from anmi_ray.tables.preferences import ANSWERS, GAMES, PreferenceRows, read_preferences
 from anmi_ray.tables.rows import Rows
 
 
-def write(path: Path, text: str) -> Rows:
+def write(path: Path, text: str) -> PreferenceRows:
     path.write_bytes(text.encode())
-    return read_rows(path, TEXTS, NUMBERS, OPTIONAL)
+    return read_preferences(path, GAMES)
 
 
 def test_broken_lines_of_csv_have_their_number(tmp_path: Path) -> None:
     lines = ["\ufeffquery_id,note,doc_a,doc_b,preference", 'q,"two, cells",a,b,1', "", "q,a,b", "q,,a,b,2", ",,,,"]
-    rows = write(tmp_path / "p.csv", "\r\n".join([*lines, "q,,a,c,.5", ""]))
-    read = read_preferences(rows)
+    read = write(tmp_path / "p.csv", "\r\n".join([*lines, "q,,a,c,.5", ""]))
     assert read.reasons() == {
         "broken line": (1, [f"{tmp_path / 'p.csv'}:4"]),
         "preference outside [0, 1]": (1, [f"{tmp_path / 'p.csv'}:5"]),
@@ -49,11 +47,11 @@ def test_broken_lines_of_jsonl_have_their_number(tmp_path: Path) -> None:
         good.replace(": 1", ": true"),
         good.replace('"b"', '"\\ud800"'),
     ]
-    read = read_preferences(write(tmp_path / "p.jsonl", "\n".join([*lines, good[:-1] + ', "games": 2}'])))
+    read = write(tmp_path / "p.jsonl", "\n".join([*lines, good[:-1] + ', "games": 2}']))
     assert read.reasons()["broken line"][0] == 5
     assert read.reasons()["broken line"][1] == [f"{tmp_path / 'p.jsonl'}:{n}" for n in (3, 4, 5)]
-    assert read.outcomes.strength.tolist() == [1.0, 2.0]
-    assert read.queries.to_pylist() == ["7"]
+    assert read.games.tolist() == [1.0, 2.0]
+    assert read.query.to_pylist() == ["7", "7"]
 
 
 @pytest.mark.parametrize(
@@ -70,15 +68,15 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     head = "query_id,doc_a,doc_b,preference\n"
     (tmp_path / "l.csv").write_bytes(head.encode() + b"q,\xe9,b,1\n")
     with pytest.raises(DataError, match="UTF8"):
-        read_rows(tmp_path / "l.csv", TEXTS)
+        read_rows(tmp_path / "l.csv", GAMES.texts)
     with pytest.raises(DataError, match="cannot be unpacked"):
         write(tmp_path / "p.csv.gz", head)
     with pytest.raises(DataError, match="no Parquet file"):
         write(tmp_path / "p.parquet", head)
     with pytest.raises(DataError, match="its columns are none"):
-        read_preferences(write(tmp_path / "e.csv", ""))
+        write(tmp_path / "e.csv", "")
     with pytest.raises(DataError, match="several columns doc_a"):
-        read_preferences(write(tmp_path / "d.csv", "query_id,doc_a,doc_a,doc_b,preference\nq,a,b,c,1\n"))
+        write(tmp_path / "d.csv", "query_id,doc_a,doc_a,doc_b,preference\nq,a,b,c,1\n")
 
 
 CELLS = st.sampled_from(["q", "a", "b", "", "x y", "é", "0.5", "judge"])
@@ -90,14 +88,14 @@ def read_whole_and_parted(path: Path, block: int) -> tuple[Rows, list[Rows]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(formats, "_BLOCK", block)
         patch.setattr(formats, "_BATCH", max(1, block // 50))
-        parts = list(read_batches(path, imported.TEXTS, imported.NUMBERS))
-    return read_rows(path, imported.TEXTS, imported.NUMBERS), parts
+        parts = list(read_batches(path, ANSWERS.texts, ANSWERS.numbers))
+    return read_rows(path, ANSWERS.texts, ANSWERS.numbers), parts
 
 
 def same(whole: Rows, parts: list[Rows]) -> bool:
     """Rows, where they stood, and what was refused."""
     assert parts
-    known = {*imported.TEXTS, *imported.NUMBERS}
+    known = {*ANSWERS.texts, *ANSWERS.numbers}
     assert all(known & set(part.columns) == known & set(whole.columns) for part in parts)
     tables = [part.table.select(whole.table.column_names) for part in parts]
     assert pa.concat_tables(tables).to_pylist() == whole.table.to_pylist()
@@ -127,7 +125,7 @@ def test_batches_of_jsonl_are_the_file(
 ) -> None:
     """What the first object with a key stands behind is missing in those before it."""
     path = tmp_path_factory.mktemp("jsonl") / "p.jsonl.gz"
-    lines = [json.dumps({n: v for n, v in zip(NAMES, row, strict=True) if v != "judge"}) for row in rows]
+    lines = [json.dumps({n: v for n, v in zip(NAMES, row, strict=True) if v != "x y"}) for row in rows]
     for at in sorted(broken):
         lines.insert(min(at, len(lines)), "{broken" if at % 3 else "")
     path.write_bytes(gzip.compress("\n".join(lines).encode()))

@@ -33,7 +33,8 @@ def alpha_terms(values: Reals) -> Reals:
     rated = ~np.isnan(values)
     size = rated.sum(axis=1)
     filled = np.where(rated, values, 0.0)
-    total, squares = filled.sum(axis=1), (filled**2).sum(axis=1)
+    total = filled.sum(axis=1)
+    squares = (filled**2).sum(axis=1)
     # Sum over ordered pairs of a unit of (x_i - x_j)^2 is 2 m Σx² - 2 (Σx)².
     within = (2 * size * squares - 2 * total**2) / np.maximum(size - 1, 1)
     return np.where((size >= 2)[:, None], np.stack([within, size, squares, total], axis=1), 0.0)
@@ -50,7 +51,8 @@ def alpha_of(sums: Reals) -> Reals:
 def correlation(a: Reals, b: Reals) -> float | None:
     """Pearson correlation over the rows where both are there; None if one of them does not vary."""
     there = ~np.isnan(a) & ~np.isnan(b)
-    a, b = a[there], b[there]
+    a = a[there]
+    b = b[there]
     if len(a) < 3 or a.std() < 1e-12 or b.std() < 1e-12:
         return None
     return float(np.corrcoef(a, b)[0, 1])

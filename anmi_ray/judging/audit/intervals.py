@@ -74,7 +74,8 @@ class Queries:
         if not figures:
             return []
         sums = self.resampled(np.stack([column for pair in figures for column in pair], axis=1))
-        parts, wholes = sums[:, 0::2], sums[:, 1::2]
+        parts = sums[:, 0::2]
+        wholes = sums[:, 1::2]
         ratios = np.full(parts.shape, np.nan)  # a round may draw no query that has the figure
         np.divide(parts, wholes, out=ratios, where=wholes > 0)
         low, high = np.nanquantile(ratios, [0.025, 0.975], axis=0)
@@ -95,7 +96,8 @@ class Queries:
 
 def linearised(part: Reals, whole: Reals) -> tuple[float, float] | None:
     """Interval of Σ part / Σ whole over the units with a whole, by the delta method; None for fewer than two."""
-    part, whole = part[whole > 0], whole[whole > 0]
+    part = part[whole > 0]
+    whole = whole[whole > 0]
     if len(part) < 2:
         return None
     value = float(part.sum() / whole.sum())
@@ -117,8 +119,10 @@ def _unseen(value: float, units: int) -> tuple[float, float]:
 
 def binomial(count: int, total: int) -> Interval:
     """Share with Wilson's 95 % interval."""
-    share, z2 = count / total, Z95**2
+    share = count / total
+    z2 = Z95**2
     centre = (share + z2 / (2 * total)) / (1 + z2 / total)
     slack = Z95 * np.sqrt(share * (1 - share) / total + z2 / (4 * total**2)) / (1 + z2 / total)
-    low, high = float(centre - slack), float(centre + slack)
+    low = float(centre - slack)
+    high = float(centre + slack)
     return share, 0.0 if count == 0 else low, 1.0 if count == total else high

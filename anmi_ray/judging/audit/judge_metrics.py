@@ -73,7 +73,8 @@ def _orders(p_a: Reals) -> dict[str, tuple[Reals, Reals]]:
     """Over comparisons answered in both orders: the mean preference for the first shown, whose true gap cancels;
     verdicts that differ (flips: that contradict each other, ties apart)."""
     told = ~np.isnan(p_a).any(axis=1)
-    both, signs = np.asarray(told, np.float64), np.sign(p_a - 0.5)
+    both = np.asarray(told, np.float64)
+    signs = np.sign(p_a - 0.5)
     return {
         "first": (np.where(told, (p_a[:, 0] + 1.0 - p_a[:, 1]) / 2.0, 0.0), both),
         "flip_rate": ((signs[:, 0] * signs[:, 1] < 0).astype(float), both),
@@ -84,7 +85,8 @@ def _orders(p_a: Reals) -> dict[str, tuple[Reals, Reals]]:
 def _accuracy(p_a: Reals, difference: Reals) -> dict[str, tuple[Reals, Reals]]:
     """Answers, and means over both orders, on the better document's side, of those that take a side."""
     better = np.where(np.isnan(difference), 0.0, np.sign(difference))
-    votes, mean = np.sign(p_a - 0.5), np.sign(pair_means(p_a) - 0.5)
+    votes = np.sign(p_a - 0.5)
+    mean = np.sign(pair_means(p_a) - 0.5)
     sides = (np.abs(votes) > 0) & (better != 0)[:, None]  # NaN takes none
     side = (np.abs(mean) > 0) & (better != 0)
     return {
@@ -145,7 +147,9 @@ def _slope(preference: Reals, x: Reals, queries: Queries) -> tuple[float, float,
     MIN_QUERIES, else by comparison. None without a finite maximum or with fewer than two clusters.
     """
     there = ~np.isnan(preference) & ~np.isnan(x) & (x != 0)
-    p, x, of = preference[there], x[there], queries.of[there]
+    p = preference[there]
+    x = x[there]
+    of = queries.of[there]
     toward = (p - 0.5) * x
     if not len(x) or not (toward > -0.5 * np.abs(x)).any() or not (toward < 0.5 * np.abs(x)).any():
         return None  # every preference is whole and on one side

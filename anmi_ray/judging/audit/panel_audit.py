@@ -99,7 +99,8 @@ def _world(
     """Queries and documents by rank of their ids; differences of `column`, which a truth must hold for all."""
     query_ids, query = _ranks(comparisons["query_id"])
     _, document = _ranks(pa.chunked_array([*comparisons["doc_a"].chunks, *comparisons["doc_b"].chunks]))
-    a, b = document[: len(query)], document[len(query) :]
+    a = document[: len(query)]
+    b = document[len(query) :]
     queries = Queries(query, len(query_ids))
     if relevance is None:
         return World(queries, a, b, None, log_length, triads)

@@ -81,10 +81,13 @@ def _shares(theta: Reals, x: Reals) -> tuple[Reals, Reals]:
 def _scores(theta: Reals, x: Reals, won: Reals, ties: bool) -> tuple[float, Reals]:
     """Log-likelihood, and its gradient per answer float[N, 3] over (a, b, t)."""
     a, b, t = theta
-    up, down = a * x + b - t, -a * x - b - t
-    win, loss = normal_cdf(up), normal_cdf(down)
+    up = a * x + b - t
+    down = -a * x - b - t
+    win = normal_cdf(up)
+    loss = normal_cdf(down)
     floor = 1e-300
-    on_win, on_loss = normal_pdf(up) / np.maximum(win, floor), normal_pdf(down) / np.maximum(loss, floor)
+    on_win = normal_pdf(up) / np.maximum(win, floor)
+    on_loss = normal_pdf(down) / np.maximum(loss, floor)
     if not ties:  # fractional probit: t stays 0 and win + loss = 1
         value = won * np.log(np.maximum(win, floor)) + (1 - won) * np.log(np.maximum(loss, floor))
         slope = won * on_win - (1 - won) * on_loss
@@ -121,7 +124,9 @@ def _newton(x: Reals, won: Reals, ties: bool, cluster: NDArray[np.int64]) -> tup
             scale /= 2
         else:
             break
-        theta, value, score = trial, trial_value, trial_score
+        theta = trial
+        value = trial_value
+        score = trial_score
     if theta[0] <= 0 or theta[0] * x.std() > 1e3:
         return None  # the answers do not follow the truth, or follow it without any noise
     bread = np.linalg.pinv(_curvature(theta, x, won, ties)[free, free])
@@ -148,7 +153,8 @@ def _curvature(theta: Reals, x: Reals, won: Reals, ties: bool) -> Reals:
 def _values(theta: Reals, covariance: Reals, soft: bool, ties: bool) -> dict[str, Interval]:
     """Noise sd, bias and tie width with 95 % intervals by the delta method."""
     a, b, t = theta
-    noise, slope = 1 / a, -1 / a**2
+    noise = 1 / a
+    slope = -1 / a**2
     if soft:  # the readout adds a variance of one to what it averages over
         noise = np.sqrt(max(1 / a**2 - 1, 1e-12))
         slope = -1 / (a**3 * noise)

@@ -23,8 +23,12 @@ from anmi_ray.judging.audit.intervals import Z95, binomial
 
 Outcome = Literal["pass", "fail", "cannot tell", "not measured"]
 Decision = Literal["go", "no-go", "cannot tell"]
-AGREEMENT, BIAS, INCONSISTENT = "agreement with known positives", "position bias", "orders differ"
-FAILURES, PER_1000, WHOLE = "failures", "dollars per 1,000 answers", "dollars, the whole run"
+AGREEMENT = "agreement with known positives"
+BIAS = "position bias"
+INCONSISTENT = "orders differ"
+FAILURES = "failures"
+PER_1000 = "dollars per 1,000 answers"
+WHOLE = "dollars, the whole run"
 _NOTHING_TELLS = "not even all of the run's pairs would tell: move the gates, or decide without them"
 DOLLARS = (PER_1000, WHOLE)  # the others are shares
 
@@ -108,13 +112,17 @@ def said(found: Sequence[Verdict]) -> Iterator[str]:
 
 def _shares(figure: Mapping[str, Any], config: PilotConfig) -> Iterator[PilotGate]:
     """Gates on what the audit counts."""
-    bias, counts, ends = figure["position_bias"], figure["counts"], figure["intervals"]
+    bias = figure["position_bias"]
+    counts = figure["counts"]
+    ends = figure["intervals"]
     if config.min_agreement is not None:
         name = "accuracy_both_orders"
-        value, count = figure.get(name), counts.get(name, 0)
+        value = figure.get(name)
+        count = counts.get(name, 0)
         yield PilotGate(AGREEMENT, True, config.min_agreement, value, ends.get(name), count, "not measured")
     if config.max_position_bias is not None:
-        value, interval = bias["probability"], bias["interval"]
+        value = bias["probability"]
+        interval = bias["interval"]
         yield PilotGate(BIAS, False, config.max_position_bias, value, interval, bias["pairs"], "cannot tell")
     if config.max_inconsistent is not None:
         name = "order_inconsistent_rate"
@@ -122,7 +130,9 @@ def _shares(figure: Mapping[str, Any], config: PilotConfig) -> Iterator[PilotGat
             INCONSISTENT, False, config.max_inconsistent, figure[name], ends[name], counts[name], "cannot tell"
         )
     if config.max_failures is not None:
-        value, interval, asked = figure["failure_rate"], ends["failure_rate"], math.ceil(counts["failure_rate"] / 2)
+        value = figure["failure_rate"]
+        interval = ends["failure_rate"]
+        asked = math.ceil(counts["failure_rate"] / 2)
         if value == 0.0:  # the audit counts queries, of which a small run has few; questions fail one by one
             interval = [0.0, binomial(0, asked)[2]]
         yield PilotGate(FAILURES, False, config.max_failures, value, interval, asked, "cannot tell")
@@ -148,7 +158,8 @@ def _mean(bought: QuestionCosts) -> tuple[float, list[float] | None] | None:
         return None
     value = float(bought.dollars.mean())
     _, query = np.unique(bought.query, return_inverse=True)
-    total, count = np.bincount(query, bought.dollars), np.bincount(query)
+    total = np.bincount(query, bought.dollars)
+    count = np.bincount(query)
     if len(count) < 2:
         return value, None
     spread = math.sqrt(len(count) / (len(count) - 1) * float(np.square(total - value * count).sum()))
@@ -158,7 +169,8 @@ def _mean(bought: QuestionCosts) -> tuple[float, list[float] | None] | None:
 
 def _judged(gate: PilotGate, pairs: int, of: int) -> PilotGate:
     """The gate with its outcome. A position bias counts on either side of zero."""
-    value, ends = gate.value, gate.interval
+    value = gate.value
+    ends = gate.interval
     if value is None or ends is None:
         return gate if value is None else _with(gate, "cannot tell")
     low, high = ends
@@ -166,9 +178,13 @@ def _judged(gate: PilotGate, pairs: int, of: int) -> PilotGate:
         low, high = (low, high) if value >= 0 else (-high, -low)
         value, low, high = abs(value), max(low, 0.0), max(high, -low)
     if gate.least:
-        good, bad, slack = low >= gate.bound, high < gate.bound, value - low if value >= gate.bound else high - value
+        good = low >= gate.bound
+        bad = high < gate.bound
+        slack = value - low if value >= gate.bound else high - value
     else:
-        good, bad, slack = high <= gate.bound, low > gate.bound, high - value if value <= gate.bound else value - low
+        good = high <= gate.bound
+        bad = low > gate.bound
+        slack = high - value if value <= gate.bound else value - low
     if good or bad:
         return _with(gate, "pass" if good else "fail")
     margin = abs(value - gate.bound)

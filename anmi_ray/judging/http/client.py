@@ -89,9 +89,11 @@ class Client(Generic[Config, Answer]):
 
     def __init__(self, config: Config, limiter: Limiter, answer_tokens: int = 0) -> None:
         self.config = config
-        self._limiter, self._answer_tokens = limiter, answer_tokens
+        self._limiter = limiter
+        self._answer_tokens = answer_tokens
         self._account = Account(config)
-        self._in_flight, self._pause = InFlight(config.concurrency), Pause()
+        self._in_flight = InFlight(config.concurrency)
+        self._pause = Pause()
         self._connections = Connections(config)
         self._contacted = self._replied = False
         self._refused = 0
@@ -121,7 +123,9 @@ class Client(Generic[Config, Answer]):
         """
         config = self.config
         estimate = self._estimate(body)
-        started, worked, attempts = time.monotonic(), 0.0, 0
+        started = time.monotonic()
+        worked = 0.0
+        attempts = 0
         while True:
             took, result = await self._attempt(body, estimate, config.deadline_s - worked, read)
             seconds = time.monotonic() - started
@@ -240,7 +244,8 @@ class Client(Generic[Config, Answer]):
             )
         self._replied = True
         if answer.tokens is not None:
-            self._bytes, self._counted = self._bytes + sent_bytes, self._counted + answer.tokens.prompt
+            self._bytes = self._bytes + sent_bytes
+            self._counted = self._counted + answer.tokens.prompt
         return answer
 
     def _count_refusals(self, trouble: Trouble) -> None:

@@ -80,7 +80,8 @@ def read(content: bytes) -> Completion | UnreadableBody:
     message = _mapping(choice.get("message"))
     if not message:
         return UnreadableBody("no choices", transient=True, tokens=tokens)
-    text, finish = _text(message.get("content")), str(choice.get("finish_reason") or "")
+    text = _text(message.get("content"))
+    finish = str(choice.get("finish_reason") or "")
     if finish.startswith("content_filter"):
         return UnreadableBody("refused: content filter", transient=False, tokens=tokens)
     if not text.strip():
@@ -137,7 +138,8 @@ def _tokens(usage: Mapping[str, Any]) -> TokenCounts | None:
         value = fields.get(name)
         return value if type(value) is int and 0 <= value < _COUNTS else 0
 
-    prompt, answer = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
+    prompt = count(usage, "prompt_tokens")
+    answer = count(usage, "completion_tokens")
     if not prompt:
         return None
     cached = count(_mapping(usage.get("prompt_tokens_details")), "cached_tokens")
@@ -151,7 +153,8 @@ def _first_token(logprobs: object) -> dict[str, float] | None:
     top = first.get("top_logprobs")
     found: dict[str, float] = {}
     for entry in map(_mapping, [*(top if isinstance(top, list) else []), first]):
-        token, value = entry.get("token"), entry.get("logprob")
+        token = entry.get("token")
+        value = entry.get("logprob")
         if isinstance(token, str) and isinstance(value, int | float) and _LEAST < value < -_LEAST:  # no NaN, no inf
             token = _valid(token)  # two byte sequences may read alike: the likelier speaks
             found[token] = max(float(value), found.get(token, -math.inf))

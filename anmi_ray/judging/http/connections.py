@@ -60,7 +60,9 @@ class Connections:
         """Hang up everywhere."""
         for client in self._all:
             await client.aclose()
-        self._idle, self._all, self._trust = [], [], None
+        self._idle = []
+        self._all = []
+        self._trust = None
 
     async def post(self, body: bytes, timeout: float) -> Response | Lost:
         """Send a body and read the whole response, a dripping one too, within `timeout` seconds.

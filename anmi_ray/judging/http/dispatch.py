@@ -101,7 +101,9 @@ class _Outbox:
     """Results that wait to be handed over. After an error of `publish` nothing more is handed over."""
 
     def __init__(self, publish: Publish, every: int, seconds: float) -> None:
-        self._publish, self._every, self._seconds = publish, every, seconds
+        self._publish = publish
+        self._every = every
+        self._seconds = seconds
         self._results: list[Result] = []
         self._turn = asyncio.Lock()
         self._broken = False
@@ -126,7 +128,8 @@ class _Outbox:
         """Publish while at least `least` results wait."""
         async with self._turn:
             while len(self._results) >= least and not self._broken:
-                batch, self._results = self._results[: self._every], self._results[self._every :]
+                batch = self._results[: self._every]
+                self._results = self._results[self._every :]
                 try:
                     await asyncio.to_thread(self._publish, batch)
                 except BaseException:

@@ -44,7 +44,8 @@ class _Bucket:
         if per_minute is not None:
             self._burst = max(1.0, per_minute * _EVEN_S / _MINUTE)
             self._rate = (per_minute + 1 - self._burst - held) / _MINUTE
-        self._level, self._seen = self._burst, now
+        self._level = self._burst
+        self._seen = now
 
     def _refill(self, now: float) -> None:
         self._level = min(self._burst, self._level + self._rate * (now - self._seen))
@@ -70,7 +71,8 @@ class TokenBucket:
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self._clock, self._sleep = clock, sleep
+        self._clock = clock
+        self._sleep = sleep
         self._requests = _Bucket(requests_per_minute, clock())
         self._tokens = _Bucket(tokens_per_minute, clock())
         self._turn = asyncio.Lock()
@@ -139,7 +141,9 @@ class Leased:
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self._lease, self._clock, self._sleep = lease, clock, sleep
+        self._lease = lease
+        self._clock = clock
+        self._sleep = sleep
         self._requests = self._tokens = self._unused = self._slice = 0
         self._ready = clock()
         self._turn = asyncio.Lock()  # serves its waiters in order
@@ -149,9 +153,11 @@ class Leased:
         async with self._turn:
             lack = max(0, requests - self._requests), max(0, tokens - self._tokens)
             if any(lack):
-                unused, self._unused = self._unused, 0
+                unused = self._unused
+                self._unused = 0
                 wait, more_requests, self._slice = await self._lease(*lack, unused)
-                self._requests, self._tokens = self._requests + more_requests, self._tokens + self._slice
+                self._requests = self._requests + more_requests
+                self._tokens = self._tokens + self._slice
                 self._ready = self._clock() + wait
             while (wait := self._ready - self._clock()) > 0:
                 await self._sleep(wait)
@@ -162,14 +168,16 @@ class Leased:
         """See Limiter. What is more than a slice goes back with the next lease."""
         self._tokens += reserved - used
         more = max(0, self._tokens - self._slice)
-        self._tokens, self._unused = self._tokens - more, self._unused + more
+        self._tokens = self._tokens - more
+        self._unused = self._unused + more
 
 
 class Pause:
     """A pause that holds for everybody who passes here."""
 
     def __init__(self, clock: Clock = time.monotonic, sleep: Sleep = asyncio.sleep) -> None:
-        self._clock, self._sleep = clock, sleep
+        self._clock = clock
+        self._sleep = sleep
         self._until = clock()
 
     @property
@@ -197,7 +205,9 @@ class InFlight:
 
     def __init__(self, bound: int) -> None:
         self._bound = self._threshold = float(bound)
-        self._limit, self._epoch, self._active = 1.0, 0, 0
+        self._limit = 1.0
+        self._epoch = 0
+        self._active = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property

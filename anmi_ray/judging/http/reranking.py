@@ -82,7 +82,8 @@ def read(content: bytes, documents: int, shape: str) -> Scores | UnreadableBody:
         return UnreadableBody("no results", transient=True, tokens=tokens)
     found: dict[int, float] = {}
     for place, row in enumerate(map(_mapping, cast("list[object]", rows))):
-        index, value = row.get("index"), row.get(name)
+        index = row.get("index")
+        value = row.get(name)
         if type(index) is not int or not 0 <= index < documents:
             said = f"results[{place}].index is {index!r:.40} of {documents} documents"
             return UnreadableBody("index out of range", transient=False, tokens=tokens, detail=said)

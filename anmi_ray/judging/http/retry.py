@@ -74,13 +74,17 @@ def _stop_if_hopeless(status: int, said: str, message: str, config: ServerConfig
     status_is = remedy = ""
     if status == 401 or (status == 403 and not replied):  # later a 403 may be a firewall that dislikes one text
         name = f"the key in {config.key_env}" if config.key_env else "a request without a key (key_env is null)"
-        status_is, remedy = f"refuses {name}", "check key_env, what it holds, and the rights of the key's owner"
+        status_is = f"refuses {name}"
+        remedy = "check key_env, what it holds, and the rights of the key's owner"
     elif status == 402 or (status in (400, 429) and _NO_CREDIT.search(said)):
-        status_is, remedy = "wants to be paid first", "top up the account, then run again: what was answered is kept"
+        status_is = "wants to be paid first"
+        remedy = "top up the account, then run again: what was answered is kept"
     elif status == 404 or (status == 400 and _NO_MODEL.search(said)):
-        status_is, remedy = f"knows no model {config.model} there", "check model, and that base_url ends as in /v1"
+        status_is = f"knows no model {config.model} there"
+        remedy = "check model, and that base_url ends as in /v1"
     elif 300 <= status < 400:
-        status_is, remedy = "sends its callers elsewhere", "give base_url the address that the server redirects to"
+        status_is = "sends its callers elsewhere"
+        remedy = "give base_url the address that the server redirects to"
     if remedy:
         raise JudgeError(
             f"the server {status_is} (http {status}{': ' if message else ''}{message})", access.place(config), remedy

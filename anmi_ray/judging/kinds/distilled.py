@@ -84,7 +84,8 @@ class DistilledForm:
 
 def write(form: DistilledForm, folder: str | Path) -> Path:
     """Write the file of a model's folder. Raises ConfigError for a form that `read` would refuse."""
-    path, content = Path(folder) / FILE, form.to_json()
+    path = Path(folder) / FILE
+    content = form.to_json()
     _form(content, str(path))
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
@@ -118,18 +119,22 @@ def log_probabilities(form: DistilledForm, logits: Reals) -> dict[str, Reals]:
     (d + (2m − 1))/2, tie 1 − d. Probabilities of 0 are 2e-308; NaN stays NaN.
     """
     if form.target == "two-head":
-        first, second, tie = expit(-logits[:, 0]), expit(logits[:, 0]), expit(-logits[:, 1])
+        first = expit(-logits[:, 0])
+        second = expit(logits[:, 0])
+        tie = expit(-logits[:, 1])
     else:
         logs = log_softmax(logits, axis=1)
         if form.calibration is None:
             return {f"log_{label}": logs[:, column] for column, label in enumerate(form.labels)}
         share = np.exp(logs)
         tie = share[:, 2] if form.target == "ternary" else np.zeros(len(share))
-        first, second = share[:, 0] + tie / 2, share[:, 1] + tie / 2
+        first = share[:, 0] + tie / 2
+        second = share[:, 1] + tie / 2
     if form.calibration is not None:
         lead = (second - first) / 2  # the curve may jump at ½: both sides must be read from one number
         better = form.calibration(0.5 + np.abs(lead))
-        first, second = np.where(lead < 0, better, 1 - better), np.where(lead < 0, 1 - better, better)
+        first = np.where(lead < 0, better, 1 - better)
+        second = np.where(lead < 0, 1 - better, better)
     tie = np.minimum(tie, 2 * np.minimum(first, second))  # 1 − d: no distribution has d < |2m − 1|
     found = {"log_first": first - tie / 2, "log_second": second - tie / 2, "log_tie": tie}
     return {name: np.log(np.maximum(found[name], _TINY)) for name in list(found)[: 2 + (form.target != "binary")]}
@@ -183,7 +188,8 @@ def _calibration(content: object, place: str) -> Isotonic | None:
     try:
         found = from_json(cast(dict[str, Any], content)) if isinstance(content, dict) else None
     except DataError as error:
-        found, why = None, error.message
+        found = None
+        why = error.message
     if not isinstance(found, Isotonic):
         raise ConfigError(f"its calibration is no isotonic curve: {why}", place, _REMEDY)
     if not all(0.5 <= value <= 1.0 for value in (*found.x, *found.y)):

@@ -131,7 +131,8 @@ class EncoderEngine:
     def __init__(self, config: EncoderJudgeConfig) -> None:
         distilled_form = form_of(config)
         self.form = Pointwise(config) if config.form == "pointwise" else Pairwise(config, distilled_form)
-        self.at_once, self.spend = self.form.at_once, Spend()
+        self.at_once = self.form.at_once
+        self.spend = Spend()
 
     def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
         """One slice after another; at most AT_ONCE answers are handed over together. JudgeError: no memory."""
@@ -157,7 +158,9 @@ class Texts:
     def __init__(self, questions: TextQuestions) -> None:
         from anmi_ray.models.pairs import document_text
 
-        self.questions, self.documents, self._joined = questions, questions.texts.num_rows, document_text
+        self.questions = questions
+        self.documents = questions.texts.num_rows
+        self._joined = document_text
         self.known: tuple[Rows, Reals] = np.zeros(0, np.int64), np.zeros(0)
 
     def query(self, row: int) -> str:
@@ -171,7 +174,8 @@ class Texts:
 
     def empty(self, which: Rows) -> NDArray[np.str_]:
         """Of each question: "query" or "document" where that text is empty, else ""."""
-        asked, found = self.questions, np.full(len(which), "", dtype="<U8")
+        asked = self.questions
+        found = np.full(len(which), "", dtype="<U8")
         sides: tuple[tuple[str, Callable[[int], str], Rows], ...] = (
             ("document", self.document, asked.first[which]),
             ("document", self.document, asked.second[which]),
@@ -186,7 +190,8 @@ class Texts:
         """Scores of a slice's distinct keys int64[N], sorted."""
         old, held = self.known
         kept = (old >= keys[0] // self.documents * self.documents) & ~np.isin(old, keys) if len(keys) else old < 0
-        keys, scores = np.concatenate([keys, old[kept]]), np.concatenate([scores, held[kept]])
+        keys = np.concatenate([keys, old[kept]])
+        scores = np.concatenate([scores, held[kept]])
         order = np.argsort(keys)
         self.known = keys[order], scores[order]
 
@@ -207,7 +212,8 @@ class Pointwise:
     def __init__(self, config: EncoderJudgeConfig) -> None:
         from anmi_ray.models import classifier
 
-        self.slope, self.use = config.slope, _resources(config)
+        self.slope = config.slope
+        self.use = _resources(config)
         self.scorer = classifier.load_scorer(source(config), config.max_tokens, config.dtype, self.use)
         self._score = classifier.score
 
@@ -222,12 +228,14 @@ class Pointwise:
         sides = np.stack([asked.first[which], asked.second[which]], axis=1)
         keys = asked.query[which, None] * texts.documents + sides
         once, place = np.unique(keys.ravel(), return_index=True)
-        row, scores = np.searchsorted(once, keys), texts.recall(once)
+        row = np.searchsorted(once, keys)
+        scores = texts.recall(once)
         missing = np.flatnonzero(np.isnan(scores))
         missing = missing[np.argsort(place[missing], kind="stable")]  # in the order in which they are needed
         done = 0
         for start in range(0, max(len(missing), 1), AHEAD):
-            now, later = missing[start : start + AHEAD], missing[start + AHEAD :]
+            now = missing[start : start + AHEAD]
+            later = missing[start + AHEAD :]
             queries, documents = np.divmod(once[now], texts.documents)
             shown = [texts.query(q) for q in queries.tolist()], [texts.document(d) for d in documents.tolist()]
             scores[now] = self._score(self.scorer, *shown, self.use)
@@ -252,7 +260,8 @@ class Pairwise:
     def __init__(self, config: EncoderJudgeConfig, form: DistilledForm | None) -> None:
         from anmi_ray.models.classifier import Classifier
 
-        self.form, asked = form, form or config
+        self.form = form
+        asked = form or config
         self.model = Classifier(source(config), asked.max_tokens, config.dtype, _resources(config))
         self.columns = _label_columns(config, self.model.labels) if self.form is None else {}
         self.truncator = Truncator(self.model, asked.text, asked.text_pair)
@@ -290,7 +299,8 @@ def _label_columns(config: EncoderJudgeConfig, labels: tuple[str, ...]) -> dict[
     """Which logit is what. Raises ConfigError where the model's labels are not those of the settings."""
     named = {"log_first": config.first_label, "log_second": config.second_label, "log_tie": config.tie_label}
     wanted = {column: label for column, label in named.items() if label is not None}
-    place, listed = f"model {config.model}", ", ".join(labels)
+    place = f"model {config.model}"
+    listed = ", ".join(labels)
     if unknown := [label for label in wanted.values() if label not in labels]:
         remedy = "name them in first_label, second_label and tie_label"
         raise ConfigError(f"has no label {', '.join(unknown)}; its labels are {listed}", place, remedy)

@@ -41,7 +41,8 @@ from anmi_ray.models import loading
 from anmi_ray.models.loading import ModelSource
 
 LETTERS = ("A", "B", "T")
-TOO_LONG, TOO_LONG_TEXT = "context length", "maximum context length"
+TOO_LONG = "context length"
+TOO_LONG_TEXT = "maximum context length"
 FAILED = "__inference_error__"  # Ray's name of the column; what has one before the engine passes it by
 _HASHES = ("query_hash", "first_hash", "second_hash")
 _SLACK = 64  # tokens that texts may need beyond their limits where they meet the template
@@ -166,8 +167,10 @@ class VllmModel:
 
     def engine_kwargs(self) -> dict[str, Any]:
         """What vLLM's engine is started with. Weights are safetensors, or it does not start."""
-        config, execution = self.config, self.config.execution
-        gpu, parallel = execution.device == "gpu", execution.tensor_parallel
+        config = self.config
+        execution = self.config.execution
+        gpu = execution.device == "gpu"
+        parallel = execution.tensor_parallel
         given: dict[str, Any] = {
             "max_model_len": self.max_model_len, "dtype": config.dtype, "seed": config.seed,
             "trust_remote_code": config.trust_remote_code, "load_format": "safetensors",
@@ -196,10 +199,8 @@ class Requests:
     """Makes requests of questions."""
 
     def __init__(self, judge: VllmModel) -> None:
-        self.builder, self.room = (
-            load_prompt_builder(judge.config, judge.source),
-            judge.max_model_len - judge.answer_tokens,
-        )
+        self.builder = load_prompt_builder(judge.config, judge.source)
+        self.room = judge.max_model_len - judge.answer_tokens
         self.ids = _Encoder(judge.config, self.builder)
 
     def of(self, questions: TextQuestions, which: Rows, bucket: int, start: int = 0) -> pa.StructArray:
@@ -208,14 +209,18 @@ class Requests:
         `bucket` and `start` say of which chunk they are.
         """
         prompt = self.builder.prompts(questions)
-        tokens, errors = [], []
+        tokens = []
+        errors = []
         for q in which.tolist():
             try:
-                ids, error = self.ids(prompt(q)), ""
+                ids = self.ids(prompt(q))
+                error = ""
             except DataError:  # of the three texts one is empty
-                ids, error = [], EMPTY
+                ids = []
+                error = EMPTY
             if len(ids) > self.room:
-                ids, error = [], TOO_LONG
+                ids = []
+                error = TOO_LONG
             tokens.append(np.array(ids, dtype=np.int32))
             errors.append(error)
         hashes = {name: column.cast(pa.binary(16)) for name, column in questions.hashes(which).items()}
@@ -327,7 +332,9 @@ class _Encoder:
     """Token ids of a prompt as the model reads it."""
 
     def __init__(self, config: VllmJudgeConfig, builder: PromptBuilder) -> None:
-        self.config, self.template, self.tokenizer = config, builder.template, _tokens(builder).tokenizer
+        self.config = config
+        self.template = builder.template
+        self.tokenizer = _tokens(builder).tokenizer
         self.system = True
         if self.tokenizer.chat_template is None:
             return
@@ -339,7 +346,8 @@ class _Encoder:
         try:
             self(probe)
         except (jinja2.TemplateError, TypeError, ValueError) as error:
-            place, remedy = f"model {config.model}", "check the judge's setting chat"
+            place = f"model {config.model}"
+            remedy = "check the judge's setting chat"
             raise ConfigError(f"its chat template fails: {error}", place, remedy) from None
 
     def __call__(self, messages: list[Message]) -> list[int]:

@@ -25,14 +25,17 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.identity import id_matrix, mix
 from anmi_ray.core.records import DOCUMENT, IMPORTED, QUERY, REJECT
 from anmi_ray.core.schema import Record
-from anmi_ray.judging import brought, imported
+from anmi_ray.judging import imported
 from anmi_ray.judging.protocol import AnswerSource
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.store import Artifact, Flow, fingerprint
 from anmi_ray.tables import formats
+from anmi_ray.tables.preferences import ANSWERS, read_preference_batches
 
 VERSION = 1
-NO_QUERY, NOT_TRAIN, NO_DOCUMENT = "unknown query", "not a train query", "unknown document"
+NO_QUERY = "unknown query"
+NOT_TRAIN = "not a train query"
+NO_DOCUMENT = "unknown document"
 _UNKNOWN = "unknown.bin"
 _NAMED = 8  # judges in a message
 
@@ -72,7 +75,7 @@ class Brought:
 
     def answers(self, bucket: int) -> AnswerSource:
         """The judge, for a bucket's comparisons."""
-        return brought.judge_of(self.artifact.read_part("preferences", bucket, IMPORTED), self.judge)
+        return imported.judge_of(self.artifact.read_part("preferences", bucket, IMPORTED), self.judge)
 
 
 def judges(config: JudgeConfig, ingest: Artifact, context: Context) -> dict[str, Brought]:
@@ -112,14 +115,16 @@ class _Read:
 
 def _spread(artifact: Artifact, path: Path, ingest: Artifact, buckets: int) -> dict[str, Any]:
     """Read the file, and write each batch with a part per bucket; what was read."""
-    known, read = _queries(ingest, buckets), _Read()
+    known = _queries(ingest, buckets)
+    read = _Read()
     documents = np.zeros(0, np.uint64)
-    for rows in formats.read_batches(path, imported.TEXTS, imported.NUMBERS):
-        table, refused = brought.imported_rows(rows)
+    for rows in read_preference_batches(path, ANSWERS):
+        table, repeated = imported.once(imported.imported_rows(rows))
+        refused = pa.concat_tables([rows.rejects, repeated])
         row = pc.index_in(table["query_id"], value_set=known["query_id"].combine_chunks())
         found = known.take(row.combine_chunks())
         strange = [
-            brought.refused(table.filter(flags), reason)
+            imported.refused(table.filter(flags), reason)
             for reason, flags in (
                 (NO_QUERY, pc.is_null(row)),
                 (NOT_TRAIN, pc.invert(pc.fill_null(found["train"], True))),
@@ -130,7 +135,8 @@ def _spread(artifact: Artifact, path: Path, ingest: Artifact, buckets: int) -> d
         for one in strange:
             read.count(one, read.strangers)
         usable = pc.fill_null(found["train"], False)
-        table, bucket = table.filter(usable), found.filter(usable)["bucket"].to_numpy()
+        table = table.filter(usable)
+        bucket = found.filter(usable)["bucket"].to_numpy()
         read.judges.update(table["judge"].to_pylist())
         if table.num_rows:
             read.examples.setdefault("row", f"{table['key'][0]} ({table['place'][0]})")
@@ -148,7 +154,8 @@ def _queries(ingest: Artifact, buckets: int) -> pa.Table:
     tables = []
     for bucket in range(buckets):
         queries = ingest.read_part("queries", bucket, QUERY, ["query_id", "split"])
-        train, number = pc.equal(queries["split"], "train"), pa.repeat(pa.scalar(bucket), queries.num_rows)
+        train = pc.equal(queries["split"], "train")
+        number = pa.repeat(pa.scalar(bucket), queries.num_rows)
         tables.append(pa.table({"query_id": queries["query_id"], "bucket": number, "train": train}))
     return pa.concat_tables(tables)
 
@@ -176,7 +183,8 @@ def _publish(
     """One Arrow file with a record batch per bucket."""
     order = np.argsort(bucket_N, kind="stable")
     bounds = np.searchsorted(bucket_N[order], np.arange(buckets + 1))
-    table, sink = table.take(pa.array(order)).combine_chunks(), io.BytesIO()
+    table = table.take(pa.array(order)).combine_chunks()
+    sink = io.BytesIO()
     empty = pa.RecordBatch.from_pylist([], schema=table.schema)
     with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         for start, stop in itertools.pairwise(bounds.tolist()):
@@ -199,11 +207,12 @@ def _gather(artifact: Artifact, bucket: int, batches: int) -> list[Flow]:
         _read(artifact, *args, bucket, record)
         for args, record in ((("rows", batches), IMPORTED), (("refused", batches), REJECT))
     )
-    total, strange = rows.num_rows + refused.num_rows, pc.is_in(refused["reason"], pa.array([NO_QUERY, NOT_TRAIN]))
-    rows, repeated = brought.once(rows)
+    total = rows.num_rows + refused.num_rows
+    strange = pc.is_in(refused["reason"], pa.array([NO_QUERY, NOT_TRAIN]))
+    rows, repeated = imported.once(rows)
     unknown = np.frombuffer(artifact.store.read(f"{artifact.path}/{_UNKNOWN}"), np.uint64)
     lost = np.isin(_marks(rows["doc_a"]), unknown) | np.isin(_marks(rows["doc_b"]), unknown)
-    rows, lost = rows.filter(pa.array(~lost)), brought.refused(rows.filter(pa.array(lost)), NO_DOCUMENT)
+    rows, lost = rows.filter(pa.array(~lost)), imported.refused(rows.filter(pa.array(lost)), NO_DOCUMENT)
     good = rows.num_rows + lost.num_rows + (pc.sum(strange).as_py() or 0)
     flows = [Flow("rows", total, good, total - good), Flow("preferences", good, rows.num_rows, good - rows.num_rows)]
     rejects = pa.concat_tables([refused, repeated, lost])
@@ -230,9 +239,11 @@ def _check_read(read: dict[str, Any], path: Path) -> None:
 def _check(manifest: dict[str, Any], source: CompareConfig | ImportedJudgeConfig, path: Path) -> None:
     """Refuse too many malformed rows, and a file whose documents are all unknown."""
     found = {flow["unit"]: flow for flow in manifest["flows"]}
-    bad, rows = found["rows"]["rejected"], found["rows"]["rows_in"]
+    bad = found["rows"]["rejected"]
+    rows = found["rows"]["rows_in"]
     if bad > source.max_reject_fraction * rows:
-        reasons, examples = Counter(manifest["malformed"]), manifest["examples"]
+        reasons = Counter(manifest["malformed"])
+        examples = manifest["examples"]
         reasons[imported.REPEATED] += bad - reasons.total()
         why = [f"{n:,} {reason} ({examples.get(reason, 'far apart')})" for reason, n in reasons.most_common() if n]
         raise DataError(

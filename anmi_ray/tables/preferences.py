@@ -1,0 +1,247 @@
+"""Preferences of anybody's: the one reader of files and tables that say which of two documents is the better.
+
+A row is one answer. Columns query_id, doc_a, doc_b (text or integers) and preference, in [0, 1] and of doc_a; besides
+these a caller reads some of
+
+    judge               who answered; without a name where there is none
+    order               ab: doc_a was shown first, ba: doc_b was; without the column doc_a was
+    error               why the judge failed; such a row needs no preference, and has none
+    round               a whole number that tells apart what was asked again; 0 without the column
+    games, tie          how many games the row counts for (1 without the column); a model's probability of a tie
+    length_a, length_b  of the texts, in any unit
+
+Rows that cannot be used are refused with reason and place. Letter: N rows that may be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anmi_ray.core.records import REJECT
+from anmi_ray.tables import formats
+from anmi_ray.tables.rows import Flags, Longs, Refusals, Rows, verdict
+
+ONE_QUERY = "all"  # the query's id where a table is read as one query
+_ORDERS = ("ab", "ba")
+_LENGTHS = ("length_a", "length_b")
+_NEEDED = ("query_id", "doc_a", "doc_b", "preference")
+_DEFAULTS = {"games": "1"}  # what a JSON object without a key means, where others have it, if not nothing
+Checks = dict[str, Flags]  # by reason, the rows that it refuses
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The columns that a caller reads, of ids and words and of numbers.
+
+    orders_needed: a row that does not tell its order, where others do, is refused; else it is unknown. no_query: the
+    remedy where there is no query_id.
+    """
+
+    texts: tuple[str, ...]
+    numbers: tuple[str, ...]
+    orders_needed: bool
+    no_query: str = "rename the columns"
+
+
+GAMES = Reading(
+    (*_NEEDED[:3], "judge", "order", "error"),
+    (_NEEDED[3], "games", "tie"),
+    orders_needed=False,
+    no_query="rename the columns; a table about one query needs no query_id with --all-one-query",
+)
+ANSWERS = Reading((*_NEEDED[:3], "judge", "order", "error"), (_NEEDED[3], "round", *_LENGTHS), orders_needed=True)
+
+
+@dataclass(frozen=True)
+class PreferenceRows(Refusals):
+    """Rows that may be used, and Reject rows of the others; rows = N + rejects.num_rows.
+
+    query, doc_a, doc_b, judge text[N]; error text[N], null where the judge answered; preference float64[N], NaN where
+    it did not; shown int8[N], 1 where doc_a was shown first, -1 where doc_b was, 0 unknown; round int64[N]; games, tie
+    float64[N], tie NaN where it was not told; log_length float64[N] ln(length of doc_a / length of doc_b), NaN unknown.
+    number int64[N]: row i stands at place + joint + number[i].
+    """
+
+    query: pa.Array
+    doc_a: pa.Array
+    doc_b: pa.Array
+    judge: pa.Array
+    error: pa.Array
+    preference: NDArray[np.float64]
+    shown: NDArray[np.int8]
+    round: Longs
+    games: NDArray[np.float64]
+    tie: NDArray[np.float64]
+    log_length: NDArray[np.float64]
+    number: Longs
+    joint: str
+
+    def places(self, rows: Longs | slice = slice(None)) -> pa.Array:
+        """Where some of the rows stand, as text."""
+        return pc.binary_join_element_wise(self.place, pa.array(self.number[rows]).cast(pa.string()), self.joint)
+
+    def keys(self, rows: Longs | slice = slice(None)) -> pa.Array:
+        """What some of the rows are about: "query: doc_a, doc_b"."""
+        which = pa.array(np.arange(len(self.number))[rows])
+        query, a, b = (column.take(which) for column in (self.query, self.doc_a, self.doc_b))
+        return pc.binary_join_element_wise(pc.binary_join_element_wise(query, a, ": "), b, ", ")
+
+    def refuse(self, rows: Longs, reason: str) -> pa.Table:
+        """Some of the rows as Rejects."""
+        count = len(rows)
+        columns = {"place": self.places(rows), "key": self.keys(rows)}
+        return REJECT.table({**columns, "reason": [reason] * count, "detail": [""] * count})
+
+
+def read_preferences(path: Path, reading: Reading, one_query: bool = False) -> PreferenceRows:
+    """All rows of a file of any format of `tables.formats`, read and checked by batches.
+
+    DataError: the file cannot be read, or a column is missing or cannot hold such values. `one_query`: query_id is not
+    needed, and not read.
+    """
+    return _joined(read_preference_batches(path, reading, one_query))
+
+
+def read_preference_batches(path: Path, reading: Reading, one_query: bool = False) -> Iterator[PreferenceRows]:
+    """`read_preferences`, some hundred thousand rows at a time; at least one batch."""
+    batches = formats.read_batches(path, reading.texts, reading.numbers, _DEFAULTS)
+    return (check_preferences(rows, reading, one_query) for rows in batches)
+
+
+def check_preferences(source: pa.Table | Rows, reading: Reading, one_query: bool = False) -> PreferenceRows:
+    """Check a table. DataError: a column is missing or of a type that cannot hold such values."""
+    rows = source if isinstance(source, Rows) else Rows(source)
+    needed = [name for name in _NEEDED if not (one_query and name == "query_id")]
+    if set(_LENGTHS) <= set(reading.numbers) and set(rows.columns) & set(_LENGTHS):
+        needed += _LENGTHS
+    remedy = "rename the columns" if "query_id" in rows.columns else reading.no_query
+    rows.need(needed, (*reading.texts, *reading.numbers), remedy)
+    there = set(rows.table.column_names) & {*reading.texts, *reading.numbers}
+    count = rows.table.num_rows
+    query = _constant(ONE_QUERY, count) if one_query else rows.text("query_id")
+    a = rows.text("doc_a")
+    b = rows.text("doc_b")
+    error = _error(rows) if "error" in there else pa.nulls(count, pa.string())
+    failed = error.is_valid().to_numpy(zero_copy_only=False)
+    shown, order_checks = _shown(rows) if "order" in there else (np.ones(count, np.int8), {})
+    round_, round_checks = _round(rows) if "round" in there else (np.zeros(count, np.int64), {})
+    preference, preference_checks = _preference(rows, failed)
+    games, games_checks = _games(rows) if "games" in there else (np.ones(count), {})
+    tie, tie_checks = _tie(rows) if "tie" in there else (np.full(count, np.nan), {})
+    log_length, length_checks = _log_length(rows) if "length_a" in there else (np.full(count, np.nan), {})
+    checks = _pair_checks(query, a, b) | (order_checks if reading.orders_needed else {}) | round_checks
+    checks |= preference_checks | games_checks | tie_checks | length_checks
+    code = verdict(checks)
+    good = np.flatnonzero(code == 0)
+    judge = pc.fill_null(rows.text("judge"), "") if "judge" in there else _constant("", count)
+    query_good, a_good, b_good, judge, error = (column.take(pa.array(good)) for column in (query, a, b, judge, error))
+    return PreferenceRows(
+        place=rows.place,
+        rows=count + rows.refused.num_rows,
+        rejects=rows.rejects(checks, code, (query, a, b), (*reading.numbers, "order")),
+        query=query_good,
+        doc_a=a_good,
+        doc_b=b_good,
+        judge=judge,
+        error=error,
+        preference=preference[good],
+        shown=shown[good],
+        round=round_[good],
+        games=games[good],
+        tie=tie[good],
+        log_length=log_length[good],
+        number=good + 1 if rows.numbers is None else rows.numbers[good],
+        joint=rows.joint,
+    )
+
+
+def _joined(batches: Iterable[PreferenceRows]) -> PreferenceRows:
+    parts = list(batches)
+    first = parts[0]
+    columns = {}
+    for name, value in vars(first).items():
+        if isinstance(value, pa.Array):
+            columns[name] = pa.concat_arrays([getattr(part, name) for part in parts])
+        elif isinstance(value, np.ndarray):
+            columns[name] = np.concatenate([getattr(part, name) for part in parts])
+    return PreferenceRows(
+        place=first.place,
+        rows=sum(part.rows for part in parts),
+        rejects=pa.concat_tables([part.rejects for part in parts]),
+        joint=first.joint,
+        **columns,
+    )
+
+
+def _constant(value: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.string()), count)
+
+
+def _pair_checks(query: pa.Array, a: pa.Array, b: pa.Array) -> Checks:
+    return {
+        "query_id missing": query.is_null().to_numpy(zero_copy_only=False),
+        "document missing": pc.or_(a.is_null(), b.is_null()).to_numpy(zero_copy_only=False),
+        "document compared with itself": pc.fill_null(pc.equal(a, b), False).to_numpy(zero_copy_only=False),
+    }
+
+
+def _error(rows: Rows) -> pa.Array:
+    """What went wrong, null where nothing did."""
+    text = pc.utf8_trim_whitespace(rows.text("error"))
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+
+
+def _shown(rows: Rows) -> tuple[NDArray[np.int8], Checks]:
+    order = rows.text("order")
+    first = pc.fill_null(pc.equal(order, _ORDERS[0]), False).to_numpy(zero_copy_only=False)
+    second = pc.fill_null(pc.equal(order, _ORDERS[1]), False).to_numpy(zero_copy_only=False)
+    missing = order.is_null().to_numpy(zero_copy_only=False)
+    checks = {"order missing": missing, "order neither ab nor ba": ~(first | second | missing)}
+    return first.astype(np.int8) - second.astype(np.int8), checks
+
+
+def _round(rows: Rows) -> tuple[Longs, Checks]:
+    value, _ = rows.number("round")
+    whole = (np.abs(value) < 2**31) & (value == np.round(value))  # NaN is not
+    return np.where(whole, value, 0.0).astype(np.int64), {"round no whole number": ~whole}
+
+
+def _preference(rows: Rows, failed: Flags) -> tuple[NDArray[np.float64], Checks]:
+    p, wrong = rows.number("preference")
+    checks = _named("preference", wrong)
+    checks |= {"preference NaN": np.isnan(p), "preference outside [0, 1]": ~((p >= 0.0) & (p <= 1.0))}
+    return np.where(failed, np.nan, p), {why: flags & ~failed for why, flags in checks.items()}
+
+
+def _games(rows: Rows) -> tuple[NDArray[np.float64], Checks]:
+    games, wrong = rows.number("games")
+    checks = {"games NaN": np.isnan(games), "games infinite": np.isinf(games), "games negative": games < 0.0}
+    return games, _named("games", wrong) | checks
+
+
+def _tie(rows: Rows) -> tuple[NDArray[np.float64], Checks]:
+    tie, wrong = rows.number("tie")
+    checks = _named("tie", {why: flags for why, flags in wrong.items() if why != "missing"})
+    return tie, checks | {"tie outside [0, 1]": (tie < 0.0) | (tie > 1.0)}
+
+
+def _named(column: str, wrong: Mapping[str, Flags]) -> Checks:
+    return {f"{column} {why}": flags for why, flags in wrong.items()}
+
+
+def _log_length(rows: Rows) -> tuple[NDArray[np.float64], Checks]:
+    checks: Checks = {}
+    lengths: list[NDArray[np.float64]] = []
+    for name in _LENGTHS:
+        value, wrong = rows.number(name)
+        bad = ~((value > 0.0) & (value < np.inf)) & ~wrong["missing"]
+        checks[f"{name} no number above 0"] = bad
+        lengths.append(np.where(bad, np.nan, value))
+    return np.log(lengths[0]) - np.log(lengths[1]), checks
