@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from anmi_ray import rating
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING
+from anmi_ray.runtime.costs import StageCost, Workload
+from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.store import Artifact, Flow
 
+_COMPARISON_S = 7e-6
+_RATING_BYTES = 60
+_PARTS = 3  # of a bucket
 _ROUNDS = (("judge", "compare"), ("validate", "borderline"))  # stages whose judgments and comparisons make a round
 
 
@@ -57,6 +61,8 @@ class Sources:
 
     def tables(self, bucket: int, config: RateConfig) -> tuple[pa.Table, pa.Table, pa.Table]:
         """Judgments, Comparisons and Candidates of a bucket."""
+        from anmi_ray import rating
+
         candidates = self.retrieve.read_part("candidates", bucket, CANDIDATE)
         return *self.answers(bucket), rating.hide_positives(candidates, config.hide_positives)
 
@@ -75,6 +81,8 @@ def settings_of(fit: Artifact) -> RateConfig:
 
 def _globals(sources: Sources, config: RateConfig, buckets: int) -> dict[str, Any]:
     """The global numbers from at most `config.sample_queries` queries, read bucket by bucket, in bucket order."""
+    from anmi_ray import rating
+
     sample = sample_queries(sources.rounds[0].compare, "comparisons", buckets, config.sample_queries, "rate")
     kept: list[list[pa.Table]] = [[], [], []]
     for bucket in range(buckets):
@@ -87,6 +95,8 @@ def _globals(sources: Sources, config: RateConfig, buckets: int) -> dict[str, An
 def _bucket(
     artifact: Artifact, bucket: int, sources: Sources, config: RateConfig, globals_: dict[str, Any]
 ) -> list[Flow]:
+    from anmi_ray import rating
+
     judgments, comparisons, candidates = sources.tables(bucket, config)
     result = rating.rate(judgments, comparisons, candidates, rating.Globals.from_json(json.dumps(globals_)), config)
     queries = len(set(comparisons["query_id"].to_pylist()))
@@ -96,3 +106,29 @@ def _bucket(
     parts = {"ratings": (RATING, result.ratings), "fits": (FIT, result.fits), "gaps": (GAP, result.gaps)}
     artifact.commit_bucket(bucket, parts, flows, result.rejects)
     return flows
+
+
+def _cost(load: Workload) -> StageCost:
+    ratings = f"{load.candidates:,} ratings"
+    second = "borderline" in load.pairs
+    pairs = load.pairs["compare"] + load.pairs.get("borderline", 0)
+    work = ratings if second else f"{load.train:,} fits, {ratings}"
+    seconds = pairs * _COMPARISON_S + 10.0
+    return StageCost(work, seconds, load.candidates * _RATING_BYTES, files=_PARTS * load.buckets)
+
+
+STAGE = Stage(
+    name="rate",
+    version=3,
+    inputs=("judge", "compare", "retrieve"),
+    does="fit ratings, their errors, and gaps to the known positives",
+    run=run,
+    cost=_cost,
+    settings="rate",
+)
+REFIT = replace(
+    STAGE,
+    name="refit",
+    inputs=(*STAGE.inputs, "validate", "borderline"),
+    does="fit ratings and gaps again, to the judgments of both rounds",
+)
