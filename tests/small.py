@@ -12,7 +12,8 @@ from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.experiment import load
 from anmi_ray.core.identity import rng
-from anmi_ray.pipeline.run import NAMES, run
+from anmi_ray.pipeline.run import run
+from anmi_ray.pipeline.stages import NAMES
 
 
 def write_collection(folder: Path, train: int = 48, dev: int = 12, test: int = 20, others: int = 240) -> Path:

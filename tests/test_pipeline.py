@@ -15,8 +15,9 @@ from anmi_ray.cli import standalone
 from anmi_ray.config.experiment import Experiment, load
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, EXAMPLE, QREL, QUERY, RATING, RUN, TEXT_OF
-from anmi_ray.pipeline.run import NAMES, Reporter, run
-from anmi_ray.stages import report
+from anmi_ray.pipeline.run import run
+from anmi_ray.pipeline.stages import NAMES
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.tables import trec
 from tests.small import write_config
@@ -64,7 +65,6 @@ def finished(ray_local: None, small_collection: Path, tmp_path_factory: pytest.T
     settings = load(config, [f"execution.root={folder / 'root'}"])
     told = Remembering()
     record = run(settings, told)
-    report.write(settings, record)
     return Finished(settings, record, told)
 
 

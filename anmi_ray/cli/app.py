@@ -39,7 +39,7 @@ def overriding(overrides: list[str] | None, root: str | None) -> list[str]:
 
 def part(experiment: Any, first: str, last: str) -> tuple[str, str]:
     """The first and the last stage of the part of the path that is wanted. Raises ConfigError where there is none."""
-    from anmi_ray.pipeline.run import names_of, stage_name
+    from anmi_ray.pipeline.stages import names_of, stage_name
 
     names = names_of(experiment)
     first = stage_name(first, names) if first else names[0]

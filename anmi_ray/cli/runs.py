@@ -25,6 +25,7 @@ def run(
 ) -> None:
     """Carry out an experiment: compute what is missing, reuse the rest, write the report."""
     from anmi_ray.pipeline import run as experiment
+    from anmi_ray.pipeline.stages import NAMES
     from anmi_ray.store import public_root
 
     settings = load(config, overrides, root)
@@ -34,10 +35,10 @@ def run(
             f"run [bold]{settings.name}[/bold] under {public_root(settings.execution.root)}", highlight=False
         )
         record = experiment.run(settings, voice.reporter, first, last)
-        if last == experiment.NAMES[-1]:
+        if last == NAMES[-1]:
             from anmi_ray.stages import report
 
-            result = report.write(settings, record)
+            result = report.result(settings, record)
             voice.told("report is written", run=settings.name, path=result.path)
             _print_result(voice.out, result)
 
@@ -161,12 +162,12 @@ def config_(config: ConfigArg, overrides: OverrideArg = None, root: RootOption =
 
     from anmi_ray.cli import console
     from anmi_ray.pipeline import changes
-    from anmi_ray.pipeline import run as experiment
+    from anmi_ray.pipeline.resolve import resolve
 
     settings = load(config, overrides, root)
     out, _ = console.consoles()
     out.print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True), markup=False)
-    resolved = experiment.resolve(settings)
+    resolved = resolve(settings)
     rows = (
         (f"{name}  {resolved[name].fingerprint}", state, why)
         for name, state, why in changes.changes(settings, resolved)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from anmi_ray.pipeline.run import recorded_names
+from anmi_ray.pipeline.stages import recorded_names
 from anmi_ray.reports import audits
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.store.runs import find_run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from anmi_ray.config.endpoint import EndpointConfig, ServerConfig
@@ -71,3 +72,59 @@ def gpu_hours(tokens: float, parameters: float, gpu: str | None) -> float | None
     if gpu not in GPU_TFLOPS:
         return None
     return 2.0 * parameters * tokens / (USED * GPU_TFLOPS[gpu] * 1e12) / 3600.0
+
+
+@dataclass(frozen=True)
+class CallTokens:
+    """Mean tokens of a judge's prompts with the half-width of its 95 % interval, of an answer, and who says so."""
+
+    prompt: float
+    slack: float
+    answer: float
+    how: str
+
+
+@dataclass(frozen=True)
+class CallCost:
+    """What a judge would still cost: `calls` of which `bought` are in the log (None: not looked up).
+
+    dollars and at_most are None without prices; hours None without rate limits. Where the judge runs on the cluster's
+    own GPUs, `gpu_hours` is how long they take (None: not known), and `gpus` says so in words.
+    """
+
+    judge: str
+    calls: int
+    bought: int | None
+    tokens: CallTokens
+    dollars: float | None
+    at_most: float | None
+    hours: float | None
+    limit: str
+    gpus: str = ""
+    gpu_hours: float | None = None
+
+    @property
+    def missing(self) -> int:
+        """Calls that are still to be made."""
+        return self.calls - (self.bought or 0)
+
+    def said(self) -> Iterator[str]:
+        """Lines to print."""
+        bought = "" if self.bought is None else f", {self.bought:,} of them bought already"
+        if self.bought is None:
+            bought = "; those bought already were not counted"
+        tokens, total = self.tokens, self.missing * (self.tokens.prompt + self.tokens.answer) / 1e6
+        yield f"{self.judge}: {self.calls:,} calls{bought}"
+        slack = f" ± {tokens.slack:,.0f}" if tokens.slack else ""
+        yield f"  tokens   {tokens.prompt:,.0f}{slack} of a prompt and {tokens.answer:,.3g} of an answer, {tokens.how}"
+        yield f"           {total:,.2f} million to come"
+        if self.gpus:
+            yield f"  GPUs     {self.gpus}"
+            return
+        if self.dollars is None or self.at_most is None:
+            yield "  dollars  prices not given (endpoint.input_price, endpoint.output_price)"
+        else:
+            cost = f"about {self.dollars:,.2f}, at most {self.at_most:,.2f}"
+            yield f"  dollars  {cost}, without retries and the server's cache"
+        limits = "no rate limit given" if self.hours is None else f"{self.hours:,.1f} at {self.limit}"
+        yield f"  hours    {limits}"

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.pipeline.run import Resolved, group_of
-from anmi_ray.store import Artifact, Store
+from anmi_ray.pipeline.resolve import Resolved
+from anmi_ray.store import Store
 
 
 def changes(experiment: Experiment, resolved: Mapping[str, Resolved]) -> Iterator[tuple[str, str, str]]:
@@ -15,7 +15,7 @@ def changes(experiment: Experiment, resolved: Mapping[str, Resolved]) -> Iterato
     store = Store(experiment.execution.root)
     before = (store.read_json(f"runs/{experiment.name}.json") or {}).get("stages", {})
     for name, item in resolved.items():
-        if Artifact(store, name, item.fingerprint).manifest() is not None:
+        if item.artifact(store).manifest() is not None:
             yield name, "complete", ""
             continue
         known = before.get(name)
@@ -28,11 +28,11 @@ def changes(experiment: Experiment, resolved: Mapping[str, Resolved]) -> Iterato
 
 
 def _differences(known: Mapping[str, Any], item: Resolved) -> Iterator[str]:
-    old, new = _flat(known["settings"]), _flat(item.settings)
-    group = group_of(item.stage)
+    old = _flat(known["settings"])
+    new = _flat(item.settings)
     for key in sorted(old.keys() | new.keys()):
         if old.get(key, "default") != new.get(key, "default"):
-            yield f"{group}.{key}: {old.get(key, 'default')} -> {new.get(key, 'default')}"
+            yield f"{item.stage.group}.{key}: {old.get(key, 'default')} -> {new.get(key, 'default')}"
     for name, value in item.inputs.items():
         if known["inputs"].get(name) != value:
             yield f"{name} changes"

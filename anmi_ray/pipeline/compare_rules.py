@@ -19,8 +19,11 @@ from anmi_ray.core import environment
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError, JudgeError
 from anmi_ray.pipeline import mining_runs
 from anmi_ray.pipeline import run as main
+from anmi_ray.pipeline.resolve import Resolved, resolve
 from anmi_ray.pipeline.rule_figures import Mined, gather
+from anmi_ray.pipeline.stages import FIRST
 from anmi_ray.reports import rules
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, ray_session, run_task
 from anmi_ray.store import Artifact, Flow, Store
 
@@ -36,7 +39,7 @@ class Compared:
     figures: Mapping[str, Any]
 
 
-def run(experiment: Experiment, reporter: main.Reporter, rules: Sequence[str] | None = None) -> Compared:
+def run(experiment: Experiment, reporter: Reporter, rules: Sequence[str] | None = None) -> Compared:
     """Mine with each of `rules` (default: all that have a name) and write the page.
 
     Rules that cannot work with these settings are left out, and said to be. Raises AnmiError for whatever a user can
@@ -48,14 +51,14 @@ def run(experiment: Experiment, reporter: main.Reporter, rules: Sequence[str] | 
     settings, errors = _settings(experiment, wanted, named=rules is not None)
     _check(settings, errors)
     first = next(iter(settings.values()))
-    content = main.resolve(first)["ingest"].inputs["content"]
+    content = resolve(first)[FIRST].content
     with ExitStack() as session:
         if not all(_complete(one, content) for one in settings.values()):
             session.enter_context(ray_session(experiment.execution))
             main.run(first, reporter, last="rate", content=content)
         mined = _mine(settings, errors, reporter, content)
         _check(mined, errors)
-        made = main.resolve(settings[next(iter(mined))], content)
+        made = resolve(settings[next(iter(mined))], content)
         left_out = {rule: error.message for rule, error in errors.items()}
         return _report(experiment, made, mined, left_out, reporter, session)
 
@@ -88,14 +91,14 @@ def _check(left: Mapping[str, object], errors: Mapping[str, AnmiError]) -> None:
 
 
 def _complete(experiment: Experiment, content: str) -> bool:
-    item = main.resolve(experiment, content)["mine"]
+    item = resolve(experiment, content)["mine"]
     return Artifact(Store(experiment.execution.root), "mine", item.fingerprint).manifest() is not None
 
 
-class _UnderRule(main.Reporter):
+class _UnderRule(Reporter):
     """Names the rule, and speaks of what is computed only: every rule passes by the same stages."""
 
-    def __init__(self, reporter: main.Reporter, rule: str) -> None:
+    def __init__(self, reporter: Reporter, rule: str) -> None:
         self._reporter, self._rule = reporter, rule
 
     def stage(self, name: str, does: str) -> None:
@@ -117,7 +120,7 @@ class _UnderRule(main.Reporter):
 
 
 def _mine(
-    settings: Mapping[str, Experiment], errors: dict[str, AnmiError], reporter: main.Reporter, content: str
+    settings: Mapping[str, Experiment], errors: dict[str, AnmiError], reporter: Reporter, content: str
 ) -> dict[str, Mined]:
     """The artifact of every rule; one that cannot work goes to `errors`."""
     mined: dict[str, Mined] = {}
@@ -134,10 +137,10 @@ def _mine(
 
 def _report(
     experiment: Experiment,
-    resolved: Mapping[str, main.Resolved],
+    resolved: Mapping[str, Resolved],
     mined: Mapping[str, Mined],
     left_out: Mapping[str, str],
-    reporter: main.Reporter,
+    reporter: Reporter,
     session: ExitStack,
 ) -> Compared:
     """The page and rules.json, computed unless they are there already and made of these artifacts."""

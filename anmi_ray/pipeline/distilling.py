@@ -9,9 +9,10 @@ from typing import Any
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import DistilledJudgeConfig
 from anmi_ray.pipeline import run as main
+from anmi_ray.runtime.reporter import Reporter
+from anmi_ray.stages.distill import publish_pages
 from anmi_ray.store import Artifact, Store
 
-PAGES = ("distilled.html", "distilled.json")
 _LONGEST = 81  # characters of a run's name
 
 
@@ -45,7 +46,7 @@ def with_judge(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"name": own, "judge": experiment.judge.model_copy(update={"judges": judges})})
 
 
-def distill(experiment: Experiment, reporter: main.Reporter | None = None) -> Distilled:
+def distill(experiment: Experiment, reporter: Reporter | None = None) -> Distilled:
     """Carry out what is missing up to the stage distill. Raises AnmiError for whatever a user can mend."""
     experiment = with_judge(experiment)
     record = main.run(experiment, reporter, last="distill")
@@ -55,13 +56,3 @@ def distill(experiment: Experiment, reporter: main.Reporter | None = None) -> Di
     return Distilled(
         experiment.name, summary, folder, experiment.distill.form, publish_pages(artifact, experiment.name)
     )
-
-
-def publish_pages(artifact: Artifact, run: str) -> str | None:
-    """Put the page of a distilled judge beside the run's report; where it stands, or None where there is none."""
-    store = artifact.store
-    for name in PAGES:
-        if store.exists(f"{artifact.path}/{name}"):
-            store.publish(f"reports/{run}/{name}", store.read(f"{artifact.path}/{name}"))
-    page = f"reports/{run}/{PAGES[0]}"
-    return store.where(page) if store.exists(page) else None

@@ -16,6 +16,8 @@ from anmi_ray.config.rules import NAMED, unknown_composition
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.mining.mixture import Mixture
 from anmi_ray.pipeline import run as main
+from anmi_ray.pipeline.resolve import Resolved, resolve
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.runs import find_run
 
@@ -172,7 +174,7 @@ def _check_rated(experiment: Experiment, record: Mapping[str, Any], store: Store
             place,
             f"anmi run CONFIG --until rate, with the settings of {name}",
         )
-    for stage, resolved in main.resolve(experiment).items():
+    for stage, resolved in resolve(experiment).items():
         known = record["stages"].get(stage, {}).get("fingerprint")
         if resolved.fingerprint != known:
             raise ConfigError(
@@ -191,14 +193,14 @@ def _check_rated(experiment: Experiment, record: Mapping[str, Any], store: Store
 
 
 def carry_out(
-    experiment: Experiment, reporter: main.Reporter | None = None, content: str | None = None
-) -> tuple[Artifact, main.Resolved]:
+    experiment: Experiment, reporter: Reporter | None = None, content: str | None = None
+) -> tuple[Artifact, Resolved]:
     """Carry out what is missing up to mine, under the experiment's name; the complete artifact and what it is made of.
 
     A run's record that knows this mining already stays as it is. Raises ConfigError where the name belongs to a run
     that goes on to training with other negatives: its record would forget its model.
     """
-    store, item = Store(experiment.execution.root), main.resolve(experiment, content)["mine"]
+    store, item = Store(experiment.execution.root), resolve(experiment, content)["mine"]
     artifact = Artifact(store, "mine", item.fingerprint)
     stages = (store.read_json(f"runs/{experiment.name}.json") or {"stages": {}})["stages"]
     if stages.get("mine", {}).get("fingerprint") == item.fingerprint and artifact.manifest() is not None:
@@ -213,7 +215,7 @@ def carry_out(
     return artifact, item
 
 
-def mine(experiment: Experiment, reporter: main.Reporter | None = None) -> Mined:
+def mine(experiment: Experiment, reporter: Reporter | None = None) -> Mined:
     """Choose the negatives of `from_run`'s settings, and what there is to say of them."""
     artifact, _ = carry_out(experiment, reporter)
     flows, summary = (artifact.manifest() or {"flows": []})["flows"], artifact.read_json("summary.json")

@@ -28,6 +28,8 @@ from anmi_ray.judging.audit.pilot import QuestionCosts, Verdict
 from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.questions import TextQuestions, text_questions
 from anmi_ray.pipeline import run as main
+from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, over_buckets, ray_session
 from anmi_ray.stages.judge import dispatch, importing
 from anmi_ray.stages.judge.sources import QuestionSources
@@ -81,7 +83,7 @@ class _Judged:
     bought: Mapping[str, QuestionCosts]
 
 
-def run(experiment: Experiment, reporter: main.Reporter, pairs: int | None = None) -> Piloted:
+def run(experiment: Experiment, reporter: Reporter, pairs: int | None = None) -> Piloted:
     """Pilot the panel, or the ensemble, on `pairs` pairs (or its `pilot.pairs`); kept at `pilots/<name>.json`.
 
     Raises AnmiError for whatever a user can mend; JudgeError where no question was asked.
@@ -90,7 +92,7 @@ def run(experiment: Experiment, reporter: main.Reporter, pairs: int | None = Non
         panel = experiment.ensemble or experiment.judge
         round_ = {"compare": "compare", "judge": "judge"} if panel is experiment.judge else _OF_ENSEMBLE
         main.run(experiment, reporter, last=round_["compare"])
-        store, resolved = Store(experiment.execution.root), main.resolve(experiment)
+        store, resolved = Store(experiment.execution.root), resolve(experiment)
         made = {name: Artifact(store, name, resolved[name].fingerprint) for name in resolved}
         made |= {role: made[name] for role, name in round_.items()}
         buckets = store.buckets(experiment.execution.buckets)

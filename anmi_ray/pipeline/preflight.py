@@ -10,86 +10,47 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core.errors import AnmiError, ConfigError, StoreError, flatten, rebuild
 from anmi_ray.judging import kinds
-from anmi_ray.judging.kinds.base import ACTOR_CPUS, Judge
-from anmi_ray.pipeline.run import group_of, stages_of
-from anmi_ray.runtime.capacity import Need, alive, check_room, gpu_of_type, of_embedding, of_training, selects
+from anmi_ray.judging.kinds.base import ACTOR_CPUS
+from anmi_ray.runtime.capacity import alive, check_room, selects
+from anmi_ray.runtime.needs import Need
+from anmi_ray.runtime.stage import Stage
 from anmi_ray.store import Store, public_root, uri
 
 _ANSWER_S = 300.0  # that a node may take to start a process and look
-_ASKING, _LEARNING = ("label", "judge", "validate"), ("distill", "train")
 
 
-def check(experiment: Experiment, todo: Iterable[str], notice: Callable[[str], None]) -> None:
+def check(experiment: Experiment, todo: Iterable[Stage], notice: Callable[[str], None]) -> None:
     """Raise ConfigError or StoreError for what would keep the stages `todo` from ending well on this cluster.
 
     What may yet come right (a cluster that can grow, a node that does not answer) goes to `notice`. Needs a connected
     Ray.
     """
-    todo = set(todo)
+    todo = list(todo)
     for need in needs(experiment, todo):
         check_room(need, notice)
     execution = experiment.execution
-    panels = [panel for name, panel in _panels(experiment).items() if name in todo]
-    keys = {key for panel in panels for key in _keys(panel)}
+    keys = {key for stage in todo if stage.asks for key in _keys(stage.config_of(experiment))}
     roots = [execution.root, *([execution.train.storage_path] if execution.train.storage_path else [])]
     for root in roots:
         check_storage(root, notice, keys if root == execution.root else (), execution.judging_on)
 
 
-def needs(experiment: Experiment, todo: Iterable[str]) -> Iterator[Need]:
-    """What stages ask of the cluster at once."""
-    todo, execution = set(todo), experiment.execution
-    yield Need("task", 1, {"CPU": 1.0}, "execution.address", {})
-    for stage, panel in _panels(experiment).items():
-        if stage in todo:
-            group = group_of(next(one for one in stages_of(experiment) if one.name == stage))
-            for at, judge in enumerate(panel.judges):
-                yield from _of_judge(kinds.of(judge), f"{group}.judges.{at}", execution)
-    if "retrieve" in todo and "dense" in experiment.retrieve.retrievers and execution.embed.gpus:
-        yield of_embedding(execution)
-    if any(name in todo for name in _LEARNING):
-        yield of_training(execution.training)
-
-
-def _panels(experiment: Experiment) -> dict[str, JudgeConfig]:
-    """By stage that asks, whom it asks."""
-    asking = (stage for stage in stages_of(experiment) if stage.name in _ASKING)
-    return {stage.name: attrgetter(group_of(stage))(experiment) for stage in asking}
-
-
-def _of_judge(judge: Judge, place: str, execution: ExecutionConfig) -> Iterator[Need]:
-    """What a judge needs at least, its settings named from `place` on."""
-    room = judge.room
-    if room is None:
-        return
-
-    def setting(name: str) -> str:
-        return f"{place}.{name}" if name else ""
-
-    yield Need(
-        worker=room.worker,
-        count=room.count,
-        each={**room.resources, **gpu_of_type(room.accelerator_type)},
-        place=setting(room.place) or place,
-        selector=execution.judging_on,
-        number=setting(room.number),
-        size=setting(room.size),
-        gpu=setting(room.gpu),
-        kind=setting(room.kind),
-        labels="execution.judge_on",
-    )
+def needs(experiment: Experiment, todo: Iterable[Stage]) -> list[Need]:
+    """What stages ask of the cluster at once, each need once."""
+    found = [Need("task", 1, {"CPU": 1.0}, "execution.address", {})]
+    for stage in todo:
+        found += [need for need in stage.needs(stage, experiment) if need not in found]
+    return found
 
 
 def _keys(panel: JudgeConfig) -> Iterator[str]:

@@ -23,9 +23,9 @@ from anmi_ray.evaluation.significance import Estimate
 from anmi_ray.mining import compared, optimum
 from anmi_ray.mining.mixture import Mixture
 from anmi_ray.reports.rules import ComparedRule, OptimalGap, Overlap, RulesData
-from anmi_ray.stages import mine
 from anmi_ray.stages.ingest import of_queries, sample_queries
-from anmi_ray.stages.report import bands_of
+from anmi_ray.stages.mine import examples as mine
+from anmi_ray.stages.report.gather import bands_of
 from anmi_ray.store import Artifact
 
 DEFAULT = "posterior"  # what the others are held against

@@ -26,7 +26,7 @@ from anmi_ray.config.tune import CampaignConfig, Loaded
 from anmi_ray.core import environment, redaction
 from anmi_ray.core.errors import AnmiError, ConfigError
 from anmi_ray.core.identity import digest
-from anmi_ray.pipeline.run import stages_of
+from anmi_ray.pipeline.stages import stages_of
 from anmi_ray.store import public_root
 
 JOBS = {"pipeline": "run", "tune": "tune"}  # by job, the command that its driver is

@@ -7,6 +7,7 @@ and `judge.target_dollars`, as in a run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,64 +15,94 @@ from rich.table import Table
 
 from anmi_ray import corpus
 from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.judging import autoscale, kinds
 from anmi_ray.judging.autoscale import Limits, Target
+from anmi_ray.judging.spend import CallCost
 from anmi_ray.pipeline.changes import changes
-from anmi_ray.pipeline.run import Resolved, resolve, stages_of
-from anmi_ray.planning.prices import Cost, costs
-from anmi_ray.planning.workload import BORDERLINE, Line, comparisons, lines
-from anmi_ray.store import Artifact, Store
+from anmi_ray.pipeline.resolve import Resolved, resolve
+from anmi_ray.pipeline.stages import FIRST, stages_of
+from anmi_ray.planning.prices import costs as prices_of
+from anmi_ray.planning.prices import of_pairs
+from anmi_ray.planning.workload import costs
+from anmi_ray.runtime.costs import StageCost
+from anmi_ray.runtime.stage import Stage
+from anmi_ray.store import Store
 
 _COLUMNS = ("stage", "work", "about", "keeps", "files", "GPU hours", "dollars", "state", "why")
 
 
 def plan(experiment: Experiment) -> Iterator[str | Table]:
     """What a run would do, as text and a table. Reads the collection to count it; writes nothing."""
+    store = Store(experiment.execution.root)
     resolved = resolve(experiment) if experiment.plan.documents is None else {}
-    counts = _counts(experiment, resolved)
+    counts = _counts(experiment, resolved, store)
     cores = experiment.plan.cores or experiment.execution.cores
-    pairs, ensemble = comparisons(experiment, counts), experiment.ensemble
-    asked = costs(experiment, resolved, pairs)
-    labels = costs(experiment, resolved, experiment.distill.sample.pairs, ensemble, "sample") if ensemble else []
-    pooled = list(_pools(experiment, asked))
     yield (
         f"{counts['documents']:,} documents; queries: {counts['train']:,} train, {counts['dev']:,} dev, "
         f"{counts['test']:,} test; {cores:,} cores, {experiment.execution.buckets:,} buckets"
     )
-    second = _borderline(experiment, counts, Store(experiment.execution.root), resolved)
-    found = [
-        _priced(experiment, line) for line in lines(experiment, counts, [one for one, _ in pooled], second, labels)
-    ]
+    calls = _Calls(experiment, resolved, store)
+    found = costs(
+        experiment,
+        counts,
+        calls,
+        lambda stage: resolved[stage.name].artifact(store).manifest() if resolved else None,
+    )
+    found = {name: _priced(experiment, cost) for name, cost in found.items()}
     states = _states(experiment, resolved)
     yield _table(found, states, cores)
-    for cost in labels:
-        yield from cost.said()
-    for cost, size in pooled:
-        yield from cost.said()
-        yield from size
-    if ensemble:
-        yield _saved(experiment, pairs + (second or 0))
-    to_do = [line for line in found if states[line.stage][0] != "complete"]
-    dollars = sum(line.dollars for line in to_do)
+    yield from calls.said
+    if experiment.ensemble:
+        yield _saved(experiment, calls.pairs["judge"])
+    to_do = [cost for name, cost in found.items() if states[name][0] != "complete"]
+    dollars = sum(cost.dollars for cost in to_do)
     priced = f", about {dollars:,.2f} dollars" if dollars else ""
-    total = sum(_wall(line, cores) for line in to_do)
+    total = sum(_wall(cost, cores) for cost in to_do)
     yield f"to do: about {_time(total)} on {cores:,} cores{priced}; {sent(experiment)}"
 
 
-def _table(found: Sequence[Line], states: Mapping[str, tuple[str, str]], cores: int) -> Table:
+class _Calls:
+    """What calls to language models cost, stage after stage; `said` of them, and the pairs that each panel is asked."""
+
+    def __init__(self, experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> None:
+        self._experiment = experiment
+        self._resolved = resolved
+        self._store = store
+        self._known: dict[str, list[CallCost]] = {}  # by group of settings: a panel's prompts are as long in each round
+        self.said: list[str] = []
+        self.pairs: Counter[str] = Counter()  # by group of settings
+
+    def __call__(self, stage: Stage, pairs: int) -> list[CallCost]:
+        self.pairs[stage.group] += pairs
+        if stage.group in self._known:
+            return of_pairs(self._experiment, stage, self._known[stage.group], pairs)
+        made = {
+            role: self._resolved[name].artifact(self._store) for role, name in stage.reads.items() if self._resolved
+        }
+        found: list[CallCost] = []
+        panel = stage.config_of(self._experiment)
+        for cost, size in _pools(self._experiment, panel, prices_of(self._experiment, stage, made, pairs)):
+            self.said += [*cost.said(), *size]
+            found.append(cost)
+        self._known[stage.group] = found
+        return found
+
+
+def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]], cores: int) -> Table:
     """One row a stage; columns of which every row says nothing are left out."""
     rows = [
         (
-            line.stage,
-            line.work,
-            _time(_wall(line, cores)),
-            _size(line.bytes),
-            f"{line.files:,}",
-            f"{line.gpu_hours:,.1f}" if line.gpu_hours else "",
-            f"{line.dollars:,.2f}" if line.dollars else "",
-            *states[line.stage],
+            name,
+            cost.work,
+            _time(_wall(cost, cores)),
+            _size(cost.bytes),
+            f"{cost.files:,}",
+            f"{cost.gpu_hours:,.1f}" if cost.gpu_hours else "",
+            f"{cost.dollars:,.2f}" if cost.dollars else "",
+            *states[name],
         )
-        for line in found
+        for name, cost in found.items()
     ]
     table = Table(box=None, pad_edge=False, header_style="bold")
     kept = [at for at in range(len(_COLUMNS)) if any(row[at] for row in rows)]
@@ -84,7 +115,7 @@ def _table(found: Sequence[Line], states: Mapping[str, tuple[str, str]], cores: 
 
 def sent(experiment: Experiment) -> str:
     """Which texts go where."""
-    panels = [experiment.judge, *([experiment.ensemble] if experiment.ensemble else [])]
+    panels = [stage.config_of(experiment) for stage in stages_of(experiment) if stage.asks]
     judges = [judge.server for panel in panels for judge in map(kinds.of, panel.judges) if judge.server is not None]
     peers = [peer.endpoint for peer in experiment.rerank.peers if peer.endpoint is not None]
     said = []
@@ -97,23 +128,26 @@ def sent(experiment: Experiment) -> str:
 
 def _saved(experiment: Experiment, pairs: int) -> str:
     """What distilling saves of an ensemble's judgments, of so many pairs that it would be asked about."""
-    few, judges = experiment.distill.sample.pairs, len(experiment.distill.judge.judges)
+    few = experiment.distill.sample.pairs
+    judges = len(experiment.distill.judge.judges)
     share = f"{1 - few / pairs:.1%} of its judgments are saved" if few < pairs else "none of its judgments is saved"
     asked = f"about {few:,} pairs ({2 * few * judges:,} judgments), not about all {pairs:,}"
     return f"the ensemble (distill.judge) is asked {asked}: {share}"
 
 
-def _pools(experiment: Experiment, asked: Sequence[Cost]) -> Iterator[tuple[Cost, list[str]]]:
+def _pools(
+    experiment: Experiment, panel: JudgeConfig, asked: Sequence[CallCost]
+) -> Iterator[tuple[CallCost, list[str]]]:
     """What each judge costs with the pool that its target gives it, and what to say of that pool; one after another."""
     passed = 0.0
     for cost in asked:
-        judge = next(one for one in kinds.reading(experiment.judge) if one.name == cost.judge)
+        judge = next(one for one in kinds.reading(panel) if one.name == cost.judge)
         each = judge.gpus
         if not cost.gpu_hours or not each:
             yield cost, []
         else:
             limits = autoscale.limits_of(judge, experiment.execution)
-            target = autoscale.target_of(experiment.judge, judge, experiment.execution, passed)
+            target = autoscale.target_of(panel, judge, experiment.execution, passed)
             rate = cost.missing * each / (cost.gpu_hours * 3600)
             least, most = autoscale.size(cost.missing, rate, target, limits)
             engines = least if target.seconds is not None else most  # `most` has some to spare for a deadline
@@ -141,16 +175,16 @@ def _missed(target: Target, limits: Limits, took: float, engines: int, work: flo
     return said
 
 
-def _priced(experiment: Experiment, line: Line) -> Line:
+def _priced(experiment: Experiment, cost: StageCost) -> StageCost:
     """With what its cores and GPUs cost, where their prices are given."""
     execution = experiment.execution
-    cores = line.seconds / 3600 * (execution.core_dollars_hour or 0.0)
-    return replace(line, dollars=line.dollars + cores + line.gpu_hours * (execution.gpu_dollars_hour or 0.0))
+    cores = cost.seconds / 3600 * (execution.core_dollars_hour or 0.0)
+    return replace(cost, dollars=cost.dollars + cores + cost.gpu_hours * (execution.gpu_dollars_hour or 0.0))
 
 
-def _wall(line: Line, cores: int) -> float:
+def _wall(cost: StageCost, cores: int) -> float:
     """Seconds that a stage takes: its cores and its GPUs or rate limits work side by side."""
-    return max(line.seconds / cores, line.limited)
+    return max(cost.seconds / cores, cost.limited)
 
 
 def _states(experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, tuple[str, str]]:
@@ -160,25 +194,12 @@ def _states(experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[st
     return {name: (state, why) for name, state, why in changes(experiment, resolved)}
 
 
-def _borderline(
-    experiment: Experiment, counts: dict[str, int], store: Store, resolved: Mapping[str, Resolved]
-) -> int | None:
-    """Pairs that validation will ask about: as found, else a share of the candidates; None without validation."""
-    if not any(stage.name == "borderline" for stage in stages_of(experiment)):
-        return None
-    if "borderline" in resolved:
-        manifest = Artifact(store, "borderline", resolved["borderline"].fingerprint).manifest()
-        if manifest is not None:
-            return next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "to ask about")
-    return round(BORDERLINE * counts["train"] * min(experiment.retrieve.candidates, counts["documents"]))
-
-
-def _counts(experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, int]:
+def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> dict[str, int]:
     """Documents, and queries by split: as `plan` says, from the ingest artifact, else by reading the collection."""
     given = experiment.plan
     if given.documents is not None:
         return {"documents": given.documents, "train": given.train, "dev": given.dev, "test": given.test}
-    manifest = Artifact(Store(experiment.execution.root), "ingest", resolved["ingest"].fingerprint).manifest()
+    manifest = resolved[FIRST].artifact(store).manifest()
     if manifest is not None:
         documents = next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "documents")
         return {"documents": documents, **manifest["splits"]}

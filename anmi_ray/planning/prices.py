@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from anmi_ray import comparisons, corpus
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import id_matrix, uniforms
 from anmi_ray.core.records import CANDIDATE, COMPARISON, DOCUMENT, QUERY, TEXT_OF
@@ -27,8 +26,9 @@ from anmi_ray.judging.audit.intervals import Z95
 from anmi_ray.judging.kinds import PromptJudge
 from anmi_ray.judging.prompt_builder import PromptBuilder
 from anmi_ray.judging.questions import text_questions
-from anmi_ray.pipeline.run import Resolved
-from anmi_ray.store import Artifact, Store
+from anmi_ray.judging.spend import CallCost, CallTokens
+from anmi_ray.runtime.stage import Stage
+from anmi_ray.store import Artifact
 from anmi_ray.store.answer_log import AnswerLog
 
 QUERIES, PAIRS = 200, 2  # so many queries' prompts are counted, and so many of each
@@ -47,87 +47,23 @@ class Prompts:
     source: str
 
 
-@dataclass(frozen=True)
-class Counted:
-    """Mean tokens of a judge's prompts with the half-width of its 95 % interval, of an answer, and who says so."""
+def costs(experiment: Experiment, stage: Stage, made: Mapping[str, Artifact], pairs: int) -> list[CallCost]:
+    """Of every judge of a stage's panel that reads prompts, about `pairs` comparisons in both orders; in its order.
 
-    prompt: float
-    slack: float
-    answer: float
-    how: str
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a judge would still cost: `calls` of which `bought` are in the log (None: not looked up).
-
-    dollars and at_most are None without prices; hours None without rate limits. Where the judge runs on the cluster's
-    own GPUs, `gpu_hours` is how long they take (None: not known), and `gpus` says so in words.
+    made: by role, what the stage reads, complete or not; not looked at where `plan` says what the collection is.
     """
-
-    judge: str
-    calls: int
-    bought: int | None
-    tokens: Counted
-    dollars: float | None
-    at_most: float | None
-    hours: float | None
-    limit: str
-    gpus: str = ""
-    gpu_hours: float | None = None
-
-    @property
-    def missing(self) -> int:
-        """Calls that are still to be made."""
-        return self.calls - (self.bought or 0)
-
-    def said(self) -> Iterator[str]:
-        """Lines to print."""
-        bought = "" if self.bought is None else f", {self.bought:,} of them bought already"
-        if self.bought is None:
-            bought = "; those bought already were not counted"
-        tokens, total = self.tokens, self.missing * (self.tokens.prompt + self.tokens.answer) / 1e6
-        yield f"{self.judge}: {self.calls:,} calls{bought}"
-        slack = f" ± {tokens.slack:,.0f}" if tokens.slack else ""
-        yield f"  tokens   {tokens.prompt:,.0f}{slack} of a prompt and {tokens.answer:,.3g} of an answer, {tokens.how}"
-        yield f"           {total:,.2f} million to come"
-        if self.gpus:
-            yield f"  GPUs     {self.gpus}"
-            return
-        if self.dollars is None or self.at_most is None:
-            yield "  dollars  prices not given (endpoint.input_price, endpoint.output_price)"
-        else:
-            cost = f"about {self.dollars:,.2f}, at most {self.at_most:,.2f}"
-            yield f"  dollars  {cost}, without retries and the server's cache"
-        limits = "no rate limit given" if self.hours is None else f"{self.hours:,.1f} at {self.limit}"
-        yield f"  hours    {limits}"
-
-
-def costs(
-    experiment: Experiment,
-    resolved: Mapping[str, Resolved],
-    pairs: int,
-    panel: JudgeConfig | None = None,
-    compared: str = "compare",
-) -> list[Cost]:
-    """Of every judge that reads prompts, about `pairs` comparisons in both orders; in the panel's order.
-
-    `compared` names the stage whose comparisons the panel, by default the run's, is asked about.
-    """
-    judges = kinds.prompted(panel or experiment.judge)
+    judges = kinds.prompted(stage.config_of(experiment))
     if not judges:
         return []
     if experiment.plan.documents is not None:
         return [_priced(experiment, judge, _stated(experiment, judge), 2 * pairs, 0) for judge in judges]
-    store, played = Store(experiment.execution.root), {"ingest": "ingest", "retrieve": "retrieve", "compare": compared}
-    made = {role: Artifact(store, name, resolved[name].fingerprint) for role, name in played.items()}
     prompts = sample(experiment, made)
     return [_cost(experiment, judge, prompts, made, pairs) for judge in judges]
 
 
-def of_pairs(experiment: Experiment, known: Sequence[Cost], pairs: int) -> list[Cost]:
+def of_pairs(experiment: Experiment, stage: Stage, known: Sequence[CallCost], pairs: int) -> list[CallCost]:
     """What `pairs` other comparisons in both orders cost, none of them bought, at the tokens of `known` costs."""
-    judges = {judge.name: judge for judge in kinds.prompted(experiment.judge)}
+    judges = {judge.name: judge for judge in kinds.prompted(stage.config_of(experiment))}
     return [_priced(experiment, judges[cost.judge], cost.tokens, 2 * pairs, 0) for cost in known]
 
 
@@ -216,7 +152,7 @@ def _shown(title: str, text: str) -> str:
     return f"{title}\n{text}".strip()
 
 
-def _stated(experiment: Experiment, judge: PromptJudge) -> Counted:
+def _stated(experiment: Experiment, judge: PromptJudge) -> CallTokens:
     """What the settings say of a collection that is not here. Raises ConfigError where they say nothing."""
     tokens = experiment.plan.prompt_tokens
     if tokens is None:
@@ -225,12 +161,14 @@ def _stated(experiment: Experiment, judge: PromptJudge) -> Counted:
             "plan.prompt_tokens",
             "say how many a prompt has on average: query, both documents and the template",
         )
-    return Counted(float(tokens), 0.0, float(min(judge.longest_answer, _ANSWER["scale"])), "as plan.prompt_tokens says")
+    return CallTokens(
+        float(tokens), 0.0, float(min(judge.longest_answer, _ANSWER["scale"])), "as plan.prompt_tokens says"
+    )
 
 
 def _cost(
     experiment: Experiment, judge: PromptJudge, prompts: Prompts, made: Mapping[str, Artifact], pairs: int
-) -> Cost:
+) -> CallCost:
     log = AnswerLog(made["compare"].store, judge.identity)
     tokens = _by_server(log) or count(judge.prompt_builder(), prompts, judge.longest_answer)
     calls, bought = 2 * pairs, 0
@@ -239,13 +177,13 @@ def _cost(
     return _priced(experiment, judge, tokens, calls, bought)
 
 
-def _priced(experiment: Experiment, judge: PromptJudge, tokens: Counted, calls: int, bought: int | None) -> Cost:
+def _priced(experiment: Experiment, judge: PromptJudge, tokens: CallTokens, calls: int, bought: int | None) -> CallCost:
     missing = calls - (bought or 0)
     price = judge.price(missing, missing * tokens.prompt, missing * tokens.answer, experiment.plan)
-    return Cost(judge.name, calls, bought, tokens, **vars(price))
+    return CallCost(judge.name, calls, bought, tokens, **vars(price))
 
 
-def count(builder: PromptBuilder, prompts: Prompts, longest: float = math.inf) -> Counted:
+def count(builder: PromptBuilder, prompts: Prompts, longest: float = math.inf) -> CallTokens:
     """The tokens of sampled prompts, by the judge's own tokenizer or the estimate from bytes."""
     counts = [
         builder.tokens.count_tokens(
@@ -255,15 +193,15 @@ def count(builder: PromptBuilder, prompts: Prompts, longest: float = math.inf) -
     ]
     answer = float(min(longest, _ANSWER[builder.template.form]))
     if not counts:  # no train query: nothing is asked
-        return Counted(0.0, 0.0, answer, "no train query")
+        return CallTokens(0.0, 0.0, answer, "no train query")
     _, query = np.unique(prompts.query, return_inverse=True)
     total, size, mean = np.bincount(query, counts), np.bincount(query), float(np.mean(counts))
     spread = math.sqrt(float(np.square(total - mean * size).sum()) * len(size) / max(len(size) - 1, 1))
     how = "counted by its own tokenizer" if builder.tokens.exact else "estimated from bytes, on the long side,"
-    return Counted(mean, Z95 * spread / len(counts), answer, f"{how} over {prompts.source}")
+    return CallTokens(mean, Z95 * spread / len(counts), answer, f"{how} over {prompts.source}")
 
 
-def _by_server(log: AnswerLog) -> Counted | None:
+def _by_server(log: AnswerLog) -> CallTokens | None:
     """What a judge's server counted for answers that are in the log; None where there are few."""
     known: list[pa.Table] = []
     for bucket in log.buckets():
@@ -278,7 +216,9 @@ def _by_server(log: AnswerLog) -> Counted | None:
         np.concatenate([table[name].to_numpy() for table in known]) for name in ("prompt_tokens", "answer_tokens")
     )
     slack = Z95 * float(prompt.std(ddof=1)) / math.sqrt(rows)
-    return Counted(float(prompt.mean()), slack, float(answer.mean()), f"as its server counted {rows:,} bought answers")
+    return CallTokens(
+        float(prompt.mean()), slack, float(answer.mean()), f"as its server counted {rows:,} bought answers"
+    )
 
 
 def _bought(log: AnswerLog, made: Mapping[str, Artifact], pairs: int) -> tuple[int, int] | None:

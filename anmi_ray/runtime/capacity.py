@@ -7,7 +7,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -18,76 +17,10 @@ from ray._raylet import node_labels_match_selector  # pyright: ignore[reportAttr
 from ray.autoscaler.v2.utils import is_autoscaler_v2
 
 from anmi_ray.config import labels
-from anmi_ray.config.execution import ExecutionConfig
-from anmi_ray.config.train import TrainExecution
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.runtime.needs import GPU_TYPE, Need
 
 _MIRRORED = re.compile("node_[0-9a-f]{56}")  # how an autoscaler that only looks on names a node's type
-_TYPE = "accelerator_type:"  # of resources that say which GPU a node has; a node has 1 of it, work asks for a little
-_A_LITTLE = 0.001
-
-
-@dataclass(frozen=True)
-class Need:
-    """`count` workers at once, each with `each` of Ray's resources whole on one node that `selector` selects.
-
-    The settings that say so, for messages: `place` the first to look at, `number` of the count, `size` of what each
-    takes, `gpu` with the value that does without one, `kind` of its type, `labels` of the selector; "" where none does.
-    """
-
-    worker: str
-    count: int
-    each: Mapping[str, float]
-    place: str
-    selector: Mapping[str, str]
-    number: str = ""
-    size: str = ""
-    gpu: str = ""
-    kind: str = ""
-    labels: str = ""
-
-
-def gpu_of_type(name: str | None) -> dict[str, float]:
-    """What a worker asks for to get a GPU of a type, by Ray's name of it; nothing where any will do."""
-    return {} if name is None else {f"{_TYPE}{name}": _A_LITTLE}
-
-
-def needed(execution: TrainExecution) -> dict[str, float]:
-    """Ray resources of one worker."""
-    asked = dict(execution.resources) | ({"GPU": 1.0} if execution.use_gpu else {})
-    asked |= gpu_of_type(execution.accelerator_type)
-    return {name: amount for name, amount in asked.items() if amount > 0}
-
-
-def of_training(execution: TrainExecution) -> Need:
-    """What training asks of the cluster."""
-    return Need(
-        worker="worker",
-        count=execution.num_workers,
-        each=needed(execution),
-        place="execution.train.num_workers",
-        selector=execution.label_selector,
-        number="execution.train.num_workers",
-        size="execution.train.resources",
-        gpu="execution.train.use_gpu: false",
-        kind="execution.train.accelerator_type",
-        labels="execution.train.label_selector",
-    )
-
-
-def of_embedding(execution: ExecutionConfig) -> Need:
-    """What computing vectors by actors with GPUs asks for; a Ray started here has one node, without labels."""
-    return Need(
-        worker="embedding actor",
-        count=execution.embed.actors[0],
-        each={"GPU": execution.embed.gpus},
-        place="execution.embed",
-        selector=execution.embed.on if execution.address is not None else {},
-        number="execution.embed.actors",
-        size="execution.embed.gpus",
-        gpu="execution.embed.gpus: 0",
-        labels="execution.embed.on",
-    )
 
 
 def check_room(need: Need, notice: Callable[[str], None], at_once: int = 1) -> None:
@@ -148,9 +81,9 @@ def largest(groups: Sequence[tuple[int, Mapping[str, float]]], worker: Mapping[s
 
     A group with GPUs that does not say of which type may have the one that is asked for.
     """
-    untyped = {name: amount for name, amount in worker.items() if not name.startswith(_TYPE)}
+    untyped = {name: amount for name, amount in worker.items() if not name.startswith(GPU_TYPE)}
     fitting = [
-        (most, room([resources], worker if any(name.startswith(_TYPE) for name in resources) else untyped))
+        (most, room([resources], worker if any(name.startswith(GPU_TYPE) for name in resources) else untyped))
         for most, resources in groups
     ]
     return sum(math.inf if most == -1 else most * each for most, each in fitting if each)
@@ -170,8 +103,8 @@ def scales(status: bytes | None) -> bool:
 
 def _said(need: Need, nodes: Sequence[Mapping[str, float]], of: int, fitting: float) -> str:
     """What is needed, what there is room for, and what is there, on the nodes that are selected among all."""
-    gpu = next((name.removeprefix(_TYPE) for name in need.each if name.startswith(_TYPE)), None)
-    amounts = {name: amount for name, amount in need.each.items() if not name.startswith(_TYPE)}
+    gpu = next((name.removeprefix(GPU_TYPE) for name in need.each if name.startswith(GPU_TYPE)), None)
+    amounts = {name: amount for name, amount in need.each.items() if not name.startswith(GPU_TYPE)}
     each = ", ".join(f"{amount:g} {gpu if gpu and name == 'GPU' else name}" for name, amount in amounts.items())
     there = [f"{sum(node.get(name, 0.0) for node in nodes):g} {name}" for name in amounts]
     if gpu:
@@ -188,7 +121,7 @@ def _kinds(nodes: Sequence[Mapping[str, float]]) -> str:
     found: Counter[str] = Counter()
     for node in nodes:
         if gpus := node.get("GPU", 0.0):
-            names = [name.removeprefix(_TYPE) for name in node if name.startswith(_TYPE)]
+            names = [name.removeprefix(GPU_TYPE) for name in node if name.startswith(GPU_TYPE)]
             found["/".join(sorted(names)) or "unknown type"] += int(gpus)
     return ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
 
@@ -203,7 +136,7 @@ def _remedies(
         return [f"correct {need.labels} ({said})"]
     if "GPU" in need.each and not any(node.get("GPU") for node in selected):
         return [f"set {need.gpu}"] if need.gpu else []
-    wanted = [name for name in need.each if name.startswith(_TYPE)]
+    wanted = [name for name in need.each if name.startswith(GPU_TYPE)]
     if wanted and not any(node.get(wanted[0]) for node in selected):
         return [f"set {need.kind} to what is there, or leave it out"]
     remedies = [f"lower {need.number} to {fitting}"] if fitting and need.number else []

@@ -2,7 +2,8 @@
 
 A task gets paths and settings, reads, calls a domain package, and commits its bucket itself; only row counts come
 back, so nothing on the driver grows with rows. Tasks that compute take `cpus_per_core` logical CPUs each, so that a
-laptop's Ray, started with more logical CPUs than cores, never runs more of them than there are cores.
+laptop's Ray, started with more logical CPUs than cores, never runs more of them than there are cores. Ray is imported
+when it is first used: whoever asks stages what they are waits for none of it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
-
-import ray
-from ray.exceptions import RayError, RayTaskError
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.core import environment, logs
@@ -77,6 +76,8 @@ def ray_session(execution: ExecutionConfig) -> Iterator[None]:
 
     A process that is connected already (a test, a notebook) keeps its connection.
     """
+    import ray
+
     if ray.is_initialized():
         yield
         return
@@ -104,6 +105,8 @@ def _quiet() -> None:
 
 
 def _start_local(execution: ExecutionConfig) -> None:
+    import ray
+
     for name, value in {**environment.WORKERS, **_LOCAL_ENVIRONMENT}.items():
         os.environ.setdefault(name, value)
     os.environ.pop("RAY_ADDRESS", None)
@@ -121,6 +124,8 @@ def _start_local(execution: ExecutionConfig) -> None:
 @contextmanager
 def our_errors(stage: str) -> Iterator[None]:
     """Unwrap what tasks raise: an error meant for the user comes out as itself, Ray's own with what to do about it."""
+    from ray.exceptions import RayError, RayTaskError
+
     try:
         yield
     except RayTaskError as error:
@@ -177,6 +182,8 @@ def rows_of(dataset: ray.data.Dataset) -> Iterator[Iterator[dict[str, Any]]]:
 @contextmanager
 def watched(say: Callable[[], None], every: float = 1.0) -> Iterator[None]:
     """Call `say` now and then, and once at the end, while the block is at work."""
+    from ray.exceptions import RayError
+
     over = threading.Event()
 
     def watch() -> None:
@@ -194,8 +201,6 @@ def watched(say: Callable[[], None], every: float = 1.0) -> Iterator[None]:
         thread.join()
 
 
-# anywhere: a trial's driver stands in a placement group that has room for itself alone, and its tasks would stay there
-@ray.remote(scheduling_strategy="DEFAULT")
 def _call(task: Callable[..., Any], args: tuple[Any, ...], where: Mapping[str, Any]) -> Any:
     return call_logged(task, args, where)
 
@@ -211,11 +216,22 @@ def call_logged(task: Callable[..., Any], args: tuple[Any, ...], where: Mapping[
         return found
 
 
+@cache
+def _remote() -> Any:
+    """`_call` as Ray carries it out."""
+    import ray
+
+    # anywhere: a trial's driver stands in a placement group that has room for itself alone, its tasks would stay there
+    return ray.remote(scheduling_strategy="DEFAULT")(_call)
+
+
 def run_task(context: Context, task: Callable[..., Any], *args: Any, cores: float = 1.0) -> Any:
     """Run one task away from the driver and return what it returns."""
+    import ray
+
     options = {"num_cpus": cores * context.cpus_per_core, "max_retries": context.execution.task_retries}
     with our_errors(task.__module__.rsplit(".", 1)[-1]):
-        return ray.get(_call.options(**options).remote(task, args, logs.context()))
+        return ray.get(_remote().options(**options).remote(task, args, logs.context()))
 
 
 def run_buckets(
@@ -298,7 +314,9 @@ def windowed(
 
     what: how log lines call the number that a call has.
     """
-    call = _call.options(
+    import ray
+
+    call = _remote().options(
         num_cpus=cores * context.cpus_per_core, num_gpus=gpus, max_retries=context.execution.task_retries
     )
     under_way: dict[Any, int] = {}

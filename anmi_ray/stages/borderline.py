@@ -8,11 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anmi_ray import mining
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, RATING
+from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.store import Artifact, Flow
+
+# Share of candidates that are borderline (80 to 150 points) and not yet compared with their anchor, on the long side:
+# .6 % by the quickstart's panel, .5 % by SciFact's, 1.3 % by the similarity judge on a small collection.
+_SHARE = 0.015
+_WANTED = "to ask about"
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, context: Context) -> dict[str, Any]:
@@ -24,6 +30,8 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, 
 def _bucket(
     artifact: Artifact, bucket: int, rate: Artifact, compare: Artifact, retrieve: Artifact, config: MineConfig
 ) -> list[Flow]:
+    from anmi_ray import mining
+
     found = mining.borderline(
         rate.read_part("ratings", bucket, RATING),
         rate.read_part("gaps", bucket, GAP),
@@ -33,8 +41,29 @@ def _bucket(
         rate.read_part("fits", bucket, FIT),
     )
     wanted, known = found.wanted.num_rows, found.known.num_rows
-    counts = {"borderline documents": wanted + known, "compared before": known, "to ask about": wanted}
+    counts = {"borderline documents": wanted + known, "compared before": known, _WANTED: wanted}
     flows = [Flow(unit, count, count) for unit, count in counts.items()]
     parts = {"comparisons": (COMPARISON, found.wanted), "known": (COMPARISON, found.known)}
     artifact.commit_bucket(bucket, parts, flows, None)
     return flows
+
+
+def _cost(load: Workload) -> StageCost:
+    """As many as it found, else a share of the candidates."""
+    pairs = round(_SHARE * load.candidates)
+    if load.manifest is not None:
+        pairs = next(flow["rows_out"] for flow in load.manifest["flows"] if flow["unit"] == _WANTED)
+    work = f"about {pairs:,} borderline documents to ask about"
+    return StageCost(work, 2.0, pairs * COMPARISON_BYTES, files=load.buckets, pairs=pairs)
+
+
+STAGE = Stage(
+    name="borderline",
+    version=1,
+    inputs=("rate", "compare", "retrieve"),
+    does="find borderline documents that were not compared with their anchor",
+    run=run,
+    cost=_cost,
+    settings="mine",
+    config=lambda experiment: experiment.mine.asking,
+)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from anmi_ray import comparisons
-from anmi_ray.comparisons.imported import NOT_CANDIDATES
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.paths import as_written
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, IMPORTED
-from anmi_ray.judging.imported import refused
+from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.runtime.stage import Split, Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
-from anmi_ray.stages.judge import importing
 from anmi_ray.store import Artifact, Flow
 
 _SEAL = ("comparisons", COMPARISON)
+_PAIR_S = 8e-5
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: CompareConfig, context: Context) -> dict[str, Any]:
@@ -26,6 +26,8 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: CompareConfi
     retrieve = inputs["retrieve"]
     if config.design != "imported":
         return {"flows": run_buckets(context, artifact, _SEAL, _bucket, retrieve, config, context.seed)}
+    from anmi_ray.stages.judge import importing
+
     ingest = Artifact(artifact.store, "ingest", (retrieve.manifest() or {})["inputs"]["ingest"])
     preferences = importing.bring_in(config, ingest, context)
     flows = run_buckets(context, artifact, _SEAL, _imported_bucket, retrieve, preferences)
@@ -39,6 +41,8 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: CompareConfi
 
 
 def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact, config: CompareConfig, seed: int) -> list[Flow]:
+    from anmi_ray import comparisons
+
     candidates = retrieve.read_part("candidates", bucket, CANDIDATE)
     pairs, rejects = comparisons.compare(candidates, config, seed)
     queries = len(set(candidates["query_id"].to_pylist()))
@@ -49,8 +53,14 @@ def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact, config: Compare
 
 def _imported_bucket(artifact: Artifact, bucket: int, retrieve: Artifact, imported: Artifact) -> list[Flow]:
     """Rows of the file in, rows used out; what was refused when the file was read is refused here too."""
+    from anmi_ray import comparisons
+    from anmi_ray.comparisons.imported import NOT_CANDIDATES
+    from anmi_ray.judging.imported import refused
+    from anmi_ray.stages.judge import importing
+
     candidates = retrieve.read_part("candidates", bucket, CANDIDATE)
-    rows, before = imported.read_part("preferences", bucket, IMPORTED), importing.rejects_of(imported, bucket)
+    rows = imported.read_part("preferences", bucket, IMPORTED)
+    before = importing.rejects_of(imported, bucket)
     pairs, left, without = comparisons.imported(candidates, rows)
     queries = len(set(candidates["query_id"].to_pylist()))
     bad = before.num_rows + left.num_rows
@@ -61,3 +71,37 @@ def _imported_bucket(artifact: Artifact, bucket: int, retrieve: Artifact, import
     rejects = pa.concat_tables([before, refused(left, NOT_CANDIDATES), without])
     artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, pairs)}, flows, rejects)
     return flows
+
+
+def _also(config: CompareConfig, *_: Any) -> dict[str, str]:
+    if config.path is None:
+        return {}
+    from anmi_ray.tables import formats
+
+    return {"file": formats.identity_of(Path(config.path).expanduser())}
+
+
+def _cost(load: Workload) -> StageCost:
+    """Of a file, at most its rows."""
+    config: CompareConfig = load.config
+    pairs = load.candidates * config.degree // 2
+    work = f"{pairs:,} pairs, {config.degree} per document"
+    if config.path is not None:
+        from anmi_ray.tables import formats
+
+        batches = formats.read_batches(Path(config.path).expanduser(), ("query_id",))
+        pairs = sum(rows.table.num_rows for rows in batches)
+        work = f"at most {pairs:,} pairs of {config.path}"
+    return StageCost(work, pairs * _PAIR_S, pairs * COMPARISON_BYTES, files=load.buckets, pairs=pairs)
+
+
+STAGE = Stage(
+    name="compare",
+    version=1,
+    inputs=("retrieve",),
+    does="choose which pairs of candidates to ask about: a sparse regular graph",
+    run=run,
+    cost=_cost,
+    also=_also,
+    split=Split("train", "give qrels of a train split"),
+)

@@ -20,12 +20,15 @@ from anmi_ray.config.retrieve import RETRIEVERS
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import METRIC, QREL, RUN, TEXT_OF
 from anmi_ray.evaluation import fusion, measures, significance
+from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
+from anmi_ray.runtime.stage import Split, Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.tables import trec
 
 FUSED = "reranked+hybrid"
+_QUERY_S = 5.4e-3
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConfig, context: Context) -> dict[str, Any]:
@@ -150,3 +153,20 @@ def _write_trec(
     for system in systems:
         text = trec.format_run(_system(runs, system), queries, documents)
         artifact.store.publish(f"{artifact.path}/trec/{system}.trec", text.encode())
+
+
+def _cost(load: Workload) -> StageCost:
+    kept = load.held_out * load.experiment.retrieve.depth * RUN_BYTES
+    return StageCost(f"{load.test:,} test queries", 0.6 + load.test * _QUERY_S, kept)
+
+
+STAGE = Stage(
+    name="evaluate",
+    version=2,
+    inputs=("rerank", "retrieve", "ingest"),
+    does="measure every system on test, with intervals and tests",
+    run=run,
+    cost=_cost,
+    config=lambda experiment: experiment.evaluate.over(experiment.retrieve.retrievers),
+    split=Split("test", "give qrels of a test split, or stop with --until rerank"),
+)

@@ -11,13 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import bucket_of, hash_sample, id_array
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY, SPLITS
+from anmi_ray.runtime.costs import TEXT_BYTES, StageCost, Workload
+from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.store import Artifact, Flow
+
+_DOCUMENT_S = 2e-5
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: CorpusConfig, context: Context) -> dict[str, Any]:
@@ -27,6 +31,8 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: CorpusConfig
 
 
 def _ingest(artifact: Artifact, config: CorpusConfig, buckets: int) -> tuple[list[Flow], dict[str, Any]]:
+    from anmi_ray import corpus
+
     reader = corpus.read(config)
     documents = shards = 0
     for shard, table in enumerate(reader.documents()):
@@ -93,3 +99,27 @@ def sample_queries(artifact: Artifact, part: str, buckets: int, size: int, salt:
         ids = artifact.store.read_table(artifact.part_path(part, bucket), columns=["query_id"])["query_id"]
         found.update(pc.unique(ids).to_pylist())
     return pa.table({"query_id": id_array(hash_sample(sorted(found), size, salt))})
+
+
+def _content(_: CorpusConfig, __: Experiment, content: str) -> dict[str, str]:
+    """What it reads is told by its content's hash, wherever it lies."""
+    return {"content": content}
+
+
+def _cost(load: Workload) -> StageCost:
+    work = f"read {load.documents:,} documents, {load.queries:,} queries"
+    files = load.shards + 2 * load.buckets
+    return StageCost(work, 2.0 + load.documents * _DOCUMENT_S, load.documents * TEXT_BYTES, files=files)
+
+
+STAGE = Stage(
+    name="ingest",
+    version=2,
+    inputs=(),
+    does="read the collection, refuse what is malformed, split the queries",
+    run=run,
+    cost=_cost,
+    settings="corpus",
+    left_out=frozenset({"path", "documents", "queries", "qrels"}),
+    also=_content,
+)

@@ -9,24 +9,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from anmi_ray import rating
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING
-from anmi_ray.runtime.actors import ActorPool
+from anmi_ray.runtime.costs import StageCost, Workload
+from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.store import Artifact, Flow
 
+if TYPE_CHECKING:
+    from anmi_ray.rating import Globals
+
+_COMPARISON_S = 7e-6
+_RATING_BYTES = 60
+_PARTS = 3  # of a bucket
 _ROUNDS = (("judge", "compare"), ("validate", "borderline"))  # stages whose judgments and comparisons make a round
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RateConfig, context: Context) -> dict[str, Any]:
     """Fit the shared parameters once, then every bucket; returns flows and the shared parameters."""
+    from anmi_ray import rating
+    from anmi_ray.runtime.actors import ActorPool
+
     pool = ActorPool(context, Rater, sources_of(inputs), config, actors=context.execution.raters)
     known = artifact.read_json("globals.json")
     if known is None:
@@ -59,6 +68,8 @@ class Sources:
 
     def tables(self, bucket: int, config: RateConfig) -> tuple[pa.Table, pa.Table, pa.Table]:
         """Judgments, Comparisons and Candidates of a bucket."""
+        from anmi_ray import rating
+
         candidates = self.retrieve.read_part("candidates", bucket, CANDIDATE)
         return *self.answers(bucket), rating.hide_positives(candidates, config.hide_positives)
 
@@ -79,12 +90,16 @@ class Rater:
     """What an actor keeps: sources, settings, and the solver, compiled."""
 
     def __init__(self, sources: Sources, config: RateConfig) -> None:
+        from anmi_ray import rating
+
         self._sources = sources
         self._config = config
         rating.compile_solver(config)
 
     def fit_globals(self, buckets: int) -> dict[str, Any]:
         """The shared parameters from at most `config.sample_queries` queries, read bucket by bucket, in their order."""
+        from anmi_ray import rating
+
         compare = self._sources.rounds[0].compare
         sample = sample_queries(compare, "comparisons", buckets, self._config.sample_queries, "rate")
         kept: list[list[pa.Table]] = [[], [], []]
@@ -94,8 +109,10 @@ class Rater:
         judgments, comparisons, candidates = (pa.concat_tables(tables) for tables in kept)
         return json.loads(rating.fit_globals(judgments, comparisons, candidates, self._config).to_json())
 
-    def rate(self, artifact: Artifact, bucket: int, shared: rating.Globals) -> list[Flow]:
+    def rate(self, artifact: Artifact, bucket: int, shared: Globals) -> list[Flow]:
         """Rate a bucket's queries and commit it."""
+        from anmi_ray import rating
+
         judgments, comparisons, candidates = self._sources.tables(bucket, self._config)
         result = rating.rate(judgments, comparisons, candidates, shared, self._config)
         queries = len(set(comparisons["query_id"].to_pylist()))
@@ -103,3 +120,29 @@ class Rater:
         parts = {"ratings": (RATING, result.ratings), "fits": (FIT, result.fits), "gaps": (GAP, result.gaps)}
         artifact.commit_bucket(bucket, parts, flows, result.rejects)
         return flows
+
+
+def _cost(load: Workload) -> StageCost:
+    ratings = f"{load.candidates:,} ratings"
+    second = "borderline" in load.pairs
+    pairs = load.pairs["compare"] + load.pairs.get("borderline", 0)
+    work = ratings if second else f"{load.train:,} fits, {ratings}"
+    seconds = pairs * _COMPARISON_S + 10.0
+    return StageCost(work, seconds, load.candidates * _RATING_BYTES, files=_PARTS * load.buckets)
+
+
+STAGE = Stage(
+    name="rate",
+    version=3,
+    inputs=("judge", "compare", "retrieve"),
+    does="fit ratings, their errors, and gaps to the known positives",
+    run=run,
+    cost=_cost,
+    settings="rate",
+)
+REFIT = replace(
+    STAGE,
+    name="refit",
+    inputs=(*STAGE.inputs, "validate", "borderline"),
+    does="fit ratings and gaps again, to the judgments of both rounds",
+)

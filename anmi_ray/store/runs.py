@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from anmi_ray.core.errors import ConfigError
@@ -42,3 +43,8 @@ def trained(name: str, root: str, corpus: str) -> Artifact:
     if found is None or found.manifest() is None:
         raise ConfigError(f"run {name} has no model: its train stage is not complete", place, "carry it out first")
     return found
+
+
+def other_models(store: Store, inputs: Mapping[str, str]) -> dict[str, Artifact]:
+    """By role, the models of other runs among a stage's inputs (name -> fingerprint)."""
+    return {role: Artifact(store, "train", name) for role, name in inputs.items() if role.startswith(TRAINED)}

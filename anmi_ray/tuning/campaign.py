@@ -19,7 +19,8 @@ from anmi_ray.config.experiment import Experiment, validate
 from anmi_ray.config.tune import CampaignConfig, Loaded, put
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import seed as derived_seed
-from anmi_ray.pipeline import run as path
+from anmi_ray.pipeline.resolve import Resolved, resolve
+from anmi_ray.pipeline.stages import FIRST
 from anmi_ray.store import Artifact, Store, fingerprint
 
 VERSION = 1  # of what a campaign's fingerprint stands for
@@ -78,7 +79,7 @@ class Campaign:
     place: str
     working_folder: str
     base: Experiment
-    resolved: Mapping[str, path.Resolved]
+    resolved: Mapping[str, Resolved]
     fingerprint: str
     store: Store
 
@@ -90,7 +91,7 @@ class Campaign:
     @property
     def content(self) -> str:
         """The content hash of its collection."""
-        return self.resolved["ingest"].inputs["content"]
+        return self.resolved[FIRST].content
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -162,7 +163,7 @@ def open_campaign(loaded: Loaded) -> Campaign:
             place,
             "set it for all: settings: {train.dev_points: [0.25, 0.5, 0.75, 1.0]}",
         )
-    resolved = path.resolve(base)
+    resolved = resolve(base)
     made_of = [f"train={resolved['train'].fingerprint}"]
     name = fingerprint("tune", VERSION, result_settings(config), made_of)
     return Campaign(config, place, folder, base, resolved, name, Store(base.execution.root))
@@ -175,7 +176,7 @@ def best(trials: Iterable[Trial]) -> Trial | None:
 
 def _changed_before_mine(campaign: Campaign, one: Experiment) -> str | None:
     """The first stage before mine that this trial would make anew, or None."""
-    found = path.resolve(one, campaign.content)
+    found = resolve(one, campaign.content)
     for name, item in found.items():
         if name == "mine":
             return None

@@ -29,9 +29,11 @@ from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, DataError
 from anmi_ray.pipeline import run as path
 from anmi_ray.pipeline.progress import Everyone
-from anmi_ray.runtime.capacity import check_room, of_training
+from anmi_ray.runtime.capacity import check_room
+from anmi_ray.runtime.needs import of_training
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.status import GROUP
-from anmi_ray.stages import train
+from anmi_ray.stages.train import trainer
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.store.uri import absolute, of_ray, remove
 from anmi_ray.tuning import search as searching
@@ -49,7 +51,7 @@ _FINISHED: Any = Searcher.FINISHED  # Tune takes it for a point
 Ended = Callable[[Trial], None]
 
 
-def share(campaign: Campaign, reporter: path.Reporter) -> None:
+def share(campaign: Campaign, reporter: Reporter) -> None:
     """Make what all trials read, all stages before mine, as a run of its own name: the experiment's own run stays.
 
     Raises DataError where dev cannot tell trials apart.
@@ -59,7 +61,7 @@ def share(campaign: Campaign, reporter: path.Reporter) -> None:
     path.run(base, told, last=campaign.shared[-1], content=campaign.content)
 
 
-class _Splits(path.Reporter):
+class _Splits(Reporter):
     """Looks, when the collection is read and before anything is asked about it, whether trials can be compared."""
 
     def __init__(self, campaign: Campaign) -> None:
@@ -75,7 +77,7 @@ class _Splits(path.Reporter):
             raise DataError("no dev query is judged, and trials are compared on dev", place, "give a dev split")
 
 
-def search(campaign: Campaign, reporter: path.Reporter, ended: Ended) -> list[Trial]:
+def search(campaign: Campaign, reporter: Reporter, ended: Ended) -> list[Trial]:
     """Carry out the trials that are missing, and return all. Needs a started Ray; `ended` sees each as it ends.
 
     A trial that fails is counted, with its message, and the others go on. Raises ConfigError where a trial's training
@@ -134,7 +136,7 @@ def _carry_out(campaign: Campaign, trial: Trial) -> None:
         told.tell(point)
 
 
-class _Told(path.Reporter):
+class _Told(Reporter):
     """Hands what a trial's stages tell to Tune."""
 
     def __init__(self, step: int) -> None:
@@ -251,7 +253,7 @@ class _Points(Searcher):
 class _Log(tune.Callback):
     """Keeps the records of the trials: the only one who writes them while they are under way."""
 
-    def __init__(self, campaign: Campaign, trials: dict[int, Trial], reporter: path.Reporter, ended: Ended) -> None:
+    def __init__(self, campaign: Campaign, trials: dict[int, Trial], reporter: Reporter, ended: Ended) -> None:
         self._campaign = campaign
         self._trials = trials
         self._reporter = reporter
@@ -347,7 +349,7 @@ def forget_checkpoints(campaign: Campaign, trials: Iterable[Trial]) -> None:
         if one.status == "stopped":
             artifact = Artifact(campaign.store, "train", one.fingerprints["train"])
             output = absolute(artifact.store.uri(f"{artifact.path}/model"))
-            train.clear_checkpoints(artifact, output, campaign.base.execution.training)
+            trainer.clear_checkpoints(artifact, output, campaign.base.execution.training)
 
 
 def _number(trial: Trial) -> int:
@@ -362,9 +364,9 @@ def _message(trial: TuneTrial) -> str:
         cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, AnmiError):
             return str(cause)
-        return f"{type(cause).__name__}: {train.last_line(cause)}"
+        return f"{type(cause).__name__}: {trainer.last_line(cause)}"
     if trial.error_file is not None and Path(trial.error_file).exists():
-        return train.last_line(Path(trial.error_file).read_text(encoding="utf-8"))
+        return trainer.last_line(Path(trial.error_file).read_text(encoding="utf-8"))
     return "its process ended"
 
 

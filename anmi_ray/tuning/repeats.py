@@ -16,6 +16,8 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
 from anmi_ray.pipeline import run as path
 from anmi_ray.pipeline.per_query import per_query
+from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, our_errors, windowed
 from anmi_ray.tuning.campaign import MEASURE, Campaign, Trial
 
@@ -35,7 +37,7 @@ class Repeats:
     contrasts: tuple[Contrast, ...]
 
 
-def repeat(campaign: Campaign, best: Trial, reporter: path.Reporter) -> Repeats | None:
+def repeat(campaign: Campaign, best: Trial, reporter: Reporter) -> Repeats | None:
     """Train, rerank and measure; None where the campaign wants no repeats. Needs a started Ray.
 
     What was trained before is reused, so a call after a crash goes on.
@@ -61,7 +63,7 @@ def repeat(campaign: Campaign, best: Trial, reporter: path.Reporter) -> Repeats 
 
 
 def _carried_out(
-    campaign: Campaign, wanted: Mapping[tuple[str, int], Experiment], reporter: path.Reporter
+    campaign: Campaign, wanted: Mapping[tuple[str, int], Experiment], reporter: Reporter
 ) -> dict[tuple[str, int], dict[str, Any]]:
     """The records of all runs, which are carried out `max_concurrent` at once, equal ones one after the other."""
     reporter.stage("repeats", f"train the best and the default with {len(wanted) // 2} fresh seeds, measure on test")
@@ -71,7 +73,7 @@ def _carried_out(
     )
     twins: dict[str, list[tuple[str, int]]] = {}
     for key, one in wanted.items():
-        twins.setdefault(path.resolve(one, campaign.content)["rerank"].fingerprint, []).append(key)
+        twins.setdefault(resolve(one, campaign.content)["rerank"].fingerprint, []).append(key)
     groups = list(twins.values())
     calls = ((i, _run, ([wanted[key] for key in keys], campaign.content)) for i, keys in enumerate(groups))
     records: dict[tuple[str, int], dict[str, Any]] = {}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.logs import Span
-from anmi_ray.pipeline import run as path
 from anmi_ray.pipeline.side_by_side import alone
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import ray_session
 from anmi_ray.tuning import driver, report, search
 from anmi_ray.tuning.campaign import Campaign, Trial, best
@@ -28,7 +28,7 @@ class Finished:
     files: Mapping[str, str]
 
 
-def run(campaign: Campaign, reporter: path.Reporter, ended: driver.Ended, retry_failed: bool = False) -> Finished:
+def run(campaign: Campaign, reporter: Reporter, ended: driver.Ended, retry_failed: bool = False) -> Finished:
     """Carry out what is missing of a campaign and write its report; `ended` sees each trial as it ends.
 
     Running again goes on, after Ctrl-C and after kill -9. Raises AnmiError for whatever a user can mend.

@@ -15,7 +15,7 @@ from anmi_ray.config.tune import CampaignConfig, Choice, Domain, Integer, LogUni
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import rng
 from anmi_ray.core.identity import seed as derived_seed
-from anmi_ray.pipeline.run import resolve
+from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.tuning.campaign import Campaign, Trial, check_shared
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from anmi_ray.core import identity
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.corpus.beir import BeirFiles
 from anmi_ray.pipeline import run
+from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.store import Artifact, Store
 
 LAST = "retrieve"
@@ -108,7 +109,7 @@ def retrieval_of(name: str, folder: str, root: str) -> Experiment:
 def retrieved(of: Experiment) -> Retrieved:
     """Retrieve, with Ray, unless it is done, and read what is there. Raises AnmiError."""
     store = Store(of.execution.root)
-    resolved = run.resolve(of)
+    resolved = resolve(of)
     made = {name: Artifact(store, name, resolved[name].fingerprint) for name in ("ingest", LAST)}
     if any(one.manifest() is None for one in made.values()):
         run.run(of, ConsoleReporter(Console(stderr=True)), last=LAST)

@@ -30,6 +30,7 @@ from anmi_ray.core import environment
 from anmi_ray.core.errors import AnmiError, ConfigError
 from anmi_ray.evaluation.replicates import Contrast, smallest_difference
 from anmi_ray.pipeline import run as experiment
+from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.pipeline.side_by_side import alone, run_all
 from anmi_ray.store import Artifact, Store
 
@@ -204,14 +205,14 @@ def run_side_by_side(experiments: Sequence[Experiment], last: str, workers: int)
 
 def _finished(store: Store, one: Experiment, last: str) -> dict[str, Any] | None:
     """The record of a run that is complete with the settings that it has now."""
-    fingerprint = experiment.resolve(one)[last].fingerprint
+    fingerprint = resolve(one)[last].fingerprint
     record = store.read_json(f"runs/{one.name}.json")
     recorded = record is not None and record["stages"].get(last, {}).get("fingerprint") == fingerprint
     return record if recorded and Artifact(store, last, fingerprint).manifest() is not None else None
 
 
 def _make_shared(missing: Sequence[Experiment], store: Store, console: Console) -> None:
-    mined = {experiment.resolve(one)["mine"].fingerprint: one for one in reversed(missing)}
+    mined = {resolve(one)["mine"].fingerprint: one for one in reversed(missing)}
     wanted = [one for name, one in reversed(mined.items()) if Artifact(store, "mine", name).manifest() is None]
     if not wanted:
         return

@@ -17,7 +17,7 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.experiment import load as load_experiment
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.pipeline.run import names_of, stage_name
+from anmi_ray.pipeline.stages import names_of, stage_name
 from cluster import render
 from cluster.description import POOL, ROOT, SIZES, USER, Description, Grown, load
 from tests.cluster.kubernetes import amount

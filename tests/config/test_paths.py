@@ -14,7 +14,7 @@ from anmi_ray.config import tune
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment, load, validate
 from anmi_ray.config.paths import as_written
-from anmi_ray.pipeline.run import resolve
+from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.store import Store
 from anmi_ray.tuning.campaign import open_campaign
 from tests.small import write_collection, write_config

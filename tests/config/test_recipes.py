@@ -10,7 +10,7 @@ import pytest
 from anmi_ray.config.experiment import Experiment, load, validate
 from anmi_ray.config.recipes import RECIPES
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.pipeline import run
+from anmi_ray.pipeline.resolve import resolve
 
 DETAILED = """
 mine: {allow: [{rule: gate, largest: 0.05}], sample: weighted, negatives: 3, random_negatives: 2}
@@ -54,15 +54,15 @@ def test_what_the_recipes_are() -> None:
     assert extended.train.loss.ranking == "debiased"
     assert extended.train.loss.learn_temperature
     assert extended.train.curriculum.rule == "progress"
-    assert len({run.resolve(one)["train"].fingerprint for one in by_name.values()}) == len(by_name)
+    assert len({resolve(one)["train"].fingerprint for one in by_name.values()}) == len(by_name)
 
 
 def test_a_recipe_is_no_setting_of_its_own(tmp_path: Path) -> None:
     """Written out by hand the same settings are the same run."""
     by_hand = "mine: {allow: [], weigh: table2, sample: weighted}\ntrain: {curriculum: {rule: table3}}"
     named, written = config(tmp_path, "recipe: anmi2"), config(tmp_path, by_hand)
-    found = [run.resolve(one)["evaluate"].fingerprint for one in (named, written)]
-    assert found[0] == found[1] != run.resolve(Experiment())["evaluate"].fingerprint
+    found = [resolve(one)["evaluate"].fingerprint for one in (named, written)]
+    assert found[0] == found[1] != resolve(Experiment())["evaluate"].fingerprint
 
 
 def test_a_file_wins_over_its_own_recipe(tmp_path: Path) -> None:

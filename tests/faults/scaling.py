@@ -29,7 +29,7 @@ import ray
 
 from anmi_ray.config.experiment import load
 from anmi_ray.core.records import COMPARISON, JUDGMENT
-from anmi_ray.pipeline.run import resolve
+from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.reports import charts
 from anmi_ray.reports.theme import SECOND, to_svg
 from anmi_ray.store import Artifact, Store

@@ -21,7 +21,7 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
-from anmi_ray.pipeline.run import NAMES
+from anmi_ray.pipeline.stages import NAMES
 from tests.faults.test_kill import carried_out, files, finished_buckets
 from tests.heads import REPOSITORY, environment, free_port
 from tests.models.tiny import write_tiny_bert

@@ -26,7 +26,7 @@ from anmi_ray.config.judge import ApiJudgeConfig
 from anmi_ray.core.records import COMPARISON, JUDGMENT
 from anmi_ray.judging import kinds
 from anmi_ray.judging.kinds.api import ApiEngine
-from anmi_ray.pipeline.run import resolve
+from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.stages.judge.dispatch import log_of
 from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Artifact, Store

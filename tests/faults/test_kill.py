@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from anmi_ray.pipeline.run import NAMES, SECOND_ROUND
+from anmi_ray.pipeline.stages import NAMES, SECOND_ROUND
 from tests.commands import anmi
 from tests.models.tiny import write_tiny_bert
 from tests.small import write_config

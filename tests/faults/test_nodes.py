@@ -16,7 +16,7 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from anmi_ray.core.records import COMPARISON, JUDGMENT
-from anmi_ray.pipeline.run import resolve
+from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.store import Artifact, Store
 from tests.faults.test_judging import IN_FLIGHT, PUBLISHED, Campaign
 from tests.faults.test_kill import command

@@ -12,7 +12,7 @@ from pathlib import Path
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.runtime.tasks import ray_session
-from anmi_ray.stages.train import Sources, run_training
+from anmi_ray.stages.train.trainer import Sources, run_training
 
 STEPS = {"always": 24, "seldom": 300}  # with a checkpoint a step, or none by the clock
 

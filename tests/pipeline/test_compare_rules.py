@@ -18,7 +18,8 @@ from anmi_ray.core.scale import ELO_PER_PROBIT
 from anmi_ray.mining import compared
 from anmi_ray.pipeline import compare_rules
 from anmi_ray.pipeline.mining_runs import carry_out, from_run, mine, run_under
-from anmi_ray.pipeline.run import Reporter, run
+from anmi_ray.pipeline.run import run
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Artifact, Flow, Store
 from tests.commands import anmi
 from tests.models.tiny import write_tiny_bert

@@ -11,18 +11,10 @@ from anmi_ray.cli import console, dry_run
 from anmi_ray.config.experiment import Experiment, load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.pipeline import distilling
-from anmi_ray.pipeline.run import (
-    DISTILLATION,
-    NAMES,
-    STAGES,
-    names_of,
-    recorded_names,
-    resolve,
-    stage_name,
-    stages_of,
-)
+from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.pipeline.stages import DISTILLATION, NAMES, STAGES, names_of, stage_name, stages_of
 from anmi_ray.planning.plan import plan, sent
-from anmi_ray.planning.workload import lines
+from anmi_ray.planning.workload import costs
 from tests.small import write_config
 
 JUDGE = "judge.judges=[{kind: distilled}]"
@@ -55,7 +47,7 @@ def test_a_judge_is_made_before_the_graph_and_read_by_those_who_ask_it(config: P
     for number, stage in enumerate(stages.values()):
         assert set(stage.reads.values()) <= set(names[:number])
     assert stages["label"].reads == {"compare": "sample", "retrieve": "retrieve", "ingest": "ingest"}
-    assert (stages["label"].body, stages["label"].version) == ("judge", stages["judge"].version)
+    assert (stages["label"].run, stages["label"].version) == (stages["judge"].run, stages["judge"].version)
     assert stages["judge"].reads["distill"] == "distill"
     assert all("distill" not in stage.reads for stage in STAGES)
 
@@ -63,7 +55,7 @@ def test_a_judge_is_made_before_the_graph_and_read_by_those_who_ask_it(config: P
 def test_both_rounds_ask_the_distilled_judge(config: Path) -> None:
     settings = load(config, [JUDGE, VALIDATED])
     stages = {stage.name: stage for stage in stages_of(settings)}
-    assert {name for name, stage in stages.items() if "distill" in stage.reads} == {"judge", "validate"}
+    assert {name for name, stage in stages.items() if "distill" in stage.reads} == {"judge", "validate", "report"}
     assert stages["validate"].reads["compare"] == "borderline"
     assert names_of(settings).index("distill") < names_of(settings).index("borderline")
 
@@ -98,7 +90,7 @@ def test_seeds_of_the_run_and_of_a_group_are_told_apart(config: Path) -> None:
 
 def test_the_judges_own_artifacts_do_not_rest_on_the_panel(config: Path) -> None:
     two = "judge.judges=[{kind: distilled}, {kind: distilled, name: wide, dtype: bfloat16}, {kind: similarity}]"
-    assert changed(config, two) == ["judge", "rate", "mine", "train", "rerank", "evaluate"]
+    assert changed(config, two) == ["judge", "rate", "mine", "train", "rerank", "evaluate", "report"]
 
 
 def test_an_ensembles_prompt_is_part_of_its_labels_alone(config: Path) -> None:
@@ -107,13 +99,6 @@ def test_an_ensembles_prompt_is_part_of_its_labels_alone(config: Path) -> None:
     assert "answers of llm" in inputs["label"].inputs
     assert not any(name.startswith("answers") for name in inputs["judge"].inputs)
     assert changed(config, "distill.judge.judges.0.prompt.document_tokens=99", before=(panel,))[0] == "label"
-
-
-def test_stages_of_a_record(config: Path) -> None:
-    for overrides in ([JUDGE], [JUDGE, VALIDATED]):
-        settings = load(config, overrides)
-        record = {"config": settings.model_dump(mode="json", exclude={"execution"}), "stages": {"ingest": {}}}
-        assert recorded_names(record) == names_of(settings)
 
 
 def test_a_stage_of_distillation_is_named_where_there_is_one(config: Path) -> None:
@@ -143,7 +128,7 @@ def test_the_plan_counts_the_ensemble_and_what_is_asked_of_the_judge() -> None:
         "distill": {"sample": {"pairs": 1000}, "max_tokens": 100, "epochs": 2},
     }
     settings = Experiment.model_validate(content)
-    work = {line.stage: line for line in lines(settings, COUNTS)}
+    work = costs(settings, COUNTS)
     assert tuple(work) == names_of(settings)
     assert work["label"].work.startswith("6,000 judgments by 3")
     assert "1,300 inputs" in work["distill"].work
@@ -152,9 +137,9 @@ def test_the_plan_counts_the_ensemble_and_what_is_asked_of_the_judge() -> None:
     labels = {"first_label": "first", "second_label": "second"}
     encoder = {"kind": "encoder", "name": "distilled", "model": "m", "form": "pairwise", "max_tokens": 100, **labels}
     same = Experiment.model_validate({**content, "judge": {"judges": [encoder, {"kind": "similarity"}]}})
-    assert work["judge"].seconds == {line.stage: line for line in lines(same, COUNTS)}["judge"].seconds
+    assert work["judge"].seconds == costs(same, COUNTS)["judge"].seconds
     pointwise = Experiment.model_validate({**content, "distill": {"form": "pointwise"}})
-    asked = {line.stage: line for line in lines(pointwise, COUNTS)}
+    asked = costs(pointwise, COUNTS)
     assert "10,000 inputs to distilled" in asked["judge"].work
 
 

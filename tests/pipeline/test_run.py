@@ -11,18 +11,18 @@ from anmi_ray import judging
 from anmi_ray.config.experiment import Experiment, load
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.pipeline.changes import changes
-from anmi_ray.pipeline.run import (
+from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.pipeline.run import run
+from anmi_ray.pipeline.stages import (
     NAMES,
     SECOND_ROUND,
     STAGES,
     names_of,
     recorded_names,
-    resolve,
-    run,
     stage_name,
     stages_of,
 )
-from anmi_ray.planning.workload import lines
+from anmi_ray.planning.workload import costs
 from anmi_ray.store import Store
 from tests.corpus import layouts
 from tests.small import write_config
@@ -55,17 +55,19 @@ def test_a_changed_setting_redoes_its_stage_and_what_rests_on_it(config: Path, o
     before, after = fingerprints(config), fingerprints(config, override)
     changed = {name for name in NAMES if before[name] != after[name]}
     expected = {first}
-    for stage in STAGES:
+    for stage in stages_of(load(config)):
         if expected & set(stage.reads.values()):
             expected.add(stage.name)
     assert changed == expected
 
 
-@pytest.mark.parametrize(
-    "override", ["execution.threads=1", "execution.buckets=16", "name=other", "corpus.max_reject_fraction=0.01"]
-)
+@pytest.mark.parametrize("override", ["execution.threads=1", "execution.buckets=16", "corpus.max_reject_fraction=0.01"])
 def test_how_a_run_is_carried_out_changes_no_fingerprint(config: Path, override: str) -> None:
     assert fingerprints(config) == fingerprints(config, override)
+
+
+def test_a_runs_name_stands_in_its_report_alone(config: Path) -> None:
+    assert changed(config, (), ("name=other",)) == {"report"}
 
 
 def test_a_moved_collection_keeps_its_fingerprints(config: Path, small_collection: Path, tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ def test_an_unknown_stage_is_named_with_the_nearest() -> None:
 
 def test_the_plan_counts_what_the_settings_say() -> None:
     settings = Experiment.model_validate({"retrieve": {"candidates": 20}, "compare": {"degree": 8}})
-    work = {line.stage: line for line in lines(settings, {"documents": 5000, "train": 500, "dev": 50, "test": 100})}
+    work = costs(settings, {"documents": 5000, "train": 500, "dev": 50, "test": 100})
     assert list(work) == list(NAMES)
     assert work["compare"].work.startswith("40,000 pairs")
     assert work["judge"].work.startswith("240,000 judgments by 3")
@@ -145,7 +147,7 @@ def test_the_plan_counts_what_encoders_read() -> None:
     pairwise = {**encoder, "name": "pair", "form": "pairwise", "first_label": "A", "second_label": "B"}
     judge = {"judges": [encoder, pairwise, {"kind": "similarity"}]}
     settings = Experiment.model_validate({"retrieve": {"candidates": 20}, "judge": judge})
-    work = {line.stage: line for line in lines(settings, {"documents": 5000, "train": 500, "dev": 50, "test": 100})}
+    work = costs(settings, {"documents": 5000, "train": 500, "dev": 50, "test": 100})
     said = work["judge"].work
     assert "80,000 judgments by 1 in-process" in said
     assert "10,000 inputs to encoder" in said
@@ -182,7 +184,9 @@ def changed(config: Path, before: tuple[str, ...], after: tuple[str, ...]) -> se
 
 def test_without_validation_the_stages_are_the_main_path(config: Path) -> None:
     for override in ("mine.rule=table2", "mine.rule=simans", "mine.gap=minimum"):
-        assert stages_of(load(config, [override])) == STAGES
+        found = stages_of(load(config, [override]))
+        assert found[:-1] == STAGES[:-1]
+        assert found[-1].inputs == NAMES[:-1]
 
 
 def test_validation_is_a_second_round_before_mining(config: Path) -> None:
@@ -198,7 +202,7 @@ def test_validation_is_a_second_round_before_mining(config: Path) -> None:
     assert {"judge", "compare", "validate", "borderline"} <= set(stages["mine"].reads.values())
     assert stages["validate"].reads["compare"] == "borderline"
     assert (stages["validate"].version, stages["refit"].version) == (stages["judge"].version, stages["rate"].version)
-    assert changed(config, (), (VALIDATED,)) == {"mine", "train", "rerank", "evaluate"}
+    assert changed(config, (), (VALIDATED,)) == {"mine", "train", "rerank", "evaluate", "report"}
 
 
 @pytest.mark.parametrize(
@@ -235,17 +239,17 @@ def test_a_pointwise_model_is_an_input_of_mining(config: Path, tmp_path: Path) -
     before = fingerprints(config, override)
     (folder / "weights").write_text("others")
     after = fingerprints(config, override)
-    assert {name for name in NAMES if before[name] != after[name]} == {"mine", "train", "rerank", "evaluate"}
+    assert {name for name in NAMES if before[name] != after[name]} == {"mine", "train", "rerank", "evaluate", "report"}
     with pytest.raises(ConfigError, match="no such folder"):
         resolve(load(config, ["mine.allow=[{rule: rocketqa, model: ./none/of/them}]"]))
 
 
-def test_stages_of_a_record(config: Path) -> None:
-    for override in ("mine.rule=table2", VALIDATED):
-        settings = load(config, [override])
-        record = {"config": settings.model_dump(mode="json", exclude={"execution"}), "stages": {"ingest": {}}}
-        assert recorded_names(record) == names_of(settings)
-    assert recorded_names({"config": {"mine": {"rule": "posterior"}}, "stages": {}}) == NAMES
+def test_stages_of_a_record_from_before_it_listed_them() -> None:
+    before = NAMES[: NAMES.index("mine")]
+    reached = dict.fromkeys([*before, *SECOND])
+    assert recorded_names({"stages": {}}) == NAMES[:-1]
+    assert recorded_names({"stages": reached}) == (*before, *SECOND, *NAMES[len(before) : -1])
+    assert recorded_names({"path": ["ingest", "judge"], "stages": {}}) == ("ingest", "judge")
 
 
 def test_a_stage_of_the_second_round_is_named_where_there_is_one(config: Path) -> None:
@@ -259,8 +263,10 @@ def test_the_plan_counts_the_second_round() -> None:
     content = {"retrieve": {"candidates": 20}, "compare": {"degree": 8}, "mine": {"rule": "validated"}}
     settings = Experiment.model_validate(content)
     counts = {"documents": 5000, "train": 500, "dev": 50, "test": 100}
-    work = {line.stage: line for line in lines(settings, counts, borderline=700)}
+    found = {"flows": [{"unit": "to ask about", "rows_out": 700}]}
+    work = costs(settings, counts, manifest=lambda stage: found if stage.name == "borderline" else None)
     assert tuple(work) == names_of(settings)
+    assert "150 borderline documents" in costs(settings, counts)["borderline"].work
     assert "700 borderline documents" in work["borderline"].work
     assert work["validate"].work.startswith("4,200 judgments by 3")
     assert work["judge"].work.startswith("240,000 judgments by 3")

@@ -13,7 +13,8 @@ from anmi_ray.config.experiment import Experiment, load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.judging.spend import gpu_hours
 from anmi_ray.planning.plan import plan
-from anmi_ray.planning.workload import Line, lines
+from anmi_ray.planning.workload import costs
+from anmi_ray.runtime.costs import StageCost
 
 CAMPAIGN = Path(__file__).parents[2] / "jobs/configs/campaign-1m.yaml"
 
@@ -52,10 +53,10 @@ def test_a_million_queries_over_a_billion_documents() -> None:
 def test_what_is_planned_grows_with_rows_alone() -> None:
     """Ten times the queries and the documents, in as many shards: ten times of all but searches, which are both."""
 
-    def planned(times: int) -> dict[str, Line]:
+    def planned(times: int) -> dict[str, StageCost]:
         counts = {"documents": 10_000_000, "train": 10_000, "dev": 1000, "test": 1000}
         settings = Experiment.model_validate({"corpus": {"shard_documents": 1_000_000 * times}})
-        return {line.stage: line for line in lines(settings, {name: times * n for name, n in counts.items()})}
+        return costs(settings, {name: times * n for name, n in counts.items()})
 
     small, large = planned(1), planned(10)
     for stage in ("compare", "judge", "rate", "rerank"):
@@ -67,9 +68,9 @@ def test_what_is_planned_grows_with_rows_alone() -> None:
 def test_late_interaction_is_planned_where_it_is_a_retriever() -> None:
     counts = {"documents": 5000, "train": 80, "dev": 10, "test": 10}
 
-    def planned(*retrievers: str, **late: object) -> Line:
+    def planned(*retrievers: str, **late: object) -> StageCost:
         settings = Experiment.model_validate({"retrieve": {"retrievers": retrievers, "late": late}})
-        return next(line for line in lines(settings, counts) if line.stage == "retrieve")
+        return costs(settings, counts)["retrieve"]
 
     without, with_it = planned("bm25", "dense"), planned("bm25", "dense", "late")
     assert "20,000 pairs scored by late interaction" in with_it.work

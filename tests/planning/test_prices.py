@@ -14,11 +14,12 @@ from anmi_ray.core.records import COMPARISON, QUERY, TEXT_OF
 from anmi_ray.judging import kinds, prompt_builder
 from anmi_ray.judging.kinds.base import answer_rows
 from anmi_ray.judging.questions import TextQuestions, text_questions
-from anmi_ray.judging.spend import gpu_hours
+from anmi_ray.judging.spend import CallCost, gpu_hours
 from anmi_ray.models import loading
 from anmi_ray.pipeline import run as main
+from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.planning import plan, prices
-from anmi_ray.planning.prices import Cost
+from anmi_ray.stages import judge
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.answer_log import AnswerLog
 from tests.small import start_from, write_config
@@ -34,13 +35,13 @@ def settings(collection: Path, folder: Path, **endpoint: Any) -> Experiment:
     return load(path, [f"execution.root={folder / 'root'}"])
 
 
-def cost_of(experiment: Experiment, pairs: int = 1344) -> Cost:
-    [found] = prices.costs(experiment, main.resolve(experiment), pairs)
+def cost_of(experiment: Experiment, pairs: int = 1344) -> CallCost:
+    [found] = prices.costs(experiment, judge.STAGE, artifacts(experiment), pairs)
     return found
 
 
 def artifacts(experiment: Experiment) -> dict[str, Artifact]:
-    resolved, store = main.resolve(experiment), Store(experiment.execution.root)
+    resolved, store = resolve(experiment), Store(experiment.execution.root)
     return {name: Artifact(store, name, resolved[name].fingerprint) for name in ("ingest", "retrieve", "compare")}
 
 

@@ -36,7 +36,8 @@ def test_how_large_a_cluster_may_become() -> None:
 
 
 def test_a_group_that_does_not_say_which_gpus_it_has_may_have_the_right_ones() -> None:
-    from anmi_ray.runtime.capacity import gpu_of_type, largest
+    from anmi_ray.runtime.capacity import largest
+    from anmi_ray.runtime.needs import gpu_of_type
 
     worker = {"GPU": 1.0, **gpu_of_type("H100")}
     assert largest([(2, {"GPU": 8.0})], worker) == 16
@@ -55,7 +56,8 @@ def test_which_autoscaler_can_start_nodes() -> None:
 
 @pytest.mark.usefixtures("ray_local")
 def test_what_fits_is_let_through_in_silence() -> None:
-    from anmi_ray.runtime.capacity import check_room, of_training
+    from anmi_ray.runtime.capacity import check_room
+    from anmi_ray.runtime.needs import of_training
 
     said: list[str] = []
     check_room(of_training(TrainExecution(num_workers=4)), said.append)
@@ -72,7 +74,8 @@ def test_what_fits_is_let_through_in_silence() -> None:
 def test_another_cluster_that_this_process_has_shut_down_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.experimental import internal_kv
 
-    from anmi_ray.runtime.capacity import check_room, of_training
+    from anmi_ray.runtime.capacity import check_room
+    from anmi_ray.runtime.needs import of_training
 
     monkeypatch.setattr(internal_kv, "global_gcs_client", None)  # as ray.cluster_utils.Cluster.shutdown leaves it
     with pytest.raises(ConfigError, match=r"there is room for 4"):
@@ -91,7 +94,7 @@ def test_another_cluster_that_this_process_has_shut_down_is_not_asked(monkeypatc
 def test_training_that_cannot_start_is_refused_at_once(
     tmp_path: Path, execution: TrainExecution, there: str, remedy: str
 ) -> None:
-    from anmi_ray.stages.train import Sources, run_training
+    from anmi_ray.stages.train.trainer import Sources, run_training
 
     with pytest.raises(ConfigError) as caught:
         run_training(Sources([], [], []), TrainConfig(), execution, "room", str(tmp_path / "model"))

@@ -19,11 +19,13 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import AnmiError, DataError
 from anmi_ray.pipeline import preflight
-from anmi_ray.pipeline.run import NAMES, Reporter
-from anmi_ray.runtime.capacity import Need, check_room, of_training
+from anmi_ray.pipeline.stages import NAMES
+from anmi_ray.runtime.capacity import check_room
+from anmi_ray.runtime.needs import Need, of_training
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, data_settings, rows_of
 from anmi_ray.stages.judge.vllm import reserved
-from anmi_ray.stages.train import Job, Tools, run_training
+from anmi_ray.stages.train.trainer import Job, Tools, run_training
 from anmi_ray.store import Store
 from anmi_ray.training.loop import Trained
 

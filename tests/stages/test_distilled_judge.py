@@ -14,6 +14,7 @@ from anmi_ray.core.records import JUDGMENT, TEXT_OF
 from anmi_ray.judging.kinds import distilled
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import judge
+from anmi_ray.stages.judge import panel
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.folders import seal_folder
 from tests.benchmarks.bench_judging import inputs, quiet
@@ -58,14 +59,14 @@ def test_a_distilled_judge_is_an_encoder_judge_of_the_model_that_was_made(tmp_pa
     artifact = made(tmp_path, form)
     judges = [{"kind": "similarity"}, {"kind": "distilled", "name": "small", "threads": 2, "batch_tokens": 64}]
     config = JudgeConfig.model_validate({"judges": judges, "retry_passes": 3})
-    bound = judge.bound(config, artifact)
+    bound = panel.bound(config, artifact)
     folder = str(tmp_path / artifact.path / "model")
     encoder = EncoderJudgeConfig.model_validate(
         {"kind": "encoder", "name": "small", "model": folder, "threads": 2, "batch_tokens": 64, **FORMS[form]}
     )
     assert bound.judges == (SimilarityJudgeConfig(kind="similarity"), encoder)
     assert bound.retry_passes == 3
-    assert judge.bound(config, None) is config
+    assert panel.bound(config, None) is config
 
 
 @pytest.mark.ray

@@ -14,7 +14,7 @@ from rich.table import Table
 from anmi_ray.cli.show import show
 from anmi_ray.core.records import COMPARISON, JUDGMENT, PREDICTION, RUN
 from anmi_ray.pipeline import distilling, pilot
-from anmi_ray.pipeline.run import names_of
+from anmi_ray.pipeline.stages import names_of
 from anmi_ray.stages import report
 from anmi_ray.store import Store
 from tests.models.tiny import write_tiny_bert
@@ -46,7 +46,7 @@ def world(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="module")
 def done(world: World) -> Done:
-    return world.carry_out(JUDGE, last="evaluate")
+    return world.carry_out(JUDGE, last="report")
 
 
 def test_the_distilled_judge_judges_the_graph_and_the_ensemble_the_sample(done: Done) -> None:
@@ -66,7 +66,7 @@ def test_the_distilled_judge_judges_the_graph_and_the_ensemble_the_sample(done: 
 
 
 def test_the_report_says_what_was_bought_and_saved(done: Done) -> None:
-    path = Path(report.write(done.settings, done.record).path)
+    path = Path(report.result(done.settings, done.record).path)
     page, content = path.read_text(encoding="utf-8"), json.loads((path.parent / "report.json").read_text())
     pairs = done.part("compare", "comparisons", COMPARISON).num_rows
     found = content["distilled"]

@@ -21,9 +21,11 @@ from anmi_ray.core.errors import AnmiError, ConfigError, DataError
 from anmi_ray.core.identity import comparison_id, doc_id, query_id, uniforms
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, IMPORTED, JUDGMENT, QUERY, RATING, TEXT_OF
 from anmi_ray.judging.imported import NOT_IN_FILE
-from anmi_ray.pipeline.run import Reporter, resolve, run
+from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.pipeline.run import run
 from anmi_ray.planning.plan import plan
-from anmi_ray.planning.workload import lines
+from anmi_ray.planning.workload import costs
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.tables import formats
 from tests.small import start_from, write_config
@@ -337,7 +339,7 @@ def test_a_plan_knows_imported_pairs(world: World) -> None:
         "compare.design=imported", f"compare.path={path}", f"judge.judges=[{{kind: imported, path: {path}}}]"
     )
     counts = {"documents": 500, "train": 40, "dev": 5, "test": 5}
-    work = {line.stage: line.work for line in lines(settings, counts)}
+    work = {name: cost.work for name, cost in costs(settings, counts).items()}
     assert work["compare"] == f"at most 90 pairs of {path}"
     assert work["judge"] == "180 judgments by 1 in-process judges, both orders"
     assert len(list(plan(settings))) == 3

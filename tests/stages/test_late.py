@@ -13,10 +13,10 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import CANDIDATE, RUN
 from anmi_ray.models.loading import PACKAGED
 from anmi_ray.models.loading import resolve as find
-from anmi_ray.pipeline.run import resolve, run
+from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.pipeline.run import run
 from anmi_ray.runtime import exchange, tasks
-from anmi_ray.stages import retrieve
-from anmi_ray.stages.retrieve import late
+from anmi_ray.stages.retrieve import late, search
 from anmi_ray.store import Artifact, Store
 from tests.models.tiny import write_tiny_bert
 from tests.small import write_collection, write_config
@@ -98,7 +98,7 @@ def test_exchange_files_that_are_there_are_not_made_again(whole: Experiment) -> 
         steps.append((done, total, unit))
 
     context = tasks.Context(store, whole.execution, buckets, whole.seed, progress)
-    retrieve._search(artifact, ingest, whole.retrieve, context, 1)
+    search._search(artifact, ingest, whole.retrieve, context, 1)
     steps.clear()
     late.rescore(artifact, ingest, whole.retrieve, context, 1)
     pooled = [(i, buckets, "buckets pooled") for i in range(buckets + 1)]

@@ -19,9 +19,10 @@ from anmi_ray.core.errors import ConfigError, JudgeError
 from anmi_ray.core.identity import doc_id, query_id, text_hash
 from anmi_ray.core.records import METRIC, QUERY, REJECT, RUN, TEXT_OF
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.pipeline import run as experiment
+from anmi_ray.pipeline.resolve import Resolved, resolve
 from anmi_ray.planning import plan
-from anmi_ray.planning.workload import Line, lines
+from anmi_ray.planning.workload import costs
+from anmi_ray.runtime.costs import StageCost
 from anmi_ray.stages import evaluate
 from anmi_ray.stages.rerank import peers
 from anmi_ray.stages.rerank.ranking import pairs_of, rerank
@@ -193,7 +194,7 @@ def test_only_what_changes_scores_changes_fingerprints(tmp_path: Path) -> None:
 
     def of(train: dict[str, object] | None = None, *given: Mapping[str, object]) -> dict[str, str]:
         settings = Experiment.model_validate({"rerank": {"peers": list(given)}, "train": train or {}})
-        return {name: one.fingerprint for name, one in experiment.resolve(settings, "content").items()}
+        return {name: one.fingerprint for name, one in resolve(settings, "content").items()}
 
     plain, server = of(), {"base_url": "http://h/v1", "model": "m"}
     assert result_settings(RerankConfig()) == {}
@@ -247,9 +248,9 @@ def test_the_plan_says_what_is_sent_where() -> None:
     peers = [{"name": "start", "untrained": True}, {"name": "far", "endpoint": endpoint}]
     counts = {"documents": 1000, "train": 50, "dev": 5, "test": 30}
 
-    def line(**rerank: object) -> Line:
+    def line(**rerank: object) -> StageCost:
         settings = Experiment.model_validate({"rerank": rerank})
-        return next(one for one in lines(settings, counts) if one.stage == "rerank")
+        return costs(settings, counts)["rerank"]
 
     plain, more = line(), line(peers=peers)
     assert plain.work == "score 3,500 pairs"
@@ -272,11 +273,11 @@ def test_another_runs_reranker_is_an_input_of_the_stage(tmp_path: Path, small_co
     store, root = Store(str(tmp_path / "root")), {"root": str(tmp_path / "root")}
     corpus = {"reader": "beir", "path": str(small_collection)}
     plain = validate({"name": "own", "corpus": corpus, "execution": root}, "test")
-    content = experiment.resolve(plain)["ingest"].inputs["content"]
+    content = resolve(plain)["ingest"].content
 
-    def resolved(run: str, **more: object) -> Mapping[str, experiment.Resolved]:
+    def resolved(run: str, **more: object) -> Mapping[str, Resolved]:
         rerank = {"peers": [{"name": "panel", "run": run, **more}]}
-        return experiment.resolve(validate({"name": "own", "corpus": corpus, "execution": root, "rerank": rerank}, "t"))
+        return resolve(validate({"name": "own", "corpus": corpus, "execution": root, "rerank": rerank}, "t"))
 
     recorded(store, "panel", content, "one")
     recorded(store, "same", content, "one")
@@ -285,8 +286,8 @@ def test_another_runs_reranker_is_an_input_of_the_stage(tmp_path: Path, small_co
     assert found.inputs["trained by panel"] == "one"
     assert resolved("same")["rerank"].fingerprint == found.fingerprint  # what was trained counts, not under which name
     fingerprints = {resolved("other")["rerank"].fingerprint, resolved("panel", max_tokens=32)["rerank"].fingerprint}
-    assert len({found.fingerprint, experiment.resolve(plain)["rerank"].fingerprint, *fingerprints}) == 4
-    assert resolved("panel")["train"].fingerprint == experiment.resolve(plain)["train"].fingerprint
+    assert len({found.fingerprint, resolve(plain)["rerank"].fingerprint, *fingerprints}) == 4
+    assert resolved("panel")["train"].fingerprint == resolve(plain)["train"].fingerprint
 
     recorded(store, "elsewhere", "another", "one")
     recorded(store, "begun", content, None)

@@ -56,7 +56,7 @@ def test_peers_are_measured_beside_the_trained_model(prepared: Path, small_colle
         assert metrics.filter(pc.equal(metrics["system"], "served")).num_rows == 3 * (test.num_rows - 1)
         rejects = Artifact(store, "rerank", record["stages"]["rerank"]["fingerprint"]).rejects().to_pylist()
         assert [(row["place"], row["reason"]) for row in rejects] == [("rerank served", "documents without a score")]
-        page = Path(report.write(settings, record).path).read_text(encoding="utf-8")
+        page = Path(report.result(settings, record).path).read_text(encoding="utf-8")
         assert f"on {test.num_rows - 1} queries: it has no scores of the others" in page
         assert (Path(store.where(f"reports/{record['name']}")) / "served.trec").is_file()
 

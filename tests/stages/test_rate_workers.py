@@ -23,9 +23,9 @@ from anmi_ray.core.errors import DataError, LostError
 from anmi_ray.core.identity import bucket_of
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, REJECT
 from anmi_ray.core.schema import Record
-from anmi_ray.pipeline.run import Reporter
 from anmi_ray.rating import Globals
 from anmi_ray.runtime import tasks
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.stages import rate
 from anmi_ray.store import Artifact, Flow, Store
 from tests.rating.tournaments import tournament

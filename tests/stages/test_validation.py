@@ -17,8 +17,9 @@ from anmi_ray.cli.show import show
 from anmi_ray.config.experiment import Experiment, load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, GAP, JUDGMENT, RATING, RUN
-from anmi_ray.pipeline.run import NAMES, SECOND_ROUND, Reporter, names_of, run
-from anmi_ray.stages import report
+from anmi_ray.pipeline.run import run
+from anmi_ray.pipeline.stages import NAMES, SECOND_ROUND, names_of
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Artifact, Flow, Store
 from tests.judging.serving import Chat, serving
 from tests.models.tiny import write_tiny_bert, write_tiny_classifier
@@ -114,8 +115,7 @@ def world(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="module")
 def done(world: World) -> Done:
-    found = world.carry_out(*VALIDATED, last="evaluate")
-    report.write(found.settings, found.record)
+    found = world.carry_out(*VALIDATED, last="report")
     return found
 
 

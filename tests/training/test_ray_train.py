@@ -36,7 +36,7 @@ def files(folder: Path) -> list[list[str]]:
 
 def dev_inputs() -> Any:
     """Other lists than those trained on; the document worth most is the relevant one."""
-    from anmi_ray.stages.train import DevInputs
+    from anmi_ray.stages.train.trainer import DevInputs
 
     problem = planted(lists=QUERIES, seed=7)
     documents = problem.texts["doc_id"].combine_chunks()
@@ -71,7 +71,7 @@ def settings(base: Path) -> TrainConfig:
 
 
 def test_ranked_puts_high_scores_first_and_ties_as_before() -> None:
-    from anmi_ray.stages.train import ranked
+    from anmi_ray.stages.train.trainer import ranked
 
     run = dev_inputs().run
     score = np.zeros(run.num_rows, dtype=np.float32)
@@ -92,7 +92,7 @@ def test_ranked_puts_high_scores_first_and_ties_as_before() -> None:
 @pytest.mark.usefixtures("ray_local")
 def test_two_workers_train_and_publish_the_best_model(tmp_path: Path) -> None:
     from anmi_ray.runtime.status import GROUP
-    from anmi_ray.stages.train import Sources, run_training
+    from anmi_ray.stages.train.trainer import Sources, run_training
 
     config = settings(write_tiny_bert(tmp_path / "base"))
     rows: list[Row] = []
@@ -116,7 +116,7 @@ def test_two_workers_train_and_publish_the_best_model(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("ray_local")
 def test_what_no_retry_can_change_comes_out_as_itself(tmp_path: Path) -> None:
-    from anmi_ray.stages.train import Sources, run_training
+    from anmi_ray.stages.train.trainer import Sources, run_training
 
     config = settings(write_tiny_bert(tmp_path / "base"))
     examples, texts, queries = files(tmp_path)
@@ -141,7 +141,7 @@ def kill_a_worker() -> None:
 @pytest.mark.s3
 @pytest.mark.usefixtures("ray_local")
 def test_a_killed_worker_goes_on_from_object_storage(tmp_path: Path, s3: S3Endpoint) -> None:
-    from anmi_ray.stages.train import Sources, run_training
+    from anmi_ray.stages.train.trainer import Sources, run_training
     from anmi_ray.store import uri
 
     config = settings(write_tiny_bert(tmp_path / "base")).model_copy(update={"max_steps": 20, "dev_points": ()})

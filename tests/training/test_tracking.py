@@ -15,8 +15,8 @@ import pytest
 
 from anmi_ray.config.experiment import load
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.pipeline.run import Reporter
 from anmi_ray.pipeline.run import run as run_experiment
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.training.checkpoints import FolderCheckpoints
 from anmi_ray.training.loop import Row, train
 from anmi_ray.training.tracking import Curves, Tracker, check, named, open_curves, public

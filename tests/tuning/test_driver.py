@@ -16,8 +16,10 @@ from ray.util import placement_group_table
 from anmi_ray.config.experiment import load as load_experiment
 from anmi_ray.config.tune import AshaConfig, load
 from anmi_ray.core.errors import ConfigError, DataError, StoreError
-from anmi_ray.pipeline.run import Reporter, resolve, run
+from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.side_by_side import alone
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.tuning import driver, search
 from anmi_ray.tuning import run as campaigns
 from anmi_ray.tuning.campaign import Campaign, Point, Trial, open_campaign

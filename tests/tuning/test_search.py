@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from anmi_ray.config.tune import load
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.pipeline.run import resolve
+from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.tuning import search
 from anmi_ray.tuning.campaign import Campaign, Point, Trial, best, open_campaign, steady
 from tests.tuning.campaigns import write_campaign

@@ -1,244 +1,66 @@
-"""The distill stage: an ensemble's judgments of sampled pairs become a small judge, calibrated, with its own report.
-
-A pair's query decides whether the pair is learned from (train), chooses the checkpoint and calibrates (dev), or is in
-the report alone (test). What the model says of the held-out pairs at every dev point is published as it is made, so a
-resumed run loses none of it.
-"""
+"""distill: an ensemble's judgments of sampled pairs -> a small judge, calibrated, with a page of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
-
 from anmi_ray.config.distill import DistillConfig
-from anmi_ray.core import environment
-from anmi_ray.core.errors import DataError
-from anmi_ray.core.identity import id_matrix, uniforms
-from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, PREDICTION, REJECT, find_rows, rejects
-from anmi_ray.evaluation.distilled import DistilledData, analyse
-from anmi_ray.evaluation.significance import Estimate
-from anmi_ray.judging import ensemble, order_averaging
-from anmi_ray.judging.calibration import fit_temperature
-from anmi_ray.reports import distilled
-from anmi_ray.runtime.tasks import Context, over_buckets
-from anmi_ray.runtime.trackers import curves_folder
-from anmi_ray.stages.distill import worker
-from anmi_ray.stages.distill.worker import DEV, LOGITS, MODEL, TEST, TRAIN
-from anmi_ray.stages.train import RESULT, TrainResult, clear_checkpoints, collect, report_steps, run_training
-from anmi_ray.store import Artifact, Flow, parquet_bytes, uri
-from anmi_ray.store.folders import seal_folder
+from anmi_ray.models import loading
+from anmi_ray.runtime.costs import MODEL_BYTES, SCORE_TOKEN_S, TRAIN_TOKEN_S, StageCost, Workload
+from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.tasks import Context
+from anmi_ray.stages import train
+from anmi_ray.store import Artifact
 
-PAIRS = "pairs.parquet"
-JUDGE, UNCALIBRATED, SIMILARITY = "the distilled judge", "before calibration", "similarity judge"
-Reals = NDArray[np.float64]
+PAGES = ("distilled.html", "distilled.json")
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: DistillConfig, context: Context) -> dict[str, Any]:
     """Train, calibrate and measure the judge; returns flows and what became of it.
 
-    Raises DataError where pairs are of too few queries to split, fewer than labels, or all ties; as `run_training`.
+    Raises DataError where pairs are of too few queries to split, fewer than labels, or all ties.
     """
-    sample, label, retrieve, ingest = (inputs[name] for name in ("sample", "label", "retrieve", "ingest"))
-    buckets = list(range(context.buckets))
-    found = over_buckets(context, buckets, _pairs_of, sample, label, retrieve, config)
-    pairs = pa.concat_tables([one for one, _ in found]).sort_by("comparison_id")
-    refused = [one for _, missing in found for one in missing]
-    if not pairs.num_rows:
-        raise DataError("the ensemble answered about no pair", "stage distill", "see the rejects of label: `anmi show`")
-    pairs = pairs.append_column("split", pa.array(split_of(pairs["query_id"], config)))
-    artifact.store.publish(f"{artifact.path}/{PAIRS}", parquet_bytes(pairs, {"fingerprint": artifact.fingerprint}))
-    output = artifact.store.uri(f"{artifact.path}/{MODEL}")
-    if not artifact.store.exists(f"{artifact.path}/{MODEL}/{RESULT}"):
-        sources = worker.PairSources(
-            pairs=artifact.store.uri(f"{artifact.path}/{PAIRS}"),
-            texts=[retrieve.store.uri(retrieve.part_path("texts", bucket)) for bucket in buckets],
-            queries=[ingest.store.uri(ingest.part_path("queries", bucket)) for bucket in buckets],
-            logits=artifact.store.uri(f"{artifact.path}/{LOGITS}"),
-        )
-        run_training(
-            sources,
-            config,
-            context.execution.training,
-            artifact.fingerprint,
-            output,
-            lambda row: report_steps(context, row),
-            context.notice,
-            artifact.store.uri(curves_folder(artifact)),
-            worker.distill,
-        )
-    result = collect(uri.absolute(output))
-    artifact.publish_json("log.json", result.rows)
-    seal_folder(artifact, MODEL)
-    facts = _report(artifact, pairs, label, config, result)
-    clear_checkpoints(artifact, output, context.execution.training)
-    if refused:
-        why = rejects("distill", [(one.hex(), "no answer", "no judge of the ensemble answered") for one in refused])
-        artifact.publish_part("rejects", 0, why, REJECT)
-    return {"flows": [Flow("pairs", pairs.num_rows + len(refused), pairs.num_rows, len(refused))], **facts}
+    from anmi_ray.stages.distill import learn
+
+    return learn.run(artifact, inputs, config, context)
 
 
-def _pairs_of(
-    bucket: int, sample: Artifact, label: Artifact, retrieve: Artifact, config: DistillConfig
-) -> tuple[pa.Table, list[bytes]]:
-    """A bucket's sampled pairs with their scores and similarities, and those without a score."""
-    comparisons = sample.read_part("comparisons", bucket, COMPARISON)
-    scored = ensemble.scores(label.read_part("judgments", bucket, JUDGMENT), config.votes)
-    at = find_rows(scored, {"comparison_id": comparisons["comparison_id"]})
-    kept = comparisons.filter(pa.array(at >= 0))
-    scored = scored.take(pa.array(at[at >= 0]))
-    candidates = retrieve.read_part("candidates", bucket, CANDIDATE)
-    columns = {name: kept[name] for name in ("comparison_id", "query_id", "doc_a", "doc_b")}
-    for side in ("a", "b"):
-        row = find_rows(candidates, {"query_id": kept["query_id"], "doc_id": kept[f"doc_{side}"]})
-        columns[f"similarity_{side}"] = candidates["similarity"].take(pa.array(row)).cast(pa.float64())
-    return pa.table({**columns, "score": scored["score"], "judges": scored["judges"]}), comparisons.filter(
-        pa.array(at < 0)
-    )["comparison_id"].to_pylist()
+def publish_pages(artifact: Artifact, run: str) -> str | None:
+    """Put the page of a distilled judge beside the run's report; where it stands, or None where there is none."""
+    store = artifact.store
+    for name in PAGES:
+        if store.exists(f"{artifact.path}/{name}"):
+            store.publish(f"reports/{run}/{name}", store.read(f"{artifact.path}/{name}"))
+    page = f"reports/{run}/{PAGES[0]}"
+    return store.where(page) if store.exists(page) else None
 
 
-def split_of(query_ids: pa.ChunkedArray | pa.Array, config: DistillConfig) -> list[str]:
-    """The split of every pair, by its query: queries in order of their hash, test first, then dev, the rest train.
-
-    Raises DataError where there are fewer than three queries: one for each split.
-    """
-    ids = pc.unique(query_ids)
-    count = len(ids)
-    if count < 3:
-        raise DataError(
-            f"the pairs are of {count} {'query' if count == 1 else 'queries'}, and splitting by query needs three",
-            "stage distill",
-            "give more train queries, or raise distill.sample.pairs",
-        )
-    draw = np.argsort(uniforms(id_matrix(ids), "distill", config.sample.seed), kind="stable")
-    test = min(max(round(config.test_share * count), 1), count - 2)
-    dev = min(max(round(config.dev_share * count), 1), count - test - 1)
-    names = np.full(count, TRAIN, dtype=object)
-    names[draw[:test]], names[draw[test : test + dev]] = TEST, DEV
-    return names[pc.index_in(query_ids, value_set=ids).to_numpy()].tolist()
+def _also(config: DistillConfig, *_: Any) -> dict[str, str]:
+    return {"model": loading.resolve(config.model).revision or "unpinned"}
 
 
-def _report(
-    artifact: Artifact, pairs: pa.Table, label: Artifact, config: DistillConfig, result: TrainResult
-) -> dict[str, Any]:
-    """Predictions of the test pairs, the page with its numbers, and the summary."""
-    predictions, fitted = _predictions(artifact, pairs, config, result)
-    artifact.publish_part("predictions", 0, predictions, PREDICTION)
-    later = [row["step"] for row in result.rows if row.get("dev") is not None and (row["step"] or 0) > result.best_step]
-    notes = [f"Trained on to step {later[-1]}; dev was best at step {result.best_step}."] if later else []
-    data = analyse(predictions, JUDGE, [SIMILARITY, UNCALIBRATED], environment=environment.describe(), notes=notes)
-    for name, text in (("html", distilled.to_html(data)), ("json", distilled.to_json(data))):
-        artifact.store.publish(f"{artifact.path}/distilled.{name}", text.encode())
-    judgments = sum(flow["rows_in"] for flow in (label.manifest() or {})["flows"] if flow["unit"] == "judgments")
-    summary = _summary(data, pairs, fitted, judgments, config.form)
-    artifact.publish_json("summary.json", summary)
-    return {"best_step": result.best_step, "steps": result.steps, "dev": result.dev}
+def _cost(load: Workload) -> StageCost:
+    config: DistillConfig = load.config
+    pairs = config.sample.pairs
+    learned = round((1 - config.dev_share - config.test_share) * pairs)
+    seen = config.max_steps * config.per_step if config.max_steps else round(config.epochs * learned)
+    inputs = seen * (1 if config.form == "pairwise" else 2)
+    read = 2 * (pairs - learned) * len(config.dev_points)
+    seconds = config.max_tokens * (inputs * TRAIN_TOKEN_S + read * SCORE_TOKEN_S)
+    work = f"{inputs:,} inputs forward and back, of at most {config.max_tokens:,} tokens each"
+    return StageCost(work, seconds, MODEL_BYTES)
 
 
-def _summary(
-    data: DistilledData, pairs: pa.Table, fitted: order_averaging.OrderCalibration, judgments: int, form: str
-) -> dict[str, Any]:
-    """The held-out figures with intervals over queries, of the judge and beside it."""
-    figures = {
-        one.name: {
-            "accuracy_consensus": _ends(one.accuracy),
-            "brier": _ends(one.brier),
-            "ece": one.calibration.ece,
-            "calibration_rms": _ends(one.calibration.rms),
-            "calibration_slope": _ends(one.calibration.slope),
-        }
-        for one in data.predictors
-    }
-    first = data.predictors[0].name
-    return {
-        "pairs": pairs.num_rows,
-        "queries": pc.count_distinct(pairs["query_id"]).as_py(),
-        "test_pairs": data.pairs,
-        "test_queries": data.queries,
-        "consensus": data.consensus,
-        "judgments": judgments,
-        "temperature": None if fitted.beta == 0 else 1.0 / fitted.beta,
-        "slope": fitted.beta if form == "bi-encoder" else 1.0,
-        **figures[first],
-        "baselines": {name: found for name, found in figures.items() if name != first},
-    }
-
-
-def _ends(found: Estimate) -> list[float | None]:
-    """A number with the ends of its interval."""
-    return [found.mean, found.low, found.high]
-
-
-def _predictions(
-    artifact: Artifact, pairs: pa.Table, config: DistillConfig, result: TrainResult
-) -> tuple[pa.Table, order_averaging.OrderCalibration]:
-    """Prediction rows of the test pairs up to the best step, each step calibrated on the dev pairs as the last one."""
-    target = worker.target_of(config)
-    held = pairs.filter(pc.not_equal(pairs["split"], TRAIN))
-    is_dev = pc.equal(held["split"], DEV).to_numpy(zero_copy_only=False)
-    score, test = held["score"].to_numpy(), held.filter(pa.array(~is_dev))
-    rows, fitted, plain = [], None, None
-    for step, found in _held_logits(artifact, result.best_step):
-        of_dev, of_test = (
-            found.reshape(len(score), 2, -1)[kept].reshape(-1, found.shape[1]) for kept in (is_dev, ~is_dev)
-        )
-        fitted = order_averaging.fit(of_dev, score[is_dev], target, config.calibration)
-        rows.append(
-            _said(
-                JUDGE, target, step, test, order_averaging.averaged(fitted.sharpened(of_test), target, fitted.isotonic)
-            )
-        )
-        plain = of_test
-    assert fitted is not None, "the best step was evaluated"
-    assert plain is not None
-    rows.append(_said(UNCALIBRATED, target, result.best_step, test, order_averaging.averaged(plain, target)))
-    rows.append(_said(SIMILARITY, "binary", 0, test, _similarity(pairs, test)))
-    return pa.concat_tables(rows), fitted
-
-
-def _held_logits(artifact: Artifact, last: int) -> list[tuple[int, NDArray[np.float32]]]:
-    """(step, logits float32[R, L] of the held-out pairs) of every dev point up to `last`."""
-    files, folder = uri.filesystem(artifact.store.uri(f"{artifact.path}/{LOGITS}"))
-    found = []
-    for name in sorted(artifact.store.tree(f"{artifact.path}/{LOGITS}")):
-        step = worker.step_of(name)
-        if step is not None and step <= last:
-            table = pq.read_table(f"{folder}/{name}", filesystem=files)
-            found.append((step, np.stack([column.to_numpy() for column in table.columns], axis=1)))
-    return found
-
-
-def _similarity(pairs: pa.Table, test: pa.Table) -> order_averaging.Averaged:
-    """The first stage's similarity as a judge, sharpened on the pairs that are not in the report."""
-    known = pairs.filter(pc.not_equal(pairs["split"], TEST))
-    difference, of_test = ((t["similarity_b"].to_numpy() - t["similarity_a"].to_numpy()) for t in (known, test))
-    second = fit_temperature(difference, known["score"].to_numpy())(of_test)
-    return order_averaging.Averaged(1.0 - second, second, np.zeros(len(second)))
-
-
-def _said(model: str, target: str, step: int, test: pa.Table, found: order_averaging.Averaged) -> pa.Table:
-    """Prediction rows of one model at one step."""
-    rows, two = test.num_rows, target == "two-head"
-    decided = found.first_P + found.second_P
-    none = pa.nulls(rows, pa.float64())
-    tie = np.zeros(rows) if target == "binary" else found.tie_P
-    return PREDICTION.table(
-        {
-            "model": [model] * rows,
-            "target": [target] * rows,
-            "step": np.full(rows, step, dtype=np.int64),
-            "comparison_id": test["comparison_id"],
-            "query_id": test["query_id"],
-            "score": test["score"],
-            "p_a": none if two else found.first_P,
-            "p_b": none if two else found.second_P,
-            "p_tie": none if two else tie,
-            "mean": found.mean_P if two else none,
-            "decided": np.minimum(decided, 1.0) if two else none,
-        }
-    )
+STAGE = Stage(
+    name="distill",
+    version=1,
+    inputs=("sample", "label", "retrieve", "ingest"),
+    does="train a small judge on what the ensemble said",
+    run=run,
+    cost=_cost,
+    left_out=frozenset({"judge", "sample"}),
+    also=_also,
+    needs=train.needs,
+    check=train.check,
+)

@@ -29,7 +29,7 @@ from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pair_classifier import PairClassifier, sharpen
 from anmi_ray.models.pairs import document_text
 from anmi_ray.models.reranker import Reranker
-from anmi_ray.stages.train import Files, Job, Tools, positions
+from anmi_ray.stages.train.trainer import Files, Job, Tools, positions
 from anmi_ray.store import uri
 from anmi_ray.training.loop import Trained, carry_out
 from anmi_ray.training.pair_inputs import Apart, Logits, Together

@@ -1,128 +1,133 @@
 """judge: comparisons -> signed preferences of every judge in both orders; failures stay failures.
 
-Judges that read texts are asked first, what is missing in the answer log (`dispatch`); then every bucket's judgments
-are put together from the log, from files of preferences (`importing`), and from the judges that compute in process (a
-simulated panel, similarity). For a simulated panel the latent relevance that it was told is kept beside its judgments,
-so that the report can check what is recovered. The stage validate is the same over the comparisons of the second round;
-label is it over the sample that a judge is distilled from, and a panel that holds that judge asks the model that
-distill made.
+validate is the same over the comparisons of the second round; label is it over the sample that a judge is distilled
+from, where a panel that holds that judge asks the model that distill made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.runtime.costs import COMPARED, SCORE_TOKEN_S, StageCost, Workload
+from anmi_ray.runtime.needs import Need, gpu_of_type
+from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.tasks import Context
+from anmi_ray.store import Artifact
 
-from anmi_ray import judging
-from anmi_ray.config.judge import BudgetConfig, JudgeConfig
-from anmi_ray.core.errors import JudgeError
-from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, TRUTH, rejects
-from anmi_ray.judging import budget, kinds
-from anmi_ray.rating.graph import count_triads
-from anmi_ray.runtime.tasks import Context, run_buckets, run_task
-from anmi_ray.stages.ingest import of_queries, sample_queries
-from anmi_ray.stages.judge import dispatch, importing
-from anmi_ray.stages.judge.sources import QuestionSources
-from anmi_ray.store import Artifact, Flow
-from anmi_ray.store.folders import local_folder
-
-_AUDIT_QUERIES = 1000
+_IN_PROCESS_S = 9e-6  # of a pair
+_ENDPOINT_S = 2e-3  # of a call: this machine's part; the server's is its own
+_JUDGMENT_BYTES = 12
+_ANSWER_BYTES = 60
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
     """One task per bucket, then the audit of a sample; returns flows and what was asked and spent.
 
-    Raises JudgeError where no judge gave any answer, or too few did (`dispatch.ask`); a second round may stay without.
+    Raises JudgeError where no judge gave any answer, or too few did; a second round may stay without.
     """
-    made = inputs.get("distill")
-    config = bound(config, made)
-    sources = QuestionSources(inputs["compare"], inputs["retrieve"], inputs["ingest"], inputs.get("first"), made)
-    asked = dispatch.ask(artifact, sources, config, context) if config.reading else {}
-    brought = importing.judges(config, inputs["ingest"], context)
-    flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed, brought)
-    if sources.first is None:
-        _check_any(flows, config, artifact.stage)
-    audit = artifact.read_json("audit.json")
-    if audit is None:
-        audit = run_task(context, _audit, artifact, inputs["compare"], config, context.buckets)
-        artifact.publish_json("audit.json", audit)
-    spent = dispatch.spend_log_of(artifact.store, sources, config).records_of_round() if config.reading else []
-    return {"flows": flows, "asked": asked, "spent": budget.total(spent)}
+    from anmi_ray.stages.judge import panel
+
+    return panel.run(artifact, inputs, config, context)
 
 
-def bound(config: JudgeConfig, made: Artifact | None) -> JudgeConfig:
-    """The panel with its distilled judges as judges that ask the model of `made`, the artifact of the stage distill."""
-    if made is None:
-        return config
-    model: dict[str, Any] = {"kind": "encoder", "model": str(local_folder(made, "model")), "form": "pairwise"}
-    if (made.manifest() or {})["settings"].get("form", "pairwise") != "pairwise":
-        model |= {"form": "pointwise", "slope": made.read_json("summary.json")["slope"]}
-
-    return config.model_copy(update={"judges": tuple(kinds.of(judge).resolved(model) for judge in config.judges)})
+def _of(stage: Stage, experiment: Experiment) -> Stage:
+    """A panel that holds a distilled judge reads what was distilled."""
+    return replace(stage, inputs=(*stage.inputs, "distill")) if experiment.judge.distilled else stage
 
 
-def _check_any(flows: list[Flow], config: JudgeConfig, stage: str) -> None:
-    """Say here that there is nothing to rate."""
-    judgments = [flow for flow in flows if flow.unit == "judgments"]
-    group = "distill.judge" if stage == "label" else "judge"
-    if sum(flow.rows_in for flow in judgments) and not sum(flow.rows_out for flow in judgments):
-        limits = ", ".join(f"{name} {value:g}" for name, value in config.budget if value is not None)
-        raise JudgeError(
-            "no question was answered"
-            + (f" within the budget ({limits}): a query is asked about whole" if limits else ""),
-            f"stage {stage}",
-            f"raise {group}.budget: `anmi plan` says what a run costs" if limits else "anmi audit RUN says why",
-        )
+def _also(config: JudgeConfig, *_: Any) -> dict[str, str]:
+    """A prompt's template stands in a file."""
+    from anmi_ray.judging import kinds
+
+    return kinds.fingerprint_inputs(config)
 
 
-def _bucket(
-    artifact: Artifact,
-    bucket: int,
-    sources: QuestionSources,
-    config: JudgeConfig,
-    seed: int,
-    brought: Mapping[str, importing.Brought],
-) -> list[Flow]:
-    comparisons = sources.compare.read_part("comparisons", bucket, COMPARISON)
-    candidates = sources.retrieve.read_part("candidates", bucket, CANDIDATE)
-    given = dict(dispatch.bought(artifact.store, sources, config, bucket))
-    given |= {name: one.answers(bucket) for name, one in brought.items()}
-    judgments = judging.judge(comparisons, candidates, config, seed, given)
-    asked, answered = judgments.num_rows, len(judgments["p_a"]) - judgments["p_a"].null_count
-    flows, left_out = [Flow("judgments", asked, answered, asked - answered)], None
-    if config.budget != BudgetConfig():
-        left_out, queries = _left_out(judgments), pc.count_distinct(judgments["query_id"]).as_py()
-        flows.append(Flow("queries", queries, queries - left_out.num_rows, left_out.num_rows))
-    parts = {"judgments": (JUDGMENT, judgments), "truth": (TRUTH, judging.truth(candidates, config, seed))}
-    artifact.commit_bucket(bucket, parts, flows, left_out, explained=asked - answered)
-    return flows
+def _needs(stage: Stage, experiment: Experiment) -> Iterable[Need]:
+    """What each judge needs at least, its settings named."""
+    from anmi_ray.judging import kinds
+
+    def setting(place: str, name: str) -> str:
+        return f"{place}.{name}" if name else ""
+
+    for at, judge in enumerate(stage.config_of(experiment).judges):
+        room = kinds.of(judge).room
+        place = f"{stage.group}.judges.{at}"
+        if room is not None:
+            yield Need(
+                worker=room.worker,
+                count=room.count,
+                each={**room.resources, **gpu_of_type(room.accelerator_type)},
+                place=setting(place, room.place) or place,
+                selector=experiment.execution.judging_on,
+                number=setting(place, room.number),
+                size=setting(place, room.size),
+                gpu=setting(place, room.gpu),
+                kind=setting(place, room.kind),
+                labels="execution.judge_on",
+            )
 
 
-def _left_out(judgments: pa.Table) -> pa.Table:
-    """Rejects: queries of which some judge was asked nothing, because the budget was spent."""
-    unasked = judgments.filter(pc.equal(judgments["error"], dispatch.NO_BUDGET_LEFT)).select(["query_id", "judge"])
-    by_query = unasked.group_by("query_id", use_threads=False).aggregate([("judge", "distinct")])
-    rows = zip(by_query["query_id"].to_pylist(), by_query["judge_distinct"].to_pylist(), strict=True)
-    return rejects(
-        "judge", [(query.hex(), "budget", f"not asked: {', '.join(sorted(names))}") for query, names in rows]
+def _cost(load: Workload) -> StageCost:
+    """A round of judging: what is computed here, and the calls to language models, judge after judge."""
+    from anmi_ray.judging import kinds
+    from anmi_ray.judging.questions import AT_ONCE
+
+    config: JudgeConfig = load.config
+    pairs = load.pairs[COMPARED]
+    prompted = kinds.prompted(config)
+    models = {judge.name: judge.model_inputs(load.experiment.distill) for judge in map(kinds.of, config.judges)}
+    encoders = [(name, read.form, read.tokens) for name, read in models.items() if read is not None]
+    calls = 2 * pairs
+    here = len(config.judges) - len(prompted) - len(encoders)
+    missing = {judge.name: calls for judge in prompted} | {cost.judge: cost.missing for cost in load.calls}
+    work = [f"{calls * here:,} judgments by {here} in-process judges, both orders"] if here else []
+    work += [f"{count:,} calls to {name}" for name, count in missing.items()]
+    scored = 0
+    for name, form, tokens in encoders:
+        inputs = calls if form == "pairwise" else min(calls, load.candidates)
+        scored += inputs * tokens
+        work.append(f"{inputs:,} inputs to {name}, of at most {tokens:,} tokens each")
+    asking = len(prompted) + len(encoders)
+    return StageCost(
+        work="; ".join(work),
+        seconds=scored * SCORE_TOKEN_S + calls * here * _IN_PROCESS_S + sum(missing.values()) * _ENDPOINT_S,
+        bytes=calls * (len(config.judges) * _JUDGMENT_BYTES + asking * _ANSWER_BYTES),
+        dollars=sum(cost.dollars or 0.0 for cost in load.calls),
+        limited=sum((cost.hours or 0.0) * 3600 for cost in load.calls),
+        files=load.buckets + -(-calls // AT_ONCE) * asking,
+        gpu_hours=sum(cost.gpu_hours or 0.0 for cost in load.calls),
     )
 
 
-def _audit(judge: Artifact, compare: Artifact, config: JudgeConfig, buckets: int) -> dict[str, Any]:
-    """The audit over a hash sample of queries, read bucket by bucket."""
-    sample = sample_queries(compare, "comparisons", buckets, _AUDIT_QUERIES, "audit")
-    kept: list[list[pa.Table]] = [[], [], []]
-    for bucket in range(buckets):
-        tables = (
-            judge.read_part("judgments", bucket, JUDGMENT),
-            compare.read_part("comparisons", bucket, COMPARISON),
-            judge.read_part("truth", bucket, TRUTH),
-        )
-        for rows, table in zip(kept, tables, strict=True):
-            rows.append(of_queries(table, sample))
-    judgments, comparisons, truth = (pa.concat_tables(rows) for rows in kept)
-    figures = judging.audit(judgments, comparisons, truth, config, triads=count_triads)
-    return {"queries": sample.num_rows, **figures}
+STAGE = Stage(
+    name="judge",
+    version=2,
+    inputs=(COMPARED, "retrieve", "ingest"),
+    does="ask the judges which document of a pair answers better, both ways",
+    run=run,
+    cost=_cost,
+    settings="judge",
+    of=_of,
+    also=_also,
+    asks=True,
+    needs=_needs,
+)
+VALIDATE = replace(
+    STAGE,
+    name="validate",
+    inputs=(*STAGE.inputs, "first"),
+    does="ask the judges about borderline documents, each against its anchor",
+    played_by={COMPARED: "borderline", "first": "compare"},
+)
+LABEL = replace(
+    STAGE,
+    name="label",
+    does="ask the ensemble which document of a sampled pair answers better, both ways",
+    settings="distill.judge",
+    played_by={COMPARED: "sample"},
+    of=lambda stage, _: stage,
+)

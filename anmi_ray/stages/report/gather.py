@@ -1,13 +1,12 @@
-"""The report of a run: gathers what its artifacts say, samples by hash where there is much, and renders it.
+"""What the report of a run says: gathered from its artifacts, sampled by hash where there is much, and rendered.
 
-Written under `reports/<run>/`: report.html, report.json and a TREC run file per system. It is made anew only when
-the run points at other artifacts. Samples are of whole queries and bounded, so a large run's report is no larger.
+Samples are of whole queries and bounded, so a large run's report is no larger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -38,42 +37,28 @@ from anmi_ray.core.records import (
 )
 from anmi_ray.evaluation import fusion
 from anmi_ray.evaluation.significance import SystemComparison
-from anmi_ray.pipeline import distilling
-from anmi_ray.pipeline.run import recorded_names
 from anmi_ray.reports import audits
 from anmi_ray.reports import data as report
 from anmi_ray.reports.run import to_html
+from anmi_ray.stages.distill import PAGES
 from anmi_ray.stages.evaluate import FUSED
 from anmi_ray.stages.ingest import of_queries, sample_queries
-from anmi_ray.store import Artifact, Store
+from anmi_ray.store import Artifact, Flow
 
-VERSION = 7  # rises when the same artifacts would give another report
 _SAMPLE = 300  # queries behind the scatter and the histogram
 _FITS = 5_000  # queries behind the quantiles of the fits, the others among them
 _SHOWN = 12  # documents of the example query
 _SNIPPET = 300
 
 
-@dataclass(frozen=True)
-class Result:
-    """What the command line prints of a finished run."""
-
-    path: str
-    comparisons: list[dict[str, Any]]
-    measures: list[str]
-    baseline: str
-    simulated: bool
-
-
 class _Run:
-    """The artifacts of one run."""
+    """The artifacts of one run, by the stages that made them."""
 
-    def __init__(self, store: Store, record: Mapping[str, Any]) -> None:
-        self.store = store
-        names = recorded_names(record)
-        self.artifacts = {n: Artifact(store, n, record["stages"][n]["fingerprint"]) for n in names}
-        self.fit = "refit" if "refit" in names else "rate"  # the stage that ratings and gaps are of
-        self.compared = [name for name in ("compare", "borderline") if name in names]  # the rounds' comparisons
+    def __init__(self, artifacts: Mapping[str, Artifact]) -> None:
+        self.artifacts = artifacts
+        self.store = artifacts["ingest"].store
+        self.fit = "refit" if "refit" in artifacts else "rate"  # the stage that ratings and gaps are of
+        self.compared = [name for name in ("compare", "borderline") if name in artifacts]  # the rounds' comparisons
         self.buckets = int(self.manifest("ingest")["buckets"])
 
     def manifest(self, stage: str) -> dict[str, Any]:
@@ -101,33 +86,21 @@ class _Run:
         return found
 
 
-def write(experiment: Experiment, record: Mapping[str, Any]) -> Result:
-    """Write the report of a complete run, unless it is there already; returns what to print."""
-    store = Store(experiment.execution.root)
-    run = _Run(store, record)
-    evaluate = run.artifacts["evaluate"]
-    comparisons = evaluate.read_json("comparisons.json")
-    folder = f"reports/{record['name']}"
-    simulated = experiment.simulated is not None
-    made_of = {"version": VERSION, **{name: one.fingerprint for name, one in run.artifacts.items()}}
-    if store.read_json(f"{folder}/made_of.json") != made_of:
-        data = gather(experiment, record, run)
-        store.publish(f"{folder}/report.json", report.to_json(data).encode())
-        store.publish(f"{folder}/report.html", to_html(data).encode())
-        for system in run.manifest("evaluate")["systems"]:
-            trec = store.read(f"{evaluate.path}/trec/{system}.trec")
-            store.publish(f"{folder}/{system}.trec", trec)
-        if "distill" in run.artifacts:
-            distilling.publish_pages(run.artifacts["distill"], record["name"])
-        store.publish_json(f"{folder}/made_of.json", made_of)
-    config = experiment.evaluate
-    path = store.where(f"{folder}/report.html")
-    return Result(path, comparisons, list(config.measures), config.baseline, simulated)
+def write(
+    artifact: Artifact, inputs: Mapping[str, Artifact], experiment: Experiment, described: Mapping[str, Any]
+) -> list[Flow]:
+    """Write report.json and report.html into the artifact; described: the environment of the run."""
+    data = gather(experiment, described, _Run(inputs))
+    artifact.store.publish(f"{artifact.path}/report.json", report.to_json(data).encode())
+    artifact.store.publish(f"{artifact.path}/report.html", to_html(data).encode())
+    return [Flow("stages", len(inputs), len(inputs))]
 
 
-def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run) -> report.ReportData:
+def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> report.ReportData:
     """Everything that the report says, from the artifacts."""
-    evaluate, config = run.artifacts["evaluate"], experiment.evaluate
+    evaluate = run.artifacts["evaluate"]
+    config = experiment.evaluate
+    settings = experiment.model_dump(mode="json", exclude={"execution"})
     metrics = evaluate.read_part("metrics", 0, METRIC)
     comparisons = tuple(SystemComparison(**row) for row in evaluate.read_json("comparisons.json"))
     sweep = evaluate.read_json("fusion.json")
@@ -137,8 +110,8 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run) -> repo
     audit = run.artifacts["judge"].read_json("audit.json") or {}
     summary = run.artifacts["mine"].read_json("summary.json")
     return report.ReportData(
-        run=record["name"],
-        collection=_collection(run, record),
+        run=experiment.name,
+        collection=_collection(run, experiment.corpus.name),
         metrics=metrics,
         comparisons=comparisons,
         system=system,
@@ -146,7 +119,7 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run) -> repo
         measure=config.measures[0],
         level=config.level,
         simulated=experiment.simulated is not None,
-        config_yaml=yaml.safe_dump(record["config"], sort_keys=False, allow_unicode=True),
+        config_yaml=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
         fusion=fusion.from_json(sweep) if sweep else None,
         judges=(*audits.judge_audits(audit), *_ensemble(run)),
         panel=audits.panel_values(audit),
@@ -160,18 +133,18 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run) -> repo
         training=tuple(run.artifacts["train"].read_json("log.json") or ()),
         stages=_stages(run),
         queries=_extremes(run, metrics, system, config.baseline, config.measures[0]),
-        environment=_environment(record),
+        environment=_environment(described),
     )
 
 
-def _collection(run: _Run, record: Mapping[str, Any]) -> report.Collection:
+def _collection(run: _Run, name: str) -> report.Collection:
     rejects = run.artifacts["ingest"].rejects()
     kinds = pa.array([place.split(" ", 1)[0] for place in rejects["place"].to_pylist()], type=pa.string())
     counted = pa.table({"kind": kinds, "reason": rejects["reason"]}).group_by(["kind", "reason"])
     rows = counted.aggregate([([], "count_all")]).sort_by([("kind", "ascending"), ("count_all", "descending")])
     flows = {flow["unit"]: flow for flow in run.manifest("ingest")["flows"]}
     return report.Collection(
-        name=record["corpus_name"],
+        name=name,
         documents=flows["documents"]["rows_out"],
         queries=run.manifest("ingest")["splits"],
         qrels=flows["qrels"]["rows_out"],
@@ -279,11 +252,13 @@ def _distilled(run: _Run, experiment: Experiment) -> report.DistilledFacts | Non
     """What distilling a judge cost and saved; None where the panel has none."""
     if experiment.ensemble is None:
         return None
-    made, judges = run.artifacts["distill"], experiment.ensemble.judges
+    made = run.artifacts["distill"]
+    judges = experiment.ensemble.judges
     rounds = [stage for stage in ("judge", "validate") if stage in run.artifacts]
-    pairs, asked = _judged(run, "label") // len(judges), sum(_judged(run, stage) for stage in rounds)
-    asked //= len(experiment.judge.judges)
-    page, summary = made.read_json("distilled.json") or {}, made.read_json("summary.json") or {}
+    pairs = _judged(run, "label") // len(judges)
+    asked = sum(_judged(run, stage) for stage in rounds) // len(experiment.judge.judges)
+    page = made.read_json("distilled.json") or {}
+    summary = made.read_json("summary.json") or {}
     return report.DistilledFacts(
         judges=tuple(judge.name for judge in experiment.judge.distilled),
         ensemble=tuple(judge.name for judge in judges),
@@ -293,7 +268,7 @@ def _distilled(run: _Run, experiment: Experiment) -> report.DistilledFacts | Non
         saved=1 - pairs / asked if asked else None,
         test_pairs=page.get("pairs", summary.get("test_pairs")),
         values=audits.distilled_values(page, summary),
-        page=distilling.PAGES[0] if page else None,
+        page=PAGES[0] if page else None,
     )
 
 
@@ -350,8 +325,8 @@ def _extremes(run: _Run, metrics: pa.Table, system: str, baseline: str, measure:
     )
 
 
-def _environment(record: Mapping[str, Any]) -> dict[str, str]:
-    found = dict(record["environment"])
+def _environment(described: Mapping[str, Any]) -> dict[str, str]:
+    found = dict(described)
     versions = found.pop("versions")
     return {**{key: str(value) for key, value in found.items()}, **versions}
 

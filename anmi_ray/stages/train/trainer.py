@@ -33,18 +33,17 @@ from anmi_ray.config.paths import as_written
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core import logs
 from anmi_ray.core.errors import ConfigError, DataError, TrainingError
-from anmi_ray.core.records import EXAMPLE, QREL, RUN, TEXT_OF
 from anmi_ray.models.pairs import document_text
 from anmi_ray.models.reranker import Reranker, load_student
-from anmi_ray.runtime.capacity import check_room, needed, of_training
+from anmi_ray.runtime.capacity import check_room
 from anmi_ray.runtime.checkpoints import ListeningTorchConfig, RayCheckpoints, mend_list
-from anmi_ray.runtime.status import GROUP, Report, failed, new_board, shown, tell
+from anmi_ray.runtime.needs import needed, of_training
+from anmi_ray.runtime.status import Report, failed, new_board, shown, tell
 from anmi_ray.runtime.tasks import Context
-from anmi_ray.runtime.trackers import curves_folder, shared_curves
-from anmi_ray.stages.ingest import of_queries, queries_of
+from anmi_ray.runtime.trackers import shared_curves
 from anmi_ray.stages.rerank.ranking import SYSTEM, ranked
-from anmi_ray.store import Artifact, Flow, uri
-from anmi_ray.store.folders import publish_folder, seal_folder
+from anmi_ray.store import Artifact, uri
+from anmi_ray.store.folders import publish_folder
 from anmi_ray.training import tracking
 from anmi_ray.training.batching import prepare
 from anmi_ray.training.loop import DevSet, Row, Trained, train
@@ -335,41 +334,6 @@ def last_line(error: object) -> str:
     return lines[-1].strip() if lines else type(error).__name__
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig, context: Context) -> dict[str, Any]:
-    """Train on all mined examples, keep the model that is best on dev; returns flows and what became of it."""
-    mine, retrieve, ingest = (inputs[name] for name in ("mine", "retrieve", "ingest"))
-    buckets = range(context.buckets)
-    flows = [flow for bucket in buckets for flow in mine.seal("examples", EXAMPLE, bucket) or []]
-    examples = sum(flow.rows_out for flow in flows)
-    if not examples:
-        raise DataError("no example was mined", "train", "see the rejects of mine: `anmi show RUN`")
-    output = artifact.store.uri(f"{artifact.path}/model")
-    if not artifact.store.exists(f"{artifact.path}/model/{RESULT}"):
-        sources = Sources(
-            examples=[mine.store.uri(mine.part_path("examples", bucket)) for bucket in buckets],
-            texts=[retrieve.store.uri(retrieve.part_path("texts", bucket)) for bucket in buckets],
-            queries=[ingest.store.uri(ingest.part_path("queries", bucket)) for bucket in buckets],
-            dev=_dev_inputs(retrieve, ingest, config.dev_depth, context.buckets) if config.dev_points else None,
-            false_negative_rate=mine.read_json("summary.json")["false_negative_rate"]["mean"],
-        )
-        run_training(
-            sources,
-            config,
-            context.execution.training,
-            artifact.fingerprint,
-            output,
-            lambda row: _report_row(context, row),
-            context.notice,
-            artifact.store.uri(curves_folder(artifact)),
-        )
-    result = collect(uri.absolute(output))
-    artifact.publish_json("log.json", result.rows)
-    seal_folder(artifact, "model")
-    clear_checkpoints(artifact, output, context.execution.training)
-    facts = {"best_step": result.best_step, "steps": result.steps, "dev": result.dev}
-    return {"flows": [Flow("examples of queries", examples, examples)], **facts}
-
-
 def clear_checkpoints(artifact: Artifact, output: str, execution: TrainExecution) -> None:
     """Remove what serves resuming only: checkpoints and token lists."""
     own = uri.beside(uri.absolute(output), _STORAGE)
@@ -382,29 +346,3 @@ def report_steps(context: Context, row: Row) -> None:
     step, progress = row.get("step"), row.get("progress")
     if step and progress:
         context.progress(int(step), round(step / progress), "steps")
-
-
-def _report_row(context: Context, row: dict[str, Any]) -> None:
-    """Show how far training is, and what dev says."""
-    step, progress, dev = (row.get(name) for name in ("step", "progress", "dev"))
-    if step and progress and dev is not None:
-        context.measured(int(step), progress, dev, row.get(GROUP))
-    report_steps(context, row)
-
-
-def _dev_inputs(retrieve: Artifact, ingest: Artifact, depth: int, buckets: int) -> DevInputs | None:
-    """The hybrid's top of the dev queries, or None where no dev query is judged."""
-    tables: list[list[pa.Table]] = [[], [], [], []]
-    for bucket in range(buckets):
-        queries = queries_of(ingest, bucket, "dev")
-        run_ = of_queries(retrieve.read_part("runs", bucket, RUN), queries)
-        run_ = run_.filter(pc.and_(pc.equal(run_["system"], "hybrid"), pc.less_equal(run_["rank"], depth)))
-        texts = retrieve.read_part("texts", bucket, TEXT_OF)
-        texts = texts.filter(pc.is_in(texts["doc_id"], value_set=pc.unique(run_["doc_id"])))
-        qrels = of_queries(ingest.read_part("qrels", bucket, QREL), queries)
-        for rows, table in zip(tables, (run_, qrels, texts, queries), strict=True):
-            rows.append(table)
-    runs, qrels, texts, queries = (pa.concat_tables(rows) for rows in tables)
-    if not runs.num_rows or not pc.any(pc.greater(qrels["grade"], 0)).as_py():
-        return None
-    return DevInputs(runs, qrels, texts, queries)

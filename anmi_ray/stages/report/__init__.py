@@ -1,0 +1,92 @@
+"""report: all that a run made -> a page and its numbers, and where users look, beside them a TREC run file per system.
+
+Its artifact is made by a task and follows from every other one, and from the run's name. `reports/<run>/` shows what
+the name stands for now: it is written again whenever that is another report, also one that was made before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.core import environment
+from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
+from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.tasks import Context, run_task
+from anmi_ray.stages import distill
+from anmi_ray.store import Artifact, Store
+
+PAGE = "report.html"
+_FILES = (PAGE, "report.json")
+_PAGE_BYTES = 1e6
+
+
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Experiment, context: Context) -> dict[str, Any]:
+    """One task, which reads what the page shows; returns flows for the manifest."""
+    from anmi_ray.stages.report import gather
+
+    return {"flows": run_task(context, gather.write, artifact, inputs, config, environment.describe())}
+
+
+def publish(artifact: Artifact, inputs: Mapping[str, Artifact], run: str) -> None:
+    """Have `reports/<run>/` hold this report, the run files of its systems and the page of its distilled judge."""
+    store = artifact.store
+    folder = f"reports/{run}"
+    manifest = artifact.manifest() or {}
+    made_of = {"version": manifest["version"], **manifest["inputs"]}
+    if store.read_json(f"{folder}/made_of.json") == made_of:
+        return
+    for name in _FILES:
+        store.publish(f"{folder}/{name}", store.read(f"{artifact.path}/{name}"))
+    evaluate = inputs["evaluate"]
+    for system in (evaluate.manifest() or {})["systems"]:
+        store.publish(f"{folder}/{system}.trec", store.read(f"{evaluate.path}/trec/{system}.trec"))
+    if "distill" in inputs:
+        distill.publish_pages(inputs["distill"], run)
+    store.publish_json(f"{folder}/made_of.json", made_of)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the command line prints of a finished run."""
+
+    path: str
+    comparisons: list[dict[str, Any]]
+    measures: list[str]
+    baseline: str
+    simulated: bool
+
+
+def result(experiment: Experiment, record: Mapping[str, Any]) -> Result:
+    """What there is to say of a run whose report is written."""
+    store = Store(experiment.execution.root)
+    evaluate = Artifact(store, "evaluate", record["stages"]["evaluate"]["fingerprint"])
+    config = experiment.evaluate
+    return Result(
+        path=store.where(f"reports/{experiment.name}/{PAGE}"),
+        comparisons=evaluate.read_json("comparisons.json"),
+        measures=list(config.measures),
+        baseline=config.baseline,
+        simulated=experiment.simulated is not None,
+    )
+
+
+def _cost(load: Workload) -> StageCost:
+    systems = len(load.experiment.retrieve.retrievers) + 3 + len(load.experiment.rerank.peers)
+    kept = _PAGE_BYTES + load.test * load.experiment.retrieve.depth * systems * RUN_BYTES
+    return StageCost(f"a page of {systems} systems", 2.0, kept, files=len(_FILES))
+
+
+STAGE = Stage(
+    name="report",
+    version=7,
+    inputs=(),  # all stages of the run: pipeline/stages.py
+    does="write the page, its numbers and a run file of every system",
+    run=run,
+    cost=_cost,
+    config=lambda experiment: experiment,
+    left_out=frozenset(Experiment.model_fields) - {"name"},
+    publish=publish,
+)

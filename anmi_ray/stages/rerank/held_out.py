@@ -1,0 +1,77 @@
+"""rerank: the trained model, and what is compared with it, score the hybrid's top documents of dev and test queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.config.evaluate import RerankConfig
+from anmi_ray.core.records import RUN, TEXT_OF, rejects
+from anmi_ray.models.cross_encoder import Precision
+from anmi_ray.models.reranker import Reranker, load_reranker
+from anmi_ray.runtime.tasks import Context, run_buckets
+from anmi_ray.stages.ingest import of_queries, queries_of
+from anmi_ray.stages.rerank import peers
+from anmi_ray.stages.rerank.ranking import rerank, with_tail
+from anmi_ray.store import Artifact, Flow
+from anmi_ray.store.folders import local_folder
+from anmi_ray.store.runs import TRAINED
+
+HELD_OUT = ("dev", "test")
+
+
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RerankConfig, context: Context) -> dict[str, Any]:
+    """One task per bucket, as many at once as there are cores, one thread each; returns flows for the manifest."""
+    retrieve, ingest = inputs["retrieve"], inputs["ingest"]
+    others = {
+        peer.name: peers.scored(
+            peer, retrieve, ingest, config.depth, context, trained=inputs.get(f"{TRAINED}{peer.name}")
+        )
+        for peer in config.peers
+    }
+    args = (inputs["train"], retrieve, ingest, config, others)
+    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, *args)
+    return {"flows": flows, "depth": config.depth, **({"peers": list(others)} if others else {})}
+
+
+@lru_cache(maxsize=1)
+def _model(folder: str, max_tokens: int | None, precision: Precision) -> Reranker:
+    """The model, loaded once per worker process."""
+    return load_reranker(folder, max_tokens=max_tokens, dtype=precision, threads=1)
+
+
+def _bucket(
+    artifact: Artifact,
+    bucket: int,
+    train: Artifact,
+    retrieve: Artifact,
+    ingest: Artifact,
+    config: RerankConfig,
+    others: Mapping[str, Artifact],
+) -> list[Flow]:
+    queries = queries_of(ingest, bucket, *HELD_OUT)
+    runs = of_queries(retrieve.read_part("runs", bucket, RUN), queries)
+    hybrid = runs.filter(pc.equal(runs["system"], "hybrid"))
+    top = hybrid.filter(pc.less_equal(hybrid["rank"], config.depth))
+    texts = retrieve.read_part("texts", bucket, TEXT_OF)
+    reranked = RUN.empty()
+    if top.num_rows:
+        model = _model(str(local_folder(train, "model")), config.max_tokens, config.precision)
+        reranked = with_tail(rerank(top, queries, texts, model), hybrid)
+    found = set(reranked["query_id"].to_pylist())
+    lost = [query for query in queries["query_id"].to_pylist() if query not in found]
+    flows = [Flow("held-out queries", queries.num_rows, len(found), len(lost))]
+    why = rejects("rerank", [(query.hex(), "no candidate", "the hybrid run holds nothing to rerank") for query in lost])
+    runs, whys = [reranked], [why]
+    for name, other in others.items():
+        run = peers.of_bucket(other, name, bucket)
+        runs.append(with_tail(run, hybrid))
+        flow, refused = peers.refused(other, name, bucket)
+        flows.append(flow)
+        whys.append(refused)
+    artifact.commit_bucket(bucket, {"runs": (RUN, pa.concat_tables(runs))}, flows, pa.concat_tables(whys))
+    return flows

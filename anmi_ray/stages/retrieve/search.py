@@ -1,0 +1,267 @@
+"""retrieve: documents and queries -> runs (dev, test), candidates (train), and the texts they need.
+
+Where there are several shards, the statistics of words are those of all (stages/word_statistics.py). Ray Data streams
+the corpus shards through a pool of searchers; each indexes its shard, where the store does not hold its indexes yet,
+and writes its hits, ids and scores, with a row group per query bucket. Where late interaction is a
+retriever, it then scores what they found (stages/late.py). One plain task per bucket merges its row group of every
+shard, and writes which documents it wants of which shard. Each shard then gives their texts, a row group per bucket
+again, and each bucket takes its own. So a text crosses once, when it is known to be needed. No later stage opens the
+corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import ray
+import ray.data
+import torch
+from numpy.typing import NDArray
+
+from anmi_ray.config.retrieve import DenseConfig, RetrieveConfig
+from anmi_ray.core.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
+from anmi_ray.core.schema import Record
+from anmi_ray.models import loading
+from anmi_ray.models.cross_encoder import resolve_precision
+from anmi_ray.models.encoder import Encoder
+from anmi_ray.retrieval import lucene, merge, shard
+from anmi_ray.retrieval.statistics import Statistics
+from anmi_ray.runtime import exchange
+from anmi_ray.runtime.capacity import check_room
+from anmi_ray.runtime.needs import of_embedding
+from anmi_ray.runtime.tasks import Context, data_settings, model_room, our_errors, rows_of, run_buckets, windowed
+from anmi_ray.stages.retrieve import late, word_statistics
+from anmi_ray.store import Artifact, Flow, index_cache
+
+_TOLD = 5  # places that a message names
+_RUNS, _TEXTS = ("runs", RUN), ("texts", TEXT_OF)
+
+
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RetrieveConfig, context: Context) -> dict[str, Any]:
+    """Search every shard, merge every bucket, collect the texts; returns flows for the manifest."""
+    ingest = inputs["ingest"]
+    shards = int((ingest.manifest() or {})["shards"])
+    late.check(config)
+    if not _sealed(artifact, context, _RUNS):
+        _search(artifact, ingest, config, context, shards)
+        late.rescore(artifact, ingest, config, context, shards)
+    flows = run_buckets(context, artifact, _RUNS, _merge_bucket, ingest, config, context.seed, shards)
+    if not _sealed(artifact, context, _TEXTS):
+        exchange.make(context, artifact, "texts", shards, _give_texts, ingest, context.buckets, does="read for texts")
+        run_buckets(context, artifact, _TEXTS, _take_texts, shards)
+    exchange.forget(artifact)
+    return {"flows": flows, "shards": shards}
+
+
+def _sealed(artifact: Artifact, context: Context, seal: tuple[str, Record]) -> bool:
+    return all(artifact.seal(*seal, bucket) is not None for bucket in range(context.buckets))
+
+
+def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context: Context, shards: int) -> None:
+    """Stream the shards that have no exchange files yet through the searchers."""
+    missing = [i for i in range(shards) if exchange.groups_of(artifact, "hits", i) is None]
+    if not missing:
+        return
+    if "lucene" in config.retrievers:
+        lucene.check()  # here, not first in a worker after a download of its image
+    mended = word_statistics.gather(artifact, ingest, config, context, shards)
+    args = (artifact, ingest, config, context.seed, context.buckets, shards, context.execution.model_threads)
+    if len(missing) > 1:  # else every searcher would compute them
+        _embed_queries(context, args)
+    done, unit = shards - len(missing), "shards searched"
+    context.progress(done, shards, unit)
+    searchers = min(len(missing), max(1, context.execution.cores // context.execution.model_threads))
+    with data_settings(context), our_errors("retrieve"):
+        found = ray.data.from_items([{"shard": i} for i in missing], override_num_blocks=len(missing))
+        found = _embedded(found, context, args) if "dense" in config.retrievers else found
+        found = found.map_batches(
+            _search_shards,
+            fn_args=args,
+            batch_size=1,
+            batch_format="numpy",
+            compute=ray.data.TaskPoolStrategy(size=searchers),
+            num_cpus=0.5,
+        )
+        with rows_of(found) as rows:
+            for row in rows:
+                done += 1
+                mended += [f"{kind} of shard {row['shard']}" for kind in row["mended"].split()]
+                context.progress(done, shards, unit)
+    if mended:
+        more = f" and {len(mended) - _TOLD} more" if len(mended) > _TOLD else ""
+        context.notice(f"found damaged and made again: {', '.join(mended[:_TOLD])}{more}")
+
+
+def _embed_queries(context: Context, args: tuple[Any, ...]) -> None:
+    """Compute the vectors of all buckets' queries, which every searcher then reads."""
+    _, cores = model_room(context.execution)
+    with our_errors("retrieve"):
+        calls = ((bucket, _embed_bucket, (bucket, *args)) for bucket in range(context.buckets))
+        for _ in windowed(context, calls, cores):
+            pass
+
+
+def _embedded(shards: ray.data.Dataset, context: Context, args: tuple[Any, ...]) -> ray.data.Dataset:
+    """The shards, once their vectors are in the store: computed by a pool of actors with GPUs, where there are any.
+
+    Without, whoever searches a shard computes them.
+    """
+    execution = context.execution.embed
+    if not execution.gpus:
+        return shards
+    need = of_embedding(context.execution)
+    if context.execution.address is None:  # a cluster's was looked at before the first stage
+        check_room(need, context.notice)
+    return shards.map_batches(
+        _Embedder,
+        fn_constructor_args=args,
+        batch_size=1,
+        batch_format="numpy",
+        compute=ray.data.ActorPoolStrategy(min_size=execution.actors[0], max_size=execution.actors[1]),
+        num_gpus=execution.gpus,
+        label_selector=dict(need.selector) or None,
+    )
+
+
+def _search_shards(batch: Any, *args: Any) -> Any:
+    """Search the shards of a batch."""
+    searcher = _searcher(*args)
+    return {**batch, "mended": np.array([" ".join(searcher.search(number)) for number in batch["shard"].tolist()])}
+
+
+def _embed_bucket(bucket: int, *args: Any) -> None:
+    _searcher(*args).asked(bucket)
+
+
+class _Embedder:
+    """An actor that computes the vectors of shards."""
+
+    def __init__(self, *args: Any) -> None:
+        self._searcher = _Searcher(*args, device="cuda" if torch.cuda.is_available() else "cpu")
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        for number in batch["shard"].tolist():
+            self._searcher.embed(number)
+        return batch
+
+
+class _LazyEncoder:
+    """An encoder that is loaded when first asked: where all vectors are kept, none is."""
+
+    def __init__(self, config: DenseConfig, threads: int, device: str) -> None:
+        self._config, self._threads, self._device = config, threads, device
+        self._source = loading.resolve(config.model, trust_remote_code=config.trust_remote_code)
+
+    @property
+    def revision(self) -> str:
+        return self._source.revision
+
+    def encode(self, texts: Sequence[str], prompt: str | None = None) -> NDArray[np.float32]:
+        return self._loaded.encode(texts, prompt)
+
+    @cached_property
+    def _loaded(self) -> Encoder:
+        dtype = resolve_precision(self._config.dtype, torch.device(self._device))
+        return Encoder(self._source, self._config.max_tokens, dtype, self._threads, self._device)
+
+
+class _Searcher:
+    """Searches shards for all queries, bucket by bucket, and publishes their exchange files."""
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        ingest: Artifact,
+        config: RetrieveConfig,
+        seed: int,
+        buckets: int,
+        shards: int,
+        threads: int,
+        device: str = "cpu",
+    ) -> None:
+        self._artifact, self._ingest, self._config = artifact, ingest, config
+        self._seed, self._buckets, self._shards, self._threads = seed, buckets, shards, threads
+        self._encoder = _LazyEncoder(config.dense, threads, device)
+
+    def search(self, number: int) -> list[str]:
+        """Search a shard; the kinds of its indexes that were found damaged and made again."""
+        documents = self._documents(number)
+        with self._shelf(index_cache.content_of_documents(documents)) as shelf:
+            index = shard.ShardIndex(documents, self._config, self._encoder, self._threads, shelf, self._known)
+            with closing(index):
+                found = (self._found(index, bucket) for bucket in range(self._buckets))
+                exchange.publish(self._artifact, "hits", number, found)
+            return shelf.mended
+
+    def embed(self, number: int) -> None:
+        """Have the vectors of a shard in the store."""
+        documents = self._documents(number)
+        with self._shelf(index_cache.content_of_documents(documents)) as shelf:
+            shard.document_vectors(documents, self._config, self._encoder, shelf)
+
+    def asked(self, bucket: int) -> tuple[pa.Table, NDArray[np.float32]]:
+        """The queries of a bucket and their vectors."""
+        queries = self._ingest.read_part("queries", bucket, QUERY)
+        with self._shelf(index_cache.content_of_queries(queries)) as shelf:
+            return queries, shard.query_vectors(queries, self._config, self._encoder, shelf)
+
+    @cached_property
+    def _known(self) -> dict[str, Statistics]:
+        return word_statistics.of_collection(self._artifact, self._config, self._shards)
+
+    def _found(self, index: shard.ShardIndex, bucket: int) -> pa.Table:
+        queries, vectors = self.asked(bucket)
+        return index.search(queries, self._ingest.read_part("qrels", bucket, QREL), vectors, self._seed)
+
+    def _documents(self, number: int) -> pa.Table:
+        return self._ingest.read_part("documents", number, DOCUMENT)
+
+    def _shelf(self, content: str) -> AbstractContextManager[index_cache.StoreShelf]:
+        return index_cache.shelf_of(self._artifact.store, content)
+
+
+def _searcher(*args: Any) -> _Searcher:
+    """The searcher of this process, which keeps its encoder from task to task."""
+    artifact: Artifact = args[0]
+    if artifact not in _held:
+        _held.clear()
+        _held[artifact] = _Searcher(*args)
+    return _held[artifact]
+
+
+_held: dict[Artifact, _Searcher] = {}  # of this process; an artifact's name follows from all that a searcher is made of
+
+
+def _merge_bucket(
+    artifact: Artifact, bucket: int, ingest: Artifact, config: RetrieveConfig, seed: int, shards: int
+) -> list[Flow]:
+    queries = ingest.read_part("queries", bucket, QUERY)
+    hits = late.read_hits(artifact, bucket, config, shards)
+    found = merge.merge_bucket(hits, queries, ingest.read_part("qrels", bucket, QREL), config, seed)
+    served = set(found.runs["query_id"].to_pylist()) | set(found.candidates["query_id"].to_pylist())
+    flows = [Flow("queries", queries.num_rows, len(served), queries.num_rows - len(served))]
+    exchange.publish(artifact, "wanted", bucket, found.wanted)
+    parts = {"runs": (RUN, found.runs), "candidates": (CANDIDATE, found.candidates)}
+    artifact.commit_bucket(bucket, parts, flows, found.rejects)
+    return flows
+
+
+def _give_texts(artifact: Artifact, number: int, ingest: Artifact, buckets: int) -> None:
+    wanted = [exchange.read(artifact, "wanted", bucket, number) for bucket in range(buckets)]
+    documents = ingest.read_part("documents", number, DOCUMENT)
+    texts = shard.texts_of(documents, pc.unique(pa.concat_tables(wanted)["doc_id"]))
+    parts = [texts.filter(pc.is_in(texts["doc_id"], value_set=ids["doc_id"].combine_chunks())) for ids in wanted]
+    exchange.publish(artifact, "texts", number, parts)
+
+
+def _take_texts(artifact: Artifact, bucket: int, shards: int) -> list[Flow]:
+    parts = [exchange.read(artifact, "texts", number, bucket) for number in range(shards)]
+    texts = pa.concat_tables([TEXT_OF.empty(), *parts]).sort_by("doc_id")
+    artifact.commit_bucket(bucket, {"texts": (TEXT_OF, texts)}, [], None)
+    return []

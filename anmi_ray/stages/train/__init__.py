@@ -1,0 +1,69 @@
+"""train: examples -> a reranker, the weights that are best on dev, as a Hugging Face folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.paths import as_written
+from anmi_ray.config.train import TrainConfig
+from anmi_ray.models import loading
+from anmi_ray.runtime.costs import MODEL_BYTES, TRAIN_TOKEN_S, StageCost, Workload
+from anmi_ray.runtime.needs import Need, of_training
+from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.tasks import Context
+from anmi_ray.store import Artifact
+from anmi_ray.training import tracking
+
+
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig, context: Context) -> dict[str, Any]:
+    """Train on all mined examples, keep the model that is best on dev; returns flows and what became of it."""
+    from anmi_ray.stages.train import reranker
+
+    return reranker.run(artifact, inputs, config, context)
+
+
+def needs(_: Stage, experiment: Experiment) -> Iterable[Need]:
+    """Room for the workers."""
+    yield of_training(experiment.execution.training)
+
+
+def check(experiment: Experiment) -> None:
+    """Raise ConfigError for a tracker that is not installed: not only after hours of judging."""
+    tracking.check(experiment.execution.train.trackers)
+
+
+def _also(config: TrainConfig, *_: Any) -> dict[str, str]:
+    return {"model": loading.resolve(config.model).revision or "unpinned"}
+
+
+def _cost(load: Workload) -> StageCost:
+    """On the cluster's cores; on GPUs where they are asked for, and the model's size and their speed are known."""
+    from anmi_ray.judging.spend import gpu_hours
+
+    train = load.experiment.train
+    execution = load.experiment.execution.train
+    plan = load.experiment.plan
+    lists = train.max_steps * train.lists_per_step if train.max_steps else train.epochs * load.train
+    pairs = int(lists * load.listed)
+    tokens = pairs * train.max_tokens
+    cost = StageCost(f"{pairs:,} pairs forward and back", tokens * TRAIN_TOKEN_S, MODEL_BYTES)
+    hours = gpu_hours(3.0 * tokens, plan.parameters.get(as_written(train.model), 0.0) * 1e9, plan.gpu)
+    if not execution.use_gpu or not hours:
+        return cost
+    return replace(cost, seconds=0.0, gpu_hours=hours, limited=hours * 3600 / execution.num_workers)
+
+
+STAGE = Stage(
+    name="train",
+    version=1,
+    inputs=("mine", "retrieve", "ingest"),
+    does="train the reranker with the hybrid loss, keep the best on dev",
+    run=run,
+    cost=_cost,
+    also=_also,
+    needs=needs,
+    check=check,
+)
