@@ -95,6 +95,8 @@ class ActorPool:
                     waiting.appendleft(bucket)
                 continue
             self._idle.append(actor)
-            if bucket != _START:
-                left -= 1
-                yield bucket, result
+            if bucket == _START:
+                died[_START] = 0  # many may be lost over a long run, as nodes come and go
+                continue
+            left -= 1
+            yield bucket, result
