@@ -1,7 +1,7 @@
 """A pool of actors, each of which keeps what is dear to make: calls go to whoever is free.
 
-An actor that dies is replaced, and its call, which must bear repetition, goes to the next that is free. Only actors that
-have started get calls: a pool may be larger than what there is room for, and nothing waits for one that compiles.
+An actor that dies is replaced, and its call, which must bear repetition, goes to the next that is free. Only actors
+that have started get calls: a pool may be larger than what there is room for, and nothing waits for one that compiles.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ActorPool:
         return result
 
     def run_buckets(self, artifact: Artifact, seal: tuple[str, Record], method: str, *args: Any) -> list[Flow]:
-        """`tasks.run_buckets` by the worker's method on (artifact, bucket, *args); args go into the object store once."""
+        """`tasks.run_buckets` by the worker's method of (artifact, bucket, *args); args go to the object store once."""
 
         def carry_out(missing: list[int]) -> Iterator[tuple[int, list[Flow]]]:
             held = [ray.put(arg) for arg in args]
