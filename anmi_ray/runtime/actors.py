@@ -1,8 +1,7 @@
 """A pool of actors, each of which keeps what is dear to make: calls go to whoever is free.
 
-An actor that dies is replaced, and its call, which must bear repetition, goes to the next one that is free. Only actors
-that have started get calls, so a pool may be larger than what there is room for, and nothing waits for one that still
-compiles.
+An actor that dies is replaced, and its call, which must bear repetition, goes to the next that is free. Only actors
+that have started get calls: a pool may be larger than what there is room for, and nothing waits for one that compiles.
 """
 
 from __future__ import annotations
@@ -58,10 +57,7 @@ class ActorPool:
         return result
 
     def run_buckets(self, artifact: Artifact, seal: tuple[str, Record], method: str, *args: Any) -> list[Flow]:
-        """`tasks.run_buckets` by the worker's method, which gets (artifact, bucket, *args); the flows of all buckets.
-
-        `args` go into the object store once.
-        """
+        """`tasks.run_buckets` by the worker's method of (artifact, bucket, *args); args go to the object store once."""
 
         def carry_out(missing: list[int]) -> Iterator[tuple[int, list[Flow]]]:
             held = [ray.put(arg) for arg in args]
@@ -86,7 +82,7 @@ class ActorPool:
             [reference], _ = ray.wait(list(self._under_way), num_returns=1)
             actor, bucket = self._under_way.pop(reference)
             try:
-                result = ray.get(reference)
+                found = ray.get(reference)
             except RayActorError:
                 died[bucket] += 1
                 if died[bucket] > self._context.execution.task_retries:
@@ -95,6 +91,8 @@ class ActorPool:
                     waiting.appendleft(bucket)
                 continue
             self._idle.append(actor)
-            if bucket != _START:
-                left -= 1
-                yield bucket, result
+            if bucket == _START:
+                died[_START] = 0  # many may be lost over a long run, as nodes come and go
+                continue
+            left -= 1
+            yield bucket, found
