@@ -54,7 +54,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Sources:
+class RatingSources:
     """What a fit is made of: rounds, the first of which asked about every query that any asked about."""
 
     rounds: tuple[Round, ...]
@@ -74,10 +74,10 @@ class Sources:
         return *self.answers(bucket), rating.hide_positives(candidates, config.hide_positives)
 
 
-def sources_of(inputs: Mapping[str, Artifact]) -> Sources:
+def sources_of(inputs: Mapping[str, Artifact]) -> RatingSources:
     """The rounds among a stage's inputs."""
     there = [pair for pair in _ROUNDS if set(pair) <= set(inputs)]
-    return Sources(tuple(Round(inputs[judge], inputs[compare]) for judge, compare in there), inputs["retrieve"])
+    return RatingSources(tuple(Round(inputs[judge], inputs[compare]) for judge, compare in there), inputs["retrieve"])
 
 
 def settings_of(fit: Artifact) -> RateConfig:
@@ -89,7 +89,7 @@ def settings_of(fit: Artifact) -> RateConfig:
 class Rater:
     """What an actor keeps: sources, settings, and the solver, compiled."""
 
-    def __init__(self, sources: Sources, config: RateConfig) -> None:
+    def __init__(self, sources: RatingSources, config: RateConfig) -> None:
         from anmi_ray import rating
 
         self._sources = sources
