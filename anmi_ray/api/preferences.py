@@ -1,0 +1,161 @@
+"""Preferences that somebody has already, a table or a file: rated, or audited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from anmi_ray.config.experiment import validate_as
+from anmi_ray.config.rate import RateConfig
+from anmi_ray.core import environment
+from anmi_ray.core.errors import DataError
+from anmi_ray.tables import formats, trec
+from anmi_ray.tables.rows import Rows
+
+if TYPE_CHECKING:
+    from anmi_ray.judging.imported import Imported
+    from anmi_ray.rating import Globals
+    from anmi_ray.rating.preferences import Preferences
+
+# A file (.csv, .jsonl, each also .gz or .zst, .parquet), an Arrow table, or what Arrow makes one of: columns by name, a
+# data frame of pandas or Polars.
+Source: TypeAlias = str | Path | pa.Table | Mapping[str, Any] | Any
+
+
+@dataclass(frozen=True)
+class Rated:
+    """Rating, Fit and Gap tables in the ids of what was rated, and what stands behind them.
+
+    ratings are sorted by query_id, rating_elo (descending) and doc_id; fits by query_id; gaps by query_id, anchor_id
+    and doc_id. `shared` is what all queries share (prior, dispersion); `preferences` what was read and refused.
+    `strangers` counts the rows of the anchors that name no rated document; None without anchors.
+    """
+
+    ratings: pa.Table
+    fits: pa.Table
+    gaps: pa.Table
+    shared: Globals
+    preferences: Preferences
+    strangers: int | None
+
+
+def rate(
+    preferences: Source,
+    anchors: Source | None = None,
+    *,
+    one_query: bool = False,
+    max_reject_fraction: float = 0.1,
+    rejects: str | Path | None = None,
+    threads: int = 0,
+    **settings: Any,
+) -> Rated:
+    """Rate documents from pairwise preferences, with standard errors.
+
+    Columns: query_id, doc_a, doc_b, preference (of doc_a, 0 to 1), and, if there are, games, judge and tie, as of
+    `anmi rate`. `anchors` (query_id, doc_id) are known positives, to which gaps are measured. `one_query`: there is no
+    query_id. `rejects`: a file for the rows that cannot be used. `threads`: 0 takes all cores. `settings` are those of
+    the group `rate`. Raises ConfigError for a setting, DataError where a column is missing or more than
+    `max_reject_fraction` of the rows cannot be used, FitError where there is no finite maximum.
+
+    >>> table = {"query_id": ["q", "q"], "doc_a": ["x", "y"], "doc_b": ["y", "z"], "preference": [0.9, 0.6]}
+    >>> rated = anmi_ray.rate(table, prior=1.0)
+    >>> rated.ratings["doc_id"].to_pylist()
+    ['x', 'y', 'z']
+    >>> rated.gaps.column_names
+    ['query_id', 'anchor_id', 'doc_id', 'gap_elo', 'gap_se_elo', 'anchor_kind']
+    """
+    config = validate_as(RateConfig, settings, "anmi_ray.rate", "docs/reference/settings.md lists them, group rate")
+    return rate_with(config, preferences, anchors, one_query, max_reject_fraction, rejects, threads)
+
+
+def rate_with(
+    config: RateConfig,
+    preferences: Source,
+    anchors: Source | None,
+    one_query: bool,
+    max_reject_fraction: float,
+    rejects: str | Path | None,
+    threads: int,
+) -> Rated:
+    """`rate` under settings that are validated."""
+    from anmi_ray.rating.preferences import ANCHOR_TEXTS, NUMBERS, OPTIONAL, TEXTS, read_preferences, with_anchors
+    from anmi_ray.rating.rate_table import rate_read
+
+    read = read_preferences(_rows(preferences, TEXTS, NUMBERS, OPTIONAL), one_query)
+    _check_rejects(read, rejects, max_reject_fraction)
+    strangers = None
+    if anchors is not None:
+        read, strangers = with_anchors(read, _rows(anchors, ANCHOR_TEXTS), one_query)
+    named = rate_read(read, config, threads or environment.cores())
+    return Rated(named.ratings, named.fits, named.gaps, named.globals_, named.preferences, strangers)
+
+
+@dataclass(frozen=True)
+class Audited:
+    """Figures of an audit (`judges` by name, `panel`, `source`), and what was read and refused."""
+
+    figures: Mapping[str, Any]
+    answers: Imported
+
+
+def audit(
+    answers: Source,
+    *,
+    grades: str | Path | None = None,
+    max_reject_fraction: float = 0.1,
+    rejects: str | Path | None = None,
+) -> Audited:
+    """Say how far to trust each judge: failures, ties, position and length bias, cycles, agreement, accuracy.
+
+    Columns: query_id, doc_a, doc_b, preference (of doc_a, 0 to 1), and, if there are, judge, order, error, round,
+    length_a and length_b, as of `anmi audit`. `grades` is a file of known grades (TREC qrels, or BEIR's .tsv), for the
+    accuracy; `rejects` a file for the rows that cannot be used. Raises ConfigError or DataError for what can be mended.
+
+    >>> table = {"query_id": ["q", "q"], "doc_a": ["x", "x"], "doc_b": ["y", "y"], "order": ["ab", "ba"],
+    ...          "judge": ["me", "me"], "preference": [0.9, 0.2]}
+    >>> anmi_ray.audit(table).figures["judges"]["me"]["order_inconsistent_rate"]
+    1.0
+    """
+    from anmi_ray.judging import audit as measured
+    from anmi_ray.judging import imported
+    from anmi_ray.rating.graph import count_triads
+
+    read = imported.read_judgments(_rows(answers, imported.TEXTS, imported.NUMBERS))
+    _check_rejects(read, rejects, max_reject_fraction)
+    if not read.judgments.num_rows:
+        raise DataError("holds no answer to audit", read.place, "give rows in which two documents are compared")
+    qrels = None if grades is None else trec.read_qrels(Path(grades))
+    lengths = None if np.isnan(read.log_length).all() else read.log_length
+    figures: Mapping[str, Any] = measured(
+        read.judgments, read.comparisons, grades=qrels, log_length=lengths, triads=count_triads
+    )
+    if grades is not None and not figures["panel"]["graded"]["comparisons"]:
+        remedy = "give grades of the compared documents, with query and document ids as they stand in the answers"
+        raise DataError("grades no pair that was compared", str(grades), remedy)
+    rows = {"read": read.rows, "rejected": {reason: count for reason, (count, _) in read.reasons().items()}}
+    return Audited({"source": {"file": read.place, "rows": rows}, **figures}, read)
+
+
+def _rows(
+    source: Source, texts: tuple[str, ...], numbers: tuple[str, ...] = (), optional: Mapping[str, str] | None = None
+) -> Rows:
+    """The rows of a file, or of anything that Arrow makes a table of."""
+    if isinstance(source, (str, Path)):
+        return formats.read_rows(Path(source), texts, numbers, optional)
+    try:
+        return Rows(source if isinstance(source, pa.Table) else pa.table(source))
+    except (TypeError, ValueError) as error:
+        remedy = "give a file's name, an Arrow table, a data frame, or a dict of columns"
+        raise DataError(f"no table can be made of it: {error}", "table", remedy) from None
+
+
+def _check_rejects(read: Preferences | Imported, rejects: str | Path | None, max_fraction: float) -> None:
+    """Write the rows that were refused, and raise DataError where they are too many."""
+    if rejects is not None:
+        formats.write_table(read.rejects, Path(rejects))
+    read.refuse_rejects(max_fraction)
