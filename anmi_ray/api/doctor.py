@@ -48,6 +48,8 @@ GIVES = {
     "rich": "tables and progress in the terminal",
     "structlog": "log lines as JSON",
     "httpx2": "asking judges behind endpoints",
+    "altair": "charts of reports and of --plot",
+    "vl-convert-python": "the same, rendered without a browser",
     "jinja2": "the report and the judges' prompts",
     "markupsafe": "the report",
     "bm25s": "lexical retrieval (BM25)",
@@ -66,6 +68,7 @@ GIVES = {
     "mlflow-skinny": "learning curves on an MLflow server (execution.train.trackers)",
     "wandb": "learning curves at Weights & Biases (execution.train.trackers)",
     "ir-datasets": "collections by their id in its catalogue (corpus.reader: ir_datasets)",
+    "mkdocs-material": "the site of docs/ (make docs)",
     "accelerate": "the peer that training is measured against (tests/benchmarks)",
     "datasets": "the peer that training is measured against (tests/benchmarks)",
 }

@@ -107,7 +107,8 @@ class Run:
         """
         stages = self.record["stages"]
         stage = "label" if "judge" not in stages and "label" in stages else "judge"
-        figures = self.artifact(stage, "audit").read_json("audit.json")
+        artifact = self._recorded(stage)
+        figures = None if artifact is None else artifact.read_json("audit.json")
         if figures is None:
             raise self._lacks("audit", stage)
         return stage, {"source": {"run": self.name, "root": self.root}, **figures}
@@ -130,11 +131,14 @@ class Run:
 
     def artifact(self, stage: str, what: str = "") -> Artifact:
         """What a stage made. Raises ConfigError where the run has not come so far; it says that it has no `what`."""
-        recorded = self.record["stages"].get(stage)
-        artifact = None if recorded is None else Artifact(self._store, stage, recorded["fingerprint"])
+        artifact = self._recorded(stage)
         if artifact is None or artifact.manifest() is None:
             raise self._lacks(what or f"artifact of {stage}", stage)
         return artifact
+
+    def _recorded(self, stage: str) -> Artifact | None:
+        recorded = self.record["stages"].get(stage)
+        return None if recorded is None else Artifact(self._store, stage, recorded["fingerprint"])
 
     def _lacks(self, what: str, stage: str) -> ConfigError:
         place = f"{self.root}/runs/{self.name}.json"
