@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from anmi_ray.config.experiment import validate_as
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import environment
 from anmi_ray.core.errors import DataError
+from anmi_ray.core.scale import to_elo
 from anmi_ray.tables import formats, trec
 from anmi_ray.tables.rows import Rows
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from anmi_ray.judging.imported import Imported
     from anmi_ray.rating import Globals
     from anmi_ray.rating.preferences import Preferences
+
+_NAMED = 3  # ids named in the summary
+_UNITS = {"thurstone": "probit", "bradley-terry": "logit"}
 
 # A file (.csv, .jsonl, each also .gz or .zst, .parquet), an Arrow table, or what Arrow makes one of: columns by name, a
 # data frame of pandas or Polars.
@@ -33,7 +38,8 @@ class Rated:
 
     ratings are sorted by query_id, rating_elo (descending) and doc_id; fits by query_id; gaps by query_id, anchor_id
     and doc_id. `shared` is what all queries share (prior, dispersion); `preferences` what was read and refused.
-    `strangers` counts the rows of the anchors that name no rated document; None without anchors.
+    `strangers` counts the rows of the anchors that name no rated document; None without anchors. `print` tells what was
+    read, which model was fitted, and how that went.
     """
 
     ratings: pa.Table
@@ -42,6 +48,67 @@ class Rated:
     shared: Globals
     preferences: Preferences
     strangers: int | None
+
+    def __str__(self) -> str:
+        return "\n".join([*self.preferences.said(), *self._counts(), *_model_lines(self.shared), *_fit_lines(self)])
+
+    def _counts(self) -> Iterator[str]:
+        read = self.preferences
+        queries = "1 query" if self.fits.num_rows == 1 else f"{self.fits.num_rows:,} queries"
+        yield f"rated          {queries}, {self.ratings.num_rows:,} documents, {len(read.outcomes.w):,} games"
+        if read.silent:
+            yield f"               {read.silent:,} documents have only rows with games = 0 and are not rated"
+        if self.strangers is not None:
+            yield f"anchors        {len(read.anchors):,} known positives; their prior: {self.shared.positive_how}"
+        if self.strangers:
+            yield f"               {self.strangers:,} of their rows name no rated document"
+
+
+def _model_lines(shared: Globals) -> Iterator[str]:
+    """What all queries share: the prior, ties, lapses and leanings where the model has them, the dispersion."""
+    from anmi_ray.rating.dispersion import DISPERSION_BOUNDS
+
+    if shared.sigma0 is None:
+        prior = "no prior (maximum likelihood)"
+    else:
+        elo = float(to_elo(shared.sigma0, shared.model))
+        prior = f"prior sd {shared.sigma0:.3g} {_UNITS[shared.model]}, {elo:.0f} Elo points ({shared.sigma0_how})"
+    yield f"model          {shared.model}, {prior}"
+    if shared.ties != "half":
+        yield f"ties           {shared.ties}, width {shared.tie_width:.3g}"
+    if shared.lapse_how != "none":
+        yield f"lapse          {shared.lapse:.3g} of all answers are a coin's ({shared.lapse_how})"
+    for judge, leaning in sorted(shared.offsets.items(), key=lambda item: -abs(item[1]))[:_NAMED]:
+        elo = float(to_elo(leaning, shared.model))
+        yield f"leaning        judge {judge or '(unnamed)'}: {elo:+.0f} Elo points for the document shown first"
+    if len(shared.offsets) > _NAMED:
+        yield f"               and {len(shared.offsets) - _NAMED} judges who lean less"
+    yield f"dispersion     {shared.dispersion:.3g} ({shared.dispersion_how})"
+    note = "               note: "
+    if "bound" in shared.sigma0_how:
+        yield f"{note}these games do not determine the prior's spread; give one with --prior, such as --prior 1"
+    if not DISPERSION_BOUNDS[0] < shared.dispersion < DISPERSION_BOUNDS[1]:
+        yield f"{note}the dispersion sits at a bound of its range; --dispersion 1 takes every game at its word"
+
+
+def _fit_lines(rated: Rated) -> Iterator[str]:
+    """How the queries' fits went."""
+    fits = rated.fits
+    modes = pc.sum(pc.equal(fits["estimate"], "mode")).as_py()
+    estimate = "posterior modes" if modes == fits.num_rows else "posterior means"
+    some = f"; modes in {modes:,} queries (see --fits)" if 0 < modes < fits.num_rows else ""
+    yield f"estimate       {estimate}{some}"
+    yield f"converged      {_which(fits, pc.invert(fits['converged']), 'not converged')}"
+    yield f"connected      {_which(fits, pc.greater(fits['components'], 1), 'disconnected')}"
+    yield f"std. error     median {np.median(rated.ratings['std_err_elo'].to_numpy()):.1f} Elo points"
+
+
+def _which(fits: pa.Table, bad: pa.ChunkedArray, word: str) -> str:
+    count = pc.sum(bad).as_py() or 0
+    if not count:
+        return "every query"
+    ids = fits["query_id"].filter(bad).slice(0, _NAMED).to_pylist()
+    return f"{count:,} of {fits.num_rows:,} queries {word} ({', '.join(ids)}{', ...' if count > len(ids) else ''})"
 
 
 def rate(

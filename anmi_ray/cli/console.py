@@ -107,9 +107,8 @@ def systems_table(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], ba
     queries = max((row["queries"] for row in rows), default=0)
     for system in dict.fromkeys(row["system"] for row in rows):
         by_measure = {row["measure"]: row for row in rows if row["system"] == system}
-        means = [
-            f"{row['mean']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" for row in map(by_measure.get, measures) if row
-        ]
+        measured = [by_measure[measure] for measure in measures]
+        means = [f"{row['mean']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" for row in measured]
         first = by_measure[measures[0]]
         if first["queries"] < queries:
             system = f"{system} (on {first['queries']:,} of {queries:,} queries)"

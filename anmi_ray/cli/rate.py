@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,15 +13,10 @@ from anmi_ray.cli.flags import COMMAND_LINE, MaxRejectsOption, RejectsOption
 from anmi_ray.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from anmi_ray.api.preferences import Rated
     from anmi_ray.config.rate import RateConfig
-    from anmi_ray.rating import Globals
 
 PLOTTED = 3  # queries in a picture, unless one is asked for
-_NAMED = 3  # ids named in the summary
-_UNITS = {"thurstone": "probit", "bradley-terry": "logit"}
 
 FileArg = Annotated[Path, typer.Argument(metavar="FILE", help="preferences: .csv, .jsonl (also .gz, .zst), .parquet")]
 OutOption = Annotated[Path, typer.Option("--out", help="ratings to write: .csv, .jsonl (also .gz, .zst), .parquet")]
@@ -116,7 +111,7 @@ def rate(
     for table, path in ((rated.ratings, out), (rated.fits, fits), (rated.gaps, gaps)):
         if path is not None:
             formats.write_table(table, path)
-    _print_summary(rated, config)
+    print(rated)
     if plot is not None:
         _plot(rated, drawn, plot)
     _print_outputs(rated, outputs, None if plot_query is not None else drawn)
@@ -161,75 +156,6 @@ def _drawn(rated: Rated, plot_query: str | None) -> list[str]:
         what = f"--plot-query {plot_query}: no such query is rated"
         raise ConfigError(what, rated.preferences.place, hint)
     return [plot_query]
-
-
-def _print_summary(rated: Rated, config: RateConfig) -> None:
-    read = rated.preferences
-    for line in read.said():
-        print(line)
-    queries = "1 query" if rated.fits.num_rows == 1 else f"{rated.fits.num_rows:,} queries"
-    print(f"rated          {queries}, {rated.ratings.num_rows:,} documents, {len(read.outcomes.w):,} games")
-    if read.silent:
-        print(f"               {read.silent:,} documents have only rows with games = 0 and are not rated")
-    if rated.strangers is not None:
-        print(f"anchors        {len(read.anchors):,} known positives; their prior: {rated.shared.positive_how}")
-        if rated.strangers:
-            print(f"               {rated.strangers:,} of their rows name no rated document")
-    for line in (*_model(rated.shared, config), *_fit(rated)):
-        print(line)
-
-
-def _model(shared: Globals, config: RateConfig) -> Iterator[str]:
-    """What all queries share: the prior, ties, lapses and leanings where the model has them, the dispersion."""
-    from anmi_ray.core.scale import to_elo
-    from anmi_ray.rating.dispersion import DISPERSION_BOUNDS
-
-    if shared.sigma0 is None:
-        prior = "no prior (maximum likelihood)"
-    else:
-        elo = float(to_elo(shared.sigma0, shared.model))
-        prior = f"prior sd {shared.sigma0:.3g} {_UNITS[shared.model]}, {elo:.0f} Elo points ({shared.sigma0_how})"
-    yield f"model          {config.model}, {prior}"
-    if shared.ties != "half":
-        yield f"ties           {shared.ties}, width {shared.tie_width:.3g}"
-    if shared.lapse_how != "none":
-        yield f"lapse          {shared.lapse:.3g} of all answers are a coin's ({shared.lapse_how})"
-    for judge, leaning in sorted(shared.offsets.items(), key=lambda item: -abs(item[1]))[:_NAMED]:
-        elo = float(to_elo(leaning, shared.model))
-        yield f"leaning        judge {judge or '(unnamed)'}: {elo:+.0f} Elo points for the document shown first"
-    if len(shared.offsets) > _NAMED:
-        yield f"               and {len(shared.offsets) - _NAMED} judges who lean less"
-    yield f"dispersion     {shared.dispersion:.3g} ({shared.dispersion_how})"
-    note = "               note: "
-    if "bound" in shared.sigma0_how:
-        yield f"{note}these games do not determine the prior's spread; give one with --prior, such as --prior 1"
-    if not DISPERSION_BOUNDS[0] < shared.dispersion < DISPERSION_BOUNDS[1]:
-        yield f"{note}the dispersion sits at a bound of its range; --dispersion 1 takes every game at its word"
-
-
-def _fit(rated: Rated) -> Iterator[str]:
-    """How the queries' fits went."""
-    import pyarrow.compute as pc
-
-    fits = rated.fits
-    modes = pc.sum(pc.equal(fits["estimate"], "mode")).as_py()
-    estimate = "posterior modes" if modes == fits.num_rows else "posterior means"
-    some = f"; modes in {modes:,} queries (see --fits)" if 0 < modes < fits.num_rows else ""
-    yield f"estimate       {estimate}{some}"
-    yield f"converged      {_which(fits, pc.invert(fits['converged']), 'not converged')}"
-    yield f"connected      {_which(fits, pc.greater(fits['components'], 1), 'disconnected')}"
-    median = pc.quantile(rated.ratings["std_err_elo"], 0.5)[0].as_py()
-    yield f"std. error     median {median:.1f} Elo points"
-
-
-def _which(fits: pa.Table, bad: pa.ChunkedArray, word: str) -> str:
-    import pyarrow.compute as pc
-
-    count = pc.sum(bad).as_py() or 0
-    if not count:
-        return "every query"
-    ids = fits["query_id"].filter(bad).slice(0, _NAMED).to_pylist()
-    return f"{count:,} of {fits.num_rows:,} queries {word} ({', '.join(ids)}{', ...' if count > len(ids) else ''})"
 
 
 def _plot(rated: Rated, queries: list[str], path: Path) -> None:
