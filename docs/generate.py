@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel
 from typer.main import get_command
 
+import anmi_ray
 from anmi_ray.cli import app
 from anmi_ray.config import rules
 from anmi_ray.config.experiment import Experiment
@@ -284,6 +285,33 @@ def _meaning(parameter: Any) -> str:
     return "; ".join(filter(None, notes))
 
 
+def python() -> str:
+    """Every name of `import anmi_ray`, as its docstring has it, with its example; of a class its methods too."""
+    blocks: list[str] = []
+    for name in anmi_ray.__all__:
+        member = getattr(anmi_ray, name)
+        if isinstance(member, type) and issubclass(member, Exception):
+            continue  # the page says of all errors together
+        blocks += [f"## anmi_ray.{name}", *_told(f"anmi_ray.{name}", member)]
+        if isinstance(member, type):
+            for method, body in vars(member).items():
+                if not method.startswith("_"):
+                    blocks += [f"### {name}.{method}", *_told(f"run.{method}", body)]
+    return "\n\n".join(blocks)
+
+
+def _told(name: str, member: Any) -> list[str]:
+    """How a function is called, what it does, and its example. A property is not called."""
+    text = inspect.cleandoc(inspect.getdoc(member) or "")
+    call = name
+    if not isinstance(member, property):
+        signature = str(inspect.signature(member)).replace("'", "").replace("(self, ", "(").replace("(self)", "()")
+        call = f"{name}{re.sub(r' -> None$', '', signature)}"
+    _, mark, example = text.partition("\n>>>")
+    blocks = [f"```text\n{call}\n```", _prose(text)]
+    return [*blocks, f"```python\n>>>{example}\n```"] if mark else blocks
+
+
 def data_dictionary() -> str:
     """Every record: what it is, its key, its columns, and what is refused where a table is read or written."""
     source = inspect.getsource(records)
@@ -336,6 +364,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "experiment": experiment,
     "campaign": campaign,
     "commands": commands,
+    "python": python,
     "records": data_dictionary,
     "compositions": compositions,
     "mining-settings": mining_settings,

@@ -38,6 +38,7 @@ LAYERS = (
     ("stages",),
     ("pipeline",),
     ("planning", "tuning"),
+    ("api",),
     ("cli",),
 )
 RAY_ROOMS = ("runtime", "stages", "pipeline", "tuning")
@@ -328,11 +329,12 @@ def test_kinds_of_judges_are_told_apart_at_home() -> None:
     "statement",
     [
         "import anmi_ray.cli",
+        "import anmi_ray; anmi_ray.load",
         "import anmi_ray.config.experiment",
         "import anmi_ray.core.records, anmi_ray.rating",
         "from anmi_ray.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
         "from anmi_ray.cli import main\ntry: main(['rate', '--help'])\nexcept SystemExit: pass",
-        "import anmi_ray.cli.doctor as d; assert len(d.report()) > 20",
+        "import anmi_ray.api.doctor as d; assert len(d.report()) > 20",
         "import os, tempfile; from anmi_ray.cli import main; os.chdir(tempfile.mkdtemp())\n"
         "open('p.csv', 'w').write('query_id,doc_a,doc_b,preference\\nq,a,b,1\\n')\n"
         "try: main(['rate', 'p.csv', '--prior', '1', '--out', 'o.csv'])\n"

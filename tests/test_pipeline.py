@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from anmi_ray.cli import standalone
+from anmi_ray.api import reranking
 from anmi_ray.config.experiment import Experiment, load
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, EXAMPLE, QREL, QUERY, RATING, RUN, TEXT_OF
+from anmi_ray.models import reranker
 from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import NAMES
 from anmi_ray.runtime.reporter import Reporter
@@ -183,7 +184,7 @@ def test_the_commands_on_files_agree_with_the_run(
     finished: Finished, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hybrid, out = finished.reports / "hybrid.trec", tmp_path / "reranked.trec"
-    measured = standalone.evaluate(small_collection, [hybrid, finished.reports / "reranked.trec"], "test", ["nDCG@10"])
+    measured = reranking.evaluate(small_collection, [hybrid, finished.reports / "reranked.trec"], "test", ["nDCG@10"])
     known = {
         row["system"]: row["mean"]
         for row in finished.artifact("evaluate").read_json("comparisons.json")
@@ -192,13 +193,13 @@ def test_the_commands_on_files_agree_with_the_run(
     for row in measured.comparisons:
         assert row["mean"] == pytest.approx(known[row["system"]], abs=1e-9)
     model = Path(finished.settings.execution.root) / finished.artifact("train").path / "model"
-    monkeypatch.setattr(standalone, "load_reranker", partial(standalone.load_reranker, dtype="float32"))  # as the run
-    flow = standalone.rerank(model, small_collection, hybrid, out, finished.settings.rerank.depth, threads=1)
+    monkeypatch.setattr(reranker, "load_reranker", partial(reranker.load_reranker, dtype="float32"))  # as the run
+    flow = reranking.rerank_run(model, small_collection, hybrid, out, finished.settings.rerank.depth, threads=1)
     assert flow.rejected == 0
     again, before = trec_scores(out), trec_scores(finished.reports / "reranked.trec")
     assert len(again) == 20 * finished.settings.rerank.depth
     assert all(score == pytest.approx(before[pair], abs=1e-4) for pair, score in again.items())
-    remeasured = standalone.evaluate(small_collection, [out], "test", ["nDCG@10"])
+    remeasured = reranking.evaluate(small_collection, [out], "test", ["nDCG@10"])
     assert remeasured.comparisons[0]["mean"] == pytest.approx(known["reranked"], abs=5e-3)
 
 

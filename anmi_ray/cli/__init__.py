@@ -4,45 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
-from anmi_ray import __version__
-
-from anmi_ray.cli import (  # isort: skip  # what registers their commands, in the order of the help
-    runs,
-    submission,
-    tables,
-    tuning,
-    doctor,
-)
 from anmi_ray.cli.app import app
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError
 
-__all__ = ["app", "doctor", "main", "runs", "submission", "tables", "tuning"]
-
-
-def _version(value: bool) -> None:
-    if value:
-        print(f"anmi_ray {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Options of every command."""
+__all__ = ["app", "main"]
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit: 0 done, 1 a defect of ours (traceback), 2 the user's to mend, 130 interrupted.
 
-    75: the cluster lost a part of it, and the same command may go on. A pilot exits with runs.PILOT_EXITS, `submit`
+    75: the cluster lost a part of it, and the same command may go on. A pilot exits with judge.PILOT_EXITS, `submit`
     as the job that it follows.
     """
     os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")  # read when ray.data is imported; a user's own is kept

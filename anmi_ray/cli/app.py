@@ -1,13 +1,30 @@
-"""The application that commands register with, and the arguments that several of them take."""
+"""The application: the commands, in the order of the help."""
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from anmi_ray.core.errors import ConfigError
+from anmi_ray import __version__
+from anmi_ray.cli.audit import audit
+from anmi_ray.cli.cancel import cancel
+from anmi_ray.cli.compare_rules import compare_rules
+from anmi_ray.cli.config import config
+from anmi_ray.cli.distill import distill
+from anmi_ray.cli.doctor import doctor
+from anmi_ray.cli.evaluate import evaluate
+from anmi_ray.cli.export import export
+from anmi_ray.cli.jobs import jobs
+from anmi_ray.cli.judge import judge
+from anmi_ray.cli.mine import mine
+from anmi_ray.cli.plan import plan
+from anmi_ray.cli.rate import rate
+from anmi_ray.cli.rerank import rerank
+from anmi_ray.cli.run import run
+from anmi_ray.cli.show import show
+from anmi_ray.cli.submit import submit
+from anmi_ray.cli.tune import tune
 
 app = typer.Typer(
     name="anmi",
@@ -17,33 +34,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-ConfigArg = Annotated[str, typer.Argument(metavar="CONFIG", help="YAML file with the settings, see jobs/configs/")]
-OverrideArg = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings to override")]
-FromOption = Annotated[str, typer.Option("--from", help="first stage to carry out; those before must be there")]
-UntilOption = Annotated[str, typer.Option("--until", help="last stage to carry out")]
-RootOption = Annotated[str | None, typer.Option("--root", help="folder or URI for artifacts, runs and reports")]
+COMMANDS = (run, plan, judge, distill, config, show, mine, compare_rules, export, submit, jobs, cancel)
+COMMANDS += (rate, audit, rerank, evaluate, tune, doctor)
+for command in COMMANDS:
+    app.command()(command)
 
 
-def load(config: str, overrides: list[str] | None, root: str | None) -> Any:
-    """The settings of an experiment. Raises ConfigError."""
-    from anmi_ray.config import experiment
-
-    return experiment.load(config, overriding(overrides, root))
-
-
-def overriding(overrides: list[str] | None, root: str | None) -> list[str]:
-    """What the command line overrides in a file, --root among it."""
-    return [*(overrides or []), *([f"execution.root={json.dumps(root)}"] if root else [])]
+def _version(value: bool) -> None:
+    if value:
+        print(f"anmi_ray {__version__}")
+        raise typer.Exit
 
 
-def part(experiment: Any, first: str, last: str) -> tuple[str, str]:
-    """The first and the last stage of the part of the path that is wanted. Raises ConfigError where there is none."""
-    from anmi_ray.pipeline.stages import names_of, stage_name
-
-    names = names_of(experiment)
-    first = stage_name(first, names) if first else names[0]
-    last = stage_name(last, names) if last else names[-1]
-    if names.index(first) > names.index(last):
-        raise ConfigError(f"--from {first} comes after --until {last}", "command line", "swap them")
-    return first, last
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of every command."""

@@ -35,89 +35,91 @@ def follow(run: str, root: str, out: Console, poll: float = _POLL_S) -> bool:
     if out.is_terminal:
         with Live(console=out, auto_refresh=False) as live:
             while True:
-                live.update(drawn(heard.said, heard.ago), refresh=True)
-                if heard.said["state"] != RUNNING:
-                    return _finished(heard.said)
+                live.update(drawn(heard.snapshot, heard.ago), refresh=True)
+                if heard.snapshot["state"] != RUNNING:
+                    return _finished(heard.snapshot)
                 time.sleep(poll)
                 heard.hear(store.read_json(place(run)))
     lines = Lines()
     while True:
-        for line in lines.fresh(heard.said, heard.ago):
+        for line in lines.fresh(heard.snapshot, heard.ago):
             out.print(line, highlight=False, markup=False)
-        if heard.said["state"] != RUNNING:
-            return _finished(heard.said)
+        if heard.snapshot["state"] != RUNNING:
+            return _finished(heard.snapshot)
         time.sleep(poll)
         heard.hear(store.read_json(place(run)))
 
 
 def _known(store: Store, run: str, root: str) -> Snapshot:
-    found = store.read_json(place(run))
-    if found is None:
+    snapshot = store.read_json(place(run))
+    if snapshot is None:
         runs.find_run(run, root)  # raises where there is no such run
         raise ConfigError(
             "nothing says how far this run is: it was carried out by a version that did not",
             store.where(place(run)),
             f"anmi show {run} tells what it is made of",
         )
-    return found
+    return snapshot
 
 
-def _finished(said: Snapshot) -> bool:
-    return said["state"] == FINISHED
+def _finished(snapshot: Snapshot) -> bool:
+    return snapshot["state"] == FINISHED
 
 
 class _Heard:
     """The newest snapshot, and the seconds since its driver was heard."""
 
-    def __init__(self, said: Snapshot) -> None:
-        self.said = said
-        self._since = time.monotonic() - max(0.0, time.time() - said["heard"])
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._since = time.monotonic() - max(0.0, time.time() - snapshot["heard"])
 
     @property
     def ago(self) -> float:
         return time.monotonic() - self._since
 
-    def hear(self, said: Snapshot | None) -> None:
+    def hear(self, snapshot: Snapshot | None) -> None:
         """What the root says now."""
-        if said is not None and said["heard"] != self.said["heard"]:
-            self.said, self._since = said, time.monotonic()
+        if snapshot is not None and snapshot["heard"] != self.snapshot["heard"]:
+            self.snapshot = snapshot
+            self._since = time.monotonic()
 
 
 class Lines:
     """What of a snapshot was not said before, a line each."""
 
     def __init__(self) -> None:
-        self._said: dict[str, Any] = {}
+        self._printed: dict[str, Any] = {}
         self._driver: Any = None
-        self._noticed, self._silent = 0.0, False
+        self._noticed = 0.0
+        self._silent = False
 
-    def fresh(self, said: Snapshot, ago: float) -> Iterator[str]:
+    def fresh(self, snapshot: Snapshot, ago: float) -> Iterator[str]:
         """The lines that are new with this snapshot, heard `ago` seconds before."""
-        if (driver := (said["driver"], said["began"])) != self._driver:
+        if (driver := (snapshot["driver"], snapshot["began"])) != self._driver:
             self.__init__()
             self._driver = driver
-            yield f"run {said['run']}, by process {said['driver']['process']} on {said['driver']['host']}"
-        for stage in said["stages"]:
-            line = stage_line(stage, said)
-            if stage["state"] != NOT_YET and self._said.get(stage["name"]) != line:
-                self._said[stage["name"]] = line
+            yield f"run {snapshot['run']}, by process {snapshot['driver']['process']} on {snapshot['driver']['host']}"
+        for stage in snapshot["stages"]:
+            line = stage_line(stage, snapshot)
+            if stage["state"] != NOT_YET and self._printed.get(stage["name"]) != line:
+                self._printed[stage["name"]] = line
                 yield line
-        for notice in said["notices"]:
+        for notice in snapshot["notices"]:
             if notice["time"] > self._noticed:
                 self._noticed = notice["time"]
                 yield f"  {notice['stage']}: {notice['text']}"
-        if said["state"] != RUNNING:
-            yield ended(said)
+        if snapshot["state"] != RUNNING:
+            yield ended(snapshot)
         elif (ago >= SILENT_S) != self._silent:
             self._silent = not self._silent
             yield silence(ago) if self._silent else "heard again"
 
 
-def stage_line(stage: Mapping[str, Any], said: Snapshot) -> str:
+def stage_line(stage: Mapping[str, Any], snapshot: Snapshot) -> str:
     """A stage in a line: its state, and how far it is or what came out."""
     parts = [f"{_MARKS.get(stage['state'], '✓')} {stage['name']:10} {stage['state']:8}"]
     if stage["state"] == AT_WORK:
-        parts += work(stage, said)
+        parts += work(stage, snapshot)
     else:
         parts.append(f"{stage['seconds']:.1f} s" if "seconds" in stage else "")
         parts.append(rows(Flow(**flow) for flow in stage.get("flows", ())))
@@ -125,20 +127,20 @@ def stage_line(stage: Mapping[str, Any], said: Snapshot) -> str:
     return "   ".join(part for part in parts if part).rstrip()
 
 
-def work(stage: Mapping[str, Any], said: Snapshot) -> Iterator[str]:
+def work(stage: Mapping[str, Any], snapshot: Snapshot) -> Iterator[str]:
     """How far a stage at work is."""
     progress, asked = stage.get("progress"), stage.get("asked")
     if progress:
         yield _progress(progress)
     if asked and asked != progress:
         yield _progress(asked)
-    if stage["name"] == "train" and (training := said["training"]):
+    if stage["name"] == "train" and (training := snapshot["training"]):
         yield f"dev {training['dev']:.4f} after step {training['step']:,} ({training['share']:.0%})"
 
 
-def _progress(known: Mapping[str, Any]) -> str:
-    note = f", {known['note']}" if known["note"] else ""
-    return f"{known['done']:,} of {known['total']:,} {known['unit']}{note}"
+def _progress(progress: Mapping[str, Any]) -> str:
+    note = f", {progress['note']}" if progress["note"] else ""
+    return f"{progress['done']:,} of {progress['total']:,} {progress['unit']}{note}"
 
 
 def silence(ago: float) -> str:
@@ -157,28 +159,32 @@ def span(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def ended(said: Snapshot) -> str:
+def ended(snapshot: Snapshot) -> str:
     """How a run ended."""
-    message = f": {said['message']}" if said["message"] else ""
-    return f"run {said['run']} {said['state']} after {span(said['heard'] - said['began'])}{message}"
+    message = f": {snapshot['message']}" if snapshot["message"] else ""
+    return f"run {snapshot['run']} {snapshot['state']} after {span(snapshot['heard'] - snapshot['began'])}{message}"
 
 
-def drawn(said: Snapshot, ago: float) -> Group:
+def drawn(snapshot: Snapshot, ago: float) -> Group:
     """The whole picture: stages, newest notices, when the driver was heard."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for column in ("", "stage", "state", "seconds", "what"):
         table.add_column(column, justify="right" if column == "seconds" else "left", overflow="fold")
-    for stage in said["stages"]:
+    for stage in snapshot["stages"]:
         at_work = stage["state"] == AT_WORK
-        seconds = said["heard"] - stage["began"] + ago * (said["state"] == RUNNING) if at_work else stage.get("seconds")
-        what = "   ".join(work(stage, said)) if at_work else rows(Flow(**flow) for flow in stage.get("flows", ()))
+        seconds = (
+            snapshot["heard"] - stage["began"] + ago * (snapshot["state"] == RUNNING)
+            if at_work
+            else stage.get("seconds")
+        )
+        what = "   ".join(work(stage, snapshot)) if at_work else rows(Flow(**flow) for flow in stage.get("flows", ()))
         took = "" if seconds is None else span(max(0.0, seconds))
         style = "bold" if at_work else "green" if stage["state"] == DONE else ""
         mark = _MARKS.get(stage["state"], "✓")
         table.add_row(Text(mark), Text(stage["name"], style), Text(stage["state"]), Text(took), Text(what))
-    notices = [Text(f"  {one['stage']}: {one['text']}") for one in said["notices"][-_NOTICES:]]
-    if said["state"] != RUNNING:
-        last = ended(said)
+    notices = [Text(f"  {notice['stage']}: {notice['text']}") for notice in snapshot["notices"][-_NOTICES:]]
+    if snapshot["state"] != RUNNING:
+        last = ended(snapshot)
     else:
-        last = silence(ago) if ago >= SILENT_S else f"heard {span(ago)} ago from {said['driver']['host']}"
-    return Group(Text(f"run {said['run']}", "bold"), table, *notices, Text(last))
+        last = silence(ago) if ago >= SILENT_S else f"heard {span(ago)} ago from {snapshot['driver']['host']}"
+    return Group(Text(f"run {snapshot['run']}", "bold"), table, *notices, Text(last))

@@ -3,54 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.table import Table
+import typer
 
-from anmi_ray.pipeline.stages import recorded_names
-from anmi_ray.reports import audits
-from anmi_ray.store import Artifact, Flow, Store
-from anmi_ray.store.runs import find_run
+from anmi_ray.cli.flags import RunRootOption
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from anmi_ray.store import Artifact, Store
 
 
-def show(name: str, root: str, rejects: int) -> Iterator[str | Table]:
-    """Lines and tables that describe run `name`. Raises ConfigError when there is no such run."""
-    store, record = find_run(name, root)
-    where = record["environment"]
-    machine = f"{where['processor']}, {where['cores']} cores"
-    yield f"run {name} over {record['corpus_name']}; {machine}; revision {where['git'] or 'unknown'}"
-    yield _boundaries(store, record)
+def show(
+    run_name: Annotated[str, typer.Argument(metavar="RUN", help="name of a run")],
+    root: RunRootOption = "results",
+    rejects: Annotated[int, typer.Option("--rejects", help="print so many rejects of every stage")] = 3,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="show how far it is until it ends; exit code 0 where it finished, else 1")
+    ] = False,
+) -> None:
+    """Print a run: its stages, rows in, out and rejected at every boundary, and the first rejects.
+
+    With --follow, from whichever machine reaches the root: its stages as they go by. Ctrl-C leaves the run alone.
+    """
+    from anmi_ray.cli import console
+
+    out = console.stdout()
+    if follow:
+        from anmi_ray.cli.follow import follow as follow_run
+
+        raise typer.Exit(0 if follow_run(run_name, root, out) else 1)
+    for block in described(run_name, root, rejects):
+        out.print(block, highlight=False)
+
+
+def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
+    """Lines and tables that describe a run. Raises ConfigError when there is no such run."""
+    from anmi_ray.pipeline.stages import recorded_names
+    from anmi_ray.reports import audits
+    from anmi_ray.store import Artifact
+    from anmi_ray.store.runs import find_run
+
+    store, record = find_run(run_name, root)
+    artifacts = {name: Artifact(store, name, stage["fingerprint"]) for name, stage in record["stages"].items()}
+    environment = record["environment"]
+    machine = f"{environment['processor']}, {environment['cores']} cores"
+    yield f"run {run_name} over {record['corpus_name']}; {machine}; revision {environment['git'] or 'unknown'}"
+    yield _boundaries(store, record, artifacts)
     for name in ("label", "judge", "validate"):
-        if name in record["stages"]:
-            manifest = Artifact(store, name, record["stages"][name]["fingerprint"]).manifest() or {}
-            yield from (f"{name} {said}" for said in audits.spent(manifest.get("spent", {})))
-    trained = record["stages"].get("train", {}).get("fingerprint")
-    yield from (f"curves: {where}" for where in (store.read_json(f"tracking/{trained}/curves.json") or {}).values())
+        if name in artifacts:
+            spent = (artifacts[name].manifest() or {}).get("spent", {})
+            yield from (f"{name} {line}" for line in audits.spent(spent))
+    if "train" in artifacts:
+        curves = store.read_json(f"tracking/{artifacts['train'].fingerprint}/curves.json") or {}
+        yield from (f"curves: {place}" for place in curves.values())
     for name in recorded_names(record):
-        known = record["stages"].get(name)
-        if known is not None:
-            yield from _rejects(Artifact(store, name, known["fingerprint"]), rejects)
+        if name in artifacts:
+            yield from _rejects(artifacts[name], rejects)
 
 
-def _boundaries(store: Store, record: dict[str, Any]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column, justify in (
-        ("stage", "left"),
-        ("artifact", "left"),
-        ("seconds", "right"),
-        ("rows of", "left"),
-        ("in", "right"),
-        ("out", "right"),
-        ("rejected", "right"),
-        ("", "left"),
-    ):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+def _boundaries(store: Store, record: dict[str, Any], artifacts: dict[str, Artifact]) -> Table:
+    from anmi_ray.cli import console
+    from anmi_ray.pipeline.stages import recorded_names
+    from anmi_ray.store import Flow
+
+    numbers = ("seconds", "in", "out", "rejected")
+    table = console.table("stage", "artifact", "seconds", "rows of", "in", "out", "rejected", "", right=numbers)
     for name in recorded_names(record):
-        known = record["stages"].get(name)
-        if known is None:
+        if name not in artifacts:
             table.add_row(name, "-", "", "not run", "", "", "", "")
             continue
-        artifact = Artifact(store, name, known["fingerprint"])
+        artifact = artifacts[name]
         timing = store.read_json(f"timings/{name}-{artifact.fingerprint}.json") or {}
         seconds = f"{timing['seconds']:.1f}" if "seconds" in timing else ""
         head = (name, artifact.fingerprint, seconds)
@@ -68,8 +92,8 @@ def _rejects(artifact: Artifact, limit: int) -> Iterator[str]:
     if not table.num_rows:
         return
     counts = table.group_by("reason").aggregate([([], "count_all")]).sort_by([("count_all", "descending")])
-    said = ", ".join(f"{row['count_all']:,} {row['reason']}" for row in counts.to_pylist())
-    yield f"{artifact.stage} rejects: {said}"
+    reasons = ", ".join(f"{row['count_all']:,} {row['reason']}" for row in counts.to_pylist())
+    yield f"{artifact.stage} rejects: {reasons}"
     for row in table.slice(0, limit).to_pylist():
         detail = f" ({row['detail']})" if row["detail"] else ""
         yield f"  {row['place']}: {row['key']}: {row['reason']}{detail}"

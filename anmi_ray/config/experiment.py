@@ -94,6 +94,10 @@ class Experiment(Settings):
             )
         return self
 
+    def changed(self, **settings: Any) -> Experiment:
+        """This experiment with other settings, given as to `anmi_ray.load`. Raises ConfigError."""
+        return with_settings(self.model_dump(exclude_unset=True), settings, f"experiment {self.name}")
+
     @property
     def ensemble(self) -> JudgeConfig | None:
         """The judges that are asked about a sample of pairs where the panel holds a judge distilled from them."""
@@ -173,6 +177,26 @@ def apply(content: dict[str, Any], override: str) -> None:
         value = yaml.safe_load(raw) if raw else None
     except yaml.YAMLError:
         raise ConfigError(f"the value of '{override}' is not YAML", "command line", "quote it as in YAML") from None
+    _put(content, key, value)
+
+
+def with_settings(content: dict[str, Any], settings: Mapping[str, Any], place: str) -> Experiment:
+    """Settings that are not validated yet, changed by others, by dotted name or a mapping for a group; then validated.
+
+    Raises ConfigError as `validate`.
+    """
+    for name, value in settings.items():
+        group = Experiment.model_fields[name].annotation if name in Experiment.model_fields else None
+        if isinstance(value, Mapping) and _models_in(group):
+            for member, inner in value.items():
+                _put(content, f"{name}.{member}", inner)
+        else:
+            _put(content, name, value)
+    return validate(content, place)
+
+
+def _put(content: dict[str, Any], key: str, value: Any) -> None:
+    """Put a value under a dotted key into settings that are not validated yet. Raises ConfigError."""
     node: Any = content
     *parents, last = key.strip().split(".")
     for parent in parents:

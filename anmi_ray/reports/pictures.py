@@ -5,10 +5,13 @@ Letters: D documents of a query, J judges.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from markupsafe import Markup
 from numpy.typing import NDArray
 
@@ -62,6 +65,20 @@ def content(pictures: Sequence[Markup], suffix: str, heading: str, note: str) ->
     return to_svg(pictures) if suffix == ".svg" else of_pictures(heading, note, pictures)
 
 
+def rated_list(ratings: pa.Table, gaps: pa.Table, query: str) -> RatedList:
+    """A query of Rating and Gap tables; known positives are the anchors that its gaps are measured to."""
+    rows = ratings.filter(pc.equal(ratings["query_id"], query))
+    anchored = gaps.filter(pc.and_(pc.equal(gaps["query_id"], query), pc.equal(gaps["anchor_kind"], "known")))
+    return RatedList(
+        query,
+        rows["doc_id"].to_pylist(),
+        rows["rating_elo"].to_numpy(),
+        rows["std_err_elo"].to_numpy(),
+        pc.is_in(rows["doc_id"], value_set=pc.unique(anchored["anchor_id"])).to_numpy(),
+        rows["component"].to_numpy(),
+    )
+
+
 def ratings(found: RatedList) -> Markup:
     """Every document of a query on a line of its own, best first in each component, with its 95 % interval."""
     rows = np.argsort(-found.rating, kind="stable")[:MAX_DOCUMENTS]
@@ -94,8 +111,41 @@ def _rated(found: RatedList, i: int, place: int) -> IntervalLine:
     return IntervalLine(place, rating, low, high, name, said, tooltip, SECOND if found.known[i] else MAIN)
 
 
+def of_audit(figures: Mapping[str, Any]) -> list[Markup]:
+    """What there is to draw of the figures of `judging.audit`."""
+    return audit(_biases(figures), _decided_alike(figures))
+
+
+def _biases(figures: Mapping[str, Any]) -> list[PositionBias]:
+    rows: list[PositionBias] = []
+    for name, judge in figures["judges"].items():
+        bias = judge["position_bias"]
+        low, high = bias.get("interval") or (None, None)
+        first = bias.get("first_preferred", 0)
+        second = bias.get("second_preferred", 0)
+        rows.append(PositionBias(name, bias["probability"], low, high, bias["pairs"], first, second))
+    return rows
+
+
+def _decided_alike(figures: Mapping[str, Any]) -> DecidedAlike | None:
+    """The pairs of judges as a matrix; None for a single judge."""
+    names = list(figures["judges"])
+    agreement_pairs = figures["panel"].get("agreement_pairs")
+    if not agreement_pairs:
+        return None
+    share = np.full((len(names), len(names)), np.nan)
+    pairs = np.zeros((len(names), len(names)), np.int64)
+    for i, a in enumerate(names):
+        for j, b in enumerate(names):
+            agreed = agreement_pairs.get(f"{a} ~ {b}")
+            if i < j and agreed is not None:
+                share[i, j] = share[j, i] = np.nan if agreed["share"] is None else agreed["share"]
+                pairs[i, j] = pairs[j, i] = agreed["pairs"]
+    return DecidedAlike(names, share, pairs)
+
+
 def audit(biases: Sequence[PositionBias], alike: DecidedAlike | None) -> list[Markup]:
-    """What there is to draw of an audit; no bias where there is agreement only."""
+    """What there is to draw of biases and agreement; no bias where there is agreement only."""
     drawn = []
     if alike is None or any(row.bias is not None for row in biases):
         drawn.append(position_biases(biases))

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import ModelCard
 from sentence_transformers import CrossEncoder as PublishedCrossEncoder
 
-from anmi_ray.cli.export import export
+from anmi_ray.api.export import export
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import ConfigError, DataError, StoreError
 from anmi_ray.models.bi_encoder import BiEncoder

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from anmi_ray.cli import console, dry_run
+from anmi_ray.api.prompts import preview_prompts
+from anmi_ray.cli.distill import distilled
 from anmi_ray.config.experiment import Experiment, load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.pipeline import distilling
@@ -161,10 +162,10 @@ def test_the_plan_prices_the_ensemble_and_says_what_is_saved(config: Path, tmp_p
 
 
 def test_a_dry_run_shows_what_the_ensemble_is_asked(config: Path) -> None:
-    shown = "\n".join(dry_run.dry_run(load(config, [JUDGE, f"distill.judge.judges=[{API}]"]), None, None, None))
+    shown = "\n".join(preview_prompts(load(config, [JUDGE, f"distill.judge.judges=[{API}]"]), None, None, None))
     assert "judge llm: m at http://h/v1" in shown
     with pytest.raises(ConfigError, match="no judge of this panel reads a prompt") as caught:
-        list(dry_run.dry_run(load(config, [JUDGE]), None, None, None))
+        list(preview_prompts(load(config, [JUDGE]), None, None, None))
     assert caught.value.place == "distill.judge.judges"
 
 
@@ -178,7 +179,7 @@ SUMMARY = {
 def printed(summary: dict[str, object]) -> str:
     out = Console(width=200)
     with out.capture() as caught:
-        for block in console.distilled(summary):
+        for block in distilled(summary):
             out.print(block, markup=False, highlight=False)
     return caught.get()
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from pydantic import ValidationError
 
-from anmi_ray.cli.rate_file import ModelOptions, Outputs, rate_file
+from anmi_ray.api import rate
+from anmi_ray.cli.rate import config_of
 from anmi_ray.comparisons.graph import k_regular
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.rate import RateConfig
@@ -27,7 +28,6 @@ from anmi_ray.rating.games import bounded
 from anmi_ray.rating.outcomes import outcomes_of
 from anmi_ray.rating.shared_parameters import globals_of
 from anmi_ray.rating.weighting import weighed
-from anmi_ray.tables.formats import read_rows
 from anmi_ray.tables.preferences import GAMES, check_preferences
 from jobs.studies.simulated_games import Played, bucket
 
@@ -246,12 +246,9 @@ def test_votes_without_ties_told(strength: Strength, model: Model) -> None:
 
 def test_the_command_line_knows_strengths(tmp_path: Path) -> None:
     """Through the file's reader, with ties told for one row of two; a word that is no strength is named."""
-    file, out = tmp_path / "p.csv", tmp_path / "r.csv"
+    file = tmp_path / "p.csv"
     file.write_text("query_id,doc_a,doc_b,preference,tie\nq,a,b,.9,.1\nq,b,c,.6,\nq,c,a,.2,.2\n")
-    for strength in ("unit", "linear"):
-        options = ModelOptions(prior="1", dispersion="1", strength=strength)
-        assert list(rate_file(file, options, Outputs(out), threads=1))
-    games = read_rows(out, ("doc_id",), ("games",)).number("games")[0]
-    assert games.sum() == pytest.approx(2.0 * (0.9 + 0.2 + 0.8))
+    rated = rate(file, prior=1.0, dispersion=1.0, strength="linear", threads=1)
+    assert rated.ratings["games"].to_numpy().sum() == pytest.approx(2.0 * (0.9 + 0.2 + 0.8))
     with pytest.raises(ConfigError, match="--strength cubed"):
-        list(rate_file(file, ModelOptions(strength="cubed"), Outputs(out)))
+        config_of({"strength": "cubed"})

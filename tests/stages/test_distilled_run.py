@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from rich.table import Table
 
-from anmi_ray.cli.show import show
+from anmi_ray.cli.show import described
 from anmi_ray.core.records import COMPARISON, JUDGMENT, PREDICTION, RUN
 from anmi_ray.pipeline import distilling, pilot
 from anmi_ray.pipeline.stages import names_of
@@ -82,7 +82,9 @@ def test_the_report_says_what_was_bought_and_saved(done: Done) -> None:
     assert content["truth"] is not None  # what the simulated ensemble was told
     assert content["simulated"] is True
     assert {judge["judge"] for judge in content["judges"]} >= {"small", "sim-large (ensemble)"}
-    table = next(block for block in show("small", str(done.settings.execution.root), 0) if isinstance(block, Table))
+    table = next(
+        block for block in described("small", str(done.settings.execution.root), 0) if isinstance(block, Table)
+    )
     assert [name for name in table.columns[0].cells if name] == list(names_of(done.settings))
 
 

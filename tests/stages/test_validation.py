@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from anmi_ray import judging
-from anmi_ray.cli.show import show
+from anmi_ray.cli.show import described
 from anmi_ray.config.experiment import Experiment, load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, GAP, JUDGMENT, RATING, RUN
@@ -206,7 +206,7 @@ def test_the_report_and_show_tell_of_the_second_round(done: Done) -> None:
     assert content["mining"]["validated"] == done.verdicts()["validate"]
     assert [one["stage"] for one in content["stages"]] == list(names_of(done.settings))
     assert "<dt>validated</dt>" in (folder / "report.html").read_text(encoding="utf-8")
-    _, table, *_ = show(done.settings.name, done.settings.execution.root, 0)
+    _, table, *_ = described(done.settings.name, done.settings.execution.root, 0)
     assert [name for name in table.columns[0].cells if name] == list(names_of(done.settings))  # type: ignore[union-attr]
 
 

@@ -1,4 +1,4 @@
-"""`anmi judge --dry-run`: the exact prompt that every judge would get about two documents; nothing is sent."""
+"""The exact prompt that every judge would get about two documents; nothing is sent."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.judging import kinds
 from anmi_ray.judging.prompt_builder import preview
 
-_COMMAND = "command line"
 
-
-def dry_run(experiment: Experiment, query: str | None, first: str | None, second: str | None) -> Iterator[str]:
+def preview_prompts(experiment: Experiment, query: str | None, first: str | None, second: str | None) -> Iterator[str]:
     """Lines to print. Without ids: a train query and, of the collection's first documents, two.
 
     Raises ConfigError where no judge reads texts, DataError where an id is not in the collection or a text is empty.

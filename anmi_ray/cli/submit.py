@@ -1,4 +1,4 @@
-"""Commands about jobs on a cluster: submit, list, cancel."""
+"""`anmi submit`: an experiment or a campaign as a job on a cluster."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anmi_ray.cli.app import ConfigArg, FromOption, OverrideArg, RootOption, UntilOption, app, load, overriding, part
+from anmi_ray.cli.flags import (
+    COMMAND_LINE,
+    AddressOption,
+    ConfigArg,
+    FromOption,
+    OverrideArg,
+    RootOption,
+    UntilOption,
+    load,
+    overriding,
+)
 from anmi_ray.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from anmi_ray.pipeline import submission as submitting
 
-AddressOption = Annotated[
-    str,
-    typer.Option(
-        "--address",
-        envvar=["RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"],
-        metavar="URL",
-        help="the cluster's job server: its dashboard's address, such as http://head:8265",
-    ),
-]
 
-
-@app.command()
 def submit(
     job: Annotated[str, typer.Argument(metavar="JOB", help="pipeline: as anmi run; tune: as anmi tune")],
     config: ConfigArg,
@@ -62,22 +61,23 @@ def submit(
     Ctrl-C leaves the job at work. The root must be storage that every node reaches. A campaign that is to have more
     trials than it had is the same job: --again.
     """
+    from anmi_ray.cli.console import note
     from anmi_ray.pipeline import submission as submitting
 
     if job not in submitting.JOBS:
-        raise ConfigError(f"no job is called '{job}'", "command line", f"the jobs are {', '.join(submitting.JOBS)}")
-    submission, notes = _submission(job, config, overriding(overrides, root), first, last)
+        raise ConfigError(f"no job is called '{job}'", COMMAND_LINE, f"the jobs are {', '.join(submitting.JOBS)}")
+    submission, remarks = _submission(job, config, overriding(overrides, root), first, last)
     submission = replace(submission, code=submitting.checkout() if ship_code else ())
     variables = submitting.variables(env or (), secret or ())
-    for note in notes:
-        _say(note)
+    for remark in remarks:
+        note(remark)
     from anmi_ray.pipeline import jobs as cluster
 
     jobs = cluster.Jobs(address)
     try:
-        code = cluster.submit(jobs, submission, variables, attempts, again, follow, _write, _say)
+        code = cluster.submit(jobs, submission, variables, attempts, again, follow, _write, note)
     except KeyboardInterrupt:
-        _say(
+        note(
             f"\ndetached, the job goes on: see anmi jobs --address {jobs.address}; end it with anmi cancel ID "
             f"--address {jobs.address}"
         )
@@ -89,52 +89,23 @@ def _submission(
     job: str, config: str, overrides: list[str], first: str, last: str
 ) -> tuple[submitting.Submission, list[str]]:
     """What is submitted, and what its user should know of it."""
+    from anmi_ray.api.experiments import part
     from anmi_ray.pipeline import submission as submitting
 
     if job == "tune":
         from anmi_ray.config import tune
 
         if first or last:
-            raise ConfigError(
-                "--from and --until are for a run, and a campaign has many", "command line", "leave it out"
-            )
-        experiment, campaign, notes = submitting.campaign_for_cluster(tune.load(config, overrides))
-        return submitting.Submission(job, experiment, campaign=campaign), notes
-    settings, notes = submitting.for_cluster(load(config, overrides, None))
-    chosen = zip(("--from", "--until"), part(settings, first, last), (first, last), strict=True)
+            raise ConfigError("--from and --until are for a run, and a campaign has many", COMMAND_LINE, "leave it out")
+        experiment, campaign, remarks = submitting.campaign_for_cluster(tune.load(config, overrides))
+        return submitting.Submission(job, experiment, campaign=campaign), remarks
+    experiment, remarks = submitting.for_cluster(load(config, overrides, None))
+    chosen = zip(("--from", "--until"), part(experiment, first, last), (first, last), strict=True)
     words = tuple(word for option, name, given in chosen if given for word in (option, name))
-    return submitting.Submission(job, settings, words), notes
-
-
-@app.command()
-def jobs(address: AddressOption = "") -> None:
-    """List the jobs that were submitted to a cluster, the newest last."""
-    from anmi_ray.cli import console
-    from anmi_ray.pipeline import jobs as cluster
-
-    out, _ = console.consoles()
-    out.print(console.jobs_table(cluster.Jobs(address).ours()))
-
-
-@app.command()
-def cancel(
-    name: Annotated[str, typer.Argument(metavar="ID", help="submission id of the job, as anmi jobs lists it")],
-    address: AddressOption = "",
-) -> None:
-    """End a job on a cluster. What it has done is kept: the same anmi submit goes on from there."""
-    from anmi_ray.pipeline import jobs as cluster
-
-    known = cluster.Jobs(address).cancel(name, _say)
-    about = dict(known.metadata or {})
-    print(f"{name}: {known.status.lower()}")
-    print(f"kept under {about['root']}: finished buckets, answers, checkpoints; submitting run {about['run']} goes on")
+    return submitting.Submission(job, experiment, words), remarks
 
 
 def _write(text: str) -> None:
     """A piece of the job's log, as it is."""
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

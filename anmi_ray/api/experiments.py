@@ -1,0 +1,103 @@
+"""An experiment from Python: its settings, what it would cost, and carrying it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anmi_ray.api.runs import Run
+from anmi_ray.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from anmi_ray.config.experiment import Experiment
+    from anmi_ray.runtime.reporter import Reporter
+
+_PLAIN_WIDTH = 200  # characters of a plan as text: wide enough that no cell is folded
+
+
+def load(path: str | Path, **settings: Any) -> Experiment:
+    """The settings of an experiment: those of a YAML file, changed by `settings`.
+
+    A group of settings is given as a mapping, of which every member changes one setting; what lies deeper is named
+    with dots. The result is frozen; `changed` makes another of it, by the same rules. Relative paths are relative to
+    the working directory. Raises ConfigError with every mistake, one a line, and the nearest known names.
+
+    >>> config = anmi_ray.load("jobs/configs/quickstart.yaml", name="gentle", train={"learning_rate": 1e-5})
+    >>> config.name, config.train.learning_rate
+    ('gentle', 1e-05)
+    >>> config.changed(**{"train.loss.temperature": 0.1}, mine={"negatives": 2}).mine.negatives
+    2
+    """
+    from anmi_ray.config import experiment
+
+    content = experiment.read(path)
+    content.setdefault("name", experiment.run_name(path))
+    return experiment.with_settings(content, settings, str(path))
+
+
+def run(experiment: Experiment, *, first: str = "", last: str = "", reporter: Reporter | None = None) -> Run:
+    """Carry out an experiment: compute what is missing, reuse the rest, write the report where the last stage is done.
+
+    `first` and `last` name the stages to begin and to end with; those before `first` must be there. `reporter` is told
+    how far it is; so does `anmi show NAME --follow`. Ray is started here unless `execution.address` names a cluster.
+    Raises AnmiError for whatever can be mended; the same call then goes on where it was.
+
+    >>> config = anmi_ray.load("jobs/configs/quickstart.yaml")
+    >>> finished = anmi_ray.run(config, last="mine")
+    >>> finished
+    Run('quickstart', root='...results')
+    """
+    from anmi_ray.pipeline.run import run as carry_out
+
+    first, last = part(experiment, first, last)
+    carry_out(experiment, reporter, first, last)
+    return Run(experiment.name, experiment.execution.root)
+
+
+def part(experiment: Experiment, first: str, last: str) -> tuple[str, str]:
+    """The first and the last stage of the part of the path that is wanted. Raises ConfigError where there is none."""
+    from anmi_ray.pipeline.stages import names_of, stage_name
+
+    names = names_of(experiment)
+    first = stage_name(first, names) if first else names[0]
+    last = stage_name(last, names) if last else names[-1]
+    if names.index(first) > names.index(last):
+        raise ConfigError(f"--from {first} comes after --until {last}", "command line", "swap them")
+    return first, last
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do, as lines and a table for rich; `print` shows it as text."""
+
+    blocks: list[str | Table]
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        text = StringIO()
+        console = Console(file=text, width=_PLAIN_WIDTH, soft_wrap=True)
+        for block in self.blocks:
+            console.print(block, highlight=False)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def plan(experiment: Experiment) -> Plan:
+    """What each stage would do, take and cost, doing nothing. Reads the collection, or its size from `plan`.
+
+    Raises AnmiError for whatever can be mended.
+
+    >>> config = anmi_ray.load("jobs/configs/quickstart.yaml", name="other", execution={"root": "elsewhere"})
+    >>> print(anmi_ray.plan(config))
+    1,... documents; queries: 48 train, 12 dev, 20 test; ...
+    stage     work  ...
+    ...
+    to do: about ...; nothing is sent outside this machine or cluster
+    """
+    from anmi_ray.planning import plan as planning
+
+    return Plan(list(planning.plan(experiment)))

@@ -1,0 +1,131 @@
+"""`anmi export`: a run's model as a folder to hand on, checked against its seal, with a card of what is known by now.
+
+Training ends before anything is measured, and its artifact stays as it was sealed; so the card that names the results
+is written here, from the run's record and manifests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from anmi_ray.core.errors import ConfigError, DataError, from_os_error
+from anmi_ray.models.card import Card, text
+from anmi_ray.store import Artifact, Store
+from anmi_ray.store.folders import copy_sealed
+from anmi_ray.store.runs import find_run
+
+METHODS = (
+    "L. L. Thurstone. A law of comparative judgment. Psychological Review 34, 1927.",
+    "R. A. Bradley and M. E. Terry. Rank analysis of incomplete block designs. Biometrika 39, 1952.",
+    "A. van den Oord, Y. Li, O. Vinyals. Representation learning with contrastive predictive coding (InfoNCE). 2018.",
+    "R. Nogueira and K. Cho. Passage re-ranking with BERT. 2019 (cross-encoders).",
+    "M. D. Smucker, J. Allan and B. Carterette. A comparison of statistical significance tests for information "
+    "retrieval evaluation. CIKM 2007 (the paired test).",
+)
+
+
+def export(name: str, root: str, to: Path, license: str | None = None, title: str | None = None) -> Path:
+    """Copy the model of run `name` to the folder `to` with its card; returns `to`.
+
+    Raises ConfigError where there is no such run or `to` is not an empty folder or absent, DataError where the run has
+    no model, StoreError where the model is not what its stage sealed.
+    """
+    store, record = find_run(name, root)
+    artifacts = {stage: Artifact(store, stage, known["fingerprint"]) for stage, known in record["stages"].items()}
+    if "train" not in artifacts or artifacts["train"].manifest() is None:
+        raise DataError("has no model: its train stage is not complete", f"run {name}", "finish it with `anmi run`")
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise ConfigError("is not empty", str(to), "give a new or an empty folder")
+    try:
+        to.absolute().parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{to.name}-", dir=to.absolute().parent))
+        try:
+            copy_sealed(artifacts["train"], "model", beside)
+            card = text(_card(store, record, artifacts, license, title or name), beside)
+            (beside / "README.md").write_text(card, encoding="utf-8")
+            beside.chmod(0o755)
+            os.replace(beside, to)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+    except OSError as error:
+        raise from_os_error(error, str(to)) from error
+    return to
+
+
+def _card(
+    store: Store, record: Mapping[str, Any], artifacts: Mapping[str, Artifact], license: str | None, title: str
+) -> Card:
+    config, judges = record["config"], record["config"]["judge"]["judges"]
+    ensemble = config["distill"]["judge"]["judges"] if any(one["kind"] == "distilled" for one in judges) else ()
+    evaluate = artifacts.get("evaluate")
+    done = evaluate is not None and evaluate.manifest() is not None
+    rows = (evaluate.read_json("comparisons.json") or ()) if evaluate is not None and done else ()
+    collection = Path(str(record["corpus_name"])).name
+    return Card(
+        name=title,
+        base_model=_public_model(config["train"]["model"]),
+        judges=_judges(judges) + (f", distilled from {_judges(ensemble)}" if ensemble else ""),
+        simulated=any(judge["kind"] == "simulated" for judge in (*judges, *ensemble)),
+        collection=collection,
+        data=list(_data(collection, artifacts)),
+        method=list(_method(config, artifacts["train"], record["environment"])),
+        citations=METHODS,
+        comparisons=rows,
+        baseline=config["evaluate"]["baseline"],
+        level=config["evaluate"]["level"],
+        license=license,
+    )
+
+
+def _judges(judges: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{judge['name']} ({judge['kind']})" for judge in judges)
+
+
+def _public_model(model: str) -> str:
+    """A model as its user named it; of a folder its last part: where it lies is nobody's business."""
+    return Path(model).name if model.startswith(("/", "~", ".")) else model
+
+
+def _data(collection: str, artifacts: Mapping[str, Artifact]) -> Any:
+    manifest = artifacts["ingest"].manifest() or {}
+    flows = {flow["unit"]: flow["rows_out"] for flow in manifest.get("flows", ())}
+    yield "collection", collection
+    yield "documents", f"{flows.get('documents', 0):,}"
+    for split, count in sorted(manifest.get("splits", {}).items()):
+        yield f"{split} queries", f"{count:,}"
+    judged = (artifacts["judge"].manifest() or {}).get("flows", ())
+    for flow in judged:
+        yield f"judged: {flow['unit']}", f"{flow['rows_out']:,} of {flow['rows_in']:,}"
+    summary = artifacts["mine"].read_json("summary.json") or {}
+    if summary:
+        each = summary["negatives_per_example"] or 0.0
+        yield "examples", f"{summary['examples']:,} of {summary['queries']:,} queries, {each:.1f} negatives each"
+        false = (summary["false_negative_rate"] or {}).get("mean")
+        if false is not None:
+            yield "false negatives, estimated", f"{100 * false:.2f} % of the chosen weight"
+
+
+def _method(config: Mapping[str, Any], train: Artifact, environment: Mapping[str, Any]) -> Any:
+    mine, training, manifest = config["mine"], config["train"], train.manifest() or {}
+    rules = [*mine.get("allow", ()), mine.get("weigh"), mine.get("sample")]
+    yield "ratings", f"{config['rate'].get('model', '')}, with standard errors"
+    yield "negatives", " -> ".join(rule["rule"] if isinstance(rule, Mapping) else str(rule) for rule in rules if rule)
+    loss, balance = training["loss"], training["balance"]
+    share = f"{balance['alpha']:g}" if balance["rule"] == "fixed" else f"by {balance['rule']}"
+    yield "loss", f"alpha x {loss['ranking']} + (1 - alpha) x regression on {loss['regression']}, alpha {share}"
+    yield "curriculum", str(training["curriculum"]["rule"])
+    if (student := training.get("student", "cross-encoder")) != "cross-encoder":
+        lent = ", documents of other lists as negatives" if loss["in_batch"] else ""
+        yield "student", f"{student}, cosine of unit vectors{lent}"
+    yield "engine", f"{training['engine']}, precision {training['precision']}"
+    dev = "" if manifest.get("dev") is None else f", nDCG@10 {manifest['dev']:.4f} on dev"
+    yield "weights", f"after step {manifest.get('best_step')} of {manifest.get('steps')}{dev}"
+    settings = {key: value for key, value in manifest.get("settings", {}).items() if key != "model"}
+    yield "settings that differ from the defaults", f"`{json.dumps(settings)}`"
+    yield "versions", ", ".join(f"{key} {value}" for key, value in environment.get("versions", {}).items())

@@ -1,0 +1,205 @@
+"""A run by its name: its tables in the ids of the collection, its figures, its model."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.core import records
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.schema import Record
+from anmi_ray.store import Artifact
+from anmi_ray.store.runs import find_run
+
+TableName = Literal[
+    "queries", "texts", "candidates", "comparisons", "judgments", "ratings", "fits", "gaps", "examples", "metrics"
+]
+_DOCUMENTS = ("doc_id", "doc_a", "doc_b", "anchor_id", "doc_ids")  # columns that name documents
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a table's rows stand. `rounds` are the stages that write it, the main path's first; `every`: all of them
+    count, else the last that there is. `pairs` are the stages that say which documents a row of each compares.
+    """
+
+    record: Record
+    rounds: tuple[str, ...]
+    every: bool = False
+    pairs: tuple[str, ...] = ()
+
+
+_FITTED = ("rate", "refit")
+_TABLES = {
+    "queries": _Source(records.QUERY, ("ingest",)),
+    "texts": _Source(records.TEXT_OF, ("retrieve",)),
+    "candidates": _Source(records.CANDIDATE, ("retrieve",)),
+    "comparisons": _Source(records.COMPARISON, ("compare", "borderline"), every=True),
+    "judgments": _Source(records.JUDGMENT, ("judge", "validate"), every=True, pairs=("compare", "borderline")),
+    "ratings": _Source(records.RATING, _FITTED),
+    "fits": _Source(records.FIT, _FITTED),
+    "gaps": _Source(records.GAP, _FITTED),
+    "examples": _Source(records.EXAMPLE, ("mine",)),
+    "metrics": _Source(records.METRIC, ("evaluate",)),
+}
+
+
+class Run:
+    """What is known of a run under a root, a folder or a URI. Raises ConfigError where there is none of that name.
+
+    `record` holds its settings, its stages' fingerprints and where it was carried out.
+
+    >>> run = anmi_ray.Run("quickstart", root="results")
+    >>> run.table("ratings").column_names
+    ['query_id', 'doc_id', 'rating_elo', 'std_err_elo', 'latent', 'games', 'component']
+    >>> sum(bucket.num_rows for bucket in run.buckets("judgments")) == run.table("judgments").num_rows
+    True
+    >>> run.table("gaps").to_pandas()["gap_elo"].median() > 0
+    True
+    >>> [row["system"] for row in run.systems() if row["measure"] == "nDCG@10"]
+    ['reranked', ...]
+    """
+
+    def __init__(self, name: str, root: str = "results") -> None:
+        self.name = name
+        self.root = root
+        self._store, self.record = find_run(name, root)
+
+    def __repr__(self) -> str:
+        return f"Run({self.name!r}, root={str(self.root)!r})"
+
+    def table(self, name: TableName) -> pa.Table:
+        """All rows of a table, see `buckets`; `.to_pandas()` makes a data frame of them."""
+        return pa.concat_tables(self.buckets(name))
+
+    def buckets(self, name: TableName) -> Iterator[pa.Table]:
+        """The rows of a table, whole queries at a time, so that a run larger than memory can be read.
+
+        Names: queries, texts (of documents), candidates, comparisons, judgments, ratings, fits, gaps, examples,
+        metrics. Columns are the record's of that name; queries and documents go by the collection's own ids, and
+        judgments say which documents they compare. Raises ConfigError where no table is called so, or the run has not
+        come to its stage.
+        """
+        if name not in _TABLES:
+            near = difflib.get_close_matches(name, _TABLES, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(get_args(TableName))}"
+            raise ConfigError(f"no table is called '{name}'", f"run {self.name}", hint)
+        rounds = self._rounds(name)  # here, so that a mistake is said before the first bucket is asked for
+        return self._tables(name, rounds)
+
+    def systems(self) -> list[dict[str, Any]]:
+        """Every system's measures on test queries with intervals, each compared with the baseline; a row for each two.
+
+        Raises ConfigError where the run is not evaluated.
+        """
+        return self.artifact("evaluate", "measures").read_json("comparisons.json")
+
+    def audit(self) -> tuple[str, dict[str, Any]]:
+        """The stage that asked the judges, and the audit that it stored, over a sample of queries: as of `audit`.
+
+        Of a run that went no further than distilling a judge it is that of the ensemble. ConfigError where it has none.
+        """
+        stages = self.record["stages"]
+        stage = "label" if "judge" not in stages and "label" in stages else "judge"
+        artifact = self._recorded(stage)
+        figures = None if artifact is None else artifact.read_json("audit.json")
+        if figures is None:
+            raise self._lacks("audit", stage)
+        return stage, {"source": {"run": self.name, "root": self.root}, **figures}
+
+    @property
+    def report(self) -> str | None:
+        """Where the report stands, or None where there is none."""
+        path = f"reports/{self.name}/report.html"
+        return self._store.where(path) if self._store.exists(path) else None
+
+    @property
+    def model(self) -> Path:
+        """The folder of the trained model on this machine, which is fetched where the root is elsewhere.
+
+        Raises ConfigError where the run has no model.
+        """
+        from anmi_ray.store.folders import local_folder
+
+        return local_folder(self.artifact("train", "model"), "model")
+
+    def artifact(self, stage: str, what: str = "") -> Artifact:
+        """What a stage made. Raises ConfigError where the run has not come so far; it says that it has no `what`."""
+        artifact = self._recorded(stage)
+        if artifact is None or artifact.manifest() is None:
+            raise self._lacks(what or f"artifact of {stage}", stage)
+        return artifact
+
+    def _recorded(self, stage: str) -> Artifact | None:
+        recorded = self.record["stages"].get(stage)
+        return None if recorded is None else Artifact(self._store, stage, recorded["fingerprint"])
+
+    def _lacks(self, what: str, stage: str) -> ConfigError:
+        place = f"{self.root}/runs/{self.name}.json"
+        return ConfigError(
+            f"the run has no {what}: its {stage} stage is not complete", place, "carry out the run first"
+        )
+
+    def _rounds(self, name: str) -> list[tuple[Artifact, Artifact | None]]:
+        """The artifacts that a table is read from, each with the one that says what its rows compare."""
+        source = _TABLES[name]
+        reached = [stage for stage in source.rounds if stage in self.record["stages"]] or [source.rounds[0]]
+        pairs = dict(zip(source.rounds, source.pairs, strict=False))
+        chosen = reached if source.every else reached[-1:]
+        return [(self.artifact(stage, name), self.artifact(pairs[stage]) if pairs else None) for stage in chosen]
+
+    def _tables(self, name: str, rounds: list[tuple[Artifact, Artifact | None]]) -> Iterator[pa.Table]:
+        record = _TABLES[name].record
+        buckets = range((self.artifact("ingest").manifest() or {})["buckets"])
+        if record is records.METRIC:  # one part holds the queries of all buckets
+            queries = pa.concat_tables(self._queries(bucket) for bucket in buckets)
+            yield _named(rounds[0][0].read_part(name, 0, record), queries, None)
+            return
+        for bucket in buckets:
+            queries = self._queries(bucket)
+            texts = None if name == "queries" else self._texts(bucket)
+            for artifact, pairs in rounds:
+                table = artifact.read_part(name, bucket, record)
+                if pairs is not None:
+                    table = _with_pairs(table, pairs.read_part("comparisons", bucket, records.COMPARISON))
+                yield _named(table, queries, texts)
+
+    def _queries(self, bucket: int) -> pa.Table:
+        return self.artifact("ingest").read_part("queries", bucket, records.QUERY, ["query_id", "external_id"])
+
+    def _texts(self, bucket: int) -> pa.Table:
+        return self.artifact("retrieve").read_part("texts", bucket, records.TEXT_OF, ["doc_id", "external_id"])
+
+
+def _with_pairs(judgments: pa.Table, comparisons: pa.Table) -> pa.Table:
+    """Judgments with the documents that they compare, after the query."""
+    rows = pc.index_in(judgments["comparison_id"], value_set=comparisons["comparison_id"].combine_chunks())
+    table = judgments.add_column(2, "doc_a", comparisons["doc_a"].take(rows))
+    return table.add_column(3, "doc_b", comparisons["doc_b"].take(rows))
+
+
+def _named(table: pa.Table, queries: pa.Table, texts: pa.Table | None) -> pa.Table:
+    """A table whose queries and documents go by the collection's own ids. Hashes of texts are left out."""
+    for position, column in enumerate(table.column_names):
+        if column == "query_id":
+            table = table.set_column(position, column, _names(table[column], queries["query_id"], queries))
+        elif column in _DOCUMENTS and texts is not None:
+            named = _names(table[column], texts["doc_id"], texts)
+            table = table.set_column(position, column, named)
+    return table.drop_columns([name for name in ("external_id", "text_hash") if name in table.column_names])
+
+
+def _names(ids: pa.ChunkedArray, known: pa.ChunkedArray, named: pa.Table) -> pa.Array:
+    """The external ids of a column of ids, or of lists of them."""
+    flat = ids.combine_chunks()
+    if pa.types.is_list(ids.type):
+        members = _names(pa.chunked_array([flat.flatten()]), known, named)
+        return pa.ListArray.from_arrays(pc.subtract(flat.offsets, flat.offsets[0]), members)
+    rows = pc.index_in(flat, value_set=known.combine_chunks())
+    return named["external_id"].combine_chunks().take(rows)

@@ -1,0 +1,183 @@
+"""`anmi rate`: a file of preferences in, files of ratings, fits, gaps and rejects, a picture and a summary out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from anmi_ray.cli.flags import COMMAND_LINE, MaxRejectsOption, RejectsOption
+from anmi_ray.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from anmi_ray.api.preferences import Rated
+    from anmi_ray.config.rate import RateConfig
+
+PLOTTED = 3  # queries in a picture, unless one is asked for
+
+FileArg = Annotated[Path, typer.Argument(metavar="FILE", help="preferences: .csv, .jsonl (also .gz, .zst), .parquet")]
+OutOption = Annotated[Path, typer.Option("--out", help="ratings to write: .csv, .jsonl (also .gz, .zst), .parquet")]
+ModelOption = Annotated[
+    Literal["thurstone", "bradley-terry"], typer.Option("--model", help="link of the win probability")
+]
+PriorOption = Annotated[
+    str, typer.Option(help="empirical-bayes, none (maximum likelihood), or the ratings' SD in probits or logits")
+]
+TiesOption = Annotated[
+    Literal["half", "davidson", "rao-kupper", "glenn-david"], typer.Option(help="what a preference of .5 is")
+]
+TieWidthOption = Annotated[
+    str, typer.Option(help="how wide ties reach: fitted, or the model's NUMBER (nu of davidson, eta of the others)")
+]
+LapseOption = Annotated[str, typer.Option(help="share of answers that are blind guesses: none, fitted, or a RATE")]
+JudgeOffsetsOption = Annotated[
+    bool, typer.Option("--judge-offsets", help="fit each judge's leaning towards the document shown first, doc_a")
+]
+DispersionOption = Annotated[
+    str, typer.Option(help="variance of an answer over a fair coin's: pooled, pearson, or a NUMBER (1: as it stands)")
+]
+EstimateOption = Annotated[
+    Literal["mean", "mode"], typer.Option(help="point of the posterior; without a prior always its mode")
+]
+StrengthOption = Annotated[
+    str,
+    typer.Option(help="how many games a row is worth: unit, linear, sqrt, squared (in E|C|), information, learned"),
+]
+AnchorsOption = Annotated[
+    Path | None, typer.Option(help="file of known positives (query_id, doc_id): gaps are measured to them")
+]
+FitsOption = Annotated[Path | None, typer.Option(help="write a row about every query's fit: converged, connected, ...")]
+GapsOption = Annotated[Path | None, typer.Option(help="write gaps to the anchors, else to the best, with errors")]
+PlotOption = Annotated[Path | None, typer.Option(help="draw ratings with 95 % intervals: .svg or .html")]
+PlotQueryOption = Annotated[str | None, typer.Option(metavar="ID", help="the query to draw; else the first few")]
+OneQueryOption = Annotated[
+    bool, typer.Option("--all-one-query", help="one query: query_id is not needed, and not read")
+]
+ThreadsOption = Annotated[int, typer.Option(min=0, help="threads, over queries; 0: all cores")]
+
+
+def rate(
+    file: FileArg,
+    out: OutOption,
+    model: ModelOption = "thurstone",
+    prior: PriorOption = "empirical-bayes",
+    ties: TiesOption = "half",
+    tie_width: TieWidthOption = "fitted",
+    lapse: LapseOption = "none",
+    judge_offsets: JudgeOffsetsOption = False,
+    dispersion: DispersionOption = "pooled",
+    estimate: EstimateOption = "mean",
+    strength: StrengthOption = "unit",
+    anchors: AnchorsOption = None,
+    fits: FitsOption = None,
+    gaps: GapsOption = None,
+    plot: PlotOption = None,
+    plot_query: PlotQueryOption = None,
+    rejects: RejectsOption = None,
+    max_reject_fraction: MaxRejectsOption = 0.1,
+    all_one_query: OneQueryOption = False,
+    threads: ThreadsOption = 0,
+) -> None:
+    """Rate documents from pairwise preferences that you have, with standard errors.
+
+    Columns of FILE: query_id, doc_a, doc_b (text or integers), preference (of doc_a, 0 to 1); and, if there are, games
+    (how many games the row counts for; default 1, 0 carries nothing), judge (text) and tie (a model's probability of a
+    tie). doc_a is the document that was shown first. Every row is games of its own, so rows that repeat count again.
+    Rows that cannot be used are counted.
+    """
+    from anmi_ray.api.preferences import rate_with
+    from anmi_ray.tables import formats
+
+    config = config_of(
+        {
+            "model": model,
+            "prior": _word_or_number("prior", prior, {"none": None, "empirical-bayes": "empirical-bayes"}),
+            "ties": ties,
+            "tie_width": _word_or_number("tie-width", tie_width, {"fitted": "fitted"}),
+            "lapse": _word_or_number("lapse", lapse, {"none": 0.0, "fitted": "fitted"}),
+            "judge_offsets": judge_offsets,
+            "dispersion": _word_or_number("dispersion", dispersion, {"pooled": "pooled", "pearson": "pearson"}),
+            "estimate": estimate,
+            "strength": strength,
+        }
+    )
+    outputs = {"out": out, "fits": fits, "gaps": gaps, "rejects": rejects, "plot": plot}
+    formats.check_outputs(outputs, [path for path in (file, anchors) if path is not None])
+    rated = rate_with(config, file, anchors, all_one_query, max_reject_fraction, rejects, threads)
+    drawn = _drawn(rated, plot_query)
+    for table, path in ((rated.ratings, out), (rated.fits, fits), (rated.gaps, gaps)):
+        if path is not None:
+            formats.write_table(table, path)
+    print(rated)
+    if plot is not None:
+        _plot(rated, drawn, plot)
+    _print_outputs(rated, outputs, None if plot_query is not None else drawn)
+
+
+def config_of(settings: Mapping[str, Any]) -> RateConfig:
+    """The settings that the options stand for. Raises ConfigError where a value is none that may be."""
+    from pydantic import ValidationError
+
+    from anmi_ray.config.rate import RateConfig
+
+    try:
+        return RateConfig(**settings)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[-1]  # of a choice of forms the last is the number's
+        what = str(detail["msg"]).removeprefix("Value error, ")
+        if detail["loc"]:
+            what = f"--{str(detail['loc'][0]).replace('_', '-')} {detail.get('input')}: {what}"
+        raise ConfigError(what, COMMAND_LINE, "anmi rate --help says what is allowed") from None
+
+
+def _word_or_number(option: str, text: str, words: Mapping[str, Any]) -> Any:
+    if text in words:
+        return words[text]
+    try:
+        return float(text)
+    except ValueError:
+        allowed = " or ".join([*words, "a number"])
+        near = difflib.get_close_matches(text, words, n=1, cutoff=0.6)
+        remedy = f"did you mean --{option} {near[0]}?" if near else "anmi rate --help says what each means"
+        raise ConfigError(f"--{option} must be {allowed}, not '{text}'", COMMAND_LINE, remedy) from None
+
+
+def _drawn(rated: Rated, plot_query: str | None) -> list[str]:
+    """The queries of a picture: the one that is asked for, else the first few."""
+    queries = rated.fits["query_id"].to_pylist()
+    if plot_query is None:
+        return queries[:PLOTTED]
+    if plot_query not in queries:
+        near = difflib.get_close_matches(plot_query, queries[:1000], n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the first is {queries[0]}"
+        what = f"--plot-query {plot_query}: no such query is rated"
+        raise ConfigError(what, rated.preferences.place, hint)
+    return [plot_query]
+
+
+def _plot(rated: Rated, queries: list[str], path: Path) -> None:
+    from anmi_ray.reports import pictures  # Altair is slow to import: only where something is drawn
+    from anmi_ray.tables import formats
+
+    drawn = [pictures.ratings(pictures.rated_list(rated.ratings, rated.gaps, query)) for query in queries]
+    total = rated.fits.num_rows
+    note = "Best first. An interval is about the rating itself; the error of a difference stands in the gaps (--gaps)."
+    if len(queries) < total:
+        note = f"{len(queries)} of {total:,} queries. {note}"
+    heading = f"Ratings of {Path(rated.preferences.place).name}"
+    formats.write_text(pictures.content(drawn, path.suffix, heading, note), path)
+
+
+def _print_outputs(rated: Rated, outputs: Mapping[str, Path | None], first: list[str] | None) -> None:
+    """Where each file stands; `first`: the queries that were drawn where none was asked for."""
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        name = "ratings" if option == "out" else option
+        also = ""
+        if option == "plot" and first is not None and rated.fits.num_rows > PLOTTED:
+            also = f" (queries {', '.join(first)} of {rated.fits.num_rows:,}; another with --plot-query)"
+        print(f"{name:14} -> {path}{also}")

@@ -1,0 +1,42 @@
+"""`anmi run`: an experiment, carried out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from anmi_ray.cli.flags import ConfigArg, FromOption, OverrideArg, RootOption, UntilOption, load
+
+if TYPE_CHECKING:
+    from anmi_ray.config.experiment import Experiment
+
+
+def run(
+    config: ConfigArg,
+    overrides: OverrideArg = None,
+    root: RootOption = None,
+    first: FromOption = "",
+    last: UntilOption = "",
+) -> None:
+    """Carry out an experiment: compute what is missing, reuse the rest, write the report."""
+    carry_out(load(config, overrides, root), first, last)
+
+
+def carry_out(experiment: Experiment, first: str, last: str) -> None:
+    """Carry out a part of an experiment and print how it goes, and the results where it came to them."""
+    from anmi_ray.api import experiments
+    from anmi_ray.cli import console
+    from anmi_ray.cli.output import output_of
+    from anmi_ray.pipeline.stages import names_of
+
+    first, last = experiments.part(experiment, first, last)
+    with output_of(experiment.execution) as output:
+        output.heading("run", experiment.name, experiment.execution.root)
+        finished = experiments.run(experiment, first=first, last=last, reporter=output.reporter)
+        if last != names_of(experiment)[-1]:
+            return
+        output.told("report is written", run=experiment.name, path=finished.report)
+        config = experiment.evaluate
+        output.show("", console.systems_table(finished.systems(), config.measures, config.baseline))
+        if experiment.simulated is not None:
+            output.show("preferences came from a simulated panel (judge.preset): figures say what the method recovers")
+        output.show(f"report: {finished.report}")

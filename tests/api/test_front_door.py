@@ -1,0 +1,221 @@
+"""What `import anmi_ray` gives: it is light, every example does what it says on a small finished run, mistakes."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import anmi_ray
+from anmi_ray.api.runs import _TABLES  # pyright: ignore[reportPrivateUsage]
+from anmi_ray.core.errors import AnmiError, ConfigError, DataError
+from anmi_ray.pipeline.resolve import resolve
+from tests.small import start_from, write_config
+
+HEAVY = ("torch", "ray", "numba", "transformers", "pandas", "pyarrow", "pydantic")
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def workplace(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working directory with the quickstart's settings, smaller, and its run, finished under results/."""
+    folder = tmp_path_factory.mktemp("notebook")
+    start_from(prepared, folder / "results", "mine")
+    (folder / "jobs" / "configs").mkdir(parents=True)
+    write_config(folder / "jobs" / "configs" / "quickstart.yaml", small_collection, name="quickstart")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run = anmi_ray.run(anmi_ray.load("jobs/configs/quickstart.yaml"))
+        assert run.report is not None
+        assert Path(run.report).exists()
+    return folder
+
+
+@pytest.fixture
+def run(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> anmi_ray.Run:
+    monkeypatch.chdir(workplace)
+    return anmi_ray.Run("quickstart")
+
+
+@pytest.fixture
+def config(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(workplace)
+    return Path("jobs/configs/quickstart.yaml")
+
+
+def test_importing_it_imports_nothing_else() -> None:
+    code = "import json, sys, anmi_ray; dir(anmi_ray); print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    modules = json.loads(done.stdout)
+    assert [name for name in modules if name in HEAVY] == []
+    assert [name for name in modules if name.startswith("anmi_ray")] == ["anmi_ray"]
+
+
+def test_settings_are_loaded_without_torch_ray_and_numba() -> None:
+    code = (
+        "import json, sys, anmi_ray; anmi_ray.load('jobs/configs/quickstart.yaml').changed(name='other')\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert [name for name in json.loads(done.stdout) if name in HEAVY[:4]] == []
+
+
+def test_names_are_there_and_others_are_not() -> None:
+    assert set(anmi_ray.__all__) <= set(dir(anmi_ray))
+    assert all(inspect.getdoc(getattr(anmi_ray, name)) for name in anmi_ray.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        anmi_ray.trian  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize("name", [name for name in anmi_ray.__all__ if name != "AnmiError"])
+def test_examples_do_what_they_say(
+    name: str, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(workplace)
+    (example,) = doctest.DocTestFinder(recurse=False).find(getattr(anmi_ray, name), name, globs={"anmi_ray": anmi_ray})
+    results = doctest.DocTestRunner(optionflags=OPTIONS).run(example)
+    assert results.attempted
+    assert results.failed == 0, capsys.readouterr().out
+
+
+def test_changes_are_those_of_the_command_line(config: Path) -> None:
+    loaded = anmi_ray.load(config, train={"learning_rate": 1e-5, "epochs": 2}, **{"mine.rule": "simans"})
+    before = anmi_ray.load(config)
+    assert before.changed() == before
+    assert before.changed(**{"train.learning_rate": 1e-5, "train.epochs": 2}, mine={"rule": "simans"}) == loaded
+    of_the_run = resolve(before)
+    of_another_name = resolve(before.changed(name="other"))
+    assert {name: stage.fingerprint for name, stage in of_another_name.items()} == {
+        name: stage.fingerprint for name, stage in of_the_run.items()
+    }
+
+
+def test_all_tables_go_by_the_ids_of_the_collection(run: anmi_ray.Run) -> None:
+    documents = set(run.table("texts")["doc_id"].to_pylist())
+    queries = set(run.table("queries")["query_id"].to_pylist())
+    for name in _TABLES:
+        table = run.table(name)  # type: ignore[arg-type]
+        assert table.num_rows, name
+        assert pa.concat_tables(run.buckets(name)).equals(table)  # type: ignore[arg-type]
+        for column in ("query_id", "doc_id", "doc_a", "doc_b", "anchor_id"):
+            if column in table.column_names:
+                ids = set(table[column].to_pylist())
+                assert ids <= (queries if column == "query_id" else documents), (name, column)
+
+
+def test_examples_of_training_name_their_anchor_first(run: anmi_ray.Run) -> None:
+    examples = run.table("examples")
+    gaps = run.table("gaps")
+    known = set(zip(gaps["query_id"].to_pylist(), gaps["anchor_id"].to_pylist(), strict=True))
+    for row in examples.to_pylist():
+        assert len(row["doc_ids"]) == len(row["gaps"])
+        assert (row["query_id"], row["doc_ids"][0]) in known
+
+
+def test_judgments_compare_the_documents_that_they_name(run: anmi_ray.Run) -> None:
+    judgments = run.table("judgments")
+    comparisons = run.table("comparisons").to_pylist()
+    compared = {row["comparison_id"]: (row["query_id"], row["doc_a"], row["doc_b"]) for row in comparisons}
+    for row in judgments.to_pylist():
+        assert compared[row["comparison_id"]] == (row["query_id"], row["doc_a"], row["doc_b"])
+
+
+def test_metrics_are_those_of_the_systems(run: anmi_ray.Run) -> None:
+    metrics = run.table("metrics")
+    for row in run.systems():
+        of_system = pc.and_(pc.equal(metrics["system"], row["system"]), pc.equal(metrics["measure"], row["measure"]))
+        values = metrics.filter(of_system)["value"]
+        assert pc.mean(values).as_py() == pytest.approx(row["mean"])
+
+
+def test_the_audit_is_what_the_command_writes(run: anmi_ray.Run) -> None:
+    stage, figures = run.audit()
+    assert stage == "judge"
+    assert figures["source"] == {"run": "quickstart", "root": "results"}
+    assert figures["judges"]
+
+
+def test_texts_are_ranked_alike_by_name_run_and_folder(run: anmi_ray.Run) -> None:
+    texts = ["how to sort a list in place", "the quick brown fox", "sorted() returns a new list"]
+    rankings = [anmi_ray.rerank(model, "sort a list", texts, threads=1) for model in ("quickstart", run, run.model)]
+    assert rankings[0].equals(rankings[1])
+    assert rankings[0].equals(rankings[2])
+    assert pc.all(pc.less_equal(pc.pairwise_diff(rankings[0]["score"].combine_chunks(), 1).drop_null(), 0)).as_py()
+    assert [texts[index] for index in rankings[0]["index"].to_pylist()] == rankings[0]["text"].to_pylist()
+    assert anmi_ray.rerank(run, "sort a list", []).num_rows == 0
+
+
+def test_data_frames_and_files_are_rated_alike(tmp_path: Path) -> None:
+    table = pa.table({"query_id": ["q"] * 2, "doc_a": ["x", "y"], "doc_b": ["y", "z"], "preference": [0.9, 0.6]})
+    file = tmp_path / "preferences.csv"
+    table.to_pandas().to_csv(file, index=False)
+    anchors = {"query_id": ["q", "q"], "doc_id": ["x", "nobody"]}
+    rated = [anmi_ray.rate(source, anchors, prior=1.0) for source in (table, table.to_pandas(), str(file))]
+    assert all(one.ratings.equals(rated[0].ratings) for one in rated)
+    assert rated[0].strangers == 1
+    assert set(rated[0].gaps["anchor_id"].to_pylist()) == {"x"}
+
+
+def refused(kind: type[AnmiError], *words: str) -> pytest.RaisesExc[AnmiError]:
+    """One message with a place and a remedy, which has these words in this order."""
+    return pytest.RaisesExc(
+        kind, match="(?s)" + ".*".join(words), check=lambda error: bool(error.place and error.remedy)
+    )
+
+
+def test_mistakes_in_settings(config: Path) -> None:
+    with refused(ConfigError, "no such configuration file"):
+        anmi_ray.load("absent.yaml")
+    with refused(ConfigError, "did you mean train.learning_rate"):
+        anmi_ray.load(config, train={"learning_rat": 1e-5})
+    with refused(ConfigError, "experiment quickstart", "compare.degree"):
+        anmi_ray.load(config).changed(**{"compare.degree": 1})
+
+
+def test_mistakes_about_runs(run: anmi_ray.Run, config: Path, tmp_path: Path) -> None:
+    with refused(ConfigError, "no run of that name; there are? quickstart"):
+        anmi_ray.Run("quickstat")
+    with refused(ConfigError, "did you mean ratings"):
+        run.table("rating")  # type: ignore[arg-type]
+    with refused(ConfigError, "did you mean train"):
+        anmi_ray.run(anmi_ray.load(config), last="trian")
+    with refused(ConfigError, "comes after"):
+        anmi_ray.run(anmi_ray.load(config), first="mine", last="rate")
+    with refused(DataError, "holds no model"):
+        anmi_ray.rerank(tmp_path, "query", ["text"])
+    with refused(ConfigError, "no run of that name"):
+        anmi_ray.rerank("nothing", "query", ["text"])
+
+
+def test_stages_that_a_run_has_not_reached(config: Path) -> None:
+    short = anmi_ray.run(anmi_ray.load(config, name="short", mine={"negatives": 3}), last="rate")
+    assert short.table("ratings").num_rows
+    assert short.report is None
+    with refused(ConfigError, "no examples: its mine stage is not complete"):
+        short.buckets("examples")
+    with refused(ConfigError, "no measures: its evaluate stage"):
+        short.systems()
+    with refused(ConfigError, "no model: its train stage"):
+        anmi_ray.rerank(short, "query", ["text"])
+
+
+def test_mistakes_in_tables() -> None:
+    table = {"query_id": ["q"], "doc_a": ["x"], "doc_b": ["y"], "preference": [0.9]}
+    with refused(ConfigError, "anmi_ray.rate", "prior"):
+        anmi_ray.rate(table, prior=-1.0)
+    with refused(DataError, "has no column doc_b"):
+        anmi_ray.rate({name: column for name, column in table.items() if name != "doc_b"})
+    with refused(DataError, "no table can be made of it"):
+        anmi_ray.rate(3)
+    with refused(DataError, "rows cannot be used"):
+        anmi_ray.audit({**table, "preference": [3.0]})
+    with refused(DataError, "no such file"):
+        anmi_ray.audit("absent.csv")
