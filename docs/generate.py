@@ -305,7 +305,8 @@ def _told(name: str, member: Any) -> list[str]:
     text = inspect.cleandoc(inspect.getdoc(member) or "")
     call = name
     if not isinstance(member, property):
-        signature = str(inspect.signature(member)).replace("'", "").replace("(self, ", "(").replace("(self)", "()")
+        signature = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(member)))
+        signature = signature.replace("(self, ", "(").replace("(self)", "()")
         call = f"{name}{re.sub(r' -> None$', '', signature)}"
     _, mark, example = text.partition("\n>>>")
     blocks = [f"```text\n{call}\n```", _prose(text)]

@@ -92,10 +92,7 @@ def plan(experiment: Experiment) -> Plan:
     Raises AnmiError for whatever can be mended.
 
     >>> config = anmi_ray.load("jobs/configs/quickstart.yaml", name="other", execution={"root": "elsewhere"})
-    >>> print(anmi_ray.plan(config))
-    1,... documents; queries: 48 train, 12 dev, 20 test; ...
-    stage     work  ...
-    ...
+    >>> print(str(anmi_ray.plan(config)).splitlines()[-1])
     to do: about ...; nothing is sent outside this machine or cluster
     """
     from anmi_ray.planning import plan as planning

@@ -212,14 +212,15 @@ def audit(
         raise DataError("holds no answer to audit", read.place, "give rows in which two documents are compared")
     qrels = None if grades is None else trec.read_qrels(Path(grades))
     lengths = None if np.isnan(read.log_length).all() else read.log_length
-    figures: Mapping[str, Any] = measured(
-        read.judgments, read.comparisons, grades=qrels, log_length=lengths, triads=count_triads
-    )
+    rows = {"read": read.rows, "rejected": {reason: count for reason, (count, _) in read.reasons().items()}}
+    figures: dict[str, Any] = {
+        "source": {"file": read.place, "rows": rows},
+        **measured(read.judgments, read.comparisons, grades=qrels, log_length=lengths, triads=count_triads),
+    }
     if grades is not None and not figures["panel"]["graded"]["comparisons"]:
         remedy = "give grades of the compared documents, with query and document ids as they stand in the answers"
         raise DataError("grades no pair that was compared", str(grades), remedy)
-    rows = {"read": read.rows, "rejected": {reason: count for reason, (count, _) in read.reasons().items()}}
-    return Audited({"source": {"file": read.place, "rows": rows}, **figures}, read)
+    return Audited(figures, read)
 
 
 def _read(source: Source, reading: Reading, one_query: bool = False) -> PreferenceRows:

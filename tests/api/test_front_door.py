@@ -15,7 +15,7 @@ import pytest
 
 import anmi_ray
 from anmi_ray.api.runs import _TABLES  # pyright: ignore[reportPrivateUsage]
-from anmi_ray.core.errors import AnmiError, ConfigError, DataError
+from anmi_ray.core.errors import AnmiError, ConfigError, DataError, StoreError
 from anmi_ray.pipeline.resolve import resolve
 from tests.small import start_from, write_config
 
@@ -217,5 +217,5 @@ def test_mistakes_in_tables() -> None:
         anmi_ray.rate(3)
     with refused(DataError, "rows cannot be used"):
         anmi_ray.audit({**table, "preference": [3.0]})
-    with refused(DataError, "no such file"):
+    with refused(StoreError, "no such file"):
         anmi_ray.audit("absent.csv")
