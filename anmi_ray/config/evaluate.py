@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from anmi_ray.config.base import Settings
+from anmi_ray.config.base import LoadedModel, Settings
 from anmi_ray.config.endpoint import RerankEndpointConfig
 from anmi_ray.config.paths import FolderOrName
 from anmi_ray.config.retrieve import RETRIEVERS, USUAL, Retriever
@@ -22,18 +23,32 @@ _SYSTEMS = (*RETRIEVERS, "hybrid", "reranked")
 _OF_MODELS = ("max_tokens", "precision", "trust_remote_code")
 
 
-class StartConfig(Settings):
+@dataclass(frozen=True)
+class TrainingStart:
     """How training starts from a model: what the untrained peer has in common with it."""
 
     student: Student
     pooling: Pooling
     prompt: str | None
-    whole_head: bool
-    equal_segments: bool
     seed: int
 
 
-class PeerConfig(Settings):
+class Scoring(Settings):
+    """How a model scores pairs of a query and a document."""
+
+    max_tokens: int | None = Field(
+        default=None,
+        ge=16,
+        le=32_768,
+        description="tokens of a query and document, longer documents are cut; null: as the model was trained",
+    )
+    precision: Precision = Field(
+        default="auto",
+        description="arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively",
+    )
+
+
+class PeerConfig(LoadedModel, Scoring):
     """Another reranker that scores the same documents, a system of its own: a model, an endpoint, another run's, or the
     untrained."""
 
@@ -55,13 +70,6 @@ class PeerConfig(Settings):
     run: str | None = Field(
         default=None, min_length=1, description="the reranker that another run under the same root has trained"
     )
-    max_tokens: int | None = Field(
-        default=None, ge=16, le=32_768, description="models: tokens of a pair; null: the model's own limit"
-    )
-    precision: Precision = Field(default="auto", description="models: arithmetic of the forward pass, as rerank's own")
-    trust_remote_code: bool = Field(
-        default=False, description="models: run code that comes with the model; only for models you trust"
-    )
     max_failures: float = Field(
         default=0.1,
         ge=0.0,
@@ -69,7 +77,7 @@ class PeerConfig(Settings):
         description="endpoints: share of a bucket's queries (one at least) that may stay without scores for reasons "
         "that may go away; beyond it the run stops, and goes on when started again",
     )
-    start: StartConfig | None = Field(default=None, description="untrained: filled in from the settings of training")
+    start: TrainingStart | None = Field(default=None, description="untrained: filled in from the settings of training")
 
     @field_validator("name")
     @classmethod
@@ -98,25 +106,15 @@ class PeerConfig(Settings):
         """With the settings of training filled in, where it is the untrained model."""
         if not self.untrained:
             return self
-        start = StartConfig(**{name: getattr(train, name) for name in StartConfig.model_fields})
+        start = TrainingStart(**{field.name: getattr(train, field.name) for field in fields(TrainingStart)})
         same = {name: getattr(train, name) for name in ("model", "max_tokens", "trust_remote_code")}
         return self.model_copy(update={**same, "start": start})
 
 
-class RerankConfig(Settings):
+class RerankConfig(Scoring):
     """How the trained model scores the first stage's documents of the dev and test queries."""
 
     depth: int = Field(default=100, ge=1, le=10_000, description="documents per query, from the top of the hybrid run")
-    max_tokens: int | None = Field(
-        default=None,
-        ge=16,
-        le=32_768,
-        description="tokens of a query and document, longer documents are cut; null: as trained",
-    )
-    precision: Precision = Field(
-        default="auto",
-        description="arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively",
-    )
     peers: tuple[PeerConfig, ...] = Field(
         default=(),
         max_length=50,

@@ -66,7 +66,6 @@ class ExecutionConfig(ExecutionSettings):
     object_store_gb: float = Field(default=0.5, gt=0, description="object store of a Ray started here, in GB")
     buckets: int = Field(default=8, ge=1, le=65536, description="query buckets of a new root, a power of two")
     threads: int = Field(default=0, ge=0, description="threads of a task that runs a model; 0: all cores")
-    task_retries: int = Field(default=3, ge=0, description="times a bucket's task is tried again when its process dies")
     window: int = Field(default=0, ge=0, description="buckets under way at once; 0: the number of CPUs")
     askers: Count | tuple[Size, Size] = Field(
         default=0,
@@ -95,9 +94,6 @@ class ExecutionConfig(ExecutionSettings):
     log_format: Literal["text", "json"] = Field(
         default="text",
         description="what a command prints: text, or a line of JSON for each event; workers' logs are always JSON",
-    )
-    no_progress_s: int = Field(
-        default=7200, ge=60, description="seconds without progress after which Ray Data gives up"
     )
 
     @field_validator("buckets")

@@ -38,26 +38,11 @@ class TrainConfig(LearnConfig):
         description="what a decoder reads, with {query} and after it {document}; null: as the model brings it, else "
         "Qwen3-Reranker's form",
     )
-    max_tokens: int = Field(
-        default=128,
-        ge=16,
-        le=32_768,
-        description="tokens of a query-document pair, or of a bi-encoder's text; longer ones are cut",
-    )
     lists_per_step: int = Field(default=8, ge=1, description="lists (an anchor and its negatives) per optimiser step")
     list_size: int | None = Field(
         default=None, ge=2, description="documents of a list used at a time, drawn anew every epoch; null: all of them"
     )
 
-    map_learning_rate: float = Field(
-        default=2e-2,
-        gt=0,
-        le=1.0,
-        description="peak learning rate of the map a·score + b that regression compares with ratings",
-    )
-    map_start: tuple[float, float] = Field(
-        default=(0.3, 1.0), description="a (positive) and b of that map at the start"
-    )
     loss: LossConfig = Field(default_factory=LossConfig, description="the ranking and the regression term")
     balance: BalanceConfig = Field(default_factory=BalanceConfig, description="their weights")
     curriculum: CurriculumConfig = Field(
@@ -66,13 +51,6 @@ class TrainConfig(LearnConfig):
     dev_depth: int = Field(
         default=20, ge=1, description="documents per dev query, from the top of the hybrid run, to rerank"
     )
-
-    @field_validator("map_start")
-    @classmethod
-    def _rising(cls, start: tuple[float, float]) -> tuple[float, float]:
-        if start[0] <= 0:
-            raise ValueError("must begin with a positive slope: ratings rise with scores")
-        return start
 
     @property
     def per_step(self) -> int:
@@ -116,7 +94,7 @@ class TrainConfig(LearnConfig):
         if self.loss.bound is not None:
             raise ValueError("a bi-encoder's score is a cosine, bounded as it is: leave bound out")
         fields = type(self).model_fields
-        for name in ("pooling", "whole_head", "equal_segments", "head_learning_rate"):
+        for name in ("pooling", "head_learning_rate"):
             if getattr(self, name) != fields[name].default:
                 raise ValueError(f"{name} is of a cross-encoder's scoring head, a bi-encoder has none: leave it out")
         return self
@@ -195,9 +173,7 @@ class TrainExecution(ExecutionSettings):
     checkpoint_minutes: float = Field(
         default=5.0, ge=0.0, description="minutes between checkpoints: what a failure can cost"
     )
-    checkpoints_kept: int = Field(default=2, ge=1, description="checkpoints kept on storage")
     max_failures: int = Field(default=3, ge=-1, description="worker failures after which the run gives up; -1: never")
-    log_every: int = Field(default=1, ge=1, description="steps between rows of the training log")
     trackers: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = Field(
         default=(), description="tools that get the rows of the training log as they are made, see training/tracking.py"
     )

@@ -28,6 +28,7 @@ MARGIN = 0.25
 EPS = 1e-3
 _SAME = 1e-6  # points: gaps that spread less are constant
 # points to a component on which P(false negative) is made monotone, and its reach in sds
+_BETA_STEPS = 10  # of EM by weighted moments, as ProGCL: it has no maximum to converge to
 _GRID = 4001
 _REACH = 8.0
 
@@ -221,7 +222,7 @@ def fit(gaps: Reals, settings: BetaMixture | GaussianMixture) -> Mixture:
         return replace(none, components=whole, why=f"fewer than {FEWEST} gaps" if few else "the gaps are constant")
     if isinstance(settings, BetaMixture):
         values = scale(gaps, low, high)
-        fits = em.betas(em.points(values), settings.steps)
+        fits = em.betas(em.points(values), _BETA_STEPS)
         unit = 0.0
     else:
         values = (gaps - gaps.mean()) / gaps.std()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from anmi_ray.config.distill import DistillConfig
+from anmi_ray.config.distill import DEV_SHARE, TEST_SHARE, DistillConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.paths import as_written
@@ -137,7 +137,7 @@ def _distilling(experiment: Experiment, ensemble: JudgeConfig, train: int, label
     config, pairs = experiment.distill, experiment.distill.sample.pairs
     yield Line("sample", f"{pairs:,} pairs of {train:,} queries", 2.0, pairs * _ROW_BYTES["comparison"])
     yield _judging(ensemble, pairs, 2 * pairs, labels, "label")
-    learned = round((1 - config.dev_share - config.test_share) * pairs)
+    learned = round((1 - DEV_SHARE - TEST_SHARE) * pairs)
     seen = config.max_steps * config.per_step if config.max_steps else round(config.epochs * learned)
     inputs = seen * (1 if config.form == "pairwise" else 2)
     work = f"{inputs:,} inputs forward and back, of at most {config.max_tokens:,} tokens each"

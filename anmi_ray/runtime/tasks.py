@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import ray.data
 
 _LOG = logging.getLogger(__name__)
+_TASK_RETRIES = 3  # times that a task is tried again when its process dies: a fourth death is no accident
+_NO_PROGRESS_S = 7200  # Ray Data gives up then: a first judge may wait for its machine, its image and its weights
 _END_S = 60.0  # seconds that Ray Data's thread may take to end
 # A laptop's cores do other things too: a thread that waits for another spins for some ten microseconds only. Libgomp's
 # default lets two threads on a shared core wait for each other for milliseconds; not spinning at all costs 15 %.
@@ -140,7 +142,7 @@ def data_settings(context: Context, on: Mapping[str, str] | None = None, **more:
 
     data = DataContext.get_current().copy()
     data.enable_progress_bars = False
-    data.execution_no_progress_timeout_s = context.execution.no_progress_s
+    data.execution_no_progress_timeout_s = _NO_PROGRESS_S
     if on:
         data.execution_options.label_selector = dict(on)
     for name, value in more.items():
@@ -204,7 +206,7 @@ def _call(task: Callable[..., Any], args: tuple[Any, ...], where: Mapping[str, A
 
 def run_task(context: Context, task: Callable[..., Any], *args: Any, cores: float = 1.0) -> Any:
     """Run one task away from the driver and return what it returns."""
-    options = {"num_cpus": cores * context.cpus_per_core, "max_retries": context.execution.task_retries}
+    options = {"num_cpus": cores * context.cpus_per_core, "max_retries": _TASK_RETRIES}
     with our_errors(task.__module__.rsplit(".", 1)[-1]):
         return ray.get(_call.options(**options).remote(task, args, logs.context()))
 
@@ -221,7 +223,7 @@ def run_buckets(
     """Run `task(artifact, bucket, *args)` for every bucket that has no seal yet; the flows of all buckets.
 
     At most `execution.window` tasks are submitted at once; a task whose process died is tried again
-    `execution.task_retries` times (it commits the same bytes, so a repetition is harmless).
+    three times (it commits the same bytes, so a repetition is harmless).
     """
     part, record = seal
     found = {bucket: artifact.seal(part, record, bucket) for bucket in range(context.buckets)}
@@ -277,9 +279,7 @@ def windowed(
     what: how log lines call the number that a call has.
     """
     window = context.execution.window or max(2, context.execution.local_cpus)
-    call = _call.options(
-        num_cpus=cores * context.cpus_per_core, num_gpus=gpus, max_retries=context.execution.task_retries
-    )
+    call = _call.options(num_cpus=cores * context.cpus_per_core, num_gpus=gpus, max_retries=_TASK_RETRIES)
     under_way: dict[Any, int] = {}
     while True:
         for bucket, task, args in itertools.islice(calls, window - len(under_way)):

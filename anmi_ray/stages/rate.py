@@ -16,6 +16,7 @@ import pyarrow as pa
 from anmi_ray import rating
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING
+from anmi_ray.rating.shared_parameters import SAMPLE_QUERIES
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.store import Artifact, Flow
@@ -74,8 +75,8 @@ def settings_of(fit: Artifact) -> RateConfig:
 
 
 def _globals(sources: Sources, config: RateConfig, buckets: int) -> dict[str, Any]:
-    """The global numbers from at most `config.sample_queries` queries, read bucket by bucket, in bucket order."""
-    sample = sample_queries(sources.rounds[0].compare, "comparisons", buckets, config.sample_queries, "rate")
+    """The global numbers from at most SAMPLE_QUERIES queries, read bucket by bucket, in bucket order."""
+    sample = sample_queries(sources.rounds[0].compare, "comparisons", buckets, SAMPLE_QUERIES, "rate")
     kept: list[list[pa.Table]] = [[], [], []]
     for bucket in range(buckets):
         for tables, table in zip(kept, sources.tables(bucket, config), strict=True):

@@ -336,7 +336,7 @@ def _micro_batch(
         own = len(documents)
         mask[row, : own + len(more)] = True
         weight[row, :own] = effective_weights(data, documents, phase)
-        weight[row, own : own + len(more)] = config.loss.in_batch_weight
+        weight[row, own : own + len(more)] = 1.0
         rating[row, :own] = data.rating_P[documents]
     weight[:, 0] = 1.0
     chosen = np.array([e for e, _ in lists])
