@@ -81,6 +81,14 @@ class ExecutionSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
+class GpuType(ExecutionSettings):
+    """Base of what may want one type of GPU."""
+
+    accelerator_type: str | None = Field(
+        default=None, min_length=1, description="Ray's name of the GPU to run on, such as H100; null: any"
+    )
+
+
 def result_settings(group: Settings) -> dict[str, Any]:
     """What of a group can change a result and is not its default, as JSON values."""
     found: dict[str, Any] = {}

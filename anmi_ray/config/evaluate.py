@@ -13,7 +13,6 @@ from anmi_ray.config.paths import FolderOrName
 from anmi_ray.config.retrieve import RETRIEVERS, USUAL, Retriever
 from anmi_ray.config.train import Pooling, Student, TrainConfig
 
-Normalisation = Literal["minmax", "zscore"]
 Partner = Literal[Retriever, "hybrid"]
 MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
@@ -53,7 +52,7 @@ class PeerConfig(LoadedModel, Scoring):
     untrained."""
 
     # the model that a run trained is an input of the stage
-    how_only: ClassVar[frozenset[str]] = frozenset({"max_failures", "run"})
+    how_only: ClassVar[frozenset[str]] = frozenset({"run"})
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="name of the system in tables, tests and run files"
@@ -69,13 +68,6 @@ class PeerConfig(LoadedModel, Scoring):
     )
     run: str | None = Field(
         default=None, min_length=1, description="the reranker that another run under the same root has trained"
-    )
-    max_failures: float = Field(
-        default=0.1,
-        ge=0.0,
-        le=1.0,
-        description="endpoints: share of a bucket's queries (one at least) that may stay without scores for reasons "
-        "that may go away; beyond it the run stops, and goes on when started again",
     )
     start: TrainingStart | None = Field(default=None, description="untrained: filled in from the settings of training")
 
@@ -150,10 +142,9 @@ class EvaluateConfig(Settings):
         le=10_000_000,
         description="sign flips of the randomisation test, resamples of the bootstrap",
     )
-    level: float = Field(default=0.95, gt=0.5, lt=1.0, description="confidence level of the intervals")
-    fusion: bool = Field(default=True, description="also evaluate the reranked scores fused with the first stage's")
-    normalisation: Normalisation = Field(
-        default="zscore", description="how both scores are brought to one scale, per query over the reranked documents"
+    fusion: bool = Field(
+        default=True,
+        description="also evaluate the reranked scores fused with the first stage's, by weights that dev chose",
     )
     partners: tuple[Partner, ...] = Field(
         default=USUAL,
@@ -161,9 +152,6 @@ class EvaluateConfig(Settings):
         max_length=3,
         description="systems whose scores are fused with the reranked ones; hybrid: the fused ranks as one score; by "
         "default the retrievers, or hybrid where they are four",
-    )
-    weight_steps: int = Field(
-        default=10, ge=1, le=50, description="weights tried on the dev queries are multiples of 1/weight_steps"
     )
 
     def over(self, retrievers: tuple[Retriever, ...]) -> EvaluateConfig:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from anmi_ray.config.base import ExecutionSettings
-from anmi_ray.config.labels import LabelSelector
+from anmi_ray.config.labels import LabelSelector, Placed
 from anmi_ray.config.paths import PathOrUri
 from anmi_ray.config.train import TrainExecution
 from anmi_ray.core import environment
@@ -16,7 +16,7 @@ Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
 
 
-class DriverExecution(ExecutionSettings):
+class DriverExecution(Placed):
     """With what, and where, the driver of a submitted job runs. Asking for a share of a CPU keeps it off the head."""
 
     num_cpus: float = Field(
@@ -26,7 +26,6 @@ class DriverExecution(ExecutionSettings):
     )
     memory_gb: float | None = Field(default=None, gt=0, description="GB of memory to reserve for it; null: none")
     resources: dict[str, float] = Field(default={}, description="more of Ray's resources to reserve, by name")
-    label_selector: LabelSelector = Field(default={}, description="labels that its node must have; none: any node")
 
 
 class EmbedExecution(ExecutionSettings):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -54,43 +54,23 @@ class FlatIndex(Kind[Literal["flat"]]):
     """Every vector is compared: exact."""
 
 
-class ApproximateIndex(Settings):
-    """What both approximate indexes share: they propose documents, whose similarity is then computed exactly."""
+class IvfPqIndex(Kind[Literal["ivfpq"]]):
+    """Inverted lists of product-quantised vectors (Jégou, Douze and Schmid 2011): little memory, fast, inexact.
 
-    rescored: float = Field(
-        default=4.0, ge=1.0, le=1000.0, description="documents proposed for each one wanted: the best of them are kept"
-    )
-    searching: ClassVar[frozenset[str]] = frozenset({"rescored"})
+    It proposes documents, whose similarity is then computed exactly.
+    """
 
-    def built_by(self) -> dict[str, Any]:
-        """The settings that an index is built by; the others say how it is searched."""
-        return {name: value for name, value in self.model_dump().items() if name not in self.searching}
-
-
-class IvfPqIndex(ApproximateIndex):
-    """Inverted lists of product-quantised vectors (Jégou, Douze and Schmid 2011): little memory, fast, inexact."""
-
-    kind: Literal["ivfpq"]
-    lists: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="lists of a shard; null: four times the root of its documents"
-    )
-    searching: ClassVar[frozenset[str]] = frozenset({"rescored", "probes"})
     probes: int = Field(default=16, ge=1, description="lists that a query is compared with")
     code_bytes: int = Field(
         default=48, ge=1, le=4096, description="bytes that stand for a vector; must divide its dimension"
     )
-    sample: int = Field(
-        default=65_536, ge=10_000, description="vectors of a shard that lists and codes are learnt from"
-    )
 
 
-class HnswIndex(ApproximateIndex):
+class HnswIndex(Kind[Literal["hnsw"]]):
     """A navigable small-world graph (Malkov and Yashunin 2020) over whole vectors: fast, almost exact, larger."""
 
-    kind: Literal["hnsw"]
-    links: int = Field(default=32, ge=2, le=512, description="neighbours of a vector (M)")
-    build_effort: int = Field(default=200, ge=1, description="candidates weighed for a vector's neighbours")
-    searching: ClassVar[frozenset[str]] = frozenset({"rescored", "search_effort"})
+    links: ClassVar[int] = 32  # neighbours of a vector: the M that the authors advise for many dimensions
+
     search_effort: int = Field(default=128, ge=1, description="candidates kept while searching, at least those wanted")
 
 
@@ -148,12 +128,10 @@ class FusionConfig(Settings):
     """How the retrievers' rankings become one, the hybrid's."""
 
     rule: Literal["rrf", "scores"] = Field(
-        default="rrf", description="rrf: reciprocal ranks; scores: the scores, brought to one scale per query"
+        default="rrf",
+        description="rrf: reciprocal ranks; scores: the scores, from 0 to 1 over the documents of the query",
     )
     k: int = Field(default=60, ge=0, description="rrf: constant of 1 / (k + rank)")
-    normalisation: Literal["minmax", "zscore"] = Field(
-        default="minmax", description="scores: how each retriever's are scaled, over its documents of the query"
-    )
     weights: dict[Retriever, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
         default={}, description="weight of each retriever that is not to count as 1, such as {dense: 2.0}"
     )

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from anmi_ray.config.base import ExecutionSettings
-from anmi_ray.config.labels import LabelSelector
+from anmi_ray.config.base import GpuType
+from anmi_ray.config.labels import Placed
 from anmi_ray.config.learning import LearnConfig, Offload
 from anmi_ray.config.objective import BalanceConfig, CurriculumConfig, LossConfig
 from anmi_ray.config.paths import PathOrUri
@@ -122,7 +122,7 @@ class TrainConfig(LearnConfig):
         return self
 
 
-class TrainExecution(ExecutionSettings):
+class TrainExecution(GpuType, Placed):
     """With what training is carried out. Several workers share each step's lists, so their number changes no result
     beyond rounding (and which dropout masks are drawn)."""
 
@@ -131,12 +131,6 @@ class TrainExecution(ExecutionSettings):
     use_gpu: bool = Field(default=False, description="one GPU per worker")
     resources: dict[str, float] = Field(
         default_factory=lambda: {"CPU": 1.0}, description="Ray resources of a worker, besides its GPU"
-    )
-    accelerator_type: str | None = Field(
-        default=None, min_length=1, description="Ray's name of the GPU that a worker wants, such as H100; null: any"
-    )
-    label_selector: LabelSelector = Field(
-        default={}, description="labels of the nodes that workers run on, such as {ray-subcluster: train}; none: any"
     )
     storage_path: PathOrUri | None = Field(
         default=None, description="folder or URI that all workers reach, for checkpoints; null: beside the output"

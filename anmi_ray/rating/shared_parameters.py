@@ -315,7 +315,6 @@ def _fit_habits(sample: _Sample, state: _State) -> tuple[_State, bool]:
 def _mode(sample: _Sample, state: _State) -> tuple[Posterior, Floats]:
     """The posterior where the turns stand, and its modes, from those before."""
     games = sample.games
-    config = sample.config
     m = games.answers / state.dispersion
     offset = games.offset(state.leaning)
     target = posterior(games, state.like, m, state.shape, offset)

@@ -37,7 +37,7 @@ from anmi_ray.core.records import (
     Record,
 )
 from anmi_ray.evaluation import fusion
-from anmi_ray.evaluation.significance import SystemComparison
+from anmi_ray.evaluation.significance import LEVEL, SystemComparison
 from anmi_ray.pipeline import distilling
 from anmi_ray.pipeline.run import recorded_names
 from anmi_ray.reports import audits
@@ -144,7 +144,7 @@ def gather(experiment: Experiment, record: Mapping[str, Any], run: _Run) -> repo
         system=system,
         baseline=config.baseline,
         measure=config.measures[0],
-        level=config.level,
+        level=LEVEL,
         simulated=experiment.simulated is not None,
         config_yaml=yaml.safe_dump(record["config"], sort_keys=False, allow_unicode=True),
         fusion=fusion.from_json(sweep) if sweep else None,

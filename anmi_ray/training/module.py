@@ -21,8 +21,8 @@ from anmi_ray.models.reranker import Reranker
 from anmi_ray.models.speed import checkpoint_activations, compile_body, set_attention
 from anmi_ray.models.texts import TextPairs
 
-# The map a·score + b that regression compares with ratings: its start, and its peak learning rate. Two scalars on top of
-# a network find their place with a rate far above the network's own.
+# The map a·score + b that regression compares with ratings: its start, and its peak learning rate. Two scalars on
+# top of a network find their place with a rate far above the network's own.
 _MAP_START = (0.3, 1.0)
 _MAP_RATE = 2e-2
 

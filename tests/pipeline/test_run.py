@@ -48,7 +48,7 @@ def fingerprints(config: Path, *overrides: str) -> dict[str, str]:
         ("mine.rule=table2", "mine"),
         ("train.learning_rate=0.00003", "train"),
         ("rerank.depth=7", "rerank"),
-        ("evaluate.level=0.9", "evaluate"),
+        ("evaluate.rounds=500", "evaluate"),
     ],
 )
 def test_a_changed_setting_redoes_its_stage_and_what_rests_on_it(config: Path, override: str, first: str) -> None:
