@@ -71,12 +71,6 @@ class ExecutionConfig(ExecutionSettings):
         description="actors that ask a judge: a number, or the fewest and the most, such as [1, 16]; 0: the number of "
         "cores",
     )
-    pool_start_s: float = Field(
-        default=120.0,
-        ge=0,
-        description="seconds from asking for an actor that asks a judge to its first answer, with its node, image and "
-        "weights: with a target, none is started for less work",
-    )
     gpu_dollars_hour: float | None = Field(default=None, gt=0, description="price of a GPU for an hour")
     core_dollars_hour: float | None = Field(default=None, gt=0, description="price of a CPU core for an hour")
     chunk: int = Field(default=8192, ge=1, description="questions that an actor takes at once, in whole queries")

@@ -66,10 +66,10 @@ class SimulatedJudgeConfig(OneJudge[Literal["simulated"]]):
 
 
 class SimilarityJudgeConfig(OneJudge[Literal["similarity"]]):
-    """A judge without labels: the bi-encoder's similarity decides, the same in both orders, without noise."""
+    """A judge without labels: the bi-encoder's similarity decides, the same in both orders, without noise.
 
-    slope: float = Field(default=10.0, gt=0, le=1000, description="p_a = Φ(slope · (similarity_a − similarity_b))")
-    readout: Readout = Field(default="soft", description="soft: p_a as above; sign: 0, 1/2 or 1")
+    p_a = Φ(10 (similarity_a − similarity_b)).
+    """
 
 
 class NullJudgeConfig(OneJudge[Literal["null"]]):

@@ -17,7 +17,6 @@ class LoraConfig(Settings):
 
     rank: int = Field(default=16, ge=1, le=1024, description="rank of an adapter's matrices")
     alpha: float = Field(default=32.0, gt=0, description="an adapter's weight times its rank")
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="dropout probability of an adapter's inputs")
     targets: tuple[str, ...] | None = Field(
         default=None,
         min_length=1,

@@ -188,9 +188,7 @@ class BetaMixture(MixtureRule[Literal["beta-mixture"]]):
 
 
 class GaussianMixture(MixtureRule[Literal["gaussian-mixture"]]):
-    """Gaussians on the gaps of all queries, as many as BIC wants; weight = P(true negative) times information."""
-
-    most: int = Field(default=4, ge=2, le=8, description="largest number of components that is tried")
+    """One to four Gaussians on the gaps of all queries; weight = P(true negative) times information."""
 
 
 class Reliability(Rule[Literal["reliability"]]):

@@ -39,9 +39,6 @@ class TrainConfig(LearnConfig):
         "Qwen3-Reranker's form",
     )
     lists_per_step: int = Field(default=8, ge=1, description="lists (an anchor and its negatives) per optimiser step")
-    list_size: int | None = Field(
-        default=None, ge=2, description="documents of a list used at a time, drawn anew every epoch; null: all of them"
-    )
 
     loss: LossConfig = Field(default_factory=LossConfig, description="the ranking and the regression term")
     balance: BalanceConfig = Field(default_factory=BalanceConfig, description="their weights")
@@ -159,11 +156,6 @@ class TrainExecution(GpuType, Placed):
         description="DeepSpeed: what is kept in main memory rather than a GPU's: the optimizer's state (ZeRO stage 1 "
         "to 3; the processor then computes the update), or that and the parameters (ZeRO stage 3)",
     )
-    token_folder: PathOrUri | None = Field(
-        default=None,
-        description="folder for tokenised texts, which a node's workers share and a resumed run finds again; null: "
-        "beside the checkpoints, or in the node's temporary folder where these go to a URI",
-    )
     checkpoint_minutes: float = Field(
         default=5.0, ge=0.0, description="minutes between checkpoints: what a failure can cost"
     )
@@ -171,13 +163,6 @@ class TrainExecution(GpuType, Placed):
     trackers: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = Field(
         default=(), description="tools that get the rows of the training log as they are made, see training/tracking.py"
     )
-
-    @field_validator("token_folder")
-    @classmethod
-    def _on_a_disk(cls, folder: str | None) -> str | None:
-        if folder and "://" in folder:
-            raise ValueError("must be a folder on a node's disk, as its files are mapped into memory, not a URI")
-        return folder
 
     @model_validator(mode="after")
     def _type_of_a_gpu(self) -> TrainExecution:

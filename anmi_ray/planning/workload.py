@@ -244,7 +244,6 @@ def _learning(experiment: Experiment, counts: dict[str, int], candidates: int) -
     """From the choice of negatives to the report."""
     train, cost, tokens = counts["train"], CORE_SECONDS, experiment.train.max_tokens
     listed = 1 + experiment.mine.negatives + experiment.mine.random_negatives + experiment.mine.rated_extra
-    listed = min(listed, experiment.train.list_size or listed)
     work, seconds = f"about {train:,} examples of {listed} documents", 1.0 + train * cost["mine a query"]
     if experiment.mine.pointwise is not None:
         work += f", {candidates:,} of at most {ENCODER_TOKENS} tokens scored by {experiment.mine.pointwise}"

@@ -160,7 +160,7 @@ def run_training(
         board=board,
         name=fingerprint,
         curves=uri.absolute(curves or uri.beside(output, "tracking")),
-        tokens=uri.absolute(execution.token_folder or _token_folder(storage)),
+        tokens=uri.absolute(_token_folder(storage)),
         body=body or train_reranker,
     )
     try:

@@ -153,8 +153,3 @@ def test_offloading_without_what_it_needs_is_refused(settings: dict[str, Any], s
     with pytest.raises(ConfigError, match=f"execution.train.offload: .*{said}"):
         validate(settings | {"execution": {"train": {"offload": "optimizer"}}}, "test")
     validate({"execution": {"train": {"offload": "optimizer"}}}, "test")
-
-
-def test_tokens_are_kept_on_a_disk() -> None:
-    with pytest.raises(ConfigError, match="must be a folder on a node's disk"):
-        validate({"execution": {"train": {"token_folder": "s3://bucket/tokens"}}}, "test")

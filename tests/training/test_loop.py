@@ -97,7 +97,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "uncertainty": {"balance": {"rule": "uncertainty"}},
     "learned alpha": {"balance": {"rule": "learned"}},
     "gradnorm": {"balance": {"rule": "gradnorm"}},
-    "learning progress": {"curriculum": {"rule": "progress", "bands": 3}, "list_size": 4},
+    "learning progress": {"curriculum": {"rule": "progress", "bands": 3}},
     "window": {"curriculum": {"rule": "window", "low": (30, 10), "high": (400, 300)}},
 }
 
