@@ -27,9 +27,9 @@ RootOption = Annotated[str | None, typer.Option("--root", help="folder or URI fo
 
 def load(config: str, overrides: list[str] | None, root: str | None) -> Any:
     """The settings of an experiment. Raises ConfigError."""
-    from anmi_ray.config import experiment
+    from anmi_ray.config import load
 
-    return experiment.load(config, overriding(overrides, root))
+    return load.load(config, overriding(overrides, root))
 
 
 def overriding(overrides: list[str] | None, root: str | None) -> list[str]:

@@ -54,9 +54,8 @@ class SimulatedJudgeConfig(OneJudge[Literal["simulated"]]):
     order_correlation: float = Field(
         default=0.0, ge=0, le=1, description="share of the noise's variance that both orders of a pair have alike"
     )
-    tail_df: float | None = Field(
-        default=None, gt=2, le=200, description="the judge's own noise is Student's, of so many degrees; null: normal"
-    )
+    tail: Literal["normal", "student-t"] = Field(default="normal", description="distribution of the judge's own noise")
+    tail_df: float = Field(default=4.0, gt=2, le=200, description="degrees of freedom of student-t noise")
     taste_sd: float = Field(default=0.0, ge=0, le=10, description="sd of the judge's own lasting opinion of a document")
     position_bias: float = Field(default=0.0, ge=-5, le=5, description="probits in favour of the document shown first")
     tie_width: float = Field(default=0.0, ge=0, le=5, description="perceived differences below this (probits) are ties")
@@ -155,7 +154,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
             {"name": "sim-large", "noise_sd": 0.8, "position_bias": 0.1, "tie_width": 0.1, "failure_rate": 0.01},
             {"name": "sim-medium", "noise_sd": 1.0, "position_bias": 0.3, "tie_width": 0.15, "failure_rate": 0.015},
             {"name": "sim-small", "noise_sd": 1.3, "position_bias": -0.2, "tie_width": 0.2, "failure_rate": 0.02}
-            | {"tail_df": 5.0},
+            | {"tail": "student-t", "tail_df": 5.0},
             order_correlation=0.5,
         ),
     },
@@ -163,14 +162,14 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "thurstone": {"shared_noise": _NO_SHARED, "judges": _three()},
     # The errors of two judges on a pair correlate at one half; each alone is still Thurstone with sd 1.
     "correlated": {"shared_noise": {"document_sd": 0.0, "pair_sd": 0.5**0.5}, "judges": _three(noise_sd=0.5**0.5)},
-    "heavy-tailed": {"shared_noise": _NO_SHARED, "judges": _three(tail_df=2.5)},
+    "heavy-tailed": {"shared_noise": _NO_SHARED, "judges": _three(tail="student-t", tail_df=2.5)},
     # Lasting wrong opinions, lapses, strong position biases and wide ties: nothing that Thurstone's model has.
     "misspecified": {
         "shared_noise": {"document_sd": 0.3, "pair_sd": 0.5},
         "judges": _panel(
             {"name": "sim-1", "position_bias": 0.5, "tie_width": 0.1},
             {"name": "sim-2", "position_bias": -0.4, "tie_width": 0.4},
-            {"name": "sim-3", "position_bias": 0.8, "tie_width": 0.2, "tail_df": 3.0},
+            {"name": "sim-3", "position_bias": 0.8, "tie_width": 0.2, "tail": "student-t", "tail_df": 3.0},
             taste_sd=0.5,
             lapse_rate=0.05,
             order_correlation=0.5,

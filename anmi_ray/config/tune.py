@@ -17,7 +17,7 @@ import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from anmi_ray.config.base import Kind, Settings, Word
-from anmi_ray.config.experiment import apply, check_setting, read, run_name, validate_as
+from anmi_ray.config.load import apply, check_setting, read, run_name, validate_as
 from anmi_ray.core.errors import ConfigError
 
 GROUPS = ("mine", "train")  # whose settings a trial may change

@@ -20,7 +20,8 @@ import yaml
 
 from anmi_ray import __version__
 from anmi_ray.config.base import Settings, result_settings
-from anmi_ray.config.experiment import Experiment, validate, validate_as
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import validate, validate_as
 from anmi_ray.config.paths import as_written
 from anmi_ray.config.tune import CampaignConfig, Loaded
 from anmi_ray.core import environment, redaction

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from anmi_ray.config.learning import LearnConfig
-from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.config.train import TrainExecution
 from anmi_ray.core.errors import TrainingError
 
 # What torch says in a plain RuntimeError: its allocator on a CPU, oneDNN, C++ itself, and libraries on a GPU.

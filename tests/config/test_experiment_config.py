@@ -8,7 +8,8 @@ from pydantic import Field
 
 from anmi_ray.config.base import Settings, result_settings, whole
 from anmi_ray.config.execution import ExecutionConfig
-from anmi_ray.config.experiment import Experiment, load, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load, validate
 from anmi_ray.core.errors import ConfigError
 from tests.shipped import EXPERIMENTS
 

@@ -12,7 +12,8 @@ import pytest
 
 from anmi_ray.config import tune
 from anmi_ray.config.base import result_settings
-from anmi_ray.config.experiment import Experiment, load, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load, validate
 from anmi_ray.config.paths import as_written
 from anmi_ray.pipeline.run import resolve
 from anmi_ray.store import Store

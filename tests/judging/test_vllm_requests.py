@@ -17,7 +17,8 @@ from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer
 
 from anmi_ray.config.base import result_settings
-from anmi_ray.config.experiment import Experiment, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import validate
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.judging import kinds

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from anmi_ray.cli import console, dry_run
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.pipeline import distilling
 from anmi_ray.pipeline.run import (

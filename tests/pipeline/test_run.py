@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from anmi_ray import judging
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.pipeline.changes import changes
 from anmi_ray.pipeline.run import (

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from anmi_ray.comparisons.imported import NOT_CANDIDATES
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError
 from anmi_ray.core.identity import comparison_id, doc_id, query_id, uniforms
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, IMPORTED, JUDGMENT, QUERY, RATING, TEXT_OF

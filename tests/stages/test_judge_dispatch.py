@@ -20,8 +20,7 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig
 from anmi_ray.core.errors import ConfigError, JudgeError
 from anmi_ray.core.records import JUDGMENT
-from anmi_ray.judging import autoscale
-from anmi_ray.judging import kinds
+from anmi_ray.judging import autoscale, kinds
 from anmi_ray.runtime.tasks import Context, Progress
 from anmi_ray.stages import judge
 from anmi_ray.stages.judge.dispatch import log_of

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.evaluate import PeerConfig, RerankConfig
-from anmi_ray.config.experiment import Experiment, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import validate
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.core.errors import ConfigError, JudgeError
 from anmi_ray.core.identity import doc_id, query_id, text_hash

@@ -14,7 +14,8 @@ import pytest
 
 from anmi_ray import judging
 from anmi_ray.cli.show import show
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, GAP, JUDGMENT, RATING, RUN
 from anmi_ray.pipeline.run import NAMES, SECOND_ROUND, Reporter, names_of, run

@@ -31,7 +31,7 @@ class Recovered:
 
 def exact(judge: SimulatedJudgeConfig) -> bool:
     """Whether the refitted model is the judge's own: normal noise, no lapses. Else its values only resemble."""
-    return judge.tail_df is None and judge.lapse_rate == 0
+    return judge.tail == "normal" and judge.lapse_rate == 0
 
 
 def injected(judge: SimulatedJudgeConfig, shared: SharedNoiseConfig) -> dict[str, float]:

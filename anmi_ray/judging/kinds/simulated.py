@@ -84,7 +84,7 @@ def _noise(asked: Questions, order: Order, config: SimulatedJudgeConfig, key: tu
 
 def _draw(ids: NDArray[np.uint8], config: SimulatedJudgeConfig, key: tuple[str | int, ...]) -> Reals:
     """Noise with sd 1: normal, or Student's t by Bailey's polar method (1994), √(ν(u^(−2/ν) − 1))·cos(2πv)."""
-    if config.tail_df is None:
+    if config.tail == "normal":
         return _normals(ids, *key)
     df = config.tail_df
     radius = np.sqrt(df * (uniforms(ids, *key, "radius") ** (-2 / df) - 1))
