@@ -98,7 +98,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "learned alpha": {"balance": {"rule": "learned"}},
     "gradnorm": {"balance": {"rule": "gradnorm"}},
     "learning progress": {"curriculum": {"rule": "progress", "bands": 3}},
-    "window": {"curriculum": {"rule": "window", "low": (30, 10), "high": (400, 300)}},
+    "window": {"curriculum": {"rule": "window"}},
 }
 
 

@@ -34,6 +34,7 @@ from anmi_ray.tables import formats
 VERSION = 1
 NO_QUERY, NOT_TRAIN, NO_DOCUMENT = "unknown query", "not a train query", "unknown document"
 _UNKNOWN = "unknown.bin"
+_MAX_REJECTED = 0.01  # share of malformed rows: with more, the file is hardly what its user takes it for
 _NAMED = 8  # judges in a message
 
 
@@ -53,7 +54,7 @@ def bring_in(source: CompareConfig | ImportedJudgeConfig, ingest: Artifact, cont
         _check_read(read, path)
         flows = run_buckets(context, artifact, ("preferences", IMPORTED), _gather, read["batches"])
         manifest = artifact.complete(flows, version=VERSION, inputs=inputs, **read)
-    _check(manifest, source, path)
+    _check(manifest, path)
     return artifact
 
 
@@ -227,19 +228,19 @@ def _check_read(read: dict[str, Any], path: Path) -> None:
         raise DataError(f"none of its queries is a train query, such as that of {example}", str(path), remedy)
 
 
-def _check(manifest: dict[str, Any], source: CompareConfig | ImportedJudgeConfig, path: Path) -> None:
+def _check(manifest: dict[str, Any], path: Path) -> None:
     """Refuse too many malformed rows, and a file whose documents are all unknown."""
     found = {flow["unit"]: flow for flow in manifest["flows"]}
     bad, rows = found["rows"]["rejected"], found["rows"]["rows_in"]
-    if bad > source.max_reject_fraction * rows:
+    if bad > _MAX_REJECTED * rows:
         reasons, examples = Counter(manifest["malformed"]), manifest["examples"]
         reasons[imported.REPEATED] += bad - reasons.total()
         why = [f"{n:,} {reason} ({examples.get(reason, 'far apart')})" for reason, n in reasons.most_common() if n]
         raise DataError(
-            f"{bad:,} of {rows:,} rows cannot be used ({bad / rows:.1%}, allowed {source.max_reject_fraction:.1%}): "
+            f"{bad:,} of {rows:,} rows cannot be used ({bad / rows:.1%}, allowed {_MAX_REJECTED:.1%}): "
             + "; ".join(why),
             str(path),
-            "mend these rows, or raise max_reject_fraction",
+            "mend these rows, or take them out of the file",
         )
     if not found["preferences"]["rows_out"]:
         remedy = "ids must be those of the collection: _id in corpus.jsonl"
