@@ -37,7 +37,8 @@ class OneJudge(Kind[Word], Generic[Word]):
     name: str = Field(
         default_factory=lambda judge: judge["kind"],
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$",
-        description="name of the judge, unique in the panel; where it is left out, its kind",
+        description="name of the judge, unique in the panel",
+        json_schema_extra={"default": "its kind"},
     )
 
     @property
