@@ -235,6 +235,21 @@ def test_a_circle_would_be_seen() -> None:
     assert found == [["a", "b", "c"]]
 
 
+def test_a_package_hands_on_no_name_that_another_of_its_modules_would_take() -> None:
+    """Importing `rating/preferences.py` later would put the module where `rating.preferences` was a function."""
+    taken = [
+        f"{path.relative_to(ROOT)}: {name.asname or name.name}"
+        for path in _sources(PACKAGE)
+        if path.name == "__init__.py"
+        for node in _tree(path).body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+        if f"{_module(path)}.{name.asname or name.name}" in MODULES
+        and node.module not in (f"{_module(path)}.{name.asname or name.name}", _module(path))
+    ]
+    assert taken == []
+
+
 def test_only_rooms_of_ray_import_ray() -> None:
     outside = [str(one) for one in PACKAGE_IMPORTS if one.top == "ray" and _room_of(one.path) not in RAY_ROOMS]
     outside += [str(found) for found in _imports(ROOT / "cluster") if found.top == "ray"]
@@ -392,6 +407,23 @@ def test_every_module_says_what_it_is_for() -> None:
         if path.read_text(encoding="utf-8").strip() and not ast.get_docstring(_tree(path))
     ]
     assert silent == []
+
+
+def test_what_is_public_is_used_by_more_than_tests() -> None:
+    """By name: a function or class of a module that the package, the jobs and the documented API never say again."""
+    told = [path for folder in (PACKAGE, ROOT / "jobs", ROOT / "cluster") for path in _sources(folder)]
+    told += [path for path in PACKAGE.rglob("templates/*") if path.is_file()]
+    told += [ROOT / "docs" / "reference" / "python.md", ROOT / "pyproject.toml"]
+    words = Counter(word for path in told for word in re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    unused = [
+        f"{path.relative_to(ROOT)} {node.name}"
+        for path in _sources(PACKAGE)
+        for node in _tree(path).body
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        and not node.decorator_list  # a command is found by what decorates it
+        and words[node.name] == 1
+    ]
+    assert _beyond("unused", unused) == []
 
 
 def test_paths_named_in_docstrings_exist() -> None:

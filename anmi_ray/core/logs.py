@@ -61,7 +61,9 @@ class Span:
         self._logger = logger
         self._what = what
         self._traces = traces
-        self._bound, self._facts, self._began = bound(**where), dict[str, Any](), 0.0
+        self._bound = bound(**where)
+        self._facts = dict[str, Any]()
+        self._began = 0.0
 
     def told(self, **facts: Any) -> None:
         """What its last line says besides."""

@@ -107,7 +107,8 @@ class BeirReader(JudgedReader):
     def __init__(self, config: CorpusConfig) -> None:
         super().__init__(config)
         self._files = BeirFiles(config.path or "")
-        self._corpus, self._queries = self._files.find("corpus.jsonl"), self._files.find("queries.jsonl")
+        self._corpus = self._files.find("corpus.jsonl")
+        self._queries = self._files.find("queries.jsonl")
         found = {split: self._files.find_optional(f"qrels/{split}.tsv") for split in ("train", "dev", "test")}
         self._qrels = {split: name for split, name in found.items() if name}
         if not self._qrels:

@@ -14,11 +14,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anmi_ray.core.errors import DataError
-from anmi_ray.evaluation import pairwise, pairwise_claims
+from anmi_ray.evaluation import pairwise
 from anmi_ray.evaluation.pairwise import KINDS, Pairs, folded, kinds
-from anmi_ray.evaluation.pairwise_claims import Claim, Movement
 from anmi_ray.evaluation.pairwise_measures import (
-    BUCKETS,
     Bucket,
     Draws,
     Predictor,
@@ -26,6 +24,7 @@ from anmi_ray.evaluation.pairwise_measures import (
     bootstrap,
     brier,
     calibration,
+    confidence_of_agreement,
     constant,
     hits,
     mean_buckets,
@@ -49,7 +48,8 @@ ROWS = 4
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The model at one step; tie is its mean P(tie), moved what changed since the checkpoint before."""
+    """The model at one step; tie is its mean P(tie), moved the mean absolute change of a pair's P(tie) since the
+    checkpoint before."""
 
     step: int
     accuracy: Estimate
@@ -57,7 +57,7 @@ class Checkpoint:
     rms: Estimate
     slope: Estimate
     tie: float
-    moved: Movement | None
+    moved: float | None
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,8 @@ class Segment:
 class DistilledData:
     """Everything that the page says. strip and segments are empty where E|C| does not vary (binary targets).
 
-    base_rate is the mean score of these pairs: the best constant, known only afterwards.
+    base_rate is the mean score of these pairs: the best constant, known only afterwards. ties says whether E|C| tells
+    ties from hard pairs (`confidence_of_agreement`).
     """
 
     model: str
@@ -128,7 +129,7 @@ class DistilledData:
     strip: tuple[Segment, ...]
     segments: tuple[Segment, ...]
     predictors: tuple[Predictor, ...]
-    claims: tuple[Claim, ...]
+    ties: Estimate
     run: str = ""
     collection: str = ""
     true_known: bool = False
@@ -140,7 +141,6 @@ def analyse(
     predictions: pa.Table,
     model: str,
     others: Sequence[str] = (),
-    random_labels: str | None = None,
     run: str = "",
     collection: str = "",
     true_known: bool = False,
@@ -149,7 +149,7 @@ def analyse(
 ) -> DistilledData:
     """The numbers of `model` at its last step, beside `others` (further models of the table) on the same pairs.
 
-    predictions: a Prediction table. random_labels names a model that was trained on random labels, if there is one.
+    predictions: a Prediction table.
     Raises DataError if a model is missing, there are fewer than two queries, or two models predicted different pairs.
     """
     steps = pairwise.steps_of(predictions, model)
@@ -161,7 +161,6 @@ def analyse(
         raise DataError(f"pairs of {now.queries} query", "predictions", "predict held-out pairs of two queries or more")
     draws = Draws(now.queries)
     beside = {name: _beside(predictions, model, steps[-1], name) for name in others}
-    spare = None if random_labels is None else pairwise.read(predictions, random_labels)
     fold = folded(now)
     return DistilledData(
         model=model,
@@ -185,7 +184,7 @@ def analyse(
         strip=strip(fold, draws) if now.two_dimensional else (),
         segments=segment_rows(fold, draws) if now.two_dimensional else (),
         predictors=_predictors(model, now, beside, draws),
-        claims=_claims(checkpoints, beside, spare, draws),
+        ties=confidence_of_agreement(now, draws=draws),
         run=run,
         collection=collection,
         true_known=true_known,
@@ -201,12 +200,14 @@ def _beside(predictions: pa.Table, model: str, step: int, name: str) -> Pairs:
 
 
 def _checkpoints(checkpoints: Sequence[tuple[int, Pairs]], draws: Draws) -> tuple[Checkpoint, ...]:
-    moved = [None, *pairwise_claims.movement(checkpoints)]
-    rows = []
-    for (step, pairs), movement in zip(checkpoints, moved, strict=True):
-        found = calibration(pairs, draws=draws)
+    rows: list[Checkpoint] = []
+    before: Pairs | None = None
+    for step, pairs in checkpoints:
+        fit = calibration(pairs, draws=draws)
+        moved = None if before is None else float(np.mean(np.abs(pairs.tie_P - before.tie_P)))
         tie = float(pairs.tie_P.mean())
-        rows.append(Checkpoint(step, accuracy(pairs), brier(pairs, draws), found.rms, found.slope, tie, movement))
+        rows.append(Checkpoint(step, accuracy(pairs), brier(pairs, draws), fit.rms, fit.slope, tie, moved))
+        before = pairs
     return tuple(rows)
 
 
@@ -287,21 +288,3 @@ def _predictors(model: str, now: Pairs, beside: Mapping[str, Pairs], draws: Draw
     rows.append(predictor("always ½", constant(now, 0.5), now, draws))
     rows.append(predictor("base rate of these pairs", constant(now, float(now.score_P.mean())), now, draws))
     return tuple(rows)
-
-
-def _claims(
-    checkpoints: Sequence[tuple[int, Pairs]], beside: Mapping[str, Pairs], spare: Pairs | None, draws: Draws
-) -> tuple[Claim, ...]:
-    """The claims that these predictions can decide."""
-    now = checkpoints[-1][1]
-    found = []
-    if spare is not None:
-        found.append(pairwise_claims.flat_line(spare))
-    twins = [pairs for pairs in beside.values() if {pairs.target, now.target} == {"binary", "ternary"}]
-    for claim in (pairwise_claims.same_line, pairwise_claims.same_slope):
-        found += [claim(now, pairs, draws=draws) for pairs in twins[:1]]
-    if now.two_dimensional:
-        found.append(pairwise_claims.tells_ties(now, BUCKETS, draws))
-        if len(checkpoints) > 1:
-            found.append(pairwise_claims.still_moving(checkpoints, draws=draws))
-    return tuple(found)

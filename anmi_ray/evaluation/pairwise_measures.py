@@ -8,7 +8,7 @@ R rounds, K sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -326,3 +326,48 @@ def predictor(name: str, pairs: Pairs, model: Pairs | None = None, draws: Draws 
 def constant(pairs: Pairs, mean: float) -> Pairs:
     """The same pairs under a predictor that says `mean` of every one."""
     return Pairs(np.full(len(pairs), 1.0 - mean), np.full(len(pairs), mean), pairs.score_P, pairs.query_P, "binary")
+
+
+def confidence_of_agreement(pairs: Pairs, count: int = BUCKETS, draws: Draws | None = None) -> Estimate:
+    """Whether E|C| tells ties from hard pairs: at equal μ, is it higher where judges agree than where they are even?
+
+    The concordance of E|C| over all (consensus, even) pairs of predictions in the same one of `count` buckets of
+    folded μ: the chance that the consensus has the higher E|C|, ties counted half. ½ says that E|C| knows nothing that
+    μ does not. A consensus at the same μ as a tie is a pair that was too hard for the model. None where E|C| does not
+    vary, or no bucket holds both.
+    """
+    if not pairs.two_dimensional:
+        return NOTHING
+    fold = folded(pairs)
+    kind = kinds(fold.score_P)
+    bucket = buckets(fold.mean_P, count)
+    order: list[tuple[Ints, Ints, Reals]] = []
+    for b in range(count):
+        agreed = np.flatnonzero((bucket == b) & np.isin(kind, (0, 4)))
+        tied = np.flatnonzero((bucket == b) & (kind == 2))
+        if agreed.size and tied.size:
+            order.append((agreed, tied, _order(fold.decided_P[agreed], fold.decided_P[tied])))
+    if not order:
+        return NOTHING
+    value = sum(float(won.sum()) for _, _, won in order) / sum(won.size for _, _, won in order)
+    drawn = [_concordance(counts[:, pairs.query_P], order) for counts in (draws or Draws(pairs.queries)).blocks()]
+    low, high = percentiles(np.concatenate(drawn))
+    return Estimate(value, low, high, sum(len(agreed) + len(tied) for agreed, tied, _ in order))
+
+
+def _order(agreed: Reals, tied: Reals) -> Reals:
+    """1 where the agreed is higher, ½ where they are equal (to 1e-9), else 0."""
+    gap = agreed[:, None] - tied[None, :]
+    return np.where(np.abs(gap) < 1e-9, 0.5, (gap > 0).astype(np.float64))
+
+
+def _concordance(weight_RP: Reals, order: Sequence[tuple[Ints, Ints, Reals]]) -> Reals:
+    """The concordance of every resample, NaN where it has no such pairs."""
+    won = np.zeros(len(weight_RP))
+    total = np.zeros(len(weight_RP))
+    for agreed, tied, matrix in order:
+        of_agreed = weight_RP[:, agreed]
+        of_tied = weight_RP[:, tied]
+        won += ((of_agreed @ matrix) * of_tied).sum(axis=1)
+        total += of_agreed.sum(axis=1) * of_tied.sum(axis=1)
+    return ratio(np.stack([won, total], axis=-1))

@@ -62,7 +62,8 @@ class Classifier:
     def __init__(
         self, source: ModelSource, max_tokens: int | None = None, dtype: Dtype = "float32", use: Resources | None = None
     ) -> None:
-        self.name, self.use = source.name, use or Resources()
+        self.name = source.name
+        self.use = use or Resources()
         _check_device(self.use.device)
         where = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
         try:

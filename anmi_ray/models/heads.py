@@ -59,7 +59,8 @@ class MeanScorer(Scorer):
         super().__init__()
         size = int(encoder.config.hidden_size)
         self.encoder = encoder
-        self.dense, self.out = Float32Linear(size, size), Float32Linear(size, 1)
+        self.dense = Float32Linear(size, size)
+        self.out = Float32Linear(size, 1)
         draw([self.dense, self.out])
 
     def forward(self, **inputs: Tensor) -> Tensor:

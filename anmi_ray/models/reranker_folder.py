@@ -53,7 +53,8 @@ def write(scorer: Scorer, pairs: PairTokenizer, max_tokens: int, folder: Path, c
 
 def save_tokenizer(tokenizer: transformers.PreTrainedTokenizerBase, max_tokens: int, folder: Path) -> None:
     """Write a fast tokenizer that says how long the model's inputs are; it is left as it was."""
-    before, tokenizer.model_max_length = tokenizer.model_max_length, max_tokens
+    before = tokenizer.model_max_length
+    tokenizer.model_max_length = max_tokens
     tokenizer.backend_tokenizer.no_truncation()  # type: ignore[attr-defined]  # a state of past calls, not a setting
     tokenizer.backend_tokenizer.no_padding()  # type: ignore[attr-defined]
     tokenizer.save_pretrained(folder)

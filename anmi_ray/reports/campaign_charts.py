@@ -53,7 +53,9 @@ def _parallel(axes: Sequence[Dimension], trials: Sequence[tuple[TrialRow, dict[s
     canvas = Canvas("parallel coordinates of all trials", 260.0, _WIDE)
     x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, len(axes) - 1], nice=False))
     y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[0, 1], nice=False))
-    paths, heads, marks = [], [], []
+    paths = []
+    heads = []
+    marks = []
     for one, look in trials:
         said = f"trial {one.number}, {one.status}: dev {one.last:.4f}"
         at = [(k, axis.place(one.params[axis.name])) for k, axis in enumerate(axes[:-1]) if axis.name in one.params]

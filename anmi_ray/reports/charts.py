@@ -71,7 +71,8 @@ def intervals(
     root: the axis is of the square root, so that small shares stay apart.
     """
     places = [row.place for row in rows]
-    low, high = min(places, default=0.0) - 0.5, max(places, default=0.0) + 0.5
+    low = min(places, default=0.0) - 0.5
+    high = max(places, default=0.0) + 0.5
     canvas = Canvas(label, step * (high - low), width)
     scale = alt.Scale(type="sqrt" if root else "linear", zero=root, nice=False, padding=0 if root else 8)
     ends = [v for row in rows for v in (row.value, row.low, row.high) if v is not None]
@@ -142,7 +143,8 @@ def _level(canvas: Canvas, at: float) -> alt.Chart:
 def scatter(x_values: NDArray[np.float64], y_values: NDArray[np.float64], x_label: str, y_label: str) -> Markup:
     """Points with the line y = x; at most MAX_POINTS of them are drawn, evenly picked."""
     picked = np.unique(np.linspace(0, len(x_values) - 1, min(len(x_values), MAX_POINTS)).round().astype(np.int64))
-    xs, ys = x_values[picked].tolist(), y_values[picked].tolist()
+    xs = x_values[picked].tolist()
+    ys = y_values[picked].tolist()
     canvas = Canvas(f"{y_label} against {x_label}", 300.0)
     x = alt.X("x:Q", title=x_label, scale=alt.Scale(zero=False, nice=False, padding=8))
     y = alt.Y("y:Q", title=None, scale=alt.Scale(zero=False, nice=False, padding=8))
@@ -194,7 +196,10 @@ def _stack(groups: Mapping[str, NDArray[np.float64]], edges: NDArray[np.float64]
     for name in sorted(groups, key=lambda n: (CATEGORIES.index(n) if n in CATEGORIES else len(CATEGORIES), n)):
         counts = np.histogram(np.clip(groups[name], edges[0], edges[-1]), edges)[0]
         for b in np.flatnonzero(counts).tolist():
-            x, to, y, top = float(edges[b]), float(edges[b + 1]), float(base[b]), float(base[b] + counts[b])
+            x = float(edges[b])
+            to = float(edges[b + 1])
+            y = float(base[b])
+            top = float(base[b] + counts[b])
             said = f"{name}: {counts[b]:,} between {x:.0f} and {to:.0f}"
             place = {"x": x + gap, "to": to - gap, "y": y, "top": top}
             rows.append({**place, "colour": category_colour(name), "tooltip": said})
@@ -242,7 +247,8 @@ def lines(
     x = alt.X("x:Q", title=x_label, scale=alt.Scale(zero=False, nice=False, padding=4))
     y = alt.Y("y:Q", title=None, scale=alt.Scale(zero=zero), axis=alt.Axis(tickCount=5))
     rows = [{"x": a, "y": b, "name": one.name} for one in curves for a, b in one.points]
-    names, colours = [one.name for one in curves], [one.colour for one in curves]
+    names = [one.name for one in curves]
+    colours = [one.colour for one in curves]
     colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=colours), legend=_legend(names))
     points = {one.name for one in curves if len(one.points) <= 40}
     few = [{**row, "tooltip": f"{row['x']:,.6g}: {row['y']:.4g}"} for row in rows if row["name"] in points]
@@ -327,7 +333,9 @@ def matrix(
 
 
 def _shaded(cell: Mapping[str, Any], size: float, ends: tuple[float, float]) -> dict[str, Any]:
-    x, y, share = size * cell["column"], size * cell["row"], (cell["value"] - ends[0]) / (ends[1] - ends[0])
+    x = size * cell["column"]
+    y = size * cell["row"]
+    share = (cell["value"] - ends[0]) / (ends[1] - ends[0])
     place = {"x": x + 0.5, "to": x + size - 0.5, "y": y + 0.5, "bottom": y + size - 0.5}
     said = {"cx": x + size / 2, "cy": y + size / 2, "said": f"{100 * cell['value']:.0f}", "tooltip": cell["tooltip"]}
     return {**place, **said, "shade": shade(share), "ink": CARD if share >= 0.62 else INK}

@@ -15,7 +15,7 @@ from anmi_ray.evaluation.pairwise import KINDS
 from anmi_ray.evaluation.significance import Estimate
 from anmi_ray.reports.page import a_key_a_line, capital, count, decimal, percent, plain, render
 
-FORMAT = 1  # version of distilled.json
+FORMAT = 2  # version of distilled.json
 LEVEL = 0.95
 _SECTIONS = {
     "learning": "Learning",
@@ -24,7 +24,6 @@ _SECTIONS = {
     "calibration": "Calibration",
     "ties": "Ties and hard pairs",
     "others": "Against others",
-    "claims": "Claims",
 }
 _PREFERRED = ("all for it", "rather it", "even", "rather the other", "all for the other")
 
@@ -77,7 +76,6 @@ def to_html(data: DistilledData) -> str:
         kinds=_colours(KINDS),
         preferred=_colours(_PREFERRED),
         flat=not data.segments,
-        ties=next((claim for claim in data.claims if claim.sentence.startswith("E|C|")), None),
         fig=_figures(data),
         level=LEVEL,
     )

@@ -76,7 +76,8 @@ def triangle(points: PointSample, step: int) -> Markup:
     }
     frame = _polygon(canvas, [(0, 0), (1, 0), (0, 1)], color=FAINT, fill=CARD)
     middle = canvas.rows([{"x": 0, "y": 0}, {"x": 0.5, "y": 0.5}]).mark_line(color=FAINT, strokeDash=_DASH)
-    x, y = alt.X("x:Q", **hidden).title("P(A)"), alt.Y("y:Q", **hidden).title("P(B)")
+    x = alt.X("x:Q", **hidden).title("P(A)")
+    y = alt.Y("y:Q", **hidden).title("P(B)")
     return canvas.draw(frame.encode(x=x, y=y), middle.encode(x="x:Q", y="y:Q"), _dots(canvas, points, _same, 9.0))
 
 
@@ -92,7 +93,8 @@ def folded_triangle(
     if marked:
         layers.append(_polygon(canvas, wedge(0.25), color=THIRD, fill=THIRD, fillOpacity=0.14, strokeDash=[4, 3]))
     if strip:
-        low, high = min(one.mean_low for one in strip), max(one.mean_high for one in strip)
+        low = min(one.mean_low for one in strip)
+        high = max(one.mean_high for one in strip)
         layers.append(_polygon(canvas, cut(low, high, 0.0, 1.0), color=THIRD, fill=THIRD, fillOpacity=0.16))
         inside = [low <= 0.5 + (b - a) / 2 <= high for a, b in zip(turned.first, turned.second, strict=True)]
         layers.append(_dots(canvas, _some(turned, [not one for one in inside]), _same, 15.0, 0.16))
@@ -130,7 +132,8 @@ def confidence(points: PointSample) -> Markup:
     """The folded points by what their two distances measure, E[C] and E|C|."""
     canvas = Canvas("predictions by E[C] and E|C|", 264.0)
     title = "E[C], folded: 0 is sure of the preferred document, ½ knows no better"
-    x, y = alt.X("x:Q", **_unit(title, True, 0.5)), alt.Y("y:Q", **_unit(None, True))
+    x = alt.X("x:Q", **_unit(title, True, 0.5))
+    y = alt.Y("y:Q", **_unit(None, True))
     edge = canvas.rows([{"x": 0, "y": 1}, {"x": 0.5, "y": 0}]).mark_line(color=FAINT, strokeWidth=1)
     bold = {"color": INK, "fontWeight": 600}
     return canvas.draw(
@@ -146,7 +149,8 @@ def confidence(points: PointSample) -> Markup:
 def kind_bars(rows: Sequence[tuple[str, str, Sequence[float]]], label: str) -> Markup:
     """Shares of the kinds of score, a bar a row of (name, what stands to the right, shares)."""
     canvas = Canvas(label, 58.0 * len(rows))
-    bars, heads = [], []
+    bars = []
+    heads = []
     for k, (name, more, shares) in enumerate(rows):
         heads.append({"y": 58 * k + 12, "name": name, "more": more})
         bars += _stacked(shares, {"y": 58 * k + 24, "bottom": 58 * k + 44, "middle": 58 * k + 34})
@@ -170,7 +174,8 @@ def kind_bars(rows: Sequence[tuple[str, str, Sequence[float]]], label: str) -> M
 
 def _stacked(shares: Sequence[float], place: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Pieces of one bar along x."""
-    rows, at = [], 0.0
+    rows = []
+    at = 0.0
     for kind, share in enumerate(shares):
         said = {"said": f"{100 * share:.0f} %", "tooltip": f"{KINDS[kind]}: {100 * share:.1f} %"}
         look = {"colour": COLOURS[kind], "on": _ON[kind]}
@@ -241,7 +246,8 @@ def rank_buckets(rows: Sequence[Bucket]) -> Markup:
 def calibration(named: Mapping[str, Sequence[Bucket]]) -> Markup:
     """Observed over predicted mean score in buckets of μ, the first predictor with intervals, at most four."""
     canvas = Canvas("calibration", 290.0)
-    names, colours = list(named)[:4], [MAIN, SECOND, BASE, REST]
+    names = list(named)[:4]
+    colours = [MAIN, SECOND, BASE, REST]
     rows = [
         {"x": one.predicted, "y": one.observed.mean, "low": one.observed.low, "high": one.observed.high, "name": name,
          "tooltip": f"predicted {one.predicted:.3f}, observed {one.observed.mean:.3f}, {one.n:,} pairs"}

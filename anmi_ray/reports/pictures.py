@@ -68,7 +68,8 @@ def ratings(found: RatedList) -> Markup:
     rows = rows[np.argsort(found.component[rows], kind="stable")]
     breaks = np.flatnonzero(np.diff(found.component[rows])) + 0.5  # between two components
     lines = [_rated(found, int(i), k) for k, i in enumerate(rows)]
-    count, groups = len(found.names), len(np.unique(found.component))
+    count = len(found.names)
+    groups = len(np.unique(found.component))
     said = f"{count:,} documents" if len(rows) == count else f"the first {len(rows)} of {count:,} documents"
     if groups > 1:
         said += f" in {groups} groups that no comparison connects: a group's mean is 0, groups are not comparable"
@@ -83,8 +84,10 @@ def ratings(found: RatedList) -> Markup:
 
 
 def _rated(found: RatedList, i: int, place: int) -> IntervalLine:
-    rating, half = float(found.rating[i]), Z * float(found.std_err[i])
-    low, high = rating - half, rating + half
+    rating = float(found.rating[i])
+    half = Z * float(found.std_err[i])
+    low = rating - half
+    high = rating + half
     name = f"✓ {short(found.names[i])}" if found.known[i] else found.names[i]
     said = f"{decimal(rating, 0)} ± {decimal(half, 0)}"
     tooltip = f"{found.names[i]}: {rating:.1f} [{low:.1f}, {high:.1f}]"

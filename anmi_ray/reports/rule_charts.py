@@ -28,7 +28,8 @@ def panel(
 ) -> Markup:
     """A rule's mean weight, and the share that it took, by gap; the bands are shaded, discovered thresholds dashed."""
     canvas = Canvas(f"{name}: weight and share taken by gap", 132.0, _PANEL)
-    low, high = edges[0], edges[-1]
+    low = edges[0]
+    high = edges[-1]
     axis = alt.Axis(title="gap below the anchor (Elo)", grid=False, tickCount=5)
     x = alt.X("x:Q", scale=alt.Scale(domain=[low, high], nice=False), axis=axis)
     y = alt.Y("mean:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(title=None, values=[0, 0.5, 1]))

@@ -260,7 +260,9 @@ def _overlap(data: RulesData) -> Markup:
     cells = []
     for i, first in enumerate(names):
         for j, second in enumerate(names):
-            mean, low, high = found.mean[i][j], found.low[i][j], found.high[i][j]
+            mean = found.mean[i][j]
+            low = found.low[i][j]
+            high = found.high[i][j]
             if i != j and mean is not None and not math.isnan(mean):
                 around = ""
                 if low is not None and high is not None and not math.isnan(low):

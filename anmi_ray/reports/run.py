@@ -108,7 +108,8 @@ def _strips(example: RatedQuery, level: float) -> list[dict[str, float | None]]:
     z = NormalDist().inv_cdf((1 + level) / 2)
     ends = [d.rating_elo + side * z * d.std_err_elo for d in example.documents for side in (-1, 1)]
     ends += [d.truth_elo for d in example.documents if d.truth_elo is not None]
-    low, high = min(ends, default=0.0), max(ends, default=0.0)
+    low = min(ends, default=0.0)
+    high = max(ends, default=0.0)
     margin = (high - low) * 0.02 or 1.0
 
     def at(value: float) -> float:

@@ -18,9 +18,19 @@ from markupsafe import Markup
 
 from anmi_ray.reports.page import asset
 
-MAIN, SECOND, THIRD = "var(--main)", "var(--second)", "var(--third)"
-BASE, REST, INK, SOFT, FAINT = "var(--base)", "var(--rest)", "var(--ink)", "var(--soft)", "var(--faint)"
-GAIN, LOSS, CARD, PAPER, RULE = "var(--gain)", "var(--loss)", "var(--card)", "var(--paper)", "var(--rule)"
+MAIN = "var(--main)"
+SECOND = "var(--second)"
+THIRD = "var(--third)"
+BASE = "var(--base)"
+REST = "var(--rest)"
+INK = "var(--ink)"
+SOFT = "var(--soft)"
+FAINT = "var(--faint)"
+GAIN = "var(--gain)"
+LOSS = "var(--loss)"
+CARD = "var(--card)"
+PAPER = "var(--paper)"
+RULE = "var(--rule)"
 WIDTH = 480.0  # of a picture with its labels
 WIDE = 760.0
 
@@ -207,7 +217,8 @@ def short(name: str, limit: int = 30) -> str:
 def to_svg(pictures: Sequence[Markup]) -> str:
     """One SVG file with the pictures below one another, in fixed light colours, for any viewer."""
     placed: list[str] = []
-    wide, top = 0.0, 0.0
+    wide = 0.0
+    top = 0.0
     for picture in map(str, pictures):
         box = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', picture)[0]
         width, height = (float(length) for length in box)

@@ -10,7 +10,9 @@ from markupsafe import Markup
 from anmi_ray.reports.charts import Curve, lines, smooth
 
 Rows = Sequence[Mapping[str, float | None]]
-_MAIN, _SECOND, _THIRD = "var(--main)", "var(--second)", "var(--third)"
+_MAIN = "var(--main)"
+_SECOND = "var(--second)"
+_THIRD = "var(--third)"
 _BANDS = tuple(f"var(--k-{name})" for name in ("danger", "soft", "goldilocks", "medium", "easy"))
 # figure -> the label of its axis, and its curves: column of the log, colour, name
 _CURVES = {

@@ -78,7 +78,8 @@ class Bm25Index:
     """An index over counted texts: k1, b and the collection's statistics come in here."""
 
     def __init__(self, counts: Counts, config: Bm25Config, statistics: Statistics | None = None) -> None:
-        self._config, self._stem = config, _stemmer(config)
+        self._config = config
+        self._stem = _stemmer(config)
         self._count_NV = counts.count_NV
         self._vocabulary = counts.vocabulary
         self._documents = counts.count_NV.get_shape()[0]

@@ -118,7 +118,8 @@ class _Scratch:
     """Token vectors of texts, by row, read from a file as they are needed."""
 
     def __init__(self, file: IO[bytes], rows: NDArray[np.int64], lengths: Sequence[int], dimension: int) -> None:
-        self._rows, self._end = rows, np.cumsum([0, *lengths])
+        self._rows = rows
+        self._end = np.cumsum([0, *lengths])
         self._vectors = np.memmap(file, np.float16, "r", shape=(int(self._end[-1]), dimension)) if len(rows) else None
 
     def __getitem__(self, row: int) -> NDArray[np.float32]:

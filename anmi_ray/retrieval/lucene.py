@@ -96,7 +96,8 @@ class LuceneIndex:
         searcher = java("org.apache.lucene.search.IndexSearcher")
         searcher.setMaxClauseCount(_WORDS)
         self._searcher = searcher(reader)
-        self._whole, self._boosts = whole, dict[str, float]()
+        self._whole = whole
+        self._boosts = dict[str, float]()
         k1, b = (config.k1, config.b) if whole is None else _lengths(config, self.statistics(()), whole)
         self._searcher.setSimilarity(java("org.apache.lucene.search.similarities.BM25Similarity")(k1, b))
         self._queries = java("io.anserini.search.query.BagOfWordsQueryGenerator")()

@@ -91,7 +91,8 @@ class ShardIndex:
         self._config = config
         self._threads = threads
         self._doc_N16 = identity.id_matrix(self._documents["doc_id"])
-        self._encoder, self._texts = encoder, full_texts(self._documents)
+        self._encoder = encoder
+        self._texts = full_texts(self._documents)
         self._open = ExitStack()
         self._shelf = shelf or self._open.enter_context(scratch())
         self._bm25: bm25.Bm25Index | None = None

@@ -149,7 +149,8 @@ class _Run:
         self.on_row = on_row
         self.on_notice = on_notice or (lambda _: None)
         self.steps = total_steps(self.config, task.items)
-        self.curriculum, self.module = task.curriculum, task.module.train()
+        self.curriculum = task.curriculum
+        self.module = task.module.train()
         self.engine: Engine = make_engine(self.module, self.config, execution.offload)
         self.objective = task.losses(self.engine.world)
         self.progress = _Progress()
@@ -306,7 +307,8 @@ class _Run:
         def write(folder: Path) -> None:
             self.engine.save(folder)
             if self.engine.rank == 0:
-                self.progress.objective, self.progress.curriculum = self.objective.state(), self.curriculum.state()
+                self.progress.objective = self.objective.state()
+                self.progress.curriculum = self.curriculum.state()
                 self.progress.write(folder)
             seal(folder, self._origin(), self.engine.rank)
 

@@ -85,7 +85,8 @@ class Trainable(Learner):
     def __init__(self, model: Reranker, config: TrainConfig, execution: TrainExecution | None = None) -> None:
         super().__init__(model.network, model.device, config, execution)
         scale, shift = _MAP_START
-        self.log_scale, self.shift = nn.Parameter(torch.tensor([math.log(scale)])), nn.Parameter(torch.tensor([shift]))
+        self.log_scale = nn.Parameter(torch.tensor([math.log(scale)]))
+        self.shift = nn.Parameter(torch.tensor([shift]))
         self.features_NH: Tensor | None = None
         self.slope: float | Tensor = scale
         self._inputs: list[Tensor] = []

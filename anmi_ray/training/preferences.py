@@ -235,7 +235,10 @@ class PreferenceTask:
     ) -> None:
         check_pairs(data, config)
         check_positions(model.network, int(data.tokens_R.max()), "inputs", config.group)
-        self.config, self.data, self.held, self.items = config, data, held, len(data)
+        self.config = config
+        self.data = data
+        self.held = held
+        self.items = len(data)
         self.curriculum = Curriculum(CurriculumConfig(), 1.0)  # all pairs at all times
         self.result = copy.copy(model)
         self.result.network = copy.deepcopy(model.network)  # engines may partition or wrap the other one

@@ -53,7 +53,8 @@ class Ahead(Generic[M]):
 
     def batches(self, step: int, phase: Phase) -> list[M]:
         """The batches of `step` in `phase`."""
-        foreseen, self._foreseen = self._foreseen, None
+        foreseen = self._foreseen
+        self._foreseen = None
         if foreseen is not None:
             if foreseen[:2] == (step, phase):
                 return foreseen[2].result()

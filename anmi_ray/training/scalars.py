@@ -62,5 +62,6 @@ class Scalars:
         """The inverse of `state`."""
         for name, value in state["values"].items():
             self.set(name, value)
-        self._first, self._second = dict(state["first"]), dict(state["second"])
+        self._first = dict(state["first"])
+        self._second = dict(state["second"])
         self._steps = state["steps"]

@@ -113,7 +113,10 @@ class Ranking:
         steps: int,
         false_negative_rate: float | None,
     ) -> None:
-        self.config, self.data, self.dev, self.items = config, data, dev, len(data)
+        self.config = config
+        self.data = data
+        self.dev = dev
+        self.items = len(data)
         self.has_dev = dev is not None
         self.false_negative_rate = false_negative_rate
         # with a learned balance both terms always have weight, whatever alpha is

@@ -234,7 +234,8 @@ class Curves:
 
     def __call__(self, row: Row) -> None:
         """Write a row of the training log."""
-        self._step, values = int(row["step"] or 0), named(row)
+        self._step = int(row["step"] or 0)
+        values = named(row)
         for name, tracker in list(self._trackers.items()):
             with self._surviving(name):
                 tracker.write(self._step, values)

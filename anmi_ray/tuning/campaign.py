@@ -153,7 +153,8 @@ class Campaign:
 
 def open_campaign(loaded: Loaded) -> Campaign:
     """The campaign of a file: its experiment validated, its space checked against it. Raises ConfigError."""
-    config, place = loaded.config, loaded.place
+    config = loaded.config
+    place = loaded.place
     folder = os.getcwd()
     base = validate(config.experiment, f"{place}, experiment", folder)
     if not base.train.dev_points:

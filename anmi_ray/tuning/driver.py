@@ -39,7 +39,8 @@ from anmi_ray.tuning.campaign import Campaign, Point, Trial
 
 _LOG = logging.getLogger(__name__)
 _ENDS_S = 60.0  # that a trial's process may take to end
-METRIC, TIME = "dev", "completed_share"
+METRIC = "dev"
+TIME = "completed_share"
 # What a trial's driver takes: no CPU, or a stage that wants all of them would wait for it for ever.
 _DRIVER: dict[str, float] = {"CPU": 0.0, "memory": 64 * 2**20}
 
@@ -85,7 +86,8 @@ def search(campaign: Campaign, reporter: path.Reporter, ended: Ended) -> list[Tr
     if left <= 0:
         return list(trials.values())
     check_room(of_training(campaign.base.execution.training), reporter.notice, campaign.config.max_concurrent)
-    points, log = _Points(campaign, trials), _Log(campaign, trials, reporter, ended)
+    points = _Points(campaign, trials)
+    log = _Log(campaign, trials, reporter, ended)
     # Ctrl-C ends the command, as everywhere; what Tune writes and prints the records have, and the reporter says
     os.environ |= {"TUNE_DISABLE_SIGINT_HANDLER": "1", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
@@ -136,7 +138,8 @@ class _Told(path.Reporter):
     """Hands what a trial's stages tell to Tune."""
 
     def __init__(self, step: int) -> None:
-        self._step, self._notices = step, list[str]()
+        self._step = step
+        self._notices = list[str]()
 
     def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
         """Told by a thread of training; Tune may end this process in the call."""
@@ -152,7 +155,8 @@ class _Told(path.Reporter):
         if point.step <= self._step:
             return
         self._step = point.step
-        said, self._notices = self._notices, []
+        said = self._notices
+        self._notices = []
         tune.report(
             {METRIC: point.dev, TIME: point.share, "completed_steps": point.step, "notices": said, GROUP: group}
         )
@@ -210,7 +214,8 @@ class _Points(Searcher):
 
     def __init__(self, campaign: Campaign, trials: dict[int, Trial]) -> None:
         super().__init__(metric=METRIC, mode="max")
-        self._campaign, self._trials = campaign, trials
+        self._campaign = campaign
+        self._trials = trials
         self._interrupted = [one.number for one in sorted(trials.values(), key=_number) if not one.ended]
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
@@ -247,7 +252,10 @@ class _Log(tune.Callback):
     """Keeps the records of the trials: the only one who writes them while they are under way."""
 
     def __init__(self, campaign: Campaign, trials: dict[int, Trial], reporter: path.Reporter, ended: Ended) -> None:
-        self._campaign, self._trials, self._reporter, self._ended = campaign, trials, reporter, ended
+        self._campaign = campaign
+        self._trials = trials
+        self._reporter = reporter
+        self._ended = ended
         self._clock: dict[int, float] = {}
         self._groups: dict[int, tuple[str, int]] = {}
         self._releasing: list[threading.Thread] = []
@@ -275,20 +283,25 @@ class _Log(tune.Callback):
         if manifest is None:
             one.status = "stopped"
         elif manifest["dev"] is None:
-            one.status, one.message = "failed", "dev was not measured"
+            one.status = "failed"
+            one.message = "dev was not measured"
         else:
-            one.status, one.dev, one.curve = "complete", manifest["dev"], self._campaign.curve(one)
+            one.status = "complete"
+            one.dev = manifest["dev"]
+            one.curve = self._campaign.curve(one)
         self._end(one)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """It failed: what it says of why."""
         one = self._of(trial)
-        one.status, one.message = "failed", _message(trial)
+        one.status = "failed"
+        one.message = _message(trial)
         self._end(one)
 
     def _of(self, trial: TuneTrial) -> Trial:
         """Its record, with the seconds until now."""
-        one, now = self._trials[trial.config["number"]], time.monotonic()
+        one = self._trials[trial.config["number"]]
+        now = time.monotonic()
         one.seconds += now - self._clock.get(one.number, now)
         self._clock[one.number] = now
         return one
@@ -369,6 +382,7 @@ def retry_failed(campaign: Campaign) -> int:
     """Let the trials that failed run once more, with the same settings; how many there are."""
     failed = [one for one in campaign.read() if one.status == "failed"]
     for one in failed:
-        one.status, one.message = "running", None
+        one.status = "running"
+        one.message = None
         campaign.write(one)
     return len(failed)

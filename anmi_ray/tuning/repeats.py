@@ -19,7 +19,9 @@ from anmi_ray.pipeline.per_query import per_query
 from anmi_ray.runtime.tasks import Context, our_errors, windowed
 from anmi_ray.tuning.campaign import MEASURE, Campaign, Trial
 
-BEST, DEFAULT, START = "best", "default", "hybrid"
+BEST = "best"
+DEFAULT = "default"
+START = "hybrid"
 PAIRS = ((BEST, DEFAULT), (BEST, START), (DEFAULT, START))
 
 

@@ -43,7 +43,9 @@ def best_settings(campaign: Campaign, best: Trial) -> str:
 
 def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Repeats | None) -> CampaignData:
     """All numbers of the page."""
-    config, base, settings = campaign.config, campaign.base, campaign.settings(best.params)
+    config = campaign.config
+    base = campaign.base
+    settings = campaign.settings(best.params)
     found = environment.describe()
     return CampaignData(
         name=config.name,
@@ -108,7 +110,8 @@ def _rungs(campaign: Campaign) -> tuple[float, ...]:
 
 def _importance(campaign: Campaign, trials: Sequence[Trial]) -> Importance | None:
     """By dev at the last share of the steps that every trial with a curve has reached."""
-    share, curves = steady(trials), [one for one in trials if one.curve]
+    share = steady(trials)
+    curves = [one for one in trials if one.curve]
     if share is None:
         return None
     # the point there, or the first after it: what mining leaves decides how a trial's steps divide

@@ -62,7 +62,9 @@ class _Drawn:
     """Answers at random, but one parameter with a given value (and with the option that has the parameter)."""
 
     def __init__(self, name: str, value: Any, random: np.random.Generator) -> None:
-        self._name, self._value, self._random = name, value, random
+        self._name = name
+        self._value = value
+        self._random = random
 
     def __call__(self, name: str, domain: Domain) -> Any:
         if name == self._name:
@@ -84,7 +86,8 @@ def suggest(campaign: Campaign, number: int, known: Sequence[Trial]) -> Trial:
     The first `random` trials follow from the seed and their number alone, the others from the trials that ended too, in
     whatever order these are given. Raises Exhausted where no new point is found, ConfigError where none fits.
     """
-    taken, problem = {one.fingerprints["train"] for one in known}, None
+    taken = {one.fingerprints["train"] for one in known}
+    problem = None
     run = campaign.run_name(f"t{number:03d}")
     for attempt in range(_TRIES):
         params, settings = campaign.config.drawn(partial(_ask, _asked(campaign.config, number, attempt, known)))

@@ -23,7 +23,7 @@ METRICS = sorted({name for query in QUERIES for name in re.findall(r"\b([a-z_]+)
 def ours() -> dict[str, str]:
     """This package's metrics, by the name that Prometheus sees."""
     found: dict[str, str] = {}
-    for path in (ROOT / "anmi_ray" / "stages").glob("*.py"):
+    for path in (ROOT / "anmi_ray").rglob("*.py"):
         for kind, name in re.findall(r"(Counter|Gauge)\(\s*\"(anmi_\w+)\"", path.read_text(encoding="utf-8")):
             found[f"ray_{name}" + ("_total" if kind == "Counter" else "")] = kind
     return found

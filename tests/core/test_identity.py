@@ -173,7 +173,7 @@ def test_generators_are_functions_of_their_key() -> None:
 
 def test_another_process_draws_the_same() -> None:
     code = (
-        "import numpy as np; from anmi_ray import identity; ids = np.arange(48, dtype=np.uint8).reshape(3, 16);"
+        "import numpy as np; from anmi_ray.core import identity; ids = np.arange(48, dtype=np.uint8).reshape(3, 16);"
         "print(identity.doc_id('x').hex(), identity.uniforms(ids, 's').tolist(), identity.rng('k').random())"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "3", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

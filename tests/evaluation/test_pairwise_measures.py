@@ -1,4 +1,4 @@
-"""Measures and claims on predictions with known parameters: by hand, against closed forms, and by simulation."""
+"""Measures of predictions with known parameters: by hand, against closed forms, and by simulation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from anmi_ray.core.identity import rng
-from anmi_ray.evaluation import pairwise_claims as claims
 from anmi_ray.evaluation.pairwise import Pairs, swapped
 from anmi_ray.evaluation.pairwise_measures import (
     Draws,
@@ -17,6 +16,7 @@ from anmi_ray.evaluation.pairwise_measures import (
     brier,
     bucket_values,
     calibration,
+    confidence_of_agreement,
     constant,
     line,
     mean_buckets,
@@ -219,78 +219,25 @@ def test_a_line_without_spread_is_none() -> None:
     assert np.isnan(line(flat)).all()
 
 
-# --- claims ------------------------------------------------------------------------------------------------------
-
-
-def test_random_labels_give_a_half_and_random_guesses_do_not() -> None:
-    """Both sides are right half of the time; only one knows that it knows nothing."""
-    random = rng("labels")
-    score = random.choice([0.0, 1.0], 2000)
-    learnt = of_means(0.5 + 0.01 * random.normal(size=2000), score)
-    guessed = of_means(random.random(2000), score)
-    assert accuracy(learnt).mean == pytest.approx(0.5, abs=0.04)
-    assert accuracy(guessed).mean == pytest.approx(0.5, abs=0.04)
-    flat, wild = claims.flat_line(learnt), claims.flat_line(guessed)
-    assert (flat.verdict, wild.verdict) == ("holds", "fails")
-    assert flat.value.mean == pytest.approx(0.01, rel=0.1)
-    assert wild.value.mean == pytest.approx(1 / math.sqrt(12), rel=0.05)
-
-
-def test_binary_and_ternary_say_the_same_line() -> None:
-    one = world(1000, seed=6)
-    ternary = of_world(one)
-    binary = replace(of_means(one.mean_P, one.score_P), query_P=ternary.query_P)
-    sharp = replace(of_means((one.mean_P > 0.5).astype(float), one.score_P), query_P=ternary.query_P)
-    assert claims.same_line(ternary, binary).verdict == "holds"
-    assert claims.same_line(ternary, binary).value.mean == pytest.approx(0, abs=1e-12)
-    assert claims.same_line(ternary, sharp).verdict == "fails"
-    alike, other = claims.same_slope(ternary, binary), claims.same_slope(ternary, sharp)
-    assert (alike.verdict, other.verdict) == ("holds", "fails")
-    assert alike.value.mean == pytest.approx(0, abs=1e-12)
-    assert other.value.high is not None
-    assert other.value.high < 0
-    one_value = replace(constant(ternary, 0.5), query_P=ternary.query_P)
-    assert claims.same_slope(ternary, one_value).verdict == "cannot tell"
-
-
 def test_confidence_tells_ties_from_hard_pairs() -> None:
     one = world(1500, hard=0.4, seed=7)
-    pairs = of_world(one)
-    found = claims.tells_ties(pairs)
-    assert found.verdict == "holds"
-    assert found.value.low is not None
-    assert found.value.low > 0.7
+    agreement = confidence_of_agreement(of_world(one))
+    assert agreement.low is not None
+    assert agreement.low > 0.7
     # the same means with P(tie) in no relation to the pair, or none at all
     tie = (1 - np.abs(2 * one.mean_P - 1)) * rng("blind").random(1500)
     lean = 2 * one.mean_P - 1
-    blind = Pairs((1 - tie - lean) / 2, (1 - tie + lean) / 2, one.score_P, one.query_P)
-    lost = claims.tells_ties(blind)
-    assert lost.value.low is not None
-    assert lost.value.high is not None
-    assert lost.value.low < 0.5 < lost.value.high
-    none = claims.tells_ties(of_means(one.mean_P, one.score_P))
-    assert (none.value.mean, none.verdict) == (None, "cannot tell")
+    blind = confidence_of_agreement(Pairs((1 - tie - lean) / 2, (1 - tie + lean) / 2, one.score_P, one.query_P))
+    assert blind.low is not None
+    assert blind.high is not None
+    assert blind.low < 0.5 < blind.high
+    assert confidence_of_agreement(of_means(one.mean_P, one.score_P)).mean is None
 
 
 def test_concordance_by_hand() -> None:
     """One bucket: E|C| of two consensus pairs .9 and .5, of two even ones .5 and .3: won 1, 1, ½, 1 of 4."""
     decided = np.array([0.9, 0.5, 0.5, 0.3])
     pairs = Pairs(decided / 2, decided / 2, np.array([0.0, 1.0, 0.5, 0.5]), np.arange(4))
-    found = claims.tells_ties(pairs, 1)
-    assert found.value.mean == 3.5 / 4
-    assert found.value.n == 4
-
-
-def test_movement_by_hand() -> None:
-    query = np.arange(2)
-    before = Pairs(np.array([0.5, 0.2]), np.array([0.5, 0.2]), np.zeros(2), query)
-    now = Pairs(np.array([0.6, 0.1]), np.array([0.2, 0.1]), np.zeros(2), query)
-    (found,) = claims.movement([(1, before), (9, now)])
-    assert found.step == 9
-    assert found.mean == pytest.approx(0.1)  # ½ -> .3, ½ -> ½
-    assert found.tie == pytest.approx(0.2)  # 0 -> .2, .6 -> .8
-    assert found.drift == pytest.approx(0.2)
-    assert claims.still_moving([(1, before), (9, now)]).verdict == "holds"
-    assert claims.still_moving([(1, now), (9, now)]).verdict == "fails"
-    assert claims.still_moving([(1, now)]).verdict == "cannot tell"
-    assert claims.movement([(1, now)]) == ()
+    agreement = confidence_of_agreement(pairs, 1)
+    assert agreement.mean == 3.5 / 4
+    assert agreement.n == 4

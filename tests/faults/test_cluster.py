@@ -48,7 +48,7 @@ def overrides(tmp_path: Path) -> tuple[str, ...]:
     if not SIZE:
         return EQUAL
     tiny = write_tiny_bert(tmp_path / "tiny")
-    return (*EQUAL, f"train.model={tiny}", f"retrieve.dense.model={tiny}")
+    return (*EQUAL, f"train.model={tiny}", "train.freeze_layers=1", f"retrieve.dense.model={tiny}")
 
 
 @pytest.fixture

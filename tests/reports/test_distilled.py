@@ -18,7 +18,6 @@ from anmi_ray.evaluation.significance import Estimate
 from anmi_ray.reports import distilled as page
 from anmi_ray.reports import distilled_charts, polygons
 from anmi_ray.reports.distilled import to_json
-from anmi_ray.reports.page import decimal
 from tests.evaluation.judged_pairs import World, learning, table, world
 
 from .test_run import Page
@@ -51,7 +50,7 @@ def stored(of: World) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def data(stored: pa.Table) -> DistilledData:
-    return analyse(stored, "ternary", ["binary", "similarity"], random_labels="noise", run="a run", true_known=True)
+    return analyse(stored, "ternary", ["binary", "similarity"], run="a run", true_known=True)
 
 
 def words(data: DistilledData) -> str:
@@ -83,14 +82,13 @@ def test_all_ten_figures_stand_on_the_page(data: DistilledData) -> None:
 
 def test_every_number_is_in_the_json(data: DistilledData) -> None:
     found = json.loads(to_json(data))
-    assert found["format"] == 1
+    assert found["format"] == 2
     assert len(found["radius_buckets"]) == len(found["mean_buckets"]) == 20
     assert sum(row["n"] for row in found["radius_buckets"]) == 300
     assert len(found["segments"]) == COLUMNS * ROWS
     assert sum(row["n"] for row in found["segments"]) == 300
     assert [row["step"] for row in found["checkpoints"]] == [10, 20, 40]
     assert len(found["points"]["first"]) == 300
-    assert [row["verdict"] for row in found["claims"][:4]] == ["holds"] * 4
     assert len(found["score_kinds"]) == len(found["kinds"]) == 5
     assert sum(found["kinds"]) == pytest.approx(1)
 
@@ -107,9 +105,8 @@ def test_the_page_says_the_numbers_of_the_json(data: DistilledData) -> None:
     for row in content["circles"]:
         assert f"r ≤ {row['radius']:g}" in said
         assert f"{row['n']:,} pairs" in said
-    for row in content["claims"]:
-        assert row["sentence"] in said
-        assert decimal(row["value"]["mean"]) in said
+    assert f"{content['ties']['mean']:.3f}" in said
+    assert [row["moved"] is None for row in content["checkpoints"]] == [True, False, False]
 
 
 def test_the_finding_says_the_accuracy(data: DistilledData) -> None:
@@ -127,7 +124,6 @@ def test_a_binary_target_has_no_second_dimension(stored: pa.Table) -> None:
     said = words(data)
     assert data.segments == data.strip == ()
     assert "there is no second dimension" in said
-    assert "Nothing here can be decided" in said
     assert "Figure 9." not in said
     assert "1 of 1 checkpoint." in said
 
@@ -141,7 +137,7 @@ def test_two_heads_fill_the_triangle(stored: pa.Table) -> None:
 
 
 def test_equal_predictions_give_equal_bytes(stored: pa.Table, data: DistilledData, tmp_path: Path) -> None:
-    more = {"random_labels": "noise", "run": "a run", "true_known": True}
+    more = {"run": "a run", "true_known": True}
     turned = stored.take(pa.array(rng("turn").permutation(stored.num_rows)))
     page.write_page(turned, "ternary", tmp_path / "new", ["binary", "similarity"], **more)
     assert (tmp_path / "new" / "distilled.html").read_text(encoding="utf-8") == page.to_html(data)
