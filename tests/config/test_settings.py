@@ -123,7 +123,7 @@ def put(name: str, value: Any) -> dict[str, Any]:
         listed = parts[depth] == "N"
         group = ".".join([*parts[:depth], *(["N"] if listed else [])])
         below = dict(forms.get(group, {}))
-        node[part] = [below] if listed else node[part] if part in node else below
+        node[part] = [below] if listed else node.get(part, below)
         node = below if listed else node[part]
     node[parts[-1]] = to_jsonable_python(value)
     return content
@@ -171,7 +171,7 @@ def test_a_space_that_searches_a_dropped_setting_says_so() -> None:
 
 
 def test_what_was_never_a_setting_is_still_guessed_at() -> None:
-    with pytest.raises(ConfigError, match="did you mean train.epochs"):
+    with pytest.raises(ConfigError, match=r"did you mean train\.epochs"):
         validate({"train": {"epoch": 1}}, "some.yaml")
     with pytest.raises(ValidationError):
         Experiment.model_validate({"train": {"beta1": 0.9}})
