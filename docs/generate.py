@@ -15,11 +15,13 @@ from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 from typer.main import get_command
 
 import anmi_ray
 from anmi_ray.cli import app
 from anmi_ray.config import rules
+from anmi_ray.config.dropped import DROPPED
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.tune import CampaignConfig
 from anmi_ray.core import records
@@ -230,6 +232,14 @@ def experiment() -> str:
     return settings(Experiment)
 
 
+def dropped() -> str:
+    """What were settings once, each with the value that it has now and what does instead."""
+    lines = ["| setting | fixed at | instead |", "|---|---|---|"]
+    for name, setting in DROPPED.items():
+        lines.append(f"| `{name}` | `{_default(to_jsonable_python(setting.value))}` | {_escaped(setting.instead)} |")
+    return "\n".join(lines)
+
+
 def campaign() -> str:
     """Every setting of a tuning campaign."""
     return settings(CampaignConfig)
@@ -364,6 +374,7 @@ def mining_settings() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "experiment": experiment,
     "campaign": campaign,
+    "dropped": dropped,
     "commands": commands,
     "python": python,
     "records": data_dictionary,

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
-from anmi_ray.config.experiment import load
+from anmi_ray.config.load import load
 from anmi_ray.core.identity import rng
 from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import NAMES

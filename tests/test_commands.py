@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from anmi_ray import cli
-from anmi_ray.config import experiment, tune
+from anmi_ray.config import load, tune
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md"]
@@ -105,13 +105,13 @@ def workplace(ray_local: None, tmp_path_factory: pytest.TempPathFactory, small_c
     for name in ("jobs", "docs", "cluster"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "constraints.txt", folder)
-    read = experiment.read
+    read = load.read
 
     def read_smaller(path: str | Path) -> dict[str, Any]:
         return smaller_settings(read(path), small_collection)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "read", read_smaller)
+        patch.setattr(load, "read", read_smaller)
         patch.setattr(tune, "read", read_smaller)
         patch.chdir(folder)
         yield folder

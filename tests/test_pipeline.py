@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 import pytest
 
 from anmi_ray.api import reranking
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, EXAMPLE, QREL, QUERY, RATING, RUN, TEXT_OF
 from anmi_ray.models import reranker

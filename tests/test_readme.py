@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from anmi_ray.config import tune
-from anmi_ray.config.experiment import Experiment, load, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load, validate
 from anmi_ray.config.rules import NAMED
 from anmi_ray.tuning.campaign import open_campaign
 

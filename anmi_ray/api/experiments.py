@@ -23,20 +23,30 @@ def load(path: str | Path, **settings: Any) -> Experiment:
     """The settings of an experiment: those of a YAML file, changed by `settings`.
 
     A group of settings is given as a mapping, of which every member changes one setting; what lies deeper is named
-    with dots. The result is frozen; `changed` makes another of it, by the same rules. Relative paths are relative to
+    with dots. The result is frozen; `change` makes another of it, by the same rules. Relative paths are relative to
     the working directory. Raises ConfigError with every mistake, one a line, and the nearest known names.
 
     >>> config = anmi_ray.load("jobs/configs/quickstart.yaml", name="gentle", train={"learning_rate": 1e-5})
     >>> config.name, config.train.learning_rate
     ('gentle', 1e-05)
-    >>> config.changed(**{"train.loss.temperature": 0.1}, mine={"negatives": 2}).mine.negatives
+    """
+    from anmi_ray.config import load as loading
+
+    content = loading.read(path)
+    content.setdefault("name", loading.run_name(path))
+    return loading.with_settings(content, settings, str(path))
+
+
+def change(experiment: Experiment, **settings: Any) -> Experiment:
+    """An experiment with other settings, given as to `load`. Raises ConfigError.
+
+    >>> config = anmi_ray.load("jobs/configs/quickstart.yaml")
+    >>> anmi_ray.change(config, **{"train.loss.temperature": 0.1}, mine={"negatives": 2}).mine.negatives
     2
     """
-    from anmi_ray.config import experiment
+    from anmi_ray.config.load import with_settings
 
-    content = experiment.read(path)
-    content.setdefault("name", experiment.run_name(path))
-    return experiment.with_settings(content, settings, str(path))
+    return with_settings(experiment.model_dump(exclude_unset=True), settings, f"experiment {experiment.name}")
 
 
 def run(experiment: Experiment, *, first: str = "", last: str = "", reporter: Reporter | None = None) -> Run:

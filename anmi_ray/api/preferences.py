@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.config.experiment import validate_as
+from anmi_ray.config.load import validate_as
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import environment
 from anmi_ray.core.errors import DataError

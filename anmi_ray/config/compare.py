@@ -35,9 +35,6 @@ class CompareConfig(Settings):
         description="imported: .csv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, "
         "doc_b, preference, as anmi audit reads them; ids are the collection's",
     )
-    max_reject_fraction: float = Field(
-        default=0.01, ge=0.0, le=1.0, description="imported: share of the file's rows that may be refused as malformed"
-    )
 
     @model_validator(mode="after")
     def _settings_of_this_design(self) -> CompareConfig:

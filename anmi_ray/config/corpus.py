@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -38,12 +38,15 @@ Paths = Annotated[tuple[PathOrUri, ...], _LISTED]
 Topic = Literal["title", "desc", "narr"]
 
 
-class Splits(Settings):
-    """One or more names for each split that there is."""
+Named = TypeVar("Named", bound=tuple[str, ...])
 
-    train: Names = Field(default=(), description="of the train queries")
-    dev: Names = Field(default=(), description="of the dev queries; without any, some train queries become dev")
-    test: Names = Field(default=(), description="of the test queries")
+
+class Splits(Settings, Generic[Named]):
+    """One or more names, or files, for each split that there is."""
+
+    train: Named = Field(default=(), description="of the train queries")
+    dev: Named = Field(default=(), description="of the dev queries; without any, some train queries become dev")
+    test: Named = Field(default=(), description="of the test queries")
 
     @model_validator(mode="before")
     @classmethod
@@ -53,7 +56,7 @@ class Splits(Settings):
         return data
 
     @model_validator(mode="after")
-    def _some(self) -> Splits:
+    def _some(self) -> Splits[Named]:
         if not self.named:
             raise ValueError("name at least one of train, dev, test")
         every = [name for names in self.named.values() for name in names]
@@ -66,14 +69,6 @@ class Splits(Settings):
         """The names by split, of those that have some, in the order train, dev, test."""
         every = {"train": self.train, "dev": self.dev, "test": self.test}
         return {split: names for split, names in every.items() if names}
-
-
-class PathSplits(Splits):
-    """One or more files for each split that there is."""
-
-    train: Paths = Field(default=(), description="of the train queries")
-    dev: Paths = Field(default=(), description="of the dev queries; without any, some train queries become dev")
-    test: Paths = Field(default=(), description="of the test queries")
 
 
 class Columns(Settings):
@@ -108,7 +103,7 @@ class CorpusConfig(Settings):
         default=(),
         description="trec: files of topics (<top> or tsv); table: of queries. Their split is that of their qrels",
     )
-    qrels: PathSplits | None = Field(
+    qrels: Splits[Paths] | None = Field(
         default=None,
         description="trec, table: files of relevance grades by split; a grade below 0 counts as 0, not relevant",
     )
@@ -119,7 +114,7 @@ class CorpusConfig(Settings):
         default="utf-8", description="trec: of documents and topics (TREC's old disks hold latin-1)"
     )
     columns: Columns = Field(default=Columns(), description="table: which column is what")
-    datasets: Splits | None = Field(
+    datasets: Splits[Names] | None = Field(
         default=None,
         description="ir_datasets: ids by split, all over the same documents; see https://ir-datasets.com",
     )

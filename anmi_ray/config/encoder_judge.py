@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import string
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from anmi_ray.config.base import OneJudge
-from anmi_ray.config.paths import FolderOrName
+from anmi_ray.config.base import ModelJudge, Settings
 
 PARTS = ("query", "first", "second", "sep")  # what the texts of a pairwise model are made of
 NO_LABELS = "form: pairwise needs first_label and second_label, names that config.json lists in id2label"
@@ -19,39 +18,24 @@ _ONLY = {
 }
 
 
-# with what a transformer that judges computes
-Dtype = Annotated[
-    Literal["float32", "bfloat16", "float16"],
-    Field(description="arithmetic of the transformer; its head computes in float32"),
-]
-Gpus = Annotated[float, Field(ge=0, le=1, description="share of a GPU that each asking actor takes; 0: the CPU")]
-Threads = Annotated[int, Field(ge=1, le=1024, description="threads of an asking actor on the CPU")]
-BatchTokens = Annotated[
-    int | None,
-    Field(ge=16, description="padded tokens of a forward pass; null: 4,096 on the CPU, 65,536 on a GPU"),
-]
-
-
-class EncoderJudgeConfig(OneJudge):
-    """A sequence classification model as judge: a reranker that scores each document, or one that reads both."""
+class Forward(Settings):
+    """With what a transformer that judges computes, in the actors that ask it."""
 
     how_only: ClassVar[frozenset[str]] = frozenset({"gpus", "threads", "batch_tokens"})
 
-    reads_texts: ClassVar[bool] = True
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="arithmetic of the transformer; its head computes in float32"
+    )
+    gpus: float = Field(default=0.0, ge=0, le=1, description="share of a GPU that each asking actor takes; 0: the CPU")
+    threads: int = Field(default=1, ge=1, le=1024, description="threads of an asking actor on the CPU")
+    batch_tokens: int | None = Field(
+        default=None, ge=16, description="padded tokens of a forward pass; null: 4,096 on the CPU, 65,536 on a GPU"
+    )
 
-    kind: Literal["encoder"]
-    name: str = Field(
-        default="encoder",
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$",
-        description="name of the judge, unique in the panel",
-    )
-    model: FolderOrName = Field(min_length=1, description="folder with safetensors weights, or hub id (org/model)")
-    revision: str | None = Field(
-        default=None,
-        min_length=1,
-        description="commit, tag or branch of a hub id; null: what is cached, else the newest",
-    )
-    trust_remote_code: bool = Field(default=False, description="run code from the model's repository")
+
+class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
+    """A sequence classification model as judge: a reranker that scores each document, or one that reads both."""
+
     form: Literal["pointwise", "pairwise"] = Field(
         default="pointwise",
         description="pointwise: a reranker, one logit for (query, document), and the preference is "
@@ -81,10 +65,6 @@ class EncoderJudgeConfig(OneJudge):
         ge=16,
         description="tokens that the model reads at once, the longest texts cut first; null: as many as it can",
     )
-    dtype: Dtype = "float32"
-    gpus: Gpus = 0.0
-    threads: Threads = 1
-    batch_tokens: BatchTokens = None
 
     @field_validator("text", "text_pair")
     @classmethod

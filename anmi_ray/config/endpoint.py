@@ -14,53 +14,57 @@ from pydantic import ConfigDict, Field, JsonValue, field_validator, model_valida
 
 from anmi_ray.config.base import Settings
 
-_OWN = ("model", "messages", "max_tokens", "temperature", "seed", "logprobs", "top_logprobs", "stream", "n")
 
-
-class SamplingConfig(Settings):
-    """What is asked of the model: all that may change an answer beside the messages."""
+class ServedModel(Settings):
+    """Base of what is asked of a model behind a server."""
 
     # a key pasted into the wrong field must not come back in an error message
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True)
 
+    fixed: ClassVar[tuple[str, ...]]  # fields of the body that `extra` may not set
+
     model: str = Field(min_length=1, max_length=200, description="name of the model, as the server knows it")
+    extra: dict[str, JsonValue] = Field(
+        default={},
+        description="more fields of the request's body, such as structured_outputs, reasoning_effort or "
+        "max_tokens_per_doc",
+    )
+
+    @field_validator("extra")
+    @classmethod
+    def _not_fixed(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if taken := sorted(set(value) & set(cls.fixed)):
+            raise ValueError(f"{', '.join(taken)}: set by this program or by a setting of that name, not in extra")
+        return value
+
+
+class SamplingConfig(ServedModel):
+    """What is asked of the model: all that may change an answer beside the messages."""
+
+    fixed: ClassVar[tuple[str, ...]] = (
+        "model", "messages", "max_tokens", "temperature", "seed", "logprobs", "top_logprobs", "stream", "n",
+    )  # fmt: skip
+
     max_tokens: int | None = Field(default=16, ge=1, description="longest answer; null: not sent, the server's default")
     temperature: float | None = Field(
         default=0.0, ge=0, le=2, description="sampling temperature; null: not sent (some reasoning models refuse it)"
     )
     seed: int | None = Field(default=None, description="the server's sampling seed; null: not sent")
     logprobs: int = Field(default=0, ge=0, le=20, description="most likely first tokens to ask for; 0: none")
-    extra: dict[str, JsonValue] = Field(
-        default={}, description="more fields of the request's body, such as structured_outputs or reasoning_effort"
-    )
-
-    @field_validator("extra")
-    @classmethod
-    def _not_own(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        taken = sorted(set(value) & set(_OWN))
-        if taken:
-            raise ValueError(f"{', '.join(taken)}: set by this program or by a setting of that name, not in extra")
-        return value
 
 
-class ServerConfig(Settings):
-    """A server, and how to reach it. Nothing of this can change an answer.
+class ServerConfig(ServedModel):
+    """A server, and how to reach it. What is added to ServedModel cannot change an answer.
 
     But for the address: another server's model of the same name may be another model.
     """
 
-    # a key pasted into the wrong field must not come back in an error message
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True)
-
     how_only: ClassVar[frozenset[str]] = frozenset({
-        "allow_external", "key_env", "timeout_s", "connect_timeout_s", "deadline_s", "retries", "backoff_s",
-        "max_wait_s", "concurrency", "requests_per_minute",
+        "allow_external", "key_env", "timeout_s", "retries", "max_wait_s", "concurrency", "requests_per_minute",
     })  # fmt: skip
     endpoint: ClassVar[str]  # what is added to base_url
     role: ClassVar[str]  # how messages name what is asked
     optional: ClassVar[str]  # what a server that refuses every request may dislike, for messages
-
-    model: str = Field(min_length=1, max_length=200, description="name of the model, as the server knows it")
 
     base_url: str = Field(description="the server's API up to /v1, such as http://127.0.0.1:8000/v1")
     allow_external: bool = Field(
@@ -70,13 +74,11 @@ class ServerConfig(Settings):
         default=None, description="name of the environment variable that holds the key; null: the server wants none"
     )
     timeout_s: float = Field(default=60.0, gt=0, description="seconds from sending a request to its last byte")
-    connect_timeout_s: float = Field(default=10.0, gt=0, description="seconds to open a connection")
-    deadline_s: float = Field(
-        default=300.0, gt=0, description="seconds a question may take with its retries, waiting for rate limits aside"
-    )
-    retries: int = Field(default=5, ge=0, le=100, description="times a question is sent again after a passing failure")
-    backoff_s: float = Field(
-        default=1.0, gt=0, description="the k-th retry waits U(0, 1) · 2^(k−1) times these seconds"
+    retries: int = Field(
+        default=5,
+        ge=0,
+        le=100,
+        description="times a question is sent again after a passing failure, within five times timeout_s",
     )
     max_wait_s: float = Field(default=60.0, gt=0, description="longest wait, the server's own Retry-After included")
     concurrency: int = Field(
@@ -150,6 +152,7 @@ class EndpointConfig(SamplingConfig, ServerConfig):
 class RerankEndpointConfig(ServerConfig):
     """A reranker behind a server: POST base_url/rerank, in Cohere's shape (also Jina's and vLLM's) or in TEI's."""
 
+    fixed: ClassVar[tuple[str, ...]] = ("model", "query", "documents", "texts", "top_n", "raw_scores")
     endpoint: ClassVar[str] = "/rerank"
     role: ClassVar[str] = "reranker"
     optional: ClassVar[str] = "shape and extra"
@@ -166,13 +169,3 @@ class RerankEndpointConfig(ServerConfig):
         description="documents of a query sent at once; fewer than rerank.depth is for models that score each document "
         "for itself: one that reads them together (jina-reranker-v3) gives other scores in every call",
     )
-    extra: dict[str, JsonValue] = Field(
-        default={}, description="more fields of the request's body, such as max_tokens_per_doc"
-    )
-
-    @field_validator("extra")
-    @classmethod
-    def _not_ours(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        if taken := sorted(set(value) & {"model", "query", "documents", "texts", "top_n", "raw_scores"}):
-            raise ValueError(f"{', '.join(taken)}: set by this program or by a setting of that name, not in extra")
-        return value

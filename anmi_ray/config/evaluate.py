@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from anmi_ray.config.base import Settings
+from anmi_ray.config.base import LoadedModel, Settings
 from anmi_ray.config.endpoint import RerankEndpointConfig
 from anmi_ray.config.paths import FolderOrName
 from anmi_ray.config.retrieve import RETRIEVERS, USUAL, Retriever
 from anmi_ray.config.train import Pooling, Student, TrainConfig
 
-Normalisation = Literal["minmax", "zscore"]
 Partner = Literal[Retriever, "hybrid"]
 MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
@@ -22,23 +22,37 @@ _SYSTEMS = (*RETRIEVERS, "hybrid", "reranked")
 _OF_MODELS = ("max_tokens", "precision", "trust_remote_code")
 
 
-class StartConfig(Settings):
+@dataclass(frozen=True)
+class TrainingStart:
     """How training starts from a model: what the untrained peer has in common with it."""
 
     student: Student
     pooling: Pooling
     prompt: str | None
-    whole_head: bool
-    equal_segments: bool
     seed: int
 
 
-class PeerConfig(Settings):
+class Scoring(Settings):
+    """How a model scores pairs of a query and a document."""
+
+    max_tokens: int | None = Field(
+        default=None,
+        ge=16,
+        le=32_768,
+        description="tokens of a query and document, longer documents are cut; null: as the model was trained",
+    )
+    precision: Precision = Field(
+        default="auto",
+        description="arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively",
+    )
+
+
+class PeerConfig(LoadedModel, Scoring):
     """Another reranker that scores the same documents, a system of its own: a model, an endpoint, another run's, or the
     untrained."""
 
     # the model that a run trained is an input of the stage
-    how_only: ClassVar[frozenset[str]] = frozenset({"max_failures", "run"})
+    how_only: ClassVar[frozenset[str]] = frozenset({"run"})
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="name of the system in tables, tests and run files"
@@ -55,21 +69,7 @@ class PeerConfig(Settings):
     run: str | None = Field(
         default=None, min_length=1, description="the reranker that another run under the same root has trained"
     )
-    max_tokens: int | None = Field(
-        default=None, ge=16, le=32_768, description="models: tokens of a pair; null: the model's own limit"
-    )
-    precision: Precision = Field(default="auto", description="models: arithmetic of the forward pass, as rerank's own")
-    trust_remote_code: bool = Field(
-        default=False, description="models: run code that comes with the model; only for models you trust"
-    )
-    max_failures: float = Field(
-        default=0.1,
-        ge=0.0,
-        le=1.0,
-        description="endpoints: share of a bucket's queries (one at least) that may stay without scores for reasons "
-        "that may go away; beyond it the run stops, and goes on when started again",
-    )
-    start: StartConfig | None = Field(default=None, description="untrained: filled in from the settings of training")
+    start: TrainingStart | None = Field(default=None, description="untrained: filled in from the settings of training")
 
     @field_validator("name")
     @classmethod
@@ -98,25 +98,15 @@ class PeerConfig(Settings):
         """With the settings of training filled in, where it is the untrained model."""
         if not self.untrained:
             return self
-        start = StartConfig(**{name: getattr(train, name) for name in StartConfig.model_fields})
+        start = TrainingStart(**{field.name: getattr(train, field.name) for field in fields(TrainingStart)})
         same = {name: getattr(train, name) for name in ("model", "max_tokens", "trust_remote_code")}
         return self.model_copy(update={**same, "start": start})
 
 
-class RerankConfig(Settings):
+class RerankConfig(Scoring):
     """How the trained model scores the first stage's documents of the dev and test queries."""
 
     depth: int = Field(default=100, ge=1, le=10_000, description="documents per query, from the top of the hybrid run")
-    max_tokens: int | None = Field(
-        default=None,
-        ge=16,
-        le=32_768,
-        description="tokens of a query and document, longer documents are cut; null: as trained",
-    )
-    precision: Precision = Field(
-        default="auto",
-        description="arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively",
-    )
     peers: tuple[PeerConfig, ...] = Field(
         default=(),
         max_length=50,
@@ -152,10 +142,9 @@ class EvaluateConfig(Settings):
         le=10_000_000,
         description="sign flips of the randomisation test, resamples of the bootstrap",
     )
-    level: float = Field(default=0.95, gt=0.5, lt=1.0, description="confidence level of the intervals")
-    fusion: bool = Field(default=True, description="also evaluate the reranked scores fused with the first stage's")
-    normalisation: Normalisation = Field(
-        default="zscore", description="how both scores are brought to one scale, per query over the reranked documents"
+    fusion: bool = Field(
+        default=True,
+        description="also evaluate the reranked scores fused with the first stage's, by weights that dev chose",
     )
     partners: tuple[Partner, ...] = Field(
         default=USUAL,
@@ -163,9 +152,6 @@ class EvaluateConfig(Settings):
         max_length=3,
         description="systems whose scores are fused with the reranked ones; hybrid: the fused ranks as one score; by "
         "default the retrievers, or hybrid where they are four",
-    )
-    weight_steps: int = Field(
-        default=10, ge=1, le=50, description="weights tried on the dev queries are multiples of 1/weight_steps"
     )
 
     def over(self, retrievers: tuple[Retriever, ...]) -> EvaluateConfig:

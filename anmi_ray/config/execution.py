@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from anmi_ray.config.base import ExecutionSettings
-from anmi_ray.config.labels import LabelSelector
+from anmi_ray.config.labels import LabelSelector, Placed
 from anmi_ray.config.paths import PathOrUri
 from anmi_ray.config.train import TrainExecution
 from anmi_ray.core import environment
@@ -16,7 +16,7 @@ Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
 
 
-class DriverExecution(ExecutionSettings):
+class DriverExecution(Placed):
     """With what, and where, the driver of a submitted job runs. Asking for a share of a CPU keeps it off the head."""
 
     num_cpus: float = Field(
@@ -26,7 +26,6 @@ class DriverExecution(ExecutionSettings):
     )
     memory_gb: float | None = Field(default=None, gt=0, description="GB of memory to reserve for it; null: none")
     resources: dict[str, float] = Field(default={}, description="more of Ray's resources to reserve, by name")
-    label_selector: LabelSelector = Field(default={}, description="labels that its node must have; none: any node")
 
 
 class EmbedExecution(ExecutionSettings):
@@ -66,7 +65,6 @@ class ExecutionConfig(ExecutionSettings):
     object_store_gb: float = Field(default=0.5, gt=0, description="object store of a Ray started here, in GB")
     buckets: int = Field(default=8, ge=1, le=65536, description="query buckets of a new root, a power of two")
     threads: int = Field(default=0, ge=0, description="threads of a task that runs a model; 0: all cores")
-    task_retries: int = Field(default=3, ge=0, description="times a bucket's task is tried again when its process dies")
     window: int = Field(default=0, ge=0, description="buckets under way at once; 0: the number of CPUs")
     askers: Count | tuple[Size, Size] = Field(
         default=0,
@@ -74,12 +72,6 @@ class ExecutionConfig(ExecutionSettings):
         "cores",
     )
     raters: int = Field(default=0, ge=0, description="actors that rate, a core each; 0: as many as there are cores")
-    pool_start_s: float = Field(
-        default=120.0,
-        ge=0,
-        description="seconds from asking for an actor that asks a judge to its first answer, with its node, image and "
-        "weights: with a target, none is started for less work",
-    )
     gpu_dollars_hour: float | None = Field(default=None, gt=0, description="price of a GPU for an hour")
     core_dollars_hour: float | None = Field(default=None, gt=0, description="price of a CPU core for an hour")
     chunk: int = Field(default=8192, ge=1, description="questions that an actor takes at once, in whole queries")
@@ -96,9 +88,6 @@ class ExecutionConfig(ExecutionSettings):
     log_format: Literal["text", "json"] = Field(
         default="text",
         description="what a command prints: text, or a line of JSON for each event; workers' logs are always JSON",
-    )
-    no_progress_s: int = Field(
-        default=7200, ge=60, description="seconds without progress after which Ray Data gives up"
     )
 
     @field_validator("buckets")

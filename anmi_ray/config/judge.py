@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import OneJudge, Settings
-from anmi_ray.config.encoder_judge import BatchTokens, Dtype, EncoderJudgeConfig, Gpus, Threads
+from anmi_ray.config.encoder_judge import EncoderJudgeConfig, Forward
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.paths import PathOrUri
 from anmi_ray.config.pilot import PilotConfig
@@ -21,7 +21,6 @@ from anmi_ray.config.vllm import VllmJudgeConfig
 
 Preset = Literal["realistic", "thurstone", "correlated", "heavy-tailed", "misspecified", "similarity"]
 Readout = Literal["sign", "soft"]
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$"
 
 
 class TruthConfig(Settings):
@@ -48,11 +47,9 @@ class SharedNoiseConfig(Settings):
     pair_sd: float = Field(default=0.4, ge=0, le=10, description="sd of the panel's common error on a pair, probits")
 
 
-class SimulatedJudgeConfig(OneJudge):
+class SimulatedJudgeConfig(OneJudge[Literal["simulated"]]):
     """One judge of the simulated panel: it sees the latent difference, with noise, and answers in both orders."""
 
-    kind: Literal["simulated"]
-    name: str = Field(pattern=_NAME, description="name of the judge, unique in the panel")
     noise_sd: float = Field(default=1.0, gt=0, le=20, description="sd of the judge's own noise per answer, probits")
     order_correlation: float = Field(
         default=0.0, ge=0, le=1, description="share of the noise's variance that both orders of a pair have alike"
@@ -67,31 +64,24 @@ class SimulatedJudgeConfig(OneJudge):
     readout: Readout = Field(default="sign", description="sign: 0, 1/2 or 1; soft: Φ of the perceived difference")
 
 
-class SimilarityJudgeConfig(OneJudge):
-    """A judge without labels: the bi-encoder's similarity decides, the same in both orders, without noise."""
+class SimilarityJudgeConfig(OneJudge[Literal["similarity"]]):
+    """A judge without labels: the bi-encoder's similarity decides, the same in both orders, without noise.
 
-    kind: Literal["similarity"]
-    name: str = Field(default="similarity", pattern=_NAME, description="name of the judge, unique in the panel")
-    slope: float = Field(default=10.0, gt=0, le=1000, description="p_a = Φ(slope · (similarity_a − similarity_b))")
-    readout: Readout = Field(default="soft", description="soft: p_a as above; sign: 0, 1/2 or 1")
+    p_a = Φ(10 (similarity_a − similarity_b)).
+    """
 
 
-class NullJudgeConfig(OneJudge):
+class NullJudgeConfig(OneJudge[Literal["null"]]):
     """A judge that answers at random, by hash, without reading: for measuring what everything but judging costs."""
 
     reads_texts: ClassVar[bool] = True
 
-    kind: Literal["null"]
-    name: str = Field(default="null", pattern=_NAME, description="name of the judge, unique in the panel")
 
-
-class ApiJudgeConfig(OneJudge):
+class ApiJudgeConfig(OneJudge[Literal["api"]]):
     """A language model behind an OpenAI-compatible endpoint (OpenAI, Gemini, Anthropic, a vLLM server)."""
 
     reads_texts: ClassVar[bool] = True
 
-    kind: Literal["api"]
-    name: str = Field(pattern=_NAME, description="name of the judge, unique in the panel")
     endpoint: EndpointConfig = Field(description="the model, and how its server is reached")
     prompt: PromptConfig = Field(default=PromptConfig(), description="what it is asked, and how its answer is read")
     identity: str | None = Field(
@@ -112,14 +102,12 @@ class ApiJudgeConfig(OneJudge):
         return self
 
 
-class ImportedJudgeConfig(OneJudge):
+class ImportedJudgeConfig(OneJudge[Literal["imported"]]):
     """Preferences that somebody has already, in a file; what it does not hold is a failure of that name."""
 
     # the file's content is an input of the stage
     how_only: ClassVar[frozenset[str]] = frozenset({"path"})
 
-    kind: Literal["imported"]
-    name: str = Field(default="imported", pattern=_NAME, description="name of the judge, unique in the panel")
     path: PathOrUri = Field(
         min_length=1,
         description=".csv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, doc_b, "
@@ -128,22 +116,10 @@ class ImportedJudgeConfig(OneJudge):
     judge: str | None = Field(
         default=None, description="whose rows these are, by the file's column judge; null: all, of a single judge"
     )
-    max_reject_fraction: float = Field(
-        default=0.01, ge=0.0, le=1.0, description="share of the file's rows that may be refused as malformed"
-    )
 
 
-class DistilledJudgeConfig(OneJudge):
+class DistilledJudgeConfig(Forward, OneJudge[Literal["distilled"]]):
     """The model that distillation makes (distill), asked as a judge: an encoder judge whose model the run makes."""
-
-    how_only: ClassVar[frozenset[str]] = frozenset({"gpus", "threads", "batch_tokens"})
-
-    kind: Literal["distilled"]
-    name: str = Field(default="distilled", pattern=_NAME, description="name of the judge, unique in the panel")
-    dtype: Dtype = "float32"
-    gpus: Gpus = 0.0
-    threads: Threads = 1
-    batch_tokens: BatchTokens = None
 
 
 # judges that read texts; their answers are bought and kept

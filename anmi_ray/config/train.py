@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from anmi_ray.config.base import ExecutionSettings
-from anmi_ray.config.labels import LabelSelector
+from anmi_ray.config.base import GpuType
+from anmi_ray.config.labels import Placed
 from anmi_ray.config.learning import LearnConfig, Offload
 from anmi_ray.config.objective import BalanceConfig, CurriculumConfig, LossConfig
 from anmi_ray.config.paths import PathOrUri
@@ -38,26 +38,8 @@ class TrainConfig(LearnConfig):
         description="what a decoder reads, with {query} and after it {document}; null: as the model brings it, else "
         "Qwen3-Reranker's form",
     )
-    max_tokens: int = Field(
-        default=128,
-        ge=16,
-        le=32_768,
-        description="tokens of a query-document pair, or of a bi-encoder's text; longer ones are cut",
-    )
     lists_per_step: int = Field(default=8, ge=1, description="lists (an anchor and its negatives) per optimiser step")
-    list_size: int | None = Field(
-        default=None, ge=2, description="documents of a list used at a time, drawn anew every epoch; null: all of them"
-    )
 
-    map_learning_rate: float = Field(
-        default=2e-2,
-        gt=0,
-        le=1.0,
-        description="peak learning rate of the map a·score + b that regression compares with ratings",
-    )
-    map_start: tuple[float, float] = Field(
-        default=(0.3, 1.0), description="a (positive) and b of that map at the start"
-    )
     loss: LossConfig = Field(default_factory=LossConfig, description="the ranking and the regression term")
     balance: BalanceConfig = Field(default_factory=BalanceConfig, description="their weights")
     curriculum: CurriculumConfig = Field(
@@ -66,13 +48,6 @@ class TrainConfig(LearnConfig):
     dev_depth: int = Field(
         default=20, ge=1, description="documents per dev query, from the top of the hybrid run, to rerank"
     )
-
-    @field_validator("map_start")
-    @classmethod
-    def _rising(cls, start: tuple[float, float]) -> tuple[float, float]:
-        if start[0] <= 0:
-            raise ValueError("must begin with a positive slope: ratings rise with scores")
-        return start
 
     @property
     def per_step(self) -> int:
@@ -116,7 +91,7 @@ class TrainConfig(LearnConfig):
         if self.loss.bound is not None:
             raise ValueError("a bi-encoder's score is a cosine, bounded as it is: leave bound out")
         fields = type(self).model_fields
-        for name in ("pooling", "whole_head", "equal_segments", "head_learning_rate"):
+        for name in ("pooling", "head_learning_rate"):
             if getattr(self, name) != fields[name].default:
                 raise ValueError(f"{name} is of a cross-encoder's scoring head, a bi-encoder has none: leave it out")
         return self
@@ -144,7 +119,7 @@ class TrainConfig(LearnConfig):
         return self
 
 
-class TrainExecution(ExecutionSettings):
+class TrainExecution(GpuType, Placed):
     """With what training is carried out. Several workers share each step's lists, so their number changes no result
     beyond rounding (and which dropout masks are drawn)."""
 
@@ -153,12 +128,6 @@ class TrainExecution(ExecutionSettings):
     use_gpu: bool = Field(default=False, description="one GPU per worker")
     resources: dict[str, float] = Field(
         default_factory=lambda: {"CPU": 1.0}, description="Ray resources of a worker, besides its GPU"
-    )
-    accelerator_type: str | None = Field(
-        default=None, min_length=1, description="Ray's name of the GPU that a worker wants, such as H100; null: any"
-    )
-    label_selector: LabelSelector = Field(
-        default={}, description="labels of the nodes that workers run on, such as {ray-subcluster: train}; none: any"
     )
     storage_path: PathOrUri | None = Field(
         default=None, description="folder or URI that all workers reach, for checkpoints; null: beside the output"
@@ -187,27 +156,13 @@ class TrainExecution(ExecutionSettings):
         description="DeepSpeed: what is kept in main memory rather than a GPU's: the optimizer's state (ZeRO stage 1 "
         "to 3; the processor then computes the update), or that and the parameters (ZeRO stage 3)",
     )
-    token_folder: PathOrUri | None = Field(
-        default=None,
-        description="folder for tokenised texts, which a node's workers share and a resumed run finds again; null: "
-        "beside the checkpoints, or in the node's temporary folder where these go to a URI",
-    )
     checkpoint_minutes: float = Field(
         default=5.0, ge=0.0, description="minutes between checkpoints: what a failure can cost"
     )
-    checkpoints_kept: int = Field(default=2, ge=1, description="checkpoints kept on storage")
     max_failures: int = Field(default=3, ge=-1, description="worker failures after which the run gives up; -1: never")
-    log_every: int = Field(default=1, ge=1, description="steps between rows of the training log")
     trackers: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = Field(
         default=(), description="tools that get the rows of the training log as they are made, see training/tracking.py"
     )
-
-    @field_validator("token_folder")
-    @classmethod
-    def _on_a_disk(cls, folder: str | None) -> str | None:
-        if folder and "://" in folder:
-            raise ValueError("must be a folder on a node's disk, as its files are mapped into memory, not a URI")
-        return folder
 
     @model_validator(mode="after")
     def _type_of_a_gpu(self) -> TrainExecution:

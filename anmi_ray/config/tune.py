@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from anmi_ray.config.base import Settings
-from anmi_ray.config.experiment import apply, check_setting, read, run_name, validate_as
+from anmi_ray.config.base import Kind, Settings, Word
+from anmi_ray.config.load import apply, check_setting, read, run_name, validate_as
 from anmi_ray.core.errors import ConfigError
 
 GROUPS = ("mine", "train")  # whose settings a trial may change
@@ -30,50 +30,53 @@ _SHARED = {
 _REMEDY = "see jobs/configs/tune-quickstart.yaml, and CampaignConfig in anmi_ray/config/tune.py"
 
 
-class Uniform(Settings):
+Number = TypeVar("Number", int, float)
+
+
+class Interval(Kind[Word], Generic[Word, Number]):
+    """Base of what is searched between two numbers."""
+
+    low: Number = Field(description="the least value")
+    high: Number = Field(description="the largest value")
+
+    @model_validator(mode="after")
+    def _ascends(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low is {self.low} and high {self.high}: low must be smaller")
+        return self
+
+
+class Uniform(Interval[Literal["uniform"], float]):
     """A number between two, all alike."""
 
-    kind: Literal["uniform"]
-    low: float
-    high: float
 
-    @model_validator(mode="after")
-    def _ascends(self) -> Uniform:
-        return _ascending(self)
-
-
-class LogUniform(Settings):
+class LogUniform(Interval[Literal["loguniform"], float]):
     """A number between two, alike in its logarithm."""
 
-    kind: Literal["loguniform"]
-    low: float = Field(gt=0)
-    high: float
+    @field_validator("low")
+    @classmethod
+    def _has_a_logarithm(cls, low: float) -> float:
+        if low <= 0:
+            raise ValueError("must be greater than 0, to have a logarithm")
+        return low
 
-    @model_validator(mode="after")
-    def _ascends(self) -> LogUniform:
-        return _ascending(self)
 
-
-class Integer(Settings):
+class Integer(Interval[Literal["integer"], int]):
     """A whole number between two, both included."""
 
-    kind: Literal["integer"]
-    low: int
-    high: int
     log: bool = Field(default=False, description="alike in its logarithm")
 
     @model_validator(mode="after")
-    def _ascends(self) -> Integer:
+    def _has_a_logarithm(self) -> Integer:
         if self.log and self.low < 1:
             raise ValueError(f"low is {self.low}: a logarithm needs at least 1")
-        return _ascending(self)
+        return self
 
 
-class Choice(Settings):
+class Choice(Kind[Literal["choice"]]):
     """One of several values, of any type that the setting takes."""
 
-    kind: Literal["choice"]
-    values: tuple[Any, ...] = Field(min_length=2)
+    values: tuple[Any, ...] = Field(min_length=2, description="the values")
 
     @field_validator("values")
     @classmethod
@@ -86,12 +89,6 @@ class Choice(Settings):
     def labels(self) -> dict[str, Any]:
         """The values by what they are called."""
         return {label(value): value for value in self.values}
-
-
-def _ascending(domain: Any) -> Any:
-    if domain.low >= domain.high:
-        raise ValueError(f"low is {domain.low} and high {domain.high}: low must be smaller")
-    return domain
 
 
 def label(value: Any) -> str:
@@ -116,14 +113,13 @@ def _domain_or_value(value: Any) -> Any:
 OptionValue = Annotated[Any, BeforeValidator(_domain_or_value)]
 
 
-class Options(Settings):
+class Options(Kind[Literal["options"]]):
     """One of several whole groups of settings, such as a mining rule with parameters of its own.
 
     An option's settings are applied in their order; a value that has a `kind` is searched where the option is chosen.
     """
 
-    kind: Literal["options"]
-    options: dict[str, dict[str, OptionValue]] = Field(min_length=2)
+    options: dict[str, dict[str, OptionValue]] = Field(min_length=2, description="the groups, by any name")
 
 
 Dimension = Annotated[Uniform | LogUniform | Integer | Choice | Options, Field(discriminator="kind")]

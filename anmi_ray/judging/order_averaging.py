@@ -97,7 +97,7 @@ def fit(
     isotonic: a monotone curve of each order's E[C], with beta 1. DataError where there is no pair.
     """
     if not len(score_P):
-        raise DataError("no pairs to calibrate on", "distill", "raise distill.sample.pairs or distill.dev_share")
+        raise DataError("no pairs to calibrate on", "distill", "raise distill.sample.pairs")
     columns = (0,) if target == "two-head" else tuple(range(np.shape(logits_RL)[1]))
 
     def loss(beta: float) -> float:

@@ -20,6 +20,7 @@ from anmi_ray.core.records import find_rows
 from anmi_ray.mining.categories import PLACE
 
 Refused = tuple[str, str, str]
+_EQUAL_P = 0.01  # p-value below which equal ratings are rejected: one query in a hundred is anchored by noise
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def choose(
         if labelled[index]:
             refused.append((key, "no gap to a known positive", "its known positives are not rated, or nothing else is"))
         elif config.top_rated_anchors:
-            detail = f"p-value of equal ratings {p_values[index]:.3g}, must be below {config.anchor_p}"
+            detail = f"p-value of equal ratings {p_values[index]:.3g}, must be below {_EQUAL_P}"
             refused.append((key, "no known positive, and the ratings may be noise", detail))
         else:
             refused.append((key, "no known positive", "mine.top_rated_anchors is false"))
@@ -80,7 +81,7 @@ def _sorted(table: pa.Table, queries: pa.Array) -> Anchors:
 
 
 def _varied(queries: pa.Array, config: MineConfig, fits: pa.Table | None) -> tuple[Flags, Reals]:
-    """Queries whose fit converged and rejects equal ratings at `anchor_p`, with the p-values."""
+    """Queries whose fit converged and rejects equal ratings, with the p-values."""
     p_values = np.ones(len(queries))
     if not config.top_rated_anchors:
         return np.zeros(len(queries), dtype=bool), p_values
@@ -93,7 +94,7 @@ def _varied(queries: pa.Array, config: MineConfig, fits: pa.Table | None) -> tup
     p_values[there] = fits["equal_ratings_p"].to_numpy()[row[there]]
     converged = np.zeros(len(queries), dtype=bool)
     converged[there] = fits["converged"].to_numpy()[row[there]]
-    return converged & (p_values < config.anchor_p), p_values
+    return converged & (p_values < _EQUAL_P), p_values
 
 
 def _present(index: Ints, size: int) -> Flags:

@@ -19,6 +19,7 @@ from anmi_ray.mining.negatives import Negatives
 
 DESIGN = "validation"
 ROUND = 1
+_PSEUDO_POSITIVE = 0.9  # P(relevant) above which RocketQA (Qu et al. 2021) takes a document for a positive
 _PAIR = ["query_id", "doc_a", "doc_b"]
 
 
@@ -88,7 +89,7 @@ def verdicts(negatives: Negatives, config: MineConfig) -> dict[str, dict[str, in
 
     validate: borderline documents, and how many of them were rejected, got the weight in between, full weight, or had
     no answer and were left to the other rules. rocketqa: documents asked about (all but known positives), negatives
-    by it, and pseudo-positives, P(relevant) above `positive_above`, which no rule but validate makes a negative.
+    by it, and pseudo-positives, P(relevant) above .9, which no rule but validate makes a negative.
     """
     found: dict[str, dict[str, int]] = {}
     if config.validation is not None:
@@ -106,6 +107,6 @@ def verdicts(negatives: Negatives, config: MineConfig) -> dict[str, dict[str, in
             found["rocketqa"] = {
                 "documents": len(p),
                 "negatives": int((p < rule.negative_below).sum()),
-                "pseudo_positives": int((p > rule.positive_above).sum()),
+                "pseudo_positives": int((p > _PSEUDO_POSITIVE).sum()),
             }
     return found

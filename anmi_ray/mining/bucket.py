@@ -15,7 +15,7 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import find_rows
 from anmi_ray.mining.anchors import Anchors, codes
 from anmi_ray.mining.categories import PLACE
-from anmi_ray.mining.negatives import Negatives, grouped_quantiles
+from anmi_ray.mining.negatives import LEAST_SD, Negatives, grouped_quantiles
 
 AGAIN = "recompute the rate stage from these candidates"
 _CANDIDATE = ["query_id", "doc_id", "source", "is_positive", "rank", "similarity"]
@@ -75,8 +75,8 @@ def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineCo
         is_random=pc.equal(candidates["source"], "random").to_numpy().astype(bool),
         rating=rating,
         mean=mean,
-        sd=np.maximum(spread, config.rating_sd_floor),
-        spread=np.maximum(_robust_sd(query[rows], rating[rows], len(queries)), config.rating_sd_floor),
+        sd=np.maximum(spread, LEAST_SD),
+        spread=np.maximum(_robust_sd(query[rows], rating[rows], len(queries)), LEAST_SD),
         rank=pc.fill_null(pc.cast(candidates["rank"], pa.float64()), np.nan).to_numpy(),
         score=candidates["similarity"].to_numpy(),
     )

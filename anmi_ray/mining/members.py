@@ -70,8 +70,7 @@ def random_members(anchors: Anchors, bucket: RatedBucket, config: MineConfig, se
     taken = taken[np.lexsort((rank[taken], example[taken]))]
     size = len(taken)
     none = np.full(len(taken), np.nan)
-    weight = np.full(size, config.random_weight)
-    return Members(example[taken], doc[taken], weight, np.full(size, CATEGORIES.index("random")), none, none)
+    return Members(example[taken], doc[taken], np.ones(size), np.full(size, CATEGORIES.index("random")), none, none)
 
 
 def examples(anchors: Anchors, kept: Flags, roles: Sequence[Members], bucket: RatedBucket) -> pa.Table:

@@ -28,6 +28,8 @@ MARGIN = 0.25
 EPS = 1e-3
 _SAME = 1e-6  # points: gaps that spread less are constant
 # points to a component on which P(false negative) is made monotone, and its reach in sds
+_MOST = 4  # Gaussians that are tried: false, hard, medium and easy negatives; more split what is one
+_BETA_STEPS = 10  # of EM by weighted moments, as ProGCL: it has no maximum to converge to
 _GRID = 4001
 _REACH = 8.0
 
@@ -198,7 +200,7 @@ class Mixture:
 def fit(gaps: Reals, settings: BetaMixture | GaussianMixture) -> Mixture:
     """Fit a mixture to gaps (points, float64[N]) pooled over a sample of queries, known positives left out.
 
-    Gaussians: 1 to `most` by EM from several starts, on bins if there are many gaps; the BIC is of the gaps themselves.
+    Gaussians: 1 to 4 by EM from several starts, on bins if there are many gaps; the BIC is of the gaps themselves.
     Betas: one, or two as ProGCL fits them on u = 1 − scaled gap, whose scale runs from the 1st to the 99th percentile
     and a quarter of that further on both sides: with the percentiles at its ends, gaps clipped to them would pull a
     component of their own to u = 0 and 1. The number is the criterion's choice. Both take gaps as independent, though
@@ -221,11 +223,11 @@ def fit(gaps: Reals, settings: BetaMixture | GaussianMixture) -> Mixture:
         return replace(none, components=whole, why=f"fewer than {FEWEST} gaps" if few else "the gaps are constant")
     if isinstance(settings, BetaMixture):
         values = scale(gaps, low, high)
-        fits = em.betas(em.points(values), settings.steps)
+        fits = em.betas(em.points(values), _BETA_STEPS)
         unit = 0.0
     else:
         values = (gaps - gaps.mean()) / gaps.std()
-        fits = em.gaussians(em.points(values), settings.most)
+        fits = em.gaussians(em.points(values), _MOST)
         unit = float(np.log(gaps.std()))
     tried = tuple(_tried(one, values, unit) for one in fits)
     best = min(range(len(fits)), key=lambda i: getattr(tried[i], settings.criterion))

@@ -7,31 +7,37 @@ import numpy as np
 from anmi_ray.config.rules import Percentile, PositiveRelative, Relative
 from anmi_ray.core.arrays import Reals
 from anmi_ray.mining.categories import indices
-from anmi_ray.mining.negatives import Common, Negatives, RuleVerdict, grouped_quantiles
+from anmi_ray.mining.negatives import LEAST_SD, Common, Negatives, RuleVerdict, grouped_quantiles
+
+_MEAN_RATING = (
+    1500.0  # of a query's mean document, where chess puts the average player: the report's thresholds assume it
+)
 
 
 def relative(negatives: Negatives, settings: Relative, common: Common) -> RuleVerdict:
     """1 for γ_min ≤ Δ/u ≤ γ_max, (Δ/u)/γ_min below, 0 at Δ ≤ 0, exp(−(Δ/u − γ_max)/s) above (methods 5).
 
     NV-Retriever's rule (Moreira et al. 2024), carried to ratings. u is the query's robust sd, which no shift of the
-    ratings changes; anchored, u is the anchor's rating where the mean document's is `origin` (the report: "gap > .05 x
+    ratings changes; anchored, u is the anchor's rating where the mean document's is 1500 (the report: "gap > .05 x
     positive"), which a shift does change.
     """
-    x = _in_units(negatives, settings, common)
+    del common
+    x = _in_units(negatives, settings)
     above = np.exp(-np.maximum(x - settings.most, 0.0) / settings.fade)
     return RuleVerdict(np.where(x < settings.least, np.clip(x / settings.least, 0.0, 1.0), above))
 
 
 def positive_relative(negatives: Negatives, settings: PositiveRelative, common: Common) -> RuleVerdict:
     """Refuses Δ/u < `least`, u as in `relative` (report, extended method 2)."""
-    return RuleVerdict(np.where(_in_units(negatives, settings, common) >= settings.least, np.nan, 0.0))
+    del common
+    return RuleVerdict(np.where(_in_units(negatives, settings) >= settings.least, np.nan, 0.0))
 
 
-def _in_units(negatives: Negatives, settings: Relative | PositiveRelative, common: Common) -> Reals:
+def _in_units(negatives: Negatives, settings: Relative | PositiveRelative) -> Reals:
     """Δ/u of all N documents."""
     if settings.form == "spread":
         return negatives.gap / negatives.spread
-    return negatives.gap / np.maximum(settings.origin + negatives.anchor_rating, common.config.rating_sd_floor)
+    return negatives.gap / np.maximum(_MEAN_RATING + negatives.anchor_rating, LEAST_SD)
 
 
 def percentile(negatives: Negatives, settings: Percentile, common: Common) -> RuleVerdict:

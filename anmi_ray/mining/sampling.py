@@ -9,6 +9,8 @@ from anmi_ray.core.arrays import Reals
 from anmi_ray.core.identity import uniforms
 from anmi_ray.mining.negatives import Common, Negatives, rank_within
 
+_UNIT = 100.0  # points of one unit of SimANS' gap: a and b are then of the size that the paper has them
+
 
 def top(negatives: Negatives, weights: Reals, settings: Top, common: Common) -> Reals:
     """The weight itself: the largest first (ties go to the smaller gap)."""
@@ -38,14 +40,14 @@ def ranked(negatives: Negatives, weights: Reals, settings: RankedSample, common:
 
 
 def simans(negatives: Negatives, weights: Reals, settings: SimANS, common: Common) -> Reals:
-    """k draws without replacement with chances p_i ∝ exp(−a (x_i − b)²), x = Δ/scale (SimANS, Zhou et al. 2022, eq. 2).
+    """k draws without replacement with chances p_i ∝ exp(−a (x_i − b)²), x = Δ/100 (SimANS, Zhou et al. 2022, eq. 2).
 
     The rank form is exp(−a |r_i − b r⁺|), r the rank by rating in the query and r⁺ the anchor's, both from 1. As a
     grows the draws become the nearest to the target.
     """
     del weights
     if settings.form == "gap":
-        log_chance = -settings.a * (negatives.gap / settings.scale - settings.b) ** 2
+        log_chance = -settings.a * (negatives.gap / _UNIT - settings.b) ** 2
     else:
         better = negatives.gap < 0
         before = np.bincount(negatives.example, better)[negatives.example] if len(better) else np.zeros(0)
@@ -55,9 +57,9 @@ def simans(negatives: Negatives, weights: Reals, settings: SimANS, common: Commo
 
 
 def closed(negatives: Negatives, weights: Reals, settings: Closed, common: Common) -> Reals:
-    """Nearness to 200 (1 + 2ρ)(σ_q/σ_ref)·domain points (report, 8.3: "principled adaptation")."""
+    """Nearness to 200 (1 + 2ρ)(σ_q/σ_ref) points (report, 8.3: "principled adaptation")."""
     del weights, common
-    target = 200.0 * (1.0 + 2.0 * settings.rho) * negatives.spread / settings.reference_sd * settings.domain
+    target = 200.0 * (1.0 + 2.0 * settings.rho) * negatives.spread / settings.reference_sd
     return -np.abs(negatives.gap - target)
 
 

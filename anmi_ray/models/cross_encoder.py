@@ -78,15 +78,13 @@ class CrossEncoder:
         trust_remote_code: bool = False,
         dtype: Precision = "float32",
         threads: int | None = None,
-        whole_head: bool = True,
-        equal_segments: bool = True,
         prompt: str | None = None,
         lora: LoraConfig | None = None,
     ) -> CrossEncoder:
         """Load a reranker, or start one from a bi-encoder: the head that the weights lack is drawn from `seed`.
 
-        Such a start draws the pooler too if `whole_head` (a bi-encoder's is untrained), and gives both segments the
-        first one's embedding if `equal_segments` (a bi-encoder never saw a second).
+        Such a start draws the pooler too (a bi-encoder's is untrained), and gives both segments the first one's
+        embedding (a bi-encoder never saw a second).
 
         `pooling` None: as the folder was exported; of others yes-no for a causal language model, last for another
         decoder, else cls. `max_tokens` None: the tokenizer's own limit, which is what an exported model was trained
@@ -107,7 +105,7 @@ class CrossEncoder:
                 torch.manual_seed(derived_seed("head", seed))
                 network, new = _network(where, options, pooling, tokenizer)
                 if new and not trained_head:
-                    start(network, whole_head, equal_segments)
+                    start(network)
                 if lora is not None:
                     add_adapters(network, lora)
         except (OSError, ValueError, RuntimeError) as error:

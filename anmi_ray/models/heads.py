@@ -113,12 +113,12 @@ def draw(modules: list[nn.Module]) -> None:
                     nn.init.zeros_(layer.bias)
 
 
-def start(network: Scorer, whole_head: bool, equal_segments: bool) -> None:
-    """Make a cross-encoder's start of a bi-encoder's weights."""
+def start(network: Scorer, whole_head: bool = True) -> None:
+    """Make a cross-encoder's start of a bi-encoder's weights, whose pooler is untrained (`whole_head`: it is drawn)."""
     if whole_head and isinstance(network, ClassifierScorer):
         draw(network.head())
     segments = getattr(getattr(network.encoder.base_model, "embeddings", None), "token_type_embeddings", None)
-    if equal_segments and isinstance(segments, nn.Embedding):
+    if isinstance(segments, nn.Embedding):
         with torch.no_grad():
             segments.weight.copy_(segments.weight[0].expand_as(segments.weight))
 

@@ -33,9 +33,7 @@ def add_adapters(network: Scorer, config: LoraConfig) -> None:
         )
     names = [name for name in found if not config.targets or name.rpartition(".")[2] in config.targets]
     peft = _peft()
-    settings = peft.LoraConfig(
-        r=config.rank, lora_alpha=config.alpha, lora_dropout=config.dropout, target_modules=names, bias="none"
-    )
+    settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=names, bias="none")
     peft.inject_adapter_in_model(settings, network.encoder)
     for layer in head_layers(network):
         layer.requires_grad_(True)

@@ -214,7 +214,7 @@ def _network(
     else:
         network = ClassifierScorer(model)
     if found["missing_keys"]:
-        start(network, config.whole_head and not decoder, config.equal_segments)
+        start(network, whole_head=not decoder)
     if found["mismatched_keys"]:
         draw([output_layer(network)])
     return network

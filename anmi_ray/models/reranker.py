@@ -107,8 +107,6 @@ def load_student(config: TrainConfig, device: str = "cpu") -> Reranker:
         seed=config.seed,
         device=device,
         trust_remote_code=config.trust_remote_code,
-        whole_head=config.whole_head,
-        equal_segments=config.equal_segments,
         prompt=config.prompt,
         lora=config.lora,
     )

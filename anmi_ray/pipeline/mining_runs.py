@@ -10,7 +10,8 @@ from typing import Any
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.corpus import CorpusConfig
-from anmi_ray.config.experiment import Experiment, apply, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import apply, validate, validate_record
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import NAMED, unknown_composition
 from anmi_ray.core.errors import ConfigError
@@ -116,7 +117,7 @@ def _recorded(record: Mapping[str, Any], place: str) -> Experiment:
     # a record has every setting, and a collection takes only those of its own reader from a user
     given = {name: value for name, value in corpus.items() if name not in default or value != default[name]}
     try:
-        return validate({**record["config"], "corpus": given}, place)
+        return validate_record({**record["config"], "corpus": given}, place)
     except ConfigError as error:
         remedy = "the run is of another version: carry it out again with this one (anmi run CONFIG)"
         raise ConfigError(error.message, place, remedy) from None

@@ -20,7 +20,8 @@ import yaml
 
 from anmi_ray import __version__
 from anmi_ray.config.base import Settings, result_settings
-from anmi_ray.config.experiment import Experiment, validate, validate_as
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import validate, validate_as
 from anmi_ray.config.paths import as_written
 from anmi_ray.config.tune import CampaignConfig, Loaded
 from anmi_ray.core import environment, redaction
@@ -35,7 +36,7 @@ DRIVER = "driver.sh"  # what starts it; both files are its working directory
 OURS = "anmi_job"  # the key of a job's metadata that says it is one of these
 
 # Settings that are places: files and folders, and what may be one or a name (of a hub, of what comes with the package).
-_PLACES = frozenset({"path", "root", "storage_path", "token_folder", "documents", "queries", "qrels"})
+_PLACES = frozenset({"path", "root", "storage_path", "documents", "queries", "qrels"})
 _PERHAPS = frozenset({"model", "template", "tokenizer", "pointwise"})
 _EXCLUDED = ["__pycache__", "*.pyc", ".?*"]  # of the code that is shipped
 _CREDENTIALS = re.compile(r"://[^/]*@|[?&](access_key|secret_key|session_token)=")

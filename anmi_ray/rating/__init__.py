@@ -10,10 +10,11 @@ from anmi_ray.rating.games import Games
 from anmi_ray.rating.heldout_positives import hide_positives
 from anmi_ray.rating.pairs import preferences
 from anmi_ray.rating.rate_table import NamedRatings, rate_preferences
-from anmi_ray.rating.shared_parameters import Globals, globals_of, sample_queries
+from anmi_ray.rating.shared_parameters import SAMPLE_QUERIES, Globals, globals_of, sample_queries
 from anmi_ray.rating.weighting import fit_globals, shared_numbers
 
 __all__ = [
+    "SAMPLE_QUERIES",
     "Games",
     "Globals",
     "NamedRatings",

@@ -13,7 +13,7 @@ from anmi_ray.core.errors import FitError, NoMaximumError
 from anmi_ray.core.identity import query_id
 from anmi_ray.rating.bucket import rate_games
 from anmi_ray.rating.outcomes import Outcomes, Preferences, outcomes_of, with_anchors
-from anmi_ray.rating.shared_parameters import Globals, sample_queries
+from anmi_ray.rating.shared_parameters import SAMPLE_QUERIES, Globals, sample_queries
 from anmi_ray.rating.weighting import shared_numbers
 from anmi_ray.tables.preferences import GAMES, check_preferences
 from anmi_ray.tables.rows import Rows
@@ -70,7 +70,7 @@ def rate_read(preferences: Preferences, config: RateConfig, threads: int = 1) ->
         )
     judged = config.judge_offsets
     try:
-        sample = preferences.games(_sample(preferences, config.sample_queries), judged)
+        sample = preferences.games(_sample(preferences, SAMPLE_QUERIES), judged)
         globals_ = shared_numbers(sample, config, threads)
         result = rate_games(preferences.games(judged=judged), globals_, config, threads)
     except NoMaximumError as error:

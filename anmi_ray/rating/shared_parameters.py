@@ -31,9 +31,10 @@ from anmi_ray.rating.prior import (
     prior_arrays,
     top_of_normals,
 )
-from anmi_ray.rating.solver import Posterior, solve
+from anmi_ray.rating.solver import MAX_ITERATIONS, TOLERANCE, Posterior, solve
 from anmi_ray.rating.strengths import Noise
 
+SAMPLE_QUERIES = 5000  # from which prior and dispersion are estimated: their error is then far below a rating's own
 MIN_POSITIVES = 100  # rated known positives from which their own prior is fitted rather than assumed
 # Nats per positive that a fitted spread must gain. Simulated: under .025 where positives are the best documents
 # (Laplace's error and chance; or the spread runs to its bound), .05 to 1.2 where half or all of them are not.
@@ -314,11 +315,10 @@ def _fit_habits(sample: _Sample, state: _State) -> tuple[_State, bool]:
 def _mode(sample: _Sample, state: _State) -> tuple[Posterior, Floats]:
     """The posterior where the turns stand, and its modes, from those before."""
     games = sample.games
-    config = sample.config
     m = games.answers / state.dispersion
     offset = games.offset(state.leaning)
     target = posterior(games, state.like, m, state.shape, offset)
-    return target, solve(target, config.tolerance, config.max_iterations, state.latent, sample.threads).latent
+    return target, solve(target, TOLERANCE, MAX_ITERATIONS, state.latent, sample.threads).latent
 
 
 def _fit_dispersion(sample: _Sample, state: _State) -> tuple[_State, float]:

@@ -28,6 +28,8 @@ from anmi_ray.rating.conjugate_gradient import conjugate_gradient, dot
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import GLENN_DAVID, Likelihood, game_terms, steepest, terms
 
+TOLERANCE = 1e-8  # largest gradient per game of a document at which a fit has converged
+MAX_ITERATIONS = 100  # Newton steps of a query, after which its fit has not converged
 _OVERSHOOT = 0.5  # a step is cut where the slope along it has turned to less than -0.5 of its start
 _FORCING = 0.1  # relative residual at which conjugate gradient stops, tightened as Newton converges
 _LAST_FORCING = 0.5  # of the tolerance: what a residual need not fall below

@@ -24,8 +24,15 @@ from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.gaussian import gaps
 from anmi_ray.rating.likelihood import moments
 from anmi_ray.rating.pairs import read_games
-from anmi_ray.rating.shared_parameters import SAMPLE_DOCUMENTS, Globals, globals_of, posterior, sample_queries
-from anmi_ray.rating.solver import Posterior, solve
+from anmi_ray.rating.shared_parameters import (
+    SAMPLE_DOCUMENTS,
+    SAMPLE_QUERIES,
+    Globals,
+    globals_of,
+    posterior,
+    sample_queries,
+)
+from anmi_ray.rating.solver import MAX_ITERATIONS, TOLERANCE, Posterior, solve
 from anmi_ray.rating.strengths import POWERS, Noise
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
@@ -33,8 +40,8 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 def fit_globals(judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, config: RateConfig) -> Globals:
-    """`shared_numbers` of the games of at most `config.sample_queries` of the queries given."""
-    chosen = sample_queries(pc.unique(comparisons["query_id"]).to_pylist(), config.sample_queries)
+    """`shared_numbers` of the games of at most SAMPLE_QUERIES of the queries given."""
+    chosen = sample_queries(pc.unique(comparisons["query_id"]).to_pylist(), SAMPLE_QUERIES)
     judgments, comparisons, candidates = (
         table.filter(pc.is_in(table["query_id"], value_set=id_array(chosen)))
         for table in (judgments, comparisons, candidates)
@@ -96,7 +103,7 @@ def _own(games: Games) -> Floats:
 def _first_fit(games: Games, first: Globals, config: RateConfig, threads: int) -> tuple[Posterior, Floats]:
     m = games.answers / first.dispersion
     target = posterior(games, first.likelihood(), m, first.prior(), first.offset(games))
-    return target, solve(target, config.tolerance, config.max_iterations, threads=threads).latent
+    return target, solve(target, TOLERANCE, MAX_ITERATIONS, threads=threads).latent
 
 
 def _noise(games: Games, first: Globals, config: RateConfig, threads: int) -> Noise:

@@ -14,7 +14,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.config.retrieve import ApproximateIndex, HnswIndex, IvfPqIndex
+from anmi_ray.config.retrieve import HnswIndex, IvfPqIndex
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.retrieval.top import Hits, empty, top
@@ -23,6 +23,9 @@ _MARGIN = 32  # more documents than asked for, among which ties and rounding are
 _ROUNDING = 1e-5  # what single precision may be wrong by in a sum of d products of unit vectors
 _BLOCK = 1024  # queries searched at once
 _ROWS = 1024  # pairs rescored at once: within the cache
+_PROPOSED = 4  # documents that an approximate index proposes for each one wanted
+_SAMPLE = 65_536  # vectors of a shard that lists and codes are learnt from
+_BUILD_EFFORT = 200  # candidates weighed for a vector's neighbours
 _CODES = 256  # values of a byte of a code
 _POINTS = 39  # vectors that k-means wants for each of its centres: FAISS warns below that
 FEWEST = _CODES * _POINTS
@@ -67,7 +70,9 @@ class Approximate:
     Raises DataError where the index is damaged or of other vectors.
     """
 
-    def __init__(self, path: Path, config: ApproximateIndex, doc_Nd: NDArray[np.float32], threads: int = 1) -> None:
+    def __init__(
+        self, path: Path, config: IvfPqIndex | HnswIndex, doc_Nd: NDArray[np.float32], threads: int = 1
+    ) -> None:
         self._doc_Nd = doc_Nd
         self._config = config
         self._threads = threads
@@ -88,10 +93,10 @@ class Approximate:
         index, score = empty(queries, depth)
         if not queries:
             return index, score
-        proposed = min(documents, max(depth, round(depth * self._config.rescored)))
+        proposed = min(documents, max(depth, _PROPOSED * depth))
         if isinstance(self._config, IvfPqIndex):
             self._index.nprobe = min(self._config.probes, self._index.nlist)
-        elif isinstance(self._config, HnswIndex):
+        else:
             self._index.hnsw.efSearch = max(self._config.search_effort, proposed)
         faiss.omp_set_num_threads(self._threads)
         for start in range(0, queries, _BLOCK):
@@ -100,6 +105,13 @@ class Approximate:
             rows = slice(start, start + len(block))
             index[rows], score[rows], _ = _rescored(block, self._doc_Nd, found, depth)
         return index, score
+
+
+def built_by(config: IvfPqIndex | HnswIndex) -> dict[str, Any]:
+    """What an index is built by; the other settings say how it is searched."""
+    if isinstance(config, IvfPqIndex):
+        return {"kind": config.kind, "lists": None, "code_bytes": config.code_bytes, "sample": _SAMPLE}
+    return {"kind": config.kind, "links": config.links, "build_effort": _BUILD_EFFORT}
 
 
 def build(path: Path, doc_Nd: NDArray[np.float32], config: IvfPqIndex | HnswIndex, seed: int) -> None:
@@ -127,19 +139,18 @@ def _ivfpq(doc_Nd: NDArray[np.float32], config: IvfPqIndex, seed: int) -> Any:
             "retrieve.dense.index.code_bytes",
             f"use one of {', '.join(map(str, fitting))}",
         )
-    lists = config.lists or round(4 * documents**0.5)
-    lists = max(1, min(lists, documents // _POINTS))
+    lists = max(1, min(round(4 * documents**0.5), documents // _POINTS))
     coarse = faiss.IndexFlatIP(dimensions)
     index: Any = faiss.IndexIVFPQ(coarse, dimensions, lists, config.code_bytes, 8, faiss.METRIC_INNER_PRODUCT)
     index.cp.seed = index.pq.cp.seed = seed % 2**31
-    sample = identity.rng("index sample", seed).permutation(documents)[: config.sample]
+    sample = identity.rng("index sample", seed).permutation(documents)[:_SAMPLE]
     index.train(doc_Nd[np.sort(sample)])
     return index
 
 
 def _hnsw(doc_Nd: NDArray[np.float32], config: HnswIndex) -> Any:
     index: Any = faiss.IndexHNSWFlat(doc_Nd.shape[1], config.links, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = config.build_effort
+    index.hnsw.efConstruction = _BUILD_EFFORT
     return index
 
 

@@ -31,13 +31,11 @@ def weighted_scores(
     rank_RN: NDArray[np.int64],
     score_RN: NDArray[np.float64],
     weight_R: NDArray[np.float64],
-    normalisation: str = "minmax",
 ) -> NDArray[np.float64]:
     """Σ_r w_r s̃_r with each retriever's scores on one scale over the documents that it found for the query.
 
-    minmax: from 0 to 1, where all are equal 1 (CombSUM of Fox and Shaw 1994, as Lee 1997 scales it); zscore: less their
-    mean, over their standard deviation, where all are equal 0. A document that a retriever did not find (rank 0) has
-    the lowest of its scaled scores, so being found never counts less than not.
+    From 0 to 1, where all are equal 1 (CombSUM of Fox and Shaw 1994, as Lee 1997 scales it). A document that a
+    retriever did not find (rank 0) has 0, so being found never counts less than not.
 
     >>> query, rank = np.zeros(3, dtype=int), np.array([[1, 2, 0], [0, 1, 2]])
     >>> score = np.array([[9.0, 5.0, 0.0], [0.0, 0.8, 0.4]])
@@ -57,20 +55,9 @@ def weighted_scores(
         flat_Q = ~(high_Q > low_Q)  # all are equal, or nothing was found
         low_Q = np.where(flat_Q, 0.0, low_Q)
         high_Q = np.where(flat_Q, 1.0, high_Q)
-        if normalisation == "minmax":
-            width_Q = high_Q - low_Q
-            middle_Q = low_Q
-            equal = 1.0
-        else:
-            count_Q = np.maximum(np.bincount(of, minlength=queries), 1)
-            middle_Q = np.bincount(of, score, queries) / count_Q
-            spread_Q = np.bincount(of, (score - middle_Q[of]) ** 2, queries) / count_Q
-            width_Q = np.sqrt(spread_Q)
-            equal = 0.0
-        width_Q = np.where(flat_Q, 1.0, width_Q)
-        lowest_Q = np.where(flat_Q, 0.0, (low_Q - middle_Q) / width_Q)
-        scaled_N = lowest_Q[query_N]
-        scaled_N[found] = np.where(flat_Q[of], equal, (score - middle_Q[of]) / width_Q[of])
+        width_Q = np.where(flat_Q, 1.0, high_Q - low_Q)
+        scaled_N = np.zeros(len(query_N))
+        scaled_N[found] = np.where(flat_Q[of], 1.0, (score - low_Q[of]) / width_Q[of])
         total += weight * scaled_N
     return total
 

@@ -176,7 +176,7 @@ def fuse(
     weight_R = np.array([rule.weights.get(name, 1.0) for name in config.retrievers])
     if rule.rule == "rrf":
         return rrf(rank_RN, rule.k, weight_R)
-    return weighted_scores(query_N, rank_RN, score_RN, weight_R, rule.normalisation)
+    return weighted_scores(query_N, rank_RN, score_RN, weight_R)
 
 
 def _wanted(doc_id: pa.ChunkedArray, shard: pa.ChunkedArray, count: int, needed: pa.Array) -> list[pa.Table]:

@@ -118,7 +118,7 @@ class ShardIndex:
         index = config.index
         if isinstance(index, FlatIndex) or len(doc_Nd) < dense.FEWEST:
             return dense.ExactIndex(doc_Nd, self._threads)
-        settings = {**_vector_settings(config, config.document_prompt, self._encoder), "index": index.built_by()}
+        settings = {**_vector_settings(config, config.document_prompt, self._encoder), "index": dense.built_by(index)}
 
         def make(folder: Path) -> None:
             seed = identity.seed("dense index", self._doc_N16.tobytes())

@@ -15,7 +15,7 @@ from ray.exceptions import RayActorError
 
 from anmi_ray.core import logs
 from anmi_ray.core.schema import Record
-from anmi_ray.runtime.tasks import Context, call_logged, our_errors, seal_buckets
+from anmi_ray.runtime.tasks import TASK_RETRIES, Context, call_logged, our_errors, seal_buckets
 from anmi_ray.store import Artifact, Flow
 
 _START = -1  # in the place of a bucket
@@ -38,7 +38,7 @@ class ActorPool:
     """Actors that each hold a worker, `make(*args)`, begun at the first call, and gone when the pool is.
 
     actors: how many; 0: as many as there are cores, and in a cluster, which may grow, not fewer than the window of
-    tasks. A call, or an actor's start, whose process died is tried again `execution.task_retries` times.
+    tasks. A call, or an actor's start, whose process died is tried again three times.
     """
 
     def __init__(self, context: Context, make: Callable[..., Any], *args: Any, actors: int = 0) -> None:
@@ -85,7 +85,7 @@ class ActorPool:
                 found = ray.get(reference)
             except RayActorError:
                 died[bucket] += 1
-                if died[bucket] > self._context.execution.task_retries:
+                if died[bucket] > TASK_RETRIES:
                     raise
                 if bucket != _START:
                     waiting.appendleft(bucket)

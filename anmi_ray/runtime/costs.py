@@ -79,8 +79,7 @@ class Workload:
     def listed(self) -> int:
         """Documents of an example that training reads, at most."""
         mine = self.experiment.mine
-        listed = 1 + mine.negatives + mine.random_negatives + mine.rated_extra
-        return min(listed, self.experiment.train.list_size or listed)
+        return 1 + mine.negatives + mine.random_negatives + mine.rated_extra
 
     @property
     def shards(self) -> int:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import ray.data
 
 _LOG = logging.getLogger(__name__)
+TASK_RETRIES = 3  # times that a task is tried again when its process dies: a fourth death is no accident
+_NO_PROGRESS_S = 7200  # Ray Data gives up then: a first judge may wait for its machine, its image and its weights
 _END_S = 60.0  # seconds that Ray Data's thread may take to end
 # A laptop's cores do other things too: a thread that waits for another spins for some ten microseconds only. Libgomp's
 # default lets two threads on a shared core wait for each other for milliseconds; not spinning at all costs 15 %.
@@ -150,7 +152,7 @@ def data_settings(context: Context, on: Mapping[str, str] | None = None, **more:
 
     data = DataContext.get_current().copy()
     data.enable_progress_bars = False
-    data.execution_no_progress_timeout_s = context.execution.no_progress_s
+    data.execution_no_progress_timeout_s = _NO_PROGRESS_S
     if on:
         data.execution_options.label_selector = dict(on)
     for name, value in more.items():
@@ -229,7 +231,7 @@ def run_task(context: Context, task: Callable[..., Any], *args: Any, cores: floa
     """Run one task away from the driver and return what it returns."""
     import ray
 
-    options = {"num_cpus": cores * context.cpus_per_core, "max_retries": context.execution.task_retries}
+    options = {"num_cpus": cores * context.cpus_per_core, "max_retries": TASK_RETRIES}
     with our_errors(task.__module__.rsplit(".", 1)[-1]):
         return ray.get(_remote().options(**options).remote(task, args, logs.context()))
 
@@ -246,7 +248,7 @@ def run_buckets(
     """Run `task(artifact, bucket, *args)` for every bucket that has no seal yet; the flows of all buckets.
 
     At most `execution.window` tasks are submitted at once; a task whose process died is tried again
-    `execution.task_retries` times (it commits the same bytes, so a repetition is harmless).
+    three times (it commits the same bytes, so a repetition is harmless).
     """
 
     def carry_out(missing: list[int]) -> Iterator[tuple[int, list[Flow]]]:
@@ -316,9 +318,7 @@ def windowed(
     """
     import ray
 
-    call = _remote().options(
-        num_cpus=cores * context.cpus_per_core, num_gpus=gpus, max_retries=context.execution.task_retries
-    )
+    call = _remote().options(num_cpus=cores * context.cpus_per_core, num_gpus=gpus, max_retries=TASK_RETRIES)
     under_way: dict[Any, int] = {}
     while True:
         for bucket, task, args in itertools.islice(calls, context.window - len(under_way)):

@@ -27,6 +27,7 @@ from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.tables import trec
 
+_WEIGHT_STEPS = 10  # weights tried on dev are tenths: a hundred queries cannot tell finer ones apart
 FUSED = "reranked+hybrid"
 _QUERY_S = 5.4e-3
 
@@ -82,7 +83,7 @@ def _evaluate(
         asdict(row)
         for measure in config.measures
         for row in significance.compare(
-            metrics, config.baseline, systems, measure, config.rounds, config.level, seed, partial=peers
+            metrics, config.baseline, systems, measure, config.rounds, significance.LEVEL, seed, partial=peers
         )
     ]
     artifact.publish_json("comparisons.json", compared)
@@ -122,8 +123,7 @@ def _fused(runs: pa.Table, sweep: fusion.WeightSweep | None, config: EvaluateCon
     chosen = sweep.chosen if sweep else (0.5, *[0.5 / count] * count)
     without = sweep.control if sweep else (0.0, *[1.0 / count] * count)
     wanted = {FUSED: chosen} | ({control(config): without} if count > 1 else {})
-    args = (depth, config.normalisation)
-    fused = [fusion.fuse(reranked, hybrid, weights, *args, name, partners) for name, weights in wanted.items()]
+    fused = [fusion.fuse(reranked, hybrid, weights, depth, name, partners) for name, weights in wanted.items()]
     return pa.concat_tables(fused).sort_by([("query_id", "ascending"), ("system", "ascending"), ("rank", "ascending")])
 
 
@@ -135,8 +135,8 @@ def _sweep(
     if not qrels.num_rows or not pc.any(pc.greater(qrels["grade"], 0)).as_py():
         return None
     reranked, hybrid, partners = _parts(runs, config)
-    headline, steps = config.measures[0], config.weight_steps
-    return fusion.choose_weights(reranked, hybrid, qrels, steps, depth, config.normalisation, headline, partners, seed)
+    headline = config.measures[0]
+    return fusion.choose_weights(reranked, hybrid, qrels, _WEIGHT_STEPS, depth, headline, partners, seed)
 
 
 def _write_trec(

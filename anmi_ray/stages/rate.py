@@ -97,11 +97,11 @@ class Rater:
         rating.compile_solver(config)
 
     def fit_globals(self, buckets: int) -> dict[str, Any]:
-        """The shared parameters from at most `config.sample_queries` queries, read bucket by bucket, in their order."""
+        """The shared parameters from at most `rating.SAMPLE_QUERIES` queries, read bucket by bucket, in their order."""
         from anmi_ray import rating
 
         compare = self._sources.rounds[0].compare
-        sample = sample_queries(compare, "comparisons", buckets, self._config.sample_queries, "rate")
+        sample = sample_queries(compare, "comparisons", buckets, rating.SAMPLE_QUERIES, "rate")
         kept: list[list[pa.Table]] = [[], [], []]
         for bucket in range(buckets):
             for tables, table in zip(kept, self._sources.tables(bucket, self._config), strict=True):

@@ -23,6 +23,7 @@ Weights = tuple[float | Tensor, float | Tensor]
 # report, Theorem 8: middles of .7-.8 and .3-.5
 LOW_RATE = (0.1, 0.75)
 HIGH_RATE = (0.3, 0.4)
+_ASYMMETRY = 1.5  # power on the relative training rate (GradNorm's alpha), which Chen et al. found best
 
 
 def numbers(weights: Weights) -> tuple[float, float]:
@@ -89,9 +90,9 @@ class Fixed(Balance):
 
 
 class Learned(Balance):
-    """α = σ(a), learned, with a prior: c times the cross-entropy of α from its mode (a Beta prior's logarithm).
+    """α = σ(a), learned, with a prior: the cross-entropy of α from its mode (a Beta prior's logarithm).
 
-    Alone, c = 0, dL/dα = L₁ − L₂ drives it to 0 or 1: to whichever term is smaller.
+    Without it dL/dα = L₁ − L₂ would drive α to 0 or 1: to whichever term is smaller.
     """
 
     def __init__(self, config: BalanceConfig) -> None:
@@ -113,11 +114,11 @@ class Learned(Balance):
         return torch.sigmoid(scalars["alpha_logit"]), torch.sigmoid(-scalars["alpha_logit"])
 
     def more(self, scalars: Scalars) -> Tensor | None:
-        """−c (π log α + (1 − π) log(1 − α)), π the prior's mode."""
+        """−(π log α + (1 − π) log(1 − α)), π the prior's mode."""
         mode = self._config.alpha
         logit = scalars["alpha_logit"]
         ours = mode * torch.nn.functional.logsigmoid(logit) + (1 - mode) * torch.nn.functional.logsigmoid(-logit)
-        return -self._config.prior_strength * ours
+        return -ours
 
 
 class Uncertainty(Balance):
@@ -207,7 +208,7 @@ class GradNorm(Balance):
             rates = [loss / first for loss, first in zip(losses, self._first, strict=True)]
             mean_share = sum(shares) / 2
             mean_rate = sum(rates) / 2
-            wanted = [mean_share * (rate / mean_rate) ** self._config.asymmetry for rate in rates]
+            wanted = [mean_share * (rate / mean_rate) ** _ASYMMETRY for rate in rates]
             # dG/d log w = G; in units of the mean norm, so that losses of any scale move alike
             downhill = [
                 math.copysign(share / mean_share, share - goal) for share, goal in zip(shares, wanted, strict=True)

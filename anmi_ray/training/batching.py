@@ -233,7 +233,7 @@ def step_batches(
     The union over workers and micro-batches is the step's lists, each once. Raises ConfigError where they cannot be
     divided.
     """
-    lists = [(e, documents_of_list(data, config, e, epoch, phase)) for e, epoch in lists_of_step(data, config, step)]
+    lists = [(e, documents_of_list(data, config, e, phase)) for e, _ in lists_of_step(data, config, step)]
     units = [_Unit(data, group) for group in groups(lists, config)]
     if len(units) % world:
         _indivisible(config, len(units), world)
@@ -260,10 +260,10 @@ def _indivisible(config: TrainConfig, units: int, world: int) -> NoReturn:
     )
 
 
-def documents_of_list(data: TrainingSet, config: TrainConfig, e: int, epoch: int, phase: Phase) -> NDArray[np.int64]:
-    """Positions in P of the documents of list `e` that this epoch reads, the anchor first.
+def documents_of_list(data: TrainingSet, config: TrainConfig, e: int, phase: Phase) -> NDArray[np.int64]:
+    """Positions in P of the documents of list `e` that are read, the anchor first.
 
-    Documents that would touch neither loss term are left out; of the rest at most list_size - 1, drawn by hash.
+    Documents that would touch neither loss term are left out.
     """
     positions = np.arange(data.start_E[e], data.start_E[e + 1])
     needed = effective_weights(data, positions, phase) > 0
@@ -273,9 +273,6 @@ def documents_of_list(data: TrainingSet, config: TrainConfig, e: int, epoch: int
     if by_rating or phase.alpha < 1.0:
         needed |= np.isfinite(data.rating_P[positions])
     rest = positions[1:][needed[1:]]
-    if config.list_size is not None and len(rest) >= config.list_size:
-        draw = uniforms(data.doc_id_P[rest] ^ data.example_E[e], "list", config.seed, epoch)
-        rest = np.sort(rest[np.argsort(draw, kind="stable")[: config.list_size - 1]])
     return np.concatenate([positions[:1], rest])
 
 
@@ -336,7 +333,7 @@ def _micro_batch(
         own = len(documents)
         mask[row, : own + len(more)] = True
         weight[row, :own] = effective_weights(data, documents, phase)
-        weight[row, own : own + len(more)] = config.loss.in_batch_weight
+        weight[row, own : own + len(more)] = 1.0
         rating[row, :own] = data.rating_P[documents]
     weight[:, 0] = 1.0
     chosen = np.array([e for e, _ in lists])

@@ -19,6 +19,9 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
 from anmi_ray.training.bandit import Exp3S
 
+_LEAST_GAPS = (250.0, 150.0)  # points, at first and at last, as the report's window
+_LARGEST_GAPS = (500.0, 350.0)
+_MOVES = 4  # from first to last
 DEV_RISE = 1e-3  # dev must rise by this much for a window of gaps to stay
 
 
@@ -97,9 +100,9 @@ class Algorithm3(Curriculum):
 
 
 class GapWindow(Curriculum):
-    """A window of gaps from [low, high] at first to theirs at last (report, extended method 6).
+    """A window of gaps from [250, 500] points to [150, 350] (report, extended method 6).
 
-    It moves by one of `moves` whenever a dev point brings no rise of dev; without dev points, with the steps.
+    It moves by one of `_MOVES` whenever a dev point brings no rise of dev; without dev points, with the steps.
     """
 
     def __init__(self, config: CurriculumConfig, alpha: float, has_dev: bool) -> None:
@@ -110,13 +113,13 @@ class GapWindow(Curriculum):
 
     def phases(self) -> list[Phase]:
         """From the last least gap to the first largest: what any of its windows lets in."""
-        return [Phase(self.alpha, min(self.config.low), max(self.config.high))]
+        return [Phase(self.alpha, min(_LEAST_GAPS), max(_LARGEST_GAPS))]
 
     def phase(self, step: int, steps: int) -> Phase:
         """The window."""
-        moved = self._moved if self._has_dev else step * (self.config.moves + 1) // steps
-        share = min(moved / self.config.moves, 1.0)
-        low, high = (first + share * (last - first) for first, last in (self.config.low, self.config.high))
+        moved = self._moved if self._has_dev else step * (_MOVES + 1) // steps
+        share = min(moved / _MOVES, 1.0)
+        low, high = (first + share * (last - first) for first, last in (_LEAST_GAPS, _LARGEST_GAPS))
         return Phase(self.alpha, low, high)
 
     def evaluated(self, dev: float) -> None:

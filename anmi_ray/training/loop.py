@@ -43,6 +43,7 @@ __all__ = ["DevSet", "Row", "Trained", "carry_out", "train"]
 
 Row = dict[str, float | int | None]
 CONSTANT_STEPS = 50  # steps in a row without a difference between a list's scores before training is given up
+_AVERAGE_START = 0.5  # share of the run after which weights are averaged: those before it are still far off
 LOOK_S = 5.0  # seconds between two questions whether workers will soon be stopped
 _STATE = "loop.json"
 _BEST = "best.safetensors"
@@ -174,8 +175,7 @@ class _Run:
             if step + 1 in self.dev_steps:
                 row["dev"] = self._evaluate(step + 1)
                 self.curriculum.evaluated(row["dev"])
-            if (step + 1) % self.execution.log_every == 0 or row["dev"] is not None or step + 1 == self.steps:
-                self._log(row)
+            self._log(row)
             if due and step + 1 < self.steps:
                 self._save()
         best = self.progress.best
@@ -268,7 +268,7 @@ class _Run:
 
     def _average(self, step: int) -> None:
         decay = self.config.average_decay
-        if not decay or step < self.config.average_start * self.steps:
+        if not decay or step < _AVERAGE_START * self.steps:
             return
         if self.average is None:
             self.average = Average(self.module.network, decay)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from anmi_ray.config.learning import LearnConfig
-from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.config.train import TrainExecution
 from anmi_ray.core.errors import TrainingError
 
 # What torch says in a plain RuntimeError: its allocator on a CPU, oneDNN, C++ itself, and libraries on a GPU.
@@ -30,10 +30,7 @@ def remedy(config: LearnConfig, execution: TrainExecution) -> str:
         f"execution.train.forward_tokens ({execution.forward_tokens:,})",
         f"{config.group}.max_tokens ({config.max_tokens:,})",
     ]
-    more = ""
-    if isinstance(config, TrainConfig):
-        more = ", train.list_size" if config.list_size is None else f", train.list_size ({config.list_size})"
-    text = f"lower {', '.join(knobs)}{more}; the first two change no result"
+    text = f"lower {', '.join(knobs)}; the first two change no result"
     if not execution.gradient_checkpointing:
         text += "; or set execution.train.gradient_checkpointing, which takes more time"
     stage = config.zero_stage if config.engine == "deepspeed" else 0

@@ -31,6 +31,7 @@ from anmi_ray.training.losses import (
 from anmi_ray.training.module import Trainable
 from anmi_ray.training.scalars import Scalars
 
+BESIDE_RATE = 0.02  # learning rate of what is learned beside the model, a few scalars: temperature, balance
 SHARPEST = 100.0  # largest 1/τ of a learned temperature (CLIP)
 CONSTANT_SPREAD = 1e-6  # scores of a list that differ by less are one score
 CLAMPED_STEPS = 50  # steps in a row with half of the corrections cut off before training is given up
@@ -52,7 +53,7 @@ class Objective:
         self.device = module.device
         self.positive_share = _positive_share(config, false_negative_rate)
         self.balance = make_balance(config.balance, false_negative_rate)
-        rate = config.balance.learning_rate
+        rate = BESIDE_RATE
         self.weights = Scalars(self.balance.start(), rate, self.device)
         sharpness = {"log_sharpness": -math.log(config.start_temperature)} if config.loss.learn_temperature else {}
         self.sharpness = Scalars(sharpness, rate, self.device)
@@ -121,10 +122,10 @@ class Objective:
         elif loss.ranking == "ranknet":
             ranking = ranknet(shown, rating, mask, self.temperature)
         else:
-            ranking = listnet(shown, rating, mask, self.temperature, loss.list_temperature_elo)
+            ranking = listnet(shown, rating, mask, self.temperature)
         target = rating_target(rating, on["mean_B"], on["spread_B"], loss.target)
         term = regression if loss.regression == "ratings" else margin_regression
-        return score_BK, (ranking, loss.regression_scale * term(predicted_BK, target, mask), clamped)
+        return score_BK, (ranking, term(predicted_BK, target, mask), clamped)
 
     def _weigh(
         self, parts: tuple[Tensor, Tensor, Tensor], phase: Phase, lists: int

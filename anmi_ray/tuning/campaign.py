@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from anmi_ray.config.base import result_settings
-from anmi_ray.config.experiment import Experiment, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import validate
 from anmi_ray.config.tune import CampaignConfig, Loaded, put
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import seed as derived_seed

@@ -15,7 +15,8 @@ from rich.console import Console
 
 from anmi_ray import corpus
 from anmi_ray.cli.console import ConsoleReporter
-from anmi_ray.config.experiment import Experiment, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import validate
 from anmi_ray.core import identity
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.corpus.beir import BeirFiles

@@ -25,7 +25,7 @@ from anmi_ray.core.scale import normal_quantile, to_elo
 from anmi_ray.mining import mixture
 from anmi_ray.mining.compose import SAMPLE, weights_of
 from anmi_ray.mining.denoise import borderline
-from anmi_ray.mining.negatives import Common, Negatives, rank_within
+from anmi_ray.mining.negatives import LEAST_SD, Common, Negatives, rank_within
 from anmi_ray.rating.bucket import centre
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games, rank_ids
@@ -104,7 +104,7 @@ def mined(world: World, queries: int, seed: int = 0, documents: int = DOCUMENTS,
     score, rank = _retrieved(truth, games.query_of_doc, generator)
     gap = truth[anchor] - truth[doc]
     quarters = np.quantile(rating.reshape(queries, documents), [0.25, 0.75], axis=1)
-    spread = np.maximum((quarters[1] - quarters[0]) / 1.349, MineConfig().rating_sd_floor)
+    spread = np.maximum((quarters[1] - quarters[0]) / 1.349, LEAST_SD)
     return Mined(
         queries,
         Negatives(

@@ -28,7 +28,8 @@ import numpy as np
 from pydantic import Field
 
 from anmi_ray.config.base import Settings
-from anmi_ray.config.experiment import Experiment, apply, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import apply, validate
 from anmi_ray.config.rules import NAMED
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation.replicates import Contrast, contrast, family

@@ -34,7 +34,8 @@ from rich.console import Console
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.evaluate import PeerConfig
-from anmi_ray.config.experiment import Experiment, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import validate
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.evaluation.replicates import Contrast, contrast, family

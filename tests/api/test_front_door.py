@@ -61,7 +61,7 @@ def test_importing_it_imports_nothing_else() -> None:
 
 def test_settings_are_loaded_without_torch_ray_and_numba() -> None:
     code = (
-        "import json, sys, anmi_ray; anmi_ray.load('jobs/configs/quickstart.yaml').changed(name='other')\n"
+        "import json, sys, anmi_ray; anmi_ray.change(anmi_ray.load('jobs/configs/quickstart.yaml'), name='other')\n"
         "print(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -89,10 +89,12 @@ def test_examples_do_what_they_say(
 def test_changes_are_those_of_the_command_line(config: Path) -> None:
     loaded = anmi_ray.load(config, train={"learning_rate": 1e-5, "epochs": 2}, **{"mine.rule": "simans"})
     before = anmi_ray.load(config)
-    assert before.changed() == before
-    assert before.changed(**{"train.learning_rate": 1e-5, "train.epochs": 2}, mine={"rule": "simans"}) == loaded
+    assert anmi_ray.change(before) == before
+    assert (
+        anmi_ray.change(before, **{"train.learning_rate": 1e-5, "train.epochs": 2}, mine={"rule": "simans"}) == loaded
+    )
     of_the_run = resolve(before)
-    of_another_name = resolve(before.changed(name="other"))
+    of_another_name = resolve(anmi_ray.change(before, name="other"))
     assert {name: stage.fingerprint for name, stage in of_another_name.items()} == {
         name: stage.fingerprint for name, stage in of_the_run.items()
     }
@@ -177,7 +179,7 @@ def test_mistakes_in_settings(config: Path) -> None:
     with refused(ConfigError, "did you mean train.learning_rate"):
         anmi_ray.load(config, train={"learning_rat": 1e-5})
     with refused(ConfigError, "experiment quickstart", "compare.degree"):
-        anmi_ray.load(config).changed(**{"compare.degree": 1})
+        anmi_ray.change(anmi_ray.load(config), **{"compare.degree": 1})
 
 
 def test_mistakes_about_runs(run: anmi_ray.Run, config: Path, tmp_path: Path) -> None:

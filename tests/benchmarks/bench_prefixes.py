@@ -100,11 +100,18 @@ def measure(name: str, kind: type[QuestionSources], model: Path, folder: Path, d
     store = Store(str(folder / name))
     made = questions(store, documents)
     sources = kind(made.compare, made.retrieve, made.ingest)
-    execution = {"device": "cpu", "enforce_eager": True, "cpu_cache_gb": 1, "max_num_seqs": 64, "metrics": True}
-    execution |= {"block_size": BLOCK_SIZE, "num_gpu_blocks_override": BLOCKS}
+    execution = {
+        "device": "cpu",
+        "enforce_eager": True,
+        "environment": {"VLLM_CPU_KVCACHE_SPACE": "1"},
+        "max_num_seqs": 64,
+        "metrics": True,
+    }
+    engine = {"block_size": BLOCK_SIZE, "num_gpu_blocks_override": BLOCKS}
     prompt = {"document_tokens": TOKENS}
     judge = VllmJudgeConfig.model_validate(
         {"kind": "vllm", "name": "llm", "model": str(model), "prompt": prompt, "execution": execution}
+        | {"engine_kwargs": engine}
     )
     context = Context(store, ExecutionConfig(root=store.root, buckets=1), 1, 0, quiet)
     before, begin = counters(port), time.perf_counter()

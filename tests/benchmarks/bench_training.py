@@ -26,7 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from anmi_ray.config.experiment import Experiment, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import validate
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core import environment
 from anmi_ray.core.records import EXAMPLE, QREL, QUERY, RUN, TEXT_OF

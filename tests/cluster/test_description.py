@@ -14,7 +14,7 @@ import yaml
 
 import anmi_ray
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.experiment import load as load_experiment
+from anmi_ray.config.load import load as load_experiment
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.pipeline.stages import names_of, stage_name

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from anmi_ray.config.experiment import load as load_experiment
+from anmi_ray.config.load import load as load_experiment
 from anmi_ray.pipeline.stages import names_of
 from cluster.description import load
 from tests.cluster.manifests import ROOT, documents, kubernetes_files

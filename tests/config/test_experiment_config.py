@@ -8,7 +8,8 @@ from pydantic import Field
 
 from anmi_ray.config.base import Settings, result_settings, whole
 from anmi_ray.config.execution import ExecutionConfig
-from anmi_ray.config.experiment import Experiment, load, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load, validate
 from anmi_ray.core.errors import ConfigError
 from tests.shipped import EXPERIMENTS
 
@@ -153,8 +154,3 @@ def test_offloading_without_what_it_needs_is_refused(settings: dict[str, Any], s
     with pytest.raises(ConfigError, match=f"execution.train.offload: .*{said}"):
         validate(settings | {"execution": {"train": {"offload": "optimizer"}}}, "test")
     validate({"execution": {"train": {"offload": "optimizer"}}}, "test")
-
-
-def test_tokens_are_kept_on_a_disk() -> None:
-    with pytest.raises(ConfigError, match="must be a folder on a node's disk"):
-        validate({"execution": {"train": {"token_folder": "s3://bucket/tokens"}}}, "test")

@@ -12,7 +12,8 @@ import pytest
 
 from anmi_ray.config import tune
 from anmi_ray.config.base import result_settings
-from anmi_ray.config.experiment import Experiment, load, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load, validate
 from anmi_ray.config.paths import as_written
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.store import Store
@@ -65,14 +66,13 @@ def test_every_path_is_absolute_and_is_printed_as_it_was_written(here: Path) -> 
         "mine": {"allow": [{"rule": "rocketqa", "model": "model"}]},
         "train": {"model": "model"},
         "rerank": {"peers": [{"name": "peer", "model": "model"}]},
-        "execution": {"root": "~/out", "train": {"storage_path": "checkpoints", "token_folder": "tokens"}},
+        "execution": {"root": "~/out", "train": {"storage_path": "checkpoints"}},
     }
     made = validate(given, "here")
     absolute = [
         *(made.corpus.documents[0], made.corpus.queries[0], made.corpus.qrels and made.corpus.qrels.test[0]),
         *(made.retrieve.dense.model, made.compare.path, made.distill.model, made.mine.pointwise, made.train.model),
         *(made.rerank.peers[0].model, made.execution.root, made.execution.train.storage_path),
-        *(made.execution.train.token_folder,),
     ]
     assert [path for path in absolute if path is None or not Path(path).is_absolute()] == []
     assert made.train.model == str(here / "model")

@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 import ray
 
-from anmi_ray.config.experiment import load
+from anmi_ray.config.load import load
 from anmi_ray.core.records import COMPARISON, JUDGMENT
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.reports import charts

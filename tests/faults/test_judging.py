@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import ApiJudgeConfig
+from anmi_ray.config.load import load
 from anmi_ray.core.records import COMPARISON, JUDGMENT
 from anmi_ray.judging import kinds
 from anmi_ray.judging.kinds.api import ApiEngine

@@ -18,6 +18,7 @@ from anmi_ray.core.errors import JudgeError
 from anmi_ray.judging import kinds
 from anmi_ray.judging.questions import AT_ONCE
 from anmi_ray.runtime.tasks import Context
+from anmi_ray.stages.judge import vllm
 from anmi_ray.stages.judge.dispatch import log_of
 from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Store
@@ -74,13 +75,14 @@ class Killer:
                     self.killed.append(name)
 
 
-def campaign(folder: Path, killer: Killer, restarts: int) -> tuple[QuestionSources, VllmJudgeConfig, Context]:
-    """Questions of all pairs of BUCKETS queries' documents, for a judge whose engine may be restarted so often."""
+def campaign(folder: Path, killer: Killer) -> tuple[QuestionSources, VllmJudgeConfig, Context]:
+    """Questions of all pairs of BUCKETS queries' documents, for a judge in one engine."""
     store = Store(str(folder / "root"))
     texts = [text[:300] for text in TOPICS]
     buckets = [[(f"what is {b}?", texts[b * DOCUMENTS : (b + 1) * DOCUMENTS], PAIRS)] for b in range(BUCKETS)]
     sources = write_questions(store, "test", buckets)
-    execution = {"device": "cpu", "enforce_eager": True, "cpu_cache_gb": 1, "max_num_seqs": 16, "restarts": restarts}
+    space = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    execution = {"device": "cpu", "enforce_eager": True, "environment": space, "max_num_seqs": 16}
     judge = VllmJudgeConfig.model_validate(
         {"kind": "vllm", "name": "llm", "model": str(write_tiny_llm(folder / "tiny")), "execution": execution}
     )
@@ -90,7 +92,7 @@ def campaign(folder: Path, killer: Killer, restarts: int) -> tuple[QuestionSourc
 
 def test_an_engine_killed_is_replaced(ray_local: None, tmp_path: Path) -> None:
     killer = Killer(random.Random(5), "EngineCore", "vLLMEngineStageUDF")
-    sources, judge, context = campaign(tmp_path, killer, restarts=3)
+    sources, judge, context = campaign(tmp_path, killer)
     total = BUCKETS * 2 * len(PAIRS)
     found = ask(sources, judge, context)
     assert set(killer.killed) == {"EngineCore", "vLLMEngineStageUDF"}
@@ -109,9 +111,12 @@ def test_an_engine_killed_is_replaced(ray_local: None, tmp_path: Path) -> None:
     assert ask(sources, judge, context)["asked"] == 0
 
 
-def test_an_engine_that_keeps_dying_ends_the_run_and_what_was_bought_stays(ray_local: None, tmp_path: Path) -> None:
+def test_an_engine_that_keeps_dying_ends_the_run_and_what_was_bought_stays(
+    ray_local: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm, "_RESTARTS", 0)
     killer = Killer(random.Random(6), "EngineCore")
-    sources, judge, context = campaign(tmp_path, killer, restarts=0)
+    sources, judge, context = campaign(tmp_path, killer)
     with pytest.raises(JudgeError, match="kept dying"):
         ask(sources, judge, context)
     assert set(killer.killed) == {"EngineCore"}

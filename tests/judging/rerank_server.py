@@ -57,7 +57,7 @@ class Served:
 
     def config(self, **settings: Any) -> RerankEndpointConfig:
         """Settings that lead here, quick to try again."""
-        fast = {"timeout_s": 20.0, "backoff_s": 0.01, "max_wait_s": 0.05, "retries": 3, "concurrency": 4}
+        fast = {"timeout_s": 20.0, "max_wait_s": 0.05, "retries": 3, "concurrency": 4}
         return RerankEndpointConfig(
             **{"base_url": f"http://127.0.0.1:{self.port}/v1", "model": "m", **fast, **settings}
         )

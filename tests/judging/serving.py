@@ -50,7 +50,7 @@ class Chat:
 
     def config(self, **settings: Any) -> EndpointConfig:
         """Settings that lead here, patient enough for a busy machine and quick to try again."""
-        fast = {"timeout_s": 20.0, "backoff_s": 0.01, "max_wait_s": 0.1, "retries": 8, "concurrency": 16}
+        fast = {"timeout_s": 20.0, "max_wait_s": 0.1, "retries": 8, "concurrency": 16}
         return EndpointConfig(**{"base_url": f"{self.url}/v1", "model": "judge", **fast, **settings})
 
 

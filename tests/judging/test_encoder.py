@@ -307,7 +307,6 @@ def test_identity_is_what_can_change_an_answer(folders: dict[str, Path], tmp_pat
         ("pair", "pairwise", {"tie_label": "DRAW"}, "has no label DRAW; its labels are FIRST, SECOND, TIE"),
         ("pair", "pairwise", {"max_tokens": 16, "text": "{query}" + " word1" * 12}, "take 16 tokens without"),
         ("reranker", "pointwise", {"max_tokens": 65}, "is 65, and the model has 64 positions"),
-        ("reranker", "pointwise", {"revision": "main"}, "a folder has no revisions"),
         ("nowhere/at/all", "pointwise", {}, "no such folder, and not a Hugging Face id"),
         ("no-org/no-such-model", "pointwise", {}, "not in the local cache"),
         ("pair", "pairwise", UNNAMED, "needs first_label and second_label"),

@@ -215,12 +215,11 @@ def test_costs_are_projected_to_the_whole_run(make_world: World) -> None:
     figures, pairs = judged(make_world(20, 4), {}, {})
     dollars = np.where(np.arange(2 * pairs) % 2, 0.002, 0.004)
     bought = {"j0": QuestionCosts(dollars, np.arange(2 * pairs) // 12), "j1": QuestionCosts(None, np.arange(2 * pairs))}
-    config = OPEN.model_copy(update={"max_dollars_per_1000": 3.5, "max_dollars": 50.0})
+    config = OPEN.model_copy(update={"max_dollars": 50.0})
     priced, unpriced = pilot.verdicts(figures, bought, config, pairs, 10_000)
-    each, all_ = priced.gates
-    assert each.value == pytest.approx(3.0)
-    assert all_.value == pytest.approx(0.003 * 20_000)
-    assert (each.outcome, all_.outcome) == ("pass", "fail")
+    [gate] = priced.gates
+    assert gate.value == pytest.approx(0.003 * 20_000)
+    assert gate.outcome == "fail"
     assert unpriced.decision == "cannot tell"
     assert [one.decision for one in pilot.verdicts(figures, {}, config, pairs, 10_000)] == ["go", "go"]
 

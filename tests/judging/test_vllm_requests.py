@@ -17,7 +17,8 @@ from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer
 
 from anmi_ray.config.base import result_settings
-from anmi_ray.config.experiment import Experiment, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import validate
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.judging import kinds
@@ -152,8 +153,6 @@ def test_mistakes_are_named_before_an_engine_starts(model: Path, tmp_path: Path)
         ({"model": str(tmp_path / "none")}, "no such folder"),
         ({"model": str(pickled)}, "no \\*.safetensors"),
         ({"model": str(torn)}, "B is not one token"),
-        ({"model": str(model), "max_model_len": 100_000}, "more than the 2048"),
-        ({"model": str(model), "max_model_len": 128}, "hold no prompt"),
         ({"model": str(model), "prompt": {"template": "none.jinja"}}, "no such template"),
     ]
     for given_, said in wrong:
@@ -199,7 +198,7 @@ def test_only_what_can_change_an_answer_is_in_the_identity(model: Path, tmp_path
     same = [{"name": "other"}, {"model": str(moved)}, {"max_tokens": 5}, {"execution": {"device": "cpu"}}]
     assert {kinds.of(config(**{"model": model, **one_})).identity for one_ in same} == {name}
     different: list[dict[str, Any]] = [
-        {"dtype": "float32"}, {"max_model_len": 1024}, {"prompt": {"document_tokens": 99}}, {"chat": {"a": 1}},
+        {"dtype": "float32"}, {"prompt": {"document_tokens": 99}}, {"chat": {"a": 1}},
         {"engine_kwargs": {"quantization": "fp8"}}, {"trust_remote_code": True}, {"prompt": {"readout": "sign"}},
         {"prompt": {"readout": "sign"}, "max_tokens": 5},
     ]  # fmt: skip

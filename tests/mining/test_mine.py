@@ -94,7 +94,7 @@ def test_minimum_gap_over_positives(make_tables: Make, spec: Any, doc_id: Doc) -
 
 def test_random_negatives_are_unrated(make_tables: Make, spec: Any, doc_id: Doc) -> None:
     tables = make_tables([spec([300.0, 0.0, -300.0], positives=(0, 1), randoms=6)])
-    config = MineConfig(rule="table2", random_negatives=3, random_weight=0.8, rated_extra=0)
+    config = MineConfig(rule="table2", random_negatives=3, rated_extra=0)
     examples, _ = run(tables, config)
     assert len(examples) == 2
     randoms = {doc_id(0, d) for d in range(3, 9)}
@@ -102,7 +102,7 @@ def test_random_negatives_are_unrated(make_tables: Make, spec: Any, doc_id: Doc)
     for example in examples:
         rows = [i for i, name in enumerate(example["categories"]) if name == "random"]
         assert len(rows) == 3
-        for name, value in (("ratings", None), ("gaps", None), ("gap_errors", None), ("weights", 0.8), ("tiers", 1)):
+        for name, value in (("ratings", None), ("gaps", None), ("gap_errors", None), ("weights", 1.0), ("tiers", 1)):
             assert [example[name][i] for i in rows] == [value] * 3
         taken.append(frozenset(example["doc_ids"][i] for i in rows))
         assert taken[-1] <= randoms
@@ -179,8 +179,8 @@ def test_randoms_alone_make_an_example_unless_rated_negatives_are_required(make_
 
 def test_a_constant_query_has_the_floored_spread(make_tables: Make, spec: Any) -> None:
     tables = make_tables([spec([0.0, 0.0, 0.0], randoms=2)])
-    (example,), _ = run(tables, MineConfig(rating_sd_floor=25.0))
-    assert (example["rating_mean"], example["rating_sd"]) == (0.0, 25.0)
+    (example,), _ = run(tables, MineConfig())
+    assert (example["rating_mean"], example["rating_sd"]) == (0.0, 10.0)
 
 
 @pytest.mark.parametrize("column", ["gap_elo", "gap_se_elo", "rating_elo"])

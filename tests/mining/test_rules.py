@@ -267,7 +267,7 @@ def test_simans_draws_with_its_chances() -> None:
 @settings(max_examples=60, deadline=None)
 def test_simans_takes_the_nearest_to_its_target_as_a_grows(points: list[int], count: int, seed: int) -> None:
     gap = np.array(points) * 10.0
-    rule = {"rule": "simans", "a": 1e6, "b": 3.033, "scale": 100.0}  # no two gaps are equally near to 303.3
+    rule = {"rule": "simans", "a": 1e6, "b": 3.033}  # no two gaps are equally near to 303.3
     nearest = np.argsort(np.abs(gap - 303.3))[:count]
     assert taken(pool(gap), rule, count, seed) == sorted(nearest.tolist())
 
@@ -281,9 +281,9 @@ def test_the_rank_form_of_simans_counts_from_the_anchor() -> None:
 
 
 def test_the_closed_optimum_by_hand() -> None:
-    """200 (1 + 2 x .25) x 138.5/277 x 1.2 = 180 points."""
+    """200 (1 + 2 x .25) x 138.5/230.8 = 180 points."""
     negatives = pool([20.0, 150.0, 185.0, 300.0], spread=np.full(4, 138.5))
-    rule = {"rule": "closed", "rho": 0.25, "domain": 1.2, "reference_sd": 277.0}
+    rule = {"rule": "closed", "rho": 0.25, "reference_sd": 230.83}
     assert taken(negatives, rule, 1) == [2]
     assert taken(negatives, rule, 2) == [1, 2]
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load
 from anmi_ray.config.rules import NAMED
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import CANDIDATE, EXAMPLE, QREL, TRUTH

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from anmi_ray.api.prompts import preview_prompts
 from anmi_ray.cli.distill import distilled
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.pipeline import distilling
 from anmi_ray.pipeline.resolve import resolve

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from ray.job_submission import JobStatus
 
-from anmi_ray.config import experiment
+from anmi_ray.config import load
 from anmi_ray.core.errors import ClusterError, ConfigError
 from anmi_ray.pipeline.jobs import Jobs, submit
 from anmi_ray.pipeline.submission import Submission, for_cluster
@@ -60,7 +60,7 @@ def jobs(address: str, monkeypatch: pytest.MonkeyPatch) -> Jobs:
 
 
 def job(config: Path, root: Path, *overrides: str, until: str = "ingest", code: tuple[Path, ...] = ()) -> Submission:
-    settings, _ = for_cluster(experiment.load(config, [*overrides, f"execution.root={root}"]))
+    settings, _ = for_cluster(load.load(config, [*overrides, f"execution.root={root}"]))
     return Submission("pipeline", settings, ("--until", until), code)
 
 

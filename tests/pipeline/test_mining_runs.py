@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from anmi_ray.config.base import result_settings
-from anmi_ray.config.experiment import Experiment, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import validate
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import NAMED
 from anmi_ray.core.errors import ConfigError

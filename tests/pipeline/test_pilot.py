@@ -13,7 +13,7 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core.errors import JudgeError
 from anmi_ray.core.records import COMPARISON
-from anmi_ray.judging.audit.pilot import FAILURES, PER_1000, WHOLE
+from anmi_ray.judging.audit.pilot import FAILURES, WHOLE
 from anmi_ray.pipeline import pilot
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import judge
@@ -58,7 +58,7 @@ def priced(chat: Chat) -> dict[str, Any]:
 def test_the_run_buys_nothing_of_its_pilot_again(ray_local: None, made: dict[str, Artifact], port: int) -> None:
     chat = Chat(port, "pilot")
     chat.setup()
-    gates = {"max_dollars_per_1000": 1.0, "max_dollars": 0.5}
+    gates = {"max_dollars": 0.5}
     found = piloted(made, priced(chat), {"kind": "null"}, pilot=gates)
     total = sum(made["compare"].read_part("comparisons", bucket, COMPARISON).num_rows for bucket in range(BUCKETS))
     assert (found.pairs, found.of) == (PAIRS, total)
@@ -67,9 +67,8 @@ def test_the_run_buys_nothing_of_its_pilot_again(ray_local: None, made: dict[str
     assert len(chat.log()) == 2 * PAIRS
     costs = {gate.name: gate for gate in found.verdicts[0].gates}
     each = (60 * 10.0 + 40 * 1.0 + 2 * 50.0) / 1e6
-    assert costs[PER_1000].value == pytest.approx(1000 * each)
     assert costs[WHOLE].value == pytest.approx(2 * total * each)
-    assert (costs[PER_1000].outcome, costs[WHOLE].outcome) == ("pass", "fail")
+    assert costs[WHOLE].outcome == "fail"
     # always the first shown: what no gate lets pass
     assert {one.judge: one.decision for one in found.verdicts}["llm"] == "no-go"
     again = piloted(made, priced(chat), pairs=2 * PAIRS)

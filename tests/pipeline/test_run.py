@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from anmi_ray import judging
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.pipeline.changes import changes
 from anmi_ray.pipeline.resolve import resolve
@@ -48,7 +49,7 @@ def fingerprints(config: Path, *overrides: str) -> dict[str, str]:
         ("mine.rule=table2", "mine"),
         ("train.learning_rate=0.00003", "train"),
         ("rerank.depth=7", "rerank"),
-        ("evaluate.level=0.9", "evaluate"),
+        ("evaluate.rounds=500", "evaluate"),
     ],
 )
 def test_a_changed_setting_redoes_its_stage_and_what_rests_on_it(config: Path, override: str, first: str) -> None:

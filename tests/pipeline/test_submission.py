@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.config import experiment, tune
+from anmi_ray.config import load, tune
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.experiment import Experiment
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 def job(
     *overrides: str, config: Path = ROOT / "jobs/configs/quickstart.yaml", arguments: tuple[str, ...] = ()
 ) -> Submission:
-    return Submission("pipeline", for_cluster(experiment.load(config, overrides))[0], arguments)
+    return Submission("pipeline", for_cluster(load.load(config, overrides))[0], arguments)
 
 
 @pytest.mark.parametrize("config", EXPERIMENTS, ids=lambda path: path.stem)
@@ -49,7 +49,7 @@ def test_the_job_reads_what_was_resolved_here(
     submission.write(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {DRIVER, CONFIGS["pipeline"]}
     monkeypatch.chdir(tmp_path)
-    there = experiment.load(CONFIGS["pipeline"])
+    there = load.load(CONFIGS["pipeline"])
     assert there == submission.experiment
     assert there.execution.address == "auto"
     assert there.execution.training == submission.experiment.execution.training  # reads which settings were given
@@ -77,9 +77,9 @@ def test_the_job_reads_the_campaign_that_was_resolved_here(
     # but for how and where it is carried out, it is the campaign of the file
     assert result_settings(there.config) == result_settings(plain)
     assert (there.config.name, there.config.trials) == (plain.name, plain.trials)
-    base = experiment.validate(there.config.experiment, "there")
+    base = load.validate(there.config.experiment, "there")
     assert base == submission.experiment
-    assert result_settings(base) == result_settings(experiment.validate(plain.experiment, "here"))
+    assert result_settings(base) == result_settings(load.validate(plain.experiment, "here"))
     assert (base.execution.address, Path(base.execution.root).is_absolute()) == ("auto", True)
     again, config, said = campaign_for_cluster(there)
     assert said == []
@@ -118,7 +118,7 @@ def test_relative_places_become_absolute_and_are_told(tmp_path: Path, monkeypatc
         "distill": {"model": "org/model"},
         "execution": {"root": "s3://bucket/folder", "train": {"storage_path": "checkpoints"}},
     }
-    made, said = for_cluster(experiment.validate(given, "here"))
+    made, said = for_cluster(load.validate(given, "here"))
     assert made.corpus.path == str(tmp_path / "data/mine")
     assert made.train.model == str(tmp_path / "start")
     assert made.distill.model == "org/model"
@@ -131,14 +131,14 @@ def test_relative_places_become_absolute_and_are_told(tmp_path: Path, monkeypatc
 def test_places_in_lists_and_splits_become_absolute_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     places = {"documents": ["docs", "s3://bucket/docs"], "queries": "topics", "qrels": {"test": "qrels"}}
-    made, said = for_cluster(experiment.validate({"corpus": {"reader": "trec", **places}}, "here"))
+    made, said = for_cluster(load.validate({"corpus": {"reader": "trec", **places}}, "here"))
     assert made.corpus.documents == (str(tmp_path / "docs"), "s3://bucket/docs")
     assert made.corpus.qrels is not None
     assert made.corpus.qrels.test == (str(tmp_path / "qrels"),)
     names = [line.split()[0] for line in said]
     assert names[:3] == ["corpus.documents.0", "corpus.queries.0", "corpus.qrels.test.0"]
     with pytest.raises(ConfigError, match=r"corpus\.queries\.0.*credentials"):
-        for_cluster(experiment.validate({"corpus": {"reader": "trec", **places, "queries": "s3://k:word@b/q"}}, "here"))
+        for_cluster(load.validate({"corpus": {"reader": "trec", **places, "queries": "s3://k:word@b/q"}}, "here"))
 
 
 def test_every_place_among_the_settings_is_known() -> None:
@@ -164,7 +164,7 @@ def test_every_place_among_the_settings_is_known() -> None:
 def test_credentials_do_not_leave(tmp_path: Path) -> None:
     for root in ("s3://key:word@bucket/run", "s3://bucket/run?region=eu&secret_key=word"):
         with pytest.raises(ConfigError, match="credentials") as caught:
-            for_cluster(experiment.validate({"execution": {"root": root}}, "here"))
+            for_cluster(load.validate({"execution": {"root": root}}, "here"))
         assert "word" not in str(caught.value)
 
 
@@ -315,15 +315,15 @@ def test_the_exit_status_is_the_jobs() -> None:
 def test_label_selectors_are_checked_where_they_stand(selector: dict[str, str], fits: bool) -> None:
     given = {"execution": {"judge_on": selector, "train": {"label_selector": selector}}}
     if fits:
-        assert settings(experiment.validate(given, "here")) == given
+        assert settings(load.validate(given, "here")) == given
         return
     with pytest.raises(ConfigError, match=r"execution\.judge_on"):
-        experiment.validate(given, "here")
+        load.validate(given, "here")
 
 
 def test_a_type_of_gpu_needs_gpus() -> None:
     with pytest.raises(ConfigError, match="set use_gpu: true"):
-        experiment.validate({"execution": {"train": {"accelerator_type": "H100"}}}, "here")
+        load.validate({"execution": {"train": {"accelerator_type": "H100"}}}, "here")
 
 
 def test_labels_are_a_clusters() -> None:

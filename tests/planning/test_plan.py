@@ -9,7 +9,8 @@ import pytest
 from rich.table import Table
 
 from anmi_ray.config.base import result_settings
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.judging.spend import gpu_hours
 from anmi_ray.planning.plan import plan

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load
 from anmi_ray.core.records import COMPARISON, QUERY, TEXT_OF
 from anmi_ray.judging import kinds, prompt_builder
 from anmi_ray.judging.kinds.base import answer_rows

@@ -15,7 +15,7 @@ from anmi_ray.core.errors import DataError, FitError, NoMaximumError
 from anmi_ray.core.identity import rng
 from anmi_ray.core.records import REJECT
 from anmi_ray.core.scale import to_elo, to_latent
-from anmi_ray.rating import NamedRatings, rate_preferences
+from anmi_ray.rating import NamedRatings, rate_preferences, rate_table
 from anmi_ray.rating.outcomes import Preferences, outcomes_of
 from anmi_ray.tables import preferences
 from anmi_ray.tables.formats import write_table
@@ -378,17 +378,16 @@ def test_anchors() -> None:
         rate_preferences(rows, anchors=anchors.slice(1))
 
 
-def test_threads_and_samples_of_queries_change_no_rating() -> None:
+def test_threads_and_samples_of_queries_change_no_rating(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = random_table(1, rows=200, queries=9)
     config = RateConfig(prior=1.0, dispersion=1.0)
     one = rate_preferences(rows, config)
-    for other in (
-        rate_preferences(rows, config, threads=4),
-        rate_preferences(rows, config.model_copy(update={"sample_queries": 3})),
-    ):
+    threaded = rate_preferences(rows, config, threads=4)
+    monkeypatch.setattr(rate_table, "SAMPLE_QUERIES", 3)
+    for other in (threaded, rate_preferences(rows, config)):
         assert one.ratings.equals(other.ratings)
         assert one.gaps.equals(other.gaps)
-    sampled = rate_preferences(rows, RateConfig(sample_queries=3))
+    sampled = rate_preferences(rows, RateConfig())
     assert sampled.globals_.queries == 3
     assert sampled.fits.num_rows == 9
 

@@ -10,7 +10,7 @@ import pytest
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.errors import DataError, FitError
 from anmi_ray.core.scale import Model
-from anmi_ray.rating import fit_globals
+from anmi_ray.rating import fit_globals, weighting
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
@@ -163,13 +163,14 @@ def test_prior_means_of_a_query_sum_to_zero() -> None:
     assert (precision > 0).all()
 
 
-def test_sample_is_a_sample_of_the_whole() -> None:
+def test_sample_is_a_sample_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     t = tournament(12, 8, 4, seed=7)
     ids = sorted(set(t.comparisons["query_id"].to_pylist()))
     chosen = sample_queries(ids, 5)
     assert sample_queries(reversed(ids), 5) == chosen
     assert set(chosen) & set(ids[:6]) <= set(sample_queries(ids[:6], 5))
-    assert fit_globals(*t.tables, RateConfig(sample_queries=5)).queries == 5
+    monkeypatch.setattr(weighting, "SAMPLE_QUERIES", 5)
+    assert fit_globals(*t.tables, RateConfig()).queries == 5
 
 
 def test_json_round_trip_and_refusal() -> None:

@@ -154,7 +154,7 @@ def test_maximum_likelihood_where_it_exists() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"prior": 0.0}, {"prior": "flat"}, {"dispersion": -1.0}, {"model": "elo"}, {"tolerance": 0.0}, {"unknown": 1}],
+    [{"prior": 0.0}, {"prior": "flat"}, {"dispersion": -1.0}, {"model": "elo"}, {"unknown": 1}],
 )
 def test_settings_out_of_range(bad: dict[str, object]) -> None:
     with pytest.raises(ValidationError):

@@ -21,8 +21,8 @@ from anmi_ray.store.shelf import scratch
 from tests.retrieval.searched import search_shard
 from tests.retrieval.test_merge import WordEncoder, documents, qrels, queries
 
-IVFPQ = IvfPqIndex(kind="ivfpq", lists=16, probes=4, code_bytes=8)
-HNSW = HnswIndex(kind="hnsw", links=8, build_effort=40)
+IVFPQ = IvfPqIndex(kind="ivfpq", probes=4, code_bytes=8)
+HNSW = HnswIndex(kind="hnsw")
 
 
 def clustered(count: int, seed: str, dimensions: int = 32) -> NDArray[np.float32]:
@@ -49,24 +49,30 @@ def recall(found: NDArray[np.int64], exact: NDArray[np.int64]) -> float:
     return float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found, exact, strict=True)]))
 
 
-def test_all_lists_and_all_documents_rescored_is_the_flat_search(many: NDArray[np.float32], ivfpq: Path) -> None:
+def test_all_lists_and_all_documents_rescored_is_the_flat_search(
+    many: NDArray[np.float32], ivfpq: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queries, depth = clustered(20, "asked"), 10
-    config = IVFPQ.model_copy(update={"probes": 16, "rescored": len(many) / depth})
+    monkeypatch.setattr(dense, "_PROPOSED", len(many))
+    config = IVFPQ.model_copy(update={"probes": len(many)})
     found, exact = dense.Approximate(ivfpq, config, many).search(queries, depth), dense.search(queries, many, depth)
     assert np.array_equal(found[0], exact[0])
     assert np.array_equal(found[1], exact[1])
 
 
-def test_probes_and_rescoring_buy_recall(many: NDArray[np.float32], ivfpq: Path) -> None:
+def test_probes_and_rescoring_buy_recall(
+    many: NDArray[np.float32], ivfpq: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queries, depth = clustered(100, "asked"), 10
     exact = dense.search(queries, many, depth)[0]
 
-    def reached(probes: int, rescored: float) -> float:
-        config = IVFPQ.model_copy(update={"probes": probes, "rescored": rescored})
+    def reached(probes: int, proposed: int) -> float:
+        monkeypatch.setattr(dense, "_PROPOSED", proposed)
+        config = IVFPQ.model_copy(update={"probes": probes})
         return recall(dense.Approximate(ivfpq, config, many).search(queries, depth)[0], exact)
 
-    assert reached(1, 1.0) < reached(16, 1.0) < reached(16, 10.0)
-    assert reached(16, 10.0) > 0.9
+    assert reached(1, 1) < reached(64, 1) < reached(64, 10)
+    assert reached(64, 10) > 0.9
 
 
 def test_a_graph_finds_nearly_all(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 import ray.data
 
-from anmi_ray.config import experiment
+from anmi_ray.config import load
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import AnmiError, DataError
@@ -81,7 +81,7 @@ def main(address: str, config: str, shared: str, private: str, read_only: str) -
     said: list[str] = []
 
     def checked(*overrides: str) -> Any:
-        settings = experiment.load(config, ["execution.address=auto", f"execution.root={shared}", *overrides])
+        settings = load.load(config, ["execution.address=auto", f"execution.root={shared}", *overrides])
         return preflight.check(settings, NAMES, said.append)
 
     def gpus(**more: Any) -> Any:

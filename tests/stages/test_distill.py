@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -18,7 +17,7 @@ from anmi_ray.stages.distill.learn import split_of
 from anmi_ray.stages.distill.worker import DEV, TEST, TRAIN, target_of, texts_of
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 
-CONFIG = DistillConfig(dev_share=0.2, test_share=0.3)
+CONFIG = DistillConfig()
 
 
 def ids(numbers: list[int]) -> pa.Array:
@@ -87,4 +86,3 @@ def test_differences_of_scores_are_binary() -> None:
         DistillConfig(form="pointwise", target="ternary")
     with pytest.raises(ValueError, match="of differences choose temperature"):
         DistillConfig(form="bi-encoder", calibration="none")
-    assert np.isclose(CONFIG.dev_share + CONFIG.test_share, 0.5)

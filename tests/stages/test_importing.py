@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from anmi_ray.comparisons.imported import NOT_CANDIDATES
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError
 from anmi_ray.core.identity import comparison_id, doc_id, query_id, uniforms
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, IMPORTED, JUDGMENT, QUERY, RATING, TEXT_OF
@@ -177,7 +178,9 @@ def test_one_order_leaves_the_other_as_a_named_failure(world: World) -> None:
         assert (row["order"], row["p_a"]) == ("ba", 1 - p) if swapped else ("ab", p)
 
 
-def test_rows_that_cannot_be_used_are_counted_by_reason(world: World) -> None:
+def test_rows_that_cannot_be_used_are_counted_by_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from anmi_ray.stages.judge import importing
+
     good = world.preferences(queries=3)
     query, a, b, *rest = good[0]
     strange: list[Row] = [
@@ -190,8 +193,10 @@ def test_rows_that_cannot_be_used_are_counted_by_reason(world: World) -> None:
         (query, a, b, "", "first", 1.0),
     ]  # type: ignore[list-item]
     path = world.write("strange.csv", [*good, *strange])
-    half = ("compare.max_reject_fraction=0.5", "judge.judges.0.max_reject_fraction=0.5")
-    record, told = world.carry_out(path, "compare.design=imported", f"compare.path={path}", *half)
+    with pytest.raises(DataError, match=r"3 of 97 rows cannot be used \(3.1%, allowed 1.0%\): 1 .*strange.csv:9"):
+        world.carry_out(path)
+    monkeypatch.setattr(importing, "_MAX_REJECTED", 0.5)
+    record, told = world.carry_out(path, "compare.design=imported", f"compare.path={path}")
     line = len(good) + 2
     rejects = world.artifact(record, "compare").rejects()
     rejects = rejects.filter(pc.starts_with(rejects["place"], str(path)))
@@ -206,8 +211,6 @@ def test_rows_that_cannot_be_used_are_counted_by_reason(world: World) -> None:
     }
     assert rejects["key"][0].as_py()
     assert told["compare"][0] == Flow("preferences", len(good) + 7, len(good), 7)
-    with pytest.raises(DataError, match=r"3 of 97 rows cannot be used \(3.1%, allowed 1.0%\): 1 .*strange.csv:9"):
-        world.carry_out(path)
 
 
 def test_repeats_in_different_batches_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig
 from anmi_ray.core.errors import ConfigError, JudgeError
 from anmi_ray.core.records import JUDGMENT
-from anmi_ray.judging import kinds
+from anmi_ray.judging import autoscale, kinds
 from anmi_ray.runtime.tasks import Context, Progress
 from anmi_ray.stages import judge
 from anmi_ray.stages.judge.dispatch import log_of
@@ -104,16 +104,17 @@ def test_only_what_is_missing_is_asked(
 
 
 def test_a_deadline_asks_in_waves_and_changes_no_judgment(
-    ray_local: None, made: tuple[Path, dict[str, Artifact]], tmp_path: Path
+    ray_local: None, made: tuple[Path, dict[str, Artifact]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first is a trial of the fewest actors, others follow, and every question is asked once."""
+    monkeypatch.setattr(autoscale, "START_S", 0.0)
     notes: list[str] = []
 
     def progress(done: int, total: int, unit: str = "buckets", note: str = "") -> None:
         notes.append(note)
 
     judge_a: dict[str, object] = {"kind": "null", "name": "a"}
-    execution: dict[str, object] = {"askers": (1, 3), "pool_start_s": 0.0}
+    execution: dict[str, object] = {"askers": (1, 3)}
     whole = run(made, "whole", judge_a)
     again = tmp_path, inputs(Store(str(tmp_path)), QUERIES, BUCKETS, DOCUMENTS)
     timed = run(again, "timed", judge_a, progress=progress, execution=execution, target_hours=1e-4)

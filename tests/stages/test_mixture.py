@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anmi_ray.config.experiment import load
+from anmi_ray.config.load import load
 from anmi_ray.core.records import CANDIDATE, EXAMPLE, GAP
 from anmi_ray.mining.mixture import Mixture, fit
 from anmi_ray.pipeline.run import run

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from anmi_ray.config.experiment import load
+from anmi_ray.config.load import load
 from anmi_ray.core.records import METRIC, QUERY, RUN
 from anmi_ray.pipeline.run import run
 from anmi_ray.stages import report

@@ -15,7 +15,7 @@ import pytest
 import ray
 from ray._private import state
 
-from anmi_ray.config.experiment import load
+from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import CANDIDATE, QUERY, RUN
 from anmi_ray.pipeline.run import run

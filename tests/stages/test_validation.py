@@ -14,7 +14,8 @@ import pytest
 
 from anmi_ray import judging
 from anmi_ray.cli.show import described
-from anmi_ray.config.experiment import Experiment, load
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, GAP, JUDGMENT, RATING, RUN
 from anmi_ray.pipeline.run import run
@@ -313,8 +314,8 @@ def test_a_cross_encoder_says_what_is_relevant(world: World, tmp_path: Path) -> 
     more = ("mine.rule=rocketqa", "name=pointwise", "mine.random_negatives=0", "mine.negatives=20")
     scores = world.carry_out(*more, f"mine.allow=[{{rule: rocketqa, model: {model}}}]").part("mine", "relevance", RUN)
     values = np.unique(1 / (1 + np.exp(-scores["score"].to_numpy())))
-    low, high = (float(values[k * len(values) // 4 : k * len(values) // 4 + 2].mean()) for k in (1, 3))
-    rule = f"{{rule: rocketqa, model: {model}, negative_below: {low}, positive_above: {high}}}"
+    low = float(values[len(values) // 4 : len(values) // 4 + 2].mean())
+    rule = f"{{rule: rocketqa, model: {model}, negative_below: {low}}}"
     found = world.carry_out(*more, f"mine.allow=[{rule}]")
     assert found.told.computed == ["mine"]
     again, gaps = found.part("mine", "relevance", RUN), found.part("rate", "gaps", GAP)
@@ -329,9 +330,9 @@ def test_a_cross_encoder_says_what_is_relevant(world: World, tmp_path: Path) -> 
     assert all(p[pair] < low for pair in negatives)
     counts, beside = found.verdicts()["rocketqa"], [(row["query_id"], row["doc_id"]) for row in gaps.to_pylist()]
     asked = [p[pair] for pair in beside if pair not in positives]
-    expected = len(asked), sum(one < low for one in asked), sum(one > high for one in asked)
+    expected = len(asked), sum(one < low for one in asked), sum(one > 0.9 for one in asked)
     assert tuple(counts[name] for name in ("documents", "negatives", "pseudo_positives")) == expected
-    assert 0 < expected[2] < expected[0] - expected[1] < expected[0]
+    assert 0 < expected[1] < expected[0]
 
 
 def test_a_model_without_a_head_is_refused(world: World, tmp_path: Path) -> None:

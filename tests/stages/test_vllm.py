@@ -39,7 +39,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning"),  # Ray's own, where it is imported
 ]
 TOPICS = [text for text in topics.values() if len(text) > 1000]
-CPU = {"device": "cpu", "enforce_eager": True, "cpu_cache_gb": 1, "max_num_seqs": 64}
+CPU = {"device": "cpu", "enforce_eager": True, "environment": {"VLLM_CPU_KVCACHE_SPACE": "1"}, "max_num_seqs": 64}
 BUCKETS = 2
 
 
@@ -143,8 +143,7 @@ def test_only_what_is_missing_and_let_through_is_asked(ray_local: None, setting:
 
 
 def test_an_engine_that_does_not_start_is_one_error(ray_local: None, setting: Setting) -> None:
-    execution = setting.judge.execution.model_copy(update={"num_gpu_blocks_override": 1})
-    judge = setting.judge.model_copy(update={"execution": execution})
+    judge = setting.judge.model_copy(update={"engine_kwargs": {"num_gpu_blocks_override": 1}})
     with pytest.raises(
         JudgeError, match=r"did not start[^\n]*initialization failed[^\n]*\n.*worker-\*-\d+\.err on node"
     ):

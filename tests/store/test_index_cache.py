@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from anmi_ray.config.experiment import load
+from anmi_ray.config.load import load
 from anmi_ray.core import identity
 from anmi_ray.core.records import DOCUMENT
 from anmi_ray.pipeline.run import run

@@ -117,8 +117,8 @@ def test_the_minimum_gap_drops_rated_negatives_and_spares_random_ones(data: Trai
     rated = np.isfinite(data.rating_P[positions])
     assert (weights[~rated] == 0.7).all()
     assert (weights[rated] == np.where(data.gap_P[positions][rated] < 300, 0, data.weight_P[positions][rated])).all()
-    contrastive = documents_of_list(data, TrainConfig(), 0, 0, Phase(1.0, 300.0))
-    hybrid = documents_of_list(data, TrainConfig(), 0, 0, Phase(0.5, 300.0))
+    contrastive = documents_of_list(data, TrainConfig(), 0, Phase(1.0, 300.0))
+    hybrid = documents_of_list(data, TrainConfig(), 0, Phase(0.5, 300.0))
     assert len(contrastive) < len(hybrid) == len(positions)
     assert contrastive[0] == hybrid[0] == positions[0]
 
@@ -145,7 +145,7 @@ def test_windows_tiers_and_the_nearest(data: TrainingSet) -> None:
 def test_losses_of_ratings_read_rated_documents_alone(data: TrainingSet) -> None:
     for loss, phase in (({"ranking": "ranknet"}, Phase(1.0)), ({}, Phase(0.0))):
         config = TrainConfig.model_validate({"loss": loss})
-        positions = documents_of_list(data, config, 0, 0, phase)
+        positions = documents_of_list(data, config, 0, phase)
         assert np.isfinite(data.rating_P[positions]).all()
         assert len(positions) == np.isfinite(data.rating_P[data.start_E[0] : data.start_E[1]]).sum()
 
@@ -156,14 +156,6 @@ def test_gaps_for_a_curriculum_are_of_weighed_rated_negatives(data: TrainingSet,
         pairs = zip(row["gaps"][1:], row["weights"][1:], strict=True)
         wanted += [gap for gap, weight in pairs if gap is not None and weight > 0]
     assert sorted(weighed_gaps(data)) == pytest.approx(sorted(wanted))
-
-
-def test_list_size_draws_anew_every_epoch_and_keeps_the_anchor(data: TrainingSet) -> None:
-    config = TrainConfig(list_size=3)
-    draws = [tuple(documents_of_list(data, config, 2, epoch, ALL)) for epoch in range(8)]
-    assert {len(draw) for draw in draws} == {3}
-    assert {draw[0] for draw in draws} == {data.start_E[2]}
-    assert len(set(draws)) > 3
 
 
 def test_what_cannot_be_divided_or_is_missing_is_said(

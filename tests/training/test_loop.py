@@ -97,8 +97,8 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "uncertainty": {"balance": {"rule": "uncertainty"}},
     "learned alpha": {"balance": {"rule": "learned"}},
     "gradnorm": {"balance": {"rule": "gradnorm"}},
-    "learning progress": {"curriculum": {"rule": "progress", "bands": 3}, "list_size": 4},
-    "window": {"curriculum": {"rule": "window", "low": (30, 10), "high": (400, 300)}},
+    "learning progress": {"curriculum": {"rule": "progress", "bands": 3}},
+    "window": {"curriculum": {"rule": "window"}},
 }
 
 
@@ -149,7 +149,7 @@ LEARNED = {
     ],
 )
 def test_resumes_step_for_step(base: Path, tmp_path: Path, engine: str, settings: dict[str, Any]) -> None:
-    config = changed(engine=engine, dropout=0.1, average_decay=0.5, average_start=0.2, **settings)
+    config = changed(engine=engine, dropout=0.1, average_decay=0.5, **settings)
     execution = EXECUTION.model_copy(update={"checkpoint_minutes": 0.0})
     model, data = start(base, config)
     whole = train(model, data, dev_set(model)[0], config, EXECUTION)

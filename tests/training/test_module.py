@@ -78,7 +78,7 @@ def gradients(folder: Path, config: TrainConfig, execution: TrainExecution | Non
 def test_gradients_on_the_last_layer_are_those_of_backward_passes(
     folders: dict[str, Path], family: str, pooling: Pooling
 ) -> None:
-    config = settings(pooling, freeze_embeddings=False, loss={"regression_scale": 3.0})
+    config = settings(pooling, freeze_embeddings=False)
     module, batches = step(folders[family], config)
     objective = Objective(module, config, 1, None)
     found, figures = {}, {}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anmi_ray.config.experiment import load
+from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.pipeline.run import run as run_experiment
 from anmi_ray.runtime.reporter import Reporter

@@ -52,7 +52,7 @@ PLAIN: dict[str, Any] = {
     "dev_points": (0.5, 1.0),
 }
 SMALL, LARGE = TrainExecution(micro_batch_tokens=128), TrainExecution(micro_batch_tokens=100_000)
-LENT = {"in_batch": True, "in_batch_lists": 4, "in_batch_weight": 0.5}
+LENT = {"in_batch": True, "in_batch_lists": 4}
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def naive_loss(module: VectorTrainable, data: TrainingSet, config: TrainConfig) 
             group = step[i // size * size : i // size * size + size]
             lent = {int(d) for f in group for d in data.document_P[data.start_E[f] : data.start_E[f + 1]]}
             for document in lent - of_query[query]:
-                terms.append(cosine(query, document) / temperature + math.log(config.loss.in_batch_weight))
+                terms.append(cosine(query, document) / temperature)
         ranking = torch.logsumexp(torch.stack(terms), 0) - terms[0]
         wanted = torch.tensor((data.rating_P[positions] - data.mean_E[e]) / data.spread_E[e]).float()
         rated = wanted.isfinite()
@@ -307,7 +307,7 @@ def test_gradients_on_the_vectors_are_those_of_backward_passes(base: Path, data:
         ({"pooling": "mean"}, "pooling is of a cross-encoder's scoring head"),
         ({"head_learning_rate": 1e-4}, "head_learning_rate is of a cross-encoder's scoring head"),
         ({"loss": {"in_batch": True, "ranking": "listnet"}}, "listnet reads ratings alone"),
-        ({"loss": {"in_batch_lists": 4}}, "belong to in_batch"),
+        ({"loss": {"in_batch_lists": 4}}, "belongs to in_batch"),
         ({"loss": {"in_batch": True, "in_batch_lists": 3}}, "choose a multiple of in_batch_lists, 3"),
         ({"loss": {"in_batch": True}, "lists_per_step": 1}, "at least 2"),
         ({"loss": {"learn_temperature": True, "temperature": 2}}, "between .01 and 1"),

@@ -13,7 +13,7 @@ import pytest
 from ray.tune.schedulers import FIFOScheduler
 from ray.util import placement_group_table
 
-from anmi_ray.config.experiment import load as load_experiment
+from anmi_ray.config.load import load as load_experiment
 from anmi_ray.config.tune import AshaConfig, load
 from anmi_ray.core.errors import ConfigError, DataError, StoreError
 from anmi_ray.pipeline.resolve import resolve

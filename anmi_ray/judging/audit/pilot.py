@@ -27,10 +27,9 @@ AGREEMENT = "agreement with known positives"
 BIAS = "position bias"
 INCONSISTENT = "orders differ"
 FAILURES = "failures"
-PER_1000 = "dollars per 1,000 answers"
 WHOLE = "dollars, the whole run"
 _NOTHING_TELLS = "not even all of the run's pairs would tell: move the gates, or decide without them"
-DOLLARS = (PER_1000, WHOLE)  # the others are shares
+DOLLARS = (WHOLE,)  # the others are shares
 
 
 @dataclass(frozen=True)
@@ -139,17 +138,13 @@ def _shares(figure: Mapping[str, Any], config: PilotConfig) -> Iterator[PilotGat
 
 
 def _costs(bought: QuestionCosts | None, config: PilotConfig, pairs: int, of: int) -> Iterator[PilotGate]:
-    """Gates on dollars: those of a thousand answers, and of all the run's questions at the pilot's mean."""
-    for name, bound, questions in (
-        (PER_1000, config.max_dollars_per_1000, 1000),
-        (WHOLE, config.max_dollars, 2 * of),
-    ):
-        if bound is None:
-            continue
-        each = (0.0, [0.0, 0.0]) if bought is None else _mean(bought)
-        value = None if each is None else each[0] * questions
-        ends = None if each is None or each[1] is None else [end * questions for end in each[1]]
-        yield PilotGate(name, False, bound, value, ends, pairs, "cannot tell")
+    """The gate on dollars: those of all the run's questions at the pilot's mean."""
+    if config.max_dollars is None:
+        return
+    each = (0.0, [0.0, 0.0]) if bought is None else _mean(bought)
+    value = None if each is None else each[0] * 2 * of
+    ends = None if each is None or each[1] is None else [end * 2 * of for end in each[1]]
+    yield PilotGate(WHOLE, False, config.max_dollars, value, ends, pairs, "cannot tell")
 
 
 def _mean(bought: QuestionCosts) -> tuple[float, list[float] | None] | None:

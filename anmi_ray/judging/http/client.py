@@ -122,19 +122,20 @@ class Client(Generic[Config, Answer]):
         Raises JudgeError for what the user has to mend; from then on every question does.
         """
         config = self.config
+        deadline = retry.TIMEOUTS * config.timeout_s
         estimate = self._estimate(body)
         started = time.monotonic()
         worked = 0.0
         attempts = 0
         while True:
-            took, result = await self._attempt(body, estimate, config.deadline_s - worked, read)
+            took, result = await self._attempt(body, estimate, deadline - worked, read)
             seconds = time.monotonic() - started
             if not isinstance(result, Trouble):
                 return Sent(result, seconds, attempts + 1)
             attempts += 1
             wait = self._back_off(result, key, attempts)
             worked += took + wait
-            if not result.again or attempts > config.retries or worked >= config.deadline_s:
+            if not result.again or attempts > config.retries or worked >= deadline:
                 return Failed(result.reason, result.transient, seconds, attempts, result.detail)
             await asyncio.sleep(wait)
 

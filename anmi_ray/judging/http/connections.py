@@ -14,6 +14,7 @@ from anmi_ray.judging.http import access
 from anmi_ray.judging.http.access import Key
 
 _HEADERS = ("retry-after", "retry-after-ms", "date")
+_CONNECT_S = 10.0  # a server that takes longer to open a connection is not there
 _IDLE_S = 4.0  # uvicorn, which vLLM stands on, hangs up after five: a request sent at that moment would be lost
 
 
@@ -87,7 +88,7 @@ class Connections:
         client = httpx2.AsyncClient(
             headers={"Content-Type": "application/json", **self.key.headers},
             # the caller's time limit holds for all of a request; these would only hold for each of its parts
-            timeout=httpx2.Timeout(None, connect=self._config.connect_timeout_s),
+            timeout=httpx2.Timeout(None, connect=_CONNECT_S),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=1, keepalive_expiry=_IDLE_S),
             verify=self._trust,
             trust_env=self._config.allow_external,  # else a proxy would see what must stay inside

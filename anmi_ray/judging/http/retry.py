@@ -13,6 +13,10 @@ from anmi_ray.core.errors import JudgeError
 from anmi_ray.judging.http import access, completion
 from anmi_ray.judging.http.completion import TokenCounts
 
+# What a question may take with its retries, in time limits of a request; waiting for rate limits does not count.
+TIMEOUTS = 5
+_FIRST_WAIT_S = 1.0  # mean of .5 s before the first retry, as the providers' own clients wait
+
 OVERLOAD = (429, 503, 529)  # the server asks everybody to slow down; 529 is Anthropic's
 _AGAIN = (408, 409, 425, 429)  # and every 5xx
 _CONTEXT = re.compile(
@@ -127,9 +131,9 @@ def _timestamp(date: str) -> float | None:
 
 
 def backoff(config: ServerConfig, key: str | bytes, attempt: int) -> float:
-    """Seconds to wait after attempt k = 1, 2, …: full jitter, U(0, 1) · min(max_wait_s, backoff_s · 2^(k − 1)).
+    """Seconds to wait after attempt k = 1, 2, …: full jitter, U(0, 1) · min(max_wait_s, _FIRST_WAIT_S · 2^(k − 1)).
 
     A pure function of the question's `key` and the attempt (AWS Architecture Blog, "Exponential Backoff And Jitter").
     """
-    bound = min(config.max_wait_s, config.backoff_s * 2.0 ** min(attempt - 1, 60))
+    bound = min(config.max_wait_s, _FIRST_WAIT_S * 2.0 ** min(attempt - 1, 60))
     return bound * float(identity.rng("backoff", key, attempt).random())

@@ -65,7 +65,7 @@ class EncoderJudge(TextJudge):
         form = form_of(self.config)
         model = source(self.config)
         shown = whole(self.config)
-        unsaid = ("name", "model", "revision", *(_OF_THE_FOLDER if form else ()))  # a folder's are in its revision
+        unsaid = ("name", "model", *(_OF_THE_FOLDER if form else ()))  # those of a folder are in its content
         content: dict[str, object] = {name: shown[name] for name in shown if name not in unsaid}
         return content | {"weights": model.revision if model.is_local else f"{model.path_or_id}@{model.revision}"}
 
@@ -81,19 +81,16 @@ class EncoderJudge(TextJudge):
 
 
 def source(config: EncoderJudgeConfig) -> loading.ModelSource:
-    """Where the model's weights are, by content or commit. ConfigError: no such model, or a folder's revision."""
+    """Where the model's weights are, by content or commit. ConfigError: no such model."""
     if Path(config.model).expanduser().is_dir():
-        if config.revision is not None:
-            remedy = "leave judge.revision out: what a folder holds is its revision"
-            raise ConfigError("a folder has no revisions", f"model {config.model}", remedy)
         return loading.resolve(config.model, config.trust_remote_code)
-    return _published(config.model, config.revision, config.trust_remote_code)
+    return _published(config.model, config.trust_remote_code)
 
 
 @functools.lru_cache(maxsize=64)
-def _published(model: str, revision: str | None, trust: bool) -> loading.ModelSource:
+def _published(model: str, trust: bool) -> loading.ModelSource:
     """A model of the hub or of a package: what it is does not change while a process lives."""
-    return loading.resolve(f"{model}@{revision}" if revision else model, trust)
+    return loading.resolve(model, trust)
 
 
 def form_of(config: EncoderJudgeConfig) -> DistilledForm | None:

@@ -95,11 +95,12 @@ class VllmJudge(PromptJudge):
     def content(self) -> dict[str, object]:
         """Prompt, model and, of answers in words, sampling."""
         content = super().content()
-        names = ["chat", "dtype", "max_model_len", "engine_kwargs", "trust_remote_code"]
+        names = ["chat", "dtype", "engine_kwargs", "trust_remote_code"]
         if not content["logprob"]:  # else nothing is sampled
             names += ["temperature", "max_tokens", "seed"]
         content |= {name: whole(getattr(self.config, name)) for name in names}
-        return content | {"weights": revision(self.config)}
+        # "max_model_len" was a setting, whose default is part of the name under which answers are kept
+        return content | {"max_model_len": None, "weights": revision(self.config)}
 
     def engine(self, lease: Leases | None = None) -> JudgeEngine:
         """Never called: its engines are Ray's."""
@@ -177,21 +178,20 @@ class VllmModel:
             "revision": self.source.hub_revision, "tokenizer_revision": self.source.hub_revision,
             "enable_prefix_caching": True, "disable_log_stats": not execution.metrics,
             "max_num_seqs": execution.max_num_seqs, "enforce_eager": execution.enforce_eager,
-            "block_size": execution.block_size or (None if gpu else 32),  # the CPU's own 128 shares less
-            "num_gpu_blocks_override": execution.num_gpu_blocks_override,
             "gpu_memory_utilization": execution.gpu_memory_utilization if gpu else None,
             "tensor_parallel_size": parallel,
             # processes of its own for several GPUs: Ray's would hold a placement group until the driver ends
             "distributed_executor_backend": "uni" if parallel == 1 else "mp",
         }  # fmt: skip
-        return {**config.engine_kwargs, **{name: value for name, value in given.items() if value is not None}}
+        own = {} if gpu else {"block_size": 32}  # tokens in a unit of the KV cache: the CPU's own 128 shares less
+        return {**own, **config.engine_kwargs, **{name: value for name, value in given.items() if value is not None}}
 
     def environment(self) -> dict[str, str]:
         """Environment variables of the engine's process."""
         execution = self.config.execution
         own = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
         if execution.device == "cpu":
-            own["VLLM_CPU_KVCACHE_SPACE"] = str(execution.cpu_cache_gb)
+            own["VLLM_CPU_KVCACHE_SPACE"] = "4"  # GB of the KV cache; `environment` says more
         return {**own, **execution.environment}
 
 
@@ -360,24 +360,20 @@ class _Encoder:
 
 
 def _length(config: VllmJudgeConfig, source: ModelSource, builder: PromptBuilder) -> int:
-    """max_model_len, or what the prompt's limits add up to. Raises ConfigError where the model was made for less."""
+    """Tokens of the longest prompt with its answer: what the prompt's limits add up to, at most what the model was made
+    for. Raises ConfigError where that holds no prompt.
+    """
     ids = _Encoder(config, builder)
     frame = len(ids(builder.messages(builder.query("a"), builder.document("b"), builder.document("c"))))
     answer = 1 if config.prompt.readout == "logprob" else config.max_tokens
     needed = frame + config.prompt.query_tokens + 2 * config.prompt.document_tokens + answer + _SLACK
     made_for = _positions(source)
-    length = config.max_model_len or min(needed, made_for or needed)
-    if made_for and length > made_for:
-        raise ConfigError(
-            f"max_model_len {length} is more than the {made_for} tokens that the model was made for",
-            f"model {config.model}",
-            "lower max_model_len, or leave it out",
-        )
+    length = min(needed, made_for or needed)
     if length < frame + answer + _SLACK:
         raise ConfigError(
             f"{length} tokens hold no prompt: the template and an answer alone are {frame + answer}",
             f"judge {config.name}",
-            "raise max_model_len, or choose a model made for longer prompts",
+            "choose a model made for longer prompts",
         )
     return length
 

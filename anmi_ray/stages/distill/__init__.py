@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anmi_ray.config.distill import DistillConfig
+from anmi_ray.config.distill import DEV_SHARE, TEST_SHARE, DistillConfig
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import MODEL_BYTES, SCORE_TOKEN_S, TRAIN_TOKEN_S, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
@@ -43,7 +43,7 @@ def _also(config: DistillConfig, *_: Any) -> dict[str, str]:
 def _cost(load: Workload) -> StageCost:
     config: DistillConfig = load.config
     pairs = config.sample.pairs
-    learned = round((1 - config.dev_share - config.test_share) * pairs)
+    learned = round((1 - DEV_SHARE - TEST_SHARE) * pairs)
     seen = config.max_steps * config.per_step if config.max_steps else round(config.epochs * learned)
     inputs = seen * (1 if config.form == "pairwise" else 2)
     read = 2 * (pairs - learned) * len(config.dev_points)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from anmi_ray.config.distill import DistillConfig
+from anmi_ray.config.distill import DEV_SHARE, TEST_SHARE, DistillConfig
 from anmi_ray.core import environment
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import id_matrix, uniforms
@@ -116,8 +116,8 @@ def split_of(query_ids: pa.ChunkedArray | pa.Array, config: DistillConfig) -> li
             "give more train queries, or raise distill.sample.pairs",
         )
     draw = np.argsort(uniforms(id_matrix(ids), "distill", config.sample.seed), kind="stable")
-    test = min(max(round(config.test_share * count), 1), count - 2)
-    dev = min(max(round(config.dev_share * count), 1), count - test - 1)
+    test = min(max(round(TEST_SHARE * count), 1), count - 2)
+    dev = min(max(round(DEV_SHARE * count), 1), count - test - 1)
     names = np.full(count, TRAIN, dtype=object)
     names[draw[:test]], names[draw[test : test + dev]] = TEST, DEV
     return names[pc.index_in(query_ids, value_set=ids).to_numpy()].tolist()

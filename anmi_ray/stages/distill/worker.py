@@ -118,7 +118,6 @@ def reader_of(config: DistillConfig, device: str) -> tuple[Any, Make]:
         if config.form == "bi-encoder":
             scorer: Any = BiEncoder.load(config.model, **shared)
         else:
-            shared |= {"whole_head": config.whole_head, "equal_segments": config.equal_segments}
             scorer = CrossEncoder.load(config.model, **shared)
         return scorer, partial(_single, scorer)
     model = PairClassifier.start(config, config.target, device)

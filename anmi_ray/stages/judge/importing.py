@@ -37,6 +37,7 @@ NO_QUERY = "unknown query"
 NOT_TRAIN = "not a train query"
 NO_DOCUMENT = "unknown document"
 _UNKNOWN = "unknown.bin"
+_MAX_REJECTED = 0.01  # share of malformed rows: with more, the file is hardly what its user takes it for
 _NAMED = 8  # judges in a message
 
 
@@ -56,7 +57,7 @@ def bring_in(source: CompareConfig | ImportedJudgeConfig, ingest: Artifact, cont
         _check_read(read, path)
         flows = run_buckets(context, artifact, ("preferences", IMPORTED), _gather, read["batches"])
         manifest = artifact.complete(flows, version=VERSION, inputs=inputs, **read)
-    _check(manifest, source, path)
+    _check(manifest, path)
     return artifact
 
 
@@ -236,21 +237,21 @@ def _check_read(read: dict[str, Any], path: Path) -> None:
         raise DataError(f"none of its queries is a train query, such as that of {example}", str(path), remedy)
 
 
-def _check(manifest: dict[str, Any], source: CompareConfig | ImportedJudgeConfig, path: Path) -> None:
+def _check(manifest: dict[str, Any], path: Path) -> None:
     """Refuse too many malformed rows, and a file whose documents are all unknown."""
     found = {flow["unit"]: flow for flow in manifest["flows"]}
     bad = found["rows"]["rejected"]
     rows = found["rows"]["rows_in"]
-    if bad > source.max_reject_fraction * rows:
+    if bad > _MAX_REJECTED * rows:
         reasons = Counter(manifest["malformed"])
         examples = manifest["examples"]
         reasons[imported.REPEATED] += bad - reasons.total()
         why = [f"{n:,} {reason} ({examples.get(reason, 'far apart')})" for reason, n in reasons.most_common() if n]
         raise DataError(
-            f"{bad:,} of {rows:,} rows cannot be used ({bad / rows:.1%}, allowed {source.max_reject_fraction:.1%}): "
+            f"{bad:,} of {rows:,} rows cannot be used ({bad / rows:.1%}, allowed {_MAX_REJECTED:.1%}): "
             + "; ".join(why),
             str(path),
-            "mend these rows, or raise max_reject_fraction",
+            "mend these rows, or take them out of the file",
         )
     if not found["preferences"]["rows_out"]:
         remedy = "ids must be those of the collection: _id in corpus.jsonl"

@@ -40,6 +40,7 @@ from anmi_ray.store.answer_log import AnswerLog
 from anmi_ray.store.spend_log import Spend
 
 _LOG = logging.getLogger(__name__)
+_RESTARTS = 20  # deaths of one engine after which the run gives up: more are a fault of the model, not of a machine
 _DATA = "__data"  # the column in which Ray's processor keeps a row
 
 
@@ -131,7 +132,7 @@ def _processor(judge: VllmModel, pool: tuple[int, int], on: Mapping[str, str]) -
         processor = build_processor(settings)
     processor.preprocess = processor.postprocess = None
     stage = processor.get_stage_by_name("vLLMEngineStage")
-    stage.map_batches_kwargs["max_restarts"] = execution.restarts  # Ray's own is for ever
+    stage.map_batches_kwargs["max_restarts"] = _RESTARTS  # Ray's own is for ever
     if on and execution.tensor_parallel > 1:
         bundle = {"GPU": 1, "CPU": 1, **gpu_of_type(execution.accelerator_type)}
         stage.map_batches_kwargs["ray_remote_args_fn"] = functools.partial(
@@ -285,7 +286,7 @@ def _engine_errors(judge: VllmJudgeConfig) -> Iterator[None]:
             f"the engine did not start, or kept dying: {_cause(str(error)) or type(error).__name__}",
             f"judge {judge.name}",
             f"its own words are in the logs of Ray's session ({file}); often it is memory: lower "
-            "gpu_memory_utilization, max_num_seqs or max_model_len",
+            "gpu_memory_utilization, max_num_seqs or prompt.document_tokens",
         ) from error
 
 

@@ -36,7 +36,7 @@ from anmi_ray.core.records import (
     Record,
 )
 from anmi_ray.evaluation import fusion
-from anmi_ray.evaluation.significance import SystemComparison
+from anmi_ray.evaluation.significance import LEVEL, SystemComparison
 from anmi_ray.reports import audits
 from anmi_ray.reports import data as report
 from anmi_ray.reports.run import to_html
@@ -117,7 +117,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         system=system,
         baseline=config.baseline,
         measure=config.measures[0],
-        level=config.level,
+        level=LEVEL,
         simulated=experiment.simulated is not None,
         config_yaml=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
         fusion=fusion.from_json(sweep) if sweep else None,

@@ -53,6 +53,7 @@ from anmi_ray.training.tokens import TokenCache
 RESULT = "training.json"
 _LOG = logging.getLogger(__name__)
 _STORAGE, _TOKENS = "ray", "tokens"  # the former beside the output, the latter in it
+_CHECKPOINTS = 2  # kept on storage: the newest, and the one before it, should a failure spoil the newest
 _DETERMINED = (ConfigError, DataError, TrainingError)  # what no retry can change
 
 
@@ -158,7 +159,7 @@ def run_training(
         board=board,
         name=fingerprint,
         curves=uri.absolute(curves or uri.beside(output, "tracking")),
-        tokens=uri.absolute(execution.token_folder or _token_folder(storage)),
+        tokens=uri.absolute(_token_folder(storage)),
         body=body or train_reranker,
     )
     try:
@@ -187,7 +188,7 @@ def _trainer(job: Job, storage: str, name: str) -> TorchTrainer:
         run_config=ray.train.RunConfig(
             name=name,
             **uri.of_ray(storage),
-            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=execution.checkpoints_kept),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=_CHECKPOINTS),
             failure_config=ray.train.FailureConfig(max_failures=execution.max_failures),
         ),
         torch_config=ListeningTorchConfig(backend="nccl" if execution.use_gpu else "gloo"),
