@@ -18,13 +18,13 @@ from anmi_ray.config.paths import FolderOrName
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class Rule(Settings, Generic[Word]):
+class RuleSettings(Settings, Generic[Word]):
     """Base of the rules."""
 
     rule: Word = Field(description="which rule this is")
 
 
-class GateRule(Rule[Literal["gate"]]):
+class GateRule(RuleSettings[Literal["gate"]]):
     """Refuse what may be a false negative: P(gap < false_negative_gap) above `largest`."""
 
     largest: float = Field(
@@ -32,13 +32,13 @@ class GateRule(Rule[Literal["gate"]]):
     )
 
 
-class Denoise(Rule[Literal["denoise"]]):
+class Denoise(RuleSettings[Literal["denoise"]]):
     """Keep what the anchor surely beats: max(0, (p - .5)/.5) above `keep_above`, p the P(anchor is better)."""
 
     keep_above: float = Field(default=0.1, ge=0, lt=1, description="least denoising weight that is kept")
 
 
-class RocketQA(Rule[Literal["rocketqa"]]):
+class RocketQA(RuleSettings[Literal["rocketqa"]]):
     """RocketQA's denoising: a negative has P(relevant) below `negative_below`."""
 
     negative_below: float = Field(
@@ -51,7 +51,7 @@ class RocketQA(Rule[Literal["rocketqa"]]):
     )
 
 
-class RankWindow(Rule[Literal["rank-window"]]):
+class RankWindow(RuleSettings[Literal["rank-window"]]):
     """The retriever's ranks `first` to `last`, as most libraries mine: knows nothing of judgments."""
 
     first: int = Field(default=11, ge=1, description="first fused rank that may be a negative; ranks start at 1")
@@ -64,7 +64,7 @@ class RankWindow(Rule[Literal["rank-window"]]):
         return self
 
 
-class ScoreMargin(Rule[Literal["score-margin"]]):
+class ScoreMargin(RuleSettings[Literal["score-margin"]]):
     """NV-Retriever's and most libraries' rule on the dense retriever's scores, s of a document and of the anchor."""
 
     form: Literal["relative", "literal", "absolute"] = Field(
@@ -75,7 +75,7 @@ class ScoreMargin(Rule[Literal["score-margin"]]):
     margin: float = Field(default=0.05, ge=0, le=10, description="how far a negative stays below the anchor")
 
 
-class RelativeRule(Rule[Word], Generic[Word]):
+class RelativeRule(RuleSettings[Word], Generic[Word]):
     """Base of the rules whose unit of the gap depends on the query."""
 
     form: Literal["spread", "anchored"] = Field(
@@ -99,7 +99,7 @@ class PositiveRelative(RelativeRule[Literal["positive-relative"]]):
         return {"least": 0.05, **data} if isinstance(data, dict) and data.get("form") == "anchored" else data
 
 
-class Validate(Rule[Literal["validate"]]):
+class Validate(RuleSettings[Literal["validate"]]):
     """Stage 4: borderline documents are judged directly against the anchor, and keep the weight that this gives.
 
     Its verdicts are final: rules after it speak of the rest. What has no judgment after all goes on to them.
@@ -121,17 +121,17 @@ class Validate(Rule[Literal["validate"]]):
         return self
 
 
-class Table2(Rule[Literal["table2"]]):
+class Table2(RuleSettings[Literal["table2"]]):
     """The weight of the band (mine.bands) that the estimated gap lies in: the report's Table 2, literally."""
 
 
-class PosteriorRule(Rule[Literal["posterior"]]):
+class PosteriorRule(RuleSettings[Literal["posterior"]]):
     """Expected band weight given the gap's error, less `penalty` times P(false negative)."""
 
     penalty: float = Field(default=0.0, ge=0, le=100, description="what a false negative costs, in weight")
 
 
-class Percentile(Rule[Literal["percentile"]]):
+class Percentile(RuleSettings[Literal["percentile"]]):
     """Bands at percentiles of the query's own gaps: refuses a fixed share of every query, whatever its documents are.
 
     It knows nothing of false negatives; gaps of 0 and below are refused all the same.
@@ -174,7 +174,7 @@ class Relative(RelativeRule[Literal["relative"]]):
         return self
 
 
-class MixtureRule(Rule[Word], Generic[Word]):
+class MixtureRule(RuleSettings[Word], Generic[Word]):
     """Base of the mixtures."""
 
     criterion: Literal["bic", "icl"] = Field(
@@ -191,38 +191,38 @@ class GaussianMixture(MixtureRule[Literal["gaussian-mixture"]]):
     """One to four Gaussians on the gaps of all queries; weight = P(true negative) times information."""
 
 
-class Reliability(Rule[Literal["reliability"]]):
+class Reliability(RuleSettings[Literal["reliability"]]):
     """RocketQA's confidence as a weight: max(0, (p - .5)/.5), p the P(anchor is better)."""
 
 
-class Optimum(Rule[Literal["optimum"]]):
+class Optimum(RuleSettings[Literal["optimum"]]):
     """Theorem 12: the information of a gap in bits, less `cost` times P(gap < false_gap), at least 0."""
 
     cost: float = Field(default=5.0, ge=0, le=1000, description="what a false negative costs, bits")
     false_gap: float = Field(default=0.0, ge=-1000, le=1000, description="true gap below which it is one, points")
 
 
-class Equal(Rule[Literal["equal"]]):
+class Equal(RuleSettings[Literal["equal"]]):
     """Weight 1 for whatever is allowed."""
 
 
-class Top(Rule[Literal["top"]]):
+class Top(RuleSettings[Literal["top"]]):
     """The largest weights; equal ones by the smaller gap."""
 
 
-class Weighted(Rule[Literal["weighted"]]):
+class Weighted(RuleSettings[Literal["weighted"]]):
     """Drawn without replacement, with chances in proportion to the weights."""
 
 
-class UniformSample(Rule[Literal["uniform"]]):
+class UniformSample(RuleSettings[Literal["uniform"]]):
     """Drawn without replacement, all alike."""
 
 
-class RankedSample(Rule[Literal["ranked"]]):
+class RankedSample(RuleSettings[Literal["ranked"]]):
     """The retriever's best first."""
 
 
-class SimANS(Rule[Literal["simans"]]):
+class SimANS(RuleSettings[Literal["simans"]]):
     """Drawn without replacement with chances exp(-a (gap/100 - b)^2), or exp(-a |r - b r+|) of ranks by rating.
 
     r is a document's rank by rating in its query and r+ the anchor's, both from 1.
@@ -238,7 +238,7 @@ class SimANS(Rule[Literal["simans"]]):
         return {"a": 0.1, "b": 10.0, **data} if isinstance(data, dict) and data.get("form") == "rank" else data
 
 
-class Closed(Rule[Literal["closed"]]):
+class Closed(RuleSettings[Literal["closed"]]):
     """The nearest to the report's closed optimum, 200 (1 + 2 rho) (sd / reference_sd) points.
 
     sd is the query's spread of ratings.

@@ -33,7 +33,7 @@ _REMEDY = "see jobs/configs/tune-quickstart.yaml, and CampaignConfig in anmi_ray
 Number = TypeVar("Number", int, float)
 
 
-class Interval(Kind[Word], Generic[Word, Number]):
+class Bounds(Kind[Word], Generic[Word, Number]):
     """Base of what is searched between two numbers."""
 
     low: Number = Field(description="the least value")
@@ -46,11 +46,11 @@ class Interval(Kind[Word], Generic[Word, Number]):
         return self
 
 
-class Uniform(Interval[Literal["uniform"], float]):
+class Uniform(Bounds[Literal["uniform"], float]):
     """A number between two, all alike."""
 
 
-class LogUniform(Interval[Literal["loguniform"], float]):
+class LogUniform(Bounds[Literal["loguniform"], float]):
     """A number between two, alike in its logarithm."""
 
     @field_validator("low")
@@ -61,7 +61,7 @@ class LogUniform(Interval[Literal["loguniform"], float]):
         return low
 
 
-class Integer(Interval[Literal["integer"], int]):
+class Integer(Bounds[Literal["integer"], int]):
     """A whole number between two, both included."""
 
     log: bool = Field(default=False, description="alike in its logarithm")
