@@ -146,6 +146,8 @@ def _summary(result: NamedRatings, config: RateConfig, unrated: int | None) -> I
     games = len(read.outcomes.w)
     queries = "1 query" if fits.num_rows == 1 else f"{fits.num_rows:,} queries"
     yield f"rated          {queries}, {ratings.num_rows:,} documents, {games:,} games"
+    if read.failures:
+        yield f"               {read.failures:,} rows with an error are failures and no games"
     if read.silent:
         yield f"               {read.silent:,} documents have only failures or rows with games = 0 and are not rated"
     if unrated is not None:
