@@ -64,6 +64,8 @@ class Rated:
         read = self.preferences
         queries = "1 query" if self.fits.num_rows == 1 else f"{self.fits.num_rows:,} queries"
         yield f"rated          {queries}, {self.ratings.num_rows:,} documents, {len(read.outcomes.w):,} games"
+        if read.failures:
+            yield f"               {read.failures:,} rows with an error are failures and no games"
         if read.silent:
             only = "only failures or rows with games = 0"
             yield f"               {read.silent:,} documents have {only} and are not rated"

@@ -55,14 +55,15 @@ class Outcomes:
 class Preferences(Refusals):
     """What a table of preferences holds: outcomes, the sorted ids that their ranks point into, and what was refused.
 
-    silent: documents (per query) whose every row is a failure or has strength 0, so that they are not rated. anchors:
-    query rank · documents + document rank of the known positives.
+    failures: rows in which the judge failed, which are no games. silent: documents (per query) whose every row is one
+    or has strength 0, so that they are not rated. anchors: query rank · documents + document rank of the positives.
     """
 
     outcomes: Outcomes
     queries: pa.Array
     documents: pa.Array
     judges: tuple[str, ...]
+    failures: int
     silent: int
     anchors: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -98,7 +99,8 @@ def outcomes_of(rows: PreferenceRows) -> Preferences:
     queries = pc.unique(rows.query).sort()
     judges = pc.unique(rows.judge).sort()
     documents = pc.unique(pa.concat_arrays([rows.doc_a, rows.doc_b])).sort()
-    strength = np.where(rows.error.is_valid().to_numpy(zero_copy_only=False), 0.0, rows.games)
+    failed = rows.error.is_valid().to_numpy(zero_copy_only=False)
+    strength = np.where(failed, 0.0, rows.games)
     a = _rank(rows.doc_a, documents)
     b = _rank(rows.doc_b, documents)
     swap = a > b
@@ -122,6 +124,7 @@ def outcomes_of(rows: PreferenceRows) -> Preferences:
         judges=tuple(judges.to_pylist()),
         place=rows.place,
         rows=rows.rows,
+        failures=int(failed.sum()),
         silent=len(np.unique(outcomes.players(n))) - len(np.unique(played.players(n))),
         rejects=rows.rejects,
     )

@@ -66,7 +66,7 @@ def rate_read(preferences: Preferences, config: RateConfig, threads: int = 1) ->
         raise FitError(
             f"nothing to rate: {preferences.rows:,} rows hold no comparison of two documents that counts for a game",
             preferences.place,
-            "give rows in which two different documents are compared, with games above 0",
+            "give rows in which two different documents are compared, with games above 0 and without an error",
         )
     judged = config.judge_offsets
     try:

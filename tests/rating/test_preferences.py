@@ -262,7 +262,7 @@ def test_failures_and_orders_are_read_as_an_audit_reads_them() -> None:
         }
     )
     read = read_preferences(rows)
-    assert (read.rows, read.rejects.num_rows, read.silent) == (5, 0, 2)
+    assert (read.rows, read.rejects.num_rows, read.failures, read.silent) == (5, 0, 1, 2)
     shown = zip(read.outcomes.w.tolist(), read.outcomes.shown.tolist(), strict=True)
     assert list(shown) == [(0.0, -1), (1.0, -1), (1.0, 0), (1.0, 1)]
     without = read_preferences(rows.drop_columns(["order"]))
