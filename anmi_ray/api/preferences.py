@@ -15,7 +15,6 @@ from anmi_ray.config.load import validate_as
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import environment
 from anmi_ray.core.errors import DataError
-from anmi_ray.core.scale import to_elo
 from anmi_ray.tables import formats, trec
 from anmi_ray.tables.preferences import (
     ANSWERS,
@@ -77,6 +76,7 @@ class Rated:
 
 def _model_lines(shared: Globals) -> Iterator[str]:
     """What all queries share: the prior, ties, lapses and leanings where the model has them, the dispersion."""
+    from anmi_ray.core.scale import to_elo
     from anmi_ray.rating.dispersion import DISPERSION_BOUNDS
 
     if shared.sigma0 is None:
