@@ -126,8 +126,8 @@ def test_settings_that_only_say_how_are_left_out() -> None:
 def test_an_override_may_reach_into_a_list(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("judge: {judges: [{kind: similarity}, {kind: 'null', name: a}]}")
-    found = load(path, ["judge.judges.1.name=b", "judge.judges.0.slope=3.0"])
-    assert [judge.name for judge in found.judge.judges] == ["similarity", "b"]
+    found = load(path, ["judge.judges.1.name=b", "judge.judges.0.name=c"])
+    assert [judge.name for judge in found.judge.judges] == ["c", "b"]
     for key in ("judge.judges.2.name=b", "judge.judges.x.name=b", "judge.judges.1.name.more=1"):
         with pytest.raises(ConfigError, match=r"lists 2 there|is a single value"):
             load(path, [key])

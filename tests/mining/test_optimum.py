@@ -152,7 +152,6 @@ def test_the_zone_is_missed_without_error_and_with_a_huge_one() -> None:
         ({"rho": 0.0}, 277.0, 200.0),
         ({"rho": 0.1}, 277.0, 240.0),
         ({"rho": 0.15}, 277.0, 260.0),
-        ({"rho": 0.15, "domain": 1.2}, 277.0, 312.0),
         ({"rho": 0.3}, 138.5, 160.0),  # half the spread: half the gap
         ({"rho": 0.1, "reference_sd": 554.0}, 277.0, 120.0),
     ],
