@@ -289,9 +289,32 @@ def test_no_module_is_imported_by_a_computed_name() -> None:
                 node.args and isinstance(node.args[0], ast.Constant)
             ):
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    # a stage's body stands in the file of its name, and so does a kind of judges
-    homes = ("anmi_ray/pipeline/run.py:", "anmi_ray/judging/kinds/__init__.py:")
+    homes = ("anmi_ray/judging/kinds/__init__.py:",)  # a kind of judges stands in the file of its name
     assert [one for one in found if not one.startswith(homes)] == []
+
+
+def test_a_stages_name_stands_at_home() -> None:
+    """What carries stages out, plans them or keeps what they make knows none by its name.
+
+    A name that is another word too (a split, a column, a setting) stands among the exceptions like any other.
+    """
+    stages = {
+        str(keyword.value.value)
+        for path in _sources(PACKAGE / "stages")
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Stage", "replace")
+        for keyword in node.keywords
+        if keyword.arg == "name" and isinstance(keyword.value, ast.Constant)
+    }
+    assert {"ingest", "refit", "report"} <= stages
+    found = {
+        f"{path.relative_to(ROOT)} {node.value}"
+        for room in ("store", "runtime", "pipeline", "planning", "tuning")
+        for path in _sources(PACKAGE / room)
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in stages
+    }
+    assert _beyond("stages' names", sorted(found)) == []
 
 
 def test_class_names_are_unique() -> None:
@@ -367,6 +390,17 @@ def test_stages_load_no_model_code_before_they_need_it() -> None:
     code = f"import sys, {', '.join(stages)}\nprint(*[name for name in {heavy} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.splitlines()[-1] == ""
+
+
+def test_stages_say_what_they_are_without_what_carries_them_out() -> None:
+    code = (
+        "import sys, anmi_ray.pipeline.stages, anmi_ray.pipeline.run\n"
+        "print(*[name for name in ('ray', 'torch', 'transformers', 'numba') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout.splitlines()[-1] == ""
 

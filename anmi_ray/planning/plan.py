@@ -27,6 +27,7 @@ from anmi_ray.planning.prices import of_pairs
 from anmi_ray.planning.workload import costs
 from anmi_ray.runtime.costs import StageCost
 from anmi_ray.runtime.stage import Stage
+from anmi_ray.stages import judge
 from anmi_ray.store import Store
 
 _COLUMNS = ("stage", "work", "about", "keeps", "files", "GPU hours", "dollars", "state", "why")
@@ -54,7 +55,7 @@ def plan(experiment: Experiment) -> Iterator[str | Table]:
     yield _table(found, states, cores)
     yield from calls.said
     if experiment.ensemble:
-        yield _saved(experiment, calls.pairs["judge"])
+        yield _saved(experiment, calls.pairs[judge.STAGE.group])
     to_do = [cost for name, cost in found.items() if states[name][0] != "complete"]
     dollars = sum(cost.dollars for cost in to_do)
     priced = f", about {dollars:,.2f} dollars" if dollars else ""

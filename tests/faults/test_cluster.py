@@ -147,14 +147,14 @@ def test_a_node_goes_in_every_stage(alone: Path, cluster: Cluster, overrides: tu
     assert log.count(": submitted") == 1, log  # one attempt: the driver goes on by itself
     after = finished_buckets(root)
     assert [path for path, when in losses.before.items() if after.get(path) != when] == []
-    expected, found = (
-        {path: content for path, content in files(one, NAMES).items() if not path.endswith(DATED)}
+    expected, found = (  # a report says how long stages took
+        {path: content for path, content in files(one, NAMES[:-1]).items() if not path.endswith(DATED)}
         for one in (alone, root)
     )
     assert any(path.endswith("model.safetensors") for path in expected)
     assert sorted(found) == sorted(expected)
     assert [path for path in expected if expected[path] != found[path]] == []
     assert {"retrieve", "judge", "train", "rerank"} <= set(losses.hit), sorted(losses.hit)
-    assert len(losses.hit) >= len(NAMES) - 2, sorted(
+    assert len(losses.hit) >= len(NAMES) - 3, sorted(
         losses.hit
     )  # a short stage may be over before its node is seen at work
