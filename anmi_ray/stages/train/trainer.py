@@ -134,8 +134,8 @@ def run_training(
 ) -> TrainResult:
     """Train on the sources; the Hugging Face folder appears at `output_folder`.
 
-    A worker reads them in `body` and trains there; left out, they are `TrainSources`, and a reranker is trained as `config`,
-    a TrainConfig, says.
+    A worker reads them in `body` and trains there; left out, they are `TrainSources`, and a reranker is trained as
+    `config`, a TrainConfig, says.
     `on_row` sees the newest log row about once a second (its "progress" runs to 1) and every one with a dev measure,
     each with the workers' placement group (GROUP); `on_notice` what a user should know (a broken checkpoint that was
     left out); both from a thread. Checkpoints go to `execution.storage_path`/`fingerprint`, the trackers' files to
