@@ -102,6 +102,17 @@ def test_a_shorter_run_keeps_of_the_record_what_is_still_the_same(finished: Fini
     assert run(finished.settings)["stages"] == finished.record["stages"]
 
 
+def test_a_report_that_is_not_what_the_name_stands_for_is_put_there_again(finished: Finished) -> None:
+    page = finished.reports / "report.html"
+    before = page.read_bytes()
+    page.write_text("of other settings")
+    (finished.reports / "made_of.json").write_text("{}")
+    told = Remembering()
+    run(finished.settings, told)
+    assert told.computed == []
+    assert page.read_bytes() == before
+
+
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_missing_split_is_said_before_the_work(
     ray_local: None, small_collection: Path, tmp_path: Path, split: str

@@ -94,10 +94,10 @@ def test_another_cluster_that_this_process_has_shut_down_is_not_asked(monkeypatc
 def test_training_that_cannot_start_is_refused_at_once(
     tmp_path: Path, execution: TrainExecution, there: str, remedy: str
 ) -> None:
-    from anmi_ray.stages.train.trainer import Sources, run_training
+    from anmi_ray.stages.train.trainer import TrainSources, run_training
 
     with pytest.raises(ConfigError) as caught:
-        run_training(Sources([], [], []), TrainConfig(), execution, "room", str(tmp_path / "model"))
+        run_training(TrainSources([], [], []), TrainConfig(), execution, "room", str(tmp_path / "model"))
     assert caught.value.place == "execution.train.num_workers"
     assert there in caught.value.message
     assert remedy in str(caught.value.remedy)

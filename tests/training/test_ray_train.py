@@ -92,14 +92,14 @@ def test_ranked_puts_high_scores_first_and_ties_as_before() -> None:
 @pytest.mark.usefixtures("ray_local")
 def test_two_workers_train_and_publish_the_best_model(tmp_path: Path) -> None:
     from anmi_ray.runtime.status import GROUP
-    from anmi_ray.stages.train.trainer import Sources, run_training
+    from anmi_ray.stages.train.trainer import TrainSources, run_training
 
     config = settings(write_tiny_bert(tmp_path / "base"))
     rows: list[Row] = []
     execution = TrainExecution(num_workers=2, checkpoint_minutes=0.0)
     output = tmp_path / "model"
     examples, texts, queries = files(tmp_path)
-    sources = Sources(examples, texts, queries, dev_inputs())
+    sources = TrainSources(examples, texts, queries, dev_inputs())
     result = run_training(sources, config, execution, "f1", str(output), rows.append)
     assert [row["step"] for row in result.rows] == [1, 2, 3, 4, 5, 6]
     assert result.best_step in (3, 6)
@@ -116,13 +116,13 @@ def test_two_workers_train_and_publish_the_best_model(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("ray_local")
 def test_what_no_retry_can_change_comes_out_as_itself(tmp_path: Path) -> None:
-    from anmi_ray.stages.train.trainer import Sources, run_training
+    from anmi_ray.stages.train.trainer import TrainSources, run_training
 
     config = settings(write_tiny_bert(tmp_path / "base"))
     examples, texts, queries = files(tmp_path)
     pq.write_table(pq.read_table(texts[0]).slice(3), texts[0])
     with pytest.raises(DataError, match="missing") as caught:
-        run_training(Sources(examples, texts, queries), config, TrainExecution(), "f2", str(tmp_path / "model"))
+        run_training(TrainSources(examples, texts, queries), config, TrainExecution(), "f2", str(tmp_path / "model"))
     assert caught.value.remedy
     assert not (tmp_path / "model").exists()
 
@@ -141,12 +141,12 @@ def kill_a_worker() -> None:
 @pytest.mark.s3
 @pytest.mark.usefixtures("ray_local")
 def test_a_killed_worker_goes_on_from_object_storage(tmp_path: Path, s3: S3Endpoint) -> None:
-    from anmi_ray.stages.train.trainer import Sources, run_training
+    from anmi_ray.stages.train.trainer import TrainSources, run_training
     from anmi_ray.store import uri
 
     config = settings(write_tiny_bert(tmp_path / "base")).model_copy(update={"max_steps": 20, "dev_points": ()})
     examples, texts, queries = files(tmp_path)
-    sources = Sources(examples, texts, queries)
+    sources = TrainSources(examples, texts, queries)
     whole = run_training(sources, config, TrainExecution(), "f3", str(tmp_path / "model"))
     seen: list[Row] = []
 

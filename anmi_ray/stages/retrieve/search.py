@@ -1,9 +1,9 @@
 """retrieve: documents and queries -> runs (dev, test), candidates (train), and the texts they need.
 
-Where there are several shards, the statistics of words are those of all (stages/word_statistics.py). Ray Data streams
+Where there are several shards, the statistics of words are those of all (`word_statistics`). Ray Data streams
 the corpus shards through a pool of searchers; each indexes its shard, where the store does not hold its indexes yet,
 and writes its hits, ids and scores, with a row group per query bucket. Where late interaction is a
-retriever, it then scores what they found (stages/late.py). One plain task per bucket merges its row group of every
+retriever, it then scores what they found (`late`). One plain task per bucket merges its row group of every
 shard, and writes which documents it wants of which shard. Each shard then gives their texts, a row group per bucket
 again, and each bucket takes its own. So a text crosses once, when it is known to be needed. No later stage opens the
 corpus.

@@ -18,7 +18,7 @@ from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.train.trainer import (
     RESULT,
     DevInputs,
-    Sources,
+    TrainSources,
     clear_checkpoints,
     collect,
     report_steps,
@@ -38,7 +38,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
         raise DataError("no example was mined", "train", "see the rejects of mine: `anmi show RUN`")
     output = artifact.store.uri(f"{artifact.path}/model")
     if not artifact.store.exists(f"{artifact.path}/model/{RESULT}"):
-        sources = Sources(
+        sources = TrainSources(
             examples=[mine.store.uri(mine.part_path("examples", bucket)) for bucket in buckets],
             texts=[retrieve.store.uri(retrieve.part_path("texts", bucket)) for bucket in buckets],
             queries=[ingest.store.uri(ingest.part_path("queries", bucket)) for bucket in buckets],

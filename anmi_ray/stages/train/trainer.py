@@ -69,7 +69,7 @@ class DevInputs:
 
 
 @dataclass(frozen=True)
-class Sources:
+class TrainSources:
     """What a run reads: Example, Text and Query files of all buckets, as paths or URIs that every worker reaches.
 
     `false_negative_rate` is the estimated share of false negatives among the examples' negatives, where it is known.
@@ -135,8 +135,8 @@ def run_training(
 ) -> TrainResult:
     """Train on the sources; the Hugging Face folder appears at `output_folder`.
 
-    A worker reads them in `body` and trains there; left out, they are `Sources`, and a reranker is trained as `config`,
-    a TrainConfig, says.
+    A worker reads them in `body` and trains there; left out, they are `TrainSources`, and a reranker is trained as
+    `config`, a TrainConfig, says.
     `on_row` sees the newest log row about once a second (its "progress" runs to 1) and every one with a dev measure,
     each with the workers' placement group (GROUP); `on_notice` what a user should know (a broken checkpoint that was
     left out); both from a thread. Checkpoints go to `execution.storage_path`/`fingerprint`, the trackers' files to
@@ -244,7 +244,7 @@ def _train(job: Job) -> Trained:
 
 
 def train_reranker(job: Job, tools: Tools) -> Trained:
-    """Train a reranker on the lists of `Sources`."""
+    """Train a reranker on the lists of `TrainSources`."""
     sources, config, report = job.sources, cast(TrainConfig, job.config), tools.report
     model = load_student(config, tools.device)
     cache = TokenCache(Path(job.tokens), report.notice)
