@@ -104,7 +104,7 @@ def result_settings(group: Settings) -> dict[str, Any]:
 
 
 def _default(group: Settings, field: FieldInfo) -> Any:
-    return field.get_default(call_default_factory=True, validated_data=group.__dict__)
+    return field.get_default(call_default_factory=True, validated_data=dict(vars(group)))
 
 
 def whole(value: object, shorten: bool = False) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -41,12 +41,15 @@ Topic = Literal["title", "desc", "narr"]
 Named = TypeVar("Named", bound=tuple[str, ...])
 
 
+_NONE: Any = ()  # of whichever names
+
+
 class Splits(Settings, Generic[Named]):
     """One or more names, or files, for each split that there is."""
 
-    train: Named = Field(default=(), description="of the train queries")
-    dev: Named = Field(default=(), description="of the dev queries; without any, some train queries become dev")
-    test: Named = Field(default=(), description="of the test queries")
+    train: Named = Field(default=_NONE, description="of the train queries")
+    dev: Named = Field(default=_NONE, description="of the dev queries; without any, some train queries become dev")
+    test: Named = Field(default=_NONE, description="of the test queries")
 
     @model_validator(mode="before")
     @classmethod

@@ -119,7 +119,8 @@ def without(content: dict[str, Any], error: ValidationError) -> dict[str, Any]:
             continue
         node: Any = content
         path: list[str] = []
-        *groups, last = detail["loc"]
+        groups: list[Any] = list(detail["loc"])
+        last = groups.pop()
         for part in groups:
             if isinstance(node, list) or part in node:  # else it says which form of a group it is
                 node = node[part]

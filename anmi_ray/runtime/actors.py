@@ -72,7 +72,7 @@ class ActorPool:
         died = collections.Counter[int]()
         while left:
             while waiting and len(self._idle) + len(self._under_way) < self._size:
-                actor = self._begin()
+                actor: Any = self._begin()
                 self._under_way[actor.started.remote()] = actor, _START
             while waiting and self._idle:
                 bucket = waiting.popleft()

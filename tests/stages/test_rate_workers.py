@@ -65,14 +65,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     return made
 
 
-def rated(
-    inputs: dict[str, Artifact], config: RateConfig, root: Path, actors: int, retries: int = 3
-) -> dict[str, bytes]:
+def rated(inputs: dict[str, Artifact], config: RateConfig, root: Path, actors: int) -> dict[str, bytes]:
     """Every file of a rate artifact made in `root` by so many actors."""
     logical = environment.cores()  # so that a core is one of Ray's CPUs
-    execution = ExecutionConfig(
-        root=str(root), logical_cpus=logical, raters=actors, buckets=BUCKETS, task_retries=retries
-    )
+    execution = ExecutionConfig(root=str(root), logical_cpus=logical, raters=actors, buckets=BUCKETS)
     store = Store(str(root))
     context = tasks.Context(store, execution, BUCKETS, seed=0, progress=Reporter().progress)
     artifact = Artifact(store, "rate", "fedcba9876543210")
@@ -205,7 +201,7 @@ def test_a_bucket_that_always_kills_its_actor_ends_the_run(
 
     monkeypatch.setattr(rate, "Rater", before_each(die))
     with pytest.raises(LostError, match="stage rate"):
-        rated(inputs, RateConfig(), tmp_path, actors=2, retries=1)
+        rated(inputs, RateConfig(), tmp_path, actors=2)
 
 
 def test_what_an_actor_cannot_use_is_said(

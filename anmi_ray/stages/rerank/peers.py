@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
 
@@ -156,7 +156,8 @@ def _model(settings: str, trained: str | None) -> Reranker:
     assert peer.model is not None
     source, start = loading.resolve(peer.model, peer.trust_remote_code), peer.start
     if start is not None and start.student == "cross-encoder":
-        drawn = start.model_dump(exclude={"student"})
+        drawn = asdict(start)
+        del drawn["student"]
         return CrossEncoder.load(source, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1, **drawn)
     model = load_reranker(source, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1)
     if isinstance(model, CrossEncoder) and model.drawn_head:
