@@ -193,9 +193,9 @@ def overlap(members: Flags, query: Ints) -> Overlaps:
             common = np.bincount(query, members[i] & members[j], minlength=queries)
             union = taken[i] + taken[j] - common
             index = common[union > 0] / union[union > 0]
-            found = clustered_mean(index, np.arange(len(index)))
-            count[i, j] = count[j, i] = found.n
-            for matrix, value in ((mean, found.mean), (low, found.low), (high, found.high)):
+            jaccard = clustered_mean(index, np.arange(len(index)))
+            count[i, j] = count[j, i] = jaccard.n
+            for matrix, value in ((mean, jaccard.mean), (low, jaccard.low), (high, jaccard.high)):
                 if value is not None:
                     matrix[i, j] = matrix[j, i] = min(max(value, 0.0), 1.0)
     return Overlaps(mean, low, high, count)
@@ -215,5 +215,5 @@ def hidden_positives(qrels: pa.Table, gaps: pa.Table) -> pa.Table:
     relevant = qrels.filter(pc.greater(qrels["grade"], 0)).select(keys)
     rated = gaps.select(keys).group_by(keys).aggregate([])
     anchors = gaps.select(["query_id", "anchor_id"]).group_by(["query_id", "anchor_id"]).aggregate([])
-    known = pairs_in(relevant, anchors.rename_columns(keys))
-    return relevant.filter(pa.array(pairs_in(relevant, rated) & ~known))
+    anchoring = pairs_in(relevant, anchors.rename_columns(keys))
+    return relevant.filter(pa.array(pairs_in(relevant, rated) & ~anchoring))

@@ -161,8 +161,8 @@ def weights_of(negatives: Negatives, common: Common) -> RuleVerdict:
     """
     settled = np.where(negatives.is_positive, 0.0, np.nan)
     for rule in common.config.allow:
-        said = ALLOW[rule.rule](negatives, rule, common).weight
-        settled = np.where(np.isnan(settled), said, settled)
+        allowed = ALLOW[rule.rule](negatives, rule, common).weight
+        settled = np.where(np.isnan(settled), allowed, settled)
     weigh = common.config.weigh
     ruled = WEIGH[weigh.rule](negatives, weigh, common)
     category = table.categories(negatives.gap, common.config) if ruled.category is None else ruled.category

@@ -107,7 +107,7 @@ class BiEncoder:
         ids than the model, or `max_tokens` exceeds the positions.
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
-        found = read_pooling(source)
+        folder = read_pooling(source)
         where = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, use_fast=True, **where)
@@ -123,10 +123,10 @@ class BiEncoder:
                 "give a model with safetensors weights and a fast tokenizer",
             ) from error
         check_vocabulary(encoder, tokenizer, source.name)
-        limit = min(found.max_tokens or int(tokenizer.model_max_length), int(tokenizer.model_max_length))
+        limit = min(folder.max_tokens or int(tokenizer.model_max_length), int(tokenizer.model_max_length))
         cut = token_limit(encoder, limit, max_tokens)
-        pairs = TextTokenizer(tokenizer, cut, found.query_prompt, found.document_prompt)
-        network = TextEncoder(encoder, found.pooling)
+        pairs = TextTokenizer(tokenizer, cut, folder.query_prompt, folder.document_prompt)
+        network = TextEncoder(encoder, folder.pooling)
         if lora is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derived_seed("head", seed))
@@ -197,33 +197,33 @@ class BiEncoder:
         """
         kinds = ((queries, self.pairs.of_queries), (documents, self.pairs.of_documents))
         vectors: list[NDArray[np.float32]] = []
-        for known, (texts, tokens) in zip(self._known, kinds, strict=True):
+        for remembered, (texts, tokens) in zip(self._known, kinds, strict=True):
             once = list(dict.fromkeys(texts))
-            new = [text for text in once if text not in known]
-            found = self.vectors(tokens(new), np.arange(len(new)), token_budget) if new else ()
-            known.update(zip(new, found, strict=True))
-            vectors.append(np.stack([known[text] for text in texts]))
+            new = [text for text in once if text not in remembered]
+            added = self.vectors(tokens(new), np.arange(len(new)), token_budget) if new else ()
+            remembered.update(zip(new, added, strict=True))
+            vectors.append(np.stack([remembered[text] for text in texts]))
             for text in once:
-                known[text] = known.pop(text)  # seen last
-            while len(known) > REMEMBERED:
-                del known[next(iter(known))]
+                remembered[text] = remembered.pop(text)  # seen last
+            while len(remembered) > REMEMBERED:
+                del remembered[next(iter(remembered))]
         return np.einsum("nd,nd->n", *vectors)
 
     def forget(self) -> None:
         """Keep no vectors: what comes after does not depend on what was scored before."""
-        for known in self._known:
-            known.clear()
+        for remembered in self._known:
+            remembered.clear()
 
     def vectors(self, texts: Ragged, rows: NDArray[np.int64], token_budget: int = SCORE_TOKENS) -> NDArray[np.float32]:
         """Unit vectors float32[X, d] of the texts `rows`."""
         size = int(cast("transformers.PreTrainedModel", self.network.encoder).config.hidden_size)
-        found = np.zeros((len(rows), size), dtype=np.float32)
+        vectors = np.zeros((len(rows), size), dtype=np.float32)
         budget = token_budget if self.device.type == "cpu" else 16 * token_budget
         with torch_threads(self.threads), torch.inference_mode():
             for part in length_batches(self.pairs.lengths(texts)[rows], budget):
                 batch = self.pairs.batch([texts[int(row)] for row in rows[part]])
-                found[part] = self.network(**tensors(batch, self.device)).cpu().numpy()
-        return found
+                vectors[part] = self.network(**tensors(batch, self.device)).cpu().numpy()
+        return vectors
 
     def export(self, folder: str | Path, card: str = "") -> Path:
         """Write a sentence-transformers folder with `card` in its README; see models/embedder_folder.py."""

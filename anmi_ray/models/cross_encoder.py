@@ -240,12 +240,12 @@ def _network(
     """The network, and whether the weights lack its head."""
     options = options | {"use_safetensors": True, "dtype": torch.float32}
     if pooling in ("cls", "last"):
-        model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
+        model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
             where, num_labels=1, output_loading_info=True, **options
         )
         if pooling == "last":
             pad_by_end(tokenizer, model)
-        return LastTokenScorer(model) if pooling == "last" else ClassifierScorer(model), bool(found["missing_keys"])
+        return LastTokenScorer(model) if pooling == "last" else ClassifierScorer(model), bool(loading["missing_keys"])
     if pooling == "yes-no":
         model = transformers.AutoModelForCausalLM.from_pretrained(where, **options)
         check_logits(model)

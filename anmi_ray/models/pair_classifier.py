@@ -185,9 +185,9 @@ def output_layer(network: Scorer) -> nn.Linear:
     """The linear layer whose outputs the logits are."""
     layers = [module for head in network.head() for module in head.modules() if isinstance(module, nn.Linear)]
     wanted = network.encoder.config.num_labels
-    found = [layer for layer in layers if layer.out_features == wanted]
-    assert found, "a sequence classification model has a layer with as many outputs as labels"
-    return found[-1]
+    outputs = [layer for layer in layers if layer.out_features == wanted]
+    assert outputs, "a sequence classification model has a layer with as many outputs as labels"
+    return outputs[-1]
 
 
 def _network(
@@ -197,7 +197,7 @@ def _network(
     options = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
     decoder = choose_pooling(where, options, None, False) in DECODER_POOLINGS
     names = dict(enumerate(labels))
-    model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
+    model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
         where,
         num_labels=len(labels),
         id2label=names,
@@ -213,9 +213,9 @@ def _network(
         network: ClassifierScorer = LastTokenScorer(model)
     else:
         network = ClassifierScorer(model)
-    if found["missing_keys"]:
+    if loading["missing_keys"]:
         start(network, config.whole_head and not decoder, config.equal_segments)
-    if found["mismatched_keys"]:
+    if loading["mismatched_keys"]:
         draw([output_layer(network)])
     return network
 

@@ -27,7 +27,7 @@ HIGH_RATE = (0.3, 0.4)
 
 def numbers(weights: Weights) -> tuple[float, float]:
     """Both weights without their graph."""
-    first, second = (float(one.detach()) if isinstance(one, Tensor) else one for one in weights)
+    first, second = (float(weight.detach()) if isinstance(weight, Tensor) else weight for weight in weights)
     return first, second
 
 

@@ -324,7 +324,7 @@ def _deal(items: Sequence[S], hands: int, hand: int) -> list[S]:
 def _micro_batch(
     data: TrainingSet, config: TrainConfig, units: list[_Unit], phase: Phase, execution: TrainExecution
 ) -> MicroBatch:
-    lists = [one for unit in units for one in unit.lists]
+    lists = [listed for unit in units for listed in unit.lists]
     lent = [np.zeros(0, np.int64)] * len(lists)
     if config.loss.in_batch and phase.alpha > 0:
         lent = [documents for unit in units for documents in borrowed(data, unit.lists)]

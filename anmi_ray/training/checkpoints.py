@@ -96,13 +96,13 @@ def newest_whole(
     broken = 0
     for name in names:
         folder = checkpoints.open(name)
-        found = engine.gather(check(folder, engine.rank, engine.world))
-        wrong = [one for one in found if isinstance(one, str)]
+        checked = engine.gather(check(folder, engine.rank, engine.world))
+        wrong = [problem for problem in checked if isinstance(problem, str)]
         if not wrong:
-            _continuable(found[0], now, name)
+            _continuable(checked[0], now, name)
             if broken and engine.rank == 0:
-                notice(f"training resumes from the checkpoint before, after step {found[0].step:,}")
-            return folder, found[0]
+                notice(f"training resumes from the checkpoint before, after step {checked[0].step:,}")
+            return folder, checked[0]
         broken += 1
         if engine.rank == 0:
             notice(f"checkpoint {name} is broken and left out: {wrong[0]}")
@@ -111,21 +111,21 @@ def newest_whole(
     return None
 
 
-def _continuable(found: Origin, now: Origin, name: str) -> None:
+def _continuable(written: Origin, now: Origin, name: str) -> None:
     """ZeRO cuts the optimiser's state into as many parts as there are workers; every other state is whole."""
     place = f"checkpoint {name}"
-    if (found.engine, found.zero_stage) != (now.engine, now.zero_stage):
+    if (written.engine, written.zero_stage) != (now.engine, now.zero_stage):
         raise ConfigError(
-            f"was written with train.engine: {found.engine} and train.zero_stage: {found.zero_stage}",
+            f"was written with train.engine: {written.engine} and train.zero_stage: {written.zero_stage}",
             place,
             "resume with these, or remove the checkpoints to train anew",
         )
-    if found.world != now.world and found.engine == "deepspeed" and found.zero_stage > 0:
+    if written.world != now.world and written.engine == "deepspeed" and written.zero_stage > 0:
         raise ConfigError(
-            f"holds the optimiser's state in {found.world} parts (ZeRO stage {found.zero_stage}), which as many "
+            f"holds the optimiser's state in {written.world} parts (ZeRO stage {written.zero_stage}), which as many "
             f"workers can continue; execution.train.num_workers is {now.world}",
             place,
-            f"set execution.train.num_workers: {found.world} to resume; train.engine: ddp trains anew, and resumes "
+            f"set execution.train.num_workers: {written.world} to resume; train.engine: ddp trains anew, and resumes "
             "with any number of workers",
         )
 

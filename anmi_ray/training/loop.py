@@ -325,11 +325,11 @@ class _Run:
     def _resume(self) -> bool:
         if self.checkpoints is None:
             return False
-        found = newest_whole(self.checkpoints, self._origin(), self.engine, self.on_notice)
-        if found is None:
+        newest = newest_whole(self.checkpoints, self._origin(), self.engine, self.on_notice)
+        if newest is None:
             return False
-        self.engine.load(found[0])
-        self.progress = _Progress.read(found[0])
+        self.engine.load(newest[0])
+        self.progress = _Progress.read(newest[0])
         self.objective.load(self.progress.objective)
         self.curriculum.load(self.progress.curriculum)
         return True

@@ -175,7 +175,7 @@ class PreferenceLoss:
                 varied = logits_BL.std(dim=0, correction=0).max() > CONSTANT_SPREAD
                 seen = [loss.detach(), right[decided].sum(), decided.sum(), varied]
                 counts = torch.tensor([len(given), batch.tokens], dtype=torch.float64, device=self.device)
-                self._sums += torch.cat([torch.stack([one.double() for one in seen]), counts])
+                self._sums += torch.cat([torch.stack([figure.double() for figure in seen]), counts])
             return loss
 
         return objective
@@ -187,9 +187,9 @@ class PreferenceLoss:
 
     def sums(self) -> list[float]:
         """What the step's micro-batches of this worker add up to; begins anew."""
-        found = self._sums.tolist()
+        totals = self._sums.tolist()
         self._sums.zero_()
-        return found
+        return totals
 
     def finish(self, totals: Sequence[float], phase: Phase, step: int) -> Figures:
         """The step's figures from the sums of all workers."""
@@ -287,8 +287,8 @@ class PreferenceTask:
         """The measure of the held-out pairs' logits in both orders."""
         pairs = self.held.pairs
         scorer = self.result.scorer(self.config.precision)
-        found = engine.over_rows(2 * len(pairs), lambda rows: pairs.reader.infer(scorer, rows))
-        logits_RL = both_orders(found[:, 0]) if pairs.reader.single else found
+        output = engine.over_rows(2 * len(pairs), lambda rows: pairs.reader.infer(scorer, rows))
+        logits_RL = both_orders(output[:, 0]) if pairs.reader.single else output
         return self.held.measure(step, logits_RL) if np.isfinite(logits_RL).all() else np.nan
 
 

@@ -73,8 +73,8 @@ def pinned(batch: Any) -> Any:
     held = {field.name: getattr(batch, field.name) for field in fields(batch)}
     arrays = {name: _pin(value) for name, value in held.items() if isinstance(value, np.ndarray)}
     inputs = [
-        Batch(_pin(one.ids), _pin(one.mask), None if one.type_ids is None else _pin(one.type_ids))
-        for one in batch.batches
+        Batch(_pin(part.ids), _pin(part.mask), None if part.type_ids is None else _pin(part.type_ids))
+        for part in batch.batches
     ]
     batches = replace(batch.batches, batches=inputs) if isinstance(batch.batches, TextPairs) else inputs
     return replace(batch, batches=batches, **arrays)

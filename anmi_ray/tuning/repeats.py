@@ -70,19 +70,19 @@ def _carried_out(
         campaign.store, execution, campaign.store.buckets(execution.buckets), campaign.base.seed, reporter.progress
     )
     twins: dict[str, list[tuple[str, int]]] = {}
-    for key, one in wanted.items():
-        twins.setdefault(path.resolve(one, campaign.content)["rerank"].fingerprint, []).append(key)
+    for key, experiment in wanted.items():
+        twins.setdefault(path.resolve(experiment, campaign.content)["rerank"].fingerprint, []).append(key)
     groups = list(twins.values())
     calls = ((i, _run, ([wanted[key] for key in keys], campaign.content)) for i, keys in enumerate(groups))
     records: dict[tuple[str, int], dict[str, Any]] = {}
     reporter.progress(0, len(wanted), "trainings")
     with our_errors("repeats"):
-        for i, found in windowed(context, calls, cores=0.0, what="group"):
-            records |= dict(zip(groups[i], found, strict=True))
+        for i, finished in windowed(context, calls, cores=0.0, what="group"):
+            records |= dict(zip(groups[i], finished, strict=True))
             reporter.progress(len(records), len(wanted), "trainings")
     return records
 
 
 def _run(experiments: list[Experiment], content: str) -> list[dict[str, Any]]:
     """In a process of its own: runs up to rerank, which all have the same results."""
-    return [path.run(one, last="rerank", content=content) for one in experiments]
+    return [path.run(experiment, last="rerank", content=content) for experiment in experiments]

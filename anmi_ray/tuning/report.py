@@ -46,7 +46,7 @@ def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Re
     config = campaign.config
     base = campaign.base
     settings = campaign.settings(best.params)
-    found = environment.describe()
+    machine = environment.describe()
     return CampaignData(
         name=config.name,
         collection=base.corpus.name,
@@ -54,7 +54,7 @@ def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Re
         fingerprint=campaign.fingerprint,
         wanted=config.trials,
         axes=tuple(_axis(name, domain) for name, domain in config.dimensions().items()),
-        trials=tuple(_row(one) for one in trials),
+        trials=tuple(_row(trial) for trial in trials),
         best=best.number,
         best_settings={name: _text(value) for name, value in settings.items()},
         default_settings={name: _value(base.model_dump(mode="json"), name) for name in settings},
@@ -62,7 +62,7 @@ def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Re
         importance=_importance(campaign, trials),
         repeats=_repeats(repeats),
         simulated=base.simulated is not None,
-        environment={name: str(found[name]) for name in ("git", "processor", "cores") if name in found},
+        environment={name: str(machine[name]) for name in ("git", "processor", "cores") if name in machine},
     )
 
 
@@ -73,9 +73,9 @@ def _axis(name: str, domain: Domain) -> Dimension:
     return Dimension(name, (), domain.low, domain.high, log)
 
 
-def _row(one: Trial) -> TrialRow:
-    curve = tuple((point.share, point.dev) for point in one.curve)
-    return TrialRow(one.number, one.status, one.params, curve, one.dev, one.seconds, one.message, one.run)
+def _row(trial: Trial) -> TrialRow:
+    curve = tuple((point.share, point.dev) for point in trial.curve)
+    return TrialRow(trial.number, trial.status, trial.params, curve, trial.dev, trial.seconds, trial.message, trial.run)
 
 
 def _text(value: Any) -> Any:
@@ -111,12 +111,12 @@ def _rungs(campaign: Campaign) -> tuple[float, ...]:
 def _importance(campaign: Campaign, trials: Sequence[Trial]) -> Importance | None:
     """By dev at the last share of the steps that every trial with a curve has reached."""
     share = steady(trials)
-    curves = [one for one in trials if one.curve]
+    curves = [trial for trial in trials if trial.curve]
     if share is None:
         return None
     # the point there, or the first after it: what mining leaves decides how a trial's steps divide
-    values = [next(point.dev for point in one.curve if point.share >= share - 1e-9) for one in curves]
-    shares = search.importance(campaign.config, [one.params for one in curves], values)
+    values = [next(point.dev for point in trial.curve if point.share >= share - 1e-9) for trial in curves]
+    shares = search.importance(campaign.config, [trial.params for trial in curves], values)
     return Importance(shares, share, len(curves)) if shares else None
 
 

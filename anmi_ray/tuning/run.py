@@ -45,17 +45,17 @@ def run(campaign: Campaign, reporter: path.Reporter, ended: driver.Ended, retry_
             driver.retry_failed(campaign)
         reporter.stage("tune", f"{campaign.config.trials} trials, {campaign.config.max_concurrent} at once")
         trials = driver.search(campaign, reporter, ended)
-        found = best(trials)
-        if found is None:
+        winner = best(trials)
+        if winner is None:
             raise _no_model(campaign, trials)
-        repeats = repeat(campaign, found, reporter)
+        repeats = repeat(campaign, winner, reporter)
         driver.forget_checkpoints(campaign, trials)
-        return Finished(trials, found, repeats, report.write(campaign, trials, found, repeats))
+        return Finished(trials, winner, repeats, report.write(campaign, trials, winner, repeats))
 
 
 def _no_model(campaign: Campaign, trials: Sequence[Trial]) -> ConfigError:
     """No trial has ended with a model."""
-    failed = [one for one in trials if one.status == "failed"]
+    failed = [trial for trial in trials if trial.status == "failed"]
     first = f"; trial {failed[0].number}: {failed[0].message}" if failed else ""
     return ConfigError(
         f"none of {len(trials)} trials has trained a model, {len(failed)} failed{first}",
