@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from anmi_ray.config.learning import LoraConfig
-from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.cross_encoder import (
     SCORE_TOKENS,
@@ -34,7 +33,7 @@ from anmi_ray.models.cross_encoder import (
 )
 from anmi_ray.models.embedder_folder import write
 from anmi_ray.models.heads import Scorer
-from anmi_ray.models.loading import ModelSource, resolve
+from anmi_ray.models.loading import ModelSource, loadable, resolve
 from anmi_ray.models.lora import add_adapters
 from anmi_ray.models.pairs import Ragged, length_batches
 from anmi_ray.models.pooling import VectorPooling, read_pooling
@@ -109,19 +108,13 @@ class BiEncoder:
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
         folder = read_pooling(source)
         where = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
-        try:
+        with loadable(source, "bi-encoder"):
             tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, use_fast=True, **where)
             with quiet(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)  # a pooler that the weights lack is drawn, though nothing reads it
                 encoder = transformers.AutoModel.from_pretrained(
                     source.path_or_id, use_safetensors=True, dtype=torch.float32, attn_implementation="sdpa", **where
                 )
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"cannot be loaded as a bi-encoder: {str(error).splitlines()[0]}",
-                f"model {source.name}",
-                "give a model with safetensors weights and a fast tokenizer",
-            ) from error
         check_vocabulary(encoder, tokenizer, source.name)
         limit = min(folder.max_tokens or int(tokenizer.model_max_length), int(tokenizer.model_max_length))
         cut = token_limit(encoder, limit, max_tokens)

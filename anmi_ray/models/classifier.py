@@ -15,13 +15,11 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
 from anmi_ray.core.errors import ConfigError, JudgeError
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import (
     SCORE_TOKENS,
-    ClassifierScorer,
     CrossEncoder,
     distinct,
     quiet,
@@ -30,7 +28,8 @@ from anmi_ray.models.cross_encoder import (
     trained_mean_head,
 )
 from anmi_ray.models.decoder import says_yes_or_no
-from anmi_ray.models.loading import ModelSource
+from anmi_ray.models.heads import ClassifierScorer
+from anmi_ray.models.loading import ModelSource, first_line, loadable
 from anmi_ray.models.pairs import MULTIPLE, PairTokenizer, length_batches
 from anmi_ray.models.pooling import is_bi_encoder
 from anmi_ray.models.prompts import declared
@@ -66,7 +65,8 @@ class Classifier:
         self.use = use or Resources()
         _check_device(self.use.device)
         where = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
-        try:
+        wanted = "folder or hub id with safetensors weights, a classification head and a fast tokenizer"
+        with loadable(source, "sequence classification model", wanted):
             self.tokenizer: transformers.PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
                 source.path_or_id, **where
             )
@@ -74,12 +74,6 @@ class Classifier:
                 model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
                     source.path_or_id, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **where
                 )
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-            raise ConfigError(
-                f"cannot be loaded as a sequence classification model: {_first_line(error)}",
-                f"model {source.name}",
-                "give a folder or hub id with safetensors weights, a classification head and a fast tokenizer",
-            ) from error
         if loading["missing_keys"]:
             raise ConfigError(
                 f"its weights lack {', '.join(sorted(loading['missing_keys'])[:3])}: it was not trained to classify",
@@ -192,7 +186,7 @@ def computing(name: str, use: Resources) -> Iterator[None]:
             yield
     except torch.OutOfMemoryError as error:
         raise JudgeError(
-            f"a batch of {use.budget:,} tokens does not fit into the memory of {use.device}: {_first_line(error)}",
+            f"a batch of {use.budget:,} tokens does not fit into the memory of {use.device}: {first_line(error)}",
             f"model {name}",
             "lower batch_tokens, or set dtype: bfloat16",
         ) from error
@@ -201,7 +195,3 @@ def computing(name: str, use: Resources) -> Iterator[None]:
 def _check_device(device: str) -> None:
     if device != "cpu" and not torch.cuda.is_available():
         raise ConfigError("no GPU is visible here", f"device {device}", "set gpus: 0, or ask on a machine with a GPU")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -18,8 +18,9 @@ from anmi_ray.core.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.cross_encoder import positions
 from anmi_ray.models.heads import Scorer, head_layers
 from anmi_ray.models.reranker import Reranker
-from anmi_ray.training.batching import TrainingSet, effective_weights
+from anmi_ray.training.batching import effective_weights
 from anmi_ray.training.curriculum import Curriculum, Phase
+from anmi_ray.training.training_set import TrainingSet
 
 BODY = "learning_rate"
 HEAD = "head_learning_rate"

@@ -28,13 +28,14 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.identity import uniforms
 from anmi_ray.models.pairs import Batch
 from anmi_ray.models.texts import TextPairs
-from anmi_ray.training.batching import Shuffle, lists_of_step, shared_out
+from anmi_ray.training.batching import lists_of_step, shared_out
 from anmi_ray.training.checks import check_positions
 from anmi_ray.training.curriculum import Curriculum, Phase
 from anmi_ray.training.engine import Engine
 from anmi_ray.training.module import Inputs, Learner
 from anmi_ray.training.objective import CONSTANT_SPREAD, Figures
 from anmi_ray.training.pair_inputs import Logits, PairReader
+from anmi_ray.training.training_set import Shuffle
 from anmi_ray.training.vectors import cosines
 
 SHARPNESS = 20.0  # of cosines, at the start

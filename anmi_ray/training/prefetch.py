@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import fields, replace
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -16,22 +16,7 @@ from anmi_ray.models.pairs import Batch
 from anmi_ray.models.texts import TextPairs
 from anmi_ray.training.curriculum import Phase
 
-
-class AnyMicroBatch(Protocol):
-    """A micro-batch: a dataclass of arrays and of the batches that one forward call reads."""
-
-    @property
-    def batches(self) -> Any:
-        """Inputs of the forward call."""
-        ...
-
-    @property
-    def tokens(self) -> int:
-        """Tokens computed, padding included."""
-        ...
-
-
-M = TypeVar("M", bound=AnyMicroBatch)
+M = TypeVar("M")
 
 
 class Ahead(Generic[M]):

@@ -101,7 +101,7 @@ class Campaign:
     def experiment(self, settings: Mapping[str, Any], run: str, **more: Any) -> Experiment:
         """The experiment with `settings` by dotted name, and `more` settings of train. Raises ConfigError."""
         given = {**settings, **{f"train.{key}": value for key, value in more.items()}}
-        return validate(self.written(given, run), f"{self.place}, {_said(settings)}", self.working_folder)
+        return validate(self.written(given, run), f"{self.place}, {_settings_text(settings)}", self.working_folder)
 
     def written(self, settings: Mapping[str, Any], run: str) -> dict[str, Any]:
         """The experiment with `settings`, as a file would have it: what its own file says, and these."""
@@ -175,28 +175,19 @@ def best(trials: Iterable[Trial]) -> Trial | None:
     )
 
 
-def _changed_before_mine(campaign: Campaign, experiment: Experiment) -> str | None:
-    """The first stage before mine that this trial would make anew, or None."""
-    resolved = path.resolve(experiment, campaign.content)
-    for name, item in resolved.items():
-        if name == "mine":
-            return None
-        shared = campaign.resolved.get(name)
-        if shared is None or shared.fingerprint != item.fingerprint:
-            return name
-    return None
-
-
 def check_shared(campaign: Campaign, experiment: Experiment, settings: Mapping[str, Any]) -> None:
     """Raise ConfigError where a trial with these settings would not share all stages before mine."""
-    stage = _changed_before_mine(campaign, experiment)
-    if stage is not None:
-        raise ConfigError(
-            f"{_said(settings)} needs a stage {stage} of its own, and all that comes before mine is made once for all "
-            "trials",
-            f"{campaign.place}, space",
-            "leave it out, or fix it for all in settings: each value is then a campaign",
-        )
+    for stage, resolved in path.resolve(experiment, campaign.content).items():
+        if stage == "mine":
+            return
+        shared = campaign.resolved.get(stage)
+        if shared is None or shared.fingerprint != resolved.fingerprint:
+            raise ConfigError(
+                f"{_settings_text(settings)} needs a stage {stage} of its own, and all that comes before mine is made "
+                "once for all trials",
+                f"{campaign.place}, space",
+                "leave it out, or fix it for all in settings: each value is then a campaign",
+            )
 
 
 def steady(trials: Sequence[Trial]) -> float | None:
@@ -204,5 +195,5 @@ def steady(trials: Sequence[Trial]) -> float | None:
     return min((trial.curve[-1].share for trial in trials if trial.curve), default=None)
 
 
-def _said(settings: Mapping[str, Any]) -> str:
+def _settings_text(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items()) or "no change"

@@ -216,7 +216,7 @@ class _Points(Searcher):
         super().__init__(metric=METRIC, mode="max")
         self._campaign = campaign
         self._trials = trials
-        self._interrupted = [trial.number for trial in sorted(trials.values(), key=_number) if not trial.ended]
+        self._interrupted = sorted(number for number, trial in trials.items() if not trial.ended)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """The number of a trial whose record says the rest."""
@@ -355,10 +355,6 @@ def forget_checkpoints(campaign: Campaign, trials: Iterable[Trial]) -> None:
             train.clear_checkpoints(artifact, output, campaign.base.execution.training)
 
 
-def _number(trial: Trial) -> int:
-    return trial.number
-
-
 def _message(trial: TuneTrial) -> str:
     """Why a trial failed: of an error for the user all that it says, of others the last line."""
     if trial.pickled_error_file is not None and Path(trial.pickled_error_file).exists():
@@ -383,11 +379,10 @@ def _ours(error: BaseException) -> BaseException:
     return error
 
 
-def retry_failed(campaign: Campaign) -> int:
-    """Let the trials that failed run once more, with the same settings; how many there are."""
-    failed = [trial for trial in campaign.read() if trial.status == "failed"]
-    for trial in failed:
-        trial.status = "running"
-        trial.message = None
-        campaign.write(trial)
-    return len(failed)
+def retry_failed(campaign: Campaign) -> None:
+    """Let the trials that failed run once more, with the same settings."""
+    for trial in campaign.read():
+        if trial.status == "failed":
+            trial.status = "running"
+            trial.message = None
+            campaign.write(trial)

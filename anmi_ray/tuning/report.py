@@ -9,14 +9,13 @@ import yaml
 
 from anmi_ray.config.tune import Choice, Domain, Integer, LogUniform
 from anmi_ray.core import environment
-from anmi_ray.reports.campaign import CampaignData, Importance, RepeatData, RepeatRow, to_html, to_json
+from anmi_ray.reports.campaign import CampaignData, Importance, RepeatData, to_html, to_json
 from anmi_ray.reports.trials import Dimension, TrialRow
 from anmi_ray.tuning import search
 from anmi_ray.tuning.campaign import MEASURE, Campaign, Trial, steady
-from anmi_ray.tuning.repeats import Repeats
 
 
-def write(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Repeats | None) -> dict[str, str]:
+def write(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: RepeatData | None) -> dict[str, str]:
     """Publish campaign.html, campaign.json and best.yaml in the campaign's report; where each stands, by name."""
     data = gather(campaign, trials, best, repeats)
     content = {
@@ -41,7 +40,7 @@ def best_settings(campaign: Campaign, best: Trial) -> str:
     return head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
-def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Repeats | None) -> CampaignData:
+def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: RepeatData | None) -> CampaignData:
     """All numbers of the page."""
     config = campaign.config
     base = campaign.base
@@ -60,7 +59,7 @@ def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Re
         default_settings={name: _value(base.model_dump(mode="json"), name) for name in settings},
         rungs=_rungs(campaign),
         importance=_importance(campaign, trials),
-        repeats=_repeats(repeats),
+        repeats=repeats,
         simulated=base.simulated is not None,
         environment={name: str(machine[name]) for name in ("git", "processor", "cores") if name in machine},
     )
@@ -118,10 +117,3 @@ def _importance(campaign: Campaign, trials: Sequence[Trial]) -> Importance | Non
     values = [next(point.dev for point in trial.curve if point.share >= share - 1e-9) for trial in curves]
     shares = search.importance(campaign.config, [trial.params for trial in curves], values)
     return Importance(shares, share, len(curves)) if shares else None
-
-
-def _repeats(found: Repeats | None) -> RepeatData | None:
-    if found is None:
-        return None
-    rows = tuple(RepeatRow(name, values) for name, values in found.levels.items())
-    return RepeatData(found.seeds, found.queries, rows, found.contrasts)

@@ -10,10 +10,11 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.logs import Span
 from anmi_ray.pipeline import run as path
 from anmi_ray.pipeline.side_by_side import alone
+from anmi_ray.reports.campaign import RepeatData
 from anmi_ray.runtime.tasks import ray_session
 from anmi_ray.tuning import driver, report, search
 from anmi_ray.tuning.campaign import Campaign, Trial, best
-from anmi_ray.tuning.repeats import Repeats, repeat
+from anmi_ray.tuning.repeats import repeat
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ class Finished:
 
     trials: Sequence[Trial]
     best: Trial
-    repeats: Repeats | None
+    repeats: RepeatData | None
     files: Mapping[str, str]
 
 
