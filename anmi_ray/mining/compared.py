@@ -150,13 +150,13 @@ def binned(at: Reals, value: Reals, query: Ints, edges: Reals) -> list[Interval]
     return [clustered_mean(value[own], query[own]) for own in rows]
 
 
-def gap_edges(gap: Reals, most: int = 40) -> Reals:
-    """Edges of gap bins that hold 98 % of the gaps and 0 to 700: at most `most` bins of 25, 50, 100, … points."""
+def gap_edges(gap: Reals) -> Reals:
+    """Edges of gap bins that hold 98 % of the gaps and 0 to 700: at most 40 bins of 25, 50, 100, … points."""
     low, high = np.quantile(gap, [0.01, 0.99]) if len(gap) else (0.0, 0.0)
     low = min(float(low), 0.0)
     high = max(float(high), 700.0)
     width = 25.0
-    while np.ceil(high / width) - np.floor(low / width) > most:
+    while np.ceil(high / width) - np.floor(low / width) > 40:
         width *= 2.0
     return np.arange(np.floor(low / width), np.ceil(high / width) + 1) * width
 

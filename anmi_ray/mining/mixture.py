@@ -172,10 +172,8 @@ class Mixture:
     @cached_property
     def _falling(self) -> tuple[Reals, Reals]:
         """Gaps, ascending, and the log odds of a false negative there, made to fall."""
-        reach = [
-            np.linspace(component.mean - _REACH * component.sd, component.mean + _REACH * component.sd, _GRID)
-            for component in self.components
-        ]
+        ends = [(part.mean - _REACH * part.sd, part.mean + _REACH * part.sd) for part in self.components]
+        reach = [np.linspace(low, high, _GRID) for low, high in ends]
         at = np.unique(np.concatenate(reach))
         log_joint = self.log_joint(at)
         log_odds = log_joint[0] - special.logsumexp(log_joint[1:], axis=0)
