@@ -164,7 +164,8 @@ def test_ratings_put_known_positives_first(finished: Finished) -> None:
 def test_the_model_folder_scores_alike_in_sentence_transformers(finished: Finished) -> None:
     from sentence_transformers import CrossEncoder as Theirs
 
-    from anmi_ray.models.cross_encoder import CrossEncoder, document_text
+    from anmi_ray.models.cross_encoder import CrossEncoder
+    from anmi_ray.models.pairs import document_text
 
     folder = Path(finished.settings.execution.root) / finished.artifact("train").path / "model"
     texts = finished.part("retrieve", "texts", TEXT_OF).slice(0, 40).to_pylist()

@@ -55,8 +55,8 @@ def choose(
     every = gaps.select(["query_id", "anchor_id", "anchor_kind"]).group_by(["query_id", "anchor_id", "anchor_kind"])
     table = every.aggregate([])
     query = codes(table["query_id"], queries)
-    known = pc.equal(table["anchor_kind"], "known").to_numpy()
-    table = table.filter(pa.array(np.where(labelled[query], known, ~known & varied[query])))
+    is_known = pc.equal(table["anchor_kind"], "known").to_numpy()
+    table = table.filter(pa.array(np.where(labelled[query], is_known, ~is_known & varied[query])))
     anchored = _present(codes(table["query_id"], queries), len(queries))
 
     refused: list[Refused] = []

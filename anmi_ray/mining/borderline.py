@@ -91,22 +91,22 @@ def verdicts(negatives: Negatives, config: MineConfig) -> dict[str, dict[str, in
     no answer and were left to the other rules. rocketqa: documents asked about (all but known positives), negatives
     by it, and pseudo-positives, P(relevant) above .9, which no rule but validate makes a negative.
     """
-    found: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, int]] = {}
     if config.validation is not None:
         rule = config.validation
         held = denoise.to_validate(negatives, rule)
         p = negatives.direct[held]
-        found["validate"] = {
+        counts["validate"] = {
             "borderline": int(held.sum()),
-            **{name: int(found.sum()) for name, found in denoise.outcomes(p, rule).items()},
+            **{name: int(flags.sum()) for name, flags in denoise.outcomes(p, rule).items()},
             "unjudged": int(np.isnan(p).sum()),
         }
     for rule in config.allow:
         if isinstance(rule, RocketQA):
             p = denoise.relevance(negatives)[~negatives.is_positive]
-            found["rocketqa"] = {
+            counts["rocketqa"] = {
                 "documents": len(p),
                 "negatives": int((p < rule.negative_below).sum()),
                 "pseudo_positives": int((p > _PSEUDO_POSITIVE).sum()),
             }
-    return found
+    return counts

@@ -172,34 +172,34 @@ def _meetings(gaps: pa.Table, direct: pa.Table) -> list[tuple[Ints, float]]:
 
 def _judged(gaps: pa.Table, direct: pa.Table | None) -> Reals:
     """For each gap the direct preference for its anchor over its document, NaN where they never met."""
-    found = np.full(gaps.num_rows, np.nan)
+    preferences = np.full(gaps.num_rows, np.nan)
     if direct is None:
-        return found
+        return preferences
     preference = direct["preference"].to_numpy().astype(np.float64)
     for row, sign in _meetings(gaps, direct):
         met = row >= 0
-        found[met] = 0.5 + sign * (preference[row[met]] - 0.5)
-    return found
+        preferences[met] = 0.5 + sign * (preference[row[met]] - 0.5)
+    return preferences
 
 
 def _was_borderline(gaps: pa.Table, direct: pa.Table | None) -> Flags | None:
     """For each gap whether its direct judgment is one of a pair that was borderline before the validation round."""
     if direct is None or "was_borderline" not in direct.column_names:
         return None
-    found = np.zeros(gaps.num_rows, dtype=bool)
+    borderline = np.zeros(gaps.num_rows, dtype=bool)
     flags = direct["was_borderline"].to_numpy().astype(bool)
     for row, _ in _meetings(gaps, direct):
-        found[row >= 0] |= flags[row[row >= 0]]
-    return found
+        borderline[row >= 0] |= flags[row[row >= 0]]
+    return borderline
 
 
 def _told(gaps: pa.Table, relevance: pa.Table | None) -> Reals:
     """For each gap P(relevant) of its document, NaN where no model was asked."""
-    found = np.full(gaps.num_rows, np.nan)
+    relevances = np.full(gaps.num_rows, np.nan)
     if relevance is not None:
         row = find_rows(relevance, {"query_id": gaps["query_id"], "doc_id": gaps["doc_id"]})
-        found[row >= 0] = relevance["relevance"].to_numpy().astype(np.float64)[row[row >= 0]]
-    return found
+        relevances[row >= 0] = relevance["relevance"].to_numpy().astype(np.float64)[row[row >= 0]]
+    return relevances
 
 
 def _least(doc: Ints, gap: Reals, gap_se: Reals) -> tuple[Reals, Reals]:

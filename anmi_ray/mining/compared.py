@@ -150,13 +150,13 @@ def binned(at: Reals, value: Reals, query: Ints, edges: Reals) -> list[Interval]
     return [clustered_mean(value[own], query[own]) for own in rows]
 
 
-def gap_edges(gap: Reals, most: int = 40) -> Reals:
-    """Edges of gap bins that hold 98 % of the gaps and 0 to 700: at most `most` bins of 25, 50, 100, … points."""
+def gap_edges(gap: Reals) -> Reals:
+    """Edges of gap bins that hold 98 % of the gaps and 0 to 700: at most 40 bins of 25, 50, 100, … points."""
     low, high = np.quantile(gap, [0.01, 0.99]) if len(gap) else (0.0, 0.0)
     low = min(float(low), 0.0)
     high = max(float(high), 700.0)
     width = 25.0
-    while np.ceil(high / width) - np.floor(low / width) > most:
+    while np.ceil(high / width) - np.floor(low / width) > 40:
         width *= 2.0
     return np.arange(np.floor(low / width), np.ceil(high / width) + 1) * width
 
@@ -193,9 +193,9 @@ def overlap(members: Flags, query: Ints) -> Overlaps:
             common = np.bincount(query, members[i] & members[j], minlength=queries)
             union = taken[i] + taken[j] - common
             index = common[union > 0] / union[union > 0]
-            found = clustered_mean(index, np.arange(len(index)))
-            count[i, j] = count[j, i] = found.n
-            for matrix, value in ((mean, found.mean), (low, found.low), (high, found.high)):
+            jaccard = clustered_mean(index, np.arange(len(index)))
+            count[i, j] = count[j, i] = jaccard.n
+            for matrix, value in ((mean, jaccard.mean), (low, jaccard.low), (high, jaccard.high)):
                 if value is not None:
                     matrix[i, j] = matrix[j, i] = min(max(value, 0.0), 1.0)
     return Overlaps(mean, low, high, count)
@@ -215,5 +215,5 @@ def hidden_positives(qrels: pa.Table, gaps: pa.Table) -> pa.Table:
     relevant = qrels.filter(pc.greater(qrels["grade"], 0)).select(keys)
     rated = gaps.select(keys).group_by(keys).aggregate([])
     anchors = gaps.select(["query_id", "anchor_id"]).group_by(["query_id", "anchor_id"]).aggregate([])
-    known = pairs_in(relevant, anchors.rename_columns(keys))
-    return relevant.filter(pa.array(pairs_in(relevant, rated) & ~known))
+    anchoring = pairs_in(relevant, anchors.rename_columns(keys))
+    return relevant.filter(pa.array(pairs_in(relevant, rated) & ~anchoring))

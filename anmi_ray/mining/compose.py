@@ -112,12 +112,8 @@ def mine(
     rated = members.rated_members(chosen, pool, ruled)
     random = members.random_members(anchors, bucket, config, seed)
     kept, few = _enough(anchors, rated, random, pool.negatives, config)
-    roles = [
-        members.anchor_members(pool),
-        rated,
-        random,
-        members.rated_members(spare, pool, replace(ruled, weight=np.zeros(len(ruled.weight)))),
-    ]
+    extra = members.rated_members(spare, pool, replace(ruled, weight=np.zeros(len(ruled.weight))))
+    roles = [members.anchor_members(pool), rated, random, extra]
     return members.examples(anchors, kept, roles, bucket), rejects(PLACE, [*refused, *few])
 
 
@@ -141,12 +137,11 @@ def weights(
     rows = np.flatnonzero(~pool.negatives.is_positive)
     names = pa.DictionaryArray.from_arrays(pa.array(ruled.category[rows]), pa.array(CATEGORIES))
     example = pa.array(pool.negatives.example[rows])
-    doc = pa.array(pool.doc[rows])
     return pa.table(
         {
             "query_id": anchors.table["query_id"].take(example),
             "anchor_id": anchors.table["anchor_id"].take(example),
-            "doc_id": bucket.candidates["doc_id"].take(doc),
+            "doc_id": bucket.candidates["doc_id"].take(pa.array(pool.doc[rows])),
             "gap_elo": pool.negatives.gap[rows],
             "weight": ruled.weight[rows],
             "category": names.cast(pa.string()),
@@ -161,8 +156,8 @@ def weights_of(negatives: Negatives, common: Common) -> RuleVerdict:
     """
     settled = np.where(negatives.is_positive, 0.0, np.nan)
     for rule in common.config.allow:
-        said = ALLOW[rule.rule](negatives, rule, common).weight
-        settled = np.where(np.isnan(settled), said, settled)
+        allowed = ALLOW[rule.rule](negatives, rule, common).weight
+        settled = np.where(np.isnan(settled), allowed, settled)
     weigh = common.config.weigh
     ruled = WEIGH[weigh.rule](negatives, weigh, common)
     category = table.categories(negatives.gap, common.config) if ruled.category is None else ruled.category

@@ -134,7 +134,7 @@ def gaussians(at: WeightedPoints, most: int) -> list[EmFit]:
     for k in range(2, most + 1):
         tries = [gaussian_em(at, start, floor, _SHORT) for start in _starts(at, k, fits[-1].parts, floor)]
         tries.sort(key=lambda fitted: -fitted.trace[-1])  # stable: of equals the first
-        ends = [gaussian_em(at, _gaussians(one.parts), floor) for one in tries[:_FINALISTS]]
+        ends = [gaussian_em(at, _gaussians(begun.parts), floor) for begun in tries[:_FINALISTS]]
         fits.append(max(ends, key=lambda fitted: fitted.trace[-1]))
     return fits
 
@@ -217,7 +217,7 @@ def betas(at: WeightedPoints, steps: int) -> list[EmFit]:
     for _ in range(steps):
         share, density = responsibilities(parts.log_joint(at.value))
         trace.append(float(density @ at.mass / total))
-        (a0, b0), (a1, b1) = (beta_moments(at, one, floor) for one in share)
+        (a0, b0), (a1, b1) = (beta_moments(at, weights, floor) for weights in share)
         weight = np.maximum(share @ at.mass / total, _TINY)
         parts = Betas(weight / weight.sum(), np.array([a0, a1]), np.array([b0, max(b1, 1.01)]))
     trace.append(float(responsibilities(parts.log_joint(at.value))[1] @ at.mass / total))

@@ -113,12 +113,12 @@ class Mixture:
         the one on top.
         """
         names, (edges, owners) = _names(len(self.components)), self._bands
-        found = indices([names[owner] for owner in owners])[np.searchsorted(np.array(edges), gap, side="right")]
-        return np.where(gap <= 0.0, indices(["danger"])[0], found)
+        categories = indices([names[owner] for owner in owners])[np.searchsorted(np.array(edges), gap, side="right")]
+        return np.where(gap <= 0.0, indices(["danger"])[0], categories)
 
     def said(self) -> str:
         """One line for the report."""
-        counts = ", ".join(f"{one.components}: {getattr(one, self.criterion):,.0f}" for one in self.tried)
+        counts = ", ".join(f"{tried.components}: {getattr(tried, self.criterion):,.0f}" for tried in self.tried)
         name = {"beta": "Beta", "gaussian": "Gaussian"}[self.kind]
         by = f"{self.criterion.upper()} {counts}"
         if self.one_suffices:
@@ -126,11 +126,11 @@ class Mixture:
                 f"one {name} suffices for {self.gaps:,} gaps: {self.why}{f' ({by})' if counts else ''}; no thresholds, "
                 "P(true negative) is each gap's own"
             )
-        parts = "; ".join(f"{one.weight:.1%} at {one.mean:.0f} ± {one.sd:.0f}" for one in self.components)
+        parts = "; ".join(f"{part.weight:.1%} at {part.mean:.0f} ± {part.sd:.0f}" for part in self.components)
         edges = ", ".join("none" if edge is None else f"{edge:.0f}" for edge in self.thresholds)
         edges += " (none: the two never cross)" if None in self.thresholds else ""
-        chosen = next(one for one in self.tried if one.components == len(self.components))
-        apart = min(self.tried, key=lambda one: one.icl).components
+        chosen = next(tried for tried in self.tried if tried.components == len(self.components))
+        apart = min(self.tried, key=lambda tried: tried.icl).components
         return (
             f"{len(self.components)} {name}s on {self.gaps:,} gaps ({by}): {parts}; thresholds {edges}; all in points"
             + ("; the first is most gaps, hardly all false negatives" if self.components[0].weight > 0.5 else "")
@@ -155,8 +155,8 @@ class Mixture:
             return cls(
                 **{
                     **values,
-                    "components": tuple(Component(**one) for one in values["components"]),
-                    "tried": tuple(Tried(**one) for one in values["tried"]),
+                    "components": tuple(Component(**component) for component in values["components"]),
+                    "tried": tuple(Tried(**tried) for tried in values["tried"]),
                     "thresholds": tuple(values["thresholds"]),
                 }
             )
@@ -165,7 +165,7 @@ class Mixture:
 
     def _parts(self) -> em.Gaussians | em.Betas:
         def column(name: str) -> Reals:
-            return np.array([getattr(one, name) for one in self.components])
+            return np.array([getattr(component, name) for component in self.components])
 
         if self.kind == "beta":
             return em.Betas(column("weight"), column("alpha"), column("beta"))
@@ -174,7 +174,8 @@ class Mixture:
     @cached_property
     def _falling(self) -> tuple[Reals, Reals]:
         """Gaps, ascending, and the log odds of a false negative there, made to fall."""
-        reach = [np.linspace(one.mean - _REACH * one.sd, one.mean + _REACH * one.sd, _GRID) for one in self.components]
+        ends = [(part.mean - _REACH * part.sd, part.mean + _REACH * part.sd) for part in self.components]
+        reach = [np.linspace(low, high, _GRID) for low, high in ends]
         at = np.unique(np.concatenate(reach))
         log_joint = self.log_joint(at)
         log_odds = log_joint[0] - special.logsumexp(log_joint[1:], axis=0)
@@ -229,11 +230,11 @@ def fit(gaps: Reals, settings: BetaMixture | GaussianMixture) -> Mixture:
         values = (gaps - gaps.mean()) / gaps.std()
         fits = em.gaussians(em.points(values), _MOST)
         unit = float(np.log(gaps.std()))
-    tried = tuple(_tried(one, values, unit) for one in fits)
+    tried = tuple(_tried(fitted, values, unit) for fitted in fits)
     best = min(range(len(fits)), key=lambda i: getattr(tried[i], settings.criterion))
     why = f"more gain less than {settings.criterion.upper()} charges" if best == 0 else ""
-    found = replace(none, components=_components(fits[best].parts, gaps, low, high), tried=tried, why=why)
-    return replace(found, thresholds=tuple(_crossing(found, i) for i in range(best)))
+    mixture = replace(none, components=_components(fits[best].parts, gaps, low, high), tried=tried, why=why)
+    return replace(mixture, thresholds=tuple(_crossing(mixture, i) for i in range(best)))
 
 
 def scale(gap: Reals, low: float, high: float) -> Reals:
@@ -261,7 +262,7 @@ def _components(parts: em.Gaussians | em.Betas, gaps: Reals, low: float, high: f
         mean = gaps.mean() + parts.mean * gaps.std()
         sd = np.sqrt(parts.variance) * gaps.std()
         rows = zip(parts.weight, mean, sd, strict=True)
-    return tuple(sorted((Component(*map(float, row)) for row in rows), key=lambda one: one.mean))
+    return tuple(sorted((Component(*map(float, row)) for row in rows), key=lambda component: component.mean))
 
 
 def _lead(mixture: Mixture, i: int, gap: float) -> float:

@@ -95,12 +95,12 @@ def grouped_quantiles(group: Ints, value: Reals, groups: int, qs: tuple[float, .
     count = np.bincount(group, minlength=groups)
     start = np.concatenate([[0], np.cumsum(count)])[:groups]
     ordered = value[np.lexsort((value, group))]
-    found = np.full((len(qs), groups), np.nan)
+    quantile = np.full((len(qs), groups), np.nan)
     some = count > 0
-    for row, q in zip(found, qs, strict=True):
+    for row, q in zip(quantile, qs, strict=True):
         place = q * (count[some] - 1)
         low = np.floor(place).astype(np.int64)
         below = ordered[start[some] + low]
         above = ordered[start[some] + np.minimum(low + 1, count[some] - 1)]
         row[some] = below + (place - low) * (above - below)
-    return found
+    return quantile

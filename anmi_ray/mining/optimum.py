@@ -68,9 +68,9 @@ def best_gap(cost: ArrayLike, gap_se: ArrayLike, false_gap: float = 0.0) -> Real
         left = worth(near) >= worth(far)
         low = np.where(left, low, near)
         high = np.where(left, far, high)
-    found = (low + high) / 2.0
-    found = np.where(worth(top) > worth(found), top, found)
-    return np.where(worth(found) > 0.0, found, np.inf)[:, 0].reshape(shape)
+    best = (low + high) / 2.0
+    best = np.where(worth(top) > worth(best), top, best)
+    return np.where(worth(best) > 0.0, best, np.inf)[:, 0].reshape(shape)
 
 
 def zone_costs(gap_se: ArrayLike, zone: tuple[float, float] = ZONE, false_gap: float = 0.0) -> Reals:

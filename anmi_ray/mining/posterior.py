@@ -46,10 +46,10 @@ def posterior(negatives: Negatives, settings: PosteriorRule, common: Common) -> 
     edges = [*(below(edge, gap, gap_se) for edge in common.config.edges), np.ones(len(gap))]
     expected = np.zeros(len(gap))
     under = np.zeros(len(gap))
-    for one, edge in zip(bands, edges, strict=True):
-        expected += one.weight * (edge - under)
+    for component, edge in zip(bands, edges, strict=True):
+        expected += component.weight * (edge - under)
         under = edge
-    weights = [one.weight for one in bands]
+    weights = [component.weight for component in bands]
     expected = np.clip(expected, min(weights), max(weights))  # a convex combination of the weights, up to rounding
     if settings.penalty:
         expected = np.maximum(0.0, expected - settings.penalty * false_negative(gap, gap_se, common.config))

@@ -22,7 +22,7 @@ def band(gap: Reals, config: MineConfig) -> Ints:
 
 def categories(gap: Reals, config: MineConfig) -> Ints:
     """Index into CATEGORIES of each gap's band."""
-    return indices([one.category for one in config.bands])[band(gap, config)]
+    return indices([part.category for part in config.bands])[band(gap, config)]
 
 
 def table2(negatives: Negatives, settings: Table2, common: Common) -> RuleVerdict:

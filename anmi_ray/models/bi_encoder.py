@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from anmi_ray.config.learning import LoraConfig
-from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.cross_encoder import (
     SCORE_TOKENS,
@@ -34,7 +33,7 @@ from anmi_ray.models.cross_encoder import (
 )
 from anmi_ray.models.embedder_folder import write
 from anmi_ray.models.heads import Scorer
-from anmi_ray.models.loading import ModelSource, resolve
+from anmi_ray.models.loading import ModelSource, loadable, resolve
 from anmi_ray.models.lora import add_adapters
 from anmi_ray.models.pairs import Ragged, length_batches
 from anmi_ray.models.pooling import VectorPooling, read_pooling
@@ -107,26 +106,20 @@ class BiEncoder:
         ids than the model, or `max_tokens` exceeds the positions.
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
-        found = read_pooling(source)
+        folder = read_pooling(source)
         where = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
-        try:
+        with loadable(source, "bi-encoder"):
             tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, use_fast=True, **where)
             with quiet(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)  # a pooler that the weights lack is drawn, though nothing reads it
                 encoder = transformers.AutoModel.from_pretrained(
                     source.path_or_id, use_safetensors=True, dtype=torch.float32, attn_implementation="sdpa", **where
                 )
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"cannot be loaded as a bi-encoder: {str(error).splitlines()[0]}",
-                f"model {source.name}",
-                "give a model with safetensors weights and a fast tokenizer",
-            ) from error
         check_vocabulary(encoder, tokenizer, source.name)
-        limit = min(found.max_tokens or int(tokenizer.model_max_length), int(tokenizer.model_max_length))
+        limit = min(folder.max_tokens or int(tokenizer.model_max_length), int(tokenizer.model_max_length))
         cut = token_limit(encoder, limit, max_tokens)
-        pairs = TextTokenizer(tokenizer, cut, found.query_prompt, found.document_prompt)
-        network = TextEncoder(encoder, found.pooling)
+        pairs = TextTokenizer(tokenizer, cut, folder.query_prompt, folder.document_prompt)
+        network = TextEncoder(encoder, folder.pooling)
         if lora is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derived_seed("head", seed))
@@ -197,33 +190,33 @@ class BiEncoder:
         """
         kinds = ((queries, self.pairs.of_queries), (documents, self.pairs.of_documents))
         vectors: list[NDArray[np.float32]] = []
-        for known, (texts, tokens) in zip(self._known, kinds, strict=True):
+        for remembered, (texts, tokens) in zip(self._known, kinds, strict=True):
             once = list(dict.fromkeys(texts))
-            new = [text for text in once if text not in known]
-            found = self.vectors(tokens(new), np.arange(len(new)), token_budget) if new else ()
-            known.update(zip(new, found, strict=True))
-            vectors.append(np.stack([known[text] for text in texts]))
+            new = [text for text in once if text not in remembered]
+            added = self.vectors(tokens(new), np.arange(len(new)), token_budget) if new else ()
+            remembered.update(zip(new, added, strict=True))
+            vectors.append(np.stack([remembered[text] for text in texts]))
             for text in once:
-                known[text] = known.pop(text)  # seen last
-            while len(known) > REMEMBERED:
-                del known[next(iter(known))]
+                remembered[text] = remembered.pop(text)  # seen last
+            while len(remembered) > REMEMBERED:
+                del remembered[next(iter(remembered))]
         return np.einsum("nd,nd->n", *vectors)
 
     def forget(self) -> None:
         """Keep no vectors: what comes after does not depend on what was scored before."""
-        for known in self._known:
-            known.clear()
+        for remembered in self._known:
+            remembered.clear()
 
     def vectors(self, texts: Ragged, rows: NDArray[np.int64], token_budget: int = SCORE_TOKENS) -> NDArray[np.float32]:
         """Unit vectors float32[X, d] of the texts `rows`."""
         size = int(cast("transformers.PreTrainedModel", self.network.encoder).config.hidden_size)
-        found = np.zeros((len(rows), size), dtype=np.float32)
+        vectors = np.zeros((len(rows), size), dtype=np.float32)
         budget = token_budget if self.device.type == "cpu" else 16 * token_budget
         with torch_threads(self.threads), torch.inference_mode():
             for part in length_batches(self.pairs.lengths(texts)[rows], budget):
                 batch = self.pairs.batch([texts[int(row)] for row in rows[part]])
-                found[part] = self.network(**tensors(batch, self.device)).cpu().numpy()
-        return found
+                vectors[part] = self.network(**tensors(batch, self.device)).cpu().numpy()
+        return vectors
 
     def export(self, folder: str | Path, card: str = "") -> Path:
         """Write a sentence-transformers folder with `card` in its README; see models/embedder_folder.py."""

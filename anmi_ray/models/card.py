@@ -91,11 +91,11 @@ def text(card: Card, folder: Path) -> str:
 
 def _overrides(architecture: str) -> str:
     """What makes vLLM's pooling runner read a score from the logits of no and yes; written for Python."""
-    found: dict[str, Any] = {"architectures": [architecture.replace("ForCausalLM", "ForSequenceClassification")]}
-    found["classifier_from_token"] = [NO, YES]
+    overrides: dict[str, Any] = {"architectures": [architecture.replace("ForCausalLM", "ForSequenceClassification")]}
+    overrides["classifier_from_token"] = [NO, YES]
     if architecture.startswith("Qwen3"):
-        return repr(found | {"is_original_qwen3_reranker": True})
-    return repr(found | {"method": "from_2_way_softmax"})
+        return repr(overrides | {"is_original_qwen3_reranker": True})
+    return repr(overrides | {"method": "from_2_way_softmax"})
 
 
 def _gives_vectors(folder: Path) -> bool:

@@ -15,13 +15,11 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
 from anmi_ray.core.errors import ConfigError, JudgeError
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import (
     SCORE_TOKENS,
-    ClassifierScorer,
     CrossEncoder,
     distinct,
     quiet,
@@ -30,7 +28,8 @@ from anmi_ray.models.cross_encoder import (
     trained_mean_head,
 )
 from anmi_ray.models.decoder import says_yes_or_no
-from anmi_ray.models.loading import ModelSource
+from anmi_ray.models.heads import ClassifierScorer
+from anmi_ray.models.loading import ModelSource, first_line, loadable
 from anmi_ray.models.pairs import MULTIPLE, PairTokenizer, length_batches
 from anmi_ray.models.pooling import is_bi_encoder
 from anmi_ray.models.prompts import declared
@@ -66,23 +65,18 @@ class Classifier:
         self.use = use or Resources()
         _check_device(self.use.device)
         where = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
-        try:
+        wanted = "folder or hub id with safetensors weights, a classification head and a fast tokenizer"
+        with loadable(source, "sequence classification model", wanted):
             self.tokenizer: transformers.PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
                 source.path_or_id, **where
             )
             with quiet(), torch.random.fork_rng(devices=[]):
-                model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
+                model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
                     source.path_or_id, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **where
                 )
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        if loading["missing_keys"]:
             raise ConfigError(
-                f"cannot be loaded as a sequence classification model: {_first_line(error)}",
-                f"model {source.name}",
-                "give a folder or hub id with safetensors weights, a classification head and a fast tokenizer",
-            ) from error
-        if found["missing_keys"]:
-            raise ConfigError(
-                f"its weights lack {', '.join(sorted(found['missing_keys'])[:3])}: it was not trained to classify",
+                f"its weights lack {', '.join(sorted(loading['missing_keys'])[:3])}: it was not trained to classify",
                 f"model {source.name}",
                 "give a model with a trained sequence classification head",
             )
@@ -103,13 +97,15 @@ class Classifier:
     def logits_of(self, coded: Coded) -> NDArray[np.float64]:
         """Logits float64[N, L] of N inputs; JudgeError: no memory."""
         lengths = np.array([len(ids) for ids in coded["input_ids"]], dtype=np.int64)
-        found = np.zeros((len(lengths), len(self.labels)))
+        logits = np.zeros((len(lengths), len(self.labels)))
         with computing(self.name, self.use):
             batches = length_batches(lengths, self.use.budget)
-            logits = [self.network(**self._padded(coded, rows)) for rows in batches]  # a GPU runs while the next is put
-            for rows, some in zip(batches, logits, strict=True):
-                found[rows] = some.reshape(len(rows), -1).double().cpu().numpy()
-        return found
+            outputs = [
+                self.network(**self._padded(coded, rows)) for rows in batches
+            ]  # a GPU runs while the next is put
+            for rows, output in zip(batches, outputs, strict=True):
+                logits[rows] = output.reshape(len(rows), -1).double().cpu().numpy()
+        return logits
 
     def _padded(self, coded: Coded, rows: NDArray[np.int64]) -> dict[str, torch.Tensor]:
         """The inputs `rows`, padded on the right."""
@@ -152,15 +148,15 @@ def load_scorer(
     if source.is_local and (trained_mean_head(source.path_or_id) or says_yes_or_no(source.path_or_id)):
         _check_device(use.device)
         return CrossEncoder.load(source, max_tokens=max_tokens, dtype=dtype, device=use.device, threads=use.threads)
-    found = Classifier(source, max_tokens, dtype, use)
-    if len(found.labels) != 1:
+    classifier = Classifier(source, max_tokens, dtype, use)
+    if len(classifier.labels) != 1:
         raise ConfigError(
-            f"has {len(found.labels)} labels ({', '.join(found.labels)}), and a reranker has one logit",
+            f"has {len(classifier.labels)} labels ({', '.join(classifier.labels)}), and a reranker has one logit",
             f"model {source.name}",
             "give a reranker, or set form: pairwise if the model reads both documents",
         )
-    pairs = PairTokenizer(found.tokenizer, found.max_tokens, declared(found.tokenizer))
-    scorer = CrossEncoder(found.network, pairs, source.name, use.threads)
+    pairs = PairTokenizer(classifier.tokenizer, classifier.max_tokens, declared(classifier.tokenizer))
+    scorer = CrossEncoder(classifier.network, pairs, source.name, use.threads)
     scorer.precision = dtype
     return scorer
 
@@ -190,7 +186,7 @@ def computing(name: str, use: Resources) -> Iterator[None]:
             yield
     except torch.OutOfMemoryError as error:
         raise JudgeError(
-            f"a batch of {use.budget:,} tokens does not fit into the memory of {use.device}: {_first_line(error)}",
+            f"a batch of {use.budget:,} tokens does not fit into the memory of {use.device}: {first_line(error)}",
             f"model {name}",
             "lower batch_tokens, or set dtype: bfloat16",
         ) from error
@@ -199,7 +195,3 @@ def computing(name: str, use: Resources) -> Iterator[None]:
 def _check_device(device: str) -> None:
     if device != "cpu" and not torch.cuda.is_available():
         raise ConfigError("no GPU is visible here", f"device {device}", "set gpus: 0, or ask on a machine with a GPU")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

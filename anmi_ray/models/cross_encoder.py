@@ -34,22 +34,12 @@ from anmi_ray.models.decoder import (
     no_yes,
     pad_by_end,
 )
-from anmi_ray.models.heads import ClassifierScorer, MeanScorer, Scorer, head_layers, start
-from anmi_ray.models.loading import ModelSource, resolve
+from anmi_ray.models.heads import ClassifierScorer, MeanScorer, Scorer, start
+from anmi_ray.models.loading import ModelSource, loadable, resolve
 from anmi_ray.models.lora import add_adapters, is_adapted, merged
-from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, document_text, length_batches
+from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, length_batches
 from anmi_ray.models.prompts import prompt_for
 from anmi_ray.models.reranker_folder import DENSE_FOLDER, SCORE_FOLDER, write
-
-__all__ = [
-    "ClassifierScorer",
-    "CrossEncoder",
-    "MeanScorer",
-    "Precision",
-    "document_text",
-    "head_layers",
-    "resolve_precision",
-]
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 SCORE_TOKENS = 4096  # padded tokens of a scoring batch: larger ones leave a CPU's cache
@@ -98,7 +88,7 @@ class CrossEncoder:
         where = source.path_or_id
         options = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
         trained_head = trained_mean_head(where)
-        try:
+        with loadable(source, "cross-encoder"):
             pooling = choose_pooling(where, options, pooling, trained_head is not None)
             tokenizer = transformers.AutoTokenizer.from_pretrained(where, use_fast=True, **options)
             with quiet(), torch.random.fork_rng(devices=[]):
@@ -108,12 +98,6 @@ class CrossEncoder:
                     start(network)
                 if lora is not None:
                     add_adapters(network, lora)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"cannot be loaded as a cross-encoder: {str(error).splitlines()[0]}",
-                f"model {source.name}",
-                "give a model with safetensors weights and a fast tokenizer",
-            ) from error
         if isinstance(network, MeanScorer) and trained_head:
             network.dense.load_state_dict(trained_head[0])
             network.out.load_state_dict(trained_head[1])
@@ -238,12 +222,12 @@ def _network(
     """The network, and whether the weights lack its head."""
     options = options | {"use_safetensors": True, "dtype": torch.float32}
     if pooling in ("cls", "last"):
-        model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
+        model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
             where, num_labels=1, output_loading_info=True, **options
         )
         if pooling == "last":
             pad_by_end(tokenizer, model)
-        return LastTokenScorer(model) if pooling == "last" else ClassifierScorer(model), bool(found["missing_keys"])
+        return LastTokenScorer(model) if pooling == "last" else ClassifierScorer(model), bool(loading["missing_keys"])
     if pooling == "yes-no":
         model = transformers.AutoModelForCausalLM.from_pretrained(where, **options)
         check_logits(model)

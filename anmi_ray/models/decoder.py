@@ -152,12 +152,12 @@ def check_logits(model: transformers.PreTrainedModel) -> None:
 
 def no_yes(tokenizer: transformers.PreTrainedTokenizerBase) -> tuple[int, int]:
     """The ids of "no" and "yes"; ConfigError where one of them is not a single token."""
-    found = [tokenizer.convert_tokens_to_ids(word) for word in (NO, YES)]
-    if any(one is None or one == tokenizer.unk_token_id for one in found):
+    ids = [tokenizer.convert_tokens_to_ids(word) for word in (NO, YES)]
+    if any(token_id is None or token_id == tokenizer.unk_token_id for token_id in ids):
         raise ConfigError(
             f"the tokenizer has no single tokens {NO!r} and {YES!r}", "train.pooling: yes-no", "choose pooling: last"
         )
-    return found[0], found[1]  # type: ignore[return-value]
+    return ids[0], ids[1]  # type: ignore[return-value]
 
 
 def pad_by_end(tokenizer: transformers.PreTrainedTokenizerBase, model: transformers.PreTrainedModel) -> None:

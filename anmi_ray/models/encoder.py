@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.errors import DataError
 from anmi_ray.models.cross_encoder import torch_threads
-from anmi_ray.models.loading import ModelSource
+from anmi_ray.models.loading import ModelSource, loadable
 from anmi_ray.models.pairs import shaped_batches
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> 
     """A model of sentence-transformers, for inference. Raises ConfigError where it cannot be loaded."""
     from sentence_transformers import SentenceTransformer
 
-    try:
+    kind_name = "sentence encoder" if kind is SentenceTransformer else "ColBERT checkpoint"
+    with loadable(source, kind_name, "model with safetensors weights that sentence-transformers can load"):
         model = kind(
             source.path_or_id,
             device=device,
@@ -130,11 +131,4 @@ def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> 
             trust_remote_code=source.trust_remote_code,
             model_kwargs={"dtype": _DTYPES[dtype], "use_safetensors": True, "attn_implementation": "sdpa"},
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        what = "sentence encoder" if kind is SentenceTransformer else "ColBERT checkpoint"
-        raise ConfigError(
-            f"cannot be loaded as a {what}: {str(error).splitlines()[0]}",
-            f"model {source.name}",
-            "give a model with safetensors weights that sentence-transformers can load",
-        ) from error
     return model.eval()

@@ -10,8 +10,12 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from anmi_ray.core.errors import ConfigError
 
@@ -40,6 +44,24 @@ class ModelSource:
     def hub_revision(self) -> str | None:
         """What from_pretrained takes as `revision`: None for a folder."""
         return None if self.is_local else self.revision
+
+
+@contextmanager
+def loadable(
+    source: ModelSource, kind: str, wanted: str = "model with safetensors weights and a fast tokenizer"
+) -> Iterator[None]:
+    """Raise ConfigError where a library cannot load `source` as a `kind`; `wanted` says what to give instead."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        raise ConfigError(
+            f"cannot be loaded as a {kind}: {first_line(error)}", f"model {source.name}", f"give a {wanted}"
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its kind where it says nothing."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def resolve(name: str, trust_remote_code: bool = False) -> ModelSource:
@@ -109,8 +131,8 @@ def _hub_commit(hub_id: str, revision: str | None, name: str) -> str:
     except OfflineModeIsEnabled:
         raise ConfigError("not in the local cache, and HF_HUB_OFFLINE is set", f"model {name}", remedy) from None
     except (http_error, OSError) as error:
-        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"not in the local cache, and the hub refuses: {cause}", f"model {name}", remedy) from None
+        cause = f"not in the local cache, and the hub refuses: {first_line(error)}"
+        raise ConfigError(cause, f"model {name}", remedy) from None
     if not commit:
         raise ConfigError("the hub names no commit", f"model {name}", remedy)
     return commit

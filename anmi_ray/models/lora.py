@@ -23,15 +23,15 @@ def add_adapters(network: Scorer, config: LoraConfig) -> None:
 
     New weights come from torch's generator. Raises ConfigError where peft is absent or no layer has a target's name.
     """
-    found = _linear_layers(network)
-    short = {name.rpartition(".")[2] for name in found}
+    layers = _linear_layers(network)
+    short = {name.rpartition(".")[2] for name in layers}
     if unknown := sorted(set(config.targets or ()) - short):
         raise ConfigError(
             f"the model has no linear layer {', '.join(unknown)} to adapt",
             "train.lora.targets",
             f"choose among {', '.join(sorted(short))}, or leave it out for all",
         )
-    names = [name for name in found if not config.targets or name.rpartition(".")[2] in config.targets]
+    names = [name for name in layers if not config.targets or name.rpartition(".")[2] in config.targets]
     peft = _peft()
     settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=names, bias="none")
     peft.inject_adapter_in_model(settings, network.encoder)
@@ -65,8 +65,12 @@ def merged(network: Scorer) -> Scorer:
 
 def _linear_layers(network: Scorer) -> list[str]:
     """Names of the linear layers inside the transformer's layers."""
-    inside = {id(one) for layer in transformer_layers(network.encoder) for one in layer.modules()}
-    return [name for name, one in network.encoder.named_modules() if isinstance(one, nn.Linear) and id(one) in inside]
+    inside = {id(module) for layer in transformer_layers(network.encoder) for module in layer.modules()}
+    return [
+        name
+        for name, module in network.encoder.named_modules()
+        if isinstance(module, nn.Linear) and id(module) in inside
+    ]
 
 
 def _peft() -> Any:

@@ -33,7 +33,7 @@ from anmi_ray.models.cross_encoder import (
 )
 from anmi_ray.models.decoder import DECODER_POOLINGS, LastTokenScorer, choose_pooling, pad_by_end
 from anmi_ray.models.heads import ClassifierScorer, Scorer, draw, start
-from anmi_ray.models.loading import ModelSource, resolve
+from anmi_ray.models.loading import ModelSource, loadable, resolve
 from anmi_ray.models.lora import add_adapters, is_adapted, merged
 from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, ragged
 from anmi_ray.models.reranker_folder import save_tokenizer
@@ -97,7 +97,7 @@ class PairClassifier:
         the tokenizer knows more ids than the model, or `max_tokens` exceeds its positions.
         """
         source = resolve(config.model, config.trust_remote_code)
-        try:
+        with loadable(source, "sequence classification model"):
             tokenizer = transformers.AutoTokenizer.from_pretrained(
                 source.path_or_id,
                 use_fast=True,
@@ -109,12 +109,6 @@ class PairClassifier:
                 network = _network(source, tokenizer, LABELS[target], config)
                 if config.lora is not None:
                     add_adapters(network, config.lora)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"cannot be loaded as a sequence classification model: {str(error).splitlines()[0]}",
-                f"model {source.name}",
-                "give a model with safetensors weights and a fast tokenizer",
-            ) from error
         if not tokenizer.is_fast or tokenizer.pad_token_id is None:
             remedy = "choose a model with one"
             raise ConfigError("has no fast tokenizer with a padding token", f"model {source.name}", remedy)
@@ -185,9 +179,9 @@ def output_layer(network: Scorer) -> nn.Linear:
     """The linear layer whose outputs the logits are."""
     layers = [module for head in network.head() for module in head.modules() if isinstance(module, nn.Linear)]
     wanted = network.encoder.config.num_labels
-    found = [layer for layer in layers if layer.out_features == wanted]
-    assert found, "a sequence classification model has a layer with as many outputs as labels"
-    return found[-1]
+    outputs = [layer for layer in layers if layer.out_features == wanted]
+    assert outputs, "a sequence classification model has a layer with as many outputs as labels"
+    return outputs[-1]
 
 
 def _network(
@@ -197,7 +191,7 @@ def _network(
     options = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
     decoder = choose_pooling(where, options, None, False) in DECODER_POOLINGS
     names = dict(enumerate(labels))
-    model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
+    model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
         where,
         num_labels=len(labels),
         id2label=names,
@@ -213,9 +207,9 @@ def _network(
         network: ClassifierScorer = LastTokenScorer(model)
     else:
         network = ClassifierScorer(model)
-    if found["missing_keys"]:
+    if loading["missing_keys"]:
         start(network, whole_head=not decoder)
-    if found["mismatched_keys"]:
+    if loading["mismatched_keys"]:
         draw([output_layer(network)])
     return network
 

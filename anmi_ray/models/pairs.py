@@ -89,9 +89,9 @@ def _ragged(coded: Callable[[list[str]], Sequence[Any]], texts: Sequence[str], k
     lists: list[NDArray[np.int32]] = []
     lengths: list[int] = []
     for i in range(0, len(texts), _CHUNK):
-        found = coded(list(texts[i : i + _CHUNK]))
-        lengths.extend(len(ids) for ids in found)
-        lists.extend(np.array(ids[:kept], dtype=np.int32) for ids in found)
+        token_ids = coded(list(texts[i : i + _CHUNK]))
+        lengths.extend(len(ids) for ids in token_ids)
+        lists.extend(np.array(ids[:kept], dtype=np.int32) for ids in token_ids)
     return replace(ragged(lists), lengths=np.array(lengths, dtype=np.int64))
 
 

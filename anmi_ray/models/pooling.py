@@ -34,7 +34,7 @@ def read_pooling(source: ModelSource) -> TextPooling:
     modules = _json(source, "modules.json")
     if modules is None:
         return TextPooling()
-    kinds = {str(one["type"]).rpartition(".")[2]: str(one["path"]) for one in modules}
+    kinds = {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
     if odd := [kind for kind in kinds if kind not in _READ] or ([] if "Pooling" in kinds else ["no pooling"]):
         raise _unread(source, f"its modules are {', '.join(kinds)}, and {odd[0]} is not read")
     pooling = _json(source, f"{kinds['Pooling']}/config.json") or {}
@@ -59,7 +59,7 @@ def is_bi_encoder(source: ModelSource) -> bool:
     settings = _json(source, "config_sentence_transformers.json") or {}
     if modules is None or settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
         return False
-    return any(str(one["type"]).endswith(".Pooling") for one in modules)
+    return any(str(module["type"]).endswith(".Pooling") for module in modules)
 
 
 def is_colbert(source: ModelSource) -> bool:
@@ -83,8 +83,8 @@ def _unread(source: ModelSource, what: str) -> ConfigError:
 
 def _json(source: ModelSource, name: str) -> Any:
     """A JSON file of the model, or None where it has none."""
-    found = Path(source.path_or_id) / name if source.is_local else _fetched(source, name)
-    return json.loads(found.read_text(encoding="utf-8")) if found is not None and found.is_file() else None
+    path = Path(source.path_or_id) / name if source.is_local else _fetched(source, name)
+    return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else None
 
 
 def _fetched(source: ModelSource, name: str) -> Path | None:
@@ -93,9 +93,9 @@ def _fetched(source: ModelSource, name: str) -> Path | None:
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     where = {"repo_id": source.path_or_id, "filename": name, "revision": source.hub_revision}
-    known = try_to_load_from_cache(**where)  # a path, a mark that there is none, or None
-    if known is not None:
-        return Path(known) if isinstance(known, str) else None
+    cached = try_to_load_from_cache(**where)  # a path, a mark that there is none, or None
+    if cached is not None:
+        return Path(cached) if isinstance(cached, str) else None
     try:
         return Path(hf_hub_download(**where))
     except LocalEntryNotFoundError as error:

@@ -59,8 +59,8 @@ class Prompt:
 
     def _parts(self) -> tuple[str, ...]:
         before, _, rest = self.text.partition(QUERY)
-        between, found, after = rest.partition(DOCUMENT)
-        return (before, between, after) if found else ()
+        between, marker, after = rest.partition(DOCUMENT)
+        return (before, between, after) if marker else ()
 
     @property
     def frame(self) -> tuple[str, str, str]:
@@ -84,7 +84,7 @@ class Prompt:
         pieces = [json.dumps(piece, ensure_ascii=False) for piece in self._parts()]
         texts = [f'messages | selectattr("role", "eq", "{role}") | map(attribute="content") | first' for role in _ROLES]
         ordered = [pieces[0], texts[0], pieces[1], texts[1], pieces[2]]
-        return "".join(f"{{{{ {one} }}}}" for one in ordered)
+        return "".join(f"{{{{ {part} }}}}" for part in ordered)
 
 
 def declared(tokenizer: transformers.PreTrainedTokenizerBase) -> Prompt | None:
@@ -106,10 +106,10 @@ def prompt_for(tokenizer: transformers.PreTrainedTokenizerBase, text: str | None
     The tokenizer's token that begins a text is put in front where it begins every text.
     """
     if text is None:
-        if (found := declared(tokenizer)) is not None:
-            return found
-        known: dict[str, int] = cast(Any, tokenizer).get_added_vocab()
-        text = CHATML if {"<|im_start|>", "<|im_end|>"} <= set(known) else PLAIN
+        if (template := declared(tokenizer)) is not None:
+            return template
+        vocabulary: dict[str, int] = cast(Any, tokenizer).get_added_vocab()
+        text = CHATML if {"<|im_start|>", "<|im_end|>"} <= set(vocabulary) else PLAIN
     first = tokenizer.bos_token
     begins = first is not None and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
     return Prompt(text if not begins or text.startswith(str(first)) else f"{first}{text}")
@@ -140,7 +140,7 @@ class TextReader:
         coded = self._tokenizer.encode_batch_fast(
             [f"{before}{text}{after}" for text in texts], add_special_tokens=False
         )
-        lists = [np.array(one.ids, dtype=np.int32) for one in coded]
+        lists = [np.array(encoding.ids, dtype=np.int32) for encoding in coded]
         # Vocabularies of whole words may still spell one: it is left out.
         return [ids[~np.isin(ids, self._held)] for ids in lists]
 

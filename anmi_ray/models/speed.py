@@ -38,8 +38,8 @@ def set_attention(
             raise ConfigError(
                 "computes in half precision alone", place, "set train.precision: bfloat16, or choose sdpa"
             )
-    known = {"sdpa": "_supports_sdpa", "flash_attention_2": "_supports_flash_attn"}.get(attention)
-    if not encoder._can_set_attn_implementation() or (known is not None and not getattr(encoder, known)):
+    support = {"sdpa": "_supports_sdpa", "flash_attention_2": "_supports_flash_attn"}.get(attention)
+    if not encoder._can_set_attn_implementation() or (support is not None and not getattr(encoder, support)):
         name = type(encoder).__name__
         raise ConfigError(f"{name} computes attention by {current} alone", place, f"choose {current} or auto")
     encoder.set_attn_implementation(attention)

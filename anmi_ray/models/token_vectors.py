@@ -91,12 +91,12 @@ class TokenEncoder:
             return []
         tokens = tokenizer(whole, truncation=True, max_length=limit, padding=False, return_attention_mask=False)
         lengths = [len(ids) for ids in tokens["input_ids"]]
-        found: list[NDArray[np.float32]] = [np.zeros((0, self.dimension), dtype=np.float32)] * len(whole)
+        encoded: list[NDArray[np.float32]] = [np.zeros((0, self.dimension), dtype=np.float32)] * len(whole)
         with torch_threads(self.threads), torch.inference_mode():
             for rows, width in self._batches(whole, lengths, limit):
                 for row, vectors in zip(rows, self._forward([whole[row] for row in rows], task, width), strict=True):
-                    found[row] = unit(vectors, self.source, "retrieve.late.dtype")
-        return found
+                    encoded[row] = unit(vectors, self.source, "retrieve.late.dtype")
+        return encoded
 
     def _batches(self, texts: Sequence[str], lengths: Sequence[int], limit: int) -> Iterator[tuple[list[int], int]]:
         """(texts, padded tokens) of every batch: of one width always as many, filled up with the shortest text."""

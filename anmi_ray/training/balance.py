@@ -28,7 +28,7 @@ _ASYMMETRY = 1.5  # power on the relative training rate (GradNorm's alpha), whic
 
 def numbers(weights: Weights) -> tuple[float, float]:
     """Both weights without their graph."""
-    first, second = (float(one.detach()) if isinstance(one, Tensor) else one for one in weights)
+    first, second = (float(weight.detach()) if isinstance(weight, Tensor) else weight for weight in weights)
     return first, second
 
 

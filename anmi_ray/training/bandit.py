@@ -19,14 +19,14 @@ HIGH = 80.0
 class Exp3S:
     """K arms; rewards in any unit, scaled to [−1, 1] by percentiles of the last ones.
 
-    `rate` is η, null: √(ln K / (K T)) for `steps` = T plays (the paper's 1e-3 stays uniform over a short run);
+    The rate η is √(ln K / (K T)) for `steps` = T plays (the paper's 1e-3 stays uniform over a short run);
     `exploration` is ε, the chance of an arm taken at random.
     """
 
-    def __init__(self, arms: int, steps: int, exploration: float = 0.05, rate: float | None = None) -> None:
+    def __init__(self, arms: int, steps: int, exploration: float) -> None:
         self.arms = arms
         self.exploration = exploration
-        self.rate = math.sqrt(math.log(arms) / (arms * max(steps, 1))) if rate is None else rate
+        self.rate = math.sqrt(math.log(arms) / (arms * max(steps, 1)))
         self._log_weight: NDArray[np.float64] = np.zeros(arms)
         self._gains: list[float] = []
         self._plays = 0

@@ -1,20 +1,15 @@
-"""Where the state of a training run goes while it is under way: an interface, a local folder behind it, and resuming.
+"""Where the state of a training run goes while it is under way, as an interface, and resuming from there.
 
 A broken checkpoint is recognised before anything of it is loaded, and the one before it is used.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-import torch.distributed as dist
-
-from anmi_ray.core.errors import ConfigError, from_os_error
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.training.engine import Engine
 from anmi_ray.training.manifest import Origin, check
 
@@ -39,51 +34,6 @@ class Checkpoints(Protocol):
         ...
 
 
-class FolderCheckpoints:
-    """Checkpoints in a local folder that all workers of torch.distributed share; one appears whole or not at all."""
-
-    def __init__(self, folder: Path, kept: int = 2) -> None:
-        self.folder = folder
-        self.kept = kept
-
-    def names(self) -> list[str]:
-        """The folders' names."""
-        return sorted((path.name for path in self.folder.glob("step-*")), reverse=True)
-
-    def open(self, name: str) -> Path:
-        """The folder itself."""
-        return self.folder / name
-
-    def save(self, write: Callable[[Path], None], step: int, dev: float | None) -> None:
-        """Write beside, merge, then rename; the oldest beyond `kept` go."""
-        merged = self.folder / f".merging-{step:09d}"
-        try:
-            if _rank() == 0:
-                for left in self.folder.glob(".*ing-*"):  # of a save that a kill cut short
-                    shutil.rmtree(left)
-                merged.mkdir(parents=True)
-            _wait()
-            scratch = Path(tempfile.mkdtemp(prefix=".writing-", dir=self.folder))
-            write(scratch)
-            for path in [path for path in scratch.rglob("*") if path.is_file()]:
-                target = merged / path.relative_to(scratch)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(path, target)
-            shutil.rmtree(scratch)
-            _wait()
-            if _rank() == 0:
-                shutil.rmtree(self.folder / f"step-{step:09d}", ignore_errors=True)
-                os.replace(merged, self.folder / f"step-{step:09d}")
-                for old in self.names()[self.kept :]:
-                    shutil.rmtree(self.folder / old)
-        except OSError as error:
-            raise from_os_error(error, str(self.folder)) from error
-
-    def wanted(self) -> bool:
-        """Nobody tells a folder of what will be stopped."""
-        return False
-
-
 def newest_whole(
     checkpoints: Checkpoints, now: Origin, engine: Engine, notice: Callable[[str], None]
 ) -> tuple[Path, Origin] | None:
@@ -96,13 +46,13 @@ def newest_whole(
     broken = 0
     for name in names:
         folder = checkpoints.open(name)
-        found = engine.gather(check(folder, engine.rank, engine.world))
-        wrong = [one for one in found if isinstance(one, str)]
+        checked = engine.gather(check(folder, engine.rank, engine.world))
+        wrong = [problem for problem in checked if isinstance(problem, str)]
         if not wrong:
-            _continuable(found[0], now, name)
+            _continuable(checked[0], now, name)
             if broken and engine.rank == 0:
-                notice(f"training resumes from the checkpoint before, after step {found[0].step:,}")
-            return folder, found[0]
+                notice(f"training resumes from the checkpoint before, after step {checked[0].step:,}")
+            return folder, checked[0]
         broken += 1
         if engine.rank == 0:
             notice(f"checkpoint {name} is broken and left out: {wrong[0]}")
@@ -111,29 +61,20 @@ def newest_whole(
     return None
 
 
-def _continuable(found: Origin, now: Origin, name: str) -> None:
+def _continuable(written: Origin, now: Origin, name: str) -> None:
     """ZeRO cuts the optimiser's state into as many parts as there are workers; every other state is whole."""
     place = f"checkpoint {name}"
-    if (found.engine, found.zero_stage) != (now.engine, now.zero_stage):
+    if (written.engine, written.zero_stage) != (now.engine, now.zero_stage):
         raise ConfigError(
-            f"was written with train.engine: {found.engine} and train.zero_stage: {found.zero_stage}",
+            f"was written with train.engine: {written.engine} and train.zero_stage: {written.zero_stage}",
             place,
             "resume with these, or remove the checkpoints to train anew",
         )
-    if found.world != now.world and found.engine == "deepspeed" and found.zero_stage > 0:
+    if written.world != now.world and written.engine == "deepspeed" and written.zero_stage > 0:
         raise ConfigError(
-            f"holds the optimiser's state in {found.world} parts (ZeRO stage {found.zero_stage}), which as many "
+            f"holds the optimiser's state in {written.world} parts (ZeRO stage {written.zero_stage}), which as many "
             f"workers can continue; execution.train.num_workers is {now.world}",
             place,
-            f"set execution.train.num_workers: {found.world} to resume; train.engine: ddp trains anew, and resumes "
+            f"set execution.train.num_workers: {written.world} to resume; train.engine: ddp trains anew, and resumes "
             "with any number of workers",
         )
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _wait() -> None:
-    if dist.is_initialized():
-        dist.barrier()

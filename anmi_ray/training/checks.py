@@ -18,8 +18,9 @@ from anmi_ray.core.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.cross_encoder import positions
 from anmi_ray.models.heads import Scorer, head_layers
 from anmi_ray.models.reranker import Reranker
-from anmi_ray.training.batching import TrainingSet, effective_weights
+from anmi_ray.training.batching import effective_weights
 from anmi_ray.training.curriculum import Curriculum, Phase
+from anmi_ray.training.training_set import TrainingSet
 
 BODY = "learning_rate"
 HEAD = "head_learning_rate"
@@ -32,10 +33,10 @@ def before_training(model: Reranker, data: TrainingSet, config: TrainConfig, cur
     The latter of ranking terms that read mined negatives alone, by weight, over all that the curriculum lets in.
     """
     check_positions(model.network, data.longest, data.inputs, config.group)
-    phases = [found for found in curriculum.phases() if found.alpha > 0]
+    phases = [phase for phase in curriculum.phases() if phase.alpha > 0]
     if config.loss.ranking not in ("infonce", "debiased") or config.loss.in_batch or not phases:
         return
-    if not any(_negative_weight(data, found).any() for found in phases):
+    if not any(_negative_weight(data, phase).any() for phase in phases):
         raise DataError(
             f"every negative of {len(data)} lists has weight 0: {config.loss.ranking} has nothing to learn from",
             "examples",
@@ -55,9 +56,9 @@ def check_positions(network: Scorer, longest: int, inputs: str, group: str) -> N
         )
 
 
-def _negative_weight(data: TrainingSet, found: Phase) -> NDArray[np.float64]:
+def _negative_weight(data: TrainingSet, phase: Phase) -> NDArray[np.float64]:
     """Σ of the weights of every list's negatives in a phase, float64[E]."""
-    weight_P = effective_weights(data, np.arange(len(data.weight_P)), found)
+    weight_P = effective_weights(data, np.arange(len(data.weight_P)), phase)
     weight_P[data.start_E[:-1]] = 0.0  # the anchor
     return np.add.reduceat(weight_P, data.start_E[:-1])
 
@@ -69,13 +70,13 @@ def moments(network: Scorer, trained: Iterable[nn.Parameter]) -> Moments:
     Where the weights are, without a copy; each is looked at once and need be whole only then.
     """
     head = {id(parameter) for layer in head_layers(network) for parameter in layer.parameters()}
-    found: dict[str, Tensor] = {}
+    sums_by_setting: dict[str, Tensor] = {}
     for parameter in trained:
         setting = HEAD if id(parameter) in head else BODY
         norm = torch.linalg.vector_norm(parameter, dtype=torch.float64)
         sums = torch.stack([parameter.sum(dtype=torch.float64), norm * norm])
-        found[setting] = found[setting] + sums if setting in found else sums
-    return {setting: cast(tuple[float, float], tuple(sums.tolist())) for setting, sums in found.items()}
+        sums_by_setting[setting] = sums_by_setting[setting] + sums if setting in sums_by_setting else sums
+    return {setting: cast(tuple[float, float], tuple(sums.tolist())) for setting, sums in sums_by_setting.items()}
 
 
 def check_effect(before: Moments, after: Moments, steps: int, group: str = "train") -> None:

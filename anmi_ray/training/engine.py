@@ -92,10 +92,10 @@ class Engine(ABC):
     def over_rows(self, rows: int, compute: Callable[[NDArray[np.int64]], NDArray[Any]]) -> NDArray[Any]:
         """What `compute` gives of all `rows`, each worker computing its share (rank, rank + world, ...)."""
         share = compute(np.arange(rows)[self.rank :: self.world])
-        found = np.zeros((rows, *share.shape[1:]), dtype=share.dtype)
+        values = np.zeros((rows, *share.shape[1:]), dtype=share.dtype)
         for worker, part in enumerate(self.gather(share)):
-            found[worker :: self.world] = part
-        return found
+            values[worker :: self.world] = part
+        return values
 
     def _set_rates(self, optimizer: Any, factor: float) -> None:
         for group, rate in zip(optimizer.param_groups, self.rates, strict=True):

@@ -7,38 +7,14 @@ one micro-batch, whatever these are. Legend: E all lists, P documents of all lis
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.config.train import TrainConfig
+from anmi_ray.training.training_set import TrainingSet
 
 Listed = tuple[int, NDArray[np.int64]]  # a list, and the positions in P of the documents it reads
-
-
-class Lists(Protocol):
-    """What is read here of the lists of a training set."""
-
-    @property
-    def document_P(self) -> NDArray[np.int64]:
-        """By position, the document."""
-        ...
-
-    @property
-    def start_E(self) -> NDArray[np.int64]:
-        """Where each list begins in P, and the end."""
-        ...
-
-    @property
-    def query_E(self) -> NDArray[np.int64]:
-        """Each list's query."""
-        ...
-
-    @property
-    def by_query(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Lists in the order of their queries, and where each query's begin."""
-        ...
 
 
 def groups(lists: Sequence[Listed], config: TrainConfig) -> list[list[Listed]]:
@@ -47,17 +23,17 @@ def groups(lists: Sequence[Listed], config: TrainConfig) -> list[list[Listed]]:
     return [list(lists[i : i + size]) for i in range(0, len(lists), size)]
 
 
-def borrowed(data: Lists, group: Sequence[Listed]) -> list[NDArray[np.int64]]:
+def borrowed(data: TrainingSet, group: Sequence[Listed]) -> list[NDArray[np.int64]]:
     """For each list of a group the documents of its other lists that are negatives to it, each once, rising.
 
     Left out are the documents of any list of the same query, of this step or not: its anchors and rated documents may
     be relevant, its random ones have a weight of their own.
     """
     read = np.unique(data.document_P[np.concatenate([documents for _, documents in group])])
-    return [read[~np.isin(read, known(data, int(data.query_E[e])))] for e, _ in group]
+    return [read[~np.isin(read, documents_of_query(data, int(data.query_E[e])))] for e, _ in group]
 
 
-def known(data: Lists, query: int) -> NDArray[np.int64]:
+def documents_of_query(data: TrainingSet, query: int) -> NDArray[np.int64]:
     """The documents in all lists of a query, each once."""
     order, start = data.by_query
     lists = order[start[query] : start[query + 1]]

@@ -27,7 +27,7 @@ from anmi_ray.core.errors import TrainingError
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.cross_encoder import torch_threads
 from anmi_ray.models.reranker import Reranker
-from anmi_ray.training.batching import TrainingSet, total_steps
+from anmi_ray.training.batching import total_steps
 from anmi_ray.training.checkpoints import Checkpoints, newest_whole
 from anmi_ray.training.checks import check_effect, moments
 from anmi_ray.training.curriculum import Phase
@@ -38,8 +38,7 @@ from anmi_ray.training.module import Average, rate_factor
 from anmi_ray.training.preemption import NOTICE
 from anmi_ray.training.prefetch import Ahead, pinned
 from anmi_ray.training.task import DevSet, Ranking, Task
-
-__all__ = ["DevSet", "Row", "Trained", "carry_out", "train"]
+from anmi_ray.training.training_set import TrainingSet
 
 Row = dict[str, float | int | None]
 CONSTANT_STEPS = 50  # steps in a row without a difference between a list's scores before training is given up
@@ -325,11 +324,11 @@ class _Run:
     def _resume(self) -> bool:
         if self.checkpoints is None:
             return False
-        found = newest_whole(self.checkpoints, self._origin(), self.engine, self.on_notice)
-        if found is None:
+        newest = newest_whole(self.checkpoints, self._origin(), self.engine, self.on_notice)
+        if newest is None:
             return False
-        self.engine.load(found[0])
-        self.progress = _Progress.read(found[0])
+        self.engine.load(newest[0])
+        self.progress = _Progress.read(newest[0])
         self.objective.load(self.progress.objective)
         self.curriculum.load(self.progress.curriculum)
         return True

@@ -47,18 +47,18 @@ def check(folder: Path, part: int = 0, parts: int = 1) -> Origin | str:
     lists = [_read(path) for path in paths]
     if not lists:
         return "it has no list of its files"
-    for path, one in zip(paths, lists, strict=True):
-        if one is None:
+    for path, content in zip(paths, lists, strict=True):
+        if content is None:
             return f"{path.name} is damaged"
-    found: dict[int, dict[str, Any]] = {one["rank"]: one for one in lists if one is not None}
-    origins = [Origin(**one["origin"]) for one in found.values()]
+    by_rank: dict[int, dict[str, Any]] = {content["rank"]: content for content in lists if content is not None}
+    origins = [Origin(**content["origin"]) for content in by_rank.values()]
     if len(set(origins)) > 1:
         return "its parts are of different checkpoints"
     for rank in range(origins[0].world):
-        if rank not in found:
+        if rank not in by_rank:
             return f"the part of worker {rank} is missing"
     for rank in range(part, origins[0].world, parts):
-        for name, what in found[rank]["files"].items():
+        for name, what in by_rank[rank]["files"].items():
             if wrong := _wrong(folder / name, what):
                 return f"{name} {wrong}"
     return origins[0]
@@ -80,9 +80,9 @@ def _wrong(path: Path, what: dict[str, Any]) -> str | None:
 def _read(path: Path) -> dict[str, Any] | None:
     """A worker's list, or None where it is not as `seal` wrote it."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        content = found["content"]
-        return content if found["blake2b"] == _hash(content) else None
+        sealed = json.loads(path.read_text(encoding="utf-8"))
+        content = sealed["content"]
+        return content if sealed["blake2b"] == _hash(content) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -45,15 +45,14 @@ def memory_named(config: LearnConfig, execution: TrainExecution) -> Iterator[Non
     """Raise TrainingError in the place of what says that memory cannot be had."""
     try:
         yield
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise _said(error, config, execution) from error
-    except RuntimeError as error:
-        if not any(word in str(error) for word in _WORDS):
+    except (MemoryError, RuntimeError) as error:
+        by_kind = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not by_kind and not any(word in str(error) for word in _WORDS):
             raise
-        raise _said(error, config, execution) from error
+        raise _out_of_memory(error, config, execution) from error
 
 
-def _said(error: BaseException, config: LearnConfig, execution: TrainExecution) -> TrainingError:
+def _out_of_memory(error: BaseException, config: LearnConfig, execution: TrainExecution) -> TrainingError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     what = next((line for line in lines if any(word in line for word in _WORDS)), lines[0] if lines else "")
     where = "the GPU's memory" if isinstance(error, torch.OutOfMemoryError) or "CUDA" in what else "memory"

@@ -98,7 +98,7 @@ class Trainable(Learner):
         """(score, predicted rating in units of the target), float32[N] each, batch after batch."""
         self._inputs.clear()
         score = torch.cat(self.logits(cast(Sequence[Batch], batches))).float()
-        flat = [one for one in self._inputs if one.dim() == 2]
+        flat = [features for features in self._inputs if features.dim() == 2]
         self.features_NH = torch.cat(flat).float() if sum(map(len, flat)) == len(score) else None
         self._inputs.clear()
         return score, self.mapped(score)
@@ -160,7 +160,7 @@ def parameter_groups(module: Learner, config: LearnConfig) -> list[dict[str, Any
         rate = rates.get(id(parameter), config.learning_rate * config.layer_decay**below)
         decay = config.weight_decay if parameter.dim() > 1 else 0.0
         groups.setdefault((rate, decay), []).append(parameter)
-    return [{"params": found, "lr": rate, "weight_decay": decay} for (rate, decay), found in groups.items()]
+    return [{"params": parameters, "lr": rate, "weight_decay": decay} for (rate, decay), parameters in groups.items()]
 
 
 def rate_factor(config: LearnConfig, step: int, steps: int) -> float:

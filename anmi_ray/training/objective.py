@@ -147,23 +147,23 @@ class Objective:
 
         Computed on copies: engines hang hooks on what the network gives, and would take this for the backward pass.
         """
-        leaves = [one.detach().requires_grad_(True) for one in (score_N, predicted_N)]
+        leaves = [output.detach().requires_grad_(True) for output in (score_N, predicted_N)]
         _, (ranking, error, _) = self._parts(on, *leaves)
         (of_ranking,) = torch.autograd.grad(ranking.sum(), leaves[0])
         (of_error,) = torch.autograd.grad(error.sum(), leaves[1])
         pulls = torch.stack([of_ranking, self.module.slope * of_error]).float() / self.config.lists_per_step
-        if (found := self.module.pulled(pulls)) is None:
+        if (gradients_2H := self.module.pulled(pulls)) is None:
             return
-        self._gradients_2H = found if self._gradients_2H is None else self._gradients_2H + found
+        self._gradients_2H = gradients_2H if self._gradients_2H is None else self._gradients_2H + gradients_2H
 
     def sums(self) -> list[float]:
         """What the step's micro-batches of this worker add up to; begins anew."""
-        learned = [value / self.world for one in (self.weights, self.sharpness) for value in one.gradients()]
+        learned = [value / self.world for scalars in (self.weights, self.sharpness) for value in scalars.gradients()]
         gradients = [] if self._gradients_2H is None else self._gradients_2H.flatten().tolist()
-        found = [*self._sums.tolist(), *learned, *gradients]
+        totals = [*self._sums.tolist(), *learned, *gradients]
         self._sums.zero_()
         self._gradients_2H = None
-        return found
+        return totals
 
     def finish(self, totals: Sequence[float], phase: Phase, step: int) -> Figures:
         """The step's figures from the sums of all workers; moves what is learned beside the model.
@@ -183,7 +183,7 @@ class Objective:
             figures["clamped"] = self._check_clamped(named["clamped"] / self.config.lists_per_step, step)
         else:
             del figures["clamped"]
-        norms = [float(one) for one in gradients.norm(dim=1)] if gradients.numel() else [math.nan, math.nan]
+        norms = [float(norm) for norm in gradients.norm(dim=1)] if gradients.numel() else [math.nan, math.nan]
         if math.isfinite(named["loss"]):
             measured = Measured(named["ranking"], named["regression"], *norms)
             self.balance.step(self.weights, learned[:weights], measured)
@@ -210,12 +210,12 @@ class Objective:
 
     def _learned(self, first: float, second: float) -> Figures:
         """Both weights as the ranking term's share, and what else is learned."""
-        found: Figures = {"alpha": first / (first + second)}
+        figures: Figures = {"alpha": first / (first + second)}
         if self.weights.values:
-            found |= {"weight_ranking": first, "weight_regression": second}
+            figures |= {"weight_ranking": first, "weight_regression": second}
         if self.sharpness.values:
-            found["temperature"] = float(torch.exp(-self.sharpness["log_sharpness"].detach()))
-        return found
+            figures["temperature"] = float(torch.exp(-self.sharpness["log_sharpness"].detach()))
+        return figures
 
     def _check_clamped(self, share: float, step: int) -> float:
         self._clamped_steps = self._clamped_steps + 1 if share > 0.5 else 0

@@ -67,8 +67,8 @@ class Together:
         with torch.inference_mode():
             for part in length_batches(self.tokens_R[row_N], budget):
                 batch = self._inputs.batch(row_N[part])
-                found = model.network(**tensors(batch, model.device))
-                logits[part] = found.reshape(len(part), -1).float().cpu().numpy()
+                output = model.network(**tensors(batch, model.device))
+                logits[part] = output.reshape(len(part), -1).float().cpu().numpy()
         return logits
 
 

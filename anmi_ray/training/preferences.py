@@ -28,13 +28,14 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.identity import uniforms
 from anmi_ray.models.pairs import Batch
 from anmi_ray.models.texts import TextPairs
-from anmi_ray.training.batching import Shuffle, lists_of_step, shared_out
+from anmi_ray.training.batching import lists_of_step, shared_out
 from anmi_ray.training.checks import check_positions
 from anmi_ray.training.curriculum import Curriculum, Phase
 from anmi_ray.training.engine import Engine
 from anmi_ray.training.module import Inputs, Learner
 from anmi_ray.training.objective import CONSTANT_SPREAD, Figures
 from anmi_ray.training.pair_inputs import Logits, PairReader
+from anmi_ray.training.training_set import Shuffle
 from anmi_ray.training.vectors import cosines
 
 SHARPNESS = 20.0  # of cosines, at the start
@@ -175,7 +176,7 @@ class PreferenceLoss:
                 varied = logits_BL.std(dim=0, correction=0).max() > CONSTANT_SPREAD
                 seen = [loss.detach(), right[decided].sum(), decided.sum(), varied]
                 counts = torch.tensor([len(given), batch.tokens], dtype=torch.float64, device=self.device)
-                self._sums += torch.cat([torch.stack([one.double() for one in seen]), counts])
+                self._sums += torch.cat([torch.stack([figure.double() for figure in seen]), counts])
             return loss
 
         return objective
@@ -187,9 +188,9 @@ class PreferenceLoss:
 
     def sums(self) -> list[float]:
         """What the step's micro-batches of this worker add up to; begins anew."""
-        found = self._sums.tolist()
+        totals = self._sums.tolist()
         self._sums.zero_()
-        return found
+        return totals
 
     def finish(self, totals: Sequence[float], phase: Phase, step: int) -> Figures:
         """The step's figures from the sums of all workers."""
@@ -287,8 +288,8 @@ class PreferenceTask:
         """The measure of the held-out pairs' logits in both orders."""
         pairs = self.held.pairs
         scorer = self.result.scorer(self.config.precision)
-        found = engine.over_rows(2 * len(pairs), lambda rows: pairs.reader.infer(scorer, rows))
-        logits_RL = both_orders(found[:, 0]) if pairs.reader.single else found
+        output = engine.over_rows(2 * len(pairs), lambda rows: pairs.reader.infer(scorer, rows))
+        logits_RL = both_orders(output[:, 0]) if pairs.reader.single else output
         return self.held.measure(step, logits_RL) if np.isfinite(logits_RL).all() else np.nan
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import fields, replace
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -16,22 +16,7 @@ from anmi_ray.models.pairs import Batch
 from anmi_ray.models.texts import TextPairs
 from anmi_ray.training.curriculum import Phase
 
-
-class AnyMicroBatch(Protocol):
-    """A micro-batch: a dataclass of arrays and of the batches that one forward call reads."""
-
-    @property
-    def batches(self) -> Any:
-        """Inputs of the forward call."""
-        ...
-
-    @property
-    def tokens(self) -> int:
-        """Tokens computed, padding included."""
-        ...
-
-
-M = TypeVar("M", bound=AnyMicroBatch)
+M = TypeVar("M")
 
 
 class Ahead(Generic[M]):
@@ -73,8 +58,8 @@ def pinned(batch: Any) -> Any:
     held = {field.name: getattr(batch, field.name) for field in fields(batch)}
     arrays = {name: _pin(value) for name, value in held.items() if isinstance(value, np.ndarray)}
     inputs = [
-        Batch(_pin(one.ids), _pin(one.mask), None if one.type_ids is None else _pin(one.type_ids))
-        for one in batch.batches
+        Batch(_pin(part.ids), _pin(part.mask), None if part.type_ids is None else _pin(part.type_ids))
+        for part in batch.batches
     ]
     batches = replace(batch.batches, batches=inputs) if isinstance(batch.batches, TextPairs) else inputs
     return replace(batch, batches=batches, **arrays)

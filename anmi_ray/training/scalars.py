@@ -38,10 +38,10 @@ class Scalars:
 
     def gradients(self) -> list[float]:
         """What backward passes have left since the last call, in the order of the names."""
-        found = [0.0 if value.grad is None else float(value.grad) for value in self.values.values()]
+        gradients = [0.0 if value.grad is None else float(value.grad) for value in self.values.values()]
         for value in self.values.values():
             value.grad = None
-        return found
+        return gradients
 
     def step(self, gradients: Sequence[float]) -> None:
         """One step of Adam against `gradients`, in the order of the names."""

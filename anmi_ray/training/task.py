@@ -18,12 +18,13 @@ from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.models.pairs import Ragged
 from anmi_ray.models.reranker import Reranker
-from anmi_ray.training.batching import MicroBatch, TrainingSet, step_batches, weighed_gaps
+from anmi_ray.training.batching import MicroBatch, step_batches, weighed_gaps
 from anmi_ray.training.checks import before_training
 from anmi_ray.training.curriculum import Curriculum, Phase, make_curriculum
 from anmi_ray.training.engine import Engine
 from anmi_ray.training.module import Learner
 from anmi_ray.training.objective import Figures, Objective
+from anmi_ray.training.training_set import TrainingSet
 from anmi_ray.training.vectors import trainable
 
 

@@ -61,26 +61,26 @@ class TokenCache:
         path = self.folder / f"{name}.tokens"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            if (found := _open(path)) is not None:
-                return found
+            if (lists := _open(path)) is not None:
+                return lists
             with _alone(self.folder / f"{name}.lock"):
-                if (found := _open(path)) is None:
+                if (lists := _open(path)) is None:
                     _write(path, map(code, chunks()))
-                    if (found := _open(path)) is None:
+                    if (lists := _open(path)) is None:
                         raise OSError(f"{path} is not what was written")
         except OSError as error:
             self.notice(f"tokenised texts cannot be kept, every worker makes its own: {error}")
-            found = None
-        return joined(map(code, chunks())) if found is None else found
+            lists = None
+        return joined(map(code, chunks())) if lists is None else lists
 
 
 def joined(parts: Iterable[Ragged]) -> Ragged:
     """All lists of `parts`, one after the other."""
-    found = list(parts)
-    lengths = [np.diff(part.start) for part in found]
+    lists = list(parts)
+    lengths = [np.diff(part.start) for part in lists]
     start = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *lengths]))]).astype(np.int64)
-    values = np.concatenate([np.zeros(0, np.int32), *(part.values for part in found)])
-    return Ragged(values, start, np.concatenate([np.zeros(0, np.int64), *(part.lengths for part in found)]))
+    values = np.concatenate([np.zeros(0, np.int32), *(part.values for part in lists)])
+    return Ragged(values, start, np.concatenate([np.zeros(0, np.int64), *(part.lengths for part in lists)]))
 
 
 def tokenised(
@@ -224,10 +224,10 @@ def _open(path: Path) -> Ragged | None:
 
 
 def _checksum(content: memoryview) -> int:
-    found = 0
+    checksum = 0
     for at in range(0, len(content), _BLOCK):
-        found = zlib.crc32(content[at : at + _BLOCK], found)
-    return found
+        checksum = zlib.crc32(content[at : at + _BLOCK], checksum)
+    return checksum
 
 
 @contextmanager

@@ -146,7 +146,7 @@ class MLflow(Tracker):
         with _opening("mlflow", self.errors):
             self._run = self._find(experiment, name, settings, entities.Param)
             histories = {key: self._client.get_metric_history(self._run, key) for key in self._known()}
-        self._last = {key: max(one.step for one in history) for key, history in histories.items() if history}
+        self._last = {key: max(metric.step for metric in history) for key, history in histories.items() if history}
         self._waiting: list[Any] = []
         self._sent = time.monotonic()
         self.where = f"MLflow experiment {experiment}, run {self._run}"
@@ -154,12 +154,12 @@ class MLflow(Tracker):
     def _find(self, experiment: str, name: str, settings: Mapping[str, Any], parameter: Any) -> str:
         """The id of the run with our tag, made where there is none."""
         client = self._client
-        known = client.get_experiment_by_name(experiment)
-        number = client.create_experiment(experiment) if known is None else known.experiment_id
-        found = client.search_runs([number], f"tags.`{TAG}` = '{name}'", max_results=1)
-        if found:
-            client.update_run(found[0].info.run_id, status="RUNNING")
-            return found[0].info.run_id
+        existing = client.get_experiment_by_name(experiment)
+        number = client.create_experiment(experiment) if existing is None else existing.experiment_id
+        runs = client.search_runs([number], f"tags.`{TAG}` = '{name}'", max_results=1)
+        if runs:
+            client.update_run(runs[0].info.run_id, status="RUNNING")
+            return runs[0].info.run_id
         run = client.create_run(number, tags={TAG: name}, run_name=name).info.run_id
         client.log_batch(run, params=[parameter(key, str(value)[:500]) for key, value in settings.items()])
         return run

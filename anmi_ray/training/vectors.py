@@ -70,7 +70,7 @@ def cosines(learner: Learner, pairs: TextPairs) -> tuple[Tensor, Tensor, Tensor]
     with torch.autocast(device.type, torch.bfloat16, enabled=learner.in_bfloat16):
         vector_Xd = torch.cat([_vectors(learner, batch, pairs.recompute) for batch in pairs.batches]).float()
     rows = (pairs.query_L, pairs.document_D)
-    query_Ld, document_Dd = (vector_Xd[torch.from_numpy(one).to(device)] for one in rows)
+    query_Ld, document_Dd = (vector_Xd[torch.from_numpy(row).to(device)] for row in rows)
     with torch.autocast(device.type, enabled=False):
         cosine_LD = query_Ld @ document_Dd.T
     return cosine_LD[_index(pairs, device)], query_Ld, document_Dd

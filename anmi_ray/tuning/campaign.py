@@ -103,7 +103,7 @@ class Campaign:
     def experiment(self, settings: Mapping[str, Any], run: str, **more: Any) -> Experiment:
         """The experiment with `settings` by dotted name, and `more` settings of train. Raises ConfigError."""
         given = {**settings, **{f"train.{key}": value for key, value in more.items()}}
-        return validate(self.written(given, run), f"{self.place}, {_said(settings)}", self.working_folder)
+        return validate(self.written(given, run), f"{self.place}, {_settings_text(settings)}", self.working_folder)
 
     def written(self, settings: Mapping[str, Any], run: str) -> dict[str, Any]:
         """The experiment with `settings`, as a file would have it: what its own file says, and these."""
@@ -127,8 +127,8 @@ class Campaign:
 
     def trial(self, number: int) -> Trial:
         """The record of a trial that was begun."""
-        found = self.store.read_json(self._record(number))
-        return Trial(**{**found, "curve": [Point(**point) for point in found["curve"]]})
+        record = self.store.read_json(self._record(number))
+        return Trial(**{**record, "curve": [Point(**point) for point in record["curve"]]})
 
     def write(self, trial: Trial) -> None:
         """Publish the record of a trial, whole."""
@@ -172,37 +172,30 @@ def open_campaign(loaded: Loaded) -> Campaign:
 
 def best(trials: Iterable[Trial]) -> Trial | None:
     """The trial whose model is best on dev, of those that ran to their end; equal ones: the first."""
-    return max((one for one in trials if one.dev is not None), key=lambda one: (one.dev, -one.number), default=None)
+    return max(
+        (trial for trial in trials if trial.dev is not None), key=lambda trial: (trial.dev, -trial.number), default=None
+    )
 
 
-def _changed_before_mine(campaign: Campaign, one: Experiment) -> str | None:
-    """The first stage before mine that this trial would make anew, or None."""
-    found = resolve(one, campaign.content)
-    for name, item in found.items():
-        if name == "mine":
-            return None
-        known = campaign.resolved.get(name)
-        if known is None or known.fingerprint != item.fingerprint:
-            return name
-    return None
-
-
-def check_shared(campaign: Campaign, one: Experiment, settings: Mapping[str, Any]) -> None:
+def check_shared(campaign: Campaign, experiment: Experiment, settings: Mapping[str, Any]) -> None:
     """Raise ConfigError where a trial with these settings would not share all stages before mine."""
-    stage = _changed_before_mine(campaign, one)
-    if stage is not None:
-        raise ConfigError(
-            f"{_said(settings)} needs a stage {stage} of its own, and all that comes before mine is made once for all "
-            "trials",
-            f"{campaign.place}, space",
-            "leave it out, or fix it for all in settings: each value is then a campaign",
-        )
+    for stage, resolved in resolve(experiment, campaign.content).items():
+        if stage == "mine":
+            return
+        shared = campaign.resolved.get(stage)
+        if shared is None or shared.fingerprint != resolved.fingerprint:
+            raise ConfigError(
+                f"{_settings_text(settings)} needs a stage {stage} of its own, and all that comes before mine is made "
+                "once for all trials",
+                f"{campaign.place}, space",
+                "leave it out, or fix it for all in settings: each value is then a campaign",
+            )
 
 
 def steady(trials: Sequence[Trial]) -> float | None:
     """The largest share of their steps that all trials with a curve have reached, or None where there is none."""
-    return min((one.curve[-1].share for one in trials if one.curve), default=None)
+    return min((trial.curve[-1].share for trial in trials if trial.curve), default=None)
 
 
-def _said(settings: Mapping[str, Any]) -> str:
+def _settings_text(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items()) or "no change"

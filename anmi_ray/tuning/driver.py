@@ -83,8 +83,8 @@ def search(campaign: Campaign, reporter: Reporter, ended: Ended) -> list[Trial]:
     A trial that fails is counted, with its message, and the others go on. Raises ConfigError where a trial's training
     has no room on the cluster or no point of the space fits together.
     """
-    trials = {one.number: one for one in campaign.read()}
-    left = campaign.config.trials - sum(one.ended for one in trials.values())
+    trials = {trial.number: trial for trial in campaign.read()}
+    left = campaign.config.trials - sum(trial.ended for trial in trials.values())
     if left <= 0:
         return list(trials.values())
     check_room(of_training(campaign.base.execution.training), reporter.notice, campaign.config.max_concurrent)
@@ -114,7 +114,7 @@ def search(campaign: Campaign, reporter: Reporter, ended: Ended) -> list[Trial]:
     finally:
         log.close()
         remove(scratch)
-    return sorted(trials.values(), key=lambda one: one.number)
+    return sorted(trials.values(), key=lambda trial: trial.number)
 
 
 def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
@@ -157,10 +157,10 @@ class _Told(Reporter):
         if point.step <= self._step:
             return
         self._step = point.step
-        said = self._notices
+        notices = self._notices
         self._notices = []
         tune.report(
-            {METRIC: point.dev, TIME: point.share, "completed_steps": point.step, "notices": said, GROUP: group}
+            {METRIC: point.dev, TIME: point.share, "completed_steps": point.step, "notices": notices, GROUP: group}
         )
 
 
@@ -203,11 +203,11 @@ def scheduler(config: AshaConfig | None, trials: Iterable[Trial]) -> TrialSchedu
         grace_period=cast(int, config.grace),  # any number will do
         reduction_factor=config.reduction,
     )
-    for one in sorted(trials, key=lambda one: one.number):
-        if one.status != "failed":
-            asha.on_trial_add(None, _numbered(one.number))
-            for point in one.curve:
-                asha.on_trial_result(None, _numbered(one.number), {TIME: point.share, METRIC: point.dev})
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        if trial.status != "failed":
+            asha.on_trial_add(None, _numbered(trial.number))
+            for point in trial.curve:
+                asha.on_trial_result(None, _numbered(trial.number), {TIME: point.share, METRIC: point.dev})
     return asha
 
 
@@ -218,14 +218,14 @@ class _Points(Searcher):
         super().__init__(metric=METRIC, mode="max")
         self._campaign = campaign
         self._trials = trials
-        self._interrupted = [one.number for one in sorted(trials.values(), key=_number) if not one.ended]
+        self._interrupted = sorted(number for number, trial in trials.items() if not trial.ended)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """The number of a trial whose record says the rest."""
         config = self._campaign.config
         if self._interrupted:
             return {"number": self._interrupted.pop(0)}
-        hours = sum(one.seconds for one in self._trials.values()) / 3600
+        hours = sum(begun.seconds for begun in self._trials.values()) / 3600
         number = len(self._trials)
         if number >= config.trials or (config.trial_hours is not None and hours >= config.trial_hours):
             return _FINISHED
@@ -270,55 +270,60 @@ class _Log(tune.Callback):
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
         """A dev point."""
-        one = self._of(trial)
+        record = self._of(trial)
         if result[GROUP] is not None:
-            self._groups[one.number] = result[GROUP], result["pid"]
+            self._groups[record.number] = result[GROUP], result["pid"]
         for text in result["notices"]:
-            self._reporter.notice(f"trial {one.number}: {text}")
-        if one.reached(Point(result["completed_steps"], result[TIME], result[METRIC])):
-            self._campaign.write(one)
+            self._reporter.notice(f"trial {record.number}: {text}")
+        if record.reached(Point(result["completed_steps"], result[TIME], result[METRIC])):
+            self._campaign.write(record)
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """It ran to its end, or was stopped."""
-        one = self._of(trial)
-        manifest = self._campaign.complete(one)
+        record = self._of(trial)
+        manifest = self._campaign.complete(record)
         if manifest is None:
-            one.status = "stopped"
+            record.status = "stopped"
         elif manifest["dev"] is None:
-            one.status = "failed"
-            one.message = "dev was not measured"
+            record.status = "failed"
+            record.message = "dev was not measured"
         else:
-            one.status = "complete"
-            one.dev = manifest["dev"]
-            one.curve = self._campaign.curve(one)
-        self._end(one)
+            record.status = "complete"
+            record.dev = manifest["dev"]
+            record.curve = self._campaign.curve(record)
+        self._end(record)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """It failed: what it says of why."""
-        one = self._of(trial)
-        one.status = "failed"
-        one.message = _message(trial)
-        self._end(one)
+        record = self._of(trial)
+        record.status = "failed"
+        record.message = _message(trial)
+        self._end(record)
 
     def _of(self, trial: TuneTrial) -> Trial:
         """Its record, with the seconds until now."""
-        one = self._trials[trial.config["number"]]
+        record = self._trials[trial.config["number"]]
         now = time.monotonic()
-        one.seconds += now - self._clock.get(one.number, now)
-        self._clock[one.number] = now
-        return one
+        record.seconds += now - self._clock.get(record.number, now)
+        self._clock[record.number] = now
+        return record
 
-    def _end(self, one: Trial) -> None:
-        self._campaign.write(one)
-        facts = {"dev": one.dev, "seconds": round(one.seconds, 3), "params": one.params, "error": one.message}
-        _LOG.info("trial ends", extra={"trial": one.number, "status": one.status, **facts})
-        if (held := self._groups.pop(one.number, None)) is not None:
+    def _end(self, record: Trial) -> None:
+        self._campaign.write(record)
+        facts = {
+            "dev": record.dev,
+            "seconds": round(record.seconds, 3),
+            "params": record.params,
+            "error": record.message,
+        }
+        _LOG.info("trial ends", extra={"trial": record.number, "status": record.status, **facts})
+        if (held := self._groups.pop(record.number, None)) is not None:
             self._releasing.append(threading.Thread(target=_release, args=held, daemon=True))
             self._releasing[-1].start()
         self._reporter.progress(
             sum(other.ended for other in self._trials.values()), self._campaign.config.trials, "trials"
         )
-        self._ended(one)
+        self._ended(record)
 
     def close(self) -> None:
         """Wait until what trials held is given back."""
@@ -336,7 +341,7 @@ def _release(group: str, process: int) -> None:
     none: without this every trial that is stopped would keep its CPUs to the campaign's end.
     """
     deadline = time.monotonic() + _ENDS_S
-    while any(one["Pid"] == process and one["State"] == "ALIVE" for one in actors().values()):
+    while any(actor["Pid"] == process and actor["State"] == "ALIVE" for actor in actors().values()):
         if time.monotonic() > deadline:
             break
         time.sleep(0.2)
@@ -345,15 +350,11 @@ def _release(group: str, process: int) -> None:
 
 def forget_checkpoints(campaign: Campaign, trials: Iterable[Trial]) -> None:
     """Remove what trials that were stopped would resume from: none of them will."""
-    for one in trials:
-        if one.status == "stopped":
-            artifact = Artifact(campaign.store, "train", one.fingerprints["train"])
+    for trial in trials:
+        if trial.status == "stopped":
+            artifact = Artifact(campaign.store, "train", trial.fingerprints["train"])
             output = absolute(artifact.store.uri(f"{artifact.path}/model"))
             trainer.clear_checkpoints(artifact, output, campaign.base.execution.training)
-
-
-def _number(trial: Trial) -> int:
-    return trial.number
 
 
 def _message(trial: TuneTrial) -> str:
@@ -380,11 +381,10 @@ def _ours(error: BaseException) -> BaseException:
     return error
 
 
-def retry_failed(campaign: Campaign) -> int:
-    """Let the trials that failed run once more, with the same settings; how many there are."""
-    failed = [one for one in campaign.read() if one.status == "failed"]
-    for one in failed:
-        one.status = "running"
-        one.message = None
-        campaign.write(one)
-    return len(failed)
+def retry_failed(campaign: Campaign) -> None:
+    """Let the trials that failed run once more, with the same settings."""
+    for trial in campaign.read():
+        if trial.status == "failed":
+            trial.status = "running"
+            trial.message = None
+            campaign.write(trial)

@@ -7,16 +7,16 @@ saw, by trainings that it never chose among.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.evaluation.replicates import Contrast, contrast, family
+from anmi_ray.evaluation.replicates import contrast, family
 from anmi_ray.pipeline import run as path
 from anmi_ray.pipeline.per_query import per_query
 from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.reports.campaign import RepeatData, RepeatRow
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, our_errors, windowed
 from anmi_ray.tuning.campaign import MEASURE, Campaign, Trial
@@ -27,18 +27,8 @@ START = "hybrid"
 PAIRS = ((BEST, DEFAULT), (BEST, START), (DEFAULT, START))
 
 
-@dataclass(frozen=True)
-class Repeats:
-    """Means on test by system, a value a seed (of the first stage one), and differences corrected by Holm."""
-
-    seeds: tuple[int, ...]
-    queries: int
-    levels: Mapping[str, tuple[float, ...]]
-    contrasts: tuple[Contrast, ...]
-
-
-def repeat(campaign: Campaign, best: Trial, reporter: Reporter) -> Repeats | None:
-    """Train, rerank and measure; None where the campaign wants no repeats. Needs a started Ray.
+def repeat(campaign: Campaign, best: Trial, reporter: Reporter) -> RepeatData | None:
+    """Train, rerank and measure on test; None where the campaign wants no repeats. Needs a started Ray.
 
     What was trained before is reused, so a call after a crash goes on.
     """
@@ -57,9 +47,10 @@ def repeat(campaign: Campaign, best: Trial, reporter: Reporter) -> Repeats | Non
     }
     values[START] = [per_query(wanted[DEFAULT, 0], records[DEFAULT, 0], MEASURE, START)]
     queries = sorted(values[START][0])
-    rows = {name: np.array([[row[query] for query in queries] for row in found]) for name, found in values.items()}
-    found = family([contrast(a, b, [rows[a] - rows[b]], seed=campaign.config.seed) for a, b in PAIRS])
-    return Repeats(tuple(seeds), len(queries), {name: tuple(row.mean(1).tolist()) for name, row in rows.items()}, found)
+    means = {name: np.array([[row[query] for query in queries] for row in rows]) for name, rows in values.items()}
+    contrasts = family([contrast(a, b, [means[a] - means[b]], seed=campaign.config.seed) for a, b in PAIRS])
+    rows = tuple(RepeatRow(name, tuple(row.mean(1).tolist())) for name, row in means.items())
+    return RepeatData(tuple(seeds), len(queries), rows, contrasts)
 
 
 def _carried_out(
@@ -72,19 +63,19 @@ def _carried_out(
         campaign.store, execution, campaign.store.buckets(execution.buckets), campaign.base.seed, reporter.progress
     )
     twins: dict[str, list[tuple[str, int]]] = {}
-    for key, one in wanted.items():
-        twins.setdefault(resolve(one, campaign.content)["rerank"].fingerprint, []).append(key)
+    for key, experiment in wanted.items():
+        twins.setdefault(resolve(experiment, campaign.content)["rerank"].fingerprint, []).append(key)
     groups = list(twins.values())
     calls = ((i, _run, ([wanted[key] for key in keys], campaign.content)) for i, keys in enumerate(groups))
     records: dict[tuple[str, int], dict[str, Any]] = {}
     reporter.progress(0, len(wanted), "trainings")
     with our_errors("repeats"):
-        for i, found in windowed(context, calls, cores=0.0, what="group"):
-            records |= dict(zip(groups[i], found, strict=True))
+        for i, finished in windowed(context, calls, cores=0.0, what="group"):
+            records |= dict(zip(groups[i], finished, strict=True))
             reporter.progress(len(records), len(wanted), "trainings")
     return records
 
 
 def _run(experiments: list[Experiment], content: str) -> list[dict[str, Any]]:
     """In a process of its own: runs up to rerank, which all have the same results."""
-    return [path.run(one, last="rerank", content=content) for one in experiments]
+    return [path.run(experiment, last="rerank", content=content) for experiment in experiments]

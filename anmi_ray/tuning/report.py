@@ -9,14 +9,13 @@ import yaml
 
 from anmi_ray.config.tune import Choice, Domain, Integer, LogUniform
 from anmi_ray.core import environment
-from anmi_ray.reports.campaign import CampaignData, Importance, RepeatData, RepeatRow, to_html, to_json
+from anmi_ray.reports.campaign import CampaignData, Importance, RepeatData, to_html, to_json
 from anmi_ray.reports.trials import Dimension, TrialRow
 from anmi_ray.tuning import search
 from anmi_ray.tuning.campaign import MEASURE, Campaign, Trial, steady
-from anmi_ray.tuning.repeats import Repeats
 
 
-def write(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Repeats | None) -> dict[str, str]:
+def write(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: RepeatData | None) -> dict[str, str]:
     """Publish campaign.html, campaign.json and best.yaml in the campaign's report; where each stands, by name."""
     data = gather(campaign, trials, best, repeats)
     content = {
@@ -41,12 +40,12 @@ def best_settings(campaign: Campaign, best: Trial) -> str:
     return head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
-def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Repeats | None) -> CampaignData:
+def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: RepeatData | None) -> CampaignData:
     """All numbers of the page."""
     config = campaign.config
     base = campaign.base
     settings = campaign.settings(best.params)
-    found = environment.describe()
+    machine = environment.describe()
     return CampaignData(
         name=config.name,
         collection=base.corpus.name,
@@ -54,15 +53,15 @@ def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Re
         fingerprint=campaign.fingerprint,
         wanted=config.trials,
         axes=tuple(_axis(name, domain) for name, domain in config.dimensions().items()),
-        trials=tuple(_row(one) for one in trials),
+        trials=tuple(_row(trial) for trial in trials),
         best=best.number,
         best_settings={name: _text(value) for name, value in settings.items()},
         default_settings={name: _value(base.model_dump(mode="json"), name) for name in settings},
         rungs=_rungs(campaign),
         importance=_importance(campaign, trials),
-        repeats=_repeats(repeats),
+        repeats=repeats,
         simulated=base.simulated is not None,
-        environment={name: str(found[name]) for name in ("git", "processor", "cores") if name in found},
+        environment={name: str(machine[name]) for name in ("git", "processor", "cores") if name in machine},
     )
 
 
@@ -73,9 +72,9 @@ def _axis(name: str, domain: Domain) -> Dimension:
     return Dimension(name, (), domain.low, domain.high, log)
 
 
-def _row(one: Trial) -> TrialRow:
-    curve = tuple((point.share, point.dev) for point in one.curve)
-    return TrialRow(one.number, one.status, one.params, curve, one.dev, one.seconds, one.message, one.run)
+def _row(trial: Trial) -> TrialRow:
+    curve = tuple((point.share, point.dev) for point in trial.curve)
+    return TrialRow(trial.number, trial.status, trial.params, curve, trial.dev, trial.seconds, trial.message, trial.run)
 
 
 def _text(value: Any) -> Any:
@@ -111,17 +110,10 @@ def _rungs(campaign: Campaign) -> tuple[float, ...]:
 def _importance(campaign: Campaign, trials: Sequence[Trial]) -> Importance | None:
     """By dev at the last share of the steps that every trial with a curve has reached."""
     share = steady(trials)
-    curves = [one for one in trials if one.curve]
+    curves = [trial for trial in trials if trial.curve]
     if share is None:
         return None
     # the point there, or the first after it: what mining leaves decides how a trial's steps divide
-    values = [next(point.dev for point in one.curve if point.share >= share - 1e-9) for one in curves]
-    shares = search.importance(campaign.config, [one.params for one in curves], values)
+    values = [next(point.dev for point in trial.curve if point.share >= share - 1e-9) for trial in curves]
+    shares = search.importance(campaign.config, [trial.params for trial in curves], values)
     return Importance(shares, share, len(curves)) if shares else None
-
-
-def _repeats(found: Repeats | None) -> RepeatData | None:
-    if found is None:
-        return None
-    rows = tuple(RepeatRow(name, values) for name, values in found.levels.items())
-    return RepeatData(found.seeds, found.queries, rows, found.contrasts)

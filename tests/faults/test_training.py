@@ -18,9 +18,9 @@ import pytest
 
 from anmi_ray.config.train import TrainExecution
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.training.batching import prepare
 from anmi_ray.training.loop import train
 from anmi_ray.training.manifest import check
+from anmi_ray.training.training_set import prepare
 from tests.faults.test_kill import kill_tree
 from tests.faults.trainer import STEPS, settings
 from tests.models.tiny import write_tiny_bert

@@ -17,7 +17,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import rng
-from anmi_ray.models.cross_encoder import CrossEncoder, MeanScorer
+from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.models.heads import MeanScorer
 from anmi_ray.models.pairs import PairTokenizer, length_batches
 from tests.models.tiny import WORDS, write_tiny_bert
 

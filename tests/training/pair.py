@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from anmi_ray.training.checkpoints import FolderCheckpoints
 from anmi_ray.training.loop import Row, train
+from tests.training.folder import FolderCheckpoints
 from tests.training.test_checkpoints import EVERY_STEP, SELDOM, settings
 from tests.training.test_loop import start
 from tests.training.two import joined

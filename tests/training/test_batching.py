@@ -13,16 +13,15 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.models.pairs import PairTokenizer
 from anmi_ray.training.batching import (
-    TrainingSet,
     documents_of_list,
     effective_weights,
     lists_of_step,
-    prepare,
     step_batches,
     total_steps,
     weighed_gaps,
 )
 from anmi_ray.training.curriculum import Phase
+from anmi_ray.training.training_set import TrainingSet, prepare
 from tests.models.tiny import write_tiny_bert
 from tests.training.lists import Planted, planted
 

@@ -102,7 +102,7 @@ def play(bandit: Exp3S, means: list[float], plays: int, seed: int) -> np.ndarray
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_bandit_finds_the_best_arm_and_follows_a_change(seed: int) -> None:
-    bandit = Exp3S(4, 2000)
+    bandit = Exp3S(4, 2000, 0.05)
     first = play(bandit, [0.1, 0.2, 0.9, 0.3], 2000, seed)
     assert first[2] > 0.8
     second = play(bandit, [0.9, 0.2, 0.1, 0.3], 4000, seed + 100)
@@ -110,12 +110,13 @@ def test_the_bandit_finds_the_best_arm_and_follows_a_change(seed: int) -> None:
 
 
 def test_the_bandit_stays_near_uniform_where_arms_are_alike() -> None:
-    mean = np.mean([play(Exp3S(4, 500), [0.5] * 4, 500, seed) for seed in range(20)], axis=0)
+    mean = np.mean([play(Exp3S(4, 500, 0.05), [0.5] * 4, 500, seed) for seed in range(20)], axis=0)
     assert mean.min() > 0.15
 
 
 def test_the_first_reward_goes_to_the_arm_that_earned_it() -> None:
-    bandit = Exp3S(3, 100, rate=1.0)
+    bandit = Exp3S(3, 100, 0.05)
+    bandit.rate = 1.0
     bandit.update(0, 1.0)  # a single gain has no scale
     assert bandit.probabilities() == pytest.approx([1 / 3] * 3)
     bandit.update(1, 9.0)
@@ -125,7 +126,7 @@ def test_the_first_reward_goes_to_the_arm_that_earned_it() -> None:
 
 
 def test_a_bandits_state_goes_on_alike() -> None:
-    one, other = Exp3S(4, 100), Exp3S(4, 100)
+    one, other = Exp3S(4, 100, 0.05), Exp3S(4, 100, 0.05)
     play(one, [0.1, 0.5, 0.2, 0.3], 50, 0)
     other.load(one.state())
     for bandit in (one, other):

@@ -20,11 +20,12 @@ from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pairs import PairTokenizer
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.training import loop
-from anmi_ray.training.batching import TrainingSet, prepare
-from anmi_ray.training.checkpoints import FolderCheckpoints
-from anmi_ray.training.loop import DevSet, Row, Trained, train
+from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.prefetch import Ahead
+from anmi_ray.training.task import DevSet
+from anmi_ray.training.training_set import TrainingSet, prepare
 from tests.models.tiny import write_tiny_bert
+from tests.training.folder import FolderCheckpoints
 from tests.training.lists import planted
 from tests.training.two import WAYS, two_workers
 

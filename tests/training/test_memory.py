@@ -13,9 +13,9 @@ import torch
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.training.batching import prepare
 from anmi_ray.training.loop import train
 from anmi_ray.training.memory import memory_named
+from anmi_ray.training.training_set import prepare
 from tests.models.tiny import write_tiny_bert
 from tests.training.lists import planted
 from tests.training.test_loop import CONFIG

@@ -15,12 +15,13 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.heads import transformer_layers
 from anmi_ray.models.lora import is_adapter
-from anmi_ray.training.batching import MicroBatch, prepare, step_batches
+from anmi_ray.training.batching import MicroBatch, step_batches
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.engine import TorchEngine
 from anmi_ray.training.loop import train
 from anmi_ray.training.module import Trainable, parameter_groups
 from anmi_ray.training.objective import Objective
+from anmi_ray.training.training_set import prepare
 from tests.models.tiny import DECODERS, ENCODERS, write_tiny_decoder, write_tiny_encoder
 from tests.training.lists import planted
 

@@ -12,10 +12,11 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError, TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.training import objective as objectives
-from anmi_ray.training.batching import MicroBatch, prepare, step_batches
+from anmi_ray.training.batching import MicroBatch, step_batches
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.module import Trainable
 from anmi_ray.training.objective import Objective
+from anmi_ray.training.training_set import prepare
 from tests.models.tiny import write_tiny_bert
 from tests.training.lists import planted
 

@@ -24,7 +24,6 @@ from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pair_classifier import PairClassifier
 from anmi_ray.models.reranker import Reranker
-from anmi_ray.training.checkpoints import FolderCheckpoints
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.loop import Row, Trained, carry_out
 from anmi_ray.training.pair_inputs import Apart, Logits, Together
@@ -39,6 +38,7 @@ from anmi_ray.training.preferences import (
     soft_labels,
 )
 from tests.models.tiny import WORDS, write_tiny_bert
+from tests.training.folder import FolderCheckpoints
 from tests.training.two import WAYS, two_workers
 
 TARGETS: tuple[Target, ...] = ("binary", "ternary", "two-head")

@@ -28,7 +28,7 @@ def test_what_is_given_depends_on_step_and_phase_alone(steps: list[tuple[int, Ph
         made.append((step, phase))
         return [(step, phase)]
 
-    with Ahead(make) as ahead:  # type: ignore[arg-type]
+    with Ahead(make) as ahead:
         for step, (skipped, foreseen, phase) in enumerate(steps):
             ahead.foresee(step + skipped, foreseen)
             assert ahead.batches(step, phase) == [(step, phase)]
@@ -49,7 +49,7 @@ def test_what_was_foreseen_is_made_by_the_thread_before_it_is_asked_for() -> Non
         ready.set()
         return [step]
 
-    with Ahead(make) as ahead:  # type: ignore[arg-type]
+    with Ahead(make) as ahead:
         ahead.foresee(1, PHASES[0])
         assert ready.wait(60)
         assert ahead.batches(1, PHASES[0]) == [1]
@@ -62,7 +62,7 @@ def test_an_error_is_raised_where_its_batches_are_asked_for_and_not_elsewhere() 
             raise ConfigError("cannot be divided", "train.lists_per_step", "choose another")
         return [step]
 
-    with Ahead(make) as ahead:  # type: ignore[arg-type]
+    with Ahead(make) as ahead:
         ahead.foresee(1, PHASES[1])
         assert ahead.batches(1, PHASES[0]) == [1]
         ahead.foresee(2, PHASES[1])

@@ -16,8 +16,8 @@ from transformers import AutoTokenizer
 
 from anmi_ray.models.pairs import PairTokenizer, Ragged
 from anmi_ray.training import tokens
-from anmi_ray.training.batching import prepare
 from anmi_ray.training.tokens import TokenCache, tokenised
+from anmi_ray.training.training_set import prepare
 from tests.models.tiny import WORDS, write_tiny_bert
 from tests.training.lists import planted
 

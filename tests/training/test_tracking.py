@@ -17,11 +17,11 @@ from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.pipeline.run import run as run_experiment
 from anmi_ray.runtime.reporter import Reporter
-from anmi_ray.training.checkpoints import FolderCheckpoints
 from anmi_ray.training.loop import Row, train
 from anmi_ray.training.tracking import Curves, Tracker, check, named, open_curves, public
 from tests.models.tiny import write_tiny_bert
 from tests.small import write_config
+from tests.training.folder import FolderCheckpoints
 from tests.training.test_loop import CONFIG, EXECUTION, InterruptedTrainingError, dev_set, die_after, start
 
 # DeepSpeed calls collectives that torch has renamed; TensorBoard's protobuf and MLflow have warnings of their own.

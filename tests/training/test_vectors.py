@@ -25,14 +25,15 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import tensors
-from anmi_ray.training.batching import TrainingSet, effective_weights, lists_of_step, prepare, step_batches
-from anmi_ray.training.checkpoints import FolderCheckpoints
+from anmi_ray.training.batching import effective_weights, lists_of_step, step_batches
 from anmi_ray.training.curriculum import Phase
-from anmi_ray.training.in_batch import borrowed, known
+from anmi_ray.training.in_batch import borrowed, documents_of_query
 from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.objective import Objective
+from anmi_ray.training.training_set import TrainingSet, prepare
 from anmi_ray.training.vectors import VectorTrainable, trainable
 from tests.models.tiny import write_tiny_bert
+from tests.training.folder import FolderCheckpoints
 from tests.training.lists import planted
 from tests.training.test_loop import InterruptedTrainingError, curve, dev_set, die_after
 
@@ -182,7 +183,7 @@ def test_lent_documents_are_those_of_the_group_that_no_list_of_the_query_has(dra
     in_group = {int(d) for e in chosen for d in document[start[e] : start[e + 1]]}
     for (e, _), found in zip(group, borrowed(few, group), strict=True):
         mine = {int(d) for f in range(lists) if query[f] == query[e] for d in document[start[f] : start[f + 1]]}
-        assert set(known(few, int(query[e])).tolist()) == mine
+        assert set(documents_of_query(few, int(query[e])).tolist()) == mine
         assert found.tolist() == sorted(in_group - mine)
 
 

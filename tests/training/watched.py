@@ -7,9 +7,9 @@ import signal
 import sys
 from pathlib import Path
 
-from anmi_ray.training.checkpoints import FolderCheckpoints
 from anmi_ray.training.loop import Row, train
 from anmi_ray.training.tracking import open_curves
+from tests.training.folder import FolderCheckpoints
 from tests.training.test_loop import CONFIG, EXECUTION, dev_set, start
 
 

@@ -168,10 +168,11 @@ def test_the_best_and_the_default_are_trained_with_fresh_seeds(done: Done) -> No
     assert repeats is not None
     assert len(repeats.seeds) == 1
     assert done.campaign.base.train.seed not in repeats.seeds
-    assert {name: len(values) for name, values in repeats.levels.items()} == {"best": 1, "default": 1, "hybrid": 1}
+    assert {row.system: len(row.values) for row in repeats.rows} == {"best": 1, "default": 1, "hybrid": 1}
+    means = {row.system: row.mean for row in repeats.rows}
     first = repeats.contrasts[0]
     assert (first.system, first.reference, first.seeds) == ("best", "default", 1)
-    assert first.difference == pytest.approx(np.mean(repeats.levels["best"]) - np.mean(repeats.levels["default"]))
+    assert first.difference == pytest.approx(means["best"] - means["default"])
     assert first.low <= first.difference <= first.high
     page = Path(done.finished.files["campaign.html"]).read_text(encoding="utf-8")
     assert "proves nothing by itself" in page

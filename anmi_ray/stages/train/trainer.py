@@ -45,10 +45,11 @@ from anmi_ray.stages.rerank.ranking import SYSTEM, ranked
 from anmi_ray.store import Artifact, uri
 from anmi_ray.store.folders import publish_folder
 from anmi_ray.training import tracking
-from anmi_ray.training.batching import prepare
-from anmi_ray.training.loop import DevSet, Row, Trained, train
+from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.memory import remedy
+from anmi_ray.training.task import DevSet
 from anmi_ray.training.tokens import TokenCache
+from anmi_ray.training.training_set import prepare
 
 RESULT = "training.json"
 _LOG = logging.getLogger(__name__)
