@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from anmi_ray.core.errors import ConfigError, DataError, from_os_error
+from anmi_ray.evaluation.significance import LEVEL
 from anmi_ray.models.card import Card, text
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.folders import copy_sealed
@@ -78,7 +79,7 @@ def _card(
         citations=METHODS,
         comparisons=rows,
         baseline=config["evaluate"]["baseline"],
-        level=config["evaluate"]["level"],
+        level=config["evaluate"].get("level", LEVEL),  # records of before it was fixed have their own
         license=license,
     )
 

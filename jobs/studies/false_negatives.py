@@ -345,10 +345,10 @@ def main(words: Sequence[str] | None = None) -> None:
 
     def run() -> Results:
         named = harness.folders(given.data)
-        if not named and given.pool is None:
-            raise ConfigError("no collection is given", "--data", "give --data NAME=FOLDER, a folder in BEIR layout")
         if given.runs is not None and given.pool is None:
             raise ConfigError("there is no pool whose grades they are measured by", "--runs", "give --pool FOLDER")
+        if not named and given.pool is None:
+            raise ConfigError("no collection is given", "--data", "give --data NAME=FOLDER, a folder in BEIR layout")
         found = [read(name, folder, given.root, 1, ("half", "one")) for name, folder in named.items()]
         if given.pool:
             found.append(read(POOL, given.pool, given.root, LEAST, ("one",)))

@@ -95,9 +95,8 @@ def test_changes_are_those_of_the_command_line(config: Path) -> None:
     )
     of_the_run = resolve(before)
     of_another_name = resolve(anmi_ray.change(before, name="other"))
-    assert {name: stage.fingerprint for name, stage in of_another_name.items()} == {
-        name: stage.fingerprint for name, stage in of_the_run.items()
-    }
+    others = [name for name, stage in of_another_name.items() if stage.fingerprint != of_the_run[name].fingerprint]
+    assert others == ["report"]  # which stands under the run's name
 
 
 def test_all_tables_go_by_the_ids_of_the_collection(run: anmi_ray.Run) -> None:

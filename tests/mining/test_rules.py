@@ -352,7 +352,7 @@ def test_a_name_fills_what_is_not_given() -> None:
         ({"weigh": {"rule": "relative", "least": 3.0}}, "least must be smaller"),
         ({"allow": [{"rule": "rank-window", "first": 20, "last": 10}]}, "ends"),
         ({"allow": [{"rule": "validate", "low": 150, "high": 80}]}, "low < high"),
-        ({"allow": [{"rule": "rocketqa", "negative_below": 0.95}]}, "would be both"),
+        ({"allow": [{"rule": "rocketqa", "negative_below": 0.95}]}, "less than or equal to 0.9"),
     ],
 )
 def test_settings_that_contradict_are_refused(settings_: dict[str, object], message: str) -> None:

@@ -157,7 +157,7 @@ def test_every_place_among_the_settings_is_known() -> None:
 
     look(Experiment.model_json_schema())
     told = {name for name, text in found.items() if " folder" in f" {text}" or "path of" in text or " file" in text}
-    speak_of_one = {"design", "form", "judge", "max_reject_fraction", "name", "reader", "trust_remote_code"}
+    speak_of_one = {"design", "form", "judge", "name", "reader"}
     assert told - submitting._PLACES - submitting._PERHAPS == speak_of_one
 
 

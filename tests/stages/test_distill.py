@@ -37,7 +37,7 @@ def test_a_query_is_in_one_split_whatever_the_order(numbers: list[int], random: 
     assert splits == dict(zip(shuffled, split_of(ids(shuffled), CONFIG), strict=True))
     held = {name: sum(split == name for split in splits.values()) for name in (TRAIN, DEV, TEST)}
     assert min(held.values()) >= 1
-    assert held[TEST] == min(max(round(0.3 * count), 1), count - 2)
+    assert held[TEST] == min(max(round(0.2 * count), 1), count - 2)
 
 
 def test_another_seed_splits_otherwise() -> None:

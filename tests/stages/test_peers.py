@@ -207,7 +207,7 @@ def test_only_what_changes_scores_changes_fingerprints(tmp_path: Path) -> None:
         {"name": "a", "endpoint": {**server, "shape": "tei"}},
     ):
         found = of(None, given)
-        assert {name for name in plain if plain[name] != found[name]} == {"rerank", "evaluate"}
+        assert {name for name in plain if plain[name] != found[name]} == {"rerank", "evaluate", "report"}
     assert of(None, {"name": "a", "model": folder}) != of(None, {"name": "a", "model": other})
     patient = {**server, "retries": 9, "key_env": "KEY", "allow_external": True}
     assert of(None, {"name": "a", "endpoint": server}) == of(None, {"name": "a", "endpoint": patient})

@@ -24,7 +24,7 @@ from anmi_ray.core.identity import bucket_of
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, REJECT
 from anmi_ray.core.schema import Record
 from anmi_ray.rating import Globals
-from anmi_ray.runtime import tasks
+from anmi_ray.runtime import actors, tasks
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.stages import rate
 from anmi_ray.store import Artifact, Flow, Store
@@ -238,7 +238,7 @@ def test_the_order_of_buckets_does_not_matter(
             )
             return [flow for of_bucket in flows for flow in of_bucket]
 
-    monkeypatch.setattr(rate, "ActorPool", Backwards)
+    monkeypatch.setattr(actors, "ActorPool", Backwards)
     check_same(rated(inputs, settings, tmp_path, actors=1), alone)
 
 
