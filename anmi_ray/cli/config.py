@@ -10,14 +10,13 @@ def config(config: ConfigArg, overrides: OverrideArg = None, root: RootOption = 
     import yaml
 
     from anmi_ray.cli import console
-    from anmi_ray.pipeline import changes
-    from anmi_ray.pipeline.resolve import resolve
+    from anmi_ray.pipeline.resolve import changes, resolve
 
     experiment = load(config, overrides, root)
     out = console.stdout()
     out.print(yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False, allow_unicode=True), markup=False)
     resolved = resolve(experiment)
     table = console.table("stage", "state", "why")
-    for name, state, why in changes.changes(experiment, resolved):
+    for name, state, why in changes(experiment, resolved):
         table.add_row(f"{name}  {resolved[name].fingerprint}", state, why)
     out.print(table)

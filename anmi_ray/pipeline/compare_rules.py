@@ -19,9 +19,10 @@ from anmi_ray.core import environment
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError, JudgeError
 from anmi_ray.pipeline import mining_runs
 from anmi_ray.pipeline import run as main
+from anmi_ray.pipeline.progress import Everyone
 from anmi_ray.pipeline.resolve import Resolved, resolve
-from anmi_ray.pipeline.rule_figures import Mined, gather
-from anmi_ray.pipeline.stages import FIRST
+from anmi_ray.pipeline.rule_figures import MinedRule, gather
+from anmi_ray.pipeline.stages import FIRST, MINE, RATE
 from anmi_ray.reports import rules
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, ray_session, run_task
@@ -55,7 +56,7 @@ def run(experiment: Experiment, reporter: Reporter, rules: Sequence[str] | None 
     with ExitStack() as session:
         if not all(_complete(one, content) for one in settings.values()):
             session.enter_context(ray_session(experiment.execution))
-            main.run(first, reporter, last="rate", content=content)
+            main.run(first, reporter, last=RATE, content=content)
         mined = _mine(settings, errors, reporter, content)
         _check(mined, errors)
         made = resolve(settings[next(iter(mined))], content)
@@ -91,39 +92,31 @@ def _check(left: Mapping[str, object], errors: Mapping[str, AnmiError]) -> None:
 
 
 def _complete(experiment: Experiment, content: str) -> bool:
-    item = resolve(experiment, content)["mine"]
-    return Artifact(Store(experiment.execution.root), "mine", item.fingerprint).manifest() is not None
+    return resolve(experiment, content)[MINE].artifact(Store(experiment.execution.root)).manifest() is not None
 
 
-class _UnderRule(Reporter):
+class _UnderRule(Everyone):
     """Names the rule, and speaks of what is computed only: every rule passes by the same stages."""
 
     def __init__(self, reporter: Reporter, rule: str) -> None:
-        self._reporter, self._rule = reporter, rule
+        super().__init__(reporter)
+        self._rule = rule
 
     def stage(self, name: str, does: str) -> None:
         """A stage starts."""
-        self._reporter.stage(f"{self._rule}: {name}", does)
-
-    def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
-        """It is so far."""
-        self._reporter.progress(done, total, unit, note)
-
-    def notice(self, text: str) -> None:
-        """Something that its user should know."""
-        self._reporter.notice(text)
+        super().stage(f"{self._rule}: {name}", does)
 
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
         """A stage is complete; nothing is said of one that was."""
         if seconds is not None:
-            self._reporter.finished(name, seconds, flows)
+            super().finished(name, seconds, flows)
 
 
 def _mine(
     settings: Mapping[str, Experiment], errors: dict[str, AnmiError], reporter: Reporter, content: str
-) -> dict[str, Mined]:
+) -> dict[str, MinedRule]:
     """The artifact of every rule; one that cannot work goes to `errors`."""
-    mined: dict[str, Mined] = {}
+    mined: dict[str, MinedRule] = {}
     for rule, one in settings.items():
         try:
             artifact, item = mining_runs.carry_out(one, _UnderRule(reporter, rule), content)
@@ -131,14 +124,14 @@ def _mine(
             errors[rule] = error
             continue
         inputs = {role: Artifact(artifact.store, name, item.inputs[name]) for role, name in item.stage.reads.items()}
-        mined[rule] = Mined(one.mine, artifact, inputs)
+        mined[rule] = MinedRule(one.mine, artifact, inputs)
     return mined
 
 
 def _report(
     experiment: Experiment,
     resolved: Mapping[str, Resolved],
-    mined: Mapping[str, Mined],
+    mined: Mapping[str, MinedRule],
     left_out: Mapping[str, str],
     reporter: Reporter,
     session: ExitStack,
@@ -155,7 +148,7 @@ def _report(
         reporter.stage("compare-rules", "hold the rules against each other")
         buckets = store.buckets(experiment.execution.buckets)
         context = Context(store, experiment.execution, buckets, experiment.seed, reporter.progress, reporter.notice)
-        made = {name: Artifact(store, name, item.fingerprint) for name, item in resolved.items()}
+        made = {name: item.artifact(store) for name, item in resolved.items()}
         data = run_task(context, gather, experiment, made, dict(mined), buckets)
         data = replace(data, left_out=left_out, environment=_environment())
         store.publish(f"{folder}/rules.json", rules.to_json(data).encode())
@@ -166,5 +159,5 @@ def _report(
 
 
 def _environment() -> dict[str, str]:
-    found = environment.describe()
-    return {name: str(found[name]) for name in ("git", "processor", "cores") if name in found}
+    machine = environment.describe()
+    return {name: str(machine[name]) for name in ("git", "processor", "cores") if name in machine}

@@ -9,6 +9,7 @@ from typing import Any
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import DistilledJudgeConfig
 from anmi_ray.pipeline import run as main
+from anmi_ray.pipeline.stages import DISTILL
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.stages.distill import publish_pages
 from anmi_ray.store import Artifact, Store
@@ -49,8 +50,8 @@ def with_judge(experiment: Experiment) -> Experiment:
 def distill(experiment: Experiment, reporter: Reporter | None = None) -> Distilled:
     """Carry out what is missing up to the stage distill. Raises AnmiError for whatever a user can mend."""
     experiment = with_judge(experiment)
-    record = main.run(experiment, reporter, last="distill")
-    artifact = Artifact(Store(experiment.execution.root), "distill", record["stages"]["distill"]["fingerprint"])
+    record = main.run(experiment, reporter, last=DISTILL)
+    artifact = Artifact(Store(experiment.execution.root), DISTILL, record["stages"][DISTILL]["fingerprint"])
     summary = artifact.read_json("summary.json") or {}
     folder = artifact.store.where(f"{artifact.path}/model")
     return Distilled(

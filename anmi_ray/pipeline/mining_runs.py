@@ -18,6 +18,7 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.mining.mixture import Mixture
 from anmi_ray.pipeline import run as main
 from anmi_ray.pipeline.resolve import Resolved, resolve
+from anmi_ray.pipeline.stages import MINE, RATE, TRAIN
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.runs import find_run
@@ -169,7 +170,7 @@ def _phase(key: str) -> str | None:
 def _check_rated(experiment: Experiment, record: Mapping[str, Any], store: Store) -> None:
     """The run's ratings are there, and are what its settings give. Raises ConfigError."""
     place, name = store.where(f"runs/{record['name']}.json"), record["name"]
-    if "rate" not in record["stages"]:
+    if RATE not in record["stages"]:
         raise ConfigError(
             "the run has no ratings: it was not carried out as far as stage rate",
             place,
@@ -183,13 +184,13 @@ def _check_rated(experiment: Experiment, record: Mapping[str, Any], store: Store
                 place,
                 "carry the run out again (anmi run CONFIG), then choose its negatives anew",
             )
-        if Artifact(store, stage, resolved.fingerprint).manifest() is None:
+        if resolved.artifact(store).manifest() is None:
             raise ConfigError(
                 f"the artifact of stage {stage} is gone",
                 store.where(f"artifacts/{stage}/{resolved.fingerprint}"),
                 "carry the run out again: anmi run CONFIG",
             )
-        if stage == "rate":
+        if stage == RATE:
             return
 
 
@@ -201,18 +202,18 @@ def carry_out(
     A run's record that knows this mining already stays as it is. Raises ConfigError where the name belongs to a run
     that goes on to training with other negatives: its record would forget its model.
     """
-    store, item = Store(experiment.execution.root), resolve(experiment, content)["mine"]
-    artifact = Artifact(store, "mine", item.fingerprint)
+    store, item = Store(experiment.execution.root), resolve(experiment, content)[MINE]
+    artifact = item.artifact(store)
     stages = (store.read_json(f"runs/{experiment.name}.json") or {"stages": {}})["stages"]
-    if stages.get("mine", {}).get("fingerprint") == item.fingerprint and artifact.manifest() is not None:
+    if stages.get(MINE, {}).get("fingerprint") == item.fingerprint and artifact.manifest() is not None:
         return artifact, item
-    if "train" in stages:
+    if TRAIN in stages:
         raise ConfigError(
             "the name belongs to a run that trained a model on other negatives",
             store.where(f"runs/{experiment.name}.json"),
             "give another name with name=…",
         )
-    main.run(experiment, reporter, last="mine", content=content)
+    main.run(experiment, reporter, last=MINE, content=content)
     return artifact, item
 
 

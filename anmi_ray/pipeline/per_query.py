@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.records import QREL, RUN
 from anmi_ray.evaluation import measures
+from anmi_ray.pipeline.stages import INGEST, RERANK, RETRIEVE
 from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.rerank.ranking import SYSTEM
 from anmi_ray.store import Artifact, Store
@@ -24,9 +25,9 @@ def per_query(one: Experiment, record: Mapping[str, Any], measure: str, system: 
     `record` is the run's, complete up to rerank, or up to retrieve for systems of the first stage.
     """
     store = Store(one.execution.root)
-    stages = {name: Artifact(store, name, record["stages"][name]["fingerprint"]) for name in record["stages"]}
-    made = stages["retrieve" if system in STARTS else "rerank"]
-    return of_artifact(stages["ingest"], made, store.buckets(one.execution.buckets), measure, system)
+    stages = {name: Artifact(store, name, stage["fingerprint"]) for name, stage in record["stages"].items()}
+    made = stages[RETRIEVE if system in STARTS else RERANK]
+    return of_artifact(stages[INGEST], made, store.buckets(one.execution.buckets), measure, system)
 
 
 def of_artifact(

@@ -29,14 +29,16 @@ from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.questions import TextQuestions, text_questions
 from anmi_ray.pipeline import run as main
 from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.pipeline.stages import COMPARE, INGEST, JUDGE, RETRIEVE
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, over_buckets, ray_session
-from anmi_ray.stages.judge import dispatch, importing
+from anmi_ray.stages import sample
+from anmi_ray.stages.judge import LABEL, dispatch, importing
 from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Artifact, Store
 
 _LOG = logging.getLogger(__name__)
-_OF_ENSEMBLE = {"compare": "sample", "judge": "label"}  # who plays which role where the ensemble is tried
+_OF_ENSEMBLE = {COMPARE: sample.STAGE.name, JUDGE: LABEL.name}  # who plays which role where the ensemble is tried
 _AT_ONCE = 64  # buckets whose shares of the sample are held at once
 
 
@@ -90,10 +92,10 @@ def run(experiment: Experiment, reporter: Reporter, pairs: int | None = None) ->
     """
     with ray_session(experiment.execution):
         panel = experiment.ensemble or experiment.judge
-        round_ = {"compare": "compare", "judge": "judge"} if panel is experiment.judge else _OF_ENSEMBLE
-        main.run(experiment, reporter, last=round_["compare"])
-        store, resolved = Store(experiment.execution.root), resolve(experiment)
-        made = {name: Artifact(store, name, resolved[name].fingerprint) for name in resolved}
+        round_ = {COMPARE: COMPARE, JUDGE: JUDGE} if panel is experiment.judge else _OF_ENSEMBLE
+        main.run(experiment, reporter, last=round_[COMPARE])
+        store = Store(experiment.execution.root)
+        made = {name: item.artifact(store) for name, item in resolve(experiment).items()}
         made |= {role: made[name] for role, name in round_.items()}
         buckets = store.buckets(experiment.execution.buckets)
         context = Context(store, experiment.execution, buckets, experiment.seed, reporter.progress, reporter.notice)
@@ -114,13 +116,13 @@ def _asked(experiment: Experiment) -> str:
 
 
 def pilot_run(made: Mapping[str, Artifact], config: JudgeConfig, context: Context, pairs: int) -> Piloted:
-    """A pilot over complete artifacts (ingest, retrieve, compare); `made["judge"]` need not be there."""
+    """A pilot over complete artifacts (ingest, retrieve, compare); that of judge need not be there."""
     sources, of = _sample(made, context, pairs)
     # how many questions fail is what a pilot finds out
     lenient = config.model_copy(update={"max_failures": 1.0})
-    asked = dispatch.ask(made["judge"], sources, lenient, context) if config.reading else {}
+    asked = dispatch.ask(made[JUDGE], sources, lenient, context) if config.reading else {}
     chosen = sorted(sources.chosen)
-    brought = importing.judges(config, made["ingest"], context)
+    brought = importing.judges(config, made[INGEST], context)
     parts: list[_Judged] = over_buckets(context, chosen, _judged, context.store, sources, config, context.seed, brought)
     judgments = pa.concat_tables([JUDGMENT.empty(), *(part.judgments for part in parts)])
     judgments = judgments.filter(pc.fill_null(pc.not_equal(judgments["error"], dispatch.NO_BUDGET_LEFT), True))
@@ -135,7 +137,7 @@ def pilot_run(made: Mapping[str, Artifact], config: JudgeConfig, context: Contex
 
 def _sample(made: Mapping[str, Artifact], context: Context, pairs: int) -> tuple[Sampled, int]:
     """The pilot's comparisons by bucket, and how many the run has."""
-    compare, retrieve = made["compare"], made["retrieve"]
+    compare, retrieve = made[COMPARE], made[RETRIEVE]
     kept: list[pa.Table] = []
     of = 0
     for start in range(0, context.buckets, _AT_ONCE):
@@ -143,7 +145,7 @@ def _sample(made: Mapping[str, Artifact], context: Context, pairs: int) -> tuple
         found = over_buckets(context, buckets, _ranked, compare, retrieve, pairs)
         of += sum(count for _, count in found)
         kept = [pilot_pairs.merge([*kept, *(table for table, _ in found)], pairs)]
-    return Sampled(compare, retrieve, made["ingest"], chosen=pilot_pairs.pick(kept[0], pairs)), of
+    return Sampled(compare, retrieve, made[INGEST], chosen=pilot_pairs.pick(kept[0], pairs)), of
 
 
 def _ranked(bucket: int, compare: Artifact, retrieve: Artifact, pairs: int) -> tuple[pa.Table, int]:

@@ -22,7 +22,9 @@ from anmi_ray.evaluation import significance
 from anmi_ray.evaluation.significance import Estimate
 from anmi_ray.mining import compared, optimum
 from anmi_ray.mining.mixture import Mixture
+from anmi_ray.pipeline.stages import INGEST, JUDGE, MINE, RATE
 from anmi_ray.reports.rules import ComparedRule, OptimalGap, Overlap, RulesData
+from anmi_ray.stages import judge
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.mine import examples as mine
 from anmi_ray.stages.report.gather import bands_of
@@ -38,7 +40,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Mined:
+class MinedRule:
     """A rule's settings, its artifact of mine, and what that was made of, by the role that it plays there."""
 
     config: MineConfig
@@ -64,9 +66,11 @@ class _Curves:
     edges: Floats
 
 
-def gather(experiment: Experiment, made: Mapping[str, Artifact], mined: Mapping[str, Mined], buckets: int) -> RulesData:
+def gather(
+    experiment: Experiment, made: Mapping[str, Artifact], mined: Mapping[str, MinedRule], buckets: int
+) -> RulesData:
     """Every figure, from complete artifacts: ingest, retrieve, judge and rate in `made`, mine by rule in `mined`."""
-    rate = made["rate"]
+    rate = made[RATE]
     fits = [rate.store.read_table(rate.part_path("fits", b), columns=["query_id"]).num_rows for b in range(buckets)]
     sample = _sample(made, buckets, experiment.simulated)
     taken = {rule: _taken(one.artifact, buckets, sample.queries) for rule, one in mined.items()}
@@ -97,11 +101,11 @@ def gather(experiment: Experiment, made: Mapping[str, Artifact], mined: Mapping[
 
 
 def _sample(made: Mapping[str, Artifact], buckets: int, simulated: tuple[str, JudgeConfig] | None) -> _Sample:
-    rate = made["rate"]
-    sampled = sample_queries(rate, "fits", buckets, _QUERIES, "mine")
+    rate = made[RATE]
+    sampled = sample_queries(rate, "fits", buckets, _QUERIES, MINE)
     truth, hidden = [], []
     for bucket in range(buckets):
-        gaps, qrels = rate.read_part("gaps", bucket, GAP), made["ingest"].read_part("qrels", bucket, QREL)
+        gaps, qrels = rate.read_part("gaps", bucket, GAP), made[INGEST].read_part("qrels", bucket, QREL)
         hidden.append(of_queries(compared.hidden_positives(qrels, gaps), sampled))
         if simulated is not None:
             truth.append(of_queries(made[simulated[0]].read_part("truth", bucket, TRUTH), sampled))
@@ -121,7 +125,7 @@ def _taken(artifact: Artifact, buckets: int, queries: pa.Array) -> pa.Table:
     return pa.concat_tables([compared.chosen(part) for part in parts])
 
 
-def _rule(rule: str, mined: Mined, taken: pa.Table, sample: _Sample, curves: _Curves) -> ComparedRule:
+def _rule(rule: str, mined: MinedRule, taken: pa.Table, sample: _Sample, curves: _Curves) -> ComparedRule:
     summary = mined.artifact.read_json("summary.json")
     flows = [flow for flow in (mined.artifact.manifest() or {"flows": []})["flows"] if flow["unit"] == _UNIT]
     query = compared.query_codes(taken, sample.queries)
@@ -189,7 +193,7 @@ def _hidden(taken: pa.Table, query: NDArray[np.int64], sample: _Sample) -> Estim
     return _estimate(compared.clustered_share(compared.pairs_in(taken, sample.hidden), query))
 
 
-def _weights(mined: Mined, mixture: Mixture | None, bucket: int, queries: pa.Table, seed: int) -> pa.Table:
+def _weights(mined: MinedRule, mixture: Mixture | None, bucket: int, queries: pa.Table, seed: int) -> pa.Table:
     """What a rule said of all documents beside the anchors of `queries` in a bucket, with what it was mined with."""
     tables, config = mine.read(mined.inputs, bucket, mined.config).of(queries), mined.config
     relevance = None
@@ -205,7 +209,7 @@ def _mixture(artifact: Artifact) -> Mixture | None:
 
 
 def _by_gap(
-    mined: Mined, mixture: Mixture | None, taken: pa.Table, queries: pa.Array, curves: _Curves
+    mined: MinedRule, mixture: Mixture | None, taken: pa.Table, queries: pa.Array, curves: _Curves
 ) -> tuple[tuple[Estimate, ...], tuple[Estimate, ...]]:
     """By gap bin: mean weight, and share taken, of all documents beside an anchor."""
     first = pa.table({"query_id": queries[:_POOL]})
@@ -221,7 +225,7 @@ def _by_gap(
 
 
 def _against(
-    taken: Mapping[str, pa.Table], mined: Mapping[str, Mined], sample: _Sample, baseline: str, seed: int
+    taken: Mapping[str, pa.Table], mined: Mapping[str, MinedRule], sample: _Sample, baseline: str, seed: int
 ) -> dict[str, significance.SystemComparison]:
     """Every rule's true share of false negatives per query (of the weight) against the baseline's, paired.
 
@@ -265,18 +269,19 @@ def _optimum(errors: Floats) -> OptimalGap | None:
     return OptimalGap(_COSTS, (low, middle, high), (first, second, third), zone)
 
 
-def _notes(experiment: Experiment, mined: Mapping[str, Mined], sample: _Sample) -> tuple[str, ...]:
+def _notes(experiment: Experiment, mined: Mapping[str, MinedRule], sample: _Sample) -> tuple[str, ...]:
     """What makes a comparison unfair."""
     notes: list[str] = []
-    stage, panel = experiment.simulated or ("judge", experiment.judge)
-    slope, group = panel.truth.similarity_slope, "judge" if stage == "judge" else "distill.judge"
+    stage, panel = experiment.simulated or (JUDGE, experiment.judge)
+    slope = panel.truth.similarity_slope
+    group = judge.STAGE.group if stage == JUDGE else judge.LABEL.group
     readers = [rule for rule, one in mined.items() if _reads_retriever(one.config)]
     if sample.truth is not None and slope and readers:
         notes.append(
             f"The simulated truth was made to follow the retriever's similarity ({group}.truth.similarity_slope = "
             f"{slope:g}), which flatters rules that read the retriever's scores or ranks: {', '.join(readers)}."
         )
-    if own := [rule for rule, one in mined.items() if one.inputs["rate"].stage != "rate"]:
+    if own := [rule for rule, one in mined.items() if one.inputs[RATE].stage != RATE]:
         notes.append(f"{', '.join(own)}: with ratings of its own, fitted again with further judgments.")
     return tuple(notes)
 

@@ -63,6 +63,16 @@ DISTILLATION = _names(_DISTILLATION)
 SECOND_ROUND = _names(_SECOND_ROUND)
 FIRST = NAMES[0]
 LAST = NAMES[-1]
+# Those whose artifacts other modules read, or up to which a command goes.
+INGEST = ingest.STAGE.name
+RETRIEVE = retrieve.STAGE.name
+COMPARE = compare.STAGE.name
+JUDGE = judge.STAGE.name
+RATE = rate.STAGE.name
+MINE = mine.STAGE.name
+TRAIN = train.STAGE.name
+RERANK = rerank.STAGE.name
+DISTILL = distill.STAGE.name
 
 
 def stages_of(experiment: Experiment) -> tuple[Stage, ...]:

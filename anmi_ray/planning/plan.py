@@ -19,8 +19,7 @@ from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.judging import autoscale, kinds
 from anmi_ray.judging.autoscale import Limits, Target
 from anmi_ray.judging.spend import CallCost
-from anmi_ray.pipeline.changes import changes
-from anmi_ray.pipeline.resolve import Resolved, resolve
+from anmi_ray.pipeline.resolve import Resolved, changes, resolve
 from anmi_ray.pipeline.stages import FIRST, stages_of
 from anmi_ray.planning.prices import costs as prices_of
 from anmi_ray.planning.prices import of_pairs

@@ -27,6 +27,7 @@ from anmi_ray.judging.kinds import PromptJudge
 from anmi_ray.judging.prompt_builder import PromptBuilder
 from anmi_ray.judging.questions import text_questions
 from anmi_ray.judging.spend import CallCost, CallTokens
+from anmi_ray.pipeline.stages import COMPARE, INGEST, RETRIEVE
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.store import Artifact
 from anmi_ray.store.answer_log import AnswerLog
@@ -69,10 +70,10 @@ def of_pairs(experiment: Experiment, stage: Stage, known: Sequence[CallCost], pa
 
 def sample(experiment: Experiment, made: Mapping[str, Artifact]) -> Prompts:
     """Prompts of the run's own pairs, else of its candidates, else of random documents."""
-    ingest = made["ingest"].manifest()
-    if ingest is not None and made["retrieve"].manifest() is not None:
-        return _of_candidates(made, ingest["buckets"], made["compare"].manifest() is not None)
-    return _of_documents(experiment, made["ingest"])
+    ingest = made[INGEST].manifest()
+    if ingest is not None and made[RETRIEVE].manifest() is not None:
+        return _of_candidates(made, ingest["buckets"], made[COMPARE].manifest() is not None)
+    return _of_documents(experiment, made[INGEST])
 
 
 def _of_candidates(made: Mapping[str, Artifact], buckets: int, compared: bool) -> Prompts:
@@ -81,16 +82,16 @@ def _of_candidates(made: Mapping[str, Artifact], buckets: int, compared: bool) -
     query: list[int] = []
     seen = 0
     for bucket in range(buckets):
-        candidates = made["retrieve"].read_part("candidates", bucket, CANDIDATE)
+        candidates = made[RETRIEVE].read_part("candidates", bucket, CANDIDATE)
         chosen = pc.unique(candidates["query_id"]).sort().slice(0, QUERIES - seen)
         if compared:
-            pairs = made["compare"].read_part("comparisons", bucket, COMPARISON)
+            pairs = made[COMPARE].read_part("comparisons", bucket, COMPARISON)
             pairs = pairs.filter(pc.is_in(pairs["query_id"], value_set=chosen))
         else:
             mine = candidates.filter(pc.is_in(candidates["query_id"], value_set=chosen))
             pairs, _ = comparisons.compare(mine, CompareConfig(degree=2), 0)
         pairs = _few(pairs)
-        parts = ("queries", QUERY, made["ingest"]), ("texts", TEXT_OF, made["retrieve"])
+        parts = ("queries", QUERY, made[INGEST]), ("texts", TEXT_OF, made[RETRIEVE])
         questions = text_questions(pairs, *(one.read_part(part, bucket, record) for part, record, one in parts))
         for q in questions.of_comparison[:, 0].tolist():
             rows = questions.texts.take(pa.array([questions.first[q], questions.second[q]])).to_pylist()
@@ -169,7 +170,7 @@ def _stated(experiment: Experiment, judge: PromptJudge) -> CallTokens:
 def _cost(
     experiment: Experiment, judge: PromptJudge, prompts: Prompts, made: Mapping[str, Artifact], pairs: int
 ) -> CallCost:
-    log = AnswerLog(made["compare"].store, judge.identity)
+    log = AnswerLog(made[COMPARE].store, judge.identity)
     tokens = _by_server(log) or count(judge.prompt_builder(), prompts, judge.longest_answer)
     calls, bought = 2 * pairs, 0
     if log.buckets():
@@ -223,15 +224,15 @@ def _by_server(log: AnswerLog) -> CallTokens | None:
 
 def _bought(log: AnswerLog, made: Mapping[str, Artifact], pairs: int) -> tuple[int, int] | None:
     """(questions of the run, those with a final answer); None where the pairs are not there, or too many to look up."""
-    ingest = made["ingest"].manifest()
-    if ingest is None or made["compare"].manifest() is None or pairs > LOOKED_UP:
+    ingest = made[INGEST].manifest()
+    if ingest is None or made[COMPARE].manifest() is None or pairs > LOOKED_UP:
         return None
     asked = final = 0
     for bucket in range(ingest["buckets"]):
         questions = text_questions(
-            made["compare"].read_part("comparisons", bucket, COMPARISON),
-            made["ingest"].read_part("queries", bucket, QUERY),
-            made["retrieve"].read_part("texts", bucket, TEXT_OF),
+            made[COMPARE].read_part("comparisons", bucket, COMPARISON),
+            made[INGEST].read_part("queries", bucket, QUERY),
+            made[RETRIEVE].read_part("texts", bucket, TEXT_OF),
         )
         asked += len(questions.ids)
         final += int(log.read(bucket).final(questions.ids).sum())

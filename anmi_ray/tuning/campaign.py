@@ -7,9 +7,11 @@ way resumes by its training's checkpoints, and one that has ended is never run a
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -18,10 +20,10 @@ from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import validate
 from anmi_ray.config.tune import CampaignConfig, Loaded, put
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.pipeline.resolve import Resolved, resolve
-from anmi_ray.pipeline.stages import FIRST
+from anmi_ray.pipeline.stages import FIRST, MINE, TRAIN
 from anmi_ray.store import Artifact, Store, fingerprint
 
 VERSION = 1  # of what a campaign's fingerprint stands for
@@ -98,7 +100,7 @@ class Campaign:
     def shared(self) -> tuple[str, ...]:
         """The stages that all trials share, in order."""
         names = tuple(self.resolved)
-        return names[: names.index("mine")]
+        return names[: names.index(MINE)]
 
     def experiment(self, settings: Mapping[str, Any], run: str, **more: Any) -> Experiment:
         """The experiment with `settings` by dotted name, and `more` settings of train. Raises ConfigError."""
@@ -139,11 +141,15 @@ class Campaign:
 
     def complete(self, trial: Trial) -> dict[str, Any] | None:
         """The manifest of the model that a trial trained, or None where it has none."""
-        return Artifact(self.store, "train", trial.fingerprints["train"]).manifest()
+        return self.trained(trial).manifest()
+
+    def trained(self, trial: Trial) -> Artifact:
+        """What a trial's stage train makes."""
+        return Artifact(self.store, TRAIN, trial.fingerprints[TRAIN])
 
     def curve(self, trial: Trial) -> list[Point]:
         """The dev points of a trial that has trained its model, as its training log has them."""
-        rows = Artifact(self.store, "train", trial.fingerprints["train"]).read_json("log.json") or []
+        rows = self.trained(trial).read_json("log.json") or []
         steps = max((row["step"] for row in rows), default=1)
         return [Point(row["step"], row["step"] / steps, row["dev"]) for row in rows if row["dev"] is not None]
 
@@ -165,9 +171,29 @@ def open_campaign(loaded: Loaded) -> Campaign:
             "set it for all: settings: {train.dev_points: [0.25, 0.5, 0.75, 1.0]}",
         )
     resolved = resolve(base)
-    made_of = [f"train={resolved['train'].fingerprint}"]
+    made_of = [f"train={resolved[TRAIN].fingerprint}"]
     name = fingerprint("tune", VERSION, result_settings(config), made_of)
     return Campaign(config, place, folder, base, resolved, name, Store(base.execution.root))
+
+
+@contextmanager
+def alone(store: Store, name: str) -> Iterator[None]:
+    """Hold the lock `name` of a local store, which the system frees when this process ends, however. Raises StoreError.
+
+    Two processes that train the same run at once would disturb each other's checkpoints. Object storage has no locks.
+    """
+    if store.local is None:
+        yield
+        return
+    store.local.mkdir(parents=True, exist_ok=True)
+    with (store.local / f".{name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(
+                "another process is at work here", store.where(name), "wait for it, or give another root"
+            ) from None
+        yield
 
 
 def best(trials: Iterable[Trial]) -> Trial | None:
@@ -180,7 +206,7 @@ def best(trials: Iterable[Trial]) -> Trial | None:
 def check_shared(campaign: Campaign, experiment: Experiment, settings: Mapping[str, Any]) -> None:
     """Raise ConfigError where a trial with these settings would not share all stages before mine."""
     for stage, resolved in resolve(experiment, campaign.content).items():
-        if stage == "mine":
+        if stage == MINE:
             return
         shared = campaign.resolved.get(stage)
         if shared is None or shared.fingerprint != resolved.fingerprint:

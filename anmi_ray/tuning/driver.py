@@ -29,6 +29,7 @@ from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, DataError
 from anmi_ray.pipeline import run as path
 from anmi_ray.pipeline.progress import Everyone
+from anmi_ray.pipeline.stages import FIRST, TRAIN
 from anmi_ray.runtime.capacity import check_room
 from anmi_ray.runtime.needs import of_training
 from anmi_ray.runtime.reporter import Reporter
@@ -69,7 +70,7 @@ class _Splits(Reporter):
 
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
         """A stage is complete."""
-        if name != "ingest":
+        if name != FIRST:
             return
         ingest = Artifact(self._campaign.store, name, self._campaign.resolved[name].fingerprint)
         if not (ingest.manifest() or {})["splits"].get("dev"):
@@ -130,7 +131,7 @@ def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
 def _carry_out(campaign: Campaign, trial: Trial) -> None:
     told = _Told(trial.curve[-1].step if trial.curve else 0)  # early stopping has decided on these points
     path.run(
-        campaign.experiment(campaign.settings(trial.params), trial.run), told, last="train", content=campaign.content
+        campaign.experiment(campaign.settings(trial.params), trial.run), told, last=TRAIN, content=campaign.content
     )
     for point in campaign.curve(trial):
         told.tell(point)
@@ -352,7 +353,7 @@ def forget_checkpoints(campaign: Campaign, trials: Iterable[Trial]) -> None:
     """Remove what trials that were stopped would resume from: none of them will."""
     for trial in trials:
         if trial.status == "stopped":
-            artifact = Artifact(campaign.store, "train", trial.fingerprints["train"])
+            artifact = campaign.trained(trial)
             output = absolute(artifact.store.uri(f"{artifact.path}/model"))
             trainer.clear_checkpoints(artifact, output, campaign.base.execution.training)
 

@@ -16,6 +16,7 @@ from anmi_ray.evaluation.replicates import contrast, family
 from anmi_ray.pipeline import run as path
 from anmi_ray.pipeline.per_query import per_query
 from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.pipeline.stages import RERANK
 from anmi_ray.reports.campaign import RepeatData, RepeatRow
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, our_errors, windowed
@@ -64,7 +65,7 @@ def _carried_out(
     )
     twins: dict[str, list[tuple[str, int]]] = {}
     for key, experiment in wanted.items():
-        twins.setdefault(resolve(experiment, campaign.content)["rerank"].fingerprint, []).append(key)
+        twins.setdefault(resolve(experiment, campaign.content)[RERANK].fingerprint, []).append(key)
     groups = list(twins.values())
     calls = ((i, _run, ([wanted[key] for key in keys], campaign.content)) for i, keys in enumerate(groups))
     records: dict[tuple[str, int], dict[str, Any]] = {}
@@ -78,4 +79,4 @@ def _carried_out(
 
 def _run(experiments: list[Experiment], content: str) -> list[dict[str, Any]]:
     """In a process of its own: runs up to rerank, which all have the same results."""
-    return [path.run(experiment, last="rerank", content=content) for experiment in experiments]
+    return [path.run(experiment, last=RERANK, content=content) for experiment in experiments]

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.logs import Span
-from anmi_ray.pipeline.side_by_side import alone
 from anmi_ray.reports.campaign import RepeatData
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import ray_session
 from anmi_ray.tuning import driver, report, search
-from anmi_ray.tuning.campaign import Campaign, Trial, best
+from anmi_ray.tuning.campaign import Campaign, Trial, alone, best
 from anmi_ray.tuning.repeats import repeat
 
 _LOG = logging.getLogger(__name__)

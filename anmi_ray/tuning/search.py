@@ -16,6 +16,7 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import rng
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.pipeline.stages import MINE, TRAIN
 from anmi_ray.tuning.campaign import Campaign, Trial, check_shared
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def suggest(campaign: Campaign, number: int, trials: Sequence[Trial]) -> Trial:
     The first `random` trials follow from the seed and their number alone, the others from the trials that ended too, in
     whatever order these are given. Raises Exhausted where no new point is found, ConfigError where none fits.
     """
-    taken = {trial.fingerprints["train"] for trial in trials}
+    taken = {trial.fingerprints[TRAIN] for trial in trials}
     problem = None
     run = campaign.run_name(f"t{number:03d}")
     for attempt in range(_TRIES):
@@ -98,8 +99,8 @@ def suggest(campaign: Campaign, number: int, trials: Sequence[Trial]) -> Trial:
             problem = error
             continue
         resolved = resolve(experiment, campaign.content)
-        made = {name: resolved[name].fingerprint for name in ("mine", "train")}
-        if made["train"] not in taken:
+        made = {name: resolved[name].fingerprint for name in (MINE, TRAIN)}
+        if made[TRAIN] not in taken:
             return Trial(number, run, params, made)
     raise problem if problem is not None and not taken else Exhausted
 

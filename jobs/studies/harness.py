@@ -31,8 +31,9 @@ from anmi_ray.core.errors import AnmiError, ConfigError
 from anmi_ray.evaluation.replicates import Contrast, smallest_difference
 from anmi_ray.pipeline import run as experiment
 from anmi_ray.pipeline.resolve import resolve
-from anmi_ray.pipeline.side_by_side import alone, run_all
 from anmi_ray.store import Artifact, Store
+from anmi_ray.tuning.campaign import alone
+from jobs.studies.side_by_side import run_all
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 

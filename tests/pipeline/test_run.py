@@ -11,8 +11,7 @@ from anmi_ray import judging
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError, StoreError
-from anmi_ray.pipeline.changes import changes
-from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.pipeline.resolve import changes, resolve
 from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import (
     NAMES,

@@ -18,11 +18,10 @@ from anmi_ray.config.tune import AshaConfig, load
 from anmi_ray.core.errors import ConfigError, DataError, StoreError
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.pipeline.run import run
-from anmi_ray.pipeline.side_by_side import alone
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.tuning import driver, search
 from anmi_ray.tuning import run as campaigns
-from anmi_ray.tuning.campaign import Campaign, Point, Trial, open_campaign
+from anmi_ray.tuning.campaign import Campaign, Point, Trial, alone, open_campaign
 from tests.small import start_from
 from tests.tuning.campaigns import SPACE, write_campaign
 

@@ -6,7 +6,6 @@ core. What runs share must be complete before, or two processes would compute it
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import multiprocessing
 import os
@@ -14,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -22,7 +21,6 @@ from typing import Any
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import AnmiError, StoreError
 from anmi_ray.pipeline import run
-from anmi_ray.store import Store
 
 _START_S, _END_S = 180.0, 30.0
 
@@ -41,26 +39,6 @@ class _Worker:
     process: Any
     pipe: Connection
     under_way: Experiment | None = None
-
-
-@contextmanager
-def alone(store: Store, name: str) -> Iterator[None]:
-    """Hold the lock `name` of a local store, which the system frees when this process ends, however. Raises StoreError.
-
-    Two processes that train the same run at once would disturb each other's checkpoints. Object storage has no locks.
-    """
-    if store.local is None:
-        yield
-        return
-    store.local.mkdir(parents=True, exist_ok=True)
-    with (store.local / f".{name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(
-                "another process is at work here", store.where(name), "wait for it, or give another root"
-            ) from None
-        yield
 
 
 def run_all(experiments: Sequence[Experiment], last: str, workers: int) -> Iterator[Done]:
