@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,6 +40,7 @@ def audit(
     Of rows with the same query, documents, judge, order and round the first counts. A RUN has stored its audit.
     """
     from anmi_ray.cli import console
+    from anmi_ray.cli.output import write_figures
     from anmi_ray.tables import formats
 
     outputs = {"json": json_, "plot": plot, "rejects": rejects}
@@ -54,7 +54,7 @@ def audit(
     else:
         lines, figures = _of_run(subject, root)
     if json_ is not None:
-        formats.write_text(json.dumps(figures, indent=1, ensure_ascii=False, allow_nan=False) + "\n", json_)
+        write_figures(figures, json_)
     if plot is not None:
         _plot(figures, plot, f"Judges of {Path(subject).name if is_file else f'run {subject}'}")
     written = [f"{option:14} -> {path}" for option, path in outputs.items() if path is not None]

@@ -28,14 +28,12 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] =
 def render(console: Console, checks: Sequence[Check]) -> None:
     """Print the checks as a table, and below it the remedies of what is missing, broken or optional."""
     from rich.markup import escape
-    from rich.table import Table
 
     from anmi_ray.api.doctor import healthy
+    from anmi_ray.cli.console import table as empty_table
 
     colours = {"ok": "green", "missing": "bold red", "broken": "bold red", "optional": "yellow"}
-    table = Table(box=None, pad_edge=False)
-    for title in ("", "found", "gives"):
-        table.add_column(title, overflow="fold")
+    table = empty_table("", "found", "gives")
     table.columns[0].no_wrap = True
     for check in checks:
         mark = f"[{colours[check.state]}]{check.state:8}[/] {check.name}"

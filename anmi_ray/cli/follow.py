@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from rich.console import Console, Group
@@ -32,22 +33,18 @@ def follow(run: str, root: str, out: Console, poll: float = _POLL_S) -> bool:
     """Show a run until it has ended; whether it finished. Raises ConfigError where the root knows no such run."""
     store = Store(root)
     heard = _Heard(_known(store, run, root))
-    if out.is_terminal:
-        with Live(console=out, auto_refresh=False) as live:
-            while True:
-                live.update(drawn(heard.snapshot, heard.ago), refresh=True)
-                if heard.snapshot["state"] != RUNNING:
-                    return _finished(heard.snapshot)
-                time.sleep(poll)
-                heard.hear(store.read_json(place(run)))
     lines = Lines()
-    while True:
-        for line in lines.fresh(heard.snapshot, heard.ago):
-            out.print(line, highlight=False, markup=False)
-        if heard.snapshot["state"] != RUNNING:
-            return _finished(heard.snapshot)
-        time.sleep(poll)
-        heard.hear(store.read_json(place(run)))
+    with Live(console=out, auto_refresh=False) if out.is_terminal else nullcontext() as live:
+        while True:
+            if live is not None:
+                live.update(drawn(heard.snapshot, heard.ago), refresh=True)
+            else:
+                for line in lines.fresh(heard.snapshot, heard.ago):
+                    out.print(line, highlight=False, markup=False)
+            if heard.snapshot["state"] != RUNNING:
+                return heard.snapshot["state"] == FINISHED
+            time.sleep(poll)
+            heard.hear(store.read_json(place(run)))
 
 
 def _known(store: Store, run: str, root: str) -> Snapshot:
@@ -60,10 +57,6 @@ def _known(store: Store, run: str, root: str) -> Snapshot:
             f"anmi show {run} tells what it is made of",
         )
     return snapshot
-
-
-def _finished(snapshot: Snapshot) -> bool:
-    return snapshot["state"] == FINISHED
 
 
 class _Heard:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -66,7 +65,7 @@ def judge(
 def _pilot(experiment: Experiment, pairs: int, json_: Path | None) -> int:
     """Carry out a pilot and print it; the exit code."""
     from anmi_ray.cli import console
-    from anmi_ray.cli.output import output_of
+    from anmi_ray.cli.output import output_of, write_figures
     from anmi_ray.judging.audit import pilot as verdicts
     from anmi_ray.pipeline import pilot
     from anmi_ray.tables import formats
@@ -75,7 +74,7 @@ def _pilot(experiment: Experiment, pairs: int, json_: Path | None) -> int:
     with output_of(experiment.execution) as output:
         piloted = pilot.run(experiment, output.reporter, pairs or None)
     if json_ is not None:
-        formats.write_text(json.dumps(piloted.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n", json_)
+        write_figures(piloted.to_json(), json_)
     decision = verdicts.decision(piloted.verdicts)
     output.told("pilot is over", run=experiment.name, decision=decision)
     output.show(f"\n{piloted.pairs:,} of {piloted.of:,} pairs, in both orders")

@@ -28,7 +28,7 @@ def mine(
 
     They become those of a run RUN-NAME; RUN itself stays what it was. Overrides are of mine, such as mine.negatives=8.
     """
-    from anmi_ray.cli.output import output_of
+    from anmi_ray.cli.output import output_of, write_figures
     from anmi_ray.pipeline import mining_runs
     from anmi_ray.tables import formats
 
@@ -39,7 +39,7 @@ def mine(
     output.told("examples are mined", run=mined.run, composition=mined.composition)
     output.show(*_described(mined))
     if json_ is not None:
-        formats.write_text(mining_runs.to_text(mined), json_)
+        write_figures(mined.to_json(), json_)
 
 
 def _described(mined: Mined) -> Iterator[str | Table]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,6 +49,13 @@ class Output:
         close = getattr(self.reporter, "close", None)
         if close is not None:
             close()
+
+
+def write_figures(figures: Mapping[str, Any], path: Path) -> None:
+    """Write every figure of a command as JSON (`--json`)."""
+    from anmi_ray.tables import formats
+
+    formats.write_text(json.dumps(figures, indent=1, ensure_ascii=False, allow_nan=False) + "\n", path)
 
 
 @contextmanager

@@ -150,14 +150,11 @@ def _report(
         context = Context(store, experiment.execution, buckets, experiment.seed, reporter.progress, reporter.notice)
         made = {name: item.artifact(store) for name, item in resolved.items()}
         data = run_task(context, gather, experiment, made, dict(mined), buckets)
-        data = replace(data, left_out=left_out, environment=_environment())
+        machine = environment.describe()
+        known = {name: str(machine[name]) for name in ("git", "processor", "cores")}
+        data = replace(data, left_out=left_out, environment=known)
         store.publish(f"{folder}/rules.json", rules.to_json(data).encode())
         store.publish(f"{folder}/index.html", rules.to_html(data).encode())
         store.publish_json(f"{folder}/made_of.json", made_of)
     figures = json.loads(store.read(f"{folder}/rules.json"))
     return Compared(store.where(f"{folder}/index.html"), figures)
-
-
-def _environment() -> dict[str, str]:
-    machine = environment.describe()
-    return {name: str(machine[name]) for name in ("git", "processor", "cores") if name in machine}

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -50,7 +50,7 @@ class _Log:
 
     write: Callable[[str], None]
     shown: int = 0
-    read: int = field(default=0)
+    read: int = 0
 
     def again(self) -> None:
         """It is told from its start."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -226,8 +225,3 @@ def mine(experiment: Experiment, reporter: Reporter | None = None) -> Mined:
         thresholds = [at for at in mixture.thresholds if at is not None]
         summary = {**summary, "thresholds": thresholds, "mixture": mixture.said()}
     return Mined(experiment.name, experiment.mine.composition, artifact.fingerprint, flows, summary)
-
-
-def to_text(mined: Mined) -> str:
-    """Every figure as JSON."""
-    return json.dumps(mined.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -8,8 +8,9 @@ and `judge.target_dollars`, as in a run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from rich.table import Table
 
@@ -23,13 +24,15 @@ from anmi_ray.pipeline.resolve import Resolved, changes, resolve
 from anmi_ray.pipeline.stages import FIRST, stages_of
 from anmi_ray.planning.prices import costs as prices_of
 from anmi_ray.planning.prices import of_pairs
-from anmi_ray.planning.workload import costs
-from anmi_ray.runtime.costs import StageCost
+from anmi_ray.runtime.costs import COMPARED, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import judge
 from anmi_ray.store import Store
 
 _COLUMNS = ("stage", "work", "about", "keeps", "files", "GPU hours", "dollars", "state", "why")
+
+Calls = Callable[[Stage, int], Sequence[CallCost]]
+Manifest = Callable[[Stage], Mapping[str, Any] | None]
 
 
 def plan(experiment: Experiment) -> Iterator[str | Table]:
@@ -60,6 +63,36 @@ def plan(experiment: Experiment) -> Iterator[str | Table]:
     priced = f", about {dollars:,.2f} dollars" if dollars else ""
     total = sum(_wall(cost, cores) for cost in to_do)
     yield f"to do: about {_time(total)} on {cores:,} cores{priced}; {sent(experiment)}"
+
+
+def costs(
+    experiment: Experiment,
+    counts: Mapping[str, int],
+    calls: Calls = lambda *_: (),
+    manifest: Manifest = lambda _: None,
+) -> dict[str, StageCost]:
+    """By stage, its work, in order; counts: documents, and queries by split.
+
+    calls: what asking the language models of a stage's panel about so many pairs costs, where that is known; manifest:
+    a stage's, where its artifact is complete.
+    """
+    found: dict[str, StageCost] = {}
+    for stage in stages_of(experiment):
+        pairs = {role: found[name].pairs for role, name in stage.reads.items()}
+        load = Workload(
+            experiment=experiment,
+            config=stage.config_of(experiment),
+            documents=counts["documents"],
+            train=counts["train"],
+            dev=counts["dev"],
+            test=counts["test"],
+            pairs=pairs,
+            calls=calls(stage, pairs[COMPARED]) if stage.asks else (),
+            manifest=manifest(stage),
+        )
+        cost = stage.cost(load)
+        found[stage.name] = replace(cost, files=cost.files + 1)  # and its manifest
+    return found
 
 
 class _Calls:

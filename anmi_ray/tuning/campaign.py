@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
@@ -216,11 +216,6 @@ def check_shared(campaign: Campaign, experiment: Experiment, settings: Mapping[s
                 f"{campaign.place}, space",
                 "leave it out, or fix it for all in settings: each value is then a campaign",
             )
-
-
-def steady(trials: Sequence[Trial]) -> float | None:
-    """The largest share of their steps that all trials with a curve have reached, or None where there is none."""
-    return min((trial.curve[-1].share for trial in trials if trial.curve), default=None)
 
 
 def _settings_text(settings: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from anmi_ray.core import environment
 from anmi_ray.reports.campaign import CampaignData, Importance, RepeatData, to_html, to_json
 from anmi_ray.reports.trials import Dimension, TrialRow
 from anmi_ray.tuning import search
-from anmi_ray.tuning.campaign import MEASURE, Campaign, Trial, steady
+from anmi_ray.tuning.campaign import MEASURE, Campaign, Trial
 
 
 def write(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: RepeatData | None) -> dict[str, str]:
@@ -61,7 +61,7 @@ def gather(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: Re
         importance=_importance(campaign, trials),
         repeats=repeats,
         simulated=base.simulated is not None,
-        environment={name: str(machine[name]) for name in ("git", "processor", "cores") if name in machine},
+        environment={name: str(machine[name]) for name in ("git", "processor", "cores")},
     )
 
 
@@ -109,10 +109,10 @@ def _rungs(campaign: Campaign) -> tuple[float, ...]:
 
 def _importance(campaign: Campaign, trials: Sequence[Trial]) -> Importance | None:
     """By dev at the last share of the steps that every trial with a curve has reached."""
-    share = steady(trials)
     curves = [trial for trial in trials if trial.curve]
-    if share is None:
+    if not curves:
         return None
+    share = min(trial.curve[-1].share for trial in curves)
     # the point there, or the first after it: what mining leaves decides how a trial's steps divide
     values = [next(point.dev for point in trial.curve if point.share >= share - 1e-9) for trial in curves]
     shares = search.importance(campaign.config, [trial.params for trial in curves], values)

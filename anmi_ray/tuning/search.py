@@ -7,7 +7,7 @@ The only module that imports optuna, inside functions: it comes with the part `t
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ def check_space(campaign: Campaign) -> None:
     for number, (name, value) in enumerate(campaign.config.corners()):
         problem: ConfigError | None = None
         for draw in range(_DRAWS):
-            _, settings = campaign.config.drawn(_Drawn(name, value, rng("space", campaign.config.seed, number, draw)))
+            _, settings = campaign.config.drawn(_random(name, value, rng("space", campaign.config.seed, number, draw)))
             try:
                 experiment = campaign.experiment(settings, campaign.base.name)
             except ConfigError as error:
@@ -59,26 +59,23 @@ def check_space(campaign: Campaign) -> None:
             raise ConfigError(message, f"{campaign.place}, space", "leave it out, or search what it needs too")
 
 
-class _Drawn:
-    """Answers at random, but one parameter with a given value (and with the option that has the parameter)."""
+def _random(parameter: str, value: Any, random: np.random.Generator) -> Callable[[str, Domain], Any]:
+    """Draws at random, but `parameter` as this value (and the option that has it)."""
 
-    def __init__(self, name: str, value: Any, random: np.random.Generator) -> None:
-        self._name = name
-        self._value = value
-        self._random = random
-
-    def __call__(self, name: str, domain: Domain) -> Any:
-        if name == self._name:
-            return self._value
-        if self._name.startswith(f"{name}="):
-            return self._name.removeprefix(f"{name}=").partition(": ")[0]
+    def drawn(name: str, domain: Domain) -> Any:
+        if name == parameter:
+            return value
+        if parameter.startswith(f"{name}="):
+            return parameter.removeprefix(f"{name}=").partition(": ")[0]
         if isinstance(domain, Choice):
-            return list(domain.labels)[self._random.integers(len(domain.values))]
+            return list(domain.labels)[random.integers(len(domain.values))]
         if isinstance(domain, Integer):
-            return int(self._random.integers(domain.low, domain.high + 1))
+            return int(random.integers(domain.low, domain.high + 1))
         if isinstance(domain, LogUniform):
-            return float(domain.low * (domain.high / domain.low) ** self._random.random())
-        return float(self._random.uniform(domain.low, domain.high))
+            return float(domain.low * (domain.high / domain.low) ** random.random())
+        return float(random.uniform(domain.low, domain.high))
+
+    return drawn
 
 
 def suggest(campaign: Campaign, number: int, trials: Sequence[Trial]) -> Trial:

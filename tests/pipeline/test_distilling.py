@@ -15,8 +15,7 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.pipeline import distilling
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.pipeline.stages import DISTILLATION, NAMES, STAGES, names_of, stage_name, stages_of
-from anmi_ray.planning.plan import plan, sent
-from anmi_ray.planning.workload import costs
+from anmi_ray.planning.plan import costs, plan, sent
 from tests.small import write_config
 
 JUDGE = "judge.judges=[{kind: distilled}]"

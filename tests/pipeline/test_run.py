@@ -22,7 +22,7 @@ from anmi_ray.pipeline.stages import (
     stage_name,
     stages_of,
 )
-from anmi_ray.planning.workload import costs
+from anmi_ray.planning.plan import costs
 from anmi_ray.store import Store
 from tests.corpus import layouts
 from tests.small import write_config

@@ -13,8 +13,7 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.judging.spend import gpu_hours
-from anmi_ray.planning.plan import plan
-from anmi_ray.planning.workload import costs
+from anmi_ray.planning.plan import costs, plan
 from anmi_ray.runtime.costs import StageCost
 
 CAMPAIGN = Path(__file__).parents[2] / "jobs/configs/campaign-1m.yaml"

@@ -24,8 +24,7 @@ from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, IMPORTED, JUDGMENT
 from anmi_ray.judging.imported import NOT_IN_FILE
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.pipeline.run import run
-from anmi_ray.planning.plan import plan
-from anmi_ray.planning.workload import costs
+from anmi_ray.planning.plan import costs, plan
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.tables import formats

@@ -22,7 +22,7 @@ from anmi_ray.core.records import METRIC, QUERY, REJECT, RUN, TEXT_OF
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.pipeline.resolve import Resolved, resolve
 from anmi_ray.planning import plan
-from anmi_ray.planning.workload import costs
+from anmi_ray.planning.plan import costs
 from anmi_ray.runtime.costs import StageCost
 from anmi_ray.stages import evaluate
 from anmi_ray.stages.rerank import peers

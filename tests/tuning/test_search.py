@@ -15,7 +15,7 @@ from anmi_ray.config.tune import load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.tuning import search
-from anmi_ray.tuning.campaign import Campaign, Point, Trial, best, open_campaign, steady
+from anmi_ray.tuning.campaign import Campaign, Point, Trial, best, open_campaign
 from tests.tuning.campaigns import write_campaign
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-3}
@@ -148,8 +148,6 @@ def test_the_best_is_one_that_ran_to_its_end(known: list[Trial]) -> None:
     assert found is not None
     assert found.number == 10
     assert best([one for one in known if one.status != "complete"]) is None
-    assert steady(known) == 0.5
-    assert steady([]) is None
 
 
 def test_importance_finds_the_parameter_that_matters(campaign: Campaign) -> None:
