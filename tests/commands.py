@@ -32,3 +32,19 @@ def anmi(*arguments: object) -> Done:
             raise AssertionError("the command has not exited")
     assert isinstance(code, int)
     return Done(code, out.getvalue(), errors.getvalue())
+
+
+def printed(*arguments: object) -> str:
+    """What a command that succeeds prints."""
+    done = anmi(*arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def refused(*arguments: object) -> str:
+    """What a command says that refuses: one message with a remedy."""
+    done = anmi(*arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "remedy: " in done.stderr
+    return done.stderr

@@ -14,6 +14,21 @@ from anmi_ray.config.load import load
 from anmi_ray.core.identity import rng
 from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import NAMES
+from anmi_ray.runtime.reporter import Reporter
+from anmi_ray.store import Flow
+
+
+class Remembering(Reporter):
+    """Keeps the names of the stages that were computed, and the rows of all."""
+
+    def __init__(self) -> None:
+        self.computed: list[str] = []
+        self.flows: dict[str, list[Flow]] = {}
+
+    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
+        if seconds is not None:
+            self.computed.append(name)
+        self.flows[name] = flows
 
 
 def write_collection(folder: Path, train: int = 48, dev: int = 12, test: int = 20, others: int = 240) -> Path:

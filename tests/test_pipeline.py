@@ -19,25 +19,11 @@ from anmi_ray.core.records import CANDIDATE, EXAMPLE, QREL, QUERY, RATING, RUN, 
 from anmi_ray.models import reranker
 from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import NAMES
-from anmi_ray.runtime.reporter import Reporter
-from anmi_ray.store import Artifact, Flow, Store
+from anmi_ray.store import Artifact, Store
 from anmi_ray.tables import trec
-from tests.small import write_config
+from tests.small import Remembering, write_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
-
-
-class Remembering(Reporter):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.computed: list[str] = []
-        self.flows: dict[str, list[Flow]] = {}
-
-    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
-        if seconds is not None:
-            self.computed.append(name)
-        self.flows[name] = flows
 
 
 class Finished:

@@ -13,10 +13,10 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from anmi_ray.cli import main
 from anmi_ray.judging import read_judgments
 from anmi_ray.store import Store
 from anmi_ray.tables.preferences import ANSWERS, read_preferences
+from tests.commands import printed, refused
 
 HEAD = "query_id,doc_a,doc_b,judge,order,preference,error\n"
 PAIRS = [("a", "b"), ("b", "c"), ("a", "c"), ("a", "d")]
@@ -36,24 +36,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def audit(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What it prints when it succeeds."""
-    with pytest.raises(SystemExit) as done:
-        main(["audit", *map(str, arguments)])
-    said = capsys.readouterr()
-    assert done.value.code == 0, said.err
-    return said.out
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What it prints when it refuses."""
-    with pytest.raises(SystemExit) as done:
-        main(["audit", *map(str, arguments)])
-    said = capsys.readouterr().err
-    assert done.value.code == 2, said
-    assert "Traceback" not in said
-    assert "remedy: " in said
-    return said
+def audit(*arguments: object) -> str:
+    return printed("audit", *arguments)
 
 
 def columns(said: str, judge: str) -> list[str]:
@@ -69,11 +53,11 @@ def test_as_a_process(file: Path) -> None:
     assert done.stderr.startswith("anmi: configuration: picture.png: a picture is .svg or .html")
 
 
-def test_everything_it_writes(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_it_writes(file: Path, tmp_path: Path) -> None:
     file.write_text(HEAD + GOOD + "q0,b,d,sure,ab,,timeout\nq0,b,d,sure,ba,2,\n")
     out, plot, rejects, grades = (tmp_path / name for name in ("o.json", "p.html", "r.csv", "g.tsv"))
     grades.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{q}\ta\t1\nq{q}\tb\t0\n" for q in range(12)))
-    said = audit(capsys, file, "--json", out, "--plot", plot, "--rejects", rejects, "--grades", grades)
+    said = audit(file, "--json", out, "--plot", plot, "--rejects", rejects, "--grades", grades)
     found = json.loads(out.read_text())
     assert found["source"] == {
         "file": str(file),
@@ -105,7 +89,7 @@ def test_everything_it_writes(file: Path, tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".csv.zst", ".parquet"])
-def test_formats_agree(file: Path, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_formats_agree(file: Path, tmp_path: Path, suffix: str) -> None:
     table = pacsv.read_csv(file, convert_options=pacsv.ConvertOptions(strings_can_be_null=True))
     path = tmp_path / f"other{suffix}"
     if suffix == ".parquet":
@@ -120,15 +104,15 @@ def test_formats_agree(file: Path, tmp_path: Path, suffix: str, capsys: pytest.C
     found = []
     for source in (file, path):
         out = tmp_path / "o.json"
-        audit(capsys, source, "--json", out)
+        audit(source, "--json", out)
         found.append({**json.loads(out.read_text()), "source": None})
     assert found[0] == found[1]
 
 
-def test_only_what_is_known_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_what_is_known_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "plain.csv"
     path.write_text("query_id,doc_a,doc_b,preference\nq,[a],b,1\nq,b,c,.5\n")
-    said = audit(capsys, path)
+    said = audit(path)
     assert "(unnamed)      2       0.0    50.0" in said
     assert "position bias" not in said
     assert "agreement" not in said
@@ -148,9 +132,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def test_a_run_has_stored_its_audit(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_has_stored_its_audit(root: Path, tmp_path: Path) -> None:
     out, plot = tmp_path / "o.json", tmp_path / "p.svg"
-    said = audit(capsys, "done", "--root", root, "--json", out, "--plot", plot)
+    said = audit("done", "--root", root, "--json", out, "--plot", plot)
     assert "run done: its stored audit, over a sample of 250 queries" in said
     assert columns(said, "sim-1")[:4] == ["sim-1", "8", "12.5", "+10.0"]
     assert "failures       sim-1: 1 timeout" in said
@@ -169,8 +153,8 @@ def test_a_run_has_stored_its_audit(root: Path, tmp_path: Path, capsys: pytest.C
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_about_runs(root: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert says in refused(capsys, *arguments, "--root", root)
+def test_mistakes_about_runs(root: Path, arguments: list[str], says: str) -> None:
+    assert says in refused("audit", *arguments, "--root", root)
 
 
 @pytest.mark.parametrize(
@@ -195,9 +179,7 @@ def test_mistakes_about_runs(root: Path, arguments: list[str], says: str, capsys
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_about_files(
-    file: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_about_files(file: Path, arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     others = {
         "other.tsv": "query-id\tcorpus-id\tscore\nz\ta\t1\n",
@@ -209,17 +191,17 @@ def test_mistakes_about_files(
     }
     for name, text in others.items():
         (file.parent / name).write_text(text)
-    assert says in refused(capsys, *arguments)
+    assert says in refused("audit", *arguments)
     assert {path.name for path in file.parent.iterdir()} == {file.name, *others}
 
 
-def test_rejects_are_written_before_it_fails(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_are_written_before_it_fails(file: Path, tmp_path: Path) -> None:
     file.write_text(HEAD + GOOD + GOOD)
-    said = refused(capsys, file, "--rejects", tmp_path / "r.csv")
+    said = refused("audit", file, "--rejects", tmp_path / "r.csv")
     assert "192 of 384 rows cannot be used" in said
     assert "repeated: an earlier row has its query, documents, judge, order and round" in said
     assert pacsv.read_csv(tmp_path / "r.csv").num_rows == 192
-    audit(capsys, file, "--max-reject-fraction", 0.5)
+    audit(file, "--max-reject-fraction", 0.5)
 
 
 def test_a_json_object_without_an_order_is_refused_where_others_have_one(tmp_path: Path) -> None:

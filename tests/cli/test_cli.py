@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.commands import anmi
+from tests.commands import printed, refused
 from tests.small import write_config
 
 
 @pytest.fixture
-def config(small_collection: Path, tmp_path: Path) -> Path:
-    return write_config(tmp_path / "small.yaml", small_collection)
-
-
-def refused(*arguments: str | Path) -> str:
-    done = anmi(*arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr + done.stdout
-    return done.stderr
+def folder(small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder: a configuration, its collection, and runs to rerank or to measure."""
+    write_config(tmp_path / "small.yaml", small_collection)
+    (tmp_path / "collection").symlink_to(small_collection)
+    (tmp_path / "run.trec").write_text("q1 Q0 d1 1 2.0 x\n")
+    (tmp_path / "broken.trec").write_text("q1 Q0 d1 1\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def test_help_and_version() -> None:
-    assert "rerankers" in anmi("--help").stdout
-    assert anmi("--version").stdout.startswith("anmi_ray ")
+    assert "rerankers" in printed("--help")
+    assert printed("--version").startswith("anmi_ray ")
 
 
 def test_as_a_process(tmp_path: Path) -> None:
@@ -39,84 +39,40 @@ def test_as_a_process(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr + done.stdout
 
 
-def test_an_unknown_key_names_the_nearest(config: Path) -> None:
-    assert "did you mean compare.degree?" in refused("run", config, "compare.degre=4")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("run small.yaml compare.degre=4", "did you mean compare.degree?"),
+        ("plan small.yaml compare.degree=40", "lower compare.degree"),
+        ("run small.yaml corpus.path=absent --root root", "absent"),
+        ("show nothing --root .", "no run of that name"),
+        ("run small.yaml --from trian", "did you mean train?"),
+        ("run small.yaml --until label", "this run has no stage label"),
+        ("run small.yaml --until label", "anmi distill"),
+        ("distill small.yaml 'distill.judge.judges=[{kind: distilled}]' --root root", "cannot ask the distilled judge"),
+        ("run small.yaml --from train --until judge", "comes after"),
+        ("run small.yaml --rot x", "No such option"),
+        ("run small.yaml --root run.trec/root", "remedy"),
+        ("evaluate --collection collection --run run.trec --split nothing", "--split"),
+        ("evaluate --collection collection --run broken.trec", "broken.trec:1"),
+        ("rerank --model . --collection collection --run run.trec --out out.trec", "holds no model"),
+    ],
+)
+def test_mistakes_are_one_message(folder: Path, arguments: str, said: str) -> None:
+    assert said in refused(*shlex.split(arguments))
+    assert not (folder / "root").exists()
 
 
-def test_k_larger_than_the_candidates(config: Path) -> None:
-    assert "lower compare.degree" in refused("plan", config, "compare.degree=40")
+def test_the_plan_does_nothing(folder: Path) -> None:
+    assert "to do: about" in printed("plan", "small.yaml", "--root", "root")
+    assert not (folder / "root").exists()
 
 
-def test_a_missing_collection(config: Path, tmp_path: Path) -> None:
-    assert "absent" in refused("run", config, f"corpus.path={tmp_path / 'absent'}", "--root", tmp_path / "root")
-
-
-def test_an_unknown_run(tmp_path: Path) -> None:
-    assert "no run of that name" in refused("show", "nothing", "--root", tmp_path)
-
-
-def test_an_unknown_stage(config: Path) -> None:
-    assert "did you mean train?" in refused("run", config, "--from", "trian")
-
-
-def test_a_stage_that_only_other_runs_have(config: Path) -> None:
-    said = refused("run", config, "--until", "label")
-    assert "this run has no stage label" in said
-    assert "anmi distill" in said
-
-
-def test_a_judge_cannot_be_distilled_from_itself(config: Path, tmp_path: Path) -> None:
-    said = refused("distill", config, "distill.judge.judges=[{kind: distilled}]", "--root", tmp_path / "root")
-    assert "cannot ask the distilled judge" in said
-    assert not (tmp_path / "root").exists()
-
-
-def test_stages_in_the_wrong_order(config: Path) -> None:
-    assert "comes after" in refused("run", config, "--from", "train", "--until", "judge")
-
-
-def test_an_unknown_option(config: Path) -> None:
-    assert "No such option" in refused("run", config, "--rot", "x")
-
-
-def test_a_root_that_cannot_be_written(config: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert "remedy" in refused("run", config, "--root", tmp_path / "file" / "root")
-
-
-def test_the_plan_does_nothing(config: Path, tmp_path: Path) -> None:
-    done = anmi("plan", config, "--root", tmp_path / "root")
-    assert done.returncode == 0, done.stderr
-    assert "to do: about" in done.stdout
-    assert not (tmp_path / "root").exists()
-
-
-def test_config_prints_values_and_fingerprints(config: Path, tmp_path: Path) -> None:
-    done = anmi("config", config, "--root", tmp_path / "root")
-    assert done.returncode == 0, done.stderr
-    assert "learning_rate" in done.stdout
-    assert "not run yet" in done.stdout
+def test_config_prints_values_and_fingerprints(folder: Path) -> None:
+    said = printed("config", "small.yaml", "--root", "root")
+    assert "learning_rate" in said
+    assert "not run yet" in said
 
 
 def test_doctor_as_json() -> None:
-    done = anmi("doctor", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)
-
-
-def test_evaluate_without_qrels(small_collection: Path, tmp_path: Path) -> None:
-    (tmp_path / "run.trec").write_text("q1 Q0 d1 1 2.0 x\n")
-    said = refused("evaluate", "--collection", small_collection, "--run", tmp_path / "run.trec", "--split", "nothing")
-    assert "--split" in said
-
-
-def test_a_broken_run_file(small_collection: Path, tmp_path: Path) -> None:
-    (tmp_path / "run.trec").write_text("q1 Q0 d1 1\n")
-    said = refused("evaluate", "--collection", small_collection, "--run", tmp_path / "run.trec")
-    assert "run.trec:1" in said
-
-
-def test_rerank_without_a_model(small_collection: Path, tmp_path: Path) -> None:
-    (tmp_path / "run.trec").write_text("q1 Q0 d1 1 2.0 x\n")
-    options = ("--collection", small_collection, "--run", tmp_path / "run.trec", "--out", tmp_path / "out.trec")
-    assert "holds no model" in refused("rerank", "--model", tmp_path, *options)
+    assert json.loads(printed("doctor", "--json"))

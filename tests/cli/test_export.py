@@ -18,12 +18,17 @@ from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.store.folders import seal_folder
-from tests.commands import anmi
+from tests.commands import printed, refused
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 
 NUMBERS = {"difference": None, "difference_low": None, "difference_high": None, "p": None, "p_holm": None}
 MEASURED = {"difference": 0.021, "difference_low": 0.003, "difference_high": 0.04, "p": 0.0123, "p_holm": 0.0246}
 PAIRS = [("word1 word2", "word3 word4"), ("word1", "word9 " * 90), ("word5", "Title\nword6 word7")]
+EXAMPLES = {
+    "queries": '["a query"]',
+    "documents": '["Title\\nText of a document"]',
+    "pairs": '[("a query", "Title\\nText of a document")]',
+}
 STAGES = ("ingest", "judge", "mine", "train", "evaluate")
 
 
@@ -80,6 +85,16 @@ def write_run(root: Path, name: str = "r1", pooling: Any = "cls", until: str = "
     return artifacts.get("train", artifacts["ingest"])
 
 
+def scores_of(card: str, block: int, folder: Path, **given: object) -> Any:
+    """What a block of code of a card gives for a model's folder, with these values in the place of its examples."""
+    code = card.split("```python\n")[block].split("```")[0].replace("PATH_OF_THIS_FOLDER", str(folder))
+    for example, value in given.items():
+        code = code.replace(EXAMPLES[example], repr(value))
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names["scores"]
+
+
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_the_exported_folder_scores_alike(tmp_path: Path, pooling: str) -> None:
     train = write_run(tmp_path / "root", pooling=pooling)
@@ -92,11 +107,8 @@ def test_the_exported_folder_scores_alike(tmp_path: Path, pooling: str) -> None:
     card = (to / "README.md").read_text(encoding="utf-8")
     assert ("AutoModelForSequenceClassification" in card) == (pooling == "cls") == ("from vllm" in card)
     if pooling == "cls":  # as the card says
-        code = card.split("```python\n")[2].split("```")[0].replace("PATH_OF_THIS_FOLDER", str(to))
-        code = code.replace('["a query"]', repr(queries)).replace('["Title\\nText of a document"]', repr(documents))
-        names: dict[str, Any] = {}
-        exec(code, names)
-        np.testing.assert_allclose(ours, names["scores"].numpy(), atol=1e-5)
+        scores = scores_of(card, 2, to, queries=queries, documents=documents)
+        np.testing.assert_allclose(ours, scores.numpy(), atol=1e-5)
 
 
 def test_a_bi_encoders_card_and_its_code(tmp_path: Path) -> None:
@@ -107,11 +119,8 @@ def test_a_bi_encoders_card_and_its_code(tmp_path: Path) -> None:
     card: Any = ModelCard.load(to / "README.md")
     assert (card.data.pipeline_tag, card.data.tags[0]) == ("sentence-similarity", "bi-encoder")
     assert "raw logit" not in card.text
-    code = card.text.split("```python\n")[1].split("```")[0].replace("PATH_OF_THIS_FOLDER", str(to))
-    code = code.replace('["a query"]', repr(queries)).replace('["Title\\nText of a document"]', repr(documents))
-    names: dict[str, Any] = {}
-    exec(code, names)
-    np.testing.assert_allclose(ours, names["scores"].diagonal().numpy(), atol=1e-5)
+    scores = scores_of(card.text, 1, to, queries=queries, documents=documents)
+    np.testing.assert_allclose(ours, scores.diagonal().numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["last", "yes-no"])
@@ -120,13 +129,8 @@ def test_the_card_of_a_decoder_says_how_it_is_read(tmp_path: Path, pooling: str)
     to = export("r1", str(tmp_path / "root"), tmp_path / "out")
     ours = CrossEncoder.load(str(tmp_path / "root" / train.path / "model")).score(*map(list, zip(*PAIRS, strict=True)))
     card = (to / "README.md").read_text(encoding="utf-8")
-    for block, scores in ((1, "numpy"), (0, "")):
-        code = card.split("```python\n")[1 + block].split("```")[0].replace("PATH_OF_THIS_FOLDER", str(to))
-        code = code.replace('[("a query", "Title\\nText of a document")]', repr(PAIRS))
-        names: dict[str, Any] = {}
-        exec(code, names)
-        found = names["scores"].numpy() if scores else names["scores"]
-        np.testing.assert_allclose(ours, found, atol=2e-4)
+    for block in (1, 2):
+        np.testing.assert_allclose(ours, np.asarray(scores_of(card, block, to, pairs=PAIRS)), atol=2e-4)
     assert ("from_2_way_softmax" in card) == ("'classifier_from_token': ['no', 'yes']" in card) == (pooling == "yes-no")
 
 
@@ -198,9 +202,6 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(tmp_path: Path) -> N
 def test_the_command(tmp_path: Path) -> None:
     write_run(tmp_path / "root")
     command = ("export", "r1", "--root", tmp_path / "root", "--to", tmp_path / "out")
-    done = anmi(*command)
-    assert done.returncode == 0, done.stderr
+    printed(*command)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"]
-    again = anmi(*command)
-    assert again.returncode == 2
-    assert "is not empty" in again.stderr
+    assert "is not empty" in refused(*command)

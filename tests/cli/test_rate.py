@@ -13,7 +13,7 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 import pytest
 
-from anmi_ray.cli import main
+from tests.commands import printed, refused
 
 HEAD = "query_id,doc_a,doc_b,preference\n"
 GOOD = "".join(
@@ -28,24 +28,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def rate(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What it prints when it succeeds."""
-    with pytest.raises(SystemExit) as done:
-        main(["rate", *map(str, arguments)])
-    said = capsys.readouterr()
-    assert done.value.code == 0, said.err
-    return said.out
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What it prints when it refuses."""
-    with pytest.raises(SystemExit) as done:
-        main(["rate", *map(str, arguments)])
-    said = capsys.readouterr().err
-    assert done.value.code == 2, said
-    assert "Traceback" not in said
-    assert "remedy: " in said
-    return said
+def rate(*arguments: object) -> str:
+    return printed("rate", *arguments)
 
 
 def test_as_a_process(file: Path, tmp_path: Path) -> None:
@@ -56,13 +40,13 @@ def test_as_a_process(file: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_everything_it_writes(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_it_writes(file: Path, tmp_path: Path) -> None:
     out, fits, gaps = tmp_path / "o.parquet", tmp_path / "f.csv", tmp_path / "g.jsonl"
     plot, rejects, anchors = tmp_path / "p.html", tmp_path / "r.csv.gz", tmp_path / "anchors.jsonl"
     anchors.write_text('{"query_id": "q1", "doc_id": "b"}\n{"query_id": "q1", "doc_id": "nowhere"}\n')
     file.write_text(HEAD + GOOD + "q1,a,b,2\n")
     said = rate(
-        capsys, file, "--model", "bradley-terry", "--prior", "1.5", "--dispersion", "1", "--out", out, "--fits", fits,
+        file, "--model", "bradley-terry", "--prior", "1.5", "--dispersion", "1", "--out", out, "--fits", fits,
         "--gaps", gaps, "--plot", plot, "--rejects", rejects, "--anchors", anchors, "--max-reject-fraction", "0.2",
     )  # fmt: skip
     ratings = pq.read_table(out)
@@ -95,18 +79,18 @@ def test_everything_it_writes(file: Path, tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".csv.gz", ".jsonl.zst"])
-def test_output_formats_agree(file: Path, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_formats_agree(file: Path, tmp_path: Path, suffix: str) -> None:
     paths = [tmp_path / f"o{kind}" for kind in (".parquet", suffix)]
     for path in paths:
-        rate(capsys, file, "--prior", 1, "--out", path)
+        rate(file, "--prior", 1, "--out", path)
     read = pajson.read_json if ".jsonl" in suffix else pacsv.read_csv
     with pa.input_stream(str(paths[1])) as stream:  # unpacks by the suffix
         assert read(stream).to_pylist() == pq.read_table(paths[0]).to_pylist()
 
 
-def test_the_picture(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_picture(file: Path, tmp_path: Path) -> None:
     file.write_text(HEAD + "".join(f"q{i},<a&b>,b,1\nq{i},c,d,0.5\n" for i in range(5)))
-    said = rate(capsys, file, "--prior", 1, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg")
+    said = rate(file, "--prior", 1, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg")
     assert "(queries q0, q1, q2 of 5; another with --plot-query)" in said
     assert "connected      5 of 5 queries disconnected (q0, q1, q2, ...)" in said
     drawn = (tmp_path / "p.svg").read_text()
@@ -114,13 +98,13 @@ def test_the_picture(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "query q3" not in drawn
     assert "&lt;a&amp;b&gt;" in drawn
     assert "var(" not in drawn
-    rate(capsys, file, "--prior", 1, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg", "--plot-query", "q3")
+    rate(file, "--prior", 1, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg", "--plot-query", "q3")
     assert "query q3" in (tmp_path / "p.svg").read_text()
-    said = refused(capsys, file, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg", "--plot-query", "q33")
+    said = refused("rate", file, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg", "--plot-query", "q33")
     assert "did you mean q3?" in said
 
 
-def test_ties_lapses_and_leanings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ties_lapses_and_leanings(tmp_path: Path) -> None:
     """Every option of the model reaches the fit, and the summary says what was found."""
     rows = [(a, b, judge) for a in range(6) for b in range(6) if a != b for judge in ("x", "y")]
     lines = [
@@ -128,26 +112,22 @@ def test_ties_lapses_and_leanings(tmp_path: Path, capsys: pytest.CaptureFixture[
     ]
     file, out = tmp_path / "judged.csv", tmp_path / "o.csv"
     file.write_text("query_id,doc_a,doc_b,preference,judge\n" + "\n".join(lines) + "\n")
-    said = rate(capsys, file, "--out", out, "--prior", 1, "--ties", "glenn-david")
+    said = rate(file, "--out", out, "--prior", 1, "--ties", "glenn-david")
     assert "ties           glenn-david, width " in said
-    said = rate(
-        capsys, file, "--out", out, "--prior", 1, "--model", "bradley-terry", "--ties", "davidson", "--tie-width", 0.5
-    )
+    said = rate(file, "--out", out, "--prior", 1, "--model", "bradley-terry", "--ties", "davidson", "--tie-width", 0.5)
     assert "davidson, width 0.5" in said
-    assert "of all answers are a coin's" in rate(capsys, file, "--out", out, "--prior", 1, "--lapse", 0.05)
-    said = rate(capsys, file, "--out", out, "--prior", 1, "--judge-offsets")
+    assert "of all answers are a coin's" in rate(file, "--out", out, "--prior", 1, "--lapse", 0.05)
+    said = rate(file, "--out", out, "--prior", 1, "--judge-offsets")
     leaning = {line.split()[2]: int(line.split()[3]) for line in said.splitlines() if line.startswith("leaning")}
     assert leaning["x:"] > leaning["y:"]
-    said = refused(capsys, file, "--out", out, "--ties", "davidson")
+    said = refused("rate", file, "--out", out, "--ties", "davidson")
     assert "davidson is a model of bradley-terry" in said
-    assert "--lapse 2" in refused(capsys, file, "--out", out, "--lapse", 2)
+    assert "--lapse 2" in refused("rate", file, "--out", out, "--lapse", 2)
 
 
-def test_what_did_not_converge_is_said(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_did_not_converge_is_said(file: Path, tmp_path: Path) -> None:
     file.write_text("query_id,doc_a,doc_b,preference,games\nq,a,b,1,1e300\nq,b,c,1,1\nq,c,a,1,1\n")
-    said = rate(
-        capsys, file, "--prior", 1, "--dispersion", 1, "--out", tmp_path / "o.csv", "--fits", tmp_path / "f.csv"
-    )
+    said = rate(file, "--prior", 1, "--dispersion", 1, "--out", tmp_path / "o.csv", "--fits", tmp_path / "f.csv")
     converged = pacsv.read_csv(tmp_path / "f.csv")["converged"][0].as_py()
     assert ("1 of 1 queries not converged (q)" in said) == (not converged)
 
@@ -173,10 +153,10 @@ def test_what_did_not_converge_is_said(file: Path, tmp_path: Path, capsys: pytes
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_mistakes_on_the_command_line(
-    file: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    file: Path, arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(file.parent)
-    assert says in refused(capsys, file.name, *arguments)
+    assert says in refused("rate", file.name, *arguments)
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
@@ -201,43 +181,40 @@ def test_mistakes_in_the_file(
     name: str,
     content: str | None,
     says: str,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if content is not None:
         (tmp_path / name).write_text(content)
-    assert says in refused(capsys, name, "--out", "o.csv")
+    assert says in refused("rate", name, "--out", "o.csv")
     assert not (tmp_path / "o.csv").exists()
 
 
-def test_rejects_are_written_before_it_fails(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_are_written_before_it_fails(file: Path, tmp_path: Path) -> None:
     file.write_text(HEAD + GOOD + "q1,a,b,\n" * 9)
-    said = refused(capsys, file, "--out", tmp_path / "o.csv", "--rejects", tmp_path / "r.csv")
+    said = refused("rate", file, "--out", tmp_path / "o.csv", "--rejects", tmp_path / "r.csv")
     assert f"9 preference missing ({file}:8, {file}:9, {file}:10)" in said
     assert "--max-reject-fraction" in said
     assert pacsv.read_csv(tmp_path / "r.csv").num_rows == 9
-    rate(capsys, file, "--out", tmp_path / "o.csv", "--max-reject-fraction", 0.7)
+    rate(file, "--out", tmp_path / "o.csv", "--max-reject-fraction", 0.7)
 
 
-def test_separation_names_ids_as_they_stand_in_the_file(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_separation_names_ids_as_they_stand_in_the_file(file: Path, tmp_path: Path) -> None:
     file.write_text(HEAD + "the query,winner,x,1\nthe query,x,y,.5\n")
-    said = refused(capsys, file, "--prior", "none", "--out", tmp_path / "o.csv")
+    said = refused("rate", file, "--prior", "none", "--out", tmp_path / "o.csv")
     assert f"{file}, query the query: without a prior" in said
     assert "see documents winner" in said
 
 
-def test_one_query_without_the_column(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_query_without_the_column(file: Path, tmp_path: Path) -> None:
     file.write_text("doc_a,doc_b,preference\na,b,1\nb,c,.5\n")
-    rate(capsys, file, "--all-one-query", "--prior", 1, "--out", tmp_path / "o.csv")
+    rate(file, "--all-one-query", "--prior", 1, "--out", tmp_path / "o.csv")
     assert set(pacsv.read_csv(tmp_path / "o.csv")["query_id"].to_pylist()) == {"all"}
 
 
-def test_parquet_rows_have_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parquet_rows_have_places(tmp_path: Path) -> None:
     path = tmp_path / "p.parquet"
     rows = {"query_id": [1] * 20, "doc_a": list(range(20)), "doc_b": [99] * 20, "preference": [0.5] * 19 + [None]}
     pq.write_table(pa.table(rows), path)
-    said = rate(capsys, path, "--prior", 1, "--out", tmp_path / "o.csv")
+    said = rate(path, "--prior", 1, "--out", tmp_path / "o.csv")
     assert f"1 preference missing ({path} row 20)" in said

@@ -14,7 +14,7 @@ from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.pipeline import distilling
 from anmi_ray.pipeline.resolve import resolve
-from anmi_ray.pipeline.stages import DISTILLATION, NAMES, STAGES, names_of, stage_name, stages_of
+from anmi_ray.pipeline.stages import DISTILLATION, NAMES, STAGES, names_of, stages_of
 from anmi_ray.planning.plan import costs, plan, sent
 from tests.small import write_config
 
@@ -61,28 +61,6 @@ def test_both_rounds_ask_the_distilled_judge(config: Path) -> None:
     assert names_of(settings).index("distill") < names_of(settings).index("borderline")
 
 
-@pytest.mark.parametrize(
-    ("override", "first", "left"),
-    [
-        ("distill.sample.pairs=50", "sample", {"compare"}),
-        ("distill.sample.seed=1", "sample", {"compare"}),
-        ("distill.judge.preset=thurstone", "label", {"compare"}),
-        ("distill.target=binary", "distill", {"compare"}),
-        ("distill.seed=1", "distill", {"compare"}),
-        ("compare.degree=6", "compare", set()),
-        ("judge.judges.0.name=other", "judge", set()),
-    ],
-)
-def test_a_changed_setting_redoes_what_rests_on_it(config: Path, override: str, first: str, left: set[str]) -> None:
-    names = names_of(load(config, [JUDGE]))
-    assert changed(config, override) == [name for name in names[names.index(first) :] if name not in left]
-
-
-@pytest.mark.parametrize("override", ["judge.judges.0.threads=2", "judge.judges.0.batch_tokens=99"])
-def test_how_it_is_asked_changes_nothing(config: Path, override: str) -> None:
-    assert changed(config, override) == []
-
-
 def test_seeds_of_the_run_and_of_a_group_are_told_apart(config: Path) -> None:
     pairs = [(own, of_run) for own in (0, 1, 2) for of_run in (0, 1, 2)]
     found = {fingerprints(config, f"distill.sample.seed={own}", f"seed={run}")["sample"] for own, run in pairs}
@@ -100,13 +78,6 @@ def test_an_ensembles_prompt_is_part_of_its_labels_alone(config: Path) -> None:
     assert "answers of llm" in inputs["label"].inputs
     assert not any(name.startswith("answers") for name in inputs["judge"].inputs)
     assert changed(config, "distill.judge.judges.0.prompt.document_tokens=99", before=(panel,))[0] == "label"
-
-
-def test_a_stage_of_distillation_is_named_where_there_is_one(config: Path) -> None:
-    assert stage_name("label", names_of(load(config, [JUDGE]))) == "label"
-    with pytest.raises(ConfigError, match="no stage label") as caught:
-        stage_name("label")
-    assert "kind: distilled" in (caught.value.remedy or "")
 
 
 def test_any_run_can_have_a_judge_distilled_under_a_name_of_its_own(config: Path) -> None:

@@ -27,6 +27,10 @@ from anmi_ray.store import Store
 from tests.corpus import layouts
 from tests.small import write_config
 
+DISTILLED = "judge.judges=[{kind: distilled}]"
+VALIDATED = "mine.rule=validated"
+SECOND = ("borderline", "validate", "refit")
+
 
 @pytest.fixture
 def config(small_collection: Path, tmp_path: Path) -> Path:
@@ -37,33 +41,63 @@ def fingerprints(config: Path, *overrides: str) -> dict[str, str]:
     return {name: item.fingerprint for name, item in resolve(load(config, overrides)).items()}
 
 
+def changed(config: Path, before: tuple[str, ...], after: tuple[str, ...]) -> set[str]:
+    """Stages of both that have other fingerprints."""
+    one, other = fingerprints(config, *before), fingerprints(config, *after)
+    return {name for name in one.keys() & other.keys() if one[name] != other[name]}
+
+
 @pytest.mark.parametrize(
-    ("override", "first"),
+    ("base", "override", "first"),
     [
-        ("corpus.max_test_queries=5", "ingest"),
-        ("retrieve.bm25.k1=1.2", "retrieve"),
-        ("compare.degree=6", "compare"),
-        ("judge.preset=thurstone", "judge"),
-        ("rate.model=bradley-terry", "rate"),
-        ("mine.rule=table2", "mine"),
-        ("train.learning_rate=0.00003", "train"),
-        ("rerank.depth=7", "rerank"),
-        ("evaluate.rounds=500", "evaluate"),
+        ("seed=0", "corpus.max_test_queries=5", "ingest"),
+        ("seed=0", "retrieve.bm25.k1=1.2", "retrieve"),
+        ("seed=0", "compare.degree=6", "compare"),
+        ("seed=0", "judge.preset=thurstone", "judge"),
+        ("seed=0", "rate.model=bradley-terry", "rate"),
+        ("seed=0", "mine.rule=table2", "mine"),
+        ("seed=0", "train.learning_rate=0.00003", "train"),
+        ("seed=0", "rerank.depth=7", "rerank"),
+        ("seed=0", "evaluate.rounds=500", "evaluate"),
+        (VALIDATED, "mine.weigh=posterior", "mine"),
+        (VALIDATED, "mine.negatives=3", "mine"),
+        (VALIDATED, "mine.allow=[{rule: validate, weight: 0.2}]", "mine"),
+        (VALIDATED, "mine.allow=[{rule: validate, high: 160}]", "borderline"),
+        (VALIDATED, "mine.gap=minimum", "borderline"),
+        (VALIDATED, "rate.model=bradley-terry", "rate"),
+        (VALIDATED, "judge.preset=thurstone", "judge"),
+        (VALIDATED, "compare.degree=6", "compare"),
+        (DISTILLED, "distill.sample.pairs=50", "sample"),
+        (DISTILLED, "distill.sample.seed=1", "sample"),
+        (DISTILLED, "distill.judge.preset=thurstone", "label"),
+        (DISTILLED, "distill.target=binary", "distill"),
+        (DISTILLED, "distill.seed=1", "distill"),
+        (DISTILLED, "compare.degree=6", "compare"),
+        (DISTILLED, "judge.judges.0.name=other", "judge"),
     ],
 )
-def test_a_changed_setting_redoes_its_stage_and_what_rests_on_it(config: Path, override: str, first: str) -> None:
-    before, after = fingerprints(config), fingerprints(config, override)
-    changed = {name for name in NAMES if before[name] != after[name]}
+def test_a_changed_setting_redoes_its_stage_and_what_rests_on_it(
+    config: Path, base: str, override: str, first: str
+) -> None:
     expected = {first}
-    for stage in stages_of(load(config)):
+    for stage in stages_of(load(config, [base])):
         if expected & set(stage.reads.values()):
             expected.add(stage.name)
-    assert changed == expected
+    assert changed(config, (base,), (base, override)) == expected
 
 
-@pytest.mark.parametrize("override", ["execution.threads=1", "execution.buckets=16", "corpus.max_reject_fraction=0.01"])
+@pytest.mark.parametrize(
+    "override",
+    [
+        "execution.threads=1",
+        "execution.buckets=16",
+        "corpus.max_reject_fraction=0.01",
+        "judge.judges.0.threads=2",
+        "judge.judges.0.batch_tokens=99",
+    ],
+)
 def test_how_a_run_is_carried_out_changes_no_fingerprint(config: Path, override: str) -> None:
-    assert fingerprints(config) == fingerprints(config, override)
+    assert changed(config, (DISTILLED,), (DISTILLED, override)) == set()
 
 
 def test_a_runs_name_stands_in_its_report_alone(config: Path) -> None:
@@ -172,16 +206,6 @@ def test_a_judges_prompt_is_part_of_it_and_its_limits_are_not(config: Path, tmp_
     assert after["compare"] == before["compare"]
 
 
-VALIDATED = "mine.rule=validated"
-SECOND = ("borderline", "validate", "refit")
-
-
-def changed(config: Path, before: tuple[str, ...], after: tuple[str, ...]) -> set[str]:
-    """Stages of both that have other fingerprints."""
-    one, other = fingerprints(config, *before), fingerprints(config, *after)
-    return {name for name in one.keys() & other.keys() if one[name] != other[name]}
-
-
 def test_without_validation_the_stages_are_the_main_path(config: Path) -> None:
     for override in ("mine.rule=table2", "mine.rule=simans", "mine.gap=minimum"):
         found = stages_of(load(config, [override]))
@@ -203,24 +227,6 @@ def test_validation_is_a_second_round_before_mining(config: Path) -> None:
     assert stages["validate"].reads["compare"] == "borderline"
     assert (stages["validate"].version, stages["refit"].version) == (stages["judge"].version, stages["rate"].version)
     assert changed(config, (), (VALIDATED,)) == {"mine", "train", "rerank", "evaluate", "report"}
-
-
-@pytest.mark.parametrize(
-    ("override", "first"),
-    [
-        ("mine.weigh=posterior", "mine"),
-        ("mine.negatives=3", "mine"),
-        ("mine.allow=[{rule: validate, weight: 0.2}]", "mine"),
-        ("mine.allow=[{rule: validate, high: 160}]", "borderline"),
-        ("mine.gap=minimum", "borderline"),
-        ("rate.model=bradley-terry", "rate"),
-        ("judge.preset=thurstone", "judge"),
-        ("compare.degree=6", "compare"),
-    ],
-)
-def test_a_changed_setting_redoes_of_the_second_round_what_rests_on_it(config: Path, override: str, first: str) -> None:
-    names = names_of(load(config, [VALIDATED]))
-    assert changed(config, (VALIDATED,), (VALIDATED, override)) == set(names[names.index(first) :])
 
 
 def test_rules_that_read_direct_judgments_have_them_read(config: Path) -> None:
@@ -252,11 +258,14 @@ def test_stages_of_a_record_from_before_it_listed_them() -> None:
     assert recorded_names({"path": ["ingest", "judge"], "stages": {}}) == ("ingest", "judge")
 
 
-def test_a_stage_of_the_second_round_is_named_where_there_is_one(config: Path) -> None:
-    assert stage_name("refit", names_of(load(config, [VALIDATED]))) == "refit"
-    with pytest.raises(ConfigError, match="no stage refit") as caught:
-        stage_name("refit")
-    assert "mine.allow" in (caught.value.remedy or "")
+@pytest.mark.parametrize(
+    ("override", "stage", "remedy"), [(VALIDATED, "refit", "mine.allow"), (DISTILLED, "label", "kind: distilled")]
+)
+def test_a_stage_that_some_runs_have_is_named_there(config: Path, override: str, stage: str, remedy: str) -> None:
+    assert stage_name(stage, names_of(load(config, [override]))) == stage
+    with pytest.raises(ConfigError, match=f"no stage {stage}") as caught:
+        stage_name(stage)
+    assert remedy in (caught.value.remedy or "")
 
 
 def test_the_plan_counts_the_second_round() -> None:

@@ -6,37 +6,25 @@ import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from ray.tune.schedulers import FIFOScheduler
 from ray.util import placement_group_table
 
 from anmi_ray.config.load import load as load_experiment
-from anmi_ray.config.tune import AshaConfig, load
-from anmi_ray.core.errors import ConfigError, DataError, StoreError
+from anmi_ray.config.tune import load
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.pipeline.run import run
 from anmi_ray.runtime.reporter import Reporter
-from anmi_ray.tuning import driver, search
 from anmi_ray.tuning import run as campaigns
-from anmi_ray.tuning.campaign import Campaign, Point, Trial, alone, open_campaign
-from tests.small import start_from
+from anmi_ray.tuning import search
+from anmi_ray.tuning.campaign import Campaign, Trial, open_campaign
+from tests.small import Remembering, start_from
 from tests.tuning.campaigns import SPACE, write_campaign
 
-pytestmark = pytest.mark.timeout(1500)  # some fifty processes start one after another
-
-
-class Telling(Reporter):
-    """Keeps which stages were computed."""
-
-    def __init__(self) -> None:
-        self.computed: list[str] = []
-
-    def finished(self, name: str, seconds: float | None, flows: object) -> None:
-        if seconds is not None:
-            self.computed.append(name)
+# some fifty processes start one after another
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 @dataclass(frozen=True)
@@ -61,8 +49,6 @@ def done(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPa
     return Done(campaign, campaigns.run(campaign, Reporter(), lambda one: ended.append(one.number)), ended)
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_every_trial_ends_and_those_that_fail_are_counted_with_their_message(done: Done) -> None:
     assert done.ended == [0, 1, 2, 3]
     failed = [one for one in done.trials if one.params["mining"] == "scarce"]
@@ -73,8 +59,6 @@ def test_every_trial_ends_and_those_that_fail_are_counted_with_their_message(don
     assert all(one.seconds > 0 for one in done.trials)
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_early_stopping_decides_as_its_definition_says(done: Done) -> None:
     """One rung, at half of the steps: who is not in the best sixteenth of those before it is stopped, and no other."""
     before: list[float] = []
@@ -88,8 +72,6 @@ def test_early_stopping_decides_as_its_definition_says(done: Done) -> None:
         before.append(first.dev)
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_what_stopped_trials_held_is_given_back(done: Done) -> None:
     """Their processes are ended from outside, so nobody in them does it."""
     assert any(one.status == "stopped" for one in done.trials)
@@ -99,8 +81,6 @@ def test_what_stopped_trials_held_is_given_back(done: Done) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_what_comes_before_mine_is_made_once(done: Done) -> None:
     artifacts = Path(done.campaign.base.execution.root) / "artifacts"
     assert done.campaign.shared == ("ingest", "retrieve", "compare", "judge", "rate")
@@ -113,8 +93,6 @@ def test_what_comes_before_mine_is_made_once(done: Done) -> None:
             assert not (artifacts / "train" / one.fingerprints["train"] / "ray").exists()
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_a_campaigns_runs_have_names_of_their_own(done: Done) -> None:
     """The experiment's own name stays free: a run of it keeps its model and its report."""
     runs = {path.stem for path in (Path(done.campaign.base.execution.root) / "runs").glob("*.json")}
@@ -122,8 +100,6 @@ def test_a_campaigns_runs_have_names_of_their_own(done: Done) -> None:
     assert all(name.startswith(f"{done.campaign.config.name}-{done.campaign.fingerprint[:8]}-") for name in runs)
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_called_again_it_runs_nothing(done: Done) -> None:
     folder = Path(done.campaign.base.execution.root) / done.campaign.folder
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*.json")}
@@ -136,16 +112,12 @@ def test_called_again_it_runs_nothing(done: Done) -> None:
     assert sorted(path.stat().st_mtime_ns for path in folder.parents[1].glob("artifacts/*/*/manifest.json")) == trained
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_the_same_seed_asks_for_the_same_trials(done: Done) -> None:
     for one in done.trials:
         known = [other for other in reversed(done.trials) if other.number < one.number]
         assert search.suggest(done.campaign, one.number, known).params == one.params
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_the_best_settings_are_a_file_that_run_takes(done: Done) -> None:
     best = done.finished.best
     assert best.dev == max(one.dev for one in done.trials if one.dev is not None)
@@ -154,14 +126,12 @@ def test_the_best_settings_are_a_file_that_run_takes(done: Done) -> None:
         done.finished.files["best.yaml"], [f"execution.root={root}", "execution.train.threads=1"]
     )
     assert resolve(experiment)["train"].fingerprint == best.fingerprints["train"]
-    told = Telling()
+    told = Remembering()
     record = run(experiment, told, last="train")
     assert told.computed == []
     assert record["stages"]["mine"]["fingerprint"] == best.fingerprints["mine"]
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_the_best_and_the_default_are_trained_with_fresh_seeds(done: Done) -> None:
     repeats = done.finished.repeats
     assert repeats is not None
@@ -178,8 +148,6 @@ def test_the_best_and_the_default_are_trained_with_fresh_seeds(done: Done) -> No
     assert page.count('<td class="unit status') == 4
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_trials_may_be_added_and_failed_ones_tried_again(done: Done) -> None:
     """Both at once: one more trial is wanted, and the failed ones are let run, which fail again."""
     config = done.campaign.config.model_copy(update={"trials": 5, "max_concurrent": 2, "repeats": 0})
@@ -194,8 +162,6 @@ def test_trials_may_be_added_and_failed_ones_tried_again(done: Done) -> None:
     assert all(after[number].status == "failed" for number in failed)
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_a_campaign_of_which_all_fail_says_so(done: Done, small_collection: Path, tmp_path: Path) -> None:
     space = {
         "train.learning_rate": SPACE["train.learning_rate"],
@@ -212,65 +178,8 @@ def test_a_campaign_of_which_all_fail_says_so(done: Done, small_collection: Path
         campaigns.run(campaign, Reporter(), lambda _: None)
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_without_dev_queries_nothing_is_searched(ray_local: None, small_collection: Path, tmp_path: Path) -> None:
     campaign = open_campaign(load(write_campaign(tmp_path, small_collection), ["corpus.max_dev_queries=0"]))
     with pytest.raises(DataError, match="no dev query is judged"):
         campaigns.run(campaign, Reporter(), lambda _: None)
     assert campaign.read() == []
-
-
-def known(number: int, *dev: float, status: str = "complete") -> Trial:
-    curve = [Point(k + 1, (k + 1) / 4, value) for k, value in enumerate(dev)]
-    return Trial(number, f"t{number}", {}, {}, status, curve)  # type: ignore[arg-type]
-
-
-def decisions(asha: object, number: int, *dev: float) -> list[str]:
-    """What early stopping says of a trial at every quarter of its steps."""
-    trial = SimpleNamespace(trial_id=f"new-{number}", config={"number": number})
-    asha.on_trial_add(None, trial)  # type: ignore[attr-defined]
-    said = []
-    for k, value in enumerate(dev):
-        result = {driver.TIME: (k + 1) / 4, driver.METRIC: value}
-        said.append(asha.on_trial_result(None, trial, result))  # type: ignore[attr-defined]
-    return said
-
-
-def test_early_stopping_knows_the_trials_before_a_restart() -> None:
-    before = [known(0, 0.5, 0.6, 0.7, 0.8), known(1, 0.3, status="stopped"), known(2, status="failed")]
-    restarted = driver.scheduler(AshaConfig(), before)
-    whole = driver.scheduler(AshaConfig(), [])
-    assert decisions(whole, 0, 0.5, 0.6, 0.7) == ["CONTINUE"] * 3
-    assert decisions(whole, 1, 0.3) == ["STOP"]
-    for asha in (restarted, whole):
-        assert decisions(asha, 3, 0.39) == ["STOP"]
-        assert decisions(asha, 4, 0.45, 0.59) == ["CONTINUE", "STOP"]
-        assert decisions(asha, 5, 0.6, 0.7, 0.1) == ["CONTINUE"] * 3
-    assert decisions(driver.scheduler(AshaConfig(), []), 6, 0.01)[-1] == "CONTINUE"  # there is none before it
-
-
-def test_what_was_let_on_before_a_restart_is_not_decided_again() -> None:
-    """Trial 0 came first to the first rung, with less than those after it; it is held against them at the next."""
-    before = [known(0, 0.3, status="running"), known(1, 0.5, 0.6, status="stopped")]
-    for last, said in ((0.7, "CONTINUE"), (0.4, "STOP")):
-        asha = driver.scheduler(AshaConfig(), before)
-        trial = SimpleNamespace(trial_id="new", config={"number": 0})
-        asha.on_trial_add(None, trial)  # type: ignore[arg-type]
-        result = {driver.TIME: 0.5, driver.METRIC: last}
-        assert asha.on_trial_result(None, trial, result) == said  # type: ignore[arg-type]
-        assert decisions(driver.scheduler(AshaConfig(), before), 2, 0.35) == ["STOP"]  # both count for others
-
-
-def test_without_early_stopping_all_go_on() -> None:
-    assert isinstance(driver.scheduler(None, []), FIFOScheduler)
-
-
-def test_only_one_process_carries_out_a_campaign(small_collection: Path, tmp_path: Path) -> None:
-    campaign = open_campaign(load(write_campaign(tmp_path, small_collection)))
-    with (
-        alone(campaign.store, f"campaign-{campaign.fingerprint}"),
-        pytest.raises(StoreError, match="another process is at work"),
-    ):
-        campaigns.run(campaign, Reporter(), lambda _: None)
-    assert os.listdir(campaign.base.execution.root) == [f".campaign-{campaign.fingerprint}.lock"]

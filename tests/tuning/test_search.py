@@ -1,21 +1,29 @@
-"""Which points a campaign tries: a function of the seed, the number and what is known, valid, and never twice."""
+"""Which points a campaign tries: a function of the seed, the number and what is known, valid, and never twice.
+
+And what early stopping makes of their curves, and who may carry a campaign out; without Ray.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ray.tune.schedulers import FIFOScheduler
 
-from anmi_ray.config.tune import load
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.config.tune import AshaConfig, load
+from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.pipeline.resolve import resolve
-from anmi_ray.tuning import search
-from anmi_ray.tuning.campaign import Campaign, Point, Trial, best, open_campaign
+from anmi_ray.runtime.reporter import Reporter
+from anmi_ray.tuning import driver, search
+from anmi_ray.tuning import run as campaigns
+from anmi_ray.tuning.campaign import Campaign, Point, Trial, alone, best, open_campaign
 from tests.tuning.campaigns import write_campaign
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-3}
@@ -171,3 +179,58 @@ def test_every_value_of_the_shipped_campaign_fits_somewhere(tmp_path: Path, monk
     for number in range(shipped.config.trials):
         trials.append(search.suggest(shipped, number, trials))
     assert len({one.params["rule"] for one in trials}) > 1
+
+
+def curve_of(number: int, *dev: float, status: str = "complete") -> Trial:
+    curve = [Point(k + 1, (k + 1) / 4, value) for k, value in enumerate(dev)]
+    return Trial(number, f"t{number}", {}, {}, status, curve)  # type: ignore[arg-type]
+
+
+def decisions(asha: object, number: int, *dev: float) -> list[str]:
+    """What early stopping says of a trial at every quarter of its steps."""
+    trial = SimpleNamespace(trial_id=f"new-{number}", config={"number": number})
+    asha.on_trial_add(None, trial)  # type: ignore[attr-defined]
+    said = []
+    for k, value in enumerate(dev):
+        result = {driver.TIME: (k + 1) / 4, driver.METRIC: value}
+        said.append(asha.on_trial_result(None, trial, result))  # type: ignore[attr-defined]
+    return said
+
+
+def test_early_stopping_knows_the_trials_before_a_restart() -> None:
+    before = [curve_of(0, 0.5, 0.6, 0.7, 0.8), curve_of(1, 0.3, status="stopped"), curve_of(2, status="failed")]
+    restarted = driver.scheduler(AshaConfig(), before)
+    whole = driver.scheduler(AshaConfig(), [])
+    assert decisions(whole, 0, 0.5, 0.6, 0.7) == ["CONTINUE"] * 3
+    assert decisions(whole, 1, 0.3) == ["STOP"]
+    for asha in (restarted, whole):
+        assert decisions(asha, 3, 0.39) == ["STOP"]
+        assert decisions(asha, 4, 0.45, 0.59) == ["CONTINUE", "STOP"]
+        assert decisions(asha, 5, 0.6, 0.7, 0.1) == ["CONTINUE"] * 3
+    assert decisions(driver.scheduler(AshaConfig(), []), 6, 0.01)[-1] == "CONTINUE"  # there is none before it
+
+
+def test_what_was_let_on_before_a_restart_is_not_decided_again() -> None:
+    """Trial 0 came first to the first rung, with less than those after it; it is held against them at the next."""
+    before = [curve_of(0, 0.3, status="running"), curve_of(1, 0.5, 0.6, status="stopped")]
+    for last, said in ((0.7, "CONTINUE"), (0.4, "STOP")):
+        asha = driver.scheduler(AshaConfig(), before)
+        trial = SimpleNamespace(trial_id="new", config={"number": 0})
+        asha.on_trial_add(None, trial)  # type: ignore[arg-type]
+        result = {driver.TIME: 0.5, driver.METRIC: last}
+        assert asha.on_trial_result(None, trial, result) == said  # type: ignore[arg-type]
+        assert decisions(driver.scheduler(AshaConfig(), before), 2, 0.35) == ["STOP"]  # both count for others
+
+
+def test_without_early_stopping_all_go_on() -> None:
+    assert isinstance(driver.scheduler(None, []), FIFOScheduler)
+
+
+def test_only_one_process_carries_out_a_campaign(small_collection: Path, tmp_path: Path) -> None:
+    campaign = made(small_collection, tmp_path)
+    with (
+        alone(campaign.store, f"campaign-{campaign.fingerprint}"),
+        pytest.raises(StoreError, match="another process is at work"),
+    ):
+        campaigns.run(campaign, Reporter(), lambda _: None)
+    assert os.listdir(campaign.base.execution.root) == [f".campaign-{campaign.fingerprint}.lock"]
