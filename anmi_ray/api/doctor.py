@@ -279,8 +279,8 @@ def _read(path: str) -> str:
 
 def _cores() -> Check:
     machine = environment.hardware()
-    found = f"{machine['cores']} ({machine['processor']})"
-    return Check("CPU cores", "ok", found, "two are enough for the quickstart", "")
+    cores = f"{machine['cores']} ({machine['processor']})"
+    return Check("CPU cores", "ok", cores, "two are enough for the quickstart", "")
 
 
 def _bf16() -> Check:

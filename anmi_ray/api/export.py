@@ -65,8 +65,7 @@ def _card(
     config, judges = record["config"], record["config"]["judge"]["judges"]
     ensemble = config["distill"]["judge"]["judges"] if any(one["kind"] == "distilled" for one in judges) else ()
     evaluate = artifacts.get("evaluate")
-    done = evaluate is not None and evaluate.manifest() is not None
-    rows = (evaluate.read_json("comparisons.json") or ()) if evaluate is not None and done else ()
+    rows = evaluate.read_json("comparisons.json") if evaluate is not None and evaluate.manifest() is not None else None
     collection = Path(str(record["corpus_name"])).name
     return Card(
         name=title,
@@ -77,7 +76,7 @@ def _card(
         data=list(_data(collection, artifacts)),
         method=list(_method(config, artifacts["train"], record["environment"])),
         citations=METHODS,
-        comparisons=rows,
+        comparisons=rows or (),
         baseline=config["evaluate"]["baseline"],
         level=config["evaluate"].get("level", LEVEL),  # records of before it was fixed have their own
         license=license,

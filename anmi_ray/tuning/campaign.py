@@ -139,12 +139,8 @@ class Campaign:
     def _record(self, number: int) -> str:
         return f"{self.folder}/trials/{number:05d}.json"
 
-    def complete(self, trial: Trial) -> dict[str, Any] | None:
-        """The manifest of the model that a trial trained, or None where it has none."""
-        return self.trained(trial).manifest()
-
     def trained(self, trial: Trial) -> Artifact:
-        """What a trial's stage train makes."""
+        """What a trial's stage train makes, complete or not."""
         return Artifact(self.store, TRAIN, trial.fingerprints[TRAIN])
 
     def curve(self, trial: Trial) -> list[Point]:
@@ -198,9 +194,8 @@ def alone(store: Store, name: str) -> Iterator[None]:
 
 def best(trials: Iterable[Trial]) -> Trial | None:
     """The trial whose model is best on dev, of those that ran to their end; equal ones: the first."""
-    return max(
-        (trial for trial in trials if trial.dev is not None), key=lambda trial: (trial.dev, -trial.number), default=None
-    )
+    finished = [trial for trial in trials if trial.dev is not None]
+    return max(finished, key=lambda trial: (trial.dev, -trial.number), default=None)
 
 
 def check_shared(campaign: Campaign, experiment: Experiment, settings: Mapping[str, Any]) -> None:

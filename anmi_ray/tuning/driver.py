@@ -35,7 +35,7 @@ from anmi_ray.runtime.needs import of_training
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.status import GROUP
 from anmi_ray.stages.train import trainer
-from anmi_ray.store import Artifact, Flow
+from anmi_ray.store import Flow
 from anmi_ray.store.uri import absolute, of_ray, remove
 from anmi_ray.tuning import search as searching
 from anmi_ray.tuning.campaign import Campaign, Point, Trial
@@ -72,7 +72,7 @@ class _Splits(Reporter):
         """A stage is complete."""
         if name != FIRST:
             return
-        ingest = Artifact(self._campaign.store, name, self._campaign.resolved[name].fingerprint)
+        ingest = self._campaign.resolved[name].artifact(self._campaign.store)
         if not (ingest.manifest() or {})["splits"].get("dev"):
             place = self._campaign.place
             raise DataError("no dev query is judged, and trials are compared on dev", place, "give a dev split")
@@ -125,16 +125,12 @@ def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
     """
     logs.set_up()
     with logs.bound(campaign=campaign.config.name, trial=config["number"]):
-        _carry_out(campaign, campaign.trial(config["number"]))
-
-
-def _carry_out(campaign: Campaign, trial: Trial) -> None:
-    told = _Told(trial.curve[-1].step if trial.curve else 0)  # early stopping has decided on these points
-    path.run(
-        campaign.experiment(campaign.settings(trial.params), trial.run), told, last=TRAIN, content=campaign.content
-    )
-    for point in campaign.curve(trial):
-        told.tell(point)
+        trial = campaign.trial(config["number"])
+        experiment = campaign.experiment(campaign.settings(trial.params), trial.run)
+        told = _Told(trial.curve[-1].step if trial.curve else 0)  # early stopping has decided on these points
+        path.run(experiment, told, last=TRAIN, content=campaign.content)
+        for point in campaign.curve(trial):
+            told.tell(point)
 
 
 class _Told(Reporter):
@@ -282,7 +278,7 @@ class _Log(tune.Callback):
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """It ran to its end, or was stopped."""
         record = self._of(trial)
-        manifest = self._campaign.complete(record)
+        manifest = self._campaign.trained(record).manifest()
         if manifest is None:
             record.status = "stopped"
         elif manifest["dev"] is None:
@@ -311,19 +307,14 @@ class _Log(tune.Callback):
 
     def _end(self, record: Trial) -> None:
         self._campaign.write(record)
-        facts = {
-            "dev": record.dev,
-            "seconds": round(record.seconds, 3),
-            "params": record.params,
-            "error": record.message,
-        }
-        _LOG.info("trial ends", extra={"trial": record.number, "status": record.status, **facts})
+        facts = {"dev": record.dev, "seconds": round(record.seconds, 3), "params": record.params}
+        facts |= {"trial": record.number, "status": record.status, "error": record.message}
+        _LOG.info("trial ends", extra=facts)
         if (held := self._groups.pop(record.number, None)) is not None:
             self._releasing.append(threading.Thread(target=_release, args=held, daemon=True))
             self._releasing[-1].start()
-        self._reporter.progress(
-            sum(other.ended for other in self._trials.values()), self._campaign.config.trials, "trials"
-        )
+        ended = sum(other.ended for other in self._trials.values())
+        self._reporter.progress(ended, self._campaign.config.trials, "trials")
         self._ended(record)
 
     def close(self) -> None:

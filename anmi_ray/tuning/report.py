@@ -18,18 +18,14 @@ from anmi_ray.tuning.campaign import MEASURE, Campaign, Trial
 def write(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: RepeatData | None) -> dict[str, str]:
     """Publish campaign.html, campaign.json and best.yaml in the campaign's report; where each stands, by name."""
     data = gather(campaign, trials, best, repeats)
-    content = {
-        "campaign.html": to_html(data),
-        "campaign.json": to_json(data),
-        "best.yaml": best_settings(campaign, best),
-    }
+    content = {"campaign.html": to_html(data), "campaign.json": to_json(data), "best.yaml": _settings(campaign, best)}
     folder = f"reports/{campaign.config.name}"
     for name, text in content.items():
         campaign.store.publish(f"{folder}/{name}", text.encode())
     return {name: campaign.store.where(f"{folder}/{name}") for name in content}
 
 
-def best_settings(campaign: Campaign, best: Trial) -> str:
+def _settings(campaign: Campaign, best: Trial) -> str:
     """The experiment with the best trial's settings, but for how it is carried out, as YAML."""
     content = campaign.written(campaign.settings(best.params), f"{campaign.config.name}-best")
     content.pop("execution", None)

@@ -178,15 +178,13 @@ def importance(
     """
     import optuna
 
-    if len(values) < 4 or len(set(values)) < 2:
+    common = [name for name in config.dimensions() if all(name in given for given in params)]
+    if len(values) < 4 or len(set(values)) < 2 or not common:
         return {}
     study = _study()
     for given, value in zip(params, values, strict=True):
         trial = Trial(0, "", dict(given), {}, "complete", dev=value)
         study.add_trial(_frozen(config, trial))
-    common = [name for name in config.dimensions() if all(name in given for given in params)]
-    if not common:
-        return {}
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     shares = optuna.importance.get_param_importances(study, evaluator=evaluator, params=common)
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
