@@ -16,27 +16,11 @@ from anmi_ray.mining import posterior
 from anmi_ray.mining.categories import CATEGORIES, TIERS
 from anmi_ray.mining.compose import ALLOW, SAMPLE, WEIGH, weights_of
 from anmi_ray.mining.negatives import Common, Negatives, rank_within
-from anmi_ray.mining.table import band
+from anmi_ray.mining.posterior import band
+from tests.mining.world import pool
 
 CONFIG = MineConfig()
 gaps_and_errors = st.lists(st.tuples(st.floats(-2000, 2000), st.floats(0, 500)), min_size=1, max_size=20)
-
-
-def pool(gap: Any, gap_se: Any = 0.0, **columns: Any) -> Negatives:
-    """Documents of one example, or of `example`; columns that are not given are unknown."""
-    gap = np.asarray(gap, dtype=np.float64)
-    size = len(gap)
-    ids = np.random.default_rng(size).integers(0, 256, (size, 16)).astype(np.uint8)
-    unknown = ("rank", "score", "anchor_score", "direct", "relevance")
-    filled: dict[str, Any] = {
-        "example": np.zeros(size, dtype=np.int64),
-        "is_positive": np.zeros(size, dtype=bool),
-        "anchor_rating": np.zeros(size),
-        "spread": np.full(size, 200.0),
-        **{name: np.full(size, np.nan) for name in unknown},
-    }
-    filled |= {name: np.asarray(value) for name, value in columns.items()}
-    return Negatives(draw_ids=ids, gap=gap, gap_se=np.broadcast_to(np.float64(1.0) * gap_se, gap.shape), **filled)
 
 
 def common(config: MineConfig = CONFIG, seed: int = 0) -> Common:

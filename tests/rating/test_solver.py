@@ -10,7 +10,6 @@ from scipy import optimize
 
 from anmi_ray.core.errors import FitError
 from anmi_ray.core.scale import Floats, Model, link
-from anmi_ray.rating import likelihood
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.gaussian import laplace
@@ -18,6 +17,7 @@ from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.solver import Posterior, Solution, solve
 from anmi_ray.rating.uncertainty import anchors, errors
+from tests.rating import reference
 from tests.rating.published import (
     BASEBALL,
     BASEBALL_ABILITIES,
@@ -28,7 +28,6 @@ from tests.rating.published import (
     TEAMS,
     pooled,
 )
-from tests.rating.reference import gradient_ascent
 from tests.rating.single import planted, single
 from tests.rating.tournaments import tournament
 
@@ -49,7 +48,7 @@ def fit(games: Games, model: Model, sd: float | None = 1.0, mean: Floats | float
 def test_agrees_with_gradient_ascent(model: Model, sd: float) -> None:
     games, _ = planted(15, 6, 3, model, seed=3)
     mean = np.linspace(-0.5, 1.0, 15)
-    slow = gradient_ascent(
+    slow = reference.gradient_ascent(
         games.first, games.second, games.w, games.answers, mean, np.full(15, sd**-2), model, tolerance=1e-11
     )
     found = fit(games, model, sd, mean)
@@ -63,10 +62,10 @@ def test_agrees_with_scipy(model: Model) -> None:
     args = (games.first, games.second, games.w, games.answers, model)
 
     def objective(e: Floats) -> float:
-        return -likelihood.log_likelihood(e, *args) + 0.5 * float(e @ e) / 4.0
+        return -reference.log_likelihood(e, *args) + 0.5 * float(e @ e) / 4.0
 
     found = optimize.minimize(
-        objective, np.zeros(20), jac=lambda e: -likelihood.gradient(e, *args) + e / 4.0, options={"gtol": 1e-9}
+        objective, np.zeros(20), jac=lambda e: -reference.gradient(e, *args) + e / 4.0, options={"gtol": 1e-9}
     )
     np.testing.assert_allclose(fit(games, model, 2.0).latent, found.x, atol=1e-7)
 
@@ -74,7 +73,7 @@ def test_agrees_with_scipy(model: Model) -> None:
 def test_reference_says_when_it_did_not_converge() -> None:
     games, _ = planted(6, 4, 1, "thurstone", seed=5)
     with pytest.raises(FitError, match="did not converge"):
-        gradient_ascent(
+        reference.gradient_ascent(
             games.first, games.second, games.w, games.answers, np.zeros(6), np.ones(6), "thurstone", 1e-12, 3
         )
 
@@ -96,7 +95,7 @@ def test_gradient_norm_is_what_it_says(model: Model, power: int) -> None:
         n = np.bincount(games.first, games.answers, 30) + np.bincount(games.second, games.answers, 30)
         found = solve(Posterior(games, Likelihood.of(model), games.answers, np.zeros(30), np.ones(30)), 10.0**-power, 9)
         args = (games.first, games.second, games.w, games.answers, model)
-        true = np.abs((likelihood.gradient(found.latent, *args) - found.latent) / n).max()
+        true = np.abs((reference.gradient(found.latent, *args) - found.latent) / n).max()
         assert true <= found.gradient_norm[0] + 1e-14 <= 10.0**-power + 1e-14
 
 
