@@ -207,12 +207,6 @@ def test_rows_that_do_not_belong_together_are_refused() -> None:
         mine(tables.ratings.slice(1), tables.gaps, tables.candidates, TABLE, 0)
 
 
-def test_nothing_in_nothing_out() -> None:
-    examples, refused = run(make_tables([]), MineConfig())
-    assert not examples
-    assert refused.num_rows == 0
-
-
 queries = st.lists(
     st.tuples(
         st.lists(st.integers(-8, 8).map(lambda x: 100.0 * x), min_size=1, max_size=12),

@@ -148,9 +148,3 @@ def test_the_closed_rule_by_hand(settings: dict[str, float], spread: float, targ
     negatives = pool(gap, spread=spread)
     priority = closed(negatives, np.ones(5), Closed(rule="closed", **{"reference_sd": 277.0, **settings}), COMMON)
     np.testing.assert_allclose(priority, [-30.0, -20.0, 0.0, -2 * target, -500.0], atol=1e-9)
-
-
-def test_the_closed_rule_follows_each_query_s_own_spread() -> None:
-    negatives = pool([260.0, 260.0], spread=[277.0, 554.0])
-    priority = closed(negatives, np.ones(2), Closed(rule="closed", rho=0.15, reference_sd=277.0), COMMON)
-    np.testing.assert_allclose(priority, [0.0, -260.0], atol=1e-9)

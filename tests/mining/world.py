@@ -87,10 +87,9 @@ def make_tables(queries: list[Query]) -> Tables:
 
 def _table(kind: Record, rows: list[tuple[Any, ...]], names: str, **rest: Any) -> pa.Table:
     """Rows under the names, with further columns: whole ones, or a value for all."""
-    columns = {
-        name: value if isinstance(value, list | pa.Array) else [value] * len(rows) for name, value in rest.items()
-    }
-    return kind.table(columns | {name: [row[i] for row in rows] for i, name in enumerate(names.split())})
+    columns = {name: [row[i] for row in rows] for i, name in enumerate(names.split())}
+    more = {name: value if isinstance(value, list | pa.Array) else [value] * len(rows) for name, value in rest.items()}
+    return kind.table(more | columns)
 
 
 def pool(gap: Any, gap_se: Any = 0.0, **columns: Any) -> Negatives:

@@ -215,7 +215,7 @@ def test_queries_of_a_bucket_do_not_mix() -> None:
     for q in range(games.queries):
         docs, own = slice(*games.doc_start[q : q + 2]), slice(*games.game_start[q : q + 2])
         alone = single(docs.stop - docs.start, games.first[own], games.second[own], games.w[own], games.answers[own])
-        for name, values in vars(facts(alone)).items():
+        for name, values in facts(alone)._asdict().items():
             np.testing.assert_array_equal(values[0], getattr(whole, name)[q], name)
 
 
