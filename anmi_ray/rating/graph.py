@@ -56,7 +56,7 @@ def graph_facts(games: Games, m: Floats, threads: int = 1) -> GraphFacts:
     over_queries(games, threads, lambda begin, stop: _facts_all(begin, stop, arrays, counts, triads, cyclic))
     cycle_rate = np.full(games.queries, np.nan)
     np.divide(cyclic, triads, out=cycle_rate, where=triads > 0)
-    return GraphFacts(*counts, triads, cycle_rate, lambda2(games, threads))
+    return GraphFacts._make([*counts, triads, cycle_rate, lambda2(games, threads)])
 
 
 def count_triads(query: Longs, first: Longs, second: Longs, w: Floats) -> tuple[Longs, Longs]:

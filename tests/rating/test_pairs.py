@@ -127,16 +127,6 @@ def test_rows_in_are_rows_out_and_rejects() -> None:
     assert len(games.doc_ids) + reasons.count("no games") == t.candidates.num_rows
 
 
-def test_row_order_is_immaterial() -> None:
-    t = tournament(queries=4, documents=10, k=4, judges=2, seed=8)
-    games, _ = read_games(*t.tables, 0.5)
-    generator = np.random.default_rng(0)
-    shuffled = t.each(lambda table: table.take(generator.permutation(table.num_rows)))
-    again, _ = read_games(*shuffled.tables, 0.5)
-    for name in ("query_ids", "doc_ids", "doc_start", "game_start", "positive", "first", "second", "w", "answers"):
-        np.testing.assert_array_equal(getattr(games, name), getattr(again, name))
-
-
 def test_random_candidates_are_not_rated() -> None:
     judgments, comparisons, docs = tables({(0, 1): {"x": (1.0, 1.0)}})
     random = docs.slice(3, 1)
