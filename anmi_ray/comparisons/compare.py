@@ -8,13 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.comparisons.graph import Edges, k_regular
+from anmi_ray.comparisons.graph import k_regular
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
-from anmi_ray.core.records import COMPARISON, rejects
+from anmi_ray.core.records import COMPARISON, by_query, rejects
 
 PLACE = "compare"
+TOO_FEW = "fewer than two documents to compare"
 
 
 def compare(candidates: pa.Table, config: CompareConfig, seed: int) -> tuple[pa.Table, pa.Table]:
@@ -24,42 +25,28 @@ def compare(candidates: pa.Table, config: CompareConfig, seed: int) -> tuple[pa.
     candidates nor the bucket matters. A query with fewer than two documents that are not random is a Reject.
     Raises DataError if a query lists a document twice.
     """
-    queries = sorted(pc.unique(candidates["query_id"]).to_pylist())
-    compared = candidates.filter(pc.not_equal(candidates["source"], "random"))
-    query_ids, doc_ids = (identity.id_matrix(compared[name]) for name in ("query_id", "doc_id"))
-    order = identity.id_order(query_ids, doc_ids)
-    docs: list[bytes] = compared["doc_id"].take(pa.array(order)).to_pylist()
-    owners: list[bytes] = compared["query_id"].take(pa.array(order)).to_pylist()
-    bounds = _bounds(owners)
-
-    pairs: list[Edges] = []
+    documents = {query: sorted(rows["doc_id"].to_pylist()) for query, rows in by_query(retrieved(candidates))}
     asked: list[bytes] = []
+    first: list[bytes] = []
+    second: list[bytes] = []
     refused: list[tuple[str, str, str]] = []
-    for query in queries:
-        start, stop = bounds.get(query, (0, 0))
-        if stop - start < 2:
-            detail = f"{stop - start} candidates that are not random"
-            refused.append((query.hex(), "fewer than two documents to compare", detail))
+    for query in sorted(pc.unique(candidates["query_id"]).to_pylist()):
+        docs: list[bytes] = documents.get(query, [])
+        if len(docs) < 2:
+            refused.append((query.hex(), TOO_FEW, f"{len(docs)} candidates that are not random"))
             continue
-        if len(set(docs[start:stop])) < stop - start:
+        if len(set(docs)) < len(docs):
             raise DataError(f"query {query.hex()} lists a candidate twice", PLACE, "recompute the retrieve stage")
-        edges = k_regular(stop - start, config.degree, identity.rng("compare", config.design, seed, query)) + start
-        pairs.append(edges)
-        asked.extend([query] * len(edges))
-    return _table(asked, docs, pairs, config.design), rejects(PLACE, refused)
+        edges = k_regular(len(docs), config.degree, identity.rng("compare", config.design, seed, query))
+        asked += [query] * len(edges)
+        first += [docs[i] for i in edges[:, 0].tolist()]
+        second += [docs[i] for i in edges[:, 1].tolist()]
+    return rows(asked, first, second, config.design), rejects(PLACE, refused)
 
 
-def _bounds(owners: list[bytes]) -> dict[bytes, tuple[int, int]]:
-    """First and past-last row of every owner in a sorted list."""
-    starts = [row for row in range(len(owners)) if row == 0 or owners[row] != owners[row - 1]]
-    return {owners[start]: (start, stop) for start, stop in zip(starts, [*starts, len(owners)][1:], strict=True)}
-
-
-def _table(asked: list[bytes], docs: list[bytes], pairs: list[Edges], design: str) -> pa.Table:
-    edges = np.concatenate(pairs) if pairs else np.zeros((0, 2), dtype=np.int64)
-    first = [docs[i] for i in edges[:, 0].tolist()]
-    second = [docs[i] for i in edges[:, 1].tolist()]
-    return rows(asked, first, second, design)
+def retrieved(candidates: pa.Table) -> pa.Table:
+    """The Candidates that are compared: all but random negatives."""
+    return candidates.filter(pc.not_equal(candidates["source"], "random"))
 
 
 def rows(asked: Sequence[bytes], first: Sequence[bytes], second: Sequence[bytes], design: str) -> pa.Table:

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anmi_ray.comparisons.compare import retrieved
 from anmi_ray.core import identity
 from anmi_ray.core.records import COMPARISON, find_rows, rejects
 
@@ -20,7 +21,7 @@ def imported(candidates: pa.Table, preferences: pa.Table) -> tuple[pa.Table, pa.
     A pair of several rows is one comparison a round. `preferences` are the bucket's Imported rows, left out are those
     of which a document is not a candidate (a random negative is none); a query without any comparison is a Reject.
     """
-    known = candidates.filter(pc.not_equal(candidates["source"], "random"))
+    known = retrieved(candidates)
     sides = [
         find_rows(known, {"query_id": preferences["query_id"], "doc_id": preferences[name]})
         for name in ("doc_a", "doc_b")

@@ -17,13 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.comparisons.compare import rows
+from anmi_ray.comparisons.compare import TOO_FEW, retrieved, rows
 from anmi_ray.core import identity
 from anmi_ray.core.records import rejects
 
 PLACE = "sample"
 DESIGN = "sample"
-TOO_FEW = "fewer than two documents to compare"
 DRY = "no two candidates that are in no other pair"
 RESERVE = 2  # times as many queries as pairs are kept, where there are so many: some run dry
 
@@ -41,7 +40,8 @@ def queries(candidates: pa.Table, salt: Salt) -> tuple[pa.Table, pa.Table]:
 
     Needs of the Candidates the columns query_id and source.
     """
-    known = _known(candidates, ["query_id"]).group_by("query_id", use_threads=False).aggregate([([], "count_all")])
+    compared = retrieved(candidates.select(["query_id", "source"]))
+    known = compared.group_by("query_id", use_threads=False).aggregate([([], "count_all")])
     found = known.filter(pc.greater_equal(known["count_all"], 2))
     chance = identity.uniforms(identity.id_matrix(found["query_id"]), *salt, "query")
     columns = {"query_id": found["query_id"], "documents": found["count_all"], "chance": pa.array(chance)}
@@ -66,7 +66,7 @@ def propose(candidates: pa.Table, wanted: pa.Table, salt: Salt) -> pa.Table:
     Needs of the Candidates the columns query_id, doc_id and source.
     """
     ids = wanted["query_id"].combine_chunks()
-    known = _known(candidates, ["query_id", "doc_id"])
+    known = retrieved(candidates).select(["query_id", "doc_id"])
     known = known.filter(pc.is_in(known["query_id"], value_set=ids)).combine_chunks()
     at = pc.index_in(known["query_id"], value_set=ids).to_numpy().astype(np.int64)
     query_ids, doc_ids = (identity.id_matrix(known[name]) for name in ("query_id", "doc_id"))
@@ -76,10 +76,6 @@ def propose(candidates: pa.Table, wanted: pa.Table, salt: Salt) -> pa.Table:
     place = np.arange(len(order)) - np.searchsorted(at[order], at[order])
     start, stop = (wanted[name].to_numpy()[at[order]] for name in ("start", "stop"))
     return known.take(pa.array(order[(place >= start) & (place < stop)])).combine_chunks()
-
-
-def _known(candidates: pa.Table, columns: list[str]) -> pa.Table:
-    return candidates.filter(pc.not_equal(candidates["source"], "random")).select(columns)
 
 
 @dataclass(frozen=True)

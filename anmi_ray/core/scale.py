@@ -60,15 +60,6 @@ def normal_quantile(p: ArrayLike) -> Floats:
     return special.ndtri(np.asarray(p, dtype=np.float64))
 
 
-def log_normal_cdf(x: ArrayLike) -> Floats:
-    """log Φ(x), to full precision far in the lower tail.
-
-    >>> log_normal_cdf(-40.0).round(3).item()
-    -804.608
-    """
-    return special.log_ndtr(np.asarray(x, dtype=np.float64))
-
-
 def sigmoid(x: ArrayLike) -> Floats:
     """σ(x) = 1 / (1 + exp(-x))."""
     return special.expit(np.asarray(x, dtype=np.float64))
@@ -84,23 +75,9 @@ def log_sigmoid(x: ArrayLike) -> Floats:
     return special.log_expit(np.asarray(x, dtype=np.float64))
 
 
-def inverse_mills(x: ArrayLike) -> Floats:
-    """λ(x) = φ(x) / Φ(x) = √(2/π) / erfcx(-x/√2): about -x far below zero, 0 far above.
-
-    >>> inverse_mills([-40.0, 0.0, 40.0]).round(4).tolist()
-    [40.025, 0.7979, 0.0]
-    """
-    return math.sqrt(2.0 / math.pi) / special.erfcx(-np.asarray(x, dtype=np.float64) / math.sqrt(2.0))
-
-
 def link(x: ArrayLike, model: Model) -> Floats:
     """F(x), the probability that a document better by x latent units wins."""
     return normal_cdf(x) if model == "thurstone" else sigmoid(x)
-
-
-def log_link(x: ArrayLike, model: Model) -> Floats:
-    """log F(x)."""
-    return log_normal_cdf(x) if model == "thurstone" else log_sigmoid(x)
 
 
 def link_inverse(p: ArrayLike, model: Model) -> Floats:

@@ -49,7 +49,7 @@ def choose(
     Raises ConfigError if top-rated anchors are wanted but no fits are given.
     """
     positive_rows = candidates.filter(candidates["is_positive"])
-    labelled = _present(codes(positive_rows["query_id"], queries), len(queries))
+    labelled = pc.is_in(queries, value_set=pc.unique(positive_rows["query_id"])).to_numpy(zero_copy_only=False)
     varied, p_values = _varied(queries, config, fits)
 
     every = gaps.select(["query_id", "anchor_id", "anchor_kind"]).group_by(["query_id", "anchor_id", "anchor_kind"])
@@ -57,7 +57,7 @@ def choose(
     query = codes(table["query_id"], queries)
     is_known = pc.equal(table["anchor_kind"], "known").to_numpy()
     table = table.filter(pa.array(np.where(labelled[query], is_known, ~is_known & varied[query])))
-    anchored = _present(codes(table["query_id"], queries), len(queries))
+    anchored = pc.is_in(queries, value_set=pc.unique(table["query_id"])).to_numpy(zero_copy_only=False)
 
     refused: list[Refused] = []
     for index in np.flatnonzero(~anchored).tolist():
@@ -95,9 +95,3 @@ def _varied(queries: pa.Array, config: MineConfig, fits: pa.Table | None) -> tup
     converged = np.zeros(len(queries), dtype=bool)
     converged[there] = fits["converged"].to_numpy()[row[there]]
     return converged & (p_values < _EQUAL_P), p_values
-
-
-def _present(index: Ints, size: int) -> Flags:
-    present = np.zeros(size, dtype=bool)
-    present[index[index >= 0]] = True
-    return present

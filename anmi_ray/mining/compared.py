@@ -17,6 +17,7 @@ from anmi_ray.core import scale
 from anmi_ray.core.arrays import Flags, Ints, Reals
 from anmi_ray.core.identity import id_matrix, mix
 from anmi_ray.core.records import find_rows
+from anmi_ray.mining.anchors import codes
 
 Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 
@@ -65,11 +66,6 @@ def chosen(examples: pa.Table) -> pa.Table:
             "category": category.take(at),
         }
     )
-
-
-def query_codes(table: pa.Table, queries: pa.Array) -> Ints:
-    """Place of each row's query in `queries`, which hold all of them."""
-    return pc.index_in(table["query_id"], value_set=queries).to_numpy().astype(np.int64)
 
 
 def true_gaps(pairs: pa.Table, truth: pa.Table) -> Reals:
@@ -177,7 +173,7 @@ def memberships(tables: Sequence[pa.Table], queries: pa.Array) -> tuple[Flags, I
     """Which rule took which (query_id, doc_id): flags [R, P] over all pairs that were taken, and their queries [P]."""
     keys = [mix(id_matrix(table["query_id"]), id_matrix(table["doc_id"])) for table in tables]
     pairs, first = np.unique(np.concatenate([*keys, np.zeros(0, dtype=np.uint64)]), return_index=True)
-    code = np.concatenate([*(query_codes(table, queries) for table in tables), np.zeros(0, dtype=np.int64)])
+    code = np.concatenate([*(codes(table["query_id"], queries) for table in tables), np.zeros(0, dtype=np.int64)])
     return np.stack([np.isin(pairs, key) for key in keys]), code[first]
 
 

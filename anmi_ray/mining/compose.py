@@ -13,7 +13,7 @@ from anmi_ray.core import identity
 from anmi_ray.core.arrays import Flags, Ints, Reals
 from anmi_ray.core.records import rejects
 from anmi_ray.mining import bucket as buckets
-from anmi_ray.mining import denoise, margins, members, mixture_weight, optimum, posterior, relative, sampling, table
+from anmi_ray.mining import denoise, members, optimum, posterior, relative, sampling
 from anmi_ray.mining.anchors import Anchors, Refused, choose
 from anmi_ray.mining.categories import CATEGORIES, PLACE
 from anmi_ray.mining.mixture import Mixture
@@ -23,18 +23,18 @@ ALLOW: dict[str, Rule[Any]] = {
     "gate": posterior.gate,
     "denoise": denoise.denoise,
     "rocketqa": denoise.rocketqa,
-    "rank-window": margins.rank_window,
-    "score-margin": margins.score_margin,
+    "rank-window": relative.rank_window,
+    "score-margin": relative.score_margin,
     "positive-relative": relative.positive_relative,
     "validate": denoise.validate,
 }
 WEIGH: dict[str, Rule[Any]] = {
-    "table2": table.table2,
+    "table2": posterior.table2,
     "posterior": posterior.posterior,
     "percentile": relative.percentile,
     "relative": relative.relative,
-    "beta-mixture": mixture_weight.weigh,
-    "gaussian-mixture": mixture_weight.weigh,
+    "beta-mixture": optimum.by_mixture,
+    "gaussian-mixture": optimum.by_mixture,
     "reliability": denoise.reliability,
     "optimum": optimum.optimum,
     "equal": posterior.equal,
@@ -160,7 +160,7 @@ def weights_of(negatives: Negatives, common: Common) -> RuleVerdict:
         settled = np.where(np.isnan(settled), allowed, settled)
     weigh = common.config.weigh
     ruled = WEIGH[weigh.rule](negatives, weigh, common)
-    category = table.categories(negatives.gap, common.config) if ruled.category is None else ruled.category
+    category = posterior.categories(negatives.gap, common.config) if ruled.category is None else ruled.category
     return RuleVerdict(np.where(np.isnan(settled), ruled.weight, settled), category)
 
 

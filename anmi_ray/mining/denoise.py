@@ -21,15 +21,13 @@ def confidence(negatives: Negatives) -> Reals:
     return np.maximum(0.0, (anchor_better(negatives) - 0.5) / 0.5)
 
 
-def denoise(negatives: Negatives, settings: Denoise, common: Common) -> RuleVerdict:
+def denoise(negatives: Negatives, settings: Denoise, _common: Common) -> RuleVerdict:
     """Refuses what the anchor does not surely beat: `confidence` must exceed `keep_above`."""
-    del common
     return RuleVerdict(np.where(confidence(negatives) > settings.keep_above, np.nan, 0.0))
 
 
-def reliability(negatives: Negatives, settings: Reliability, common: Common) -> RuleVerdict:
+def reliability(negatives: Negatives, _settings: Reliability, _common: Common) -> RuleVerdict:
     """Weighs by `confidence`."""
-    del settings, common
     return RuleVerdict(confidence(negatives))
 
 
@@ -38,9 +36,8 @@ def relevance(negatives: Negatives) -> Reals:
     return np.where(np.isnan(negatives.relevance), 1.0 - anchor_better(negatives), negatives.relevance)
 
 
-def rocketqa(negatives: Negatives, settings: RocketQA, common: Common) -> RuleVerdict:
+def rocketqa(negatives: Negatives, settings: RocketQA, _common: Common) -> RuleVerdict:
     """Refuses P(relevant) at or above `negative_below` (RocketQA, Qu et al. 2021: cross-batch denoising at .1)."""
-    del common
     return RuleVerdict(np.where(relevance(negatives) < settings.negative_below, np.nan, 0.0))
 
 
@@ -71,13 +68,12 @@ def outcomes(preference: Reals, settings: Validate) -> dict[str, Flags]:
     }
 
 
-def validate(negatives: Negatives, settings: Validate, common: Common) -> RuleVerdict:
+def validate(negatives: Negatives, settings: Validate, _common: Common) -> RuleVerdict:
     """Stage 4 (report 7.2, eq. 35) on documents `to_validate` with a direct judgment p for the anchor.
 
     p < .65 refuses, up to .75 the weight is .3, above it is 1; all others are left to the rules after it. p is the
     preference for the example's own anchor, also with gap: minimum: there a document is borderline by its least gap
     over the positives, and is judged against every one of them.
     """
-    del common
     verdict = np.select(list(outcomes(negatives.direct, settings).values()), [0.0, settings.weight, 1.0], np.nan)
     return RuleVerdict(np.where(to_validate(negatives, settings), verdict, np.nan))

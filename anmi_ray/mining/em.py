@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import special
@@ -62,13 +62,13 @@ class Betas(NamedTuple):
         return np.log(weight) + density
 
 
-F = TypeVar("F", Gaussians, Betas)
+PartsT = TypeVar("PartsT", Gaussians, Betas, covariant=True)
 
 
-class EmFit(NamedTuple):
+class EmFit(NamedTuple, Generic[PartsT]):
     """The log-likelihood per value before every step and after the last is the `trace`."""
 
-    parts: Gaussians | Betas
+    parts: PartsT
     trace: tuple[float, ...]
     converged: bool
 
@@ -108,7 +108,7 @@ def gaussian_step(at: WeightedPoints, parts: Gaussians, floor: float) -> tuple[G
     return Gaussians(size / total, mean, np.maximum(variance, floor)), float(density @ at.mass) / total
 
 
-def gaussian_em(at: WeightedPoints, start: Gaussians, floor: float, steps: int = STEPS) -> EmFit:
+def gaussian_em(at: WeightedPoints, start: Gaussians, floor: float, steps: int = STEPS) -> EmFit[Gaussians]:
     """EM from `start` until a step gains less than TOLERANCE, or `steps` are done."""
     parts = start
     trace = []
@@ -121,7 +121,7 @@ def gaussian_em(at: WeightedPoints, start: Gaussians, floor: float, steps: int =
         parts = following
 
 
-def gaussians(at: WeightedPoints, most: int) -> list[EmFit]:
+def gaussians(at: WeightedPoints, most: int) -> list[EmFit[Gaussians]]:
     """The best fit of 1, 2, ... `most` Gaussians, each from several starts: no start draws on anything but the points.
 
     Values should be near sd 1: the tolerance is absolute.
@@ -134,17 +134,12 @@ def gaussians(at: WeightedPoints, most: int) -> list[EmFit]:
     for k in range(2, most + 1):
         tries = [gaussian_em(at, start, floor, _SHORT) for start in _starts(at, k, fits[-1].parts, floor)]
         tries.sort(key=lambda fitted: -fitted.trace[-1])  # stable: of equals the first
-        ends = [gaussian_em(at, _gaussians(begun.parts), floor) for begun in tries[:_FINALISTS]]
+        ends = [gaussian_em(at, begun.parts, floor) for begun in tries[:_FINALISTS]]
         fits.append(max(ends, key=lambda fitted: fitted.trace[-1]))
     return fits
 
 
-def _gaussians(parts: Gaussians | Betas) -> Gaussians:
-    assert isinstance(parts, Gaussians)
-    return parts
-
-
-def _starts(at: WeightedPoints, k: int, fewer: Gaussians | Betas, floor: float) -> Iterator[Gaussians]:
+def _starts(at: WeightedPoints, k: int, fewer: Gaussians, floor: float) -> Iterator[Gaussians]:
     """Quantile groups (equal, a small first, a small last), each of the k − 1 split in two, and k-means++ by hash."""
     below = (np.cumsum(at.mass) - 0.5 * at.mass) / at.mass.sum()
     equal = np.arange(1, k) / k
@@ -152,7 +147,7 @@ def _starts(at: WeightedPoints, k: int, fewer: Gaussians | Betas, floor: float) 
     for edges in (equal, small, 1.0 - small[::-1]):
         yield _grouped(at, np.searchsorted(edges, below), k, floor)
     for i in range(k - 1):
-        weight, mean, variance = (part[np.insert(np.arange(k - 1), i, i)] for part in _gaussians(fewer))
+        weight, mean, variance = (part[np.insert(np.arange(k - 1), i, i)] for part in fewer)
         apart = 0.6 * math.sqrt(variance[i])  # halves of sd .8 that stand so give back mean and variance
         weight[i : i + 2] /= 2.0
         variance[i : i + 2] = np.maximum(0.64 * variance[i], floor)
@@ -197,7 +192,7 @@ def beta_moments(at: WeightedPoints, share: Reals, floor: float) -> tuple[float,
     return alpha, alpha * (1.0 - mean) / mean
 
 
-def betas(at: WeightedPoints, steps: int) -> list[EmFit]:
+def betas(at: WeightedPoints, steps: int) -> list[EmFit[Betas]]:
     """One Beta by its moments, and two as ProGCL fits them (Xia et al. 2022): fixed start, `steps` of EM by moments.
 
     Component 0 starts at Beta(1, 2) with share .95 and is what is *unlike* the anchor; component 1, Beta(2, 1), keeps

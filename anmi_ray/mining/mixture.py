@@ -242,7 +242,7 @@ def scale(gap: Reals, low: float, high: float) -> Reals:
     return np.clip(1.0 - (gap - low) / (high - low), EPS, 1.0 - EPS)
 
 
-def _tried(fitted: em.EmFit, values: Reals, unit: float) -> Tried:
+def _tried(fitted: em.EmFit[em.Gaussians] | em.EmFit[em.Betas], values: Reals, unit: float) -> Tried:
     """How well components fit all N values; `unit` is the log of a value's unit in points."""
     share, density = em.responsibilities(fitted.parts.log_joint(values))
     number = len(share)

@@ -57,9 +57,8 @@ class RuleVerdict:
     category: Ints | None = None  # index into CATEGORIES
 
 
-LEAST_SD = (
-    10.0  # points: a query whose ratings spread less is treated as if they spread so much, or units would blow up
-)
+# points: a query whose ratings spread less is treated as if they spread so much, or units would blow up
+LEAST_SD = 10.0
 S = TypeVar("S", contravariant=True)
 
 

@@ -1,16 +1,39 @@
-"""Table 2 under uncertainty: a gap is Δ̂ ± se, so its weight is an expectation and its danger a probability."""
+"""Table 2 of the report, bands of the gap with a category, a weight and a curriculum tier, as printed and under error.
+
+A gap is Δ̂ ± se, so its weight is an expectation and its danger a probability.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.config.rules import Equal, GateRule, PosteriorRule
-from anmi_ray.core.arrays import Reals
+from anmi_ray.config.rules import Equal, GateRule, PosteriorRule, Table2
+from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.scale import normal_cdf
+from anmi_ray.mining.categories import indices
 from anmi_ray.mining.negatives import Common, Negatives, RuleVerdict
 
 EXACT = 1e-9  # points: an error below this is none
+
+
+def band(gap: Reals, config: MineConfig) -> Ints:
+    """Index of each gap's band in `config.bands`; a gap on an edge belongs to the band above it.
+
+    >>> band(np.array([99.9, 100.0, 700.0]), MineConfig()).tolist()
+    [0, 1, 4]
+    """
+    return np.searchsorted(np.array(config.edges), gap, side="right")
+
+
+def categories(gap: Reals, config: MineConfig) -> Ints:
+    """Index into CATEGORIES of each gap's band."""
+    return indices([part.category for part in config.bands])[band(gap, config)]
+
+
+def table2(negatives: Negatives, _settings: Table2, common: Common) -> RuleVerdict:
+    """The band's weight at the estimated gap, as if it were exact (report, Table 2)."""
+    return RuleVerdict(np.array([row.weight for row in common.config.bands])[band(negatives.gap, common.config)])
 
 
 def below(edge: float, gap: Reals, gap_se: Reals) -> Reals:
@@ -56,7 +79,6 @@ def posterior(negatives: Negatives, settings: PosteriorRule, common: Common) -> 
     return RuleVerdict(expected)
 
 
-def equal(negatives: Negatives, settings: Equal, common: Common) -> RuleVerdict:
+def equal(negatives: Negatives, _settings: Equal, _common: Common) -> RuleVerdict:
     """Weight 1 for all."""
-    del settings, common
     return RuleVerdict(np.ones(len(negatives.gap)))

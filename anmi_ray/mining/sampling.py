@@ -12,40 +12,35 @@ from anmi_ray.mining.negatives import Common, Negatives, rank_within
 _UNIT = 100.0  # points of one unit of SimANS' gap: a and b are then of the size that the paper has them
 
 
-def top(negatives: Negatives, weights: Reals, settings: Top, common: Common) -> Reals:
+def top(_negatives: Negatives, weights: Reals, _settings: Top, _common: Common) -> Reals:
     """The weight itself: the largest first (ties go to the smaller gap)."""
-    del negatives, settings, common
     return weights
 
 
-def weighted(negatives: Negatives, weights: Reals, settings: Weighted, common: Common) -> Reals:
+def weighted(negatives: Negatives, weights: Reals, _settings: Weighted, common: Common) -> Reals:
     """log w + Gumbel noise hashed from (example, document): the top k are k draws by weight without replacement.
 
     (Gumbel top-k; Efraimidis & Spirakis 2006.)
     """
-    del settings
     return np.log(np.maximum(weights, np.finfo(np.float64).tiny)) + _gumbel(negatives, common)
 
 
-def uniform(negatives: Negatives, weights: Reals, settings: UniformSample, common: Common) -> Reals:
+def uniform(negatives: Negatives, _weights: Reals, _settings: UniformSample, common: Common) -> Reals:
     """Noise alone: k draws with equal chances, without replacement."""
-    del weights, settings
     return _gumbel(negatives, common)
 
 
-def ranked(negatives: Negatives, weights: Reals, settings: RankedSample, common: Common) -> Reals:
+def ranked(negatives: Negatives, _weights: Reals, _settings: RankedSample, _common: Common) -> Reals:
     """The retriever's fused rank, the first first; what it did not retrieve comes last."""
-    del weights, settings, common
     return np.where(np.isnan(negatives.rank), -np.inf, -negatives.rank)
 
 
-def simans(negatives: Negatives, weights: Reals, settings: SimANS, common: Common) -> Reals:
+def simans(negatives: Negatives, _weights: Reals, settings: SimANS, common: Common) -> Reals:
     """k draws without replacement with chances p_i ∝ exp(−a (x_i − b)²), x = Δ/100 (SimANS, Zhou et al. 2022, eq. 2).
 
     The rank form is exp(−a |r_i − b r⁺|), r the rank by rating in the query and r⁺ the anchor's, both from 1. As a
     grows the draws become the nearest to the target.
     """
-    del weights
     if settings.form == "gap":
         log_chance = -settings.a * (negatives.gap / _UNIT - settings.b) ** 2
     else:
@@ -56,9 +51,8 @@ def simans(negatives: Negatives, weights: Reals, settings: SimANS, common: Commo
     return log_chance + _gumbel(negatives, common)
 
 
-def closed(negatives: Negatives, weights: Reals, settings: Closed, common: Common) -> Reals:
+def closed(negatives: Negatives, _weights: Reals, settings: Closed, _common: Common) -> Reals:
     """Nearness to 200 (1 + 2ρ)(σ_q/σ_ref) points (report, 8.3: "principled adaptation")."""
-    del weights, common
     target = 200.0 * (1.0 + 2.0 * settings.rho) * negatives.spread / settings.reference_sd
     return -np.abs(negatives.gap - target)
 

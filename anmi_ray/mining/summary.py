@@ -8,10 +8,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.mining import table
 from anmi_ray.mining.categories import TIERS
 from anmi_ray.mining.false_negatives import share
-from anmi_ray.mining.posterior import false_negative
+from anmi_ray.mining.posterior import band, false_negative
 
 
 def summary(examples: pa.Table, gaps: pa.Table, config: MineConfig | None = None) -> dict[str, object]:
@@ -29,7 +28,7 @@ def summary(examples: pa.Table, gaps: pa.Table, config: MineConfig | None = None
     rated = negative & (category != "random")
     cluster = pc.dictionary_encode(examples["query_id"]).combine_chunks().indices.to_numpy() if len(examples) else owner
     danger = false_negative(gap[rated], gap_se[rated], config)
-    pooled = np.array([band.category for band in config.bands])[table.band(gaps["gap_elo"].to_numpy(), config)]
+    pooled = np.array([band.category for band in config.bands])[band(gaps["gap_elo"].to_numpy(), config)]
     return {
         "examples": examples.num_rows,
         "queries": len(pc.unique(examples["query_id"])),

@@ -20,7 +20,7 @@ from anmi_ray.config.mine import MineConfig
 from anmi_ray.core.records import EXAMPLE, GAP, QREL, RUN, TRUTH
 from anmi_ray.evaluation import significance
 from anmi_ray.evaluation.significance import Estimate
-from anmi_ray.mining import compared, optimum
+from anmi_ray.mining import anchors, compared, optimum
 from anmi_ray.mining.mixture import Mixture
 from anmi_ray.pipeline.stages import INGEST, JUDGE, MINE, RATE
 from anmi_ray.reports.rules import ComparedRule, OptimalGap, Overlap, RulesData
@@ -128,7 +128,7 @@ def _taken(artifact: Artifact, buckets: int, queries: pa.Array) -> pa.Table:
 def _rule(rule: str, mined: MinedRule, taken: pa.Table, sample: _Sample, curves: _Curves) -> ComparedRule:
     summary = mined.artifact.read_json("summary.json")
     flows = [flow for flow in (mined.artifact.manifest() or {"flows": []})["flows"] if flow["unit"] == _UNIT]
-    query = compared.query_codes(taken, sample.queries)
+    query = anchors.codes(taken["query_id"], sample.queries)
     weight, gap = taken["weight"].to_numpy(), taken["gap_elo"].to_numpy()
     queries = max(1, len(np.unique(query)))
     counts = pc.value_counts(taken["category"]).to_pylist()
@@ -214,7 +214,7 @@ def _by_gap(
     """By gap bin: mean weight, and share taken, of all documents beside an anchor."""
     first = pa.table({"query_id": queries[:_POOL]})
     found = pa.concat_tables([_weights(mined, mixture, bucket, first, curves.seed) for bucket in range(curves.buckets)])
-    query = compared.query_codes(found, queries)
+    query = anchors.codes(found["query_id"], queries)
     chosen = compared.pairs_in(found, taken, ("query_id", "anchor_id", "doc_id"))
     at = found["gap_elo"].to_numpy()
     weights, shares = (
@@ -236,7 +236,7 @@ def _against(
     shares: dict[str, Floats] = {}
     for rule, table in taken.items():
         _, known, false = _false(mined[rule].config, table, sample.truth)
-        query = compared.query_codes(table, sample.queries)[known]
+        query = anchors.codes(table["query_id"], sample.queries)[known]
         weight = table["weight"].to_numpy()[known]
         shares[rule] = compared.per_query(false[known].astype(np.float64), weight, query, len(sample.queries))
     rows: list[significance.SystemComparison] = []

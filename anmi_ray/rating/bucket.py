@@ -15,8 +15,8 @@ from anmi_ray.rating.games import Games
 from anmi_ray.rating.gaussian import Gaussian, laplace, propagate
 from anmi_ray.rating.graph import graph_facts
 from anmi_ray.rating.pairs import read_games
-from anmi_ray.rating.shared_parameters import Globals, posterior
-from anmi_ray.rating.solver import MAX_ITERATIONS, TOLERANCE, Posterior, Solution, solve
+from anmi_ray.rating.shared_parameters import Globals
+from anmi_ray.rating.solver import Posterior, Solution, solve
 from anmi_ray.rating.uncertainty import Errors, GapAnchors, anchors, errors
 from anmi_ray.rating.weighting import weighed
 
@@ -48,9 +48,8 @@ def rate_games(games: Games, globals_: Globals, config: RateConfig, threads: int
     if not games.queries:
         return RateResult(records.RATING.empty(), records.FIT.empty(), records.GAP.empty(), records.REJECT.empty())
     games = weighed(games, globals_, config, threads)
-    m = games.answers / globals_.dispersion
-    target = posterior(games, globals_.likelihood(), m, globals_.prior(), globals_.offset(games))
-    solution = solve(target, TOLERANCE, MAX_ITERATIONS, threads=threads)
+    target = globals_.posterior(games)
+    solution = solve(target, threads=threads)
     mode = solution.latent
     found = propagate(target, mode, threads) if config.estimate == "mean" else laplace(target, mode)
     parts = diagnostics.components(games)
@@ -112,14 +111,8 @@ def _fits(
             "converged": solution.converged,
             "estimate": np.where(found.propagated, "mean", "mode"),
             "components": parts.count.astype(np.int32),
-            "min_degree": graph.min_degree,
-            "max_degree": graph.max_degree,
-            "diameter": graph.diameter,
-            "never_won": graph.never_won,
-            "never_lost": graph.never_lost,
-            "triads": graph.triads,
+            **graph._asdict(),
             "cycle_rate": pa.array(graph.cycle_rate, from_pandas=True),  # NaN, where there is no triad, becomes null
-            "lambda2": graph.lambda2,
             "deviance": diagnostics.deviance(target, solution.latent),
             "spread_elo": to_elo(diagnostics.spread(games, centred), model),
             "equal_ratings_p": diagnostics.equal_ratings_p(target, parts.count, threads),

@@ -7,6 +7,7 @@ as answers/φ games (methods 3).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from scipy import special
 
 from anmi_ray.core.scale import Floats
 from anmi_ray.rating.gaussian import gaps, linearise
-from anmi_ray.rating.likelihood import moments
+from anmi_ray.rating.likelihood import Likelihood, moments
 from anmi_ray.rating.solver import Posterior
 from anmi_ray.rating.uncertainty import game_variances
 
@@ -38,7 +39,6 @@ def pooled_dispersion(posterior: Posterior, latent: Floats, component: NDArray[n
     if not len(left.pair):
         return float("nan")
     games = posterior.games
-    like = posterior.likelihood
     answers = games.answers[left.game]
     forward = left.sign > 0
     total = np.bincount(left.pair, answers)
@@ -49,11 +49,8 @@ def pooled_dispersion(posterior: Posterior, latent: Floats, component: NDArray[n
 
     w = games.w[left.game]
     w = per_pair(np.where(forward, w, 1.0 - w))
-    mean = np.zeros_like(w)
-    square = np.zeros_like(w)
-    noise = np.zeros_like(w)
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
-        outcome, spread = moments(like, left.gap + left.width * node)
+    mean, square, noise = np.zeros((3, len(w)))
+    for weight, outcome, spread in foretold(posterior.likelihood, left):
         predicted = per_pair(np.where(forward, outcome, 1.0 - outcome))
         mean += weight * predicted
         square += weight * predicted * predicted
@@ -69,8 +66,8 @@ def predictive_score(posterior: Posterior, latent: Floats, component: NDArray[np
     if not len(left.game):
         return -np.inf
     mean = np.zeros(len(left.game))
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
-        mean += weight * moments(posterior.likelihood, left.gap + left.width * node)[0]
+    for weight, outcome, _ in foretold(posterior.likelihood, left):
+        mean += weight * outcome
     w = posterior.games.w[left.game]
     answers = posterior.games.answers[left.game]
     score = special.xlogy(w, mean) + special.xlog1py(1.0 - w, -mean)
@@ -105,10 +102,14 @@ def leave_one_pair_out(posterior: Posterior, latent: Floats, component: NDArray[
     without = variance[usable] / left[usable]
     pull = np.bincount(pair, sign * g)[pair]
     gap = x[usable] - sign[usable] * without * pull[usable]
-    width = np.where(sign[usable] > 0, 1.0, -1.0) * np.sqrt(
-        without
-    )  # one draw of the pair's gap moves its games together
+    width = np.copysign(np.sqrt(without), sign[usable])  # one draw of the pair's gap moves its games together
     return LeftOut(usable, np.unique(pair[usable], return_inverse=True)[1], sign[usable], gap, width)
+
+
+def foretold(like: Likelihood, left: LeftOut) -> Iterator[tuple[float, Floats, Floats]]:
+    """(weight, mean, variance of one answer [G]) at every node of a quadrature over the predicted gaps."""
+    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+        yield weight, *moments(like, left.gap + left.width * node)
 
 
 def pearson_dispersion(posterior: Posterior, latent: Floats, component_count: NDArray[np.int64]) -> float:

@@ -8,7 +8,7 @@ Letters: Q queries, D documents, P games; of one query n documents, a arcs (ever
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ _WORD_BITS = 64
 _ONE = np.uint64(1)
 
 
-@dataclass(frozen=True)
-class GraphFacts:
+class GraphFacts(NamedTuple):
     """One value a query, each array [Q].
 
     min_degree, max_degree int32: fewest and most distinct opponents of a document.
@@ -52,15 +51,12 @@ class GraphFacts:
 def graph_facts(games: Games, m: Floats, threads: int = 1) -> GraphFacts:
     """All facts of a bucket's queries; m float64[P] is the games' strength."""
     arrays = games.doc_start, games.game_start, games.first, games.second, games.w, m
-    min_degree, max_degree, diameter, never_won, never_lost = np.zeros((5, games.queries), dtype=np.int32)
+    counts = np.zeros((5, games.queries), dtype=np.int32)
     triads, cyclic = np.zeros((2, games.queries), dtype=np.int64)
-    counts = min_degree, max_degree, diameter, never_won, never_lost, triads, cyclic
-    over_queries(games, threads, lambda begin, stop: _facts_all(begin, stop, *arrays, *counts))
+    over_queries(games, threads, lambda begin, stop: _facts_all(begin, stop, arrays, counts, triads, cyclic))
     cycle_rate = np.full(games.queries, np.nan)
     np.divide(cyclic, triads, out=cycle_rate, where=triads > 0)
-    return GraphFacts(
-        min_degree, max_degree, diameter, never_won, never_lost, triads, cycle_rate, lambda2(games, threads)
-    )
+    return GraphFacts._make([*counts, triads, cycle_rate, lambda2(games, threads)])
 
 
 def count_triads(query: Longs, first: Longs, second: Longs, w: Floats) -> tuple[Longs, Longs]:
@@ -96,23 +92,10 @@ def _count_triads_all(doc_start, game_start, first, second, w, triads, cyclic):
 
 
 @compiled
-def _facts_all(
-    begin,
-    stop,
-    doc_start,
-    game_start,
-    first,
-    second,
-    w,
-    m,
-    min_degree,
-    max_degree,
-    diameter,
-    never_won,
-    never_lost,
-    triads,
-    cyclic,
-):
+def _facts_all(begin, stop, arrays, counts, triads, cyclic):
+    """Into counts [5, Q] what `GraphFacts` begins with, in its order."""
+    doc_start, game_start, first, second, w, m = arrays
+    min_degree, max_degree, diameter, never_won, never_lost = counts
     for q in range(begin, stop):
         g0 = game_start[q]
         g1 = game_start[q + 1]

@@ -13,9 +13,8 @@ are the shares of w that are wins, ties and losses of i: t = 1 - |2w - 1|, a = m
 With a lapse rate l a judge answers by a fair coin in a share l of the games: F becomes l/2 + (1-l) F. That
 log-likelihood is not concave, so its curvature is the expected information, which is never negative; all others are
 concave and theirs is the observed one. Compiled scalar kernels say what a game is; `terms` is the same for all games
-of a query, vectorised for the two plain links; the numpy functions at the end are the plain form, for tests and for
-reading.
-Shapes: D documents of a query, P games.
+of a query, vectorised for the two plain links.
+Letter: P games of a query.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import math
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anmi_ray.core.scale import (
     BRADLEY_TERRY,
@@ -34,17 +32,13 @@ from anmi_ray.core.scale import (
     Model,
     compiled,
     inlined,
-    inverse_mills,
     link,
     link_skew,
     link_terms,
-    log_link,
     log_link_both,
     mills_excess,
-    sigmoid,
 )
 
-Ints = NDArray[np.int32]
 Ties = Literal["half", "davidson", "rao-kupper", "glenn-david"]
 
 DAVIDSON = 2
@@ -285,38 +279,3 @@ def moments(like: Likelihood, x: Floats) -> tuple[Floats, Floats]:
 def _moments_all(like, x, mean, variance):
     for p in range(len(x)):
         mean[p], variance[p] = outcome_moments(like, x[p])
-
-
-def log_likelihood(latent_D: Floats, first_P: Ints, second_P: Ints, w_P: Floats, m_P: Floats, model: Model) -> float:
-    """Σ m [w log F(e_i - e_j) + (1-w) log F(e_j - e_i)], equations (22) and (30)."""
-    x = latent_D[first_P] - latent_D[second_P]
-    return float(np.sum(m_P * (w_P * log_link(x, model) + (1.0 - w_P) * log_link(-x, model))))
-
-
-def gradient(latent_D: Floats, first_P: Ints, second_P: Ints, w_P: Floats, m_P: Floats, model: Model) -> Floats:
-    """Gradient of `log_likelihood`: Σ m [w s(x) - (1-w) s(-x)] for a pair's first, minus that for its second."""
-    x = latent_D[first_P] - latent_D[second_P]
-    g = m_P * (w_P * _slope(x, model) - (1.0 - w_P) * _slope(-x, model))
-    n = len(latent_D)
-    return np.bincount(first_P, g, n).astype(np.float64) - np.bincount(second_P, g, n)
-
-
-def information(latent_D: Floats, first_P: Ints, second_P: Ints, w_P: Floats, m_P: Floats, model: Model) -> Floats:
-    """Observed information (minus the Hessian) of `log_likelihood`, dense [D, D]: a Laplacian weighted by m κ."""
-    x = latent_D[first_P] - latent_D[second_P]
-    c = m_P * (w_P * _curvature(x, model) + (1.0 - w_P) * _curvature(-x, model))
-    n = len(latent_D)
-    result = np.zeros((n, n))
-    np.add.at(result, (first_P, second_P), -c)
-    np.add.at(result, (second_P, first_P), -c)
-    result[np.diag_indices(n)] = np.bincount(first_P, c, n) + np.bincount(second_P, c, n)
-    return result
-
-
-def _slope(x: Floats, model: Model) -> Floats:
-    return inverse_mills(x) if model == "thurstone" else sigmoid(-x)
-
-
-def _curvature(x: Floats, model: Model) -> Floats:
-    slope = _slope(x, model)
-    return slope * (slope + x) if model == "thurstone" else slope * (1.0 - slope)

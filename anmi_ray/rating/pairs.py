@@ -149,12 +149,6 @@ def positions(needles: Ids, haystack: Ids) -> Longs:
     return pc.fill_null(index, -1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def sort_order(ids: Ids) -> Longs:
-    """Stable order of ids (uint8[N, b], b a multiple of 8) by their bytes."""
-    words = np.ascontiguousarray(ids).view(">u8").astype(np.uint64)
-    return np.lexsort(words.T[::-1]).astype(np.int64)
-
-
 def _fixed(ids: Ids) -> pa.FixedSizeBinaryArray:
     kind = pa.binary(ids.shape[1])
     return pa.FixedSizeBinaryArray.from_buffers(kind, len(ids), [None, pa.py_buffer(np.ascontiguousarray(ids))])
@@ -163,9 +157,9 @@ def _fixed(ids: Ids) -> pa.FixedSizeBinaryArray:
 def _candidate_keys(candidates: pa.Table) -> tuple[Ids, NDArray[np.bool_]]:
     """(query_id + doc_id) of every compared candidate, sorted, and its is_positive."""
     compared = candidates.filter(pc.not_equal(candidates["source"], "random"))
-    keys = np.hstack([id_matrix(compared["query_id"]), id_matrix(compared["doc_id"])])
-    order = sort_order(keys)
-    return keys[order], compared["is_positive"].to_numpy()[order].astype(np.bool_)
+    ids = id_matrix(compared["query_id"]), id_matrix(compared["doc_id"])
+    order = id_order(*ids)
+    return np.hstack(ids)[order], compared["is_positive"].to_numpy()[order].astype(np.bool_)
 
 
 def _answers(judgments: pa.Table, comparisons: pa.Table) -> tuple[Floats, tuple[str, ...], Longs, pa.Table]:

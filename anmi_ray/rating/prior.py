@@ -150,7 +150,7 @@ def log_marginal(
     """
     mean, precision = prior_arrays(games, shape)
     posterior = Posterior(games, like, m, mean, precision, offset)
-    solution = solve(posterior, 1e-8, 100, start, threads)
+    solution = solve(posterior, start=start, threads=threads)
     value = np.zeros(games.queries)
     by_mean = np.empty_like(mean)
     by_log_tau = np.empty_like(mean)

@@ -31,7 +31,7 @@ from anmi_ray.rating.prior import (
     prior_arrays,
     top_of_normals,
 )
-from anmi_ray.rating.solver import MAX_ITERATIONS, TOLERANCE, Posterior, solve
+from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.strengths import Noise
 
 SAMPLE_QUERIES = 5000  # from which prior and dispersion are estimated: their error is then far below a rating's own
@@ -110,19 +110,14 @@ class Globals:
         except (ValueError, TypeError) as error:
             raise DataError(f"not the shared numbers of a rate stage: {error}", None, "recompute the stage") from error
 
-    def prior(self) -> PriorShape | None:
-        """The prior's shape, None for plain maximum likelihood."""
-        if self.sigma0 is None:
-            return None
-        return PriorShape(self.sigma0, self.positive_mean_factor, self.positive_sd_factor)
-
-    def likelihood(self) -> Likelihood:
-        """What a game says."""
-        return Likelihood.of(self.model, self.ties, self.tie_width, self.lapse)
-
-    def offset(self, games: Games) -> Floats | None:
-        """What every game's gap gains from its judge's leaning, float64[P]; a judge unknown here has none."""
-        return games.offset(np.array([self.offsets.get(name, 0.0) for name in games.judges]))
+    def posterior(self, games: Games) -> Posterior:
+        """Likelihood and prior of all queries of `games`; a judge unknown here does not lean. Raises as `posterior`."""
+        like = Likelihood.of(self.model, self.ties, self.tie_width, self.lapse)
+        shape = None
+        if self.sigma0 is not None:
+            shape = PriorShape(self.sigma0, self.positive_mean_factor, self.positive_sd_factor)
+        leaning = np.array([self.offsets.get(name, 0.0) for name in games.judges])
+        return posterior(games, like, games.answers / self.dispersion, shape, games.offset(leaning))
 
 
 def sample_queries(query_ids: Iterable[bytes], size: int) -> list[bytes]:
@@ -277,7 +272,7 @@ def _settle(sample: _Sample, state: _State, free: Free, habits: bool = True) -> 
 def _fit_prior(sample: _Sample, state: _State, free: Free) -> tuple[_State, float]:
     """The prior and the judges' leanings that explain the games best, and the log marginal likelihood."""
     games = sample.games
-    m = sample.games.answers / state.dispersion
+    m = games.answers / state.dispersion
     if not (free.sigma0 or free.mean_factor or free.sd_factor or (free.offsets and len(state.leaning))):
         offset = games.offset(state.leaning)
         at = log_marginal(games, state.like, m, state.shape, state.latent, offset, sample.threads)
@@ -291,7 +286,6 @@ def _fit_habits(sample: _Sample, state: _State) -> tuple[_State, bool]:
     """The tie width or lapse rate that explains the games best, and whether it is what it was."""
     config = sample.config
     games = sample.games
-    m = sample.games.answers / state.dispersion
     if config.ties != "half" and config.tie_width == "fitted":
         name = "width"
         bounds = WIDTH_BOUNDS
@@ -300,6 +294,7 @@ def _fit_habits(sample: _Sample, state: _State) -> tuple[_State, bool]:
         bounds = LAPSE_BOUNDS
     else:
         return state, True
+    m = games.answers / state.dispersion
     offset = games.offset(state.leaning)
 
     def loss(log_value: float) -> float:
@@ -315,10 +310,9 @@ def _fit_habits(sample: _Sample, state: _State) -> tuple[_State, bool]:
 def _mode(sample: _Sample, state: _State) -> tuple[Posterior, Floats]:
     """The posterior where the turns stand, and its modes, from those before."""
     games = sample.games
-    m = games.answers / state.dispersion
     offset = games.offset(state.leaning)
-    target = posterior(games, state.like, m, state.shape, offset)
-    return target, solve(target, TOLERANCE, MAX_ITERATIONS, state.latent, sample.threads).latent
+    target = posterior(games, state.like, games.answers / state.dispersion, state.shape, offset)
+    return target, solve(target, start=state.latent, threads=sample.threads).latent
 
 
 def _fit_dispersion(sample: _Sample, state: _State) -> tuple[_State, float]:

@@ -126,7 +126,11 @@ class Solution:
 
 
 def solve(
-    posterior: Posterior, tolerance: float, max_iterations: int, start: Floats | None = None, threads: int = 1
+    posterior: Posterior,
+    tolerance: float = TOLERANCE,
+    max_iterations: int = MAX_ITERATIONS,
+    start: Floats | None = None,
+    threads: int = 1,
 ) -> Solution:
     """Maximise every query's posterior, from `start` (float64[D]) where given.
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from anmi_ray.core.scale import Floats, compiled
 from anmi_ray.rating.conjugate_gradient import dot
+from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.solver import over_queries
 
@@ -37,19 +38,17 @@ def lambda2(games: Games, threads: int = 1) -> Floats:
     the constant vector is taken out at every step, for its eigenvalue 0 is no candidate.
     """
     result = np.empty(games.queries)
-    ends = games.doc_start, games.game_start, games.first, games.second
+    ends = games.doc_start, games.game_start, games.first, games.second, components(games).count == 1
     over_queries(games, threads, lambda begin, stop: _lambda2_all(begin, stop, *ends, result))
     return result
 
 
 @compiled
-def _lambda2_all(begin, stop, doc_start, game_start, first, second, result):
+def _lambda2_all(begin, stop, doc_start, game_start, first, second, connected, result):
     for q in range(begin, stop):
-        g0 = game_start[q]
-        g1 = game_start[q + 1]
+        own = slice(game_start[q], game_start[q + 1])
         n = doc_start[q + 1] - doc_start[q]
-        row, other = _arcs(n, first[g0:g1], second[g0:g1])
-        result[q] = _lambda2(row, other) if _connected(row, other) else 0.0
+        result[q] = _lambda2(*_arcs(n, first[own], second[own])) if connected[q] else 0.0
 
 
 @compiled
@@ -67,28 +66,6 @@ def _arcs(n, first, second):
             other[row[i + 1]] = j
             row[i + 1] += 1
     return row[: n + 1], other
-
-
-@compiled
-def _connected(row, other):
-    """Whether a walk from document 0 reaches all."""
-    n = len(row) - 1
-    reached = np.zeros(n, np.bool_)
-    queue = np.empty(n, np.uint32)
-    reached[0] = True
-    queue[0] = 0
-    done = 0
-    found = 1
-    while done < found:
-        i = queue[done]
-        done += 1
-        for a in range(row[i], row[i + 1]):
-            j = other[a]
-            if not reached[j]:
-                reached[j] = True
-                queue[found] = j
-                found += 1
-    return found == n
 
 
 @compiled

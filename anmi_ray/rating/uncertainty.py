@@ -9,7 +9,7 @@ Letters: Q queries, D documents, P games, G gaps; n is one query's number of doc
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ from anmi_ray.rating.solver import Posterior, gather, largest, one_query, over_q
 _RESIDUAL = 1e-7  # relative, of the systems of queries that are not factorised
 
 
-@dataclass(frozen=True)
-class GapAnchors:
+class GapAnchors(NamedTuple):
     """What gaps are measured to: start int64[Q + 1] into position int32[A] (inside the query); known bool[Q]."""
 
     start: Longs
@@ -33,8 +32,7 @@ class GapAnchors:
     known: NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Errors:
+class Errors(NamedTuple):
     """In latent units: std_err float64[D] of centred ratings; per gap (by anchor, then document) its size and error."""
 
     std_err: Floats
@@ -74,15 +72,14 @@ def errors(approximation: Gaussian, component: NDArray[np.int32], to: GapAnchors
     rows = np.diff(to.start) * (games.documents - 1)
     row_start = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
     total = int(row_start[-1])
-    std_err = np.empty(len(games.doc_ids))
-    gaps = (np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total), np.empty(total))
+    gap_anchor, gap_doc = np.empty((2, total), np.int64)
+    found = Errors(np.empty(len(games.doc_ids)), gap_anchor, gap_doc, *np.empty((2, total)))
 
     def part(begin: int, stop: int) -> None:
-        given = (approximation.mean, weight, component, to.start, to.position, row_start)
-        _errors_all(flat, begin, stop, *given, std_err, *gaps)
+        _errors_all(flat, begin, stop, approximation.mean, weight, component, to, row_start, found)
 
     over_queries(games, threads, part)
-    return Errors(std_err, *gaps)
+    return found
 
 
 def game_variances(posterior: Posterior, weight: Floats, component: NDArray[np.int32], threads: int = 1) -> Floats:
@@ -112,22 +109,7 @@ def _game_variances_all(flat, begin, stop, weight, component, variance):
 
 
 @compiled
-def _errors_all(
-    flat,
-    begin,
-    stop,
-    latent,
-    weight,
-    component,
-    anchor_start,
-    anchor,
-    row_start,
-    std_err,
-    gap_anchor,
-    gap_doc,
-    gap,
-    gap_se,
-):
+def _errors_all(flat, begin, stop, latent, weight, component, to, row_start, found):
     documents, games = largest(flat, begin, stop)
     work = workspace(documents, games)
     dense = min(documents, DENSE_DOCUMENTS)
@@ -140,21 +122,21 @@ def _errors_all(
         c = component[d0:d1]
         n = d1 - d0
         query = one_query(flat, q)
-        anchors_of = anchor[anchor_start[q] : anchor_start[q + 1]]
+        anchors_of = to.position[to.start[q] : to.start[q + 1]]
         rows = slice(row_start[q], row_start[q + 1])
         own = weight[flat.game_start[q] : flat.game_start[q + 1]]
         if n <= DENSE_DOCUMENTS:
             x, _ = covariance_root(query, own, c, root, inverse)
-            _dense_errors(x, c, anchors_of, work, std_err[d0:d1], gap_se[rows])
+            _dense_errors(x, c, anchors_of, work, found.std_err[d0:d1], found.gap_se[rows])
         else:
-            _solved_errors(query, own, c, anchors_of, work, std_err[d0:d1], gap_se[rows])
+            _solved_errors(query, own, c, anchors_of, work, found.std_err[d0:d1], found.gap_se[rows])
         row = row_start[q]
         for a in anchors_of:
             for i in range(n):
                 if i != a:
-                    gap_anchor[row] = d0 + a
-                    gap_doc[row] = d0 + i
-                    gap[row] = e[a] - e[i]
+                    found.gap_anchor[row] = d0 + a
+                    found.gap_doc[row] = d0 + i
+                    found.gap[row] = e[a] - e[i]
                     row += 1
 
 

@@ -19,7 +19,7 @@ from anmi_ray.core.identity import id_array
 from anmi_ray.core.scale import Floats
 from anmi_ray.rating import strengths
 from anmi_ray.rating.diagnostics import components
-from anmi_ray.rating.dispersion import leave_one_pair_out
+from anmi_ray.rating.dispersion import foretold, leave_one_pair_out
 from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.gaussian import gaps
 from anmi_ray.rating.likelihood import moments
@@ -29,14 +29,10 @@ from anmi_ray.rating.shared_parameters import (
     SAMPLE_QUERIES,
     Globals,
     globals_of,
-    posterior,
     sample_queries,
 )
-from anmi_ray.rating.solver import MAX_ITERATIONS, TOLERANCE, Posterior, solve
+from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.strengths import POWERS, Noise
-
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 def fit_globals(judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, config: RateConfig) -> Globals:
@@ -61,7 +57,7 @@ def shared_numbers(games: Games, config: RateConfig, threads: int = 1) -> Global
     first = globals_of(games, config, threads)
     noise = None
     if config.strength == "learned":
-        noise = _noise(games, first, config, threads)
+        noise = _noise(games, first, threads)
     given = replace(first, first=first, noise=noise)
     return replace(globals_of(weighed(games, given, config, threads), config, threads), first=first, noise=noise)
 
@@ -74,7 +70,7 @@ def weighed(games: Games, globals_: Globals, config: RateConfig, threads: int = 
         return _by_consensus(games, POWERS[config.strength])
     if globals_.first is None:
         raise AssertionError(f"strength {config.strength} needs the numbers of its first fit")
-    target, latent = _first_fit(games, globals_.first, config, threads)
+    target, latent = _first_fit(games, globals_.first, threads)
     p, chance = moments(target.likelihood, gaps(target, latent))
     if globals_.noise is None:
         return replace(games, answers=games.answers * strengths.information(p))
@@ -100,26 +96,22 @@ def _own(games: Games) -> Floats:
     return np.where(np.isnan(games.tie), 0.0, strengths.unsure(games.w, _consensus(games)))
 
 
-def _first_fit(games: Games, first: Globals, config: RateConfig, threads: int) -> tuple[Posterior, Floats]:
-    m = games.answers / first.dispersion
-    target = posterior(games, first.likelihood(), m, first.prior(), first.offset(games))
-    return target, solve(target, TOLERANCE, MAX_ITERATIONS, threads=threads).latent
+def _first_fit(games: Games, first: Globals, threads: int) -> tuple[Posterior, Floats]:
+    target = first.posterior(games)
+    return target, solve(target, threads=threads).latent
 
 
-def _noise(games: Games, first: Globals, config: RateConfig, threads: int) -> Noise:
+def _noise(games: Games, first: Globals, threads: int) -> Noise:
     """Fitted to how far preferences lie from what the other pairs foretell."""
-    target, latent = _first_fit(games, first, config, threads)
+    target, latent = _first_fit(games, first, threads)
     left = leave_one_pair_out(target, latent, components(games).component, threads)
     if not len(left.game):  # nothing foretells anything: as `unit`
         return Noise(first.dispersion, 0.0, 0.0, 0.0)
-    mean = np.zeros(len(left.game))
-    square = np.zeros(len(left.game))
-    chance = np.zeros(len(left.game))
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
-        outcome, spread = moments(target.likelihood, left.gap + left.width * node)
-        mean = mean + weight * outcome
-        square = square + weight * outcome * outcome
-        chance = chance + weight * spread
+    mean, square, chance = np.zeros((3, len(left.game)))
+    for weight, outcome, spread in foretold(target.likelihood, left):
+        mean += weight * outcome
+        square += weight * outcome * outcome
+        chance += weight * spread
     known = np.maximum(square - mean * mean, 0.0)
     w = games.w[left.game]
     answers = games.answers[left.game]

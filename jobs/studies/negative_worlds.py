@@ -30,7 +30,7 @@ from anmi_ray.rating.bucket import centre
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games, rank_ids
 from anmi_ray.rating.gaussian import propagate
-from anmi_ray.rating.shared_parameters import globals_of, posterior
+from anmi_ray.rating.shared_parameters import globals_of
 from anmi_ray.rating.solver import solve
 from anmi_ray.rating.uncertainty import anchors, errors
 from jobs.studies.simulated_games import Played, bucket, play, votes
@@ -91,9 +91,8 @@ def played(world: World, queries: int, seed: int, documents: int = DOCUMENTS) ->
 def mined(world: World, queries: int, seed: int = 0, documents: int = DOCUMENTS, threads: int = 1) -> Mined:
     """The world's queries as rules see them, rated with the pipeline's defaults."""
     games, truth, relevant = played(world, queries, seed, documents)
-    found = globals_of(games, RateConfig(), threads)
-    target = posterior(games, found.likelihood(), games.answers / found.dispersion, found.prior())
-    approximation = propagate(target, solve(target, 1e-8, 100, threads=threads).latent, threads)
+    target = globals_of(games, RateConfig(), threads).posterior(games)
+    approximation = propagate(target, solve(target, threads=threads).latent, threads)
     parts = components(games).component
     result = errors(approximation, parts, anchors(games, approximation.mean), threads)
     rating = to_elo(centre(games, parts, approximation.mean), "thurstone")

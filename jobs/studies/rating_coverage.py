@@ -26,7 +26,7 @@ from anmi_ray.core.identity import rng
 from anmi_ray.core.scale import to_elo
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.gaussian import laplace, propagate
-from anmi_ray.rating.shared_parameters import globals_of, posterior
+from anmi_ray.rating.shared_parameters import globals_of
 from anmi_ray.rating.solver import solve
 from anmi_ray.rating.uncertainty import GapAnchors, anchors, errors
 from jobs.studies import harness
@@ -82,8 +82,8 @@ def measure(design: Design, queries: int, documents: int, estimate: str) -> dict
     cells = {}
     for name, data in zip(TARGETS, (unlabelled, games, unlabelled), strict=True):
         found = globals_of(data, RateConfig(), threads)
-        target = posterior(data, found.likelihood(), data.answers / found.dispersion, found.prior())
-        mode = solve(target, 1e-8, 100, threads=threads).latent
+        target = found.posterior(data)
+        mode = solve(target, threads=threads).latent
         approximation = propagate(target, mode, threads) if estimate == "mean" else laplace(target, mode)
         to = anchors(data, approximation.mean)
         if name == "random pairs":

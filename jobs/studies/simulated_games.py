@@ -39,21 +39,19 @@ def simulate(
     seed: tuple[str | int, ...],
     judges: int = 1,
     sd: float = 1.0,
-    model: Model = "thurstone",
     correlation: float | None = None,
-    graded: bool = False,
     positives: bool = False,
 ) -> tuple[Games, Floats]:
-    """Games of simulated queries and the true latent ratings float64[D]; `sd` is in latent units (probits, logits).
+    """Games of simulated queries under Thurstone's model and the true latent ratings float64[D]; `sd` is in probits.
 
-    `correlation` and `graded` as in `votes`, `positives` as in `bucket`; query q is drawn with the seed (*seed, q).
+    `correlation` as in `votes`, `positives` as in `bucket`; query q is drawn with the seed (*seed, q).
     """
     played = []
     for q in range(queries):
         generator = rng(*seed, q)
         pairs = draw_pairs(documents, generator)
         latent = generator.normal(0.0, sd, documents)
-        played.append(play(pairs, latent, judges, model, generator, correlation, graded))
+        played.append(play(pairs, latent, judges, "thurstone", generator, correlation))
     return bucket(played, positives)
 
 

@@ -26,7 +26,6 @@ from anmi_ray.core import environment
 from anmi_ray.core.errors import FitError
 from anmi_ray.core.identity import rng
 from anmi_ray.core.scale import Floats, Model
-from anmi_ray.rating import likelihood
 from anmi_ray.rating.diagnostics import components, refuse_without_maximum
 from anmi_ray.rating.games import Games, subset
 from anmi_ray.rating.gaussian import laplace, propagate
@@ -34,6 +33,7 @@ from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.uncertainty import anchors, errors
 from jobs.studies.simulated_games import Played, bucket, play
+from tests.rating.reference import gradient
 
 DOCUMENTS, DEGREE, JUDGES, FITS, PASSES, BUCKET = 100, 8, 3, 500, 7, 4_000
 GRADIENT = 1e-6
@@ -66,7 +66,7 @@ def largest_gradient(games: Games, latent: Floats) -> float:
     """Largest entry of the Bradley-Terry likelihood's gradient at these ratings, over all documents."""
     first, second = games.global_ends()
     args = (first.astype(np.int32), second.astype(np.int32), games.w, games.answers, "bradley-terry")
-    return float(np.abs(likelihood.gradient(latent, *args)).max())
+    return float(np.abs(gradient(latent, *args)).max())
 
 
 def one(games: Games, q: int) -> Games:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,10 +13,6 @@ from tests.rating.single import single
 
 def lambda2(documents: int, edges: np.ndarray) -> float:
     return float(spectrum.lambda2(single(documents, edges[:, 0], edges[:, 1], np.full(len(edges), 0.5)))[0])
-
-
-def edge_connectivity(edges: np.ndarray) -> int:
-    return int(nx.edge_connectivity(nx.Graph(edges.tolist())))
 
 
 def degrees(documents: int, edges: np.ndarray) -> np.ndarray:
@@ -55,12 +50,6 @@ def test_expansion_is_near_the_best_possible(documents: int, degree: int) -> Non
     found = [lambda2(documents, k_regular(documents, degree, identity.rng("expander", seed))) for seed in range(20)]
     assert min(found) >= degree - 2 * np.sqrt(degree - 1) - 0.45
     assert np.median(found) >= degree - 2 * np.sqrt(degree - 1) - 0.1
-
-
-def test_edge_connectivity_is_the_degree_on_most_seeds() -> None:
-    for degree in (4, 8):
-        found = [edge_connectivity(k_regular(40, degree, identity.rng("cut", seed))) for seed in range(10)]
-        assert sum(value == degree for value in found) >= 9
 
 
 def test_the_first_cycle_survives_the_repair() -> None:

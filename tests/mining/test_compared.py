@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from anmi_ray.core import identity
 from anmi_ray.core.records import QREL, TRUTH
 from anmi_ray.core.scale import ELO_PER_PROBIT
 from anmi_ray.mining import compared, mine, weights
+from tests.mining.world import Query, doc_id, make_tables
 
-Make = Callable[[list[Any]], Any]
 TABLE = MineConfig(rule="table2", random_negatives=1, rated_extra=2)
 
 
@@ -33,15 +32,15 @@ def pairs(rows: list[tuple[int, bytes]]) -> pa.Table:
     return pa.table({"query_id": ids([query(q) for q, _ in rows]), "doc_id": ids([d for _, d in rows])})
 
 
-def taken(make_tables: Make, specs: list[Any], config: MineConfig = TABLE) -> tuple[Any, pa.Table]:
+def taken(specs: list[Any], config: MineConfig = TABLE) -> tuple[Any, pa.Table]:
     tables = make_tables(specs)
     examples, _ = mine(tables.ratings, tables.gaps, tables.candidates, config, 0, tables.fits)
     return tables, compared.chosen(examples)
 
 
-def test_what_is_chosen_are_the_rated_negatives_with_weight(make_tables: Make, spec: Any, doc_id: Any) -> None:
+def test_what_is_chosen_are_the_rated_negatives_with_weight() -> None:
     # gaps 50 (danger), 150 (soft), 300 (goldilocks), 450 (medium): the first is an extra at most
-    _, table = taken(make_tables, [spec([300.0, 250.0, 150.0, 0.0, -150.0], randoms=2)])
+    _, table = taken([Query([300.0, 250.0, 150.0, 0.0, -150.0], randoms=2)])
     rows = {row["doc_id"]: row for row in table.to_pylist()}
     assert set(rows) == {doc_id(0, d) for d in (2, 3, 4)}
     assert {row["anchor_id"] for row in rows.values()} == {doc_id(0, 0)}
@@ -54,10 +53,10 @@ def test_what_is_chosen_are_the_rated_negatives_with_weight(make_tables: Make, s
     assert rows[doc_id(0, 3)]["category"] == "goldilocks"
 
 
-def test_nothing_chosen_of_nothing(make_tables: Make, spec: Any) -> None:
+def test_nothing_chosen_of_nothing() -> None:
     zero = MineConfig(rule="table2", random_negatives=0, bands=({"category": "danger", "below": 9e3, "weight": 0.0},
                                                                {"category": "easy", "below": None, "weight": 0.0}))  # type: ignore[arg-type]  # fmt: skip
-    _, table = taken(make_tables, [spec([300.0, 0.0])], zero)
+    _, table = taken([Query([300.0, 0.0])], zero)
     assert table.num_rows == 0
     members, owner = compared.memberships([table, table], ids([query(0)]))
     found = compared.overlap(members, owner)
@@ -66,9 +65,9 @@ def test_nothing_chosen_of_nothing(make_tables: Make, spec: Any) -> None:
     assert compared.clustered_share(np.zeros(0, bool), np.zeros(0, int)) == compared.NOTHING
 
 
-def test_weights_are_of_the_whole_pool_and_agree_with_what_was_taken(make_tables: Make, spec: Any, doc_id: Any) -> None:
-    specs = [spec([300.0, 250.0, 150.0, 0.0, -150.0, 290.0], positives=(0, 5)), spec([10.0, -100.0])]
-    tables, chosen = taken(make_tables, specs)
+def test_weights_are_of_the_whole_pool_and_agree_with_what_was_taken() -> None:
+    specs = [Query([300.0, 250.0, 150.0, 0.0, -150.0, 290.0], positives=(0, 5)), Query([10.0, -100.0])]
+    tables, chosen = taken(specs)
     found = weights(tables.ratings, tables.gaps, tables.candidates, TABLE, 0, tables.fits)
     by_pair = {(row["anchor_id"], row["doc_id"]): row for row in found.to_pylist()}
     assert len(by_pair) == found.num_rows == 2 * 4 + 1  # neither anchor is the other's negative
@@ -81,8 +80,8 @@ def test_weights_are_of_the_whole_pool_and_agree_with_what_was_taken(make_tables
     assert compared.pairs_in(found, chosen, keys).sum() == chosen.num_rows == (found["weight"].to_numpy() > 0).sum()
 
 
-def test_true_gaps_are_the_latent_difference_in_points(make_tables: Make, spec: Any, doc_id: Any) -> None:
-    _, table = taken(make_tables, [spec([300.0, 0.0, 20.0])])
+def test_true_gaps_are_the_latent_difference_in_points() -> None:
+    _, table = taken([Query([300.0, 0.0, 20.0])])
     latent = {doc_id(0, 0): 1.5, doc_id(0, 1): 1.0}
     truth = TRUTH.table({"query_id": [query(0)] * 2, "doc_id": list(latent), "latent": list(latent.values())})
     gaps = dict(zip(table["doc_id"].to_pylist(), compared.true_gaps(table, truth), strict=True))
@@ -197,8 +196,8 @@ def test_a_document_of_two_examples_of_a_query_counts_once() -> None:
     assert compared.overlap(members, owner).mean[0, 1] == 0.5
 
 
-def test_hidden_positives_are_rated_relevant_and_anchor_nothing(make_tables: Make, spec: Any, doc_id: Any) -> None:
-    tables = make_tables([spec([300.0, 200.0, 0.0], positives=(0,)), spec([1.0, 0.0], positives=(0, 1))])
+def test_hidden_positives_are_rated_relevant_and_anchor_nothing() -> None:
+    tables = make_tables([Query([300.0, 200.0, 0.0], positives=(0,)), Query([1.0, 0.0], positives=(0, 1))])
     rows = [(0, doc_id(0, 0), 1), (0, doc_id(0, 1), 2), (0, doc_id(0, 2), 0), (0, identity.doc_id("unrated"), 1)]
     rows += [(1, doc_id(1, 0), 1), (1, doc_id(1, 1), 1)]
     columns = ("query_id", "doc_id", "grade")

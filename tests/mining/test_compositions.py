@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anmi_ray.config.mine import MineConfig
@@ -17,8 +16,8 @@ from anmi_ray.core import identity
 from anmi_ray.core.records import EXAMPLE, REJECT
 from anmi_ray.mining import mine, mixture
 from anmi_ray.mining.compose import RuleInputs
+from tests.mining.world import Query, make_tables
 
-Make = Callable[[list[Any]], Any]
 FORMS: dict[str, list[dict[str, Any]]] = {
     "relative": [{"form": "anchored"}],
     "positive-relative": [{"form": "anchored"}],
@@ -50,12 +49,12 @@ hostile_queries = st.lists(
 )
 
 
-def tables_of(make_tables: Make, spec: Any, rows: list[Any], seed: int) -> tuple[Any, RuleInputs]:
+def tables_of(rows: list[Any], seed: int) -> tuple[Any, RuleInputs]:
     """Tables of hostile queries; some pairs were judged directly, some documents seen by a pointwise model."""
     rng = np.random.default_rng(seed)
     tables = make_tables(
         [
-            spec(
+            Query(
                 ratings,
                 positives=tuple(range(min(positives, len(ratings)))),
                 randoms=randoms,
@@ -89,10 +88,8 @@ def tables_of(make_tables: Make, spec: Any, rows: list[Any], seed: int) -> tuple
     st.sampled_from(["anchor", "minimum"]),
     st.integers(0, 9),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None)
 def test_every_legal_composition_holds_on_hostile_queries(
-    make_tables: Make,
-    spec: Any,
     allow: list[dict[str, Any]],
     weigh: dict[str, Any],
     sample: dict[str, Any],
@@ -103,7 +100,7 @@ def test_every_legal_composition_holds_on_hostile_queries(
     config = MineConfig.model_validate(
         {"allow": allow, "weigh": weigh, "sample": sample, "gap": gap, "negatives": 3, "rated_extra": 2}
     )
-    tables, beside = tables_of(make_tables, spec, rows, seed)
+    tables, beside = tables_of(rows, seed)
     if weigh["rule"].endswith("mixture"):
         fitted = mixture.fit(tables.gaps["gap_elo"].to_numpy(), config.weigh)  # type: ignore[arg-type]
         beside = RuleInputs(beside.direct, beside.relevance, fitted)
@@ -162,11 +159,11 @@ def _preference(direct: pa.Table | None, query: bytes, anchor: bytes, document: 
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMED) - {"beta-mixture", "gaussian-mixture"}))
-def test_a_query_of_which_nothing_is_left_is_reported(make_tables: Make, spec: Any, name: str) -> None:
+def test_a_query_of_which_nothing_is_left_is_reported(name: str) -> None:
     """The positive is rated last by 500 points and scored last: rules on ratings or scores leave nothing."""
     ratings, scores = [-400.0, 100.0, 200.0], (0.1, 0.8, 0.9)
     config = MineConfig(rule=name, random_negatives=0, rated_extra=0)
-    tables = make_tables([spec(ratings, gap_se=20.0, scores=scores)])
+    tables = make_tables([Query(ratings, gap_se=20.0, scores=scores)])
     examples, refused = mine(tables.ratings, tables.gaps, tables.candidates, config, 0)
     if name in ("simans", "simans-rank", "closed-optimum", "uniform"):  # these look at no bound
         assert examples.num_rows == 1

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anmi_ray.config.mine import MineConfig
@@ -15,9 +14,8 @@ from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import EXAMPLE, REJECT
 from anmi_ray.mining import mine, summary
+from tests.mining.world import Query, doc_id, make_tables
 
-Make = Callable[[list[Any]], Any]
-Doc = Callable[[int, int], bytes]
 TABLE = MineConfig(rule="table2", random_negatives=0, rated_extra=0)
 WEIGHTED = MineConfig.model_validate({"rule": "table2", "sample": "weighted"})
 
@@ -37,9 +35,9 @@ def lists(example: dict[str, Any]) -> dict[str, list[Any]]:
     return {name: value for name, value in example.items() if isinstance(value, list)}
 
 
-def test_table_2_worked_example(make_tables: Make, spec: Any, doc_id: Doc) -> None:
+def test_table_2_worked_example() -> None:
     ratings = [300.0, 250.0, 150.0, 0.0, -150.0, -400.0, 420.0]
-    tables = make_tables([spec(ratings)])
+    tables = make_tables([Query(ratings)])
     (example,), refused = run(tables, TABLE)
     assert refused.num_rows == 0
     # gaps 50 (danger), 150 (soft), 300 (goldilocks), 450 (medium), 700 (easy), -120 (danger)
@@ -55,9 +53,9 @@ def test_table_2_worked_example(make_tables: Make, spec: Any, doc_id: Doc) -> No
     assert example["example_id"] == identity.digest("example", identity.query_id("q0"), doc_id(0, 0))
 
 
-def test_posterior_gates_and_takes_the_largest_expected_weight(make_tables: Make, spec: Any) -> None:
+def test_posterior_gates_and_takes_the_largest_expected_weight() -> None:
     gaps = [150.0, 250.0, 350.0, 450.0, 550.0, 650.0, 800.0]
-    tables = make_tables([spec([400.0] + [400.0 - gap for gap in gaps], gap_se=130.0)])
+    tables = make_tables([Query([400.0] + [400.0 - gap for gap in gaps], gap_se=130.0)])
     gate: Any = {"rule": "gate", "largest": 0.05}
     config = MineConfig(allow=(gate,), random_negatives=0, rated_extra=0, negatives=3)
     (example,), _ = run(tables, config)
@@ -66,8 +64,8 @@ def test_posterior_gates_and_takes_the_largest_expected_weight(make_tables: Make
     assert example["weights"][1] == max(example["weights"][1:]) < 1.0
 
 
-def test_other_positives_are_never_negatives_but_may_be_rated_extras(make_tables: Make, spec: Any, doc_id: Doc) -> None:
-    tables = make_tables([spec([500.0, 100.0, 150.0, 0.0, -300.0], positives=(0, 1))])
+def test_other_positives_are_never_negatives_but_may_be_rated_extras() -> None:
+    tables = make_tables([Query([500.0, 100.0, 150.0, 0.0, -300.0], positives=(0, 1))])
     examples, refused = run(tables, MineConfig(rule="table2", random_negatives=0, rated_extra=10))
     assert refused.num_rows == 0
     assert {example["doc_ids"][0] for example in examples} == {doc_id(0, 0), doc_id(0, 1)}
@@ -78,8 +76,8 @@ def test_other_positives_are_never_negatives_but_may_be_rated_extras(make_tables
         assert sorted(example["doc_ids"]) == sorted(doc_id(0, d) for d in range(5))
 
 
-def test_minimum_gap_over_positives(make_tables: Make, spec: Any, doc_id: Doc) -> None:
-    tables = make_tables([spec([500.0, 150.0, 100.0, -200.0], positives=(0, 1))])
+def test_minimum_gap_over_positives() -> None:
+    tables = make_tables([Query([500.0, 150.0, 100.0, -200.0], positives=(0, 1))])
     own, _ = run(tables, TABLE)
     least, _ = run(tables, TABLE.model_copy(update={"gap": "minimum"}))
 
@@ -92,8 +90,8 @@ def test_minimum_gap_over_positives(make_tables: Make, spec: Any, doc_id: Doc) -
     assert of(least)["categories"][1] == "goldilocks"  # the band is that of the least gap, 350
 
 
-def test_random_negatives_are_unrated(make_tables: Make, spec: Any, doc_id: Doc) -> None:
-    tables = make_tables([spec([300.0, 0.0, -300.0], positives=(0, 1), randoms=6)])
+def test_random_negatives_are_unrated() -> None:
+    tables = make_tables([Query([300.0, 0.0, -300.0], positives=(0, 1), randoms=6)])
     config = MineConfig(rule="table2", random_negatives=3, rated_extra=0)
     examples, _ = run(tables, config)
     assert len(examples) == 2
@@ -109,9 +107,9 @@ def test_random_negatives_are_unrated(make_tables: Make, spec: Any, doc_id: Doc)
     assert any(run(tables, config, seed)[0] != examples for seed in range(1, 4))
 
 
-def test_extras_fill_the_regression_with_what_was_not_taken(make_tables: Make, spec: Any) -> None:
+def test_extras_fill_the_regression_with_what_was_not_taken() -> None:
     ratings = [0.0, *np.linspace(300, -700, 40).tolist()]
-    tables = make_tables([spec(ratings, randoms=2)])
+    tables = make_tables([Query(ratings, randoms=2)])
     (example,), _ = run(tables, MineConfig(rule="table2", negatives=5, rated_extra=6))
     weights = example["weights"]
     assert [name == "random" for name in example["categories"]] == [False] * 6 + [True] * 2 + [False] * 6
@@ -125,9 +123,9 @@ def test_extras_fill_the_regression_with_what_was_not_taken(make_tables: Make, s
     }
 
 
-def test_queries_without_a_known_positive(make_tables: Make, spec: Any, doc_id: Doc) -> None:
+def test_queries_without_a_known_positive() -> None:
     tables = make_tables(
-        [spec([0.0, 400.0, -300.0], positives=()), spec([10.0, -10.0], positives=(), equal_ratings_p=0.4)]
+        [Query([0.0, 400.0, -300.0], positives=()), Query([10.0, -10.0], positives=(), equal_ratings_p=0.4)]
     )
     examples, refused = run(tables, TABLE)
     assert not examples
@@ -140,15 +138,15 @@ def test_queries_without_a_known_positive(make_tables: Make, spec: Any, doc_id: 
         run(tables, config, with_fits=False)
 
 
-def test_every_rated_query_is_used_or_refused(make_tables: Make, spec: Any) -> None:
+def test_every_rated_query_is_used_or_refused() -> None:
     tables = make_tables(
         [
-            spec([300.0, 0.0]),
-            spec([300.0, 0.0], rated=False),
-            spec([300.0, 0.0], positives=()),
-            spec([0.0, 300.0, 250.0]),  # all gaps negative
-            spec([0.0, 0.0, 0.0]),  # constant
-            spec([0.0]),  # one candidate
+            Query([300.0, 0.0]),
+            Query([300.0, 0.0], rated=False),
+            Query([300.0, 0.0], positives=()),
+            Query([0.0, 300.0, 250.0]),  # all gaps negative
+            Query([0.0, 0.0, 0.0]),  # constant
+            Query([0.0]),  # one candidate
         ]
     )
     examples, refused = run(tables, TABLE)
@@ -167,8 +165,8 @@ def test_every_rated_query_is_used_or_refused(make_tables: Make, spec: Any) -> N
     ]
 
 
-def test_randoms_alone_make_an_example_unless_rated_negatives_are_required(make_tables: Make, spec: Any) -> None:
-    tables = make_tables([spec([0.0, 300.0, 250.0], randoms=4)])
+def test_randoms_alone_make_an_example_unless_rated_negatives_are_required() -> None:
+    tables = make_tables([Query([0.0, 300.0, 250.0], randoms=4)])
     (example,), refused = run(tables, MineConfig(rule="table2", rated_extra=0))
     assert example["categories"] == ["anchor", "random", "random"]
     assert refused.num_rows == 0
@@ -177,16 +175,16 @@ def test_randoms_alone_make_an_example_unless_rated_negatives_are_required(make_
     assert refused["reason"].to_pylist() == ["no negative left"]
 
 
-def test_a_constant_query_has_the_floored_spread(make_tables: Make, spec: Any) -> None:
-    tables = make_tables([spec([0.0, 0.0, 0.0], randoms=2)])
+def test_a_constant_query_has_the_floored_spread() -> None:
+    tables = make_tables([Query([0.0, 0.0, 0.0], randoms=2)])
     (example,), _ = run(tables, MineConfig())
     assert (example["rating_mean"], example["rating_sd"]) == (0.0, 10.0)
 
 
 @pytest.mark.parametrize("column", ["gap_elo", "gap_se_elo", "rating_elo"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_values_that_are_not_finite_are_refused(make_tables: Make, spec: Any, column: str, value: float) -> None:
-    tables = make_tables([spec([300.0, 0.0])])
+def test_values_that_are_not_finite_are_refused(column: str, value: float) -> None:
+    tables = make_tables([Query([300.0, 0.0])])
     ratings, gaps = tables.ratings, tables.gaps
 
     def spoil(table: pa.Table) -> pa.Table:
@@ -199,20 +197,14 @@ def test_values_that_are_not_finite_are_refused(make_tables: Make, spec: Any, co
         mine(spoil(ratings), spoil(gaps), tables.candidates, TABLE, 0)
 
 
-def test_rows_that_do_not_belong_together_are_refused(make_tables: Make, spec: Any) -> None:
-    tables = make_tables([spec([300.0, 0.0, -100.0])])
+def test_rows_that_do_not_belong_together_are_refused() -> None:
+    tables = make_tables([Query([300.0, 0.0, -100.0])])
     with pytest.raises(DataError, match="are not candidates"):
         mine(tables.ratings, tables.gaps, tables.candidates.slice(0, 2), TABLE, 0)
     with pytest.raises(DataError, match="have no rating"):
         mine(tables.ratings.slice(0, 2), tables.gaps, tables.candidates, TABLE, 0)
     with pytest.raises(DataError, match="anchors have no rating"):
         mine(tables.ratings.slice(1), tables.gaps, tables.candidates, TABLE, 0)
-
-
-def test_nothing_in_nothing_out(make_tables: Make) -> None:
-    examples, refused = run(make_tables([]), MineConfig())
-    assert not examples
-    assert refused.num_rows == 0
 
 
 queries = st.lists(
@@ -232,13 +224,11 @@ queries = st.lists(
     st.sampled_from(["top", "weighted"]),
     st.sampled_from(["anchor", "minimum"]),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_examples_hold_together(
-    make_tables: Make, spec: Any, rows: list[Any], rule: Any, sampling: Any, gap: Any
-) -> None:
+@settings(max_examples=25, deadline=None)
+def test_examples_hold_together(rows: list[Any], rule: Any, sampling: Any, gap: Any) -> None:
     tables = make_tables(
         [
-            spec(ratings, positives=tuple(range(min(positives, len(ratings)))), randoms=randoms, gap_se=gap_se)
+            Query(ratings, positives=tuple(range(min(positives, len(ratings)))), randoms=randoms, gap_se=gap_se)
             for ratings, positives, randoms, gap_se in rows
         ]
     )
@@ -262,8 +252,8 @@ def test_examples_hold_together(
     assert run(tables.shuffled(1), config, seed=5)[0] == examples
 
 
-def test_a_bucket_is_the_sum_of_its_queries(make_tables: Make, spec: Any) -> None:
-    specs = [spec(np.random.default_rng(q).normal(0, 300, 20).tolist(), randoms=3) for q in range(4)]
+def test_a_bucket_is_the_sum_of_its_queries() -> None:
+    specs = [Query(np.random.default_rng(q).normal(0, 300, 20).tolist(), randoms=3) for q in range(4)]
     tables = make_tables(specs)
     whole, _ = run(tables, WEIGHTED)
     parts = []
@@ -277,9 +267,9 @@ def test_a_bucket_is_the_sum_of_its_queries(make_tables: Make, spec: Any) -> Non
     assert sorted(parts, key=lambda example: example["query_id"]) == whole
 
 
-def test_summary_counts_and_estimates_false_negatives(make_tables: Make, spec: Any) -> None:
+def test_summary_counts_and_estimates_false_negatives() -> None:
     rng = np.random.default_rng(3)
-    specs = [spec([400.0, *rng.normal(-50, 250, 30).tolist()], gap_se=120.0, randoms=3) for _ in range(30)]
+    specs = [Query([400.0, *rng.normal(-50, 250, 30).tolist()], gap_se=120.0, randoms=3) for _ in range(30)]
     tables = make_tables(specs)
     reports = {}
     for rule in ("table2", "posterior"):
@@ -297,17 +287,17 @@ def test_summary_counts_and_estimates_false_negatives(make_tables: Make, spec: A
     assert literal["mean"] > rate["mean"]
 
 
-def test_summary_of_nothing(make_tables: Make) -> None:
+def test_summary_of_nothing() -> None:
     tables = make_tables([])
     report: Any = summary(EXAMPLE.empty(), tables.gaps)
     assert report["examples"] == 0
     assert report["false_negative_rate"] == {"mean": None, "low": None, "high": None, "n": 0}
 
 
-def test_golden_examples(make_tables: Make, spec: Any) -> None:
+def test_golden_examples() -> None:
     """Changes when the same settings mine other examples: then the mine stage needs a new version."""
     ratings = [[350.0, *(100.0 * np.sin(np.arange(1, 25) * (q + 1)) - 40.0 * np.arange(24)).tolist()] for q in range(3)]
-    examples, _ = run(make_tables([spec(one, randoms=4) for one in ratings]), MineConfig())
+    examples, _ = run(make_tables([Query(one, randoms=4) for one in ratings]), MineConfig())
     facts = [
         f"{doc.hex()} {weight:.6f} {name}"
         for example in examples
@@ -316,10 +306,8 @@ def test_golden_examples(make_tables: Make, spec: Any) -> None:
     assert identity.digest("golden", *facts).hex() == "a07e2289374f23f4e6d4624295044ad1"
 
 
-def test_a_positive_that_rating_was_not_told_of_is_a_document_like_others(
-    make_tables: Make, spec: Any, doc_id: Doc
-) -> None:
-    tables = make_tables([spec([500.0, 200.0, 100.0, -200.0], positives=(0, 1))])
+def test_a_positive_that_rating_was_not_told_of_is_a_document_like_others() -> None:
+    tables = make_tables([Query([500.0, 200.0, 100.0, -200.0], positives=(0, 1))])
     hidden = pc.equal(tables.gaps["anchor_id"], pa.scalar(doc_id(0, 1), type=identity.ID))
     examples, refused = mine(tables.ratings, tables.gaps.filter(pc.invert(hidden)), tables.candidates, TABLE, 0)
     assert refused.num_rows == 0

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,32 +19,14 @@ from anmi_ray.mining import em, mixture
 from anmi_ray.mining.categories import CATEGORIES
 from anmi_ray.mining.compose import weights_of
 from anmi_ray.mining.mixture import Component, Mixture, Tried, fit
-from anmi_ray.mining.mixture_weight import weigh
-from anmi_ray.mining.negatives import Common, Negatives
-from anmi_ray.mining.optimum import information
+from anmi_ray.mining.negatives import Common
+from anmi_ray.mining.optimum import by_mixture, information
+from tests.mining import world
 
 GAUSSIAN, BETA = GaussianMixture(rule="gaussian-mixture"), BetaMixture(rule="beta-mixture")
 CONFIG = MineConfig(allow=(), weigh=GAUSSIAN)
 Settings = GaussianMixture | BetaMixture
-
-
-def pool(gap: list[float] | Reals, gap_se: float = 50.0) -> Negatives:
-    size = len(gap)
-    none = np.full(size, np.nan)
-    return Negatives(
-        example=np.zeros(size, dtype=np.int64),
-        draw_ids=np.zeros((size, 16), dtype=np.uint8),
-        gap=np.asarray(gap, dtype=np.float64),
-        gap_se=np.full(size, gap_se),
-        is_positive=np.zeros(size, dtype=bool),
-        anchor_rating=none,
-        spread=none,
-        rank=none,
-        score=none,
-        anchor_score=none,
-        direct=none,
-        relevance=none,
-    )
+pool = partial(world.pool, gap_se=50.0)
 
 
 def of(*parts: tuple[float, float, float], thresholds: tuple[float | None, ...]) -> Mixture:
@@ -258,7 +241,7 @@ def test_gaps_that_say_nothing(settings: Settings) -> None:
         assert found.one_suffices
         assert found.why == why
         assert why in found.said()
-        weight = weigh(pool([300.0]), settings, Common(CONFIG, 0, found)).weight
+        weight = by_mixture(pool([300.0]), settings, Common(CONFIG, 0, found)).weight
         assert np.isfinite(weight).all()
     assert fit(np.append(np.full(500, 10.0), 700.0), BETA).why == "the gaps are constant"  # all but one
     assert not fit(np.repeat([0.0, 400.0], 200), GAUSSIAN).one_suffices  # ties, but two of them
@@ -272,7 +255,7 @@ def test_weights_by_hand() -> None:
     """Equal shares and sds of 100 about 0 and 400: log odds of a false negative are 8 − .04 Δ."""
     mixture = of((0.5, 0.0, 100.0), (0.5, 400.0, 100.0), thresholds=(200.0,))
     gap = [-400.0, 0.0, 100.0, 200.0, 250.0, 400.0]
-    ruled = weigh(pool(gap, gap_se=1e-12), GAUSSIAN, Common(CONFIG, 0, mixture))
+    ruled = by_mixture(pool(gap, gap_se=1e-12), GAUSSIAN, Common(CONFIG, 0, mixture))
     p_true = 1 / (1 + np.exp(8 - 0.04 * np.array(gap)))
     np.testing.assert_allclose(p_true[3:5], [0.5, 0.880797], atol=1e-6)
     p_true[0] = 0.0  # the anchor loses surely
@@ -286,14 +269,14 @@ def test_documents_that_beat_the_anchor_weigh_nothing() -> None:
     """Even where the mixture gives false negatives a small chance everywhere: I(Δ) is symmetric, P is not."""
     mixture = of((0.02, 50.0, 100.0), (0.98, 400.0, 250.0), thresholds=(None,))
     assert mixture.false_negative(np.array([-1000.0]))[0] < 0.3
-    weight = weigh(pool([-1000.0, -400.0, -300.0, 300.0]), GAUSSIAN, Common(CONFIG, 0, mixture)).weight
+    weight = by_mixture(pool([-1000.0, -400.0, -300.0, 300.0]), GAUSSIAN, Common(CONFIG, 0, mixture)).weight
     assert (weight[:3] < 1e-6).all()
     assert weight[3] > 0.4
 
 
 def test_one_component_leaves_the_gap_s_own_probability() -> None:
     mixture = of((1.0, 400.0, 100.0), thresholds=())
-    ruled = weigh(pool([100.0, 300.0], gap_se=100.0), GAUSSIAN, Common(CONFIG, 0, mixture))
+    ruled = by_mixture(pool([100.0, 300.0], gap_se=100.0), GAUSSIAN, Common(CONFIG, 0, mixture))
     expected = np.array([0.5, stats.norm.cdf(2.0)]) * information(np.array([100.0, 300.0]))
     np.testing.assert_allclose(ruled.weight, expected, rtol=1e-12)
     assert ruled.category is None
@@ -304,11 +287,11 @@ def test_one_component_leaves_the_gap_s_own_probability() -> None:
 
 def test_a_mixture_must_be_given_and_fit_the_rule() -> None:
     with pytest.raises(ConfigError, match="none is given") as caught:
-        weigh(pool([100.0]), BETA, Common(CONFIG, 0))
+        by_mixture(pool([100.0]), BETA, Common(CONFIG, 0))
     assert caught.value.place == "mine.weigh"
     assert "fit one" in str(caught.value.remedy)
     with pytest.raises(ConfigError, match="a gaussian mixture is given"):
-        weigh(pool([100.0]), BETA, Common(CONFIG, 0, of((1.0, 0.0, 1.0), thresholds=())))
+        by_mixture(pool([100.0]), BETA, Common(CONFIG, 0, of((1.0, 0.0, 1.0), thresholds=())))
 
 
 parts = st.lists(st.tuples(st.floats(0.01, 1.0), st.floats(-300, 900), st.floats(15, 500)), min_size=2, max_size=5)
@@ -331,7 +314,7 @@ def test_false_negatives_never_get_likelier_as_gaps_widen(
     assert (p[left] >= raw[left] - 1e-3).all()  # on the left the posterior is only raised, on the right only lowered
     assert (p[~left] <= raw[~left] + 1e-3).all()
     for se in (1.0, 130.0):
-        ruled = weigh(pool(gap, se), GAUSSIAN, Common(CONFIG, 0, mixture))
+        ruled = by_mixture(pool(gap, gap_se=se), GAUSSIAN, Common(CONFIG, 0, mixture))
         assert ((ruled.weight >= 0) & (ruled.weight <= 1)).all()
         bits = information(gap)
         told = ruled.weight[bits > 1e-6] / bits[bits > 1e-6]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,31 +12,16 @@ from scipy import optimize
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import Closed, Optimum
 from anmi_ray.core.scale import ELO_PER_PROBIT, normal_cdf, normal_pdf
-from anmi_ray.mining.negatives import Common, Negatives
+from anmi_ray.mining.negatives import Common
 from anmi_ray.mining.optimum import best_gap, information, optimum, zone_costs
 from anmi_ray.mining.posterior import below
 from anmi_ray.mining.sampling import closed
+from tests.mining import world
 
 COMMON = Common(MineConfig(), 0)
 
 
-def pool(gap: list[float], gap_se: float | list[float] = 0.0, spread: float | list[float] = 277.0) -> Negatives:
-    size = len(gap)
-    none = np.full(size, np.nan)
-    return Negatives(
-        example=np.zeros(size, dtype=np.int64),
-        draw_ids=np.zeros((size, 16), dtype=np.uint8),
-        gap=np.array(gap),
-        gap_se=np.broadcast_to(np.asarray(gap_se, dtype=np.float64), size).copy(),
-        is_positive=np.zeros(size, dtype=bool),
-        anchor_rating=none,
-        spread=np.broadcast_to(np.asarray(spread, dtype=np.float64), size).copy(),
-        rank=none,
-        score=none,
-        anchor_score=none,
-        direct=none,
-        relevance=none,
-    )
+pool = partial(world.pool, spread=277.0)
 
 
 def stationary(gap: float, gap_se: float, false_gap: float = 0.0) -> float:
@@ -162,9 +148,3 @@ def test_the_closed_rule_by_hand(settings: dict[str, float], spread: float, targ
     negatives = pool(gap, spread=spread)
     priority = closed(negatives, np.ones(5), Closed(rule="closed", **{"reference_sd": 277.0, **settings}), COMMON)
     np.testing.assert_allclose(priority, [-30.0, -20.0, 0.0, -2 * target, -500.0], atol=1e-9)
-
-
-def test_the_closed_rule_follows_each_query_s_own_spread() -> None:
-    negatives = pool([260.0, 260.0], spread=[277.0, 554.0])
-    priority = closed(negatives, np.ones(2), Closed(rule="closed", rho=0.15, reference_sd=277.0), COMMON)
-    np.testing.assert_allclose(priority, [0.0, -260.0], atol=1e-9)

@@ -16,27 +16,11 @@ from anmi_ray.mining import posterior
 from anmi_ray.mining.categories import CATEGORIES, TIERS
 from anmi_ray.mining.compose import ALLOW, SAMPLE, WEIGH, weights_of
 from anmi_ray.mining.negatives import Common, Negatives, rank_within
-from anmi_ray.mining.table import band
+from anmi_ray.mining.posterior import band
+from tests.mining.world import pool
 
 CONFIG = MineConfig()
 gaps_and_errors = st.lists(st.tuples(st.floats(-2000, 2000), st.floats(0, 500)), min_size=1, max_size=20)
-
-
-def pool(gap: Any, gap_se: Any = 0.0, **columns: Any) -> Negatives:
-    """Documents of one example, or of `example`; columns that are not given are unknown."""
-    gap = np.asarray(gap, dtype=np.float64)
-    size = len(gap)
-    ids = np.random.default_rng(size).integers(0, 256, (size, 16)).astype(np.uint8)
-    unknown = ("rank", "score", "anchor_score", "direct", "relevance")
-    filled: dict[str, Any] = {
-        "example": np.zeros(size, dtype=np.int64),
-        "is_positive": np.zeros(size, dtype=bool),
-        "anchor_rating": np.zeros(size),
-        "spread": np.full(size, 200.0),
-        **{name: np.full(size, np.nan) for name in unknown},
-    }
-    filled |= {name: np.asarray(value) for name, value in columns.items()}
-    return Negatives(draw_ids=ids, gap=gap, gap_se=np.broadcast_to(np.float64(1.0) * gap_se, gap.shape), **filled)
 
 
 def common(config: MineConfig = CONFIG, seed: int = 0) -> Common:
@@ -233,34 +217,22 @@ def test_what_reliability_weighs_above_a_bound_is_what_denoising_keeps(rows: lis
 # samples
 
 
-def test_weighted_sampling_draws_by_weight() -> None:
-    """Gumbel top-1 over many examples picks each document in proportion to its weight."""
-    weights, draws = np.array([0.1, 0.3, 0.6]), 4000
-    negatives = pool(np.zeros(3 * draws), example=np.repeat(np.arange(draws), 3))
-    config = MineConfig(sample="weighted")  # type: ignore[arg-type]
-    priority = SAMPLE["weighted"](negatives, np.tile(weights, draws), config.sample, common(config, 1))
-    share = np.bincount(priority.reshape(draws, 3).argmax(axis=1), minlength=3) / draws
-    np.testing.assert_allclose(share, weights, atol=4 * np.sqrt(0.25 / draws))
-
-
-def test_uniform_sampling_ignores_weights() -> None:
+@pytest.mark.parametrize(
+    ("rule", "weights", "gap", "chances"),
+    [
+        ("weighted", [0.1, 0.3, 0.6], [0.0, 0.0, 0.0], [0.1, 0.3, 0.6]),  # Gumbel top-1: by weight
+        ("uniform", [0.01, 0.5, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]),
+        # a = 1, scale 100: gaps 200, 300, 450 have chances exp(-1), 1 and exp(-2.25)
+        ({"rule": "simans", "b": 3.0}, [1.0, 1.0, 1.0], [200.0, 300.0, 450.0], np.exp([-1.0, 0.0, -2.25])),
+    ],
+)
+def test_samples_draw_with_their_chances(rule: Any, weights: list[float], gap: list[float], chances: Any) -> None:
     draws = 4000
-    negatives = pool(np.zeros(3 * draws), example=np.repeat(np.arange(draws), 3))
-    config = MineConfig(sample="uniform")  # type: ignore[arg-type]
-    priority = SAMPLE["uniform"](negatives, np.tile([0.01, 0.5, 1.0], draws), config.sample, common(config, 1))
+    negatives = pool(np.tile(gap, draws), example=np.repeat(np.arange(draws), 3))
+    config = MineConfig(sample=rule)
+    priority = SAMPLE[config.sample.rule](negatives, np.tile(weights, draws), config.sample, common(config, 1))
     share = np.bincount(priority.reshape(draws, 3).argmax(axis=1), minlength=3) / draws
-    np.testing.assert_allclose(share, np.full(3, 1 / 3), atol=4 * np.sqrt(0.25 / draws))
-
-
-def test_simans_draws_with_its_chances() -> None:
-    """Gaps 200, 300, 450 with a = 1, b = 3, scale 100: chances as exp(-1), 1 and exp(-2.25)."""
-    draws = 4000
-    negatives = pool(np.tile([200.0, 300.0, 450.0], draws), example=np.repeat(np.arange(draws), 3))
-    config = MineConfig(sample={"rule": "simans", "b": 3.0})  # type: ignore[arg-type]
-    priority = SAMPLE["simans"](negatives, np.ones(3 * draws), config.sample, common(config, 1))
-    share = np.bincount(priority.reshape(draws, 3).argmax(axis=1), minlength=3) / draws
-    chances = np.exp([-1.0, 0.0, -2.25])
-    np.testing.assert_allclose(share, chances / chances.sum(), atol=4 * np.sqrt(0.25 / draws))
+    np.testing.assert_allclose(share, chances / np.sum(chances), atol=4 * np.sqrt(0.25 / draws))
 
 
 @given(st.lists(st.integers(-20, 80), min_size=1, max_size=20, unique=True), st.integers(1, 6), st.integers(0, 5))
@@ -278,14 +250,6 @@ def test_the_rank_form_of_simans_counts_from_the_anchor() -> None:
     rule = {"rule": "simans", "form": "rank", "a": 1e6, "b": 2.0}
     assert taken(pool(gap), rule, 1) == [4]
     assert taken(pool(gap), {**rule, "b": 1 / 3 + 0.01}, 1) == [0]  # rank 1, the best of all
-
-
-def test_the_closed_optimum_by_hand() -> None:
-    """200 (1 + 2 x .25) x 138.5/230.8 = 180 points."""
-    negatives = pool([20.0, 150.0, 185.0, 300.0], spread=np.full(4, 138.5))
-    rule = {"rule": "closed", "rho": 0.25, "reference_sd": 230.83}
-    assert taken(negatives, rule, 1) == [2]
-    assert taken(negatives, rule, 2) == [1, 2]
 
 
 def test_ranked_takes_the_retrievers_best() -> None:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.core import identity
 from anmi_ray.core.records import COMPARISON
 from anmi_ray.mining import RuleInputs, borderline, mine, pooled, verdicts
+from tests.mining.world import Query, doc_id, make_tables
 
-Make = Callable[[list[Any]], Any]
-Doc = Callable[[int, int], bytes]
 Pair = tuple[int, int]
 CONFIG = MineConfig.model_validate({"rule": "validated", "random_negatives": 0, "rated_extra": 0})
 
 
-def compared(pairs: list[tuple[int, int, int]], doc_id: Doc, again: int = 0) -> pa.Table:
+def compared(pairs: list[tuple[int, int, int]], again: int = 0) -> pa.Table:
     """Comparisons of (query, document, document)."""
     rows = [(identity.query_id(f"q{q}"), *sorted((doc_id(q, i), doc_id(q, j)))) for q, i, j in pairs]
     return COMPARISON.table(
@@ -38,7 +36,7 @@ def compared(pairs: list[tuple[int, int, int]], doc_id: Doc, again: int = 0) -> 
     )
 
 
-def named(table: pa.Table, doc_id: Doc, query: int = 0, size: int = 20) -> set[frozenset[int]]:
+def named(table: pa.Table, query: int = 0, size: int = 20) -> set[frozenset[int]]:
     """The pairs of a query by number."""
     number = {doc_id(query, d): d for d in range(size)}
     rows = table.filter(pc.equal(table["query_id"], pa.scalar(identity.query_id(f"q{query}"), identity.ID)))
@@ -55,7 +53,7 @@ def find(tables: Any, comparisons: pa.Table, config: MineConfig = CONFIG) -> Any
     return found
 
 
-def judged(preferences: dict[Pair, float], doc_id: Doc, was: set[Pair] | None = None) -> pa.Table:
+def judged(preferences: dict[Pair, float], was: set[Pair] | None = None) -> pa.Table:
     """Direct judgments of query 0: the preference for the first of (anchor, document), NaN: nobody answered."""
     pairs = [sorted((doc_id(0, i), doc_id(0, j))) for i, j in preferences]
     ahead = [doc_id(0, i) == pair[0] for (i, _), pair in zip(preferences, pairs, strict=True)]
@@ -79,13 +77,13 @@ def weights(tables: Any, direct: pa.Table, config: MineConfig = CONFIG) -> dict[
     return {docs[0]: dict(zip(docs[1:], values[1:], strict=True)) for docs, values in lists}
 
 
-def test_borderline_documents_are_asked_about_by_hand(make_tables: Make, spec: Any, doc_id: Doc) -> None:
+def test_borderline_documents_are_asked_about_by_hand() -> None:
     # gaps to d0: 79, 80, 100, 150, 151, -100; d7 is a known positive at a gap of 110 from d0
     ratings = [300.0, 221.0, 220.0, 200.0, 150.0, 149.0, 400.0, 190.0]
-    tables = make_tables([spec(ratings, positives=(0, 7), randoms=2)])
-    found = find(tables, compared([(0, 0, 3), (0, 1, 2)], doc_id))
-    assert named(found.wanted, doc_id) == {frozenset((0, 2)), frozenset((0, 4))}
-    assert named(found.known, doc_id) == {frozenset((0, 3))}
+    tables = make_tables([Query(ratings, positives=(0, 7), randoms=2)])
+    found = find(tables, compared([(0, 0, 3), (0, 1, 2)]))
+    assert named(found.wanted) == {frozenset((0, 2)), frozenset((0, 4))}
+    assert named(found.known) == {frozenset((0, 3))}
     assert set(found.wanted["round"].to_pylist()) == {1}
     assert set(found.wanted["design"].to_pylist()) == {"validation"}
     rows = found.wanted.to_pylist()
@@ -93,27 +91,25 @@ def test_borderline_documents_are_asked_about_by_hand(make_tables: Make, spec: A
     assert [row["comparison_id"] for row in rows] == ids
 
 
-def test_with_the_least_gap_a_document_is_judged_against_every_positive(
-    make_tables: Make, spec: Any, doc_id: Doc
-) -> None:
-    tables = make_tables([spec([600.0, 300.0, 200.0, 500.0], positives=(0, 1))])
-    own = find(tables, compared([], doc_id))
-    assert named(own.wanted, doc_id) == {frozenset((1, 2)), frozenset((0, 3))}
-    least = find(tables, compared([], doc_id), CONFIG.model_copy(update={"gap": "minimum"}))
-    assert named(least.wanted, doc_id) == {frozenset((0, 2)), frozenset((1, 2))}  # d3 is 200 above the second
+def test_with_the_least_gap_a_document_is_judged_against_every_positive() -> None:
+    tables = make_tables([Query([600.0, 300.0, 200.0, 500.0], positives=(0, 1))])
+    own = find(tables, compared([]))
+    assert named(own.wanted) == {frozenset((1, 2)), frozenset((0, 3))}
+    least = find(tables, compared([]), CONFIG.model_copy(update={"gap": "minimum"}))
+    assert named(least.wanted) == {frozenset((0, 2)), frozenset((1, 2))}  # d3 is 200 above the second
 
 
-def test_top_rated_anchors_are_asked_about_where_mining_takes_them(make_tables: Make, spec: Any, doc_id: Doc) -> None:
-    specs = [spec([0.0, 400.0, 300.0], positives=()), spec([100.0, 0.0], positives=(), equal_ratings_p=0.5)]
-    assert find(make_tables(specs), compared([], doc_id)).wanted.num_rows == 0
-    found = find(make_tables(specs), compared([], doc_id), CONFIG.model_copy(update={"top_rated_anchors": True}))
-    assert named(found.wanted, doc_id) == {frozenset((1, 2))}
+def test_top_rated_anchors_are_asked_about_where_mining_takes_them() -> None:
+    specs = [Query([0.0, 400.0, 300.0], positives=()), Query([100.0, 0.0], positives=(), equal_ratings_p=0.5)]
+    assert find(make_tables(specs), compared([])).wanted.num_rows == 0
+    found = find(make_tables(specs), compared([]), CONFIG.model_copy(update={"top_rated_anchors": True}))
+    assert named(found.wanted) == {frozenset((1, 2))}
     assert found.wanted.num_rows == 1
 
 
-def test_a_pair_of_several_rounds_was_compared_once(make_tables: Make, spec: Any, doc_id: Doc) -> None:
-    tables = make_tables([spec([300.0, 200.0])])
-    rounds = pa.concat_tables([compared([(0, 0, 1)], doc_id, again) for again in (2, 3)])
+def test_a_pair_of_several_rounds_was_compared_once() -> None:
+    tables = make_tables([Query([300.0, 200.0])])
+    rounds = pa.concat_tables([compared([(0, 0, 1)], again) for again in (2, 3)])
     found = find(tables, rounds)
     assert found.wanted.num_rows == 0
     assert found.known["round"].to_pylist() == [2]
@@ -130,11 +126,9 @@ queries = st.lists(
 
 
 @given(queries, st.sampled_from(["anchor", "minimum"]), st.integers(0, 3))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_borderline_pairs_are_those_of_the_definition(
-    make_tables: Make, spec: Any, doc_id: Doc, rows: list[Any], gap: Any, shuffle: int
-) -> None:
-    specs = [spec(ratings, tuple(range(min(positives, len(ratings))))) for ratings, positives, _ in rows]
+@settings(max_examples=40, deadline=None)
+def test_borderline_pairs_are_those_of_the_definition(rows: list[Any], gap: Any, shuffle: int) -> None:
+    specs = [Query(ratings, tuple(range(min(positives, len(ratings))))) for ratings, positives, _ in rows]
     pairs = [
         (q, i, j)
         for q, (ratings, _, chosen) in enumerate(rows)
@@ -142,7 +136,7 @@ def test_borderline_pairs_are_those_of_the_definition(
         if j < len(ratings)
     ]
     tables, config = make_tables(specs), CONFIG.model_copy(update={"gap": gap})
-    comparisons = compared(pairs, doc_id)
+    comparisons = compared(pairs)
     found = find(tables, comparisons, config)
     for q, one in enumerate(specs):
         known = {frozenset((i, j)) for p, i, j in pairs if p == q}
@@ -151,58 +145,56 @@ def test_borderline_pairs_are_those_of_the_definition(
             gaps = {a: one.ratings[a] - one.ratings[d] for a in one.positives}
             ruled = dict.fromkeys(gaps, min(gaps.values(), default=0.0)) if gap == "minimum" else gaps
             expected |= {frozenset((a, d)) for a, value in ruled.items() if 80 <= value <= 150}
-        assert named(found.wanted, doc_id, q) == expected - known
-        assert named(found.known, doc_id, q) == expected & known
+        assert named(found.wanted, q) == expected - known
+        assert named(found.known, q) == expected & known
     rng = np.random.default_rng(shuffle)
     mixed = comparisons.take(pa.array(rng.permutation(comparisons.num_rows), pa.int64()))
     assert find(tables.shuffled(shuffle), mixed, config).wanted.equals(found.wanted)
 
 
-def test_the_verdicts_of_the_report(make_tables: Make, spec: Any, doc_id: Doc) -> None:
+def test_the_verdicts_of_the_report() -> None:
     """p below .65 rejects, up to .75 the weight is .3, above it is 1; without an answer Table 2 decides."""
-    tables = make_tables([spec([300.0, 200.0, 200.0, 200.0, 200.0, 200.0, 200.0, 100.0])])
+    tables = make_tables([Query([300.0, 200.0, 200.0, 200.0, 200.0, 200.0, 200.0, 100.0])])
     answers = {(0, 1): 0.64, (0, 2): 0.65, (0, 3): 0.75, (0, 4): 0.76, (0, 5): float("nan"), (0, 7): 0.0}
-    found = weights(tables, judged(answers, doc_id))[doc_id(0, 0)]
+    found = weights(tables, judged(answers))[doc_id(0, 0)]
     expected = {2: 0.3, 3: 0.3, 4: 1.0, 5: 0.5, 6: 0.5, 7: 1.0}  # d7's gap of 200 is not borderline
     assert found == {doc_id(0, d): weight for d, weight in expected.items()}
-    beside = RuleInputs(judged(answers, doc_id))
+    beside = RuleInputs(judged(answers))
     negatives = pooled(tables.ratings, tables.gaps, tables.candidates, CONFIG, tables.fits, beside).pool.negatives
     counts = {"borderline": 6, "rejected": 1, "reduced": 2, "full": 1, "unjudged": 2}
     assert verdicts(negatives, CONFIG) == {"validate": counts}
 
 
-def test_a_verdict_holds_where_the_gap_has_moved_to(make_tables: Make, spec: Any, doc_id: Doc) -> None:
+def test_a_verdict_holds_where_the_gap_has_moved_to() -> None:
     """d1 and d2 were borderline before the round and are not now; d3 was not, is now, and happens to be judged."""
-    tables = make_tables([spec([300.0, 240.0, 100.0, 180.0, 100.0])])
+    tables = make_tables([Query([300.0, 240.0, 100.0, 180.0, 100.0])])
     answers = {(0, 1): 1.0, (0, 2): 0.1, (0, 3): 0.7, (0, 4): 0.1}
-    found = weights(tables, judged(answers, doc_id, was={(0, 1), (0, 2)}))[doc_id(0, 0)]
+    found = weights(tables, judged(answers, was={(0, 1), (0, 2)}))[doc_id(0, 0)]
     assert found == {doc_id(0, 1): 1.0, doc_id(0, 3): 0.3, doc_id(0, 4): 1.0}
-    assert weights(tables, judged(answers, doc_id))[doc_id(0, 0)] == {  # without a round the gap alone says
+    assert weights(tables, judged(answers))[doc_id(0, 0)] == {  # without a round the gap alone says
         doc_id(0, 2): 1.0, doc_id(0, 3): 0.3, doc_id(0, 4): 1.0,
     }  # fmt: skip
 
 
-def test_with_the_least_gap_the_verdict_is_of_the_own_anchor(make_tables: Make, spec: Any, doc_id: Doc) -> None:
-    tables = make_tables([spec([600.0, 300.0, 200.0, -500.0], positives=(0, 1))])
+def test_with_the_least_gap_the_verdict_is_of_the_own_anchor() -> None:
+    tables = make_tables([Query([600.0, 300.0, 200.0, -500.0], positives=(0, 1))])
     config = CONFIG.model_copy(update={"gap": "minimum"})
-    found = weights(tables, judged({(0, 2): 0.9, (1, 2): 0.2}, doc_id), config)
+    found = weights(tables, judged({(0, 2): 0.9, (1, 2): 0.2}), config)
     assert found[doc_id(0, 0)][doc_id(0, 2)] == 1.0
     assert doc_id(0, 2) not in found[doc_id(0, 1)]
 
 
 @pytest.mark.parametrize("flip", [False, True])
-def test_known_positives_are_no_negatives_whatever_a_judge_says(
-    make_tables: Make, spec: Any, doc_id: Doc, flip: bool
-) -> None:
+def test_known_positives_are_no_negatives_whatever_a_judge_says(flip: bool) -> None:
     positives = (0, 1)
-    tables = make_tables([spec([300.0, 200.0, 180.0], positives=positives)])
+    tables = make_tables([Query([300.0, 200.0, 180.0], positives=positives)])
     first, second = positives[::-1] if flip else positives
-    found = weights(tables, judged({(first, second): 1.0, (0, 2): 1.0}, doc_id, was={(first, second)}))
+    found = weights(tables, judged({(first, second): 1.0, (0, 2): 1.0}, was={(first, second)}))
     assert found[doc_id(0, 0)] == {doc_id(0, 2): 1.0}
 
 
-def test_pseudo_positives_are_counted_and_never_negatives(make_tables: Make, spec: Any, doc_id: Doc) -> None:
-    tables = make_tables([spec([300.0, 0.0, -100.0, -200.0, 250.0], positives=(0, 4))])
+def test_pseudo_positives_are_counted_and_never_negatives() -> None:
+    tables = make_tables([Query([300.0, 0.0, -100.0, -200.0, 250.0], positives=(0, 4))])
     config = MineConfig.model_validate({"rule": "rocketqa", "random_negatives": 0, "rated_extra": 0})
     told = {1: 0.95, 2: 0.5, 3: 0.01, 4: 0.99}
     relevance = pa.table(

@@ -61,9 +61,6 @@ AWAY_WINS = [
     [5, 3, 4, 3, 2, 0, 4],
     [5, 5, 6, 4, 6, 4, 0],
 ]
-BASEBALL: Wins = {
-    (TEAMS[i], TEAMS[j]): HOME_WINS[i][j] + AWAY_WINS[j][i] for i, j in itertools.permutations(range(len(TEAMS)), 2)
-}
 BASEBALL_ABILITIES = {
     "Milwaukee": 1.58,
     "Detroit": 1.44,

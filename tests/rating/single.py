@@ -8,6 +8,8 @@ from numpy.typing import ArrayLike
 from anmi_ray.core.identity import rng
 from anmi_ray.core.scale import Floats, Model
 from anmi_ray.rating.games import Games
+from anmi_ray.rating.likelihood import Likelihood
+from anmi_ray.rating.solver import Posterior
 from jobs.studies.simulated_games import Played, bucket, play
 from tests.rating.tournaments import pair_graph
 
@@ -22,6 +24,13 @@ def of_edges(documents: int, edges: ArrayLike, w: ArrayLike | None = None) -> Ga
     """One query's games on these pairs [P, 2]; all ties if not told."""
     first, second = np.array(edges, dtype=np.int32).T
     return single(documents, first, second, np.full(len(first), 0.5) if w is None else w)
+
+
+def target(games: Games, like: Likelihood | Model, precision: float = 0.0, mean: Floats | float = 0.0) -> Posterior:
+    """The posterior under one prior for all documents; without a precision plain maximum likelihood."""
+    documents = len(games.doc_ids)
+    like = like if isinstance(like, Likelihood) else Likelihood.of(like)
+    return Posterior(games, like, games.answers, np.zeros(documents) + mean, np.full(documents, precision))
 
 
 def planted(documents: int, k: int, judges: int, model: Model, seed: int, sd: float = 1.0) -> tuple[Games, Floats]:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from anmi_ray.core.errors import FitError
-from anmi_ray.core.scale import Model, link
+from anmi_ray.core.scale import link
 from anmi_ray.rating import diagnostics
 from anmi_ray.rating.diagnostics import components, deviance, equal_ratings_p, refuse_without_maximum
 from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion
-from anmi_ray.rating.games import Games
-from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
-from anmi_ray.rating.solver import Posterior, solve
-from tests.rating.single import planted, single
+from anmi_ray.rating.solver import solve
+from tests.rating.single import planted, single, target
 from tests.rating.tournaments import tournament
-
-
-def flat_prior(games: Games, model: Model) -> Posterior:
-    none = np.zeros(len(games.doc_ids))
-    return Posterior(games, Likelihood.of(model), games.answers, none, none)
 
 
 def test_components_are_numbered_inside_each_query() -> None:
@@ -61,15 +56,15 @@ def test_deviance() -> None:
     by_hand = 2 * np.sum(
         games.answers * (w * np.log(np.maximum(w, tiny) / f) + (1 - w) * np.log(np.maximum(1 - w, tiny) / (1 - f)))
     )
-    assert deviance(flat_prior(games, "thurstone"), latent)[0] == pytest.approx(by_hand)
+    assert deviance(target(games, "thurstone"), latent)[0] == pytest.approx(by_hand)
     exact = single(10, games.first, games.second, f, games.answers)
-    assert deviance(flat_prior(exact, "thurstone"), latent)[0] == pytest.approx(0.0, abs=1e-9)
+    assert deviance(target(exact, "thurstone"), latent)[0] == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize(("k", "judges"), [(8, 3), (6, 1)])
 def test_equal_ratings_test_keeps_its_level(k: int, judges: int) -> None:
     games, _ = read_games(*tournament(250, 12, k, judges, sd=1e-9, seed=3).tables, 0.5)
-    p = equal_ratings_p(flat_prior(games, "thurstone"), components(games).count)
+    p = equal_ratings_p(target(games, "thurstone"), components(games).count)
     assert np.mean(p < 0.05) <= 0.08  # with single votes it is cautious: a vote's square carries no noise
     assert 0.4 <= p.mean() <= 0.6
     assert judges == 1 or np.mean(p < 0.05) >= 0.02
@@ -77,15 +72,15 @@ def test_equal_ratings_test_keeps_its_level(k: int, judges: int) -> None:
 
 def test_equal_ratings_test_has_power_and_is_the_deviance_test_to_first_order() -> None:
     games, _ = read_games(*tournament(40, 12, 6, 3, sd=1.0, seed=4).tables, 0.5)
-    assert np.mean(equal_ratings_p(flat_prior(games, "thurstone"), components(games).count) < 0.05) == 1.0
+    assert np.mean(equal_ratings_p(target(games, "thurstone"), components(games).count) < 0.05) == 1.0
     near, _ = planted(8, 6, 1, "bradley-terry", seed=5)
     w = 0.5 + 0.02 * (near.w - 0.5)
     many = single(8, near.first, near.second, w, 1000.0)
-    target = flat_prior(many, "bradley-terry")
-    drop = deviance(target, np.zeros(8)) - deviance(target, solve(target, 1e-10, 100).latent)
+    of = target(many, "bradley-terry")
+    drop = deviance(of, np.zeros(8)) - deviance(of, solve(of, 1e-10, 100).latent)
     from scipy import stats
 
-    p = equal_ratings_p(target, np.array([1]))[0]
+    p = equal_ratings_p(of, np.array([1]))[0]
     assert p == pytest.approx(stats.chi2.sf(drop[0], 7), rel=0.02)
 
 
@@ -93,19 +88,12 @@ def test_dispersion_of_correlated_and_of_graded_judges() -> None:
     """Judges that repeat each other are one judge: φ is their number. Graded answers scatter less than coins."""
     t = tournament(60, 20, 8, judges=1, seed=6, positives=False)
     games, _ = read_games(*t.tables, 0.5)
-    echoed = games.answers * 4.0
-    target = Posterior(games, Likelihood.of("thurstone"), echoed / 4.0, np.zeros(1200), np.ones(1200))
-    latent = solve(target, 1e-8, 100).latent
-    repeated = Posterior(
-        games.__class__(**{**games.__dict__, "answers": echoed}),
-        Likelihood.of("thurstone"),
-        echoed / 4.0,
-        np.zeros(1200),
-        np.ones(1200),
-    )
+    once = target(games, "thurstone", 1.0)
+    latent = solve(once).latent
+    repeated = replace(once, games=replace(games, answers=games.answers * 4.0))
     assert pooled_dispersion(repeated, latent, components(games).component) == pytest.approx(4.0, rel=0.1)
     # fitted residuals are smaller than predicted ones: Pearson's φ is the smaller of the two
-    assert pearson_dispersion(flat_prior(games, "thurstone"), latent, components(games).count) < 0.95
+    assert pearson_dispersion(target(games, "thurstone"), latent, components(games).count) < 0.95
 
 
 def test_spread_is_the_standard_deviation() -> None:
@@ -123,8 +111,8 @@ def test_dispersion_is_of_pairs_however_their_games_are_written() -> None:
     turned = single(30, [*sides[0], *sides[1]], [*sides[1], *sides[0]], np.ones(2 * len(won)), [*won, *lost])
     found = []
     for written in (games, apart, turned):
-        target = Posterior(written, Likelihood.of("thurstone"), written.answers, np.zeros(30), np.ones(30))
-        latent = solve(target, 1e-10, 100).latent
-        found.append(pooled_dispersion(target, latent, components(written).component))
+        of = target(written, "thurstone", 1.0)
+        latent = solve(of, 1e-10, 100).latent
+        found.append(pooled_dispersion(of, latent, components(written).component))
     assert found == pytest.approx([found[0]] * 3, rel=1e-6)
     assert found[0] == pytest.approx(1.0, abs=0.35)

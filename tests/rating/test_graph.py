@@ -107,12 +107,6 @@ def test_lambda2_against_dense_eigenvalues(seed: int, n: int, k: int) -> None:
     assert lambda2(games)[0] == pytest.approx(max(np.linalg.eigvalsh(laplacian)[1], 0.0), abs=1e-6)
 
 
-def test_lambda2_needs_more_steps_than_its_first_basis_holds() -> None:
-    n = 200  # a chain is the slowest of all graphs
-    chain = lambda2(of_edges(n, [(i, i + 1) for i in range(n - 1)]))[0]
-    assert chain == pytest.approx(2 - 2 * np.cos(np.pi / n), abs=1e-6)
-
-
 def test_lambda2_of_a_large_graph_stops_in_time() -> None:
     n = 4000
     generator = identity.rng("large graph", 0)
@@ -215,7 +209,7 @@ def test_queries_of_a_bucket_do_not_mix() -> None:
     for q in range(games.queries):
         docs, own = slice(*games.doc_start[q : q + 2]), slice(*games.game_start[q : q + 2])
         alone = single(docs.stop - docs.start, games.first[own], games.second[own], games.w[own], games.answers[own])
-        for name, values in vars(facts(alone)).items():
+        for name, values in facts(alone)._asdict().items():
             np.testing.assert_array_equal(values[0], getattr(whole, name)[q], name)
 
 

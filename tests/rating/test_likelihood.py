@@ -10,10 +10,18 @@ from pydantic import ValidationError
 
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.scale import Floats, Model
-from anmi_ray.rating import likelihood
 from anmi_ray.rating.conjugate_gradient import conjugate_gradient
-from anmi_ray.rating.likelihood import Likelihood, Ties, game_log_likelihood, game_skew, game_terms, outcome_moments
+from anmi_ray.rating.likelihood import (
+    Likelihood,
+    Ties,
+    game_log_likelihood,
+    game_skew,
+    game_terms,
+    outcome_moments,
+    terms,
+)
 from anmi_ray.rating.solver import Posterior, evaluate, one_query, workspace
+from tests.rating import reference
 from tests.rating.single import planted
 
 MODELS: list[Model] = ["thurstone", "bradley-terry"]
@@ -43,10 +51,10 @@ def central_difference(function, point: Floats, h: float = 1e-5) -> Floats:
 def test_gradient_and_information(model: Model) -> None:
     games, latent = planted(12, 4, 3, model, seed=1, sd=2.0)
     args = (games.first, games.second, games.w, games.answers, model)
-    by_difference = central_difference(lambda e: likelihood.log_likelihood(e, *args), latent)
-    np.testing.assert_allclose(likelihood.gradient(latent, *args), by_difference, atol=1e-7)
-    hessian = central_difference(lambda e: likelihood.gradient(e, *args), latent)
-    np.testing.assert_allclose(likelihood.information(latent, *args), -hessian, atol=1e-7)
+    by_difference = central_difference(lambda e: reference.log_likelihood(e, *args), latent)
+    np.testing.assert_allclose(reference.gradient(latent, *args), by_difference, atol=1e-7)
+    hessian = central_difference(lambda e: reference.gradient(e, *args), latent)
+    np.testing.assert_allclose(reference.information(latent, *args), -hessian, atol=1e-7)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -57,8 +65,8 @@ def test_compiled_evaluation_agrees(model: Model) -> None:
     work, query, grad, diagonal = workspace(12, played), one_query(target.flat, 0), np.empty(12), np.empty(12)
     evaluate(target.likelihood, query, latent, grad, diagonal, work)
     args = (games.first, games.second, games.w, games.answers, model)
-    np.testing.assert_allclose(grad, likelihood.gradient(latent, *args), atol=1e-12)
-    laplacian = likelihood.information(latent, *args)
+    np.testing.assert_allclose(grad, reference.gradient(latent, *args), atol=1e-12)
+    laplacian = reference.information(latent, *args)
     np.testing.assert_allclose(diagonal, np.diag(laplacian), atol=1e-12)
     np.testing.assert_allclose(-work.curve, laplacian[games.first, games.second], atol=1e-12)
     solution, wanted = np.empty(12), latent - latent.mean()
@@ -73,7 +81,7 @@ def test_games_together_are_the_games_one_by_one(like: Likelihood) -> None:
     w, m = np.random.default_rng(0).random((2, len(x)))
     w[:20:2], w[1:20:2] = 0.0, 1.0
     gradient, curvature, scratch = np.empty_like(x), np.empty_like(x), np.empty_like(x)
-    likelihood.terms(like, x, w, m, gradient, curvature, scratch, scratch.view(np.int64))
+    terms(like, x, w, m, gradient, curvature, scratch, scratch.view(np.int64))
     one_by_one = m[:, None] * np.array([game_terms(like, *game) for game in zip(x, w, strict=True)])
     assert np.isfinite(one_by_one).all()
     np.testing.assert_allclose(gradient, one_by_one[:, 0], rtol=1e-12, atol=1e-14)
@@ -108,9 +116,11 @@ def test_outcomes_are_a_distribution(like: Likelihood) -> None:
         mean, variance = outcome_moments(like, x)
         assert mean == pytest.approx(p @ outcomes, abs=1e-12)
         assert variance == pytest.approx(p @ np.square(outcomes) - mean**2, abs=1e-12)
-        terms = np.array([game_terms(like, x, outcome) for outcome in outcomes])
-        assert p @ terms[:, 0] == pytest.approx(0.0, abs=1e-12)  # the score has mean zero
-        assert p @ terms[:, 1] == pytest.approx(p @ terms[:, 0] ** 2, abs=1e-12)  # and its variance is the information
+        by_outcome = np.array([game_terms(like, x, outcome) for outcome in outcomes])
+        assert p @ by_outcome[:, 0] == pytest.approx(0.0, abs=1e-12)  # the score has mean zero
+        assert p @ by_outcome[:, 1] == pytest.approx(
+            p @ by_outcome[:, 0] ** 2, abs=1e-12
+        )  # and its variance is the information
 
 
 def test_published_forms_of_ties() -> None:

@@ -11,17 +11,11 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
-from anmi_ray.core.scale import ELO_PER_LOGIT, Floats, Model, to_elo
+from anmi_ray.core.scale import ELO_PER_LOGIT, Floats, to_elo
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.online import Elo
-from anmi_ray.rating.solver import Posterior, solve
-from tests.rating.single import planted, single
-
-MODELS: list[Model] = ["thurstone", "bradley-terry"]
-
-
-# --- Elo -----------------------------------------------------------------------------------------------------------
+from anmi_ray.rating.solver import solve
+from tests.rating.single import planted, single, target
 
 
 def spread(k: float, documents: int) -> float:
@@ -118,10 +112,7 @@ def test_two_documents_hover_around_their_odds(p: float) -> None:
 
 def bradley_terry(games: Games) -> Floats:
     """Ratings of plain maximum likelihood, points, mean zero."""
-    n = len(games.doc_ids)
-    found = solve(
-        Posterior(games, Likelihood.of("bradley-terry"), np.ones(len(games.w)), np.zeros(n), np.zeros(n)), 1e-10, 100
-    )
+    found = solve(target(replace(games, answers=np.ones(len(games.w))), "bradley-terry"), 1e-10, 100)
     assert found.converged.all()
     return to_elo(found.latent - found.latent.mean(), "bradley-terry")
 

@@ -18,13 +18,12 @@ from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.shared_parameters import globals_of
 from anmi_ray.rating.solver import Posterior, solve
 from anmi_ray.rating.uncertainty import anchors, errors
-from tests.rating.single import planted, single
+from tests.rating.single import planted, single, target
 
 
 def maximum_likelihood(games: Games, model: Model) -> tuple[Posterior, Floats]:
-    n = len(games.doc_ids)
-    target = Posterior(games, Likelihood.of(model), games.answers, np.zeros(n), np.zeros(n))
-    return target, solve(target, 1e-12, 100).latent
+    of = target(games, model)
+    return of, solve(of, 1e-12, 100).latent
 
 
 def test_thurstone_is_a_probit_regression() -> None:
@@ -39,9 +38,9 @@ def test_thurstone_is_a_probit_regression() -> None:
         votes += [1.0] * wins + [0.0] * (played - wins)
     peer = sm.Probit(np.array(votes), np.array(design)[:, 1:]).fit(disp=0, tol=1e-12, method="newton")
     games.positive[0] = True
-    target, found = maximum_likelihood(games, "thurstone")
+    of, found = maximum_likelihood(games, "thurstone")
     np.testing.assert_allclose(found[1:] - found[0], peer.params, atol=1e-6)
-    uncertain = errors(laplace(target, found), components(games).component, anchors(games, latent))
+    uncertain = errors(laplace(of, found), components(games).component, anchors(games, latent))
     np.testing.assert_allclose(uncertain.gap_se, peer.bse, atol=1e-6)
 
 
@@ -73,7 +72,7 @@ def test_davidson_is_newmans_model_of_ties() -> None:
     peer = evalica.newman(*sides, winners, tolerance=1e-13, limit=100_000)
     theirs = np.log(peer.scores.loc[range(9)].to_numpy())
     like = Likelihood.of("bradley-terry", "davidson", 2.0 * peer.v)
-    ours = solve(Posterior(games, like, games.answers, np.zeros(9), np.zeros(9)), 1e-12, 100).latent
+    ours = solve(target(games, like), 1e-12, 100).latent
     np.testing.assert_allclose(ours - ours.mean(), theirs - theirs.mean(), atol=1e-6)
     config = RateConfig(model="bradley-terry", ties="davidson", prior=None, dispersion=1.0)
     assert globals_of(games, config).tie_width == pytest.approx(2.0 * peer.v, rel=3e-4)

@@ -9,7 +9,7 @@ import pytest
 
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.scale import Floats, Model, to_latent
-from anmi_ray.rating import fit_globals, likelihood, uncertainty
+from anmi_ray.rating import fit_globals, uncertainty
 from anmi_ray.rating.bucket import rate
 from anmi_ray.rating.cholesky import cholesky, inverse_lower
 from anmi_ray.rating.diagnostics import components
@@ -19,12 +19,13 @@ from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.solver import Posterior, one_query, solve, workspace
 from anmi_ray.rating.uncertainty import GapAnchors, anchors, errors, game_variances
+from tests.rating import reference
 from tests.rating.single import planted, single
 from tests.rating.tournaments import tournament, truth_of
 
 
 def dense_covariance(games: Games, model: Model, latent: Floats, precision: Floats) -> Floats:
-    information = likelihood.information(latent, games.first, games.second, games.w, games.answers, model)
+    information = reference.information(latent, games.first, games.second, games.w, games.answers, model)
     return np.linalg.pinv(information + np.diag(precision), rcond=1e-11).astype(np.float64)
 
 
