@@ -192,7 +192,7 @@ class ApiEngine:
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     def _row(self, result: Reply[Completion] | Failed) -> dict[str, object]:
-        row = {**NOTHING, "seconds": result.seconds, "attempts": result.attempts}
+        row: dict[str, object] = {**NOTHING, "seconds": result.seconds, "attempts": result.attempts}
         if isinstance(result, Failed):
             return row | {"error": result.reason, "transient": result.transient}
         answer = result.answer

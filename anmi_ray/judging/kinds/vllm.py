@@ -232,7 +232,7 @@ def answers(judge: VllmModel, outputs: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _row(judge: VllmModel, output: Mapping[str, Any]) -> dict[str, object]:
-    row = {**NOTHING, **{name: output[name] for name in _HASHES}, "attempts": 1}
+    row: dict[str, object] = {**NOTHING, **{name: output[name] for name in _HASHES}, "attempts": 1}
     if why := str(output[FAILED]):
         if why in (EMPTY, TOO_LONG):
             return row | {"error": why, "attempts": 0}
