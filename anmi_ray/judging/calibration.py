@@ -1,8 +1,8 @@
-"""Held-out calibration of a pairwise model: one temperature for its logits, or a monotone curve for its preferences.
+"""Held-out calibration of a pairwise model: one temperature for its logit, or a monotone curve for its preferences.
 
 Fitted on pairs that the model was not trained on, applied where it judges. Both keep what a preference must keep:
 exchanging the two documents exchanges the answer, p(a, b) + p(b, a) = 1. There is no bias term for that reason.
-A preference is for the second document here, as in the ensemble's score C. Letters: P pairs, K logits, B blocks.
+A preference is for the second document here, as in the ensemble's score C. Letters: P pairs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
-from scipy.special import log_softmax, softmax
+from scipy.special import softmax
 
 from anmi_ray.core.errors import DataError, FitError
 
@@ -25,58 +25,37 @@ _STEPS = 100
 
 @dataclass(frozen=True)
 class Temperature:
-    """Logits are multiplied by `beta` = 1/T >= 0 before the softmax; 0 says that they know nothing.
-
-    loss: mean cross-entropy at beta (nats), loss_before at beta = 1, on `pairs` pairs.
-    """
+    """Logits are multiplied by `beta` = 1/T >= 0; 0 says that they know nothing."""
 
     beta: float
-    loss: float
-    loss_before: float
-    pairs: int
 
     def __call__(self, logits: ArrayLike) -> Reals:
-        """Probabilities float[P, K] of logits float[P, K]; of one logit, float[P], that of the second document."""
-        scaled = self.beta * np.asarray(logits, dtype=np.float64)
-        return softmax(_two(scaled), axis=1)[:, 1] if scaled.ndim == 1 else softmax(scaled, axis=1)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values; `from_json` reads them."""
-        return {
-            "kind": "temperature",
-            "beta": self.beta,
-            "loss": self.loss,
-            "loss_before": self.loss_before,
-            "pairs": self.pairs,
-        }
+        """Probabilities float[P] of the second document, of its logits float[P]."""
+        return softmax(_two(self.beta * np.asarray(logits, dtype=np.float64)), axis=1)[:, 1]
 
 
-def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> Temperature:
+def fit_temperature(logits: ArrayLike, scores: ArrayLike) -> Temperature:
     """The inverse temperature with the least mean cross-entropy against soft labels (Guo et al. 2017, Eq. 9).
 
-    logits, labels: float[P] of one logit and the score C of the second document, or float[P, K] with K = 2 (A, B) or
-    3 (A, B, tie), rows of labels summing to 1. The loss is convex in beta: Newton, kept inside a bracket.
-    DataError for shapes or labels that do not fit; FitError where no finite temperature is best, because every pair is
-    already on the right side.
+    Both float[P]: the logit of the second document and its score C. The loss is convex in beta: Newton, kept inside a
+    bracket. DataError for shapes or scores that do not fit; FitError where no finite temperature is best, because every
+    pair is already on the right side.
     """
-    raw = np.asarray(logits, dtype=np.float64)
-    target = np.asarray(labels, dtype=np.float64)
-    _check(raw, target)
-    if raw.ndim == 1:
-        raw = _two(raw)
-        target = np.stack([1.0 - target, target], axis=1)
+    logit_P = np.asarray(logits, dtype=np.float64)
+    score_P = np.asarray(scores, dtype=np.float64)
+    _check(logit_P, score_P)
+    raw = _two(logit_P)
+    target = np.stack([1.0 - score_P, score_P], axis=1)
     raw = raw - raw.max(axis=1, keepdims=True)  # the softmax knows differences only
     if _slope(raw, target, 0.0)[0] >= 0:
-        beta = 0.0
-    elif not (target * raw).any():  # all that a label holds is on the largest logit
+        return Temperature(0.0)
+    if not (target * raw).any():  # all that a label holds is on the largest logit
         raise FitError(
             "no finite temperature is best: every pair is on the right side, however sharp",
             "calibration",
             "calibrate on more held-out pairs, some of which the judges do not agree on",
         )
-    else:
-        beta = _newton(raw, target)
-    return Temperature(beta, _loss(raw, target, beta), _loss(raw, target, 1.0), len(raw))
+    return Temperature(_newton(raw, target))
 
 
 def _newton(raw: Reals, target: Reals) -> float:
@@ -108,26 +87,21 @@ def _slope(raw: Reals, target: Reals, beta: float) -> tuple[float, float]:
     return float(np.mean(mean - (target * raw).sum(axis=1))), float(np.mean(variance))
 
 
-def _loss(raw: Reals, target: Reals, beta: float) -> float:
-    return float(-np.mean((target * log_softmax(beta * raw, axis=1)).sum(axis=1)))
-
-
 def _two(logit_P: Reals) -> Reals:
     return np.stack([np.zeros_like(logit_P), logit_P], axis=1)
 
 
-def _check(raw: Reals, target: Reals) -> None:
+def _check(logit_P: Reals, score_P: Reals) -> None:
     remedy = "give the logits of held-out pairs and as many labels"
-    if raw.shape != target.shape or raw.ndim not in (1, 2) or (raw.ndim == 2 and raw.shape[1] not in (2, 3)):
-        allowed = "both must be [P], [P, 2] or [P, 3]"
-        raise DataError(f"logits of shape {raw.shape}, labels of {target.shape}; {allowed}", "calibration", remedy)
-    if not len(raw):
+    if logit_P.shape != score_P.shape or logit_P.ndim != 1:
+        message = f"logits of shape {logit_P.shape}, labels of {score_P.shape}; both must be [P]"
+        raise DataError(message, "calibration", remedy)
+    if not len(logit_P):
         raise DataError("no pairs", "calibration", remedy)
-    if not np.isfinite(raw).all():
+    if not np.isfinite(logit_P).all():
         raise DataError("logits that are not finite", "calibration", remedy)
-    inside = (target >= 0) & (target <= 1)  # NaN is outside
-    if not inside.all() or (raw.ndim == 2 and np.abs(target.sum(axis=1) - 1).max() > 1e-6):
-        raise DataError("labels must be in [0, 1], and rows of several sum to 1", "calibration", remedy)
+    if not ((score_P >= 0) & (score_P <= 1)).all():  # NaN is outside
+        raise DataError("labels must be in [0, 1]", "calibration", remedy)
 
 
 @dataclass(frozen=True)
@@ -182,17 +156,13 @@ def fit_isotonic(preference: ArrayLike, score: ArrayLike) -> Isotonic:
     return Isotonic(tuple(knots[keep].tolist()), tuple(fitted[keep].tolist()), len(p))
 
 
-def from_json(content: Mapping[str, Any]) -> Temperature | Isotonic:
-    """A calibration from what its `to_json` gave; DataError for anything else."""
-    values = {key: value for key, value in content.items() if key != "kind"}
+def from_json(content: Mapping[str, Any]) -> Isotonic:
+    """The curve that `to_json` gave; DataError for anything else."""
     try:
-        if content.get("kind") == "temperature":
-            beta, loss, before = (float(values[name]) for name in ("beta", "loss", "loss_before"))
-            return Temperature(beta, loss, before, int(values["pairs"]))
         if content.get("kind") == "isotonic":
-            x, y = (tuple(float(value) for value in values[name]) for name in ("x", "y"))
+            x, y = (tuple(float(value) for value in content[name]) for name in ("x", "y"))
             if len(x) == len(y) > 0 and x == tuple(sorted(x)) and y == tuple(sorted(y)):
-                return Isotonic(x, y, int(values["pairs"]))
+                return Isotonic(x, y, int(content["pairs"]))
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"not a calibration: {error!r}", "calibration", "fit it again") from None
     raise DataError(

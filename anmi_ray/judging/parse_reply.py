@@ -11,7 +11,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, cast
 
 from anmi_ray.judging import reply_patterns
@@ -31,113 +30,81 @@ Reason = Literal[
     "letters too improbable",
     "not log-probabilities",
 ]
-MIN_MASS = 0.1  # below it the model was about to say something else, and the letters' ratio is its noise
+_LEAST_MASS = 0.1  # below it the model was about to say something else, and the letters' ratio is its noise
 _LETTERS = {"A": 1.0, "B": 0.0, "T": 0.5}
 _COLUMNS = {"log_first": "A", "log_second": "B", "log_tie": "T"}
 _SPACES = " \t\n\r▁ĠĊ"  # as text, and as the marks of SentencePiece and byte-level vocabularies
-_EXCERPT = 200
 
 
-@dataclass(frozen=True)
-class UnreadableReply:
-    """A failure to read an answer: its name, and the beginning of what was answered."""
-
-    reason: Reason
-    answer: str = ""
-
-
-def read(answer: str, form: Form) -> float | UnreadableReply:
+def read(answer: str, form: Form) -> float | Reason:
     """p of the document shown first, from an answer to a template of this form."""
     return read_scale(answer) if form == "scale" else read_letter(answer)
 
 
-def read_scale(answer: str) -> float | UnreadableReply:
+def read_scale(answer: str) -> float | Reason:
     """p of the document shown first, from a number s in [-1, 1]: (1 + s)/2.
 
     A number is the answer if it is the only one, or the only one that is marked: by a label ("Score: 0.3"), a JSON key,
     a line of its own, a box; marked as final goes before marked. A decimal comma is read, a percentage is not.
 
-    >>> read_scale("Score: −0.5"), read_scale("either 0.2 or -0.2").reason
+    >>> read_scale("Score: −0.5"), read_scale("either 0.2 or -0.2")
     (0.25, 'several answers')
     """
-    text = _bare(answer)
-    value = _scale(text) if isinstance(text, str) else text.reason
-    return UnreadableReply(value, _excerpt(answer)) if isinstance(value, str) else value
+    return _read(answer, _scale)
 
 
-def read_letter(answer: str) -> float | UnreadableReply:
+def read_letter(answer: str) -> float | Reason:
     """p of the document shown first, from a letter: A is 1, B is 0, T or "tie" is ½.
 
     A letter is the answer if it is all there is, or the only one that is marked: as numbers are, or by words ("I choose
     A", "Document B is better"), unless its clause takes them back ("not", "if"). A mere mention is no answer.
 
-    >>> read_letter("I choose **B**."), read_letter("Document A covers the topic.").reason
+    >>> read_letter("I choose **B**."), read_letter("Document A covers the topic.")
     (0.0, 'neither letter')
     """
-    text = _bare(answer)
-    value = _letter(text) if isinstance(text, str) else text.reason
-    return UnreadableReply(value, _excerpt(answer)) if isinstance(value, str) else value
-
-
-def letter_mass(logprobs: Mapping[str, float], min_mass: float = MIN_MASS) -> dict[str, float] | UnreadableReply:
-    """P(A), P(B) and P(T) from natural log-probabilities of the answer's first token.
-
-    A letter's probability is summed over its token with and without white space before it, as text or as vocabularies
-    write it ("A", " A", "ĠA", "▁A"). Lower case does not count: "a" begins sentences. A letter that is not among the
-    tokens has probability 0, so give as many as the engine will. `min_mass` is the least that the three must have
-    together: 0.1 lets pass what a constrained answer is forced into, but not what it never considered.
-    """
-    shown = _excerpt(str(dict(list(logprobs.items())[:10])))
-    if not logprobs:
-        return UnreadableReply("empty answer", shown)
-    mass = dict.fromkeys(_LETTERS, 0.0)
-    found = False
-    for token, logprob in logprobs.items():
-        if math.isnan(logprob) or logprob > 1e-3:
-            return UnreadableReply("not log-probabilities", shown)
-        letter = token.strip(_SPACES)
-        if letter in mass:
-            found = True
-            mass[letter] += math.exp(logprob)
-    total = math.fsum(mass.values())
-    if not found:
-        return UnreadableReply("no letter among the tokens", shown)
-    if total > 1.01:
-        return UnreadableReply("not log-probabilities", shown)
-    if total <= 0.0 or total < min_mass:
-        return UnreadableReply("letters too improbable", shown)
-    return mass
+    return _read(answer, _letter)
 
 
 def letter_columns(logprobs: Mapping[str, float]) -> dict[str, float | str]:
     """The columns of an Answer row that first-token log-probabilities fill: log_first, log_second, log_tie, or error.
 
+    A letter's probability is summed over its token with and without white space before it, as text or as vocabularies
+    write it ("A", " A", "ĠA", "▁A"). Lower case does not count: "a" begins sentences. A letter that is not among the
+    tokens has probability 0, so give as many as the engine will. Together the three must have at least 0.1, which
+    lets pass what a constrained answer is forced into, but not what it never considered.
+
     >>> letter_columns({"A": -0.1, "B": -3.0})["log_second"], letter_columns({"Hi": -0.1})
     (-3.0, {'error': 'no letter among the tokens'})
     """
-    mass = letter_mass(logprobs)
-    if isinstance(mass, UnreadableReply):
-        return {"error": mass.reason}
+    mass = dict.fromkeys(_LETTERS, 0.0)
+    found = False
+    for token, logprob in logprobs.items():
+        if math.isnan(logprob) or logprob > 1e-3:
+            return {"error": "not log-probabilities"}
+        letter = token.strip(_SPACES)
+        if letter in mass:
+            found = True
+            mass[letter] += math.exp(logprob)
+    if not found:
+        return {"error": "no letter among the tokens" if logprobs else "empty answer"}
+    total = math.fsum(mass.values())
+    if not _LEAST_MASS <= total <= 1.01:
+        return {"error": "not log-probabilities" if total > 1 else "letters too improbable"}
     return {name: math.log(mass[letter] + 1e-300) for name, letter in _COLUMNS.items()}
 
 
-def _excerpt(answer: str) -> str:
-    """The beginning of an answer, as text that any column holds (no halves of surrogate pairs)."""
-    return answer[:_EXCERPT].encode(errors="replace").decode()
-
-
-def _bare(answer: str) -> str | UnreadableReply:
-    """The answer without its reasoning, code fences and markup, with one spelling of signs and digits."""
+def _read(answer: str, value_of: Callable[[str], float | Reason]) -> float | Reason:
+    """`value_of` the answer without its reasoning, code fences and markup."""
     if not answer.strip():
-        return UnreadableReply("empty answer")
+        return "empty answer"
     ends = [match.end() for match in reply_patterns.THOUGHT_END.finditer(answer)]
     text = answer[ends[-1] :] if ends else answer
     if reply_patterns.THOUGHT_START.search(text) or not text.strip():
-        return UnreadableReply("cut short")
+        return "cut short"
     text = reply_patterns.STYLE.sub("", text)
     text = reply_patterns.TAG.sub(lambda tag: "\n" if tag[1] else f"\n{tag[2]}: ", text)
     text = reply_patterns.CODE_FENCE.sub("\n", text).strip()
-    return text or UnreadableReply("empty answer")
+    return value_of(text) if text else "empty answer"
 
 
 def _scale(text: str) -> float | Reason:

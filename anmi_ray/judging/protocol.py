@@ -81,15 +81,27 @@ def questions(comparisons: pa.Table, candidates: pa.Table) -> Questions:
     )
     table = comparisons.take(pa.array(order))
     known = documents(candidates)
-    rows = [
-        find_rows(known.table, {"query_id": table["query_id"], "doc_id": table[name]}) for name in ("doc_a", "doc_b")
-    ]
-    missing = sum(int((row < 0).sum()) for row in rows)
-    if missing:
+    a, b = candidate_rows(table, known.table)
+    return Questions(table, identity.id_matrix(table["comparison_id"]), a, b, known)
+
+
+def candidate_rows(comparisons: pa.Table, candidates: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows int64[P] of doc_a and of doc_b among Candidates. Raises DataError if a document is not a candidate."""
+    a, b = document_rows(comparisons, candidates)
+    if missing := int((a < 0).sum() + (b < 0).sum()):
         raise DataError(
             f"{missing} compared documents are not candidates of their query", PLACE, "recompute the compare stage"
         )
-    return Questions(table, identity.id_matrix(table["comparison_id"]), rows[0], rows[1], known)
+    return a, b
+
+
+def document_rows(comparisons: pa.Table, table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows int64[P] of doc_a and of doc_b in a table by query_id and doc_id, -1 where it has none."""
+    a, b = (
+        find_rows(table, {"query_id": comparisons["query_id"], "doc_id": comparisons[name]})
+        for name in ("doc_a", "doc_b")
+    )
+    return a, b
 
 
 def answer(asked: Questions, judges: Sequence[tuple[str, AnswerSource]]) -> pa.Table:

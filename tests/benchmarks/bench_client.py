@@ -12,7 +12,7 @@ import httpx2
 
 from anmi_ray.judging.http.client import ChatClient
 from anmi_ray.judging.http.dispatch import Result, ask_all
-from tests.judging.serving import Chat, ask, serving
+from tests.judging.serving import Chat, ask, one_by_one, serving
 
 CALLS = 3000
 TEXT = "word " * 600  # two passages
@@ -21,7 +21,7 @@ TEXT = "word " * 600  # two passages
 async def ours(chat: Chat, width: int) -> None:
     got: list[Result] = []
     async with ChatClient(chat.config(concurrency=width)) as client:
-        await ask_all(client, ((i.to_bytes(4, "big"), ask(f"{i} {TEXT}")) for i in range(CALLS)), got.extend)
+        await ask_all(client, one_by_one((i.to_bytes(4, "big"), ask(f"{i} {TEXT}")) for i in range(CALLS)), got.extend)
     assert len(got) == CALLS
 
 

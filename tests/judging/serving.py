@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from anmi_ray.config.endpoint import EndpointConfig
+from anmi_ray.judging.http.dispatch import Question
 
 SCRIPT = Path(__file__).with_name("chat_server.py")
 
@@ -20,6 +21,12 @@ SCRIPT = Path(__file__).with_name("chat_server.py")
 def ask(text: str) -> list[dict[str, str]]:
     """Messages that say `text`."""
     return [{"role": "user", "content": text}]
+
+
+async def one_by_one(questions: Iterable[Question]) -> AsyncIterator[Question]:
+    """Questions as an engine gives them."""
+    for question in questions:
+        yield question
 
 
 @dataclass(frozen=True)

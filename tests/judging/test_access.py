@@ -21,7 +21,7 @@ from anmi_ray.core.errors import AnmiError, ConfigError, JudgeError
 from anmi_ray.judging.http.access import Key, check_address, is_internal, read_key
 from anmi_ray.judging.http.client import ChatClient
 from anmi_ray.judging.http.dispatch import Result, ask_all
-from tests.judging.serving import Chat, ask
+from tests.judging.serving import Chat, ask, one_by_one
 
 CANARY = 'sk-canary-"77/x+y=\\z'  # with characters that JSON and URLs write differently
 
@@ -156,7 +156,7 @@ def test_the_key_shows_itself_nowhere(chat: Chat, monkeypatch: pytest.MonkeyPatc
         try:
             async with ChatClient(settings) as client:
                 out.extend([client, vars(client), client.spend, vars(client._connections)])
-                await ask_all(client, [(b"0", ask("fine")), (b"1", ask(f"script {text}"))], results.extend)
+                await ask_all(client, one_by_one([(b"0", ask("fine")), (b"1", ask(f"script {text}"))]), results.extend)
         except AnmiError as error:
             whole = "".join(traceback.format_exception(error))
             out.extend([error, str(error), repr(error.args), whole, pickle.dumps(error), repr(error.__context__)])

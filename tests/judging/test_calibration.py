@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import isotonic_regression, minimize_scalar
-from scipy.special import expit, softmax
+from scipy.special import expit
 
 from anmi_ray.core.errors import DataError, FitError
 from anmi_ray.core.identity import rng
@@ -27,17 +27,11 @@ def pairs_of(low: int = 1, high: int = 40) -> st.SearchStrategy[tuple[np.ndarray
     )
 
 
-@pytest.mark.parametrize("logits", [1, 2, 3])
 @pytest.mark.parametrize("temperature", [0.2, 1.0, 3.7])
-def test_a_planted_temperature_is_found(logits: int, temperature: float) -> None:
-    """Labels that are exactly the softmax at T: the minimum of the cross-entropy is there, to rounding."""
-    raw = 2 * rng("planted", logits).normal(size=(300, logits))
-    if logits == 1:
-        found = fit_temperature(raw[:, 0], expit(raw[:, 0] / temperature))
-    else:
-        found = fit_temperature(raw, softmax(raw / temperature, axis=1))
-    assert found.beta == pytest.approx(1 / temperature, rel=1e-9)
-    assert found.loss <= found.loss_before
+def test_a_planted_temperature_is_found(temperature: float) -> None:
+    """Labels that are exactly the sigmoid at T: the minimum of the cross-entropy is there, to rounding."""
+    raw = 2 * rng("planted", 1).normal(size=300)
+    assert fit_temperature(raw, expit(raw / temperature)).beta == pytest.approx(1 / temperature, rel=1e-9)
 
 
 def test_sampled_votes_give_the_temperature_within_its_error() -> None:
@@ -49,30 +43,16 @@ def test_sampled_votes_give_the_temperature_within_its_error() -> None:
 
 
 @MANY
-@given(st.integers(2, 30), st.integers(0, 10_000), st.sampled_from([2, 3]))
-def test_newton_finds_the_minimum_that_a_search_finds(pairs: int, seed: int, logits: int) -> None:
+@given(st.integers(2, 30), st.integers(0, 10_000))
+def test_newton_finds_the_minimum_that_a_search_finds(pairs: int, seed: int) -> None:
     random = rng("newton", seed)
-    raw, label = 3 * random.normal(size=(pairs, logits)), random.dirichlet(np.ones(logits), size=pairs)
-    found = fit_temperature(raw, label)
+    raw, label = 3 * random.normal(size=pairs), random.random(pairs)
 
     def loss(beta: float) -> float:
-        scaled = beta * raw
-        return float(np.mean(np.log(np.exp(scaled).sum(axis=1)) - (label * scaled).sum(axis=1)))
+        return float(np.mean(np.logaddexp(0, beta * raw) - label * beta * raw))
 
     best: Any = minimize_scalar(loss, bounds=(0.0, 20.0), method="bounded", options={"xatol": 1e-9})
-    assert loss(found.beta) <= best.fun + 1e-9
-    assert found.loss == pytest.approx(loss(found.beta), abs=1e-9)
-
-
-def test_one_logit_is_two_of_which_one_is_zero() -> None:
-    raw = np.array([-1.0, 0.3, 2.0, -0.4])
-    label = np.array([0.0, 1.0, 2 / 3, 0.5])
-    one, two = (
-        fit_temperature(raw, label),
-        fit_temperature(np.stack([0 * raw, raw], 1), np.stack([1 - label, label], 1)),
-    )
-    assert one.beta == pytest.approx(two.beta, rel=1e-12)
-    np.testing.assert_allclose(one(raw), two(np.stack([0 * raw, raw], 1))[:, 1], rtol=1e-12)
+    assert loss(fit_temperature(raw, label).beta) <= best.fun + 1e-9
 
 
 def test_logits_that_point_the_wrong_way_know_nothing() -> None:
@@ -89,10 +69,9 @@ def test_pairs_that_are_all_right_have_no_temperature() -> None:
 @MANY
 @given(arrays(np.float64, 7, elements=st.floats(-30, 30)), st.floats(0.0, 20.0))
 def test_temperature_is_antisymmetric(logit: np.ndarray, beta: float) -> None:
-    scaled = Temperature(beta, 0.0, 0.0, 1)
+    scaled = Temperature(beta)
+    np.testing.assert_allclose(scaled(logit), expit(beta * logit), rtol=1e-12)
     np.testing.assert_allclose(scaled(logit) + scaled(-logit), 1.0, atol=1e-15)
-    three = np.stack([logit, logit[::-1], np.zeros(7)], axis=1)
-    np.testing.assert_allclose(scaled(three)[:, [1, 0, 2]], scaled(three[:, [1, 0, 2]]), rtol=1e-12)
 
 
 @MANY
@@ -149,13 +128,9 @@ def test_the_half_that_is_fitted_is_the_whole() -> None:
     np.testing.assert_allclose(curve(knots), whole, atol=1e-12)
 
 
-def test_both_survive_json() -> None:
-    for fitted in (
-        fit_temperature([1.0, -2.0, 0.5], [1.0, 1 / 3, 0.5]),
-        fit_isotonic([0.6, 0.2, 0.9], [1.0, 1.0, 1.0]),
-    ):
-        again = from_json(json.loads(json.dumps(fitted.to_json())))
-        assert again == fitted
+def test_the_curve_survives_json() -> None:
+    fitted = fit_isotonic([0.6, 0.2, 0.9], [1.0, 1.0, 1.0])
+    assert from_json(json.loads(json.dumps(fitted.to_json()))) == fitted
 
 
 @pytest.mark.parametrize(
@@ -164,7 +139,7 @@ def test_both_survive_json() -> None:
         {},
         {"kind": "platt"},
         {"kind": "temperature", "beta": 1.0},
-        {"kind": "temperature", "beta": "x", "loss": 0, "loss_before": 0, "pairs": 1},
+        {"kind": "isotonic", "x": ["x"], "y": [0.5], "pairs": 1},
         {"kind": "isotonic", "x": [0.9, 0.6], "y": [0.5, 0.6], "pairs": 2},
         {"kind": "isotonic", "x": [0.6], "y": [0.5, 0.6], "pairs": 2},
     ],
@@ -183,7 +158,6 @@ def test_what_is_no_calibration_is_refused(content: dict[str, object]) -> None:
         ([1.0], [1.5]),
         ([1.0], [np.nan]),
         ([[1.0, 2.0]], [[0.5, 0.6]]),
-        ([[1.0, 2.0, 3.0, 4.0]], [[0.25] * 4]),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(logits: list[float], labels: list[float]) -> None:

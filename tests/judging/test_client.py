@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.core.errors import AnmiError, JudgeError
 from anmi_ray.judging.http.client import ChatClient, Failed, Reply
-from anmi_ray.judging.http.completion import TokenCounts
+from anmi_ray.judging.http.completion import Completion, TokenCounts
 from anmi_ray.judging.spend import Spend
 from tests.judging.serving import Chat, ask, serving
 
@@ -27,7 +28,7 @@ def asked(config: EndpointConfig, texts: Sequence[str]) -> tuple[list[object], S
     return asyncio.run(main())
 
 
-def only(config: EndpointConfig, text: str) -> Reply | Failed:
+def only(config: EndpointConfig, text: str) -> Reply[Any] | Failed:
     (result,), _ = asked(config, [text])
     if isinstance(result, BaseException):
         raise result
@@ -39,9 +40,9 @@ def test_a_reply_has_all_that_the_server_says(chat: Chat) -> None:
     config = chat.config(logprobs=3, input_price=1.0, cached_price=0.1, output_price=10.0)
     (reply,), spend = asked(config, ["which one?"])
     assert isinstance(reply, Reply)
-    assert (reply.text, reply.model, reply.attempts) == ("A", "judge-0001", 1)
-    assert reply.logprobs == {"A": -0.1, "B": -2.4, " A": -9999.0}
-    assert reply.tokens == TokenCounts(prompt=100, cached=40, answer=2)
+    logprobs = {"A": -0.1, "B": -2.4, " A": -9999.0}
+    assert reply.answer == Completion("A", logprobs, TokenCounts(prompt=100, cached=40, answer=2))
+    assert reply.attempts == 1
     assert reply.seconds > 0
     assert (spend.requests, spend.prompt_tokens, spend.cached_tokens, spend.answer_tokens) == (1, 100, 40, 2)
     assert spend.dollars == pytest.approx((60 * 1.0 + 40 * 0.1 + 2 * 10.0) / 1e6)
@@ -50,7 +51,7 @@ def test_a_reply_has_all_that_the_server_says(chat: Chat) -> None:
 def test_without_prices_dollars_are_unknown_and_logprobs_come_only_when_asked(chat: Chat) -> None:
     (reply,), spend = asked(chat.config(), ["which one?"])
     assert isinstance(reply, Reply)
-    assert reply.logprobs is None
+    assert reply.answer.logprobs is None
     assert spend.dollars is None
 
 
@@ -149,7 +150,7 @@ def test_no_server_stops_at_first_contact() -> None:
 
 
 def test_a_server_that_goes_away_is_tried_again_and_named() -> None:
-    async def main() -> tuple[Reply | Failed, Reply | Failed, Spend]:
+    async def main() -> tuple[Reply[Any] | Failed, Reply[Any] | Failed, Spend]:
         with serving() as port:
             chat = Chat(port, "leaving")
             chat.setup()

@@ -26,7 +26,7 @@ from anmi_ray.judging import kinds
 from anmi_ray.judging.kinds.encoder import NOT_FINITE, EncoderEngine, Texts
 from anmi_ray.judging.preferences import of_answers
 from anmi_ray.judging.questions import AT_ONCE, TextQuestions, text_questions
-from anmi_ray.judging.truncate import Truncator, common_length
+from anmi_ray.judging.truncate import Truncator
 from anmi_ray.models.classifier import Classifier
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.loading import resolve
@@ -268,14 +268,6 @@ def test_a_document_cannot_pose_as_another(folders: dict[str, Path]) -> None:
     assert pairs is not None
     assert pairs[0].startswith("word2")
     assert "word3" in pairs[0]
-
-
-def test_cut_takes_from_the_longest() -> None:
-    for lengths, room, kept in (((5, 10, 10), 11, (3, 4, 4)), ((2, 10, 10), 12, (2, 5, 5)), ((1, 2, 3), 6, (1, 2, 3))):
-        level = common_length(lengths, room)
-        found = [min(length, level) for length in lengths]
-        assert all(abs(x - y) <= 1 for x, y in zip(found, kept, strict=True))
-        assert sum(found) <= room
 
 
 def test_identity_is_what_can_change_an_answer(folders: dict[str, Path], tmp_path: Path) -> None:

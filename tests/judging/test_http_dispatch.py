@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from anmi_ray.judging.http.client import ChatClient, Failed, Reply
 from anmi_ray.judging.http.dispatch import Question, Result, ask_all
 from anmi_ray.judging.spend import Spend
 from tests.interrupts import heeding
-from tests.judging.serving import Chat, ask
+from tests.judging.serving import Chat, ask, one_by_one
 
 ROOT = Path(__file__).parents[2]
 FAULTS = {"500": 0.07, "429:0": 0.03, "reset": 0.06, "invalid": 0.06, "empty": 0.04, "wrong": 0.03}
@@ -31,10 +32,10 @@ def questions(count: int, text: str = "question") -> Iterator[Question]:
         yield i.to_bytes(4, "big"), ask(f"{text} {i}")
 
 
-def run(client: ChatClient, *args: object, **kwargs: object) -> Spend:
+def run(client: ChatClient, asked: Iterable[Question] | AsyncIterator[Question], *args: Any, **kwargs: Any) -> Spend:
     async def main() -> Spend:
         async with client:
-            await ask_all(client, *args, **kwargs)  # type: ignore[arg-type]
+            await ask_all(client, asked if isinstance(asked, AsyncIterator) else one_by_one(asked), *args, **kwargs)
         return client.spend
 
     return asyncio.run(main())
@@ -52,7 +53,7 @@ def test_three_calls_in_ten_fail_and_every_question_ends_once(chat: Chat) -> Non
     replies = [result for _, result in got if isinstance(result, Reply)]
     failures = [result for _, result in got if isinstance(result, Failed)]
     assert len(replies) + len(failures) == count
-    assert {reply.text for reply in replies} == {"A", "wrong letters"}
+    assert {reply.answer.text for reply in replies} == {"A", "wrong letters"}
     named = {"http 500", "http 429", "connection reset", "invalid JSON", "empty answer", "timeout"}
     assert {failed.reason for failed in failures} <= named
     assert all(failed.transient and failed.attempts == 3 for failed in failures)
@@ -160,7 +161,7 @@ from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.judging.http.dispatch import ask_all
 from anmi_ray.judging.http.client import ChatClient
 
-def endless():
+async def endless():
     i = 0
     while True:
         yield i.to_bytes(4, "big"), [{"role": "user", "content": f"question {i}"}]
@@ -168,7 +169,7 @@ def endless():
 
 def publish(batch):
     for key, result in batch:
-        print(json.dumps([key.hex(), result.text]), flush=True)
+        print(json.dumps([key.hex(), result.answer.text]), flush=True)
 
 async def main():
     async with ChatClient(EndpointConfig(base_url=sys.argv[1], model="judge", concurrency=8)) as client:

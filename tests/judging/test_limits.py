@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anmi_ray.judging.http.client import ChatClient
 from anmi_ray.judging.http.dispatch import Result, ask_all
 from anmi_ray.judging.http.limits import InFlight, Lease, Leased, Pause, Rates, TokenBucket
-from tests.judging.serving import Chat, ask
+from tests.judging.serving import Chat, ask, one_by_one
 
 
 class Time:
@@ -250,7 +250,7 @@ def test_rates_are_kept_as_the_server_counts(chat: Chat) -> None:
 
     async def main() -> None:
         async with ChatClient(chat.config(requests_per_minute=rate, concurrency=32)) as client:
-            await ask_all(client, ((bytes([i]), ask(f"question {i}")) for i in range(80)), got.extend)
+            await ask_all(client, one_by_one((bytes([i]), ask(f"question {i}")) for i in range(80)), got.extend)
 
     asyncio.run(main())
     times = [entry["t"] for entry in chat.log()]
@@ -267,7 +267,7 @@ def test_token_rates_are_kept_as_the_server_counts(chat: Chat) -> None:
         # the server counts 102 tokens a call: after the first second's burst, ten calls a second
         config = chat.config(tokens_per_minute=61_200, concurrency=8, max_tokens=2)
         async with ChatClient(config) as client:
-            await ask_all(client, ((bytes([i]), ask(f"question {i}")) for i in range(40)), got.extend)
+            await ask_all(client, one_by_one((bytes([i]), ask(f"question {i}")) for i in range(40)), got.extend)
 
     asyncio.run(main())
     times = [entry["t"] for entry in chat.log()]

@@ -9,10 +9,10 @@ Reals = NDArray[np.float64]
 
 
 def pair_means(p_a: Reals) -> Reals:
-    """One preference per comparison from both orders, float[C, 2] -> float[C]: their mean, the one answered, or NaN."""
+    """One preference per comparison, float[..., 2] (orders) -> float[...]: the mean, the one answered, or NaN."""
     answered = ~np.isnan(p_a)
-    count = answered.sum(axis=1)
-    return np.where(count > 0, np.where(answered, p_a, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
+    count = answered.sum(axis=-1)
+    return np.where(count > 0, np.where(answered, p_a, 0.0).sum(axis=-1) / np.maximum(count, 1), np.nan)
 
 
 def krippendorff(values: Reals) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,9 @@ from anmi_ray.judging.audit import agreement, judge_metrics, parameter_recovery
 from anmi_ray.judging.audit.agreement import Reals
 from anmi_ray.judging.audit.intervals import MIN_QUERIES, ROUNDS, Queries, binomial
 from anmi_ray.judging.audit.judge_metrics import Longs, Triads, World
-from anmi_ray.judging.protocol import ORDERS, PLACE
+from anmi_ray.judging.protocol import ORDERS, PLACE, document_rows
+
+Figure = TypeVar("Figure")
 
 
 @dataclass(frozen=True)
@@ -104,12 +107,8 @@ def _world(
     queries = Queries(query, len(query_ids))
     if relevance is None:
         return World(queries, a, b, None, log_length, triads)
-    rows = [
-        find_rows(relevance, {"query_id": comparisons["query_id"], "doc_id": comparisons[name]})
-        for name in ("doc_a", "doc_b")
-    ]
-    unknown = (rows[0] < 0) | (rows[1] < 0)
-    if column == "latent" and unknown.any():
+    rows = document_rows(comparisons, relevance)
+    if column == "latent" and any((row < 0).any() for row in rows):
         raise DataError("compared documents without a truth", PLACE, "recompute the judge stage")
     value = np.append(relevance[column].to_numpy().astype(np.float64), np.nan)  # row -1 is the NaN
     return World(queries, a, b, value[rows[0]] - value[rows[1]], log_length, triads)
@@ -165,9 +164,7 @@ def _panel(answers: _Answers, queries: Queries, errors: list[Reals]) -> dict[str
     agreement_pairs counts the comparisons in which both judges of a pair took a side: on how many was it the same?
     """
     judges = answers.judges
-    means = np.full(answers.p_a.shape[:2], np.nan)
-    for j in range(len(judges)):
-        means[:, j] = agreement.pair_means(answers.p_a[:, j])
+    means = agreement.pair_means(answers.p_a)
     panel: dict[str, object] = {
         "comparisons": len(means),
         "queries": queries.count,
@@ -193,15 +190,13 @@ def _alpha_interval(means: Reals, queries: Queries) -> list[float] | None:
 
 def _agreement(judges: list[str], sides: Reals, queries: Queries) -> dict[str, object]:
     """{"a ~ b": share, interval and number of comparisons}; sides[C, J] is 1, -1, 0 for a tie, NaN."""
-    found: dict[str, object] = {}
-    for i, name in enumerate(judges):
-        products = {other: sides[:, i] * sides[:, j] for j, other in enumerate(judges) if i < j}
-        parts = {other: ((p > 0).astype(float), (np.abs(p) > 0).astype(float)) for other, p in products.items()}
-        for other, share in queries.shares(parts).items():
-            value = {"share": share.value, "interval": share.interval, "pairs": round(share.whole)}
-            found[f"{name} ~ {other}"] = value
-    return found
+    products = _pairs(judges, lambda i, j: sides[:, i] * sides[:, j])
+    parts = {pair: ((p > 0).astype(float), (np.abs(p) > 0).astype(float)) for pair, p in products.items()}
+    return {
+        pair: {"share": share.value, "interval": share.interval, "pairs": round(share.whole)}
+        for pair, share in queries.shares(parts).items()
+    }
 
 
-def _pairs(judges: list[str], figure: Callable[[int, int], float | None]) -> dict[str, object]:
+def _pairs(judges: list[str], figure: Callable[[int, int], Figure]) -> dict[str, Figure]:
     return {f"{a} ~ {b}": figure(i, j) for i, a in enumerate(judges) for j, b in enumerate(judges) if i < j}

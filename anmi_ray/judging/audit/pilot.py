@@ -10,8 +10,8 @@ Letters: N questions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -67,8 +67,7 @@ class Verdict:
     @property
     def decision(self) -> Decision:
         """go, no-go, or cannot tell."""
-        outcomes = {gate.outcome for gate in self.gates}
-        return "no-go" if "fail" in outcomes else "cannot tell" if "cannot tell" in outcomes else "go"
+        return _decided({gate.outcome for gate in self.gates}, "fail")
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -92,8 +91,11 @@ def verdicts(
 
 def decision(found: Sequence[Verdict]) -> Decision:
     """Of a panel: go where every judge may, no-go where one may not."""
-    each = {verdict.decision for verdict in found}
-    return "no-go" if "no-go" in each else "cannot tell" if "cannot tell" in each else "go"
+    return _decided({verdict.decision for verdict in found}, "no-go")
+
+
+def _decided(outcomes: Collection[str], worst: str) -> Decision:
+    return "no-go" if worst in outcomes else "cannot tell" if "cannot tell" in outcomes else "go"
 
 
 def said(found: Sequence[Verdict]) -> Iterator[str]:
@@ -114,27 +116,22 @@ def _shares(figure: Mapping[str, Any], config: PilotConfig) -> Iterator[PilotGat
     bias = figure["position_bias"]
     counts = figure["counts"]
     ends = figure["intervals"]
+
+    def gate(name: str, least: bool, bound: float, key: str, outcome: Outcome = "cannot tell") -> PilotGate:
+        return PilotGate(name, least, bound, figure.get(key), ends.get(key), counts.get(key, 0), outcome)
+
     if config.min_agreement is not None:
-        name = "accuracy_both_orders"
-        value = figure.get(name)
-        count = counts.get(name, 0)
-        yield PilotGate(AGREEMENT, True, config.min_agreement, value, ends.get(name), count, "not measured")
-    if config.max_position_bias is not None:
-        value = bias["probability"]
-        interval = bias["interval"]
-        yield PilotGate(BIAS, False, config.max_position_bias, value, interval, bias["pairs"], "cannot tell")
+        yield gate(AGREEMENT, True, config.min_agreement, "accuracy_both_orders", "not measured")
+    if (bound := config.max_position_bias) is not None:
+        yield PilotGate(BIAS, False, bound, bias["probability"], bias["interval"], bias["pairs"], "cannot tell")
     if config.max_inconsistent is not None:
-        name = "order_inconsistent_rate"
-        yield PilotGate(
-            INCONSISTENT, False, config.max_inconsistent, figure[name], ends[name], counts[name], "cannot tell"
-        )
+        yield gate(INCONSISTENT, False, config.max_inconsistent, "order_inconsistent_rate")
     if config.max_failures is not None:
-        value = figure["failure_rate"]
-        interval = ends["failure_rate"]
-        asked = math.ceil(counts["failure_rate"] / 2)
-        if value == 0.0:  # the audit counts queries, of which a small run has few; questions fail one by one
-            interval = [0.0, binomial(0, asked)[2]]
-        yield PilotGate(FAILURES, False, config.max_failures, value, interval, asked, "cannot tell")
+        failures = gate(FAILURES, False, config.max_failures, "failure_rate")
+        asked = math.ceil(failures.pairs / 2)
+        # the audit counts queries, of which a small run has few; questions fail one by one
+        interval = [0.0, binomial(0, asked)[2]] if failures.value == 0.0 else failures.interval
+        yield replace(failures, interval=interval, pairs=asked)
 
 
 def _costs(bought: QuestionCosts | None, config: PilotConfig, pairs: int, of: int) -> Iterator[PilotGate]:
@@ -167,7 +164,7 @@ def _judged(gate: PilotGate, pairs: int, of: int) -> PilotGate:
     value = gate.value
     ends = gate.interval
     if value is None or ends is None:
-        return gate if value is None else _with(gate, "cannot tell")
+        return gate if value is None else replace(gate, outcome="cannot tell")
     low, high = ends
     if gate.name == BIAS:
         low, high = (low, high) if value >= 0 else (-high, -low)
@@ -181,11 +178,7 @@ def _judged(gate: PilotGate, pairs: int, of: int) -> PilotGate:
         bad = low > gate.bound
         slack = high - value if value <= gate.bound else value - low
     if good or bad:
-        return _with(gate, "pass" if good else "fail")
+        return replace(gate, outcome="pass" if good else "fail")
     margin = abs(value - gate.bound)
     more = math.ceil(pairs * ((slack / margin) ** 2 - 1)) if margin * 1e3 > slack else of
-    return _with(gate, "cannot tell", max(more, 1) if pairs + more <= of else None)
-
-
-def _with(gate: PilotGate, outcome: Outcome, more: int | None = None) -> PilotGate:
-    return PilotGate(**{**asdict(gate), "outcome": outcome, "more": more})
+    return replace(gate, outcome="cannot tell", more=max(more, 1) if pairs + more <= of else None)

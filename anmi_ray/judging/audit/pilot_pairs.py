@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import id_matrix, id_order, uniforms
-from anmi_ray.core.records import COMPARISON, find_rows
-from anmi_ray.judging.protocol import PLACE
+from anmi_ray.core.records import COMPARISON
+from anmi_ray.judging.protocol import candidate_rows
 
 _KNOWN, _TURN, _CHANCE, _BUCKET = "one_positive", "turn", "chance", "bucket"  # added to a comparison's columns
 
@@ -27,17 +26,9 @@ def ranked(bucket: int, comparisons: pa.Table, candidates: pa.Table, pairs: int)
 
     Raises DataError if a compared document is not a candidate.
     """
-    rows = [
-        find_rows(candidates, {"query_id": comparisons["query_id"], "doc_id": comparisons[name]})
-        for name in ("doc_a", "doc_b")
-    ]
-    missing = sum(int((row < 0).sum()) for row in rows)
-    if missing:
-        raise DataError(
-            f"{missing} compared documents are not candidates of their query", PLACE, "recompute the compare stage"
-        )
+    a, b = candidate_rows(comparisons, candidates)
     positive = candidates["is_positive"].to_numpy().astype(np.bool_)
-    known = positive[rows[0]] != positive[rows[1]] if comparisons.num_rows else np.zeros(0, np.bool_)
+    known = positive[a] != positive[b] if comparisons.num_rows else np.zeros(0, np.bool_)
     chance = uniforms(id_matrix(comparisons["comparison_id"]), "pilot")
     query = pc.dictionary_encode(comparisons["query_id"].combine_chunks()).indices.to_numpy().astype(np.int64)
     columns = {_KNOWN: known, _TURN: _turns(2 * query + known, chance), _CHANCE: chance}

@@ -31,22 +31,6 @@ _REFUSED = Trouble("refused", again=False, transient=True)
 
 
 @dataclass(frozen=True)
-class Reply:
-    """An answer. `logprobs`: natural logarithms of the first token's alternatives; None where the server gave none.
-
-    `tokens`: of the request that was answered, None where the server does not count; `model`: as the server names it;
-    `seconds`: from question to answer, waits and retries included; `attempts`: times it was tried.
-    """
-
-    text: str
-    logprobs: dict[str, float] | None
-    tokens: TokenCounts | None
-    model: str
-    seconds: float
-    attempts: int
-
-
-@dataclass(frozen=True)
 class Failed:
     """A question without an answer: why, in a short stable name, and whether a later run should ask again.
 
@@ -72,8 +56,8 @@ Config = TypeVar("Config", bound=ServerConfig)
 
 
 @dataclass(frozen=True)
-class Sent(Generic[Answer]):
-    """A body that was answered: what was read of the answer, seconds from question to answer, times it was tried."""
+class Reply(Generic[Answer]):
+    """What was read of an answer; seconds from question to answer, waits and retries included; times it was tried."""
 
     answer: Answer
     seconds: float
@@ -116,7 +100,7 @@ class Client(Generic[Config, Answer]):
 
     async def send(
         self, body: bytes, key: str | bytes, read: Callable[[bytes], Answer | UnreadableBody]
-    ) -> Sent[Answer] | Failed:
+    ) -> Reply[Answer] | Failed:
         """Send one body, with retries. `key` names it: the retries' jitter is drawn from it; `read`: of a 200's body.
 
         Raises JudgeError for what the user has to mend; from then on every question does.
@@ -131,7 +115,7 @@ class Client(Generic[Config, Answer]):
             took, result = await self._attempt(body, estimate, deadline - worked, read)
             seconds = time.monotonic() - started
             if not isinstance(result, Trouble):
-                return Sent(result, seconds, attempts + 1)
+                return Reply(result, seconds, attempts + 1)
             attempts += 1
             wait = self._back_off(result, key, attempts)
             worked += took + wait
@@ -245,15 +229,19 @@ class Client(Generic[Config, Answer]):
             )
         self._replied = True
         if answer.tokens is not None:
-            self._bytes = self._bytes + sent_bytes
-            self._counted = self._counted + answer.tokens.prompt
+            self._bytes += sent_bytes
+            self._counted += answer.tokens.prompt
         return answer
 
     def _count_refusals(self, trouble: Trouble) -> None:
         """Stop where the first questions are refused one like the other: the settings are wrong, not the questions."""
         self._refused += not trouble.again and trouble.transient
         if self._refused >= _HOPELESS and not self._replied:
-            raise retry.refused_all(trouble, self.config)
+            raise JudgeError(
+                f"the server refuses the questions ({trouble.reason}{': ' if trouble.detail else ''}{trouble.detail})",
+                access.place(self.config),
+                f"check {self.config.optional}",
+            )
 
 
 class ChatClient(Client[EndpointConfig, Completion]):
@@ -263,14 +251,10 @@ class ChatClient(Client[EndpointConfig, Completion]):
         bucket = limiter or TokenBucket(config.requests_per_minute, config.tokens_per_minute)
         super().__init__(config, bucket, config.max_tokens or LONG_ANSWER)
 
-    async def ask(self, messages: Sequence[Message], key: str | bytes = b"") -> Reply | Failed:
+    async def ask(self, messages: Sequence[Message], key: str | bytes = b"") -> Reply[Completion] | Failed:
         """Ask one question, with retries. `key` names it: the retries' jitter is drawn from it (default: its text).
 
         Raises JudgeError for what the user has to mend; from then on every question does.
         """
         body = completion.request_body(self.config, messages)
-        sent = await self.send(body, key or body, completion.read)
-        if isinstance(sent, Failed):
-            return sent
-        answer = sent.answer
-        return Reply(answer.text, answer.logprobs, answer.tokens, answer.model, sent.seconds, sent.attempts)
+        return await self.send(body, key or body, completion.read)

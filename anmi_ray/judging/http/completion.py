@@ -17,7 +17,7 @@ _LEAST = -1e6  # nor is a logarithm of a probability below it
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """TokenCounts as the server counts them: `prompt` includes `cached`, `answer` includes hidden reasoning."""
+    """Tokens as the server counts them: `prompt` includes `cached`, `answer` includes hidden reasoning."""
 
     prompt: int
     cached: int
@@ -36,7 +36,6 @@ class Completion:
     text: str
     logprobs: dict[str, float] | None
     tokens: TokenCounts | None
-    model: str
 
 
 @dataclass(frozen=True)
@@ -74,10 +73,10 @@ def read(content: bytes) -> Completion | UnreadableBody:
         return UnreadableBody("invalid JSON", transient=True)
     if body.get("error"):
         return UnreadableBody("error in the answer", transient=True, detail=words(content)[1])
-    tokens = _tokens(_mapping(body.get("usage")))
+    tokens = _tokens(mapping(body.get("usage")))
     choices = body.get("choices")
-    choice = _mapping(choices[0] if isinstance(choices, list) and choices else None)
-    message = _mapping(choice.get("message"))
+    choice = mapping(choices[0] if isinstance(choices, list) and choices else None)
+    message = mapping(choice.get("message"))
     if not message:
         return UnreadableBody("no choices", transient=True, tokens=tokens)
     text = _text(message.get("content"))
@@ -89,7 +88,7 @@ def read(content: bytes) -> Completion | UnreadableBody:
             return UnreadableBody("refused: model", transient=False, tokens=tokens)
         spent = finish == "length"  # reasoning used up max_tokens: asking again would too
         return UnreadableBody("max_tokens before an answer" if spent else "empty answer", not spent, tokens)
-    return Completion(text, _first_token(choice.get("logprobs")), tokens, _valid(str(body.get("model") or "")))
+    return Completion(text, _first_token(choice.get("logprobs")), tokens)
 
 
 def words(content: bytes) -> tuple[str, str]:
@@ -104,11 +103,11 @@ def words(content: bytes) -> tuple[str, str]:
         return "", _clip(content.decode("utf-8", "replace"))
     if isinstance(body, list) and body:  # Gemini
         body = body[0]
-    outer = _mapping(body)
+    outer = mapping(body)
     error = outer.get("error", outer)  # vLLM once wrote the fields without the envelope
     if isinstance(error, str):
         return "", _clip(error)
-    fields = _mapping(error)
+    fields = mapping(error)
     codes = (str(fields[name]) for name in ("code", "type", "status") if isinstance(fields.get(name), str))
     message = next((fields[name] for name in ("message", "detail") if fields.get(name)), "")
     return " ".join(codes), _clip(message if isinstance(message, str) else json.dumps(message))
@@ -118,7 +117,8 @@ def _clip(text: str) -> str:
     return _valid(" ".join(text.split())[:300])
 
 
-def _mapping(value: object) -> dict[str, Any]:
+def mapping(value: object) -> dict[str, Any]:
+    """A JSON object, or an empty one for anything else."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
@@ -129,7 +129,7 @@ def _valid(text: str) -> str:
 
 def _text(content: object) -> str:
     if isinstance(content, list):  # parts, as the request may have them
-        content = "".join(str(_mapping(part).get("text") or "") for part in content)
+        content = "".join(str(mapping(part).get("text") or "") for part in content)
     return _valid(content) if isinstance(content, str) else ""
 
 
@@ -142,17 +142,17 @@ def _tokens(usage: Mapping[str, Any]) -> TokenCounts | None:
     answer = count(usage, "completion_tokens")
     if not prompt:
         return None
-    cached = count(_mapping(usage.get("prompt_tokens_details")), "cached_tokens")
+    cached = count(mapping(usage.get("prompt_tokens_details")), "cached_tokens")
     # Gemini's completion_tokens leave its reasoning out, which is billed and stands in the total
     return TokenCounts(prompt, min(cached, prompt), max(answer, count(usage, "total_tokens") - prompt))
 
 
 def _first_token(logprobs: object) -> dict[str, float] | None:
-    positions = _mapping(logprobs).get("content")
-    first = _mapping(positions[0] if isinstance(positions, list) and positions else None)
+    positions = mapping(logprobs).get("content")
+    first = mapping(positions[0] if isinstance(positions, list) and positions else None)
     top = first.get("top_logprobs")
     found: dict[str, float] = {}
-    for entry in map(_mapping, [*(top if isinstance(top, list) else []), first]):
+    for entry in map(mapping, [*(top if isinstance(top, list) else []), first]):
         token = entry.get("token")
         value = entry.get("logprob")
         if isinstance(token, str) and isinstance(value, int | float) and _LEAST < value < -_LEAST:  # no NaN, no inf

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
 from anmi_ray.judging.http.client import ChatClient, Failed, Reply
-from anmi_ray.judging.http.completion import Message
+from anmi_ray.judging.http.completion import Completion, Message
 from anmi_ray.judging.questions import AT_ONCE
 
 Question: TypeAlias = tuple[bytes, Sequence[Message]]
-Result: TypeAlias = tuple[bytes, Reply | Failed]
+Result: TypeAlias = tuple[bytes, Reply[Completion] | Failed]
 Publish: TypeAlias = Callable[[list[Result]], None]
 
 
 async def ask_all(
     client: ChatClient,
-    questions: AsyncIterable[Question] | Iterable[Question],
+    questions: AsyncIterator[Question],
     publish: Publish,
     every: int = AT_ONCE,
     seconds: float = 5.0,
@@ -26,16 +26,19 @@ async def ask_all(
 
     A batch has at most `every` results, and waits `seconds` at most. `publish` runs in a thread, one call at a time,
     while questions go on; results that wait for it are at most `every` + concurrency, then asking waits as well.
-    A plain iterable is read in the event loop, so it should not wait for long itself.
 
     When something raises (a JudgeError, `questions`, `publish`) or this is cancelled (Ctrl-C), what is in flight is
     cancelled, and what has arrived is handed over before the error goes on; not so after `publish` itself raised.
     """
     outbox = _Outbox(publish, every, seconds)
-    source = _Source(questions)
+    turn = asyncio.Lock()  # an async generator gives one question at a time
 
     async def work() -> None:
-        while (question := await source.next()) is not None:
+        while True:
+            async with turn:
+                question = await anext(questions, None)
+            if question is None:
+                return
             key, messages = question
             await outbox.put((key, await client.ask(messages, key)))
 
@@ -72,29 +75,6 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
         await asyncio.wait({task})
         task.result()
         raise
-
-
-class _Source:
-    """Questions, one at a time to whoever asks first; None when there are no more."""
-
-    def __init__(self, questions: AsyncIterable[Question] | Iterable[Question]) -> None:
-        self._questions: AsyncIterator[Question] | Iterator[Question] = (
-            aiter(questions) if isinstance(questions, AsyncIterable) else iter(questions)
-        )
-        self._turn = asyncio.Lock()
-        self._over = False
-
-    async def next(self) -> Question | None:
-        """The next question."""
-        async with self._turn:
-            if self._over:
-                return None
-            if isinstance(self._questions, AsyncIterator):
-                question = await anext(self._questions, None)
-            else:
-                question = next(self._questions, None)
-            self._over = question is None
-            return question
 
 
 class _Outbox:

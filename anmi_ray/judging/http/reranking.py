@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from anmi_ray.config.endpoint import RerankEndpointConfig
 from anmi_ray.judging.http.client import Client, Failed
-from anmi_ray.judging.http.completion import TokenCounts, UnreadableBody
+from anmi_ray.judging.http.completion import TokenCounts, UnreadableBody, mapping
 from anmi_ray.judging.http.limits import TokenBucket
 
 
@@ -38,19 +38,18 @@ class RerankClient(Client[RerankEndpointConfig, Scores]):
         """Scores of all `documents`, from as many calls as documents_per_call makes of them; the first failure else."""
         size = self.config.documents_per_call
         parts = [documents[start : start + size] for start in range(0, len(documents), size)]
-        found = await asyncio.gather(
-            *(self._call(query, part, key + i.to_bytes(4, "big")) for i, part in enumerate(parts))
-        )
-        failures = [one for one in found if isinstance(one, Failed)]
-        if failures:
-            return failures[0]
-        values = tuple(value for one in found if isinstance(one, Scores) for value in one.values)
-        return Scores(values)
+        calls = (self._call(query, part, key + i.to_bytes(4, "big")) for i, part in enumerate(parts))
+        values: list[float] = []
+        for scored in await asyncio.gather(*calls):
+            if isinstance(scored, Failed):
+                return scored
+            values += scored.values
+        return Scores(tuple(values))
 
     async def _call(self, query: str, documents: Sequence[str], key: bytes) -> Scores | Failed:
         body = request_body(self.config, query, documents)
-        sent = await self.send(body, key, lambda content: read(content, len(documents), self.config.shape))
-        return sent if isinstance(sent, Failed) else sent.answer
+        reply = await self.send(body, key, lambda content: read(content, len(documents), self.config.shape))
+        return reply if isinstance(reply, Failed) else reply.answer
 
 
 def request_body(config: RerankEndpointConfig, query: str, documents: Sequence[str]) -> bytes:
@@ -76,12 +75,12 @@ def read(content: bytes, documents: int, shape: str) -> Scores | UnreadableBody:
         body = json.loads(content)
     except (ValueError, RecursionError):
         return UnreadableBody("invalid JSON", transient=True)
-    rows, name = (body, "score") if shape == "tei" else (_mapping(body).get("results"), "relevance_score")
-    tokens = _tokens(_mapping(body))
+    rows, name = (body, "score") if shape == "tei" else (mapping(body).get("results"), "relevance_score")
+    tokens = _tokens(mapping(body))
     if not isinstance(rows, list):
         return UnreadableBody("no results", transient=True, tokens=tokens)
     found: dict[int, float] = {}
-    for place, row in enumerate(map(_mapping, cast("list[object]", rows))):
+    for place, row in enumerate(map(mapping, cast("list[object]", rows))):
         index = row.get("index")
         value = row.get(name)
         if type(index) is not int or not 0 <= index < documents:
@@ -100,11 +99,7 @@ def read(content: bytes, documents: int, shape: str) -> Scores | UnreadableBody:
     return Scores(tuple(found[i] for i in range(documents)), tokens)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
 def _tokens(body: Mapping[str, Any]) -> TokenCounts | None:
     """Jina's and vLLM's count; Cohere bills by the search, which is the call."""
-    total = _mapping(body.get("usage")).get("total_tokens")
+    total = mapping(body.get("usage")).get("total_tokens")
     return TokenCounts(total, 0, 0) if type(total) is int and 0 < total < 1 << 40 else None

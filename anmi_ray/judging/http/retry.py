@@ -95,15 +95,6 @@ def _stop_if_hopeless(status: int, said: str, message: str, config: ServerConfig
         )
 
 
-def refused_all(trouble: Trouble, config: ServerConfig) -> JudgeError:
-    """The error of a server that refuses every question as it is put."""
-    return JudgeError(
-        f"the server refuses the questions ({trouble.reason}{': ' if trouble.detail else ''}{trouble.detail})",
-        access.place(config),
-        f"check {config.optional}",
-    )
-
-
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """Seconds that the server asks to wait: retry-after-ms, or Retry-After in seconds or as a date; None: no word.
 

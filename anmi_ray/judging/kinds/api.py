@@ -21,10 +21,20 @@ from anmi_ray.config.plan import PlanConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.judging import spend
 from anmi_ray.judging.http.client import ChatClient, Failed, Reply
-from anmi_ray.judging.http.completion import TokenCounts
+from anmi_ray.judging.http.completion import Completion, TokenCounts
 from anmi_ray.judging.http.dispatch import Question, Result, ask_all
 from anmi_ray.judging.http.limits import Leased, Leases
-from anmi_ray.judging.kinds.base import HandOver, Price, PromptJudge, Reals, Room, Slices, actor_room, answer_rows
+from anmi_ray.judging.kinds.base import (
+    NOTHING,
+    HandOver,
+    Price,
+    PromptJudge,
+    Reals,
+    Room,
+    Slices,
+    actor_room,
+    answer_rows,
+)
 from anmi_ray.judging.parse_reply import letter_columns
 from anmi_ray.judging.prompt_builder import EMPTY, PromptBuilder
 from anmi_ray.judging.questions import AT_ONCE, TextQuestions
@@ -176,26 +186,22 @@ class ApiEngine:
                 which = np.array(empty, dtype=np.int64)
                 hand_over(answer_rows(questions, which, error=[EMPTY] * len(which)))
 
-    def _columns(self, results: Sequence[Reply | Failed]) -> dict[str, object]:
+    def _columns(self, results: Sequence[Reply[Completion] | Failed]) -> dict[str, object]:
         """The Answer columns of replies and failures."""
         rows = [self._row(result) for result in results]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
-    def _row(self, result: Reply | Failed) -> dict[str, object]:
-        row: dict[str, object] = {"seconds": result.seconds, "attempts": result.attempts}
-        row |= {"text": None, "error": None, "transient": False, "dollars": 0.0}
-        row |= dict.fromkeys(("log_first", "log_second", "log_tie"))
-        row |= dict.fromkeys(("prompt_tokens", "cached_tokens", "answer_tokens"), 0)
+    def _row(self, result: Reply[Completion] | Failed) -> dict[str, object]:
+        row: dict[str, object] = {**NOTHING, "seconds": result.seconds, "attempts": result.attempts}
         if isinstance(result, Failed):
             return row | {"error": result.reason, "transient": result.transient}
-        if result.tokens is not None:
-            row["prompt_tokens"] = result.tokens.prompt
-            row["cached_tokens"] = result.tokens.cached
-            row["answer_tokens"] = result.tokens.answer
-            row["dollars"] = spend.dollars(self.config.endpoint, result.tokens) or 0.0
+        answer = result.answer
+        if (tokens := answer.tokens) is not None:
+            row |= {"prompt_tokens": tokens.prompt, "cached_tokens": tokens.cached, "answer_tokens": tokens.answer}
+            row["dollars"] = spend.dollars(self.config.endpoint, tokens) or 0.0
         if self.config.prompt.readout != "logprob":
-            return row | {"text": result.text}
-        return row | letter_columns(result.logprobs or {})
+            return row | {"text": answer.text}
+        return row | letter_columns(answer.logprobs or {})
 
 
 JUDGE = ApiJudge

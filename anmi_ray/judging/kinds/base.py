@@ -240,9 +240,7 @@ class PromptJudge(TextJudge):
 
         def read(words: str) -> float | str:
             value = parse_reply.read(words, form)
-            if isinstance(value, parse_reply.UnreadableReply):
-                return value.reason
-            return float(vote(np.array([value]), readout)[0])
+            return value if isinstance(value, str) else float(vote(np.array([value]), readout)[0])
 
         return read
 
@@ -252,16 +250,19 @@ def actor_room(gpus: float = 0.0) -> Room:
     return Room("asking actor", 1, {"CPU": ACTOR_CPUS, **({"GPU": gpus} if gpus else {})}, gpu="gpus: 0")
 
 
+# What an Answer row says of its answer where nothing is known: null, zero or false.
+NOTHING: dict[str, object] = {
+    column.name: None if column.nullable else pa.scalar(0).cast(column.type).as_py()
+    for column in ANSWER.schema
+    if column.name not in ANSWER.key
+}
+
+
 def answer_rows(questions: TextQuestions, which: Rows, **columns: object) -> pa.Table:
     """Answer rows of the questions `which`; a column that is not given is null, zero or false throughout."""
-    count = len(which)
-    given: dict[str, object] = {**questions.hashes(which), **columns}
-    for column in ANSWER.schema:
-        if column.name not in given:
-            empty = pa.nulls(count, column.type) if column.nullable else pa.repeat(_zero(column.type), count)
-            given[column.name] = empty
-    return ANSWER.table(given)
-
-
-def _zero(kind: pa.DataType) -> pa.Scalar:
-    return pa.scalar(0).cast(kind)
+    nothing = {
+        name: pa.repeat(pa.scalar(value, ANSWER.schema.field(name).type), len(which))
+        for name, value in NOTHING.items()
+        if name not in columns
+    }
+    return ANSWER.table({**questions.hashes(which), **nothing, **columns})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -72,14 +72,7 @@ class DistilledForm:
 
     def to_json(self) -> dict[str, Any]:
         """What stands in the file."""
-        return {
-            "format": FORMAT,
-            "target": self.target,
-            "text": self.text,
-            "text_pair": self.text_pair,
-            "max_tokens": self.max_tokens,
-            "calibration": self.calibration and self.calibration.to_json(),
-        }
+        return {"format": FORMAT, **vars(self), "calibration": self.calibration and self.calibration.to_json()}
 
 
 def write(form: DistilledForm, folder: str | Path) -> Path:
@@ -147,7 +140,7 @@ def _form(content: object, place: str) -> DistilledForm:
     if values.get("format") != FORMAT:
         remedy = f"{_REMEDY}, or judge with the release that wrote it"
         raise ConfigError(f"has format {values.get('format')!r}, and this release reads {FORMAT}", place, remedy)
-    wanted = ("format", "target", "text", "text_pair", "max_tokens", "calibration")
+    wanted = ("format", *(field.name for field in fields(DistilledForm)))
     if missing := [name for name in wanted if name not in values]:
         raise ConfigError(f"lacks {', '.join(missing)}", place, _REMEDY)
     if unknown := sorted(values.keys() - set(wanted)):
@@ -185,12 +178,13 @@ def _calibration(content: object, place: str) -> Isotonic | None:
     if content is None:
         return None
     why = "a temperature belongs into the last layer's weights"
-    try:
-        found = from_json(cast(dict[str, Any], content)) if isinstance(content, dict) else None
-    except DataError as error:
-        found = None
-        why = error.message
-    if not isinstance(found, Isotonic):
+    found = None
+    if isinstance(content, dict) and cast(dict[str, Any], content).get("kind") != "temperature":
+        try:
+            found = from_json(cast(dict[str, Any], content))
+        except DataError as error:
+            why = error.message
+    if found is None:
         raise ConfigError(f"its calibration is no isotonic curve: {why}", place, _REMEDY)
     if not all(0.5 <= value <= 1.0 for value in (*found.x, *found.y)):
         raise ConfigError("its calibration has knots that are not in [0.5, 1]", place, _REMEDY)

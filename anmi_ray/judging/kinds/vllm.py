@@ -31,7 +31,7 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import ANSWER
 from anmi_ray.judging import spend
 from anmi_ray.judging.http.limits import Leases
-from anmi_ray.judging.kinds.base import JudgeEngine, Price, PromptJudge, Room
+from anmi_ray.judging.kinds.base import NOTHING, JudgeEngine, Price, PromptJudge, Room
 from anmi_ray.judging.parse_reply import letter_columns
 from anmi_ray.judging.prompt import Message, without_system
 from anmi_ray.judging.prompt_builder import EMPTY, PromptBuilder
@@ -153,11 +153,6 @@ class VllmModel:
         """Whether the letters' probabilities are read, rather than words."""
         return self.config.prompt.readout == "logprob"
 
-    @property
-    def answer_tokens(self) -> int:
-        """Tokens of the longest answer."""
-        return 1 if self.by_letters else self.config.max_tokens
-
     def sampling(self) -> dict[str, Any]:
         """What vLLM's SamplingParams is given with every request."""
         if not self.by_letters:
@@ -200,7 +195,7 @@ class Requests:
 
     def __init__(self, judge: VllmModel) -> None:
         self.builder = load_prompt_builder(judge.config, judge.source)
-        self.room = judge.max_model_len - judge.answer_tokens
+        self.room = judge.max_model_len - judge.judge.longest_answer
         self.ids = _Encoder(judge.config, self.builder)
 
     def of(self, questions: TextQuestions, which: Rows, bucket: int, start: int = 0) -> pa.StructArray:
@@ -209,20 +204,18 @@ class Requests:
         `bucket` and `start` say of which chunk they are.
         """
         prompt = self.builder.prompts(questions)
-        tokens = []
-        errors = []
-        for q in which.tolist():
+        tokens = [np.zeros(0, np.int32)] * len(which)
+        errors = [""] * len(which)
+        for row, q in enumerate(which.tolist()):
             try:
                 ids = self.ids(prompt(q))
-                error = ""
             except DataError:  # of the three texts one is empty
-                ids = []
-                error = EMPTY
+                errors[row] = EMPTY
+                continue
             if len(ids) > self.room:
-                ids = []
-                error = TOO_LONG
-            tokens.append(np.array(ids, dtype=np.int32))
-            errors.append(error)
+                errors[row] = TOO_LONG
+            else:
+                tokens[row] = np.array(ids, dtype=np.int32)
         hashes = {name: column.cast(pa.binary(16)) for name, column in questions.hashes(which).items()}
         chunk = {"bucket": bucket, "start": start}
         columns: dict[str, Any] = {
@@ -239,9 +232,7 @@ def answers(judge: VllmModel, outputs: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _row(judge: VllmModel, output: Mapping[str, Any]) -> dict[str, object]:
-    row: dict[str, object] = {name: output[name] for name in _HASHES} | {"attempts": 1, "seconds": 0.0}
-    row |= dict.fromkeys(("text", "error", "log_first", "log_second", "log_tie"))
-    row |= {"transient": False, "prompt_tokens": 0, "cached_tokens": 0, "answer_tokens": 0, "dollars": 0.0}
+    row: dict[str, object] = {**NOTHING, **{name: output[name] for name in _HASHES}, "attempts": 1}
     if why := str(output[FAILED]):
         if why in (EMPTY, TOO_LONG):
             return row | {"error": why, "attempts": 0}
@@ -365,7 +356,7 @@ def _length(config: VllmJudgeConfig, source: ModelSource, builder: PromptBuilder
     """
     ids = _Encoder(config, builder)
     frame = len(ids(builder.messages(builder.query("a"), builder.document("b"), builder.document("c"))))
-    answer = 1 if config.prompt.readout == "logprob" else config.max_tokens
+    answer = VllmJudge(config).longest_answer
     needed = frame + config.prompt.query_tokens + 2 * config.prompt.document_tokens + answer + _SLACK
     made_for = _positions(source)
     length = min(needed, made_for or needed)
