@@ -71,7 +71,7 @@ def paired_randomisation(a: ArrayLike, b: ArrayLike, rounds: int = 10_000, seed:
         return 1.0
     # Sums of the same numbers in another order differ in the last bits; without slack the observed pattern may miss.
     threshold = abs(float(difference.sum())) - 1e-12 * float(np.abs(difference).sum())
-    if n <= EXACT_QUERIES or 2.0**n <= rounds:
+    if n <= max(EXACT_QUERIES, rounds.bit_length() - 1):  # the latter: 2^n <= rounds
         return float(np.mean(np.abs(_all_signed_sums(difference)) >= threshold))
     random = rng("paired-randomisation", seed)
     hits = 0
