@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.evaluation import pairwise
-from anmi_ray.evaluation.pairwise import KINDS, Pairs, folded, kinds
+from anmi_ray.evaluation.pairwise import Pairs, folded, kind_shares
 from anmi_ray.evaluation.pairwise_measures import (
     Bucket,
     Draws,
@@ -172,17 +172,17 @@ def analyse(
         mended=now.mended,
         base_rate=float(now.score_P.mean()),
         decided=(float(now.decided_P.mean()), float(np.abs(2 * now.score_P - 1).mean())),
-        kinds=_kinds(now.score_P),
+        kinds=kind_shares(now.score_P),
         checkpoints=_checkpoints(checkpoints, draws),
         triangles=_triangles(checkpoints),
         points=_points(now, POINTS),
-        circles=tuple(_circle(now, limit) for limit in RADII),
+        circles=tuple(Circle(limit, *pairwise.within(now, limit)) for limit in RADII),
         cumulative=pairwise.cumulative(now),
         radius_buckets=radius_buckets(now, draws=draws),
         mean_buckets=mean_buckets(now, draws=draws),
         other_buckets={name: mean_buckets(pairs, draws=draws) for name, pairs in beside.items()},
-        strip=strip(fold, draws) if now.two_dimensional else (),
-        segments=segment_rows(fold, draws) if now.two_dimensional else (),
+        strip=_strip(fold, draws) if now.two_dimensional else (),
+        segments=_segments(fold, draws) if now.two_dimensional else (),
         predictors=_predictors(model, now, beside, draws),
         ties=confidence_of_agreement(now, draws=draws),
         run=run,
@@ -213,29 +213,18 @@ def _checkpoints(checkpoints: Sequence[tuple[int, Pairs]], draws: Draws) -> tupl
 
 def _triangles(checkpoints: Sequence[tuple[int, Pairs]]) -> tuple[tuple[int, PointSample], ...]:
     """At most PANELS checkpoints, evenly chosen, the first and the last among them."""
-    count = min(PANELS, len(checkpoints))
-    picked = np.unique(np.linspace(0, len(checkpoints) - 1, count).round().astype(np.int64))
-    return tuple((checkpoints[k][0], _points(checkpoints[k][1], PANEL_POINTS)) for k in picked)
+    picked = (checkpoints[k] for k in pairwise.evenly(len(checkpoints), PANELS))
+    return tuple((step, _points(pairs, PANEL_POINTS)) for step, pairs in picked)
 
 
 def _points(pairs: Pairs, limit: int) -> PointSample:
     """Rows are in order of hashed ids, so that an even choice is a fair one."""
-    picked = np.unique(np.linspace(0, len(pairs) - 1, min(limit, len(pairs))).round().astype(np.int64))
+    picked = pairwise.evenly(len(pairs), limit)
     columns = (pairs.first_P[picked], pairs.second_P[picked], pairs.score_P[picked])
     return PointSample(*(tuple(column.round(4).tolist()) for column in columns))
 
 
-def _kinds(score_P: NDArray[np.float64]) -> tuple[float, ...]:
-    held = np.bincount(kinds(score_P), minlength=len(KINDS))
-    return tuple((held / max(len(score_P), 1)).tolist())
-
-
-def _circle(pairs: Pairs, limit: float) -> Circle:
-    n, held = pairwise.within(pairs, limit)
-    return Circle(limit, n, tuple(held.tolist()))
-
-
-def segment_rows(fold: Pairs, draws: Draws | None = None) -> tuple[Segment, ...]:
+def _segments(fold: Pairs, draws: Draws) -> tuple[Segment, ...]:
     """Figure 10: the segments of folded predictions, column by column."""
     found = pairwise.segments(fold, COLUMNS, ROWS)
     return tuple(
@@ -243,7 +232,7 @@ def segment_rows(fold: Pairs, draws: Draws | None = None) -> tuple[Segment, ...]
     )
 
 
-def strip(fold: Pairs, draws: Draws | None = None) -> tuple[Segment, ...]:
+def _strip(fold: Pairs, draws: Draws) -> tuple[Segment, ...]:
     """Figure 8: of the tenth of the pairs whose μ is nearest to STRIP_MEAN, the half with the lower and higher E|C|."""
     distance = np.abs(fold.mean_P - STRIP_MEAN)
     nearest = np.argsort(distance, kind="stable")[: max(2, round(STRIP_SHARE * len(fold)))]
@@ -256,7 +245,7 @@ def strip(fold: Pairs, draws: Draws | None = None) -> tuple[Segment, ...]:
     return tuple(rows)
 
 
-def _segment(fold: Pairs, inside: NDArray[np.bool_], place: tuple[int, int], draws: Draws | None) -> Segment:
+def _segment(fold: Pairs, inside: NDArray[np.bool_], place: tuple[int, int], draws: Draws) -> Segment:
     mean = fold.mean_P[inside]
     decided = fold.decided_P[inside]
     score = fold.score_P[inside]
@@ -277,7 +266,7 @@ def _segment(fold: Pairs, inside: NDArray[np.bool_], place: tuple[int, int], dra
         predicted_decided=float(decided.mean()),
         observed_mean=observed_mean,
         observed_decided=observed_decided,
-        kinds=_kinds(score),
+        kinds=kind_shares(score),
     )
 
 

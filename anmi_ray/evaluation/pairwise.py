@@ -17,13 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import id_matrix
-
-Reals = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 # Kinds of ensemble score, from all judges for the first document to all for the second. Three votes have seven means:
 # 0 | 1/6, 1/3 | 1/2 | 2/3, 5/6 | 1.
@@ -155,6 +152,11 @@ def kinds(score_P: Reals) -> Ints:
     return (2 + np.sign(lean) * size).astype(np.int64)
 
 
+def kind_shares(score_P: Reals) -> tuple[float, ...]:
+    """The share of each kind among the scores; 0 of none."""
+    return tuple((np.bincount(kinds(score_P), minlength=len(KINDS)) / max(len(score_P), 1)).tolist())
+
+
 def radius(pairs: Pairs) -> Reals:
     """Distance of every point to (1, 0), where the first document wins for sure: [0, 1] once folded, else [0, √2]."""
     return np.hypot(1.0 - pairs.first_P, pairs.second_P)
@@ -169,6 +171,15 @@ def buckets(values_P: Reals, count: int) -> Ints:
     rank = np.empty(len(values_P), dtype=np.int64)
     rank[np.argsort(values_P, kind="stable")] = np.arange(len(values_P))
     return rank * count // max(len(values_P), 1)
+
+
+def evenly(count: int, limit: int) -> Ints:
+    """At most `limit` of the places 0..count-1, evenly chosen, the first and the last among them.
+
+    >>> evenly(9, 3).tolist()
+    [0, 4, 8]
+    """
+    return np.unique(np.linspace(0, count - 1, min(limit, count)).round().astype(np.int64))
 
 
 def segments(pairs: Pairs, columns: int, rows: int) -> Ints:
@@ -210,14 +221,13 @@ def cumulative(pairs: Pairs, rows: int = 200) -> Cumulative:
     distance = radius(fold)
     order = np.argsort(distance, kind="stable")
     total = np.cumsum(np.eye(len(KINDS))[kinds(fold.score_P)[order]], axis=0)
-    picked = np.unique(np.linspace(0, len(pairs) - 1, min(rows, len(pairs))).round().astype(np.int64))
+    picked = evenly(len(pairs), rows)
     count = (picked + 1)[:, None]
     return Cumulative(count[:, 0] / len(pairs), distance[order][picked], total[picked] / count)
 
 
-def within(pairs: Pairs, limit: float) -> tuple[int, Reals]:
-    """How many folded points lie within `limit` of (1, 0), and the share of each kind among them, float[S]."""
+def within(pairs: Pairs, limit: float) -> tuple[int, tuple[float, ...]]:
+    """How many folded points lie within `limit` of (1, 0), and the share of each kind among them."""
     fold = folded(pairs)
     inside = radius(fold) <= limit
-    held = np.bincount(kinds(fold.score_P)[inside], minlength=len(KINDS))
-    return int(inside.sum()), held / max(int(inside.sum()), 1)
+    return int(inside.sum()), kind_shares(fold.score_P[inside])

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.identity import rng
 from anmi_ray.evaluation.pairwise import Pairs, buckets, folded, kinds, radius, shares
-from anmi_ray.evaluation.significance import Estimate
-
-Reals = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from anmi_ray.evaluation.significance import Estimate, blocks
 
 Z95 = 1.959963984540054
 BUCKETS = 20
 ROUNDS = 2000
-_BLOCK = 1 << 20  # numbers drawn at once
 _KEPT = 64  # blocks kept between statistics of the same queries, a megabyte each
 NOTHING = Estimate(None, None, None, 0)
 
@@ -40,11 +37,10 @@ class Draws:
 
     def blocks(self) -> Iterator[Reals]:
         """How often each query was drawn, float[rounds of a block, Q]."""
-        size = max(1, _BLOCK // max(self.queries, 1))
-        kept = -(-self.rounds // size) <= _KEPT
-        for number, start in enumerate(range(0, self.rounds, size)):
-            rows = min(size, self.rounds - start)
-            yield (_kept if kept else _drawn)(self.queries, rows, self.seed, number).astype(np.float64)
+        sizes = blocks(self.rounds, self.queries)
+        draw = _kept if len(sizes) <= _KEPT else _drawn
+        for number, rows in enumerate(sizes):
+            yield draw(self.queries, rows, self.seed, number).astype(np.float64)
 
     def sums(self, sums_QK: Reals) -> Reals:
         """The sums of every sample, float[R, K]."""
@@ -313,13 +309,10 @@ def predictor(name: str, pairs: Pairs, model: Pairs | None = None, draws: Draws 
     squares = (pairs.mean_P - pairs.score_P) ** 2 - (model.mean_P - model.score_P) ** 2
     right, consensus = hits(pairs)
     change = np.stack([(right - hits(model)[0]) * consensus, consensus], axis=1).astype(np.float64)
-    return Predictor(
-        name,
-        found.accuracy,
-        found.brier,
-        found.calibration,
-        bootstrap(pairs, _columns(squares), ratio, draws),
-        bootstrap(pairs, change, ratio, draws),
+    return replace(
+        found,
+        brier_difference=bootstrap(pairs, _columns(squares), ratio, draws),
+        accuracy_difference=bootstrap(pairs, change, ratio, draws),
     )
 
 

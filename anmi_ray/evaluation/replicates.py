@@ -17,7 +17,7 @@ from scipy import stats
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
-from anmi_ray.evaluation.significance import BLOCK, holm, paired_randomisation
+from anmi_ray.evaluation.significance import blocks, holm, paired_randomisation
 
 Reals = NDArray[np.float64]
 
@@ -140,10 +140,8 @@ def stratified_interval(
     for number, values in enumerate(strata):
         random = rng("stratified-bootstrap", seed, number)
         n = len(values)
-        size = max(1, BLOCK // n)
-        for start in range(0, rounds, size):
-            stop = min(start + size, rounds)
-            total[start:stop] += values[random.integers(0, n, (stop - start, n))].sum(axis=1)
+        drawn = [values[random.integers(0, n, (block, n))].sum(axis=1) for block in blocks(rounds, n)]
+        total += np.concatenate(drawn)
     low, high = np.quantile(total / sum(map(len, strata)), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 

@@ -71,11 +71,11 @@ def paired_randomisation(a: ArrayLike, b: ArrayLike, rounds: int = 10_000, seed:
         return 1.0
     # Sums of the same numbers in another order differ in the last bits; without slack the observed pattern may miss.
     threshold = abs(float(difference.sum())) - 1e-12 * float(np.abs(difference).sum())
-    if n <= EXACT_QUERIES or 2.0**n <= rounds:
+    if n <= max(EXACT_QUERIES, rounds.bit_length() - 1):  # the latter: 2^n <= rounds
         return float(np.mean(np.abs(_all_signed_sums(difference)) >= threshold))
     random = rng("paired-randomisation", seed)
     hits = 0
-    for block in _blocks(rounds, n):
+    for block in blocks(rounds, n):
         signs = np.where(random.random((block, n)) < 0.5, -1.0, 1.0)
         hits += int(np.count_nonzero(np.abs(signs @ difference) >= threshold))
     return (1 + hits) / (1 + rounds)
@@ -97,7 +97,7 @@ def bootstrap_interval(
     if sample.min() == sample.max():
         return float(sample[0]), float(sample[0])
     random = rng("bootstrap", seed)
-    means = np.concatenate([sample[random.integers(0, n, (block, n))].mean(axis=1) for block in _blocks(rounds, n)])
+    means = np.concatenate([sample[random.integers(0, n, (block, n))].mean(axis=1) for block in blocks(rounds, n)])
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
@@ -229,7 +229,7 @@ def _all_signed_sums(difference: NDArray[np.float64]) -> NDArray[np.float64]:
     return sums
 
 
-def _blocks(rounds: int, width: int) -> list[int]:
+def blocks(rounds: int, width: int) -> list[int]:
     """Sizes of the blocks of rounds, so that a block holds about BLOCK numbers."""
     size = max(1, BLOCK // max(1, width))
     full, rest = divmod(rounds, size)

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 from markupsafe import Markup
 
-from anmi_ray.reports.theme import BASE, FAINT, INK, LOSS, MAIN, PAPER, REST, SECOND, Canvas
+from anmi_ray.reports.theme import BASE, COLOUR, DASH, FAINT, INK, LOSS, MAIN, PAPER, REST, SECOND, Canvas
 from anmi_ray.reports.trials import Dimension, TrialRow
 
 _AXES = 6  # parameters of a picture
@@ -86,8 +86,7 @@ def _trials(canvas: Canvas, rows: Sequence[Mapping[str, Any]], x: alt.X, y: alt.
     for width in sorted({row["width"] for row in rows}):
         some = canvas.rows([row for row in rows if row["width"] == width])
         line = some.mark_line(aria=True, strokeOpacity=0.85, strokeWidth=width)
-        colour = alt.Color("colour:N", scale=None)
-        layers.append(line.encode(x=x, y=y, order="x:Q", detail="order:O", color=colour, description="tooltip:N"))
+        layers.append(line.encode(x=x, y=y, order="x:Q", detail="order:O", color=COLOUR, description="tooltip:N"))
     return layers
 
 
@@ -119,14 +118,12 @@ def dev_curves(trials: Sequence[TrialRow], best: int, rungs: Sequence[float], me
         rows[-1]["last"] = True
     crosses = canvas.rows([row for row in rows if row["end"] == "stopped" and "last" in row])
     dots = canvas.rows([row for row in rows if row["end"] != "stopped" and (row["end"] != "failed" or "last" in row)])
-    rule = canvas.rows([{"x": rung} for rung in rungs]).mark_rule(strokeDash=[4, 4])
+    rule = canvas.rows([{"x": rung} for rung in rungs]).mark_rule(strokeDash=DASH)
     cross = crosses.mark_point(shape="M-1,-1L1,1M-1,1L1,-1", size=34, color=LOSS, strokeWidth=1.8, opacity=1, aria=True)
     return canvas.draw(
         rule.encode(x=x),
         *_trials(canvas, rows, x, y),
-        dots.mark_circle(size=26, opacity=1, aria=True).encode(
-            x=x, y=y, color=alt.Color("colour:N", scale=None), description="tooltip:N"
-        ),
+        dots.mark_circle(size=26, opacity=1, aria=True).encode(x=x, y=y, color=COLOUR, description="tooltip:N"),
         cross.encode(x=x, y=y, description="tooltip:N"),
         title=f"dev {measure}",
     )

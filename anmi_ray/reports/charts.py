@@ -15,16 +15,16 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from anmi_ray.evaluation.pairwise import evenly
 from anmi_ray.reports import theme
 from anmi_ray.reports.page import CATEGORIES, category_colour
-from anmi_ray.reports.theme import CARD, FAINT, GAIN, INK, LOSS, MAIN, Canvas
+from anmi_ray.reports.theme import CARD, COLOUR, DASH, FAINT, GAIN, INK, LOSS, MAIN, Canvas
 
 MAX_POINTS = 1_500
 MAX_BARS = 440
 SHADES = 10
 _BINS = 48
 _NUMBERED = 20  # up to so many names the cells of a matrix hold their number
-_DASH = [4, 4]
 Limits = tuple[str, float | None, float | None]  # of a band: its name, from, to; None is open
 
 
@@ -83,11 +83,12 @@ def intervals(
     all_rows = [{**vars(row), "name": theme.short(row.name)} for row in rows]
     base = canvas.rows(all_rows).encode(y=y, color=alt.Color("ink:N", scale=None))
     valued = canvas.rows([row for row in all_rows if row["value"] is not None])
-    known = valued.encode(x=x, y=y, color=alt.Color("colour:N", scale=None))
+    known = valued.encode(x=x, y=y, color=COLOUR)
     whole = canvas.rows([row for row in all_rows if row["low"] is not None and row["high"] is not None])
-    line = whole.encode(x=alt.X("low:Q", scale=scale), x2="high", y=y, color=alt.Color("colour:N", scale=None))
+    line = whole.encode(x=alt.X("low:Q", scale=scale), x2="high", y=y, color=COLOUR)
+    across = canvas.rows([] if reference is None else [{"at": reference}])
     layers = [
-        *_references(canvas, [] if reference is None else [reference]),
+        across.mark_rule(color=FAINT, strokeDash=DASH, strokeWidth=1.2).encode(x="at:Q"),
         canvas.rows([{"place": at} for at in breaks]).mark_rule(color=FAINT).encode(y=y),
         line.mark_rule(strokeWidth=2.5, strokeCap="round"),
         known.mark_circle(size=90, opacity=1, aria=True).encode(description="tooltip:N"),
@@ -112,17 +113,10 @@ def _beside(base: alt.Chart, field: str, shift: float) -> alt.Chart:
     )
 
 
-def _references(canvas: Canvas, at: Sequence[float], colour: str = FAINT) -> list[alt.Chart]:
-    """Dashed lines from top to bottom."""
-    rows = canvas.rows([{"at": value} for value in at])
-    return [rows.mark_rule(color=colour, strokeDash=_DASH, strokeWidth=1.2).encode(x="at:Q")] if at else []
-
-
 def per_query(difference: NDArray[np.float64], measure: str, system: str, baseline: str) -> Markup:
     """Differences of all queries, largest first: how many gain, how many lose, and how much."""
-    ordered = np.sort(difference)[::-1]
-    if len(ordered) > MAX_BARS:  # as many equally spaced order statistics as there are pixels
-        ordered = ordered[np.linspace(0, len(ordered) - 1, MAX_BARS).round().astype(np.int64)]
+    # Of many queries as many equally spaced order statistics as there are pixels.
+    ordered = np.sort(difference)[::-1][evenly(len(difference), MAX_BARS)]
     rows = [{"x": i, "to": i + 0.86, "y": v, "colour": GAIN if v > 0 else LOSS} for i, v in enumerate(ordered.tolist())]
     canvas = Canvas(f"difference in {measure} per query", 186.0)
     queries = alt.Axis(labels=False, grid=False, title="queries, from largest gain to largest loss")
@@ -131,18 +125,15 @@ def per_query(difference: NDArray[np.float64], measure: str, system: str, baseli
         x2="to",
         y=alt.Y("y:Q", title=None),
         y2=alt.datum(0),
-        color=alt.Color("colour:N", scale=None),
+        color=COLOUR,
     )
-    return canvas.draw(bars.mark_rect(), _level(canvas, 0.0), title=f"{measure}: {system} − {baseline}")
-
-
-def _level(canvas: Canvas, at: float) -> alt.Chart:
-    return canvas.rows([{"at": at}]).mark_rule(color=FAINT).encode(y="at:Q")
+    zero = canvas.rows([{"at": 0.0}]).mark_rule(color=FAINT).encode(y="at:Q")
+    return canvas.draw(bars.mark_rect(), zero, title=f"{measure}: {system} − {baseline}")
 
 
 def scatter(x_values: NDArray[np.float64], y_values: NDArray[np.float64], x_label: str, y_label: str) -> Markup:
     """Points with the line y = x; at most MAX_POINTS of them are drawn, evenly picked."""
-    picked = np.unique(np.linspace(0, len(x_values) - 1, min(len(x_values), MAX_POINTS)).round().astype(np.int64))
+    picked = evenly(len(x_values), MAX_POINTS)
     xs = x_values[picked].tolist()
     ys = y_values[picked].tolist()
     canvas = Canvas(f"{y_label} against {x_label}", 300.0)
@@ -153,7 +144,7 @@ def scatter(x_values: NDArray[np.float64], y_values: NDArray[np.float64], x_labe
     high = min(max(xs, default=0.0), max(ys, default=0.0))
     perfect = canvas.rows([{"x": at, "y": at} for at in (low, high) if low < high]).encode(x=x, y=y)
     dots = points.mark_circle(size=15, color=MAIN, opacity=1, fillOpacity=0.32)
-    return canvas.draw(dots, perfect.mark_line(color=FAINT, strokeDash=_DASH, strokeWidth=1.2), title=y_label)
+    return canvas.draw(dots, perfect.mark_line(color=FAINT, strokeDash=DASH, strokeWidth=1.2), title=y_label)
 
 
 def histogram(
@@ -182,7 +173,7 @@ def histogram(
     layers = bands_behind(canvas, bands, x, (low, float(edges[-1])))
     for counted, opacity in ((groups, 0.3 if front else 1.0), (chosen, 1.0)):
         bars = canvas.rows(_stack(counted, edges)).encode(
-            x=x, x2="to", y=y, y2="top", color=alt.Color("colour:N", scale=None), description="tooltip:N"
+            x=x, x2="to", y=y, y2="top", color=COLOUR, description="tooltip:N"
         )
         layers.append(bars.mark_rect(fillOpacity=opacity, aria=True))
     return canvas.draw(*layers, title="documents")
@@ -219,7 +210,7 @@ def bands_behind(
             fits = (row["to"] - row["x"]) / (high - low) * 420.0 > 5.6 * len(name)
             middle = {"middle": (row["x"] + row["to"]) / 2, "name": name if named and fits else ""}
             rows.append({**row, **middle, "colour": category_colour(name), "edge": row["x"]})
-    shade = canvas.rows(rows).encode(x=x, x2="to", color=alt.Color("colour:N", scale=None))
+    shade = canvas.rows(rows).encode(x=x, x2="to", color=COLOUR)
     names = canvas.rows([row for row in rows if row["name"]]).encode(x="middle:Q", text="name:N", y=alt.value(-6))
     edges = canvas.rows([row for row in rows if row["edge"] > low]).encode(x="edge:Q")
     whole = {"y": alt.value(-13 if named else 0), "y2": alt.value("height")}
@@ -253,7 +244,7 @@ def lines(
     points = {one.name for one in curves if len(one.points) <= 40}
     few = [{**row, "tooltip": f"{row['x']:,.6g}: {row['y']:.4g}"} for row in rows if row["name"] in points]
     levels = [{"y": value, "name": name, "side": k % 2} for k, (name, value) in enumerate(across)]
-    middle = canvas.rows(levels).mark_rule(color=FAINT, strokeDash=_DASH).encode(y=y)
+    middle = canvas.rows(levels).mark_rule(color=FAINT, strokeDash=DASH).encode(y=y)
     ends = [{"x": one.place, "low": one.low, "high": one.high} for one in spread if one.low is not None]
     layers = [
         middle,

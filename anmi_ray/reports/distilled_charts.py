@@ -19,12 +19,11 @@ from anmi_ray.evaluation.pairwise import KINDS, Cumulative, kinds
 from anmi_ray.evaluation.pairwise_measures import Bucket
 from anmi_ray.reports.charts import shade
 from anmi_ray.reports.polygons import area, bounds, centroid, cut, wedge
-from anmi_ray.reports.theme import BASE, CARD, FAINT, INK, MAIN, PAPER, REST, SECOND, THIRD, Canvas
+from anmi_ray.reports.theme import BASE, CARD, COLOUR, DASH, FAINT, INK, MAIN, PAPER, REST, SECOND, THIRD, Canvas
 
 COLOURS = tuple(f"var(--s{k})" for k in range(len(KINDS)))
 _ON = ("var(--on0)", INK, INK, INK, "var(--on4)")  # of texts on these colours
 _ROUNDS = 8  # points are drawn in so many rounds of kinds, so that no kind lies over all others
-_DASH = [4, 4]
 Corners = Sequence[tuple[float, float]]
 Place = Callable[[float, float], tuple[float, float]]
 _SHARES = alt.Scale(domain=[0, 1], nice=False)
@@ -45,7 +44,7 @@ def _dots(canvas: Canvas, points: PointSample, place: Place, size: float, opacit
         x, y = place(points.first[k], points.second[k])
         rows.append({"x": x, "y": y, "colour": COLOURS[kind[k]]})
     marks = canvas.rows(rows).mark_circle(size=size, opacity=1, fillOpacity=opacity)
-    return marks.encode(x="x:Q", y="y:Q", color=alt.Color("colour:N", scale=None))
+    return marks.encode(x="x:Q", y="y:Q", color=COLOUR)
 
 
 def _polygon(canvas: Canvas, corners: Corners, **look: Any) -> alt.Chart:
@@ -75,7 +74,7 @@ def triangle(points: PointSample, step: int) -> Markup:
         "axis": alt.Axis(labels=False, grid=False, domain=False, titlePadding=4, titleFontSize=10),
     }
     frame = _polygon(canvas, [(0, 0), (1, 0), (0, 1)], color=FAINT, fill=CARD)
-    middle = canvas.rows([{"x": 0, "y": 0}, {"x": 0.5, "y": 0.5}]).mark_line(color=FAINT, strokeDash=_DASH)
+    middle = canvas.rows([{"x": 0, "y": 0}, {"x": 0.5, "y": 0.5}]).mark_line(color=FAINT, strokeDash=DASH)
     x = alt.X("x:Q", **hidden).title("P(A)")
     y = alt.Y("y:Q", **hidden).title("P(B)")
     return canvas.draw(frame.encode(x=x, y=y), middle.encode(x="x:Q", y="y:Q"), _dots(canvas, points, _same, 9.0))
@@ -160,7 +159,7 @@ def kind_bars(rows: Sequence[tuple[str, str, Sequence[float]]], label: str) -> M
     boxes = canvas.rows(bars).encode(x=x, x2="to", y=y, y2="bottom", description="tooltip:N")
     texts = canvas.rows([row for row in bars if row["to"] - row["x"] >= 0.07])
     return canvas.draw(
-        boxes.mark_rect(aria=True).encode(color=alt.Color("colour:N", scale=None)),
+        boxes.mark_rect(aria=True).encode(color=COLOUR),
         texts.mark_text().encode(
             x=alt.X("at:Q", axis=None),
             y=alt.Y("middle:Q", axis=None),
@@ -200,9 +199,7 @@ def cumulative(found: Cumulative, by_rank: bool) -> Markup:
     line = [{"x": min(a, 1.0), "y": min(b, 1.0)} for a, b in zip(across.tolist(), curve.tolist(), strict=True)]
     areas = canvas.rows(rows).mark_area(opacity=1).encode(x=x, y=alt.Y("y:Q", **_unit(None)), y2="to", detail="kind:N")
     title = f"share of the pairs within; line: {'radius' if by_rank else 'yield'}"
-    return canvas.draw(
-        areas.encode(color=alt.Color("colour:N", scale=None)), *_haloed(canvas, line, THIRD), title=title
-    )
+    return canvas.draw(areas.encode(color=COLOUR), *_haloed(canvas, line, THIRD), title=title)
 
 
 def _haloed(canvas: Canvas, rows: Sequence[Mapping[str, Any]], colour: str) -> list[alt.Chart]:
@@ -234,7 +231,7 @@ def rank_buckets(rows: Sequence[Bucket]) -> Markup:
     known = canvas.rows([row for row in observed if row["low"] is not None and row["high"] is not None])
     line = canvas.rows(observed).encode(x="x:Q", y="y:Q")
     return canvas.draw(
-        boxes.encode(color=alt.Color("colour:N", scale=None)),
+        boxes.encode(color=COLOUR),
         *_haloed(canvas, predicted, THIRD),
         known.mark_rule(color=INK, strokeWidth=1.3).encode(x="x:Q", y="low:Q", y2="high"),
         line.mark_line(color=INK, strokeWidth=1.6),
@@ -261,7 +258,7 @@ def calibration(named: Mapping[str, Sequence[Bucket]]) -> Markup:
     y = alt.Y("y:Q", **_unit(None, True))
     scale = alt.Scale(domain=names, range=colours[: len(names)])
     colour = alt.Color("name:N", scale=scale, legend=alt.Legend(columns=2) if len(names) > 1 else None)
-    perfect = canvas.rows([{"x": 0, "y": 0}, {"x": 1, "y": 1}]).mark_line(color=FAINT, strokeDash=_DASH)
+    perfect = canvas.rows([{"x": 0, "y": 0}, {"x": 1, "y": 1}]).mark_line(color=FAINT, strokeDash=DASH)
     whole = canvas.rows([row for row in first if row["low"] is not None and row["high"] is not None])
     dots = canvas.rows(first).mark_circle(size=45, opacity=1, aria=True)
     return canvas.draw(

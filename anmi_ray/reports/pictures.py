@@ -36,22 +36,6 @@ class RatedList:
 
 
 @dataclass(frozen=True)
-class PositionBias:
-    """A judge's preference for the document shown first, less a half, with its interval; None where not known.
-
-    first and second count the pairs with unlike verdicts that went to what was shown first, or second.
-    """
-
-    judge: str
-    bias: float | None
-    low: float | None
-    high: float | None
-    pairs: int
-    first: int
-    second: int
-
-
-@dataclass(frozen=True)
 class DecidedAlike:
     """share float[J, J] of the pairs decided by both judges that went the same way, NaN where there are none."""
 
@@ -112,19 +96,13 @@ def _rated(found: RatedList, i: int, place: int) -> IntervalLine:
 
 
 def of_audit(figures: Mapping[str, Any]) -> list[Markup]:
-    """What there is to draw of the figures of `judging.audit`."""
-    return audit(_biases(figures), _decided_alike(figures))
-
-
-def _biases(figures: Mapping[str, Any]) -> list[PositionBias]:
-    rows: list[PositionBias] = []
-    for name, judge in figures["judges"].items():
-        bias = judge["position_bias"]
-        low, high = bias.get("interval") or (None, None)
-        first = bias.get("first_preferred", 0)
-        second = bias.get("second_preferred", 0)
-        rows.append(PositionBias(name, bias["probability"], low, high, bias["pairs"], first, second))
-    return rows
+    """What there is to draw of the figures of `judging.audit`: no bias where there is agreement only."""
+    biases = {name: judge["position_bias"] for name, judge in figures["judges"].items()}
+    alike = _decided_alike(figures)
+    drawn = []
+    if alike is None or any(bias["probability"] is not None for bias in biases.values()):
+        drawn.append(_position_biases(biases))
+    return drawn if alike is None else [*drawn, agreement(alike)]
 
 
 def _decided_alike(figures: Mapping[str, Any]) -> DecidedAlike | None:
@@ -144,34 +122,27 @@ def _decided_alike(figures: Mapping[str, Any]) -> DecidedAlike | None:
     return DecidedAlike(names, share, pairs)
 
 
-def audit(biases: Sequence[PositionBias], alike: DecidedAlike | None) -> list[Markup]:
-    """What there is to draw of biases and agreement; no bias where there is agreement only."""
-    drawn = []
-    if alike is None or any(row.bias is not None for row in biases):
-        drawn.append(position_biases(biases))
-    return drawn if alike is None else [*drawn, agreement(alike)]
-
-
-def position_biases(rows: Sequence[PositionBias]) -> Markup:
-    """The position biases; 0 is a judge that the order leaves cold."""
+def _position_biases(biases: Mapping[str, Mapping[str, Any]]) -> Markup:
+    """The position bias of every judge; 0 is a judge that the order leaves cold."""
     title = [
         "Position bias: preference for the document shown first, above ½, with its 95 % interval",
         "first : second counts the pairs whose verdict changed with the order, by the side that it went to",
     ]
-    lines = [_bias(row, place) for place, row in enumerate(rows)]
+    lines = [_bias(place, name or "(unnamed)", bias) for place, (name, bias) in enumerate(biases.items())]
     return intervals(lines, "position bias of every judge", "percentage points", 0.0, title=title, step=26.0)
 
 
-def _bias(row: PositionBias, place: int) -> IntervalLine:
-    name = row.judge or "(unnamed)"
-    if row.bias is None:
+def _bias(place: int, name: str, bias: Mapping[str, Any]) -> IntervalLine:
+    if bias["probability"] is None:
         return IntervalLine(place, None, None, None, name, "no pair in both orders")
-    said = signed(100 * row.bias, 1)
-    low, high = (None if end is None else 100 * end for end in (row.low, row.high))
+    points = 100 * bias["probability"]
+    said = signed(points, 1)
+    low, high = (None if end is None else 100 * end for end in bias.get("interval") or (None, None))
     if low is not None and high is not None:
         said += f" [{signed(low, 1)}, {signed(high, 1)}]"
-    tooltip = f"{name}: {said}, {row.pairs:,} pairs"
-    return IntervalLine(place, 100 * row.bias, low, high, name, f"{said} · {row.first:,} : {row.second:,}", tooltip)
+    tooltip = f"{name}: {said}, {bias['pairs']:,} pairs"
+    changed = f"{bias.get('first_preferred', 0):,} : {bias.get('second_preferred', 0):,}"
+    return IntervalLine(place, points, low, high, name, f"{said} · {changed}", tooltip)
 
 
 def agreement(found: DecidedAlike) -> Markup:

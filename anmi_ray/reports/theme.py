@@ -33,6 +33,8 @@ PAPER = "var(--paper)"
 RULE = "var(--rule)"
 WIDTH = 480.0  # of a picture with its labels
 WIDE = 760.0
+DASH = [4, 4]
+COLOUR = alt.Color("colour:N", scale=None)  # the one that each row names
 
 _CONFIG: dict[str, Any] = {
     "background": None,

@@ -8,26 +8,25 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from anmi_ray.reports.charts import Curve, lines, smooth
+from anmi_ray.reports.page import CATEGORIES, category_colour
+from anmi_ray.reports.theme import MAIN, SECOND, THIRD
 
 Rows = Sequence[Mapping[str, float | None]]
-_MAIN = "var(--main)"
-_SECOND = "var(--second)"
-_THIRD = "var(--third)"
-_BANDS = tuple(f"var(--k-{name})" for name in ("danger", "soft", "goldilocks", "medium", "easy"))
+_BANDS = tuple(category_colour(name) for name in CATEGORIES[:-1])  # all but random
 # figure -> the label of its axis, and its curves: column of the log, colour, name
 _CURVES = {
     "loss": (
         "training loss",
-        (("loss", _MAIN, "total"), ("ranking", _SECOND, "ranking"), ("regression", _THIRD, "regression")),
+        (("loss", MAIN, "total"), ("ranking", SECOND, "ranking"), ("regression", THIRD, "regression")),
     ),
     "gradients": (
         "gradients, last layer",
         (
-            ("gradient_share", _MAIN, "ranking term's share"),
-            ("gradient_cosine", _SECOND, "cosine of both terms"),
+            ("gradient_share", MAIN, "ranking term's share"),
+            ("gradient_cosine", SECOND, "cosine of both terms"),
         ),
     ),
-    "temperature": ("learned temperature", (("temperature", _MAIN, "temperature"),)),
+    "temperature": ("learned temperature", (("temperature", MAIN, "temperature"),)),
 }
 
 
@@ -59,7 +58,7 @@ def _schedule(rows: Rows) -> Markup | None:
     if peak <= 0:
         return None
     scaled = [{**row, "rate": rate / peak} for row in rows if (rate := row.get("learning_rate")) is not None]
-    columns = (("rate", _MAIN, "learning rate / peak"), ("alpha", _SECOND, "α, share of the ranking term"))
+    columns = (("rate", MAIN, "learning rate / peak"), ("alpha", SECOND, "α, share of the ranking term"))
     return _lines(scaled, columns, "schedule", zero=True)
 
 

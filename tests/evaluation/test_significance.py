@@ -52,6 +52,11 @@ def test_p_is_deterministic_symmetric_and_never_zero():
     assert paired_randomisation(c, b, 500, seed=3) != paired_randomisation(c, b, 500, seed=4)
 
 
+def test_thousands_of_queries_have_a_p_value():
+    """2^n is beyond a float where n is 1,024."""
+    assert paired_randomisation(np.ones(1_500), np.zeros(1_500), 200) == 1 / 201
+
+
 def test_p_is_uniform_when_nothing_differs():
     random = identity.rng("null")
     ps = [paired_randomisation(random.normal(0, 1, 30), random.normal(0, 1, 30), 300, seed=i) for i in range(300)]

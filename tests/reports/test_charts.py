@@ -226,18 +226,22 @@ def test_ratings_name_their_documents(documents: int, groups: int) -> None:
 
 
 def test_what_an_audit_does_not_know_is_said_or_left_out() -> None:
-    silent = [pictures.PositionBias("", None, None, None, 0, 0, 0)]
-    (alone,) = pictures.audit(silent, None)
+    silent = {"position_bias": {"probability": None, "pairs": 0}}
+    (alone,) = pictures.of_audit({"judges": {"": silent}, "panel": {}})
     assert "no pair in both orders" in alone
     assert "(unnamed)" in alone
-    share = np.array([[np.nan, 0.8, np.nan], [0.8, np.nan, 0.9], [np.nan, 0.9, np.nan]])
-    alike = pictures.DecidedAlike(["a", "b", "c"], share, np.full((3, 3), 7))
-    (agreement,) = pictures.audit(silent * 3, alike)
+    alike = {
+        "a ~ b": {"share": 0.8, "pairs": 7},
+        "b ~ c": {"share": 0.9, "pairs": 7},
+        "a ~ c": {"share": None, "pairs": 0},
+    }
+    figures = {"judges": dict.fromkeys("abc", silent), "panel": {"agreement_pairs": alike}}
+    (agreement,) = pictures.of_audit(figures)
     assert agreement.count("<title>") == 4  # the two that are not known are left empty
     assert "a ~ b: 80.0 % of 7" in agreement
-    leaning = pictures.PositionBias("j", 0.1, 0.05, 0.15, 40, 5, 2)
-    assert len(pictures.audit([*silent, leaning], alike)) == 2
-    assert "+10.0 [+5.0, +15.0] · 5 : 2" in pictures.position_biases([leaning])
+    bias = {"probability": 0.1, "interval": [0.05, 0.15], "pairs": 40, "first_preferred": 5, "second_preferred": 2}
+    biases, _ = pictures.of_audit(figures | {"judges": {**figures["judges"], "c": {"position_bias": bias}}})
+    assert "+10.0 [+5.0, +15.0] · 5 : 2" in biases
     check(pictures.agreement(pictures.DecidedAlike(["a"], np.full((1, 1), np.nan), np.zeros((1, 1), np.int64))))
 
 
