@@ -127,8 +127,7 @@ def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> 
         model = kind(
             source.path_or_id,
             device=device,
-            revision=source.hub_revision,
-            trust_remote_code=source.trust_remote_code,
+            **source.options,
             model_kwargs={"dtype": _DTYPES[dtype], "use_safetensors": True, "attn_implementation": "sdpa"},
         )
     return model.eval()

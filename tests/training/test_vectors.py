@@ -25,9 +25,8 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import tensors
-from anmi_ray.training.batching import effective_weights, lists_of_step, step_batches
+from anmi_ray.training.batching import borrowed, documents_of_query, effective_weights, lists_of_step, step_batches
 from anmi_ray.training.curriculum import Phase
-from anmi_ray.training.in_batch import borrowed, documents_of_query
 from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.objective import Objective
 from anmi_ray.training.training_set import TrainingSet, prepare
