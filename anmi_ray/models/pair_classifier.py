@@ -137,9 +137,8 @@ class PairClassifier:
         """A copy for inference, its transformer in `dtype`, its head in float32, adapters merged into the weights."""
         adapted = is_adapted(self.network)
         network = cast(ClassifierScorer, merged(self.network)) if adapted else copy.deepcopy(self.network)
-        clone = PairClassifier(
-            network.eval().requires_grad_(False), self.tokenizer, self.name, self.max_tokens, self.target
-        )
+        clone = copy.copy(self)
+        clone.network = network.eval().requires_grad_(False)
         clone.precision = resolve_precision(dtype, self.device)
         clone.network.cast(clone.precision)
         return clone

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 ELO_UNIT = 173.718  # points of one logit, 400 / ln 10: the unit of absolute targets
-LIST_TEMPERATURE_ELO = 100.0  # a gap of 230 points is then ten to one
 
 
 def weighted_infonce(score_BK: Tensor, weight_BK: Tensor, mask_BK: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
@@ -114,6 +113,7 @@ def listnet(
     rating_BK: Tensor,
     mask_BK: Tensor,
     temperature: float | Tensor = 1.0,
+    list_temperature_elo: float = 100.0,  # a gap of 230 points is then ten to one
 ) -> Tensor:
     """ListNet per list, [B] (Cao et al. 2007): KL(softmax(e/T) ‖ softmax(s/τ)) over the rated documents, T in points.
 
@@ -121,7 +121,7 @@ def listnet(
     """
     rated = mask_BK & rating_BK.isfinite()
     some = rated.any(dim=1, keepdim=True)
-    wanted = torch.where(rated, rating_BK, 0.0) / LIST_TEMPERATURE_ELO
+    wanted = torch.where(rated, rating_BK, 0.0) / list_temperature_elo
     wanted = torch.where(rated | ~some, wanted, -torch.inf).log_softmax(1)
     predicted = torch.where(rated | ~some, score_BK / temperature, -torch.inf).log_softmax(1)
     both = torch.where(rated, wanted - predicted, 0.0)
