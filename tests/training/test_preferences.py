@@ -144,7 +144,7 @@ def test_the_gradient_is_probability_less_label(target: Target) -> None:
     assert torch.allclose(found, given_ - soft_labels(score, target), atol=1e-12)
 
 
-@pytest.mark.parametrize(("target", "steps"), [("binary", 100), ("ternary", 100), ("two-head", 250)])
+@pytest.mark.parametrize(("target", "steps"), [("binary", 100), ("ternary", 250), ("two-head", 250)])
 def test_learns_which_document_is_better(base: Path, target: Target, steps: int) -> None:
     """Of pairs that it has seen: so small a model of random weights is too little for a rule about two documents."""
     trained = run(base, changed(target=target, max_steps=steps, learning_rate=2e-3), pairs=24)
