@@ -16,7 +16,7 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, EXAMPLE, QREL, QUERY, RATING, RUN, TEXT_OF
-from anmi_ray.models import reranker
+from anmi_ray.models import kinds
 from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import NAMES
 from anmi_ray.store import Artifact, Store
@@ -192,7 +192,7 @@ def test_the_commands_on_files_agree_with_the_run(
     for row in measured.comparisons:
         assert row["mean"] == pytest.approx(known[row["system"]], abs=1e-9)
     model = Path(finished.settings.execution.root) / finished.artifact("train").path / "model"
-    monkeypatch.setattr(reranker, "load_reranker", partial(reranker.load_reranker, dtype="float32"))  # as the run
+    monkeypatch.setattr(kinds, "load_reranker", partial(kinds.load_reranker, dtype="float32"))  # as the run
     flow = reranking.rerank_run(model, small_collection, hybrid, out, finished.settings.rerank.depth, threads=1)
     assert flow.rejected == 0
     again, before = trec_scores(out), trec_scores(finished.reports / "reranked.trec")

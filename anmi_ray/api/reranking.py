@@ -73,7 +73,7 @@ def _loaded(folder: Path, threads: int) -> Reranker:
 
 @lru_cache(maxsize=1)
 def _read(folder: str, threads: int, written_ns: int) -> Reranker:
-    from anmi_ray.models.reranker import load_reranker
+    from anmi_ray.models.kinds import load_reranker
 
     return load_reranker(folder, threads=threads)
 

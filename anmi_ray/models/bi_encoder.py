@@ -7,7 +7,6 @@ Legend: N pairs, X texts, d dimensions, T tokens.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -22,11 +21,8 @@ from anmi_ray.config.learning import LoraConfig
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.cross_encoder import (
     SCORE_TOKENS,
-    Precision,
     check_vocabulary,
-    distinct,
     quiet,
-    resolve_precision,
     tensors,
     token_limit,
     torch_threads,
@@ -37,6 +33,7 @@ from anmi_ray.models.loading import ModelSource, loadable, resolve
 from anmi_ray.models.lora import add_adapters
 from anmi_ray.models.pairs import Ragged, length_batches
 from anmi_ray.models.pooling import VectorPooling, read_pooling
+from anmi_ray.models.reranker import FloatName, Precision, Reranker
 from anmi_ray.models.texts import TextTokenizer
 
 REMEMBERED = 16_384  # texts whose vectors are kept by `score_known`: some 25 MB
@@ -72,16 +69,19 @@ class TextEncoder(Scorer):
         """None: a cosine needs no weights."""
         return []
 
+    def cast(self, precision: FloatName) -> None:
+        """Give all weights and buffers another precision."""
+        self.to(getattr(torch, precision))
 
-class BiEncoder:
-    """A reranker with its tokenizer: `score` for use, `network` for training, `export` to a Hugging Face folder."""
+
+class BiEncoder(Reranker):
+    """A reranker whose score is the cosine of two texts, each of which is encoded once."""
+
+    network: TextEncoder  # pyright: ignore[reportIncompatibleVariableOverride]
+    pairs: TextTokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, network: TextEncoder, pairs: TextTokenizer, name: str, threads: int | None = None) -> None:
-        self.network = network
-        self.pairs = pairs
-        self.name = name
-        self.threads = threads
-        self.precision: Precision = "float32"
+        super().__init__(network, pairs, name, threads)
         self._known: tuple[dict[str, NDArray[np.float32]], ...] = ({}, {})
 
     @classmethod
@@ -107,13 +107,16 @@ class BiEncoder:
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
         folder = read_pooling(source)
-        where = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
         with loadable(source, "bi-encoder"):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, use_fast=True, **where)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, use_fast=True, **source.options)
             with quiet(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)  # a pooler that the weights lack is drawn, though nothing reads it
                 encoder = transformers.AutoModel.from_pretrained(
-                    source.path_or_id, use_safetensors=True, dtype=torch.float32, attn_implementation="sdpa", **where
+                    source.path_or_id,
+                    use_safetensors=True,
+                    dtype=torch.float32,
+                    attn_implementation="sdpa",
+                    **source.options,
                 )
         check_vocabulary(encoder, tokenizer, source.name)
         limit = min(folder.max_tokens or int(tokenizer.model_max_length), int(tokenizer.model_max_length))
@@ -129,40 +132,9 @@ class BiEncoder:
         return loaded
 
     @property
-    def max_tokens(self) -> int:
-        """Tokens that a text is cut to."""
-        return self.pairs.max_tokens
-
-    @property
     def pooling(self) -> VectorPooling:
         """What a vector is read from."""
         return self.network.pooling
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.network.parameters()).device
-
-    def scorer(self, dtype: Precision = "auto") -> BiEncoder:
-        """A copy for scoring, its transformer in `dtype`, its vectors in float32."""
-        clone = BiEncoder(copy.deepcopy(self.network).eval().requires_grad_(False), self.pairs, self.name, self.threads)
-        clone._cast(dtype)
-        return clone
-
-    def _cast(self, dtype: Precision) -> None:
-        self.precision = resolve_precision(dtype, self.device)
-        if self.precision != "float32":
-            self.network.to(getattr(torch, self.precision))
-
-    def score(self, queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.float32]:
-        """Cosines float32[N] of the pairs (queries[i], documents[i]); every distinct text is encoded once."""
-        if len(queries) != len(documents):
-            raise AssertionError(f"{len(queries)} queries and {len(documents)} documents are no pairs")
-        query_texts, query_N = distinct(queries)
-        texts, document_N = distinct(documents)
-        return self.score_tokens(
-            self.pairs.of_queries(query_texts), query_N, self.pairs.of_documents(texts), document_N
-        )
 
     def score_tokens(
         self,
@@ -219,6 +191,6 @@ class BiEncoder:
         return vectors
 
     def export(self, folder: str | Path, card: str = "") -> Path:
-        """Write a sentence-transformers folder with `card` in its README; see models/embedder_folder.py."""
-        assert self.precision == "float32", "export the trained model, not a scoring copy"
+        """As models/embedder_folder.py writes it."""
+        self.assert_trained()
         return write(self.network, self.pairs, self.pooling, self.max_tokens, Path(folder), card)

@@ -21,7 +21,6 @@ from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import (
     SCORE_TOKENS,
     CrossEncoder,
-    distinct,
     quiet,
     token_limit,
     torch_threads,
@@ -64,15 +63,18 @@ class Classifier:
         self.name = source.name
         self.use = use or Resources()
         _check_device(self.use.device)
-        where = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
         wanted = "folder or hub id with safetensors weights, a classification head and a fast tokenizer"
         with loadable(source, "sequence classification model", wanted):
             self.tokenizer: transformers.PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
-                source.path_or_id, **where
+                source.path_or_id, **source.options
             )
             with quiet(), torch.random.fork_rng(devices=[]):
                 model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
-                    source.path_or_id, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **where
+                    source.path_or_id,
+                    use_safetensors=True,
+                    dtype=torch.float32,
+                    output_loading_info=True,
+                    **source.options,
                 )
         if loading["missing_keys"]:
             raise ConfigError(
@@ -171,9 +173,7 @@ def score(
     if isinstance(scorer, BiEncoder):
         with computing(scorer.name, use):
             return scorer.score_known(queries, documents, use.budget).astype(np.float64)
-    query_texts, query_N = distinct(queries)
-    texts, document_N = distinct(documents)
-    tokens = scorer.pairs.of_queries(query_texts), query_N, scorer.pairs.of_documents(texts), document_N
+    tokens = scorer.tokens(queries, documents)
     with computing(scorer.name, use):
         return scorer.score_tokens(*tokens, use.budget if use.device == "cpu" else use.budget // 16).astype(np.float64)
 

@@ -7,12 +7,11 @@ Legend: N pairs, T tokens.
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, cast, overload
+from typing import cast
 
 import numpy as np
 import torch
@@ -39,22 +38,17 @@ from anmi_ray.models.loading import ModelSource, loadable, resolve
 from anmi_ray.models.lora import add_adapters, is_adapted, merged
 from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, length_batches
 from anmi_ray.models.prompts import prompt_for
+from anmi_ray.models.reranker import Precision, Reranker
 from anmi_ray.models.reranker_folder import DENSE_FOLDER, SCORE_FOLDER, write
 
-Precision = Literal["auto", "float32", "bfloat16", "float16"]
 SCORE_TOKENS = 4096  # padded tokens of a scoring batch: larger ones leave a CPU's cache
 
 
-class CrossEncoder:
-    """A reranker with its tokenizer: `score` for use, `network` for training, `export` to a Hugging Face folder."""
+class CrossEncoder(Reranker):
+    """A reranker whose score is a raw logit of the pair."""
 
-    def __init__(self, network: Scorer, pairs: PairTokenizer, name: str, threads: int | None = None) -> None:
-        self.network = network
-        self.pairs = pairs
-        self.name = name
-        self.threads = threads
-        self.precision: Precision = "float32"
-        self.drawn_head = False  # the weights lacked it
+    pairs: PairTokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
+    drawn_head = False  # the weights lacked it
 
     @classmethod
     def load(
@@ -86,14 +80,13 @@ class CrossEncoder:
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
         where = source.path_or_id
-        options = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
         trained_head = trained_mean_head(where)
         with loadable(source, "cross-encoder"):
-            pooling = choose_pooling(where, options, pooling, trained_head is not None)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(where, use_fast=True, **options)
+            pooling = choose_pooling(where, source.options, pooling, trained_head is not None)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(where, use_fast=True, **source.options)
             with quiet(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derived_seed("head", seed))
-                network, new = _network(where, options, pooling, tokenizer)
+                network, new = _network(source, pooling, tokenizer)
                 if new and not trained_head:
                     start(network)
                 if lora is not None:
@@ -111,11 +104,6 @@ class CrossEncoder:
         return loaded
 
     @property
-    def max_tokens(self) -> int:
-        """Tokens that a pair is cut to."""
-        return self.pairs.max_tokens
-
-    @property
     def pooling(self) -> Pooling:
         """What the score is read from."""
         kinds: tuple[tuple[type[Scorer], Pooling], ...]
@@ -125,32 +113,9 @@ class CrossEncoder:
                 return pooling
         return "cls"
 
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.network.parameters()).device
-
-    def scorer(self, dtype: Precision = "auto") -> CrossEncoder:
-        """A copy for scoring, its transformer in `dtype`, its head in float32, adapters merged into the weights."""
-        network = (merged(self.network) if is_adapted(self.network) else copy.deepcopy(self.network)).eval()
-        network.requires_grad_(False)
-        clone = CrossEncoder(network, self.pairs, self.name, self.threads)
-        clone._cast(dtype)
-        return clone
-
-    def _cast(self, dtype: Precision) -> None:
-        self.precision = resolve_precision(dtype, self.device)
-        self.network.cast(self.precision)
-
-    def score(self, queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.float32]:
-        """Raw logits float32[N] of the pairs (queries[i], documents[i]); repeated texts are tokenised once."""
-        if len(queries) != len(documents):
-            raise AssertionError(f"{len(queries)} queries and {len(documents)} documents are no pairs")
-        query_texts, query_N = distinct(queries)
-        texts, document_N = distinct(documents)
-        return self.score_tokens(
-            self.pairs.of_queries(query_texts), query_N, self.pairs.of_documents(texts), document_N
-        )
+    def _scoring_network(self) -> Scorer:
+        """A copy with adapters merged into the weights."""
+        return merged(self.network) if is_adapted(self.network) else super()._scoring_network()
 
     def score_tokens(
         self,
@@ -171,8 +136,8 @@ class CrossEncoder:
         return scores
 
     def export(self, folder: str | Path, card: str = "") -> Path:
-        """Write a Hugging Face folder with `card` in its README; see models/reranker_folder.py."""
-        assert self.precision == "float32", "export the trained model, not a scoring copy"
+        """As models/reranker_folder.py writes it."""
+        self.assert_trained()
         return write(self.network, self.pairs, self.max_tokens, Path(folder), card)
 
 
@@ -182,27 +147,6 @@ def tensors(batch: Batch, device: torch.device) -> dict[str, Tensor]:
     if batch.type_ids is not None:
         inputs["token_type_ids"] = torch.from_numpy(batch.type_ids)
     return {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
-
-
-def native_bfloat16(device: torch.device) -> bool:
-    """Whether `device` computes bfloat16 in hardware."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.backends.cpu.get_cpu_capability(), torch.cpu._is_avx512_bf16_supported()
-    return device.type == "cpu" and bool(capabilities[1] or torch.cpu._is_amx_tile_supported())
-
-
-@overload
-def resolve_precision(
-    precision: Literal["auto", "float32", "bfloat16"], device: torch.device
-) -> Literal["float32", "bfloat16"]: ...
-@overload
-def resolve_precision(precision: Precision, device: torch.device) -> Literal["float32", "bfloat16", "float16"]: ...
-def resolve_precision(precision: Precision, device: torch.device) -> Literal["float32", "bfloat16", "float16"]:
-    """The number format of the forward pass: auto is bfloat16 where `device` computes it natively."""
-    if precision == "auto":
-        return "bfloat16" if native_bfloat16(device) else "float32"
-    return precision
 
 
 @contextmanager
@@ -217,10 +161,11 @@ def torch_threads(count: int | None) -> Iterator[None]:
 
 
 def _network(
-    where: str, options: dict[str, Any], pooling: Pooling, tokenizer: transformers.PreTrainedTokenizerBase
+    source: ModelSource, pooling: Pooling, tokenizer: transformers.PreTrainedTokenizerBase
 ) -> tuple[Scorer, bool]:
     """The network, and whether the weights lack its head."""
-    options = options | {"use_safetensors": True, "dtype": torch.float32}
+    where = source.path_or_id
+    options = source.options | {"use_safetensors": True, "dtype": torch.float32}
     if pooling in ("cls", "last"):
         model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
             where, num_labels=1, output_loading_info=True, **options
@@ -276,13 +221,6 @@ def trained_mean_head(where: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]
     states = [load_file(Path(where) / folder / "model.safetensors") for folder in (DENSE_FOLDER, SCORE_FOLDER)]
     dense, out = ({name.removeprefix("linear."): value for name, value in state.items()} for state in states)
     return dense, out
-
-
-def distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """The distinct texts in order of first appearance, and where each text stands among them."""
-    position: dict[str, int] = {}
-    index = np.array([position.setdefault(text, len(position)) for text in texts], dtype=np.int64)
-    return list(position), index
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import transformers
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from anmi_ray.config.train import Pooling
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.card import NO, YES
-from anmi_ray.models.heads import ClassifierScorer, Scorer
+from anmi_ray.models.heads import ClassifierScorer, FloatName, Scorer
 from anmi_ray.models.prompts import has_roles
 
 DECODER_POOLINGS = ("last", "yes-no")
@@ -67,7 +67,7 @@ class YesNoScorer(Scorer):
         """The readout, unless it caps its logits: then the score is not linear in h."""
         return None if self.readout.cap else self.readout
 
-    def cast(self, precision: Literal["float32", "bfloat16", "float16"]) -> None:
+    def cast(self, precision: FloatName) -> None:
         """Give the transformer's weights another precision; the two rows that score stay float32."""
         if precision != "float32":
             with torch.no_grad():

@@ -6,20 +6,12 @@ tokenizer, prompts in the configuration. Adapters are added to the weights.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from anmi_ray.models.heads import Scorer
 from anmi_ray.models.lora import is_adapted, merged
-from anmi_ray.models.reranker_folder import save_tokenizer
+from anmi_ray.models.reranker_folder import save_tokenizer, write_json, write_modules
 from anmi_ray.models.texts import TextTokenizer
-
-_MODULES = (
-    ("", "sentence_transformers.base.modules.transformer.Transformer"),
-    ("1_Pooling", "sentence_transformers.sentence_transformer.modules.pooling.Pooling"),
-    ("2_Normalize", "sentence_transformers.base.modules.normalize.Normalize"),
-)
 
 
 def write(network: Scorer, texts: TextTokenizer, pooling: str, max_tokens: int, folder: Path, card: str = "") -> Path:
@@ -28,34 +20,17 @@ def write(network: Scorer, texts: TextTokenizer, pooling: str, max_tokens: int, 
     encoder = (merged(network) if is_adapted(network) else network).encoder
     encoder.save_pretrained(folder)
     save_tokenizer(texts.tokenizer, max_tokens, folder)
-    for path, content in _configurations(texts, pooling, int(encoder.config.hidden_size)).items():
-        (folder / path).parent.mkdir(exist_ok=True)
-        (folder / path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    settings = {
+        "default_prompt_name": None,
+        "model_type": "SentenceTransformer",
+        "prompts": {"query": texts.query_prompt, "document": texts.document_prompt},
+        "similarity_fn_name": "cosine",
+    }
+    normalize = ("2_Normalize", "sentence_transformers.base.modules.normalize.Normalize")
+    write_modules(folder, pooling, int(encoder.config.hidden_size), [normalize], settings)
+    write_json(folder / "2_Normalize" / "config.json", {})
     (folder / "README.md").write_text(_CARD.format(body=card.strip(), max_tokens=max_tokens), encoding="utf-8")
     return folder
-
-
-def _configurations(texts: TextTokenizer, pooling: str, size: int) -> dict[str, Any]:
-    """JSON files by path."""
-    prompts = {"query": texts.query_prompt, "document": texts.document_prompt}
-    return {
-        "modules.json": [
-            {"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(_MODULES)
-        ],
-        "config_sentence_transformers.json": {
-            "default_prompt_name": None,
-            "model_type": "SentenceTransformer",
-            "prompts": prompts,
-            "similarity_fn_name": "cosine",
-        },
-        "sentence_bert_config.json": {
-            "transformer_task": "feature-extraction",
-            "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
-            "module_output_name": "token_embeddings",
-        },
-        "1_Pooling/config.json": {"embedding_dimension": size, "pooling_mode": pooling},
-        "2_Normalize/config.json": {},
-    }
 
 
 _CARD = """---

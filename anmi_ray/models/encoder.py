@@ -9,7 +9,7 @@ N texts, d dimensions, T tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,14 @@ _CHARACTERS = 1000  # of a text per token that is encoded
 def within_reach(texts: Sequence[str], max_tokens: int) -> list[str]:
     """Texts without what so many tokens do not reach: one of many megabytes would be tokenised whole for its start."""
     return [text[: max_tokens * _CHARACTERS] for text in texts]
+
+
+def token_ids(tokenizer: Any, texts: Sequence[str], limit: int) -> list[list[int]]:
+    """Tokens of every text, special ones included, cut at `limit`."""
+    coded = tokenizer(
+        within_reach(texts, limit), truncation=True, max_length=limit, padding=False, return_attention_mask=False
+    )
+    return coded["input_ids"]
 
 
 def unit(vectors: NDArray[np.float32], source: ModelSource, setting: str) -> NDArray[np.float32]:
@@ -89,7 +97,8 @@ class Encoder:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         if not len(texts):
             return vectors
-        tokens = self._tokenise([prompt + text for text in texts] if prompt else list(texts))
+        whole = [prompt + text for text in texts] if prompt else texts
+        tokens = token_ids(self._model.tokenizer, whole, self.max_tokens)
         with torch_threads(self.threads), torch.inference_mode():
             for rows, width, most in shaped_batches([len(ids) for ids in tokens], self._budget, self.max_tokens):
                 while rows:
@@ -97,17 +106,6 @@ class Encoder:
                     vectors[rows[:size]] = self._forward([tokens[row] for row in rows[:size]], width)
                     rows = rows[size:]
         return unit(vectors, self.source, "retrieve.dense.dtype")
-
-    def _tokenise(self, texts: list[str]) -> list[list[int]]:
-        reach = self.max_tokens * _CHARACTERS
-        encoded = self._model.tokenizer(
-            [text[:reach] for text in texts],
-            truncation=True,
-            max_length=self.max_tokens,
-            padding=False,
-            return_attention_mask=False,
-        )
-        return encoded["input_ids"]
 
     def _forward(self, tokens: list[list[int]], width: int) -> NDArray[np.float32]:
         padded = self._model.tokenizer.pad(
@@ -127,8 +125,7 @@ def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> 
         model = kind(
             source.path_or_id,
             device=device,
-            revision=source.hub_revision,
-            trust_remote_code=source.trust_remote_code,
+            **source.options,
             model_kwargs={"dtype": _DTYPES[dtype], "use_safetensors": True, "attn_implementation": "sdpa"},
         )
     return model.eval()

@@ -7,7 +7,7 @@ Legend: N pairs, T tokens, d width of the transformer.
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 import transformers
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from anmi_ray.core.errors import ConfigError
 
+FloatName = Literal["float32", "bfloat16", "float16"]
 INITIAL_SPREAD = 0.02  # sd of new weights, BERT's own
 
 
@@ -42,7 +43,7 @@ class Scorer(nn.Module):
         layers = [module for head in self.head() for module in head.modules()]
         return next((m for m in reversed(layers) if isinstance(m, nn.Linear) and m.out_features == 1), None)
 
-    def cast(self, precision: Literal["float32", "bfloat16", "float16"]) -> None:
+    def cast(self, precision: FloatName) -> None:
         """Give the transformer's weights another precision; the head stays float32."""
         if precision == "float32":
             return
@@ -96,11 +97,6 @@ class ClassifierScorer(Scorer):
         heads = [module for module in self.encoder.children() if module is not base]
         pooler = getattr(base, "pooler", None)
         return [*heads, pooler] if isinstance(pooler, nn.Module) else heads
-
-
-def head_layers(network: nn.Module) -> list[nn.Module]:
-    """The modules above the transformer."""
-    return cast(Scorer, network).head()
 
 
 def draw(modules: list[nn.Module]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -39,6 +40,11 @@ class ModelSource:
     revision: str
     is_local: bool
     trust_remote_code: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What every from_pretrained takes besides the path."""
+        return {"revision": self.hub_revision, "trust_remote_code": self.trust_remote_code}
 
     @property
     def hub_revision(self) -> str | None:

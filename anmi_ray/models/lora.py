@@ -13,7 +13,7 @@ from torch import nn
 
 from anmi_ray.config.learning import LoraConfig
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.models.heads import Scorer, head_layers, transformer_layers
+from anmi_ray.models.heads import Scorer, transformer_layers
 
 _PART = "lora_"
 
@@ -35,7 +35,7 @@ def add_adapters(network: Scorer, config: LoraConfig) -> None:
     peft = _peft()
     settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=names, bias="none")
     peft.inject_adapter_in_model(settings, network.encoder)
-    for layer in head_layers(network):
+    for layer in network.head():
         layer.requires_grad_(True)
 
 

@@ -25,10 +25,8 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.classifier import Coded
 from anmi_ray.models.cross_encoder import (
-    Precision,
     check_vocabulary,
     quiet,
-    resolve_precision,
     token_limit,
 )
 from anmi_ray.models.decoder import DECODER_POOLINGS, LastTokenScorer, choose_pooling, pad_by_end
@@ -36,6 +34,7 @@ from anmi_ray.models.heads import ClassifierScorer, Scorer, draw, start
 from anmi_ray.models.loading import ModelSource, loadable, resolve
 from anmi_ray.models.lora import add_adapters, is_adapted, merged
 from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, ragged
+from anmi_ray.models.reranker import Precision, resolve_precision
 from anmi_ray.models.reranker_folder import save_tokenizer
 
 
@@ -98,12 +97,7 @@ class PairClassifier:
         """
         source = resolve(config.model, config.trust_remote_code)
         with loadable(source, "sequence classification model"):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(
-                source.path_or_id,
-                use_fast=True,
-                revision=source.hub_revision,
-                trust_remote_code=source.trust_remote_code,
-            )
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, use_fast=True, **source.options)
             with quiet(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derived_seed("head", config.seed))
                 network = _network(source, tokenizer, LABELS[target], config)
@@ -143,9 +137,8 @@ class PairClassifier:
         """A copy for inference, its transformer in `dtype`, its head in float32, adapters merged into the weights."""
         adapted = is_adapted(self.network)
         network = cast(ClassifierScorer, merged(self.network)) if adapted else copy.deepcopy(self.network)
-        clone = PairClassifier(
-            network.eval().requires_grad_(False), self.tokenizer, self.name, self.max_tokens, self.target
-        )
+        clone = copy.copy(self)
+        clone.network = network.eval().requires_grad_(False)
         clone.precision = resolve_precision(dtype, self.device)
         clone.network.cast(clone.precision)
         return clone
@@ -188,8 +181,7 @@ def _network(
     source: ModelSource, tokenizer: transformers.PreTrainedTokenizerBase, labels: tuple[str, ...], config: LearnConfig
 ) -> ClassifierScorer:
     where: Any = source.path_or_id
-    options = {"revision": source.hub_revision, "trust_remote_code": source.trust_remote_code}
-    decoder = choose_pooling(where, options, None, False) in DECODER_POOLINGS
+    decoder = choose_pooling(where, source.options, None, False) in DECODER_POOLINGS
     names = dict(enumerate(labels))
     model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
         where,
@@ -200,7 +192,7 @@ def _network(
         output_loading_info=True,
         use_safetensors=True,
         dtype=torch.float32,
-        **options,
+        **source.options,
     )
     if decoder:
         pad_by_end(tokenizer, model)

@@ -1,112 +1,121 @@
-"""What training, reranking and export ask of a student, and which of the two kinds a setting or a folder names."""
+"""What training, reranking and export ask of a student, a cross-encoder or a bi-encoder, and what the two share.
+
+Legend: N pairs.
+"""
 
 from __future__ import annotations
 
+import copy
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anmi_ray.config.train import TrainConfig
-from anmi_ray.models.bi_encoder import BiEncoder
-from anmi_ray.models.cross_encoder import CrossEncoder, Precision
-from anmi_ray.models.heads import Scorer
-from anmi_ray.models.loading import ModelSource, resolve
+from anmi_ray.models.heads import FloatName, Scorer
 from anmi_ray.models.pairs import PairTokenizer, Ragged
-from anmi_ray.models.pooling import is_bi_encoder
 from anmi_ray.models.texts import TextTokenizer
 
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
-class Reranker(Protocol):
-    """A cross-encoder or a bi-encoder: one score per pair of query and document, higher is more relevant."""
 
-    def __init__(self, network: Any, pairs: Any, name: str, threads: int | None = None) -> None: ...
+class Reranker(ABC):
+    """A network with its tokenizer: `score` for use, `network` for training, `export` to a Hugging Face folder.
 
-    @property
-    def network(self) -> Scorer:
-        """What is trained; its transformer is `network.encoder`."""
-        ...
+    One score per pair of query and document, higher is more relevant. `name` is the model as its user named it,
+    `precision` the transformer's number format, `threads` those of scoring on a CPU (None: the process's).
+    """
 
-    @property
-    def pairs(self) -> PairTokenizer | TextTokenizer:
-        """Texts to tokens, tokens to the network's inputs."""
-        ...
+    network: Scorer
+    pairs: PairTokenizer | TextTokenizer
 
-    @property
-    def name(self) -> str:
-        """The model as its user named it."""
-        ...
-
-    @property
-    def precision(self) -> Precision:
-        """The transformer's number format."""
-        ...
+    def __init__(self, network: Any, pairs: Any, name: str, threads: int | None = None) -> None:
+        self.network = network
+        self.pairs = pairs
+        self.name = name
+        self.threads = threads
+        self.precision: Precision = "float32"
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of an input: of a pair, or of a text."""
-        ...
+        """Tokens that an input is cut to: a pair, or a text."""
+        return self.pairs.max_tokens
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        ...
+        return next(self.network.parameters()).device
 
-    def scorer(self, dtype: Precision = "auto") -> Reranker:
-        """A copy for scoring, its transformer in `dtype`."""
-        ...
+    def scorer(self, dtype: Precision = "auto") -> Self:
+        """A copy for scoring, its transformer in `dtype`; what is above it stays float32."""
+        network = self._scoring_network().eval().requires_grad_(False)
+        clone = type(self)(network, self.pairs, self.name, self.threads)
+        clone._cast(dtype)
+        return clone
+
+    def _scoring_network(self) -> Scorer:
+        return copy.deepcopy(self.network)
+
+    def _cast(self, dtype: Precision) -> None:
+        self.precision = resolve_precision(dtype, self.device)
+        if self.precision != "float32":
+            self.network.cast(self.precision)
 
     def score(self, queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.float32]:
-        """Scores float32[N] of the pairs (queries[i], documents[i])."""
-        ...
+        """Scores float32[N] of the pairs (queries[i], documents[i]); repeated texts are tokenised once."""
+        if len(queries) != len(documents):
+            raise AssertionError(f"{len(queries)} queries and {len(documents)} documents are no pairs")
+        return self.score_tokens(*self.tokens(queries, documents))
 
+    def tokens(
+        self, queries: Sequence[str], documents: Sequence[str]
+    ) -> tuple[Ragged, NDArray[np.int64], Ragged, NDArray[np.int64]]:
+        """What `score_tokens` reads of pairs of texts: each distinct text's tokens, and which of them a pair has."""
+        query_texts, query_N = distinct(queries)
+        texts, document_N = distinct(documents)
+        return self.pairs.of_queries(query_texts), query_N, self.pairs.of_documents(texts), document_N
+
+    @abstractmethod
     def score_tokens(
         self, queries: Ragged, query_N: NDArray[np.int64], documents: Ragged, document_N: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """Scores float32[N] of the pairs (query_N[i], document_N[i]) of tokenised texts."""
-        ...
 
+    @abstractmethod
     def export(self, folder: str | Path, card: str = "") -> Path:
         """Write a Hugging Face folder with `card` in its README."""
-        ...
+
+    def assert_trained(self) -> None:
+        """What is exported has all the digits of its weights."""
+        assert self.precision == "float32", "export the trained model, not a scoring copy"
 
 
-def load_reranker(
-    model: str | ModelSource,
-    *,
-    max_tokens: int | None = None,
-    device: str = "cpu",
-    trust_remote_code: bool = False,
-    dtype: Precision = "float32",
-    threads: int | None = None,
-) -> Reranker:
-    """A trained reranker of the kind that its folder or repository says; ConfigError as the kinds' own `load`."""
-    source = resolve(model, trust_remote_code) if isinstance(model, str) else model
-    kind = BiEncoder if is_bi_encoder(source) else CrossEncoder
-    return kind.load(source, max_tokens=max_tokens, device=device, dtype=dtype, threads=threads)
+def native_bfloat16(device: torch.device) -> bool:
+    """Whether `device` computes bfloat16 in hardware."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.backends.cpu.get_cpu_capability(), torch.cpu._is_avx512_bf16_supported()
+    return device.type == "cpu" and bool(capabilities[1] or torch.cpu._is_amx_tile_supported())
 
 
-def load_student(config: TrainConfig, device: str = "cpu") -> Reranker:
-    """The model that training starts from, of the kind that `config.student` names; ConfigError as its `load`."""
-    if config.student == "bi-encoder":
-        return BiEncoder.load(
-            config.model,
-            max_tokens=config.max_tokens,
-            seed=config.seed,
-            device=device,
-            trust_remote_code=config.trust_remote_code,
-            lora=config.lora,
-        )
-    return CrossEncoder.load(
-        config.model,
-        pooling=config.pooling,
-        max_tokens=config.max_tokens,
-        seed=config.seed,
-        device=device,
-        trust_remote_code=config.trust_remote_code,
-        prompt=config.prompt,
-        lora=config.lora,
-    )
+@overload
+def resolve_precision(
+    precision: Literal["auto", "float32", "bfloat16"], device: torch.device
+) -> Literal["float32", "bfloat16"]: ...
+@overload
+def resolve_precision(precision: Precision, device: torch.device) -> FloatName: ...
+def resolve_precision(precision: Precision, device: torch.device) -> FloatName:
+    """The number format of the forward pass: auto is bfloat16 where `device` computes it natively."""
+    if precision == "auto":
+        return "bfloat16" if native_bfloat16(device) else "float32"
+    return precision
+
+
+def distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """The distinct texts in order of first appearance, and where each text stands among them."""
+    position: dict[str, int] = {}
+    index = np.array([position.setdefault(text, len(position)) for text in texts], dtype=np.int64)
+    return list(position), index

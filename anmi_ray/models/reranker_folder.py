@@ -10,6 +10,7 @@ Adapters are added to the weights.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,9 @@ DENSE_FOLDER = "2_Dense"
 SCORE_FOLDER = "3_Dense"
 IDENTITY = "torch.nn.modules.linear.Identity"
 _DENSE = "sentence_transformers.base.modules.dense.Dense"
-_MODULES = (
+_TOKEN_MODULES = (
     ("", "sentence_transformers.base.modules.transformer.Transformer"),
     ("1_Pooling", "sentence_transformers.sentence_transformer.modules.pooling.Pooling"),
-    (DENSE_FOLDER, _DENSE),
-    (SCORE_FOLDER, _DENSE),
 )
 
 
@@ -46,7 +45,7 @@ def write(scorer: Scorer, pairs: PairTokenizer, max_tokens: int, folder: Path, c
     save_tokenizer(tokenizer, max_tokens, folder)
     tokenizer.chat_template = before
     if isinstance(network, MeanScorer):
-        _write_modules(network, folder)
+        _write_mean_head(network, folder)
     (folder / "README.md").write_text(_CARD.format(body=card.strip(), max_tokens=max_tokens), encoding="utf-8")
     return folder
 
@@ -61,15 +60,16 @@ def save_tokenizer(tokenizer: transformers.PreTrainedTokenizerBase, max_tokens: 
     tokenizer.model_max_length = before
 
 
-def _write_modules(network: MeanScorer, folder: Path) -> None:
-    size = network.dense.in_features
-    modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(_MODULES)]
-    _json(folder / "modules.json", modules)
-    _json(
-        folder / "config_sentence_transformers.json",
-        {"activation_fn": IDENTITY, "default_prompt_name": None, "model_type": "CrossEncoder", "prompts": {}},
+def write_modules(
+    folder: Path, pooling: str, size: int, then: Sequence[tuple[str, str]], settings: Mapping[str, Any]
+) -> None:
+    """Say that a folder holds a transformer, its pooling and the modules `then`, (path, type) each; and `settings`."""
+    modules = enumerate([*_TOKEN_MODULES, *then])
+    write_json(
+        folder / "modules.json", [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in modules]
     )
-    _json(
+    write_json(folder / "config_sentence_transformers.json", settings)
+    write_json(
         folder / "sentence_bert_config.json",
         {
             "transformer_task": "feature-extraction",
@@ -77,7 +77,13 @@ def _write_modules(network: MeanScorer, folder: Path) -> None:
             "module_output_name": "token_embeddings",
         },
     )
-    _json(folder / "1_Pooling" / "config.json", {"embedding_dimension": size, "pooling_mode": "mean"})
+    write_json(folder / "1_Pooling" / "config.json", {"embedding_dimension": size, "pooling_mode": pooling})
+
+
+def _write_mean_head(network: MeanScorer, folder: Path) -> None:
+    settings = {"activation_fn": IDENTITY, "default_prompt_name": None, "model_type": "CrossEncoder", "prompts": {}}
+    dense = [(DENSE_FOLDER, _DENSE), (SCORE_FOLDER, _DENSE)]
+    write_modules(folder, "mean", network.dense.in_features, dense, settings)
     layers = (
         (DENSE_FOLDER, network.dense, "torch.nn.modules.activation.GELU", "sentence_embedding"),
         (SCORE_FOLDER, network.out, IDENTITY, "scores"),
@@ -91,12 +97,13 @@ def _write_modules(network: MeanScorer, folder: Path) -> None:
             "module_input_name": "sentence_embedding",
             "module_output_name": output,
         }
-        _json(folder / name / "config.json", settings)
+        write_json(folder / name / "config.json", settings)
         state = {f"linear.{key}": value.detach().cpu().contiguous() for key, value in layer.state_dict().items()}
         save_file(state, folder / name / "model.safetensors", metadata={"format": "pt"})
 
 
-def _json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any) -> None:
+    """Write a file of a Hugging Face folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 

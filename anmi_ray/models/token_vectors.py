@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from anmi_ray.config.retrieve import LateConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import positions, torch_threads
-from anmi_ray.models.encoder import BATCH_TOKENS, Dtype, load, unit, within_reach
+from anmi_ray.models.encoder import BATCH_TOKENS, Dtype, load, token_ids, unit, within_reach
 from anmi_ray.models.loading import ModelSource
 from anmi_ray.models.pairs import MULTIPLE, shaped_batches
 from anmi_ray.models.pooling import is_colbert
@@ -85,12 +85,10 @@ class TokenEncoder:
         """
         prompt = self._prompts[task]
         limit = self.limits[task]
-        tokenizer = self._model.tokenizer
         whole = within_reach([prompt + text for text in texts], limit)
         if not whole:
             return []
-        tokens = tokenizer(whole, truncation=True, max_length=limit, padding=False, return_attention_mask=False)
-        lengths = [len(ids) for ids in tokens["input_ids"]]
+        lengths = [len(ids) for ids in token_ids(self._model.tokenizer, whole, limit)]
         encoded: list[NDArray[np.float32]] = [np.zeros((0, self.dimension), dtype=np.float32)] * len(whole)
         with torch_threads(self.threads), torch.inference_mode():
             for rows, width in self._batches(whole, lengths, limit):

@@ -124,11 +124,6 @@ class Bm25Index:
         return sparse.csr_matrix((np.ones(int(inside.sum())), (rows[inside], column[inside])), shape=shape)
 
 
-def search(texts: Sequence[str], queries: Sequence[str], config: Bm25Config, depth: int) -> Hits:
-    """Index `texts` and search them once: (index int64[Q, depth], -1 padded; score float64[Q, depth])."""
-    return Bm25Index(Counts.of(texts, config), config).search(queries, depth)
-
-
 def words(queries: Sequence[str], config: Bm25Config) -> set[str]:
     """The words that queries ask for."""
     return set(_tokenise(queries, config, _stemmer(config))[2])

@@ -154,11 +154,6 @@ def _hnsw(doc_Nd: NDArray[np.float32], config: HnswIndex) -> Any:
     return index
 
 
-def search(query_Qd: NDArray[np.float32], doc_Nd: NDArray[np.float32], depth: int, threads: int = 1) -> Hits:
-    """Search vectors once, exactly: as `ExactIndex.search`."""
-    return ExactIndex(doc_Nd, threads).search(query_Qd, depth)
-
-
 def similarity(
     query_Qd: NDArray[np.float32], doc_Nd: NDArray[np.float32], row: NDArray[np.int64], column: NDArray[np.int64]
 ) -> NDArray[np.float64]:

@@ -2,7 +2,8 @@
 
 The stream of lists is one shuffle per epoch, by hash of (seed, epoch, example); step s takes its s-th slice. Nothing is
 drawn from a state, so training resumes at any step with the lists it would have seen. A step's lists are dealt to the
-workers and cut into micro-batches by size, which changes no sum; inside, pairs are batched by length.
+workers and cut into micro-batches by size, which changes no sum; inside, pairs are batched by length. Lists that lend
+each other negatives are a slice of the stream, which stays whole on one worker and in one micro-batch.
 Legend: E lists, P documents of all lists, B lists of a micro-batch, K documents of its longest list, N pairs.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import NoReturn, Protocol, TypeVar
 
 import numpy as np
@@ -22,8 +24,9 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.pairs import Batch, PairTokenizer, length_batches
 from anmi_ray.models.texts import TextPairs, TextTokenizer
 from anmi_ray.training.curriculum import Phase
-from anmi_ray.training.in_batch import Listed, borrowed, groups
 from anmi_ray.training.training_set import Shuffle, TrainingSet
+
+Listed = tuple[int, NDArray[np.int64]]  # a list, and the positions in P of the documents it reads
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def step_batches(
     units.sort(key=lambda unit: (-unit.tokens, unit.lists[0][0]))
     return [
         _micro_batch(data, config, part, phase, execution)
-        for part in shared_out(units, _tokens, execution, rank, world)
+        for part in shared_out(units, attrgetter("tokens"), execution, rank, world)
     ]
 
 
@@ -167,6 +170,29 @@ def weighed_gaps(data: TrainingSet) -> NDArray[np.float64]:
     return data.gap_P[~first & (data.weight_P > 0) & np.isfinite(data.gap_P)]
 
 
+def groups(lists: Sequence[Listed], config: TrainConfig) -> list[list[Listed]]:
+    """The step's lists, in their order, as what may not be divided: each alone, or the groups that share documents."""
+    size = (config.loss.in_batch_lists or config.lists_per_step) if config.loss.in_batch else 1
+    return [list(lists[i : i + size]) for i in range(0, len(lists), size)]
+
+
+def borrowed(data: TrainingSet, group: Sequence[Listed]) -> list[NDArray[np.int64]]:
+    """For each list of a group the documents of its other lists that are negatives to it, each once, rising.
+
+    Left out are the documents of any list of the same query, of this step or not: its anchors and rated documents may
+    be relevant, its random ones have a weight of their own.
+    """
+    read = np.unique(data.document_P[np.concatenate([documents for _, documents in group])])
+    return [read[~np.isin(read, documents_of_query(data, int(data.query_E[e])))] for e, _ in group]
+
+
+def documents_of_query(data: TrainingSet, query: int) -> NDArray[np.int64]:
+    """The documents in all lists of a query, each once."""
+    order, start = data.by_query
+    lists = order[start[query] : start[query + 1]]
+    return np.unique(np.concatenate([data.document_P[data.start_E[e] : data.start_E[e + 1]] for e in lists]))
+
+
 @dataclass(frozen=True)
 class _Unit:
     """Lists that stay together."""
@@ -177,10 +203,6 @@ class _Unit:
     @cached_property
     def tokens(self) -> int:
         return sum(int(self.data.tokens_P[documents].sum()) for _, documents in self.lists)
-
-
-def _tokens(unit: _Unit) -> int:
-    return unit.tokens
 
 
 def _deal(items: Sequence[S], hands: int, hand: int) -> list[S]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.core.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.cross_encoder import positions
-from anmi_ray.models.heads import Scorer, head_layers
+from anmi_ray.models.heads import Scorer
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.training.batching import effective_weights
 from anmi_ray.training.curriculum import Curriculum, Phase
@@ -69,7 +69,7 @@ def moments(network: Scorer, trained: Iterable[nn.Parameter]) -> Moments:
 
     Where the weights are, without a copy; each is looked at once and need be whole only then.
     """
-    head = {id(parameter) for layer in head_layers(network) for parameter in layer.parameters()}
+    head = {id(parameter) for layer in network.head() for parameter in layer.parameters()}
     sums_by_setting: dict[str, Tensor] = {}
     for parameter in trained:
         setting = HEAD if id(parameter) in head else BODY

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.models.cross_encoder import resolve_precision, tensors
-from anmi_ray.models.heads import Scorer, head_layers, transformer_layers
+from anmi_ray.models.cross_encoder import tensors
+from anmi_ray.models.heads import Scorer, transformer_layers
 from anmi_ray.models.lora import is_adapted, is_adapter
 from anmi_ray.models.pairs import Batch
-from anmi_ray.models.reranker import Reranker
+from anmi_ray.models.reranker import Reranker, resolve_precision
 from anmi_ray.models.speed import checkpoint_activations, compile_body, set_attention
 from anmi_ray.models.texts import TextPairs
 
@@ -147,7 +147,7 @@ def parameter_groups(module: Learner, config: LearnConfig) -> list[dict[str, Any
 
     The head and g_ψ have learning rates of their own; layer l of L has learning_rate · layer_decay^(L − 1 − l).
     """
-    head = {id(p) for layer in head_layers(module.network) for p in layer.parameters()}
+    head = {id(p) for layer in module.network.head() for p in layer.parameters()}
     rates = dict.fromkeys(head, config.head_learning_rate)
     rates |= module.rates()
     depth = _depths(module.network) if config.layer_decay < 1 else {}

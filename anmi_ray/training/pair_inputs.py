@@ -6,8 +6,6 @@ Legend: R = 2P inputs of P pairs, N inputs of a call, L labels.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,25 +19,6 @@ from anmi_ray.training.module import Inputs
 
 Rows = NDArray[np.int64]
 Logits = NDArray[np.float32]
-
-
-class PairReader(Protocol):
-    """Inputs of pairs. single: whether an input is one document, and the pair's logit a difference of two scores."""
-
-    single: bool
-
-    @property
-    def tokens_R(self) -> Rows:
-        """Tokens of every input."""
-        ...
-
-    def inputs(self, row_N: Rows, token_budget: int) -> tuple[Inputs, Rows]:
-        """What one forward call reads for the given inputs, and which of them each of its results is of."""
-        ...
-
-    def infer(self, model: Any, row_N: Rows) -> Logits:
-        """What `model`, a copy for inference, gives of the given inputs: logits float32[N, L], or scores [N, 1]."""
-        ...
 
 
 class Together:
@@ -104,3 +83,7 @@ class Apart:
     def infer(self, model: Reranker, row_N: Rows) -> Logits:
         """Scores float32[N, 1]."""
         return model.score_tokens(self._queries, self._query_R[row_N], self._documents, row_N)[:, None]
+
+
+PairReader = Together | Apart
+"""Inputs of pairs. single: whether an input is one document, and the pair's logit a difference of two scores."""

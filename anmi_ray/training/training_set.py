@@ -117,8 +117,8 @@ def prepare(
         )
     start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     doc_ids = pc.list_flatten(example["doc_ids"]).combine_chunks()
-    document, document_ids = _index(doc_ids)
-    query, query_ids = _index(example["query_id"].combine_chunks())
+    document, document_ids = numbered(doc_ids)
+    query, query_ids = numbered(example["query_id"].combine_chunks())
     documents, list_D = tokenised(texts, "doc_id", ("title", "text"), document_ids, "texts", pairs, cache)
     document = list_D[document]
     query_lists, list_Q = tokenised(queries, "query_id", ("text",), query_ids, "queries", pairs, cache)
@@ -142,7 +142,7 @@ def prepare(
     )
 
 
-def _index(ids: pa.Array | pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
+def numbered(ids: pa.Array | pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
     """Every id's position among the distinct ids, and these."""
     array = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
     coded = array.dictionary_encode()

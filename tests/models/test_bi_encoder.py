@@ -21,9 +21,9 @@ from anmi_ray.models import bi_encoder
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.encoder import Encoder
+from anmi_ray.models.kinds import load_reranker
 from anmi_ray.models.loading import resolve
 from anmi_ray.models.pooling import is_bi_encoder
-from anmi_ray.models.reranker import load_reranker
 from anmi_ray.models.texts import TextTokenizer
 from tests.models.test_cross_encoder import columns, some_pairs, text
 from tests.models.tiny import write_tiny_bert

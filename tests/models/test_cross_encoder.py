@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from sentence_transformers import CrossEncoder as PublishedCrossEncoder
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoTokenizer
 
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import rng
@@ -109,16 +109,6 @@ def test_more_tokens_than_in_training_are_scored_up_to_the_positions(base: Path,
     assert longer.score([query], [document]) != CrossEncoder.load(folder).score([query], [document])
     with pytest.raises(ConfigError, match="is 65, and the model has 64 positions"):
         CrossEncoder.load(folder, max_tokens=65)
-
-
-def test_cls_export_is_a_plain_classification_model(base: Path, tmp_path: Path) -> None:
-    model = loaded(base, "cls")
-    folder = model.export(tmp_path / "model")
-    plain, tokenizer = AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    query, document = some_pairs()[5]
-    with torch.inference_mode():
-        logit = float(plain.eval()(**tokenizer(query, document, return_tensors="pt")).logits)
-    assert logit == pytest.approx(float(model.score([query], [document])[0]), abs=1e-5)
 
 
 def test_scores_do_not_depend_on_order_or_company(base: Path) -> None:

@@ -18,7 +18,7 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.retrieval import bm25, dense, vectors
 from anmi_ray.retrieval.shard import ShardIndex, query_vectors
 from anmi_ray.store.shelf import scratch
-from tests.retrieval.searched import search_shard
+from tests.retrieval.searched import search_shard, search_vectors
 from tests.retrieval.test_merge import WordEncoder, documents, qrels, queries
 
 IVFPQ = IvfPqIndex(kind="ivfpq", probes=4, code_bytes=8)
@@ -55,7 +55,7 @@ def test_all_lists_and_all_documents_rescored_is_the_flat_search(
     queries, depth = clustered(20, "asked"), 10
     monkeypatch.setattr(dense, "_PROPOSED", len(many))
     config = IVFPQ.model_copy(update={"probes": len(many)})
-    found, exact = dense.Approximate(ivfpq, config, many).search(queries, depth), dense.search(queries, many, depth)
+    found, exact = dense.Approximate(ivfpq, config, many).search(queries, depth), search_vectors(queries, many, depth)
     assert np.array_equal(found[0], exact[0])
     assert np.array_equal(found[1], exact[1])
 
@@ -64,7 +64,7 @@ def test_probes_and_rescoring_buy_recall(
     many: NDArray[np.float32], ivfpq: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries, depth = clustered(100, "asked"), 10
-    exact = dense.search(queries, many, depth)[0]
+    exact = search_vectors(queries, many, depth)[0]
 
     def reached(probes: int, proposed: int) -> float:
         monkeypatch.setattr(dense, "_PROPOSED", proposed)
@@ -80,7 +80,7 @@ def test_a_graph_finds_nearly_all(tmp_path: Path) -> None:
     path = tmp_path / "index.faiss"
     dense.build(path, documents, HNSW, seed=0)
     index, score = dense.Approximate(path, HNSW, documents).search(queries, 10)
-    assert recall(index, dense.search(queries, documents, 10)[0]) > 0.95
+    assert recall(index, search_vectors(queries, documents, 10)[0]) > 0.95
     for row in range(len(queries)):
         wanted = dense.similarity(queries, documents, np.full(10, row), index[row])
         assert score[row].tolist() == wanted.tolist() == sorted(wanted, reverse=True)

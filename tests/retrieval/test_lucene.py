@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from anmi_ray.config.retrieve import Bm25Config, LuceneConfig, Rm3Config
 from anmi_ray.core.errors import ConfigError, StoreError
-from anmi_ray.retrieval import bm25, lucene
+from anmi_ray.retrieval import lucene
 from anmi_ray.retrieval.top import Hits, top
 from tests.retrieval.java import needs_lucene
+from tests.retrieval.searched import search_texts
 
 pytestmark = needs_lucene
 
@@ -80,7 +81,7 @@ def test_scores_are_bm25_by_hand(k1: float, b: float) -> None:
 def test_ranking_is_that_of_the_other_bm25() -> None:
     texts, queries = corpus(200, seed=3), ["alpha beta", "running engine", "socket", "file thread delta gamma"]
     ours = search(texts, queries, 30)
-    other = bm25.search(texts, queries, Bm25Config(stemmer=None, stopwords=None), 30)
+    other = search_texts(texts, queries, Bm25Config(stemmer=None, stopwords=None), 30)
     np.testing.assert_allclose(ours[1], other[1], rtol=1e-5)
     # where two scores differ by more than single precision tells apart, the documents are the same
     for row in range(len(queries)):

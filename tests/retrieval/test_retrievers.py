@@ -17,6 +17,7 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.retrieval import bm25, dense
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.retrieval.top import top
+from tests.retrieval.searched import search_texts, search_vectors
 
 WORDS = ["alpha", "beta", "gamma", "delta", "running", "runs", "engine", "file", "socket", "thread"]
 PLAIN = Bm25Config(stemmer=None, stopwords=None)
@@ -40,7 +41,7 @@ def test_top_is_a_stable_sort(rows: list[list[int]], depth: int) -> None:
 
 def test_bm25_by_hand() -> None:
     texts = ["alpha beta", "alpha alpha gamma delta", "gamma delta"]
-    index, score = bm25.search(texts, ["alpha"], PLAIN, 3)
+    index, score = search_texts(texts, ["alpha"], PLAIN, 3)
     idf = np.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
     length = np.array([2, 4]) / (8 / 3)
     frequency = np.array([1, 2])
@@ -60,25 +61,25 @@ def test_bm25_agrees_with_bm25s(config: Bm25Config) -> None:
     peer = bm25s.BM25(k1=config.k1, b=config.b, method="lucene")
     peer.index(tokens[0], show_progress=False)
     _, expected = peer.retrieve(tokens[1], k=10, show_progress=False)
-    np.testing.assert_allclose(bm25.search(texts, queries, config, 10)[1], expected, rtol=1e-5)
+    np.testing.assert_allclose(search_texts(texts, queries, config, 10)[1], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("query", ["the and of", "", "zzz unknown", "?!"])
 def test_bm25_without_hits_is_padded(query: str) -> None:
-    index, score = bm25.search(corpus(5), [query, "alpha"], Bm25Config(), 4)
+    index, score = search_texts(corpus(5), [query, "alpha"], Bm25Config(), 4)
     assert index[0].tolist() == [-1] * 4
     assert not score[0].any()
     assert (index[1] >= 0).any()
 
 
 def test_bm25_of_nothing() -> None:
-    assert bm25.search([], ["alpha"], PLAIN, 2)[0].tolist() == [[-1, -1]]
-    assert bm25.search(["alpha"], [], PLAIN, 2)[0].shape == (0, 2)
-    assert bm25.search(["the", "of"], ["alpha"], Bm25Config(), 2)[0].tolist() == [[-1, -1]]
+    assert search_texts([], ["alpha"], PLAIN, 2)[0].tolist() == [[-1, -1]]
+    assert search_texts(["alpha"], [], PLAIN, 2)[0].shape == (0, 2)
+    assert search_texts(["the", "of"], ["alpha"], Bm25Config(), 2)[0].tolist() == [[-1, -1]]
 
 
 def test_bm25_ties_go_to_the_smaller_index() -> None:
-    index, _ = bm25.search(["alpha"] * 6, ["alpha"], PLAIN, 4)
+    index, _ = search_texts(["alpha"] * 6, ["alpha"], PLAIN, 4)
     assert index.tolist() == [[0, 1, 2, 3]]
 
 
@@ -118,7 +119,7 @@ def _all_scores(index: bm25.Bm25Index, query: list[str], documents: int) -> np.n
 )
 def test_unknown_languages(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        bm25.search(["a text"], ["a"], Bm25Config(**settings), 1)
+        search_texts(["a text"], ["a"], Bm25Config(**settings), 1)
 
 
 def vectors(rows: int, seed: int) -> np.ndarray:
@@ -129,7 +130,7 @@ def vectors(rows: int, seed: int) -> np.ndarray:
 @pytest.mark.parametrize(("documents", "depth"), [(300, 10), (20, 20), (5, 8), (50, 45)])
 def test_dense_is_exact(documents: int, depth: int) -> None:
     queries, docs = vectors(30, 0), vectors(documents, 1)
-    index, score = dense.search(queries, docs, depth)
+    index, score = search_vectors(queries, docs, depth)
     wanted_index, wanted_score = top(queries.astype(np.float64) @ docs.T.astype(np.float64), depth)
     np.testing.assert_array_equal(index, wanted_index)
     np.testing.assert_allclose(score, wanted_score, atol=1e-12)
@@ -137,14 +138,14 @@ def test_dense_is_exact(documents: int, depth: int) -> None:
 
 def test_dense_ties_go_to_the_smaller_index_however_many() -> None:
     docs = np.concatenate([vectors(1, 2).repeat(200, axis=0), vectors(50, 3)])
-    index, score = dense.search(docs[:1], docs, 10)
+    index, score = search_vectors(docs[:1], docs, 10)
     assert index.tolist() == [list(range(10))]
     assert len(set(score[0])) == 1
 
 
 def test_dense_of_nothing() -> None:
-    assert dense.search(vectors(2, 0), vectors(0, 0), 3)[0].tolist() == [[-1] * 3] * 2
-    assert dense.search(vectors(0, 0), vectors(4, 0), 3)[0].shape == (0, 3)
+    assert search_vectors(vectors(2, 0), vectors(0, 0), 3)[0].tolist() == [[-1] * 3] * 2
+    assert search_vectors(vectors(0, 0), vectors(4, 0), 3)[0].shape == (0, 3)
 
 
 def test_similarity_does_not_depend_on_its_company() -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +22,8 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import tensors
-from anmi_ray.training.batching import effective_weights, lists_of_step, step_batches
+from anmi_ray.training.batching import borrowed, documents_of_query, effective_weights, lists_of_step, step_batches
 from anmi_ray.training.curriculum import Phase
-from anmi_ray.training.in_batch import borrowed, documents_of_query
 from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.objective import Objective
 from anmi_ray.training.training_set import TrainingSet, prepare
@@ -36,6 +32,7 @@ from tests.models.tiny import write_tiny_bert
 from tests.training.folder import FolderCheckpoints
 from tests.training.lists import planted
 from tests.training.test_loop import InterruptedTrainingError, curve, dev_set, die_after
+from tests.training.two import two_workers
 
 # DeepSpeed calls collectives that torch has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -222,9 +219,14 @@ def test_execution_changes_no_result(base: Path, data: TrainingSet, loss: dict[s
         assert [ours[name] for name in names] == pytest.approx([theirs[name] for name in names], rel=2e-3, abs=1e-4)
 
 
+@pytest.fixture(scope="module")
+def plain(base: Path, data: TrainingSet) -> Trained:
+    """What plain torch trains."""
+    return run(base, data, settings(loss=LENT, max_steps=3))
+
+
 @pytest.mark.parametrize("stage", [0, 2, 3])
-def test_deepspeed_has_the_curve_of_plain_torch(base: Path, data: TrainingSet, stage: int) -> None:
-    plain = run(base, data, settings(loss=LENT, max_steps=3))
+def test_deepspeed_has_the_curve_of_plain_torch(base: Path, data: TrainingSet, plain: Trained, stage: int) -> None:
     deep = run(base, data, settings(loss=LENT, max_steps=3, engine="deepspeed", zero_stage=stage), SMALL)
     assert losses(deep) == pytest.approx(losses(plain), rel=2e-3)
     assert deep.dev == pytest.approx(plain.dev, abs=1e-3)
@@ -233,14 +235,7 @@ def test_deepspeed_has_the_curve_of_plain_torch(base: Path, data: TrainingSet, s
 @pytest.mark.slow
 def test_two_workers_have_the_curve_of_one(base: Path, data: TrainingSet, tmp_path: Path) -> None:
     alone = train(start(base)[0], data, None, settings(loss=LENT), LARGE)
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.training.vector_worker", str(base), str(tmp_path)],
-            env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
-    assert [worker.wait(timeout=500) for worker in workers] == [0, 0]
+    two_workers("tests.training.vector_worker", base, tmp_path)
     for engine in ("ddp", "deepspeed"):
         found = np.array(json.loads((tmp_path / f"{engine}.json").read_text()))
         np.testing.assert_allclose(found[:, 0], losses(alone), rtol=2e-3)

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
-import torch.distributed as dist
-
 from anmi_ray.training.loop import train
 from tests.training.test_vectors import LENT, SMALL, settings, start
+from tests.training.two import joined
 
 
 def main(base: str, output: str) -> None:
     """Train with both engines, each worker one group in parts, and let rank 0 write the losses."""
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", store=dist.FileStore(f"{output}/store", world), rank=rank, world_size=world)
-    for engine, stage in (("ddp", 0), ("deepspeed", 2)):
-        config = settings(loss=LENT, engine=engine, zero_stage=stage)
-        trained = train(*start(Path(base)), None, config, SMALL)
-        if rank == 0:
-            figures = [[row["loss"], row["gradient_share"]] for row in trained.rows]
-            (Path(output) / f"{engine}.json").write_text(json.dumps(figures), encoding="utf-8")
-    dist.barrier()
-    dist.destroy_process_group()
+    with joined(Path(output)) as rank:
+        for engine, stage in (("ddp", 0), ("deepspeed", 2)):
+            config = settings(loss=LENT, engine=engine, zero_stage=stage)
+            trained = train(*start(Path(base)), None, config, SMALL)
+            if rank == 0:
+                figures = [[row["loss"], row["gradient_share"]] for row in trained.rows]
+                (Path(output) / f"{engine}.json").write_text(json.dumps(figures), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.evaluate import RerankConfig
 from anmi_ray.core.records import RUN, TEXT_OF, rejects
-from anmi_ray.models.cross_encoder import Precision
-from anmi_ray.models.reranker import Reranker, load_reranker
+from anmi_ray.models.kinds import load_reranker
+from anmi_ray.models.reranker import Precision, Reranker
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.rerank import peers

@@ -27,7 +27,8 @@ from anmi_ray.judging.http.client import Failed
 from anmi_ray.judging.http.reranking import RerankClient, Scores
 from anmi_ray.models import loading
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.reranker import Reranker, load_reranker
+from anmi_ray.models.kinds import load_reranker
+from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.rerank.ranking import pairs_of, ranked

@@ -17,7 +17,7 @@ import torch
 from anmi_ray.config.retrieve import LateConfig, RetrieveConfig
 from anmi_ray.core.records import DOCUMENT, QUERY
 from anmi_ray.models import loading, token_vectors
-from anmi_ray.models.cross_encoder import resolve_precision
+from anmi_ray.models.reranker import resolve_precision
 from anmi_ray.retrieval import late
 from anmi_ray.runtime import exchange
 from anmi_ray.runtime.tasks import Context, model_room

@@ -28,8 +28,8 @@ from anmi_ray.config.retrieve import DenseConfig, RetrieveConfig
 from anmi_ray.core.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.core.schema import Record
 from anmi_ray.models import loading
-from anmi_ray.models.cross_encoder import resolve_precision
 from anmi_ray.models.encoder import Encoder
+from anmi_ray.models.reranker import resolve_precision
 from anmi_ray.retrieval import lucene, merge, shard
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.runtime import exchange

@@ -33,8 +33,9 @@ from anmi_ray.config.paths import as_written
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core import logs
 from anmi_ray.core.errors import ConfigError, DataError, TrainingError
+from anmi_ray.models.kinds import load_student
 from anmi_ray.models.pairs import document_text
-from anmi_ray.models.reranker import Reranker, load_student
+from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime.capacity import check_room
 from anmi_ray.runtime.checkpoints import ListeningTorchConfig, RayCheckpoints, mend_list
 from anmi_ray.runtime.needs import needed, of_training
@@ -49,7 +50,7 @@ from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.memory import remedy
 from anmi_ray.training.task import DevSet
 from anmi_ray.training.tokens import TokenCache
-from anmi_ray.training.training_set import prepare
+from anmi_ray.training.training_set import numbered, prepare
 
 RESULT = "training.json"
 _LOG = logging.getLogger(__name__)
@@ -289,15 +290,9 @@ class Files(Sequence[pa.Table]):
         return pq.read_table(self._paths[at])
 
 
-def _distinct(ids: pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
-    """Every id's position among the distinct ids, and these."""
-    coded = ids.combine_chunks().dictionary_encode()
-    return coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), coded.dictionary
-
-
 def positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tuple[NDArray[np.int64], pa.Array]:
     """Every id's position among the distinct ids, and the rows of `among` where these stand; DataError: one is not."""
-    index, distinct = _distinct(ids)
+    index, distinct = numbered(ids)
     rows = pc.index_in(distinct, value_set=among.combine_chunks())
     if rows.null_count:
         missing = distinct.filter(pc.is_null(rows))[0].as_py().hex()
