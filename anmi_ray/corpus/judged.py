@@ -10,16 +10,17 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pyarrow as pa
 
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import identity
-from anmi_ray.core.records import DOCUMENT, QREL
+from anmi_ray.core.records import DOCUMENT
 from anmi_ray.corpus import sources
 from anmi_ray.corpus.doc_ids import SeenIds
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query
-from anmi_ray.corpus.reader import SPLITS_BY_RANK, QueryRow, Reader, dev_by_group
+from anmi_ray.corpus.reader import SPLITS_BY_RANK, QueryRow, Reader, dev_by_group, qrel_table
 
 _BLOCK = 256  # documents whose ids are looked up at once
 
@@ -33,25 +34,6 @@ class QrelRow:
     grade: int
     split: str
     place: str
-
-
-class JudgedFiles:
-    """The files that `documents`, `queries` and `qrels` name, each list sorted by path. Raises DataError."""
-
-    def __init__(self, config: CorpusConfig, kinds: tuple[str, ...] = ()) -> None:
-        if config.qrels is None:
-            raise AssertionError("a configuration without qrels was let through")
-        self.documents = sources.files_of(config.documents, "documents", kinds)
-        self.queries = sources.files_of(config.queries, "queries", kinds)
-        self.qrels = {
-            split: sources.files_of(places, f"qrels.{split}", kinds) for split, places in config.qrels.named.items()
-        }
-
-    def content_hash(self) -> str:
-        """Hash of roles, names and bytes."""
-        judged = ((f"qrels {split}", files) for split, files in self.qrels.items())
-        roles = (("documents", self.documents), ("queries", self.queries), *judged)
-        return sources.content_hash((f"{role} {file.name}", file) for role, files in roles for file in files)
 
 
 class JudgedReader(Reader):
@@ -136,13 +118,7 @@ class JudgedReader(Reader):
             else:
                 kept[row.query, row.document] = max(0, row.grade)
         self._check_fraction("qrels")
-        return QREL.table(
-            {
-                "query_id": identity.id_array(identity.query_id(query) for query, _ in kept),
-                "doc_id": identity.id_array(identity.doc_id(document) for _, document in kept),
-                "grade": list(kept.values()),
-            }
-        )
+        return qrel_table(kept)
 
     def _new_documents(self) -> Iterator[tuple[str, Document | LineError]]:
         """The documents with, in the place of one whose id was seen before, an error."""
@@ -211,6 +187,39 @@ class JudgedReader(Reader):
         dev = dev_by_group([row.text_key for row in train], groups, self.config.dev_share, self.config.split_seed)
         chosen = {row.external_id for row, is_dev in zip(train, dev, strict=True) if is_dev}
         return [replace(row, split="dev") if row.external_id in chosen else row for row in rows]
+
+
+class FilesReader(JudgedReader):
+    """A collection in the files that `documents`, `queries` and `qrels` name, each list sorted by path.
+
+    Raises DataError where one is missing, or of none of the `kinds` that the layout has.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ()  # suffixes; none: any
+
+    def __init__(self, config: CorpusConfig) -> None:
+        super().__init__(config)
+        if config.qrels is None:
+            raise AssertionError("a configuration without qrels was let through")
+        self._document_files = sources.files_of(config.documents, "documents", self.kinds)
+        self._query_files = sources.files_of(config.queries, "queries", self.kinds)
+        self._qrel_files = {
+            split: sources.files_of(places, f"qrels.{split}", self.kinds)
+            for split, places in config.qrels.named.items()
+        }
+
+    def content_fingerprint(self) -> str:
+        """Hash of roles, names and bytes as stored; every byte is read once more than ingest reads it.
+
+        Neither sizes nor times of modification would do: a fingerprint stands for the content wherever it lies.
+        """
+        judged = ((f"qrels {split}", files) for split, files in self._qrel_files.items())
+        roles = (("documents", self._document_files), ("queries", self._query_files), *judged)
+        return sources.content_hash((f"{role} {file.name}", file) for role, files in roles for file in files)
+
+    @property
+    def judged_splits(self) -> tuple[str, ...]:
+        return tuple(self._qrel_files)
 
 
 def _document_table(rows: list[Document]) -> pa.Table:

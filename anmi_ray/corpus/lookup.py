@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
-from anmi_ray.core.records import QREL, TEXT_OF
+from anmi_ray.core.records import TEXT_OF
 from anmi_ray.corpus import beir
+from anmi_ray.corpus.reader import qrel_table
 
 _QUERY_TEXTS = pa.schema([("query_id", identity.ID), ("external_id", pa.string()), ("text", pa.string())])
 
@@ -50,10 +51,4 @@ def read_qrels(folder: str, split: str) -> pa.Table:
     grades = {(query, document): max(0, grade) for query, document, grade in files.grades(name)}
     if not grades:
         raise DataError("holds no usable row", f"{folder}/{name}", "write each line as: query-id, corpus-id, score")
-    return QREL.table(
-        {
-            "query_id": identity.id_array(identity.query_id(query) for query, _ in grades),
-            "doc_id": identity.id_array(identity.doc_id(document) for _, document in grades),
-            "grade": list(grades.values()),
-        }
-    )
+    return qrel_table(grades)

@@ -25,8 +25,8 @@ import pyarrow as pa
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.core.records import DOCUMENT, QREL
-from anmi_ray.corpus.reader import QueryRow, Reader, split_of
+from anmi_ray.core.records import DOCUMENT
+from anmi_ray.corpus.reader import QueryRow, Reader, qrel_table, split_of
 
 EXTRACTION_VERSION = 1
 MIN_SUMMARY_WORDS = 4  # shorter ones ("Close the file.") name no object
@@ -111,15 +111,9 @@ class PydocsReader(Reader):
 
     def qrels(self) -> pa.Table:
         """Grade 1 for every object that shared a query's sentence."""
-        pairs = [(query, thing) for query, things in self._relevant.items() for thing in things]
-        self._seen["qrels"] += len(pairs)
-        return QREL.table(
-            {
-                "query_id": identity.id_array(identity.query_id(query) for query, _ in pairs),
-                "doc_id": identity.id_array(identity.doc_id(thing) for _, thing in pairs),
-                "grade": [1] * len(pairs),
-            }
-        )
+        grades = {(query, thing): 1 for query, things in self._relevant.items() for thing in things}
+        self._seen["qrels"] += len(grades)
+        return qrel_table(grades)
 
     def _extract(self) -> Iterator[PythonObject]:
         names: set[str] = set()

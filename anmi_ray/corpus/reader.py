@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from scipy.sparse import csgraph
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import identity, redaction
 from anmi_ray.core.errors import DataError
-from anmi_ray.core.records import QUERY, REJECT
+from anmi_ray.core.records import QREL, QUERY, REJECT
 
 KINDS = ("documents", "queries", "qrels")
 SPLITS_BY_RANK = ("test", "dev", "train")  # a text found in two splits stays in the first of these
@@ -138,6 +138,17 @@ class Reader(ABC):
                 "queries", row.place, row.external_id, f"over max_{split}_queries", str(limit), malformed=False
             )
         return mine[:limit]
+
+
+def qrel_table(grades: Mapping[tuple[str, str], int]) -> pa.Table:
+    """The Qrel table of grades by (query, document), in their order; both are the collection's own ids."""
+    return QREL.table(
+        {
+            "query_id": identity.id_array(identity.query_id(query) for query, _ in grades),
+            "doc_id": identity.id_array(identity.doc_id(document) for _, document in grades),
+            "grade": list(grades.values()),
+        }
+    )
 
 
 def split_of(text_keys: list[bytes], dev: float, test: float, seed: int = 0) -> list[str]:

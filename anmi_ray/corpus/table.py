@@ -13,14 +13,13 @@ from itertools import chain, islice
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from anmi_ray.config.corpus import Columns, CorpusConfig
+from anmi_ray.config.corpus import Columns
 from anmi_ray.core.errors import DataError
 from anmi_ray.corpus import parsing
-from anmi_ray.corpus.judged import JudgedFiles, JudgedReader
+from anmi_ray.corpus.judged import FilesReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
 from anmi_ray.corpus.sources import File
 
-KINDS = (".parquet", ".jsonl", ".json", ".tsv")
 # By role, a setting of corpus.columns, the names that a column usually has.
 _USUAL = {
     "doc_id": ("_id", "id", "doc_id", "docid", "docno"),
@@ -44,26 +43,13 @@ Record = dict[str, object]  # values by role
 Choose = Callable[[tuple[str, ...]], dict[str, str]]  # of the columns that there are, those to read, by role
 
 
-class TableReader(JudgedReader):
+class TableReader(FilesReader):
     """Reads tables. Raises DataError where a file or column is missing, or a file is broken, naming what is there."""
 
-    def __init__(self, config: CorpusConfig) -> None:
-        super().__init__(config)
-        self._files = JudgedFiles(config, KINDS)
-
-    def content_fingerprint(self) -> str:
-        """Hash of names, roles and bytes as stored; every byte is read once more than ingest reads it.
-
-        Neither sizes nor times of modification would do: a fingerprint stands for the content wherever it lies.
-        """
-        return self._files.content_hash()
-
-    @property
-    def judged_splits(self) -> tuple[str, ...]:
-        return tuple(self._files.qrels)
+    kinds = (".parquet", ".jsonl", ".json", ".tsv")
 
     def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
-        return parsed(self._titled(self._records(self._files.documents, _DOCUMENT)), _document)
+        return parsed(self._titled(self._records(self._document_files, _DOCUMENT)), _document)
 
     def _titled(self, records: Iterable[tuple[str, Record | LineError]]) -> Iterator[tuple[str, Record | LineError]]:
         """The records; in the end DataError where none has the title that was named, for JSON lines may lack it."""
@@ -79,10 +65,10 @@ class TableReader(JudgedReader):
             raise DataError(f"no document has a {title}", self._place(), "mend corpus.columns.title, or leave it out")
 
     def _query_records(self) -> Iterator[tuple[str, Query | LineError]]:
-        return parsed(self._records(self._files.queries, _QUERY), _query)
+        return parsed(self._records(self._query_files, _QUERY), _query)
 
     def _qrel_records(self, split: str) -> Iterator[tuple[str, Judged | LineError]]:
-        return parsed(self._records(self._files.qrels[split], _QREL), _judged)
+        return parsed(self._records(self._qrel_files[split], _QREL), _judged)
 
     def _records(self, files: Iterable[File], roles: tuple[str, ...]) -> Iterator[tuple[str, Record | LineError]]:
         for file in files:

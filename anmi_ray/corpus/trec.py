@@ -12,33 +12,20 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
 
-from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.corpus import parsing, sgml
-from anmi_ray.corpus.judged import JudgedFiles, JudgedReader
+from anmi_ray.corpus.judged import FilesReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
 
 _FIELD = re.compile(r"[^ \t\r\n\f]+")  # not str.split: a no-break space may be part of an id
 _TSV = ".tsv"
 
 
-class TrecReader(JudgedReader):
+class TrecReader(FilesReader):
     """Reads TREC's formats. Raises DataError where a file is missing; there is no limit to a document's length."""
-
-    def __init__(self, config: CorpusConfig) -> None:
-        super().__init__(config)
-        self._files = JudgedFiles(config)
-
-    def content_fingerprint(self) -> str:
-        """Hash of names, roles and bytes as stored; every byte is read once more than ingest reads it."""
-        return self._files.content_hash()
-
-    @property
-    def judged_splits(self) -> tuple[str, ...]:
-        return tuple(self._files.qrels)
 
     def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
         encoding = self.config.encoding
-        for file in self._files.documents:
+        for file in self._document_files:
             if file.kind == _TSV:
                 yield from parsed(_widths(file.lines()), partial(tsv_document, encoding=encoding))
             else:
@@ -48,7 +35,7 @@ class TrecReader(JudgedReader):
     def _query_records(self) -> Iterator[tuple[str, Query | LineError]]:
         encoding = self.config.encoding
         fields = self.config.topic_fields
-        for file in self._files.queries:
+        for file in self._query_files:
             if file.kind == _TSV:
                 yield from parsed(file.lines(), partial(tsv_query, encoding=encoding))
             else:
@@ -56,7 +43,7 @@ class TrecReader(JudgedReader):
                 yield from parsed(found, partial(sgml.topic, encoding=encoding, fields=fields))
 
     def _qrel_records(self, split: str) -> Iterator[tuple[str, Judged | LineError]]:
-        lines = chain.from_iterable(file.lines() for file in self._files.qrels[split])
+        lines = chain.from_iterable(file.lines() for file in self._qrel_files[split])
         return parsed(lines, judged)
 
 
