@@ -353,8 +353,7 @@ def forget_checkpoints(campaign: Campaign, trials: Iterable[Trial]) -> None:
     for trial in trials:
         if trial.status == "stopped":
             artifact = Artifact(campaign.store, "train", trial.fingerprints["train"])
-            output = absolute(artifact.store.uri(f"{artifact.path}/model"))
-            trainer.clear_checkpoints(artifact, output, campaign.base.execution.training)
+            trainer.clear_checkpoints(artifact, campaign.base.execution.training)
 
 
 def _message(trial: TuneTrial) -> str:
