@@ -24,6 +24,8 @@ from anmi_ray.retrieval import jdk
 HEAP = "1g"
 _OPTIONS = (
     f"-Xmx{HEAP}",
+    # else Java fences the main thread's stack off after its first MB, and whatever goes deeper later ends the process
+    "-Xss8m",
     "-Xrs",  # Ctrl-C and SIGTERM stay Python's
     "-XX:+UseSerialGC",  # no threads per core: processes, not threads, share the cores
     "-XX:-UsePerfData",  # no files in /tmp

@@ -85,6 +85,13 @@ index.close()
 assert dict(os.environ) == before
 assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
 assert not {{"torch", "openai", "pyserini"}} & set(sys.modules)
+nested = []
+for _ in range(20_000):  # written by as many C calls: all of a stack of several MB
+    nested = [nested]
+sys.setrecursionlimit(100_000)
+assert len(repr(nested)) == 40_002
+while nested:  # freed from the outside in, without a call for each
+    nested = nested[0]
 try:
     os.kill(os.getpid(), signal.SIGINT)
     signal.pause()
