@@ -98,9 +98,7 @@ class Report:
 
 
 @contextmanager
-def shown(
-    board: ActorHandle, on_row: Callable[[Row], None] | None, on_notice: Callable[[str], None] | None
-) -> Iterator[None]:
+def shown(board: ActorHandle, on_row: Callable[[Row], None], on_notice: Callable[[str], None]) -> Iterator[None]:
     """While inside, a thread hands over what is new on the board about once a second: notices, rows with a dev measure,
     and the newest row."""
     done = threading.Event()
@@ -113,13 +111,12 @@ def shown(
             ended = done.wait(1.0)
             row, measured, notices = ray.get(board.read.remote())
             for text in notices[said:]:
-                if on_notice is not None:
-                    on_notice(text)
+                on_notice(text)
             said = len(notices)
             fresh = [*measured[seen:], row]
             seen = len(measured)
             for found in fresh:
-                if found != last and on_row is not None:
+                if found != last:
                     on_row(found)
                 last = found
 

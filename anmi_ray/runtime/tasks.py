@@ -203,10 +203,6 @@ def watched(say: Callable[[], None], every: float = 1.0) -> Iterator[None]:
         thread.join()
 
 
-def _call(task: Callable[..., Any], args: tuple[Any, ...], where: Mapping[str, Any]) -> Any:
-    return call_logged(task, args, where)
-
-
 def call_logged(task: Callable[..., Any], args: tuple[Any, ...], where: Mapping[str, Any]) -> Any:
     """The entry of a worker's process: its log lines go to Ray's file of what it writes, and say `where` they are."""
     logs.set_up()
@@ -220,11 +216,11 @@ def call_logged(task: Callable[..., Any], args: tuple[Any, ...], where: Mapping[
 
 @cache
 def _remote() -> Any:
-    """`_call` as Ray carries it out."""
+    """`call_logged` as Ray carries it out."""
     import ray
 
     # anywhere: a trial's driver stands in a placement group that has room for itself alone, its tasks would stay there
-    return ray.remote(scheduling_strategy="DEFAULT")(_call)
+    return ray.remote(scheduling_strategy="DEFAULT")(call_logged)
 
 
 def run_task(context: Context, task: Callable[..., Any], *args: Any, cores: float = 1.0) -> Any:

@@ -23,7 +23,7 @@ from anmi_ray.evaluation import fusion, measures, significance
 from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Split, Stage
 from anmi_ray.runtime.tasks import Context, run_task
-from anmi_ray.stages.ingest import of_queries, queries_of
+from anmi_ray.stages.ingest import of_queries, queries_of, stacked
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.tables import trec
 
@@ -42,14 +42,14 @@ def _held_out(
     rerank: Artifact, retrieve: Artifact, ingest: Artifact, buckets: int, split: str
 ) -> tuple[pa.Table, pa.Table, pa.Table]:
     """Runs of all systems, qrels and queries of a split, from every bucket."""
-    runs, qrels, queries = [], [], []
-    for bucket in range(buckets):
-        asked = queries_of(ingest, bucket, split)
-        queries.append(asked)
-        qrels.append(of_queries(ingest.read_part("qrels", bucket, QREL), asked))
-        for source in (retrieve, rerank):
-            runs.append(of_queries(source.read_part("runs", bucket, RUN), asked))
-    return pa.concat_tables(runs), pa.concat_tables(qrels), pa.concat_tables(queries)
+
+    def of_bucket(bucket: int) -> tuple[pa.Table, ...]:
+        queries = queries_of(ingest, bucket, split)
+        runs = [of_queries(source.read_part("runs", bucket, RUN), queries) for source in (retrieve, rerank)]
+        return pa.concat_tables(runs), of_queries(ingest.read_part("qrels", bucket, QREL), queries), queries
+
+    runs, qrels, queries = stacked(map(of_bucket, range(buckets)))
+    return runs, qrels, queries
 
 
 def _system(runs: pa.Table, system: str) -> pa.Table:
@@ -77,8 +77,9 @@ def _evaluate(
         fused = _fused(runs, sweep, config, depth)
         runs = pa.concat_tables([runs, fused])
     metrics = _without_failed(measures.evaluate(runs, qrels, config.measures), runs, peers)
+    there = set(pc.unique(runs["system"]).to_pylist())
     order = (*RETRIEVERS, "hybrid", control(config), "reranked", FUSED, *peers)
-    systems = [name for name in dict.fromkeys(order) if name in set(_names(runs))]
+    systems = [name for name in dict.fromkeys(order) if name in there]
     compared = [
         asdict(row)
         for measure in config.measures
@@ -101,10 +102,6 @@ def _without_failed(metrics: pa.Table, runs: pa.Table, peers: Sequence[str]) -> 
         has = pc.is_in(metrics["query_id"], value_set=pc.unique(_system(runs, peer)["query_id"]))
         metrics = metrics.filter(pc.or_(pc.not_equal(metrics["system"], peer), has))
     return metrics
-
-
-def _names(runs: pa.Table) -> list[str]:
-    return pc.unique(runs["system"]).to_pylist()
 
 
 def control(config: EvaluateConfig) -> str:

@@ -5,7 +5,7 @@ The only stage that touches the user's files. It runs in one task: readers strea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -99,6 +99,11 @@ def sample_queries(artifact: Artifact, part: str, buckets: int, size: int, salt:
         ids = artifact.store.read_table(artifact.part_path(part, bucket), columns=["query_id"])["query_id"]
         found.update(pc.unique(ids).to_pylist())
     return pa.table({"query_id": id_array(hash_sample(sorted(found), size, salt))})
+
+
+def stacked(of_buckets: Iterable[Sequence[pa.Table]]) -> list[pa.Table]:
+    """Of several tables a bucket, each with its rows of all buckets."""
+    return [pa.concat_tables(tables) for tables in zip(*of_buckets, strict=True)]
 
 
 def _content(_: CorpusConfig, __: Experiment, content: str) -> dict[str, str]:

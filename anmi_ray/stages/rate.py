@@ -19,7 +19,7 @@ from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RAT
 from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
-from anmi_ray.stages.ingest import of_queries, sample_queries
+from anmi_ray.stages.ingest import of_queries, sample_queries, stacked
 from anmi_ray.store import Artifact, Flow
 
 if TYPE_CHECKING:
@@ -102,11 +102,8 @@ class Rater:
 
         compare = self._sources.rounds[0].compare
         sample = sample_queries(compare, "comparisons", buckets, rating.SAMPLE_QUERIES, "rate")
-        kept: list[list[pa.Table]] = [[], [], []]
-        for bucket in range(buckets):
-            for tables, table in zip(kept, self._sources.tables(bucket, self._config), strict=True):
-                tables.append(of_queries(table, sample))
-        judgments, comparisons, candidates = (pa.concat_tables(tables) for tables in kept)
+        read = (self._sources.tables(bucket, self._config) for bucket in range(buckets))
+        judgments, comparisons, candidates = stacked([of_queries(one, sample) for one in tables] for tables in read)
         return json.loads(rating.fit_globals(judgments, comparisons, candidates, self._config).to_json())
 
     def rate(self, artifact: Artifact, bucket: int, shared: Globals) -> list[Flow]:

@@ -344,9 +344,7 @@ def forget_checkpoints(campaign: Campaign, trials: Iterable[Trial]) -> None:
     """Remove what trials that were stopped would resume from: none of them will."""
     for trial in trials:
         if trial.status == "stopped":
-            artifact = campaign.trained(trial)
-            output = absolute(artifact.store.uri(f"{artifact.path}/model"))
-            trainer.clear_checkpoints(artifact, output, campaign.base.execution.training)
+            trainer.clear_checkpoints(campaign.trained(trial), campaign.base.execution.training)
 
 
 def _message(trial: TuneTrial) -> str:

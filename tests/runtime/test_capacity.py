@@ -7,17 +7,19 @@ import math
 from pathlib import Path
 
 import pytest
+from ray.experimental import internal_kv
 
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.runtime.capacity import check_room, largest, room, scales
+from anmi_ray.runtime.needs import gpu_of_type, of_training
+from anmi_ray.stages.train.trainer import TrainSources, run_training
 
 HAND_MADE = {"active_nodes": {"node_" + "fb17a6ca" * 7: 1}, "idle_nodes": None, "pending_launches": {}}
 CLOUD = {"active_nodes": {"ray.head.default": 1}, "idle_nodes": None, "pending_launches": {"gpu.worker": 2}}
 
 
 def test_a_worker_is_whole_on_one_node() -> None:
-    from anmi_ray.runtime.capacity import room
-
     nodes = [{"CPU": 3.0, "GPU": 1.0}, {"CPU": 3.0}]
     assert room(nodes, {"CPU": 1.0}) == 6
     assert room(nodes, {"CPU": 2.0}) == 2  # 6 CPUs, but three to a node
@@ -27,8 +29,6 @@ def test_a_worker_is_whole_on_one_node() -> None:
 
 
 def test_how_large_a_cluster_may_become() -> None:
-    from anmi_ray.runtime.capacity import largest
-
     groups = [(1, {"CPU": 4.0}), (3, {"CPU": 8.0, "GPU": 2.0})]
     assert largest(groups, {"CPU": 1.0, "GPU": 1.0}) == 6
     assert largest([(-1, {"CPU": 8.0})], {"CPU": 1.0}) == math.inf
@@ -36,9 +36,6 @@ def test_how_large_a_cluster_may_become() -> None:
 
 
 def test_a_group_that_does_not_say_which_gpus_it_has_may_have_the_right_ones() -> None:
-    from anmi_ray.runtime.capacity import largest
-    from anmi_ray.runtime.needs import gpu_of_type
-
     worker = {"GPU": 1.0, **gpu_of_type("H100")}
     assert largest([(2, {"GPU": 8.0})], worker) == 16
     assert largest([(2, {"GPU": 8.0, "accelerator_type:H100": 1.0})], worker) == 16
@@ -46,8 +43,6 @@ def test_a_group_that_does_not_say_which_gpus_it_has_may_have_the_right_ones() -
 
 
 def test_which_autoscaler_can_start_nodes() -> None:
-    from anmi_ray.runtime.capacity import scales
-
     assert not scales(None)
     assert not scales(json.dumps({"autoscaler_report": HAND_MADE}).encode())
     assert scales(json.dumps({"autoscaler_report": CLOUD}).encode())
@@ -56,9 +51,6 @@ def test_which_autoscaler_can_start_nodes() -> None:
 
 @pytest.mark.usefixtures("ray_local")
 def test_what_fits_is_let_through_in_silence() -> None:
-    from anmi_ray.runtime.capacity import check_room
-    from anmi_ray.runtime.needs import of_training
-
     said: list[str] = []
     check_room(of_training(TrainExecution(num_workers=4)), said.append)
     check_room(of_training(TrainExecution(num_workers=8, resources={"CPU": 0.5})), said.append)
@@ -72,11 +64,6 @@ def test_what_fits_is_let_through_in_silence() -> None:
 
 @pytest.mark.usefixtures("ray_local")
 def test_another_cluster_that_this_process_has_shut_down_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray.experimental import internal_kv
-
-    from anmi_ray.runtime.capacity import check_room
-    from anmi_ray.runtime.needs import of_training
-
     monkeypatch.setattr(internal_kv, "global_gcs_client", None)  # as ray.cluster_utils.Cluster.shutdown leaves it
     with pytest.raises(ConfigError, match=r"there is room for 4"):
         check_room(of_training(TrainExecution(num_workers=5)), pytest.fail)
@@ -94,8 +81,6 @@ def test_another_cluster_that_this_process_has_shut_down_is_not_asked(monkeypatc
 def test_training_that_cannot_start_is_refused_at_once(
     tmp_path: Path, execution: TrainExecution, there: str, remedy: str
 ) -> None:
-    from anmi_ray.stages.train.trainer import TrainSources, run_training
-
     with pytest.raises(ConfigError) as caught:
         run_training(TrainSources([], [], []), TrainConfig(), execution, "room", str(tmp_path / "model"))
     assert caught.value.place == "execution.train.num_workers"

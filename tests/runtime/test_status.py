@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import ray
+
+from anmi_ray.runtime.status import new_board, shown
 
 
 @pytest.mark.usefixtures("ray_local")
 def test_every_dev_measure_is_handed_over_however_fast_they_come() -> None:
-    import ray
-
-    from anmi_ray.runtime.status import new_board, shown
-
     board, rows, notices = new_board(), list[dict[str, Any]](), list[str]()
     with shown(board, rows.append, notices.append):
         for step in range(1, 41):

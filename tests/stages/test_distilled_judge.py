@@ -71,10 +71,9 @@ def test_a_distilled_judge_is_an_encoder_judge_of_the_model_that_was_made(tmp_pa
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["pairwise", "pointwise"])
-def test_it_answers_as_that_encoder_and_buys_nothing_twice(ray_local: None, tmp_path: Path, form: str) -> None:
+def test_it_answers_as_that_encoder_and_buys_nothing_twice(ray_local: None, tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    sources, model = readable(inputs(store, QUERIES, BUCKETS, DOCUMENTS)), made(tmp_path, form)
+    sources, model = readable(inputs(store, QUERIES, BUCKETS, DOCUMENTS)), made(tmp_path, "pairwise")
     context = Context(
         store, ExecutionConfig(root=str(tmp_path), buckets=BUCKETS, chunk=280, askers=1), BUCKETS, 0, quiet
     )
@@ -88,7 +87,7 @@ def test_it_answers_as_that_encoder_and_buys_nothing_twice(ray_local: None, tmp_
 
     asked, judged = run("one", {"kind": "distilled", "name": "small"}, distill=model)
     folder = str(tmp_path / model.path / "model")
-    again, same = run("other", {"kind": "encoder", "name": "small", "model": folder, **FORMS[form]})
+    again, same = run("other", {"kind": "encoder", "name": "small", "model": folder, "form": "pairwise"})
     assert asked == {"asked": QUERIES * 320, "answered": QUERIES * 320, "failed": 0}
     assert again == {"asked": 0, "answered": 0, "failed": 0}
     assert judged.equals(same)

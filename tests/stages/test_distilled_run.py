@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,7 @@ from tests.models.tiny import write_tiny_bert
 from tests.small import start_from, write_config
 from tests.stages.test_validation import Done, Told, World
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        importlib.util.find_spec("anmi_ray.stages.distill") is None, reason="the stage distill is not there"
-    ),
-]
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 PAIRS = 60
 JUDGE = "judge.judges=[{kind: distilled, name: small}]"
 

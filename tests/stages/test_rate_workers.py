@@ -32,10 +32,7 @@ from tests.rating.tournaments import tournament
 
 pytestmark = [pytest.mark.ray]
 BUCKETS, LOGICAL_CPUS = 8, 4
-CONFIGS = {
-    "defaults": RateConfig(),
-    "fitted": RateConfig(model="bradley-terry", ties="davidson", judge_offsets=True, dispersion="pearson"),
-}
+FITTED = RateConfig(model="bradley-terry", ties="davidson", judge_offsets=True, dispersion="pearson")
 
 
 @pytest.fixture(scope="module")
@@ -65,29 +62,22 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     return made
 
 
-def rated(inputs: dict[str, Artifact], config: RateConfig, root: Path, actors: int) -> dict[str, bytes]:
-    """Every file of a rate artifact made in `root` by so many actors."""
+def rated(inputs: dict[str, Artifact], root: Path, actors: int) -> dict[str, bytes]:
+    """Every file of a rate artifact, with all that can be fitted, made in `root` by so many actors."""
     logical = environment.cores()  # so that a core is one of Ray's CPUs
     execution = ExecutionConfig(root=str(root), logical_cpus=logical, raters=actors, buckets=BUCKETS)
     store = Store(str(root))
     context = tasks.Context(store, execution, BUCKETS, seed=0, progress=Reporter().progress)
     artifact = Artifact(store, "rate", "fedcba9876543210")
-    flows = rate.run(artifact, inputs, config, context)["flows"]
+    flows = rate.run(artifact, inputs, FITTED, context)["flows"]
     assert sum(flow.rows_out for flow in flows) == 64
     return {name: store.read(f"{artifact.path}/{name}") for name in store.tree(artifact.path)}
 
 
-@pytest.fixture(scope="module", params=list(CONFIGS))
-def settings(request: pytest.FixtureRequest) -> RateConfig:
-    return CONFIGS[request.param]
-
-
 @pytest.fixture(scope="module")
-def alone(
-    ray_local: None, inputs: dict[str, Artifact], settings: RateConfig, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, bytes]:
+def alone(ray_local: None, inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files that one actor made, bucket after bucket."""
-    return rated(inputs, settings, tmp_path_factory.mktemp("alone"), actors=1)
+    return rated(inputs, tmp_path_factory.mktemp("alone"), actors=1)
 
 
 def check_same(found: dict[str, bytes], expected: dict[str, bytes]) -> None:
@@ -122,37 +112,32 @@ def before_each(what: Callable[[Artifact, int], None]) -> type[rate.Rater]:
     return Watched
 
 
-@pytest.mark.parametrize("actors", [2, 5])
 def test_several_actors_write_the_bytes_of_one(
     alone: dict[str, bytes],
     inputs: dict[str, Artifact],
-    settings: RateConfig,
-    actors: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of five, one finds no room: nothing waits for it."""
     present = tmp_path / "present"
     present.mkdir()
-    least = min(actors, LOGICAL_CPUS)
 
     def together(_: Artifact, __: int) -> None:
         """Go on only when others have begun theirs."""
         (present / str(os.getpid())).touch()
         begun = time.monotonic()
-        while len(list(present.iterdir())) < least:
-            assert time.monotonic() - begun < 60, f"no {least} actors at the same time"
+        while len(list(present.iterdir())) < LOGICAL_CPUS:
+            assert time.monotonic() - begun < 60, f"no {LOGICAL_CPUS} actors at the same time"
             time.sleep(0.01)
 
     monkeypatch.setattr(rate, "Rater", before_each(together))
-    check_same(rated(inputs, settings, tmp_path / "root", actors), alone)
+    check_same(rated(inputs, tmp_path / "root", actors=LOGICAL_CPUS + 1), alone)
 
 
 @pytest.mark.parametrize("actors", [1, 3])
 def test_a_killed_actor_is_replaced_and_its_bucket_rated(
     alone: dict[str, bytes],
     inputs: dict[str, Artifact],
-    settings: RateConfig,
     actors: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -167,14 +152,13 @@ def test_a_killed_actor_is_replaced_and_its_bucket_rated(
                 os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(rate, "Rater", before_each(die_twice))
-    check_same(rated(inputs, settings, tmp_path / "root", actors), alone)
+    check_same(rated(inputs, tmp_path / "root", actors), alone)
     assert len(list(killed.iterdir())) == 2
 
 
 def test_the_actor_that_fits_what_all_share_may_die_too(
     alone: dict[str, bytes],
     inputs: dict[str, Artifact],
-    settings: RateConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -188,7 +172,7 @@ def test_the_actor_that_fits_what_all_share_may_die_too(
             return super().fit_globals(buckets)
 
     monkeypatch.setattr(rate, "Rater", Dies)
-    check_same(rated(inputs, settings, tmp_path / "root", actors=2), alone)
+    check_same(rated(inputs, tmp_path / "root", actors=2), alone)
     assert mark.exists()
 
 
@@ -201,7 +185,7 @@ def test_a_bucket_that_always_kills_its_actor_ends_the_run(
 
     monkeypatch.setattr(rate, "Rater", before_each(die))
     with pytest.raises(LostError, match="stage rate"):
-        rated(inputs, RateConfig(), tmp_path, actors=2)
+        rated(inputs, tmp_path, actors=2)
 
 
 def test_what_an_actor_cannot_use_is_said(
@@ -212,13 +196,12 @@ def test_what_an_actor_cannot_use_is_said(
 
     monkeypatch.setattr(rate, "Rater", before_each(refuse))
     with pytest.raises(DataError, match="is no bucket"):
-        rated(inputs, RateConfig(), tmp_path, actors=2)
+        rated(inputs, tmp_path, actors=2)
 
 
 def test_the_order_of_buckets_does_not_matter(
     alone: dict[str, bytes],
     inputs: dict[str, Artifact],
-    settings: RateConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -239,15 +222,15 @@ def test_the_order_of_buckets_does_not_matter(
             return [flow for of_bucket in flows for flow in of_bucket]
 
     monkeypatch.setattr(actors, "ActorPool", Backwards)
-    check_same(rated(inputs, settings, tmp_path, actors=1), alone)
+    check_same(rated(inputs, tmp_path, actors=1), alone)
 
 
 def test_buckets_redone_by_another_run_are_the_same(
-    alone: dict[str, bytes], inputs: dict[str, Artifact], settings: RateConfig, tmp_path: Path
+    alone: dict[str, bytes], inputs: dict[str, Artifact], tmp_path: Path
 ) -> None:
     """Of a run that stopped after every second seal, the others are made by another number of actors."""
     store = Store(str(tmp_path))
     for name, data in alone.items():
         if not name.startswith("ratings/") or int(Path(name).stem) % 2:
             store.publish(f"artifacts/rate/fedcba9876543210/{name}", data)
-    check_same(rated(inputs, settings, tmp_path, actors=2), alone)
+    check_same(rated(inputs, tmp_path, actors=2), alone)

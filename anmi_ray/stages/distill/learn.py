@@ -1,4 +1,4 @@
-"""The distill stage: an ensemble's judgments of sampled pairs become a small judge, calibrated, with its own report.
+"""The body of the distill stage.
 
 A pair's query decides whether the pair is learned from (train), chooses the checkpoint and calibrates (dev), or is in
 the report alone (test). What the model says of the held-out pairs at every dev point is published as it is made, so a
@@ -27,12 +27,10 @@ from anmi_ray.judging import ensemble, order_averaging
 from anmi_ray.judging.calibration import fit_temperature
 from anmi_ray.reports import distilled
 from anmi_ray.runtime.tasks import Context, over_buckets
-from anmi_ray.runtime.trackers import curves_folder
 from anmi_ray.stages.distill import worker
-from anmi_ray.stages.distill.worker import DEV, LOGITS, MODEL, TEST, TRAIN
-from anmi_ray.stages.train.trainer import RESULT, TrainResult, clear_checkpoints, collect, report_steps, run_training
+from anmi_ray.stages.distill.worker import DEV, LOGITS, TEST, TRAIN
+from anmi_ray.stages.train.trainer import TrainResult, clear_checkpoints, report_steps, train_artifact
 from anmi_ray.store import Artifact, Flow, parquet_bytes, uri
-from anmi_ray.store.folders import seal_folder
 
 PAIRS = "pairs.parquet"
 JUDGE, UNCALIBRATED, SIMILARITY = "the distilled judge", "before calibration", "similarity judge"
@@ -40,10 +38,7 @@ Reals = NDArray[np.float64]
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: DistillConfig, context: Context) -> dict[str, Any]:
-    """Train, calibrate and measure the judge; returns flows and what became of it.
-
-    Raises DataError where pairs are of too few queries to split, fewer than labels, or all ties; as `run_training`.
-    """
+    """What the stage's `run` does; raises as `run_training` too."""
     sample, label, retrieve, ingest = (inputs[name] for name in ("sample", "label", "retrieve", "ingest"))
     buckets = list(range(context.buckets))
     found = over_buckets(context, buckets, _pairs_of, sample, label, retrieve, config)
@@ -53,30 +48,18 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: DistillConfi
         raise DataError("the ensemble answered about no pair", "stage distill", "see the rejects of label: `anmi show`")
     pairs = pairs.append_column("split", pa.array(split_of(pairs["query_id"], config)))
     artifact.store.publish(f"{artifact.path}/{PAIRS}", parquet_bytes(pairs, {"fingerprint": artifact.fingerprint}))
-    output = artifact.store.uri(f"{artifact.path}/{MODEL}")
-    if not artifact.store.exists(f"{artifact.path}/{MODEL}/{RESULT}"):
-        sources = worker.PairSources(
+
+    def sources() -> worker.PairSources:
+        return worker.PairSources(
             pairs=artifact.store.uri(f"{artifact.path}/{PAIRS}"),
             texts=[retrieve.store.uri(retrieve.part_path("texts", bucket)) for bucket in buckets],
             queries=[ingest.store.uri(ingest.part_path("queries", bucket)) for bucket in buckets],
             logits=artifact.store.uri(f"{artifact.path}/{LOGITS}"),
         )
-        run_training(
-            sources,
-            config,
-            context.execution.training,
-            artifact.fingerprint,
-            output,
-            lambda row: report_steps(context, row),
-            context.notice,
-            artifact.store.uri(curves_folder(artifact)),
-            worker.distill,
-        )
-    result = collect(uri.absolute(output))
-    artifact.publish_json("log.json", result.rows)
-    seal_folder(artifact, MODEL)
+
+    result = train_artifact(artifact, sources, config, context, lambda row: report_steps(context, row), worker.distill)
     facts = _report(artifact, pairs, label, config, result)
-    clear_checkpoints(artifact, output, context.execution.training)
+    clear_checkpoints(artifact, context.execution.training)
     if refused:
         why = rejects("distill", [(one.hex(), "no answer", "no judge of the ensemble answered") for one in refused])
         artifact.publish_part("rejects", 0, why, REJECT)
@@ -97,9 +80,8 @@ def _pairs_of(
     for side in ("a", "b"):
         row = find_rows(candidates, {"query_id": kept["query_id"], "doc_id": kept[f"doc_{side}"]})
         columns[f"similarity_{side}"] = candidates["similarity"].take(pa.array(row)).cast(pa.float64())
-    return pa.table({**columns, "score": scored["score"], "judges": scored["judges"]}), comparisons.filter(
-        pa.array(at < 0)
-    )["comparison_id"].to_pylist()
+    pairs = pa.table({**columns, "score": scored["score"], "judges": scored["judges"]})
+    return pairs, comparisons.filter(pa.array(at < 0))["comparison_id"].to_pylist()
 
 
 def split_of(query_ids: pa.ChunkedArray | pa.Array, config: DistillConfig) -> list[str]:
@@ -183,16 +165,13 @@ def _predictions(
     is_dev = pc.equal(held["split"], DEV).to_numpy(zero_copy_only=False)
     score, test = held["score"].to_numpy(), held.filter(pa.array(~is_dev))
     rows, fitted, plain = [], None, None
-    for step, found in _held_logits(artifact, result.best_step):
-        of_dev, of_test = (
-            found.reshape(len(score), 2, -1)[kept].reshape(-1, found.shape[1]) for kept in (is_dev, ~is_dev)
-        )
+    for step, logits in _held_logits(artifact, result.best_step):
+        is_dev_R = np.repeat(is_dev, 2)
+        of_dev = logits[is_dev_R]
+        of_test = logits[~is_dev_R]
         fitted = order_averaging.fit(of_dev, score[is_dev], target, config.calibration)
-        rows.append(
-            _said(
-                JUDGE, target, step, test, order_averaging.averaged(fitted.sharpened(of_test), target, fitted.isotonic)
-            )
-        )
+        found = order_averaging.averaged(fitted.sharpened(of_test), target, fitted.isotonic)
+        rows.append(_said(JUDGE, target, step, test, found))
         plain = of_test
     assert fitted is not None, "the best step was evaluated"
     assert plain is not None

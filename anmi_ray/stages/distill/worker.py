@@ -27,15 +27,15 @@ from anmi_ray.judging.truncate import Truncator
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pair_classifier import PairClassifier, sharpen
-from anmi_ray.models.pairs import document_text
 from anmi_ray.models.reranker import Reranker
+from anmi_ray.stages.rerank.ranking import document_texts
 from anmi_ray.stages.train.trainer import Files, Job, Tools, positions
 from anmi_ray.store import uri
 from anmi_ray.training.loop import Trained, carry_out
 from anmi_ray.training.pair_inputs import Apart, Logits, Together
 from anmi_ray.training.preferences import HeldOut, PairSet, PreferenceTask, both_orders
 
-MODEL, LOGITS = "model", "logits"
+LOGITS = "logits"
 TRAIN, DEV, TEST = "train", "dev", "test"
 ENCODER_TEXTS = ("{query}", "{first} {sep} {second}")
 DECODER_TEXTS = ("Query: {query}\nDocument A: {first}\nDocument B: {second}\nThe better document is", None)
@@ -115,10 +115,8 @@ def reader_of(config: DistillConfig, device: str) -> tuple[Any, Make]:
             "trust_remote_code": config.trust_remote_code,
             "lora": config.lora,
         }
-        if config.form == "bi-encoder":
-            scorer: Any = BiEncoder.load(config.model, **shared)
-        else:
-            scorer = CrossEncoder.load(config.model, **shared)
+        kind = BiEncoder if config.form == "bi-encoder" else CrossEncoder
+        scorer = kind.load(config.model, **shared)
         return scorer, partial(_single, scorer)
     model = PairClassifier.start(config, config.target, device)
     return model, partial(_together, model, Truncator(model, *texts_of(model, config)))
@@ -168,8 +166,7 @@ def _shown(pairs: pa.Table, texts: pa.Table, queries: pa.Table) -> tuple[list[st
     sides: list[list[str]] = []
     for name in ("doc_a", "doc_b"):
         document, rows = positions(pairs[name], texts["doc_id"], "texts of pairs")
-        found = texts.take(rows)
-        read = [document_text(t, b) for t, b in zip(*(found[n].to_pylist() for n in ("title", "text")), strict=True)]
+        read = document_texts(texts.take(rows))
         sides.append([read[at] for at in document.tolist()])
     return [asked[at] for at in query.tolist()], sides[0], sides[1]
 

@@ -124,13 +124,8 @@ def _spread(artifact: Artifact, path: Path, ingest: Artifact, buckets: int) -> d
         refused = pa.concat_tables([rows.rejects, repeated])
         row = pc.index_in(table["query_id"], value_set=known["query_id"].combine_chunks())
         found = known.take(row.combine_chunks())
-        strange = [
-            imported.refused(table.filter(flags), reason)
-            for reason, flags in (
-                (NO_QUERY, pc.is_null(row)),
-                (NOT_TRAIN, pc.invert(pc.fill_null(found["train"], True))),
-            )
-        ]
+        flags_by_reason = {NO_QUERY: pc.is_null(row), NOT_TRAIN: pc.invert(pc.fill_null(found["train"], True))}
+        strange = [imported.refused(table.filter(flags), reason) for reason, flags in flags_by_reason.items()]
         read.rows += table.num_rows + refused.num_rows
         read.count(refused, read.malformed)
         for one in strange:
@@ -204,10 +199,8 @@ def _read(artifact: Artifact, part: str, batches: int, bucket: int, record: Reco
 
 
 def _gather(artifact: Artifact, bucket: int, batches: int) -> list[Flow]:
-    rows, refused = (
-        _read(artifact, *args, bucket, record)
-        for args, record in ((("rows", batches), IMPORTED), (("refused", batches), REJECT))
-    )
+    rows = _read(artifact, "rows", batches, bucket, IMPORTED)
+    refused = _read(artifact, "refused", batches, bucket, REJECT)
     total = rows.num_rows + refused.num_rows
     strange = pc.is_in(refused["reason"], pa.array([NO_QUERY, NOT_TRAIN]))
     rows, repeated = imported.once(rows)

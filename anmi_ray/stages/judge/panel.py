@@ -1,11 +1,9 @@
-"""judge: comparisons -> signed preferences of every judge in both orders; failures stay failures.
+"""How a panel judges a round of comparisons, whichever of the stages judge, validate and label it is.
 
 Judges that read texts are asked first, what is missing in the answer log (`dispatch`); then every bucket's judgments
 are put together from the log, from files of preferences (`importing`), and from the judges that compute in process (a
 simulated panel, similarity). For a simulated panel the latent relevance that it was told is kept beside its judgments,
-so that the report can check what is recovered. The stage validate is the same over the comparisons of the second round;
-label is it over the sample that a judge is distilled from, and a panel that holds that judge asks the model that
-distill made.
+so that the report can check what is recovered.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, TRUTH, reject
 from anmi_ray.judging import budget, kinds
 from anmi_ray.rating.graph import count_triads
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
-from anmi_ray.stages.ingest import of_queries, sample_queries
+from anmi_ray.stages.ingest import of_queries, sample_queries, stacked
 from anmi_ray.stages.judge import dispatch, importing
 from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Artifact, Flow
@@ -33,10 +31,7 @@ _AUDIT_QUERIES = 1000
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
-    """One task per bucket, then the audit of a sample; returns flows and what was asked and spent.
-
-    Raises JudgeError where no judge gave any answer, or too few did (`dispatch.ask`); a second round may stay without.
-    """
+    """What the stage's `run` does."""
     made = inputs.get("distill")
     config = bound(config, made)
     sources = QuestionSources(inputs["compare"], inputs["retrieve"], inputs["ingest"], inputs.get("first"), made)
@@ -106,23 +101,17 @@ def _left_out(judgments: pa.Table) -> pa.Table:
     unasked = judgments.filter(pc.equal(judgments["error"], dispatch.NO_BUDGET_LEFT)).select(["query_id", "judge"])
     by_query = unasked.group_by("query_id", use_threads=False).aggregate([("judge", "distinct")])
     rows = zip(by_query["query_id"].to_pylist(), by_query["judge_distinct"].to_pylist(), strict=True)
-    return rejects(
-        "judge", [(query.hex(), "budget", f"not asked: {', '.join(sorted(names))}") for query, names in rows]
-    )
+    why = [(query.hex(), "budget", f"not asked: {', '.join(sorted(names))}") for query, names in rows]
+    return rejects("judge", why)
 
 
 def _audit(judge: Artifact, compare: Artifact, config: JudgeConfig, buckets: int) -> dict[str, Any]:
     """The audit over a hash sample of queries, read bucket by bucket."""
     sample = sample_queries(compare, "comparisons", buckets, _AUDIT_QUERIES, "audit")
-    kept: list[list[pa.Table]] = [[], [], []]
-    for bucket in range(buckets):
-        tables = (
-            judge.read_part("judgments", bucket, JUDGMENT),
-            compare.read_part("comparisons", bucket, COMPARISON),
-            judge.read_part("truth", bucket, TRUTH),
-        )
-        for rows, table in zip(kept, tables, strict=True):
-            rows.append(of_queries(table, sample))
-    judgments, comparisons, truth = (pa.concat_tables(rows) for rows in kept)
+    parts = ((judge, "judgments", JUDGMENT), (compare, "comparisons", COMPARISON), (judge, "truth", TRUTH))
+    judgments, comparisons, truth = stacked(
+        [of_queries(source.read_part(part, bucket, record), sample) for source, part, record in parts]
+        for bucket in range(buckets)
+    )
     figures = judging.audit(judgments, comparisons, truth, config, triads=count_triads)
     return {"queries": sample.num_rows, **figures}

@@ -1,4 +1,4 @@
-"""mine: gaps -> weighted training examples, one per anchor.
+"""The body of mine.
 
 What some rules need besides is made here: direct judgments of the rounds there were, P(relevant) by a cross-encoder,
 and a mixture that is fitted once to the gaps of a sample of queries.

@@ -1,4 +1,4 @@
-"""rerank: the trained model, and what is compared with it, score the hybrid's top documents of dev and test queries."""
+"""The body of rerank: a task per bucket, with the runs of other rerankers (`peers`) beside the trained model's."""
 
 from __future__ import annotations
 
@@ -27,12 +27,10 @@ HELD_OUT = ("dev", "test")
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RerankConfig, context: Context) -> dict[str, Any]:
     """One task per bucket, as many at once as there are cores, one thread each; returns flows for the manifest."""
     retrieve, ingest = inputs["retrieve"], inputs["ingest"]
-    others = {
-        peer.name: peers.scored(
-            peer, retrieve, ingest, config.depth, context, trained=inputs.get(f"{TRAINED}{peer.name}")
-        )
-        for peer in config.peers
-    }
+    others: dict[str, Artifact] = {}
+    for peer in config.peers:
+        trained = inputs.get(f"{TRAINED}{peer.name}")
+        others[peer.name] = peers.scored(peer, retrieve, ingest, config.depth, context, trained)
     args = (inputs["train"], retrieve, ingest, config, others)
     flows = run_buckets(context, artifact, ("runs", RUN), _bucket, *args)
     return {"flows": flows, "depth": config.depth, **({"peers": list(others)} if others else {})}
@@ -66,10 +64,10 @@ def _bucket(
     lost = [query for query in queries["query_id"].to_pylist() if query not in found]
     flows = [Flow("held-out queries", queries.num_rows, len(found), len(lost))]
     why = rejects("rerank", [(query.hex(), "no candidate", "the hybrid run holds nothing to rerank") for query in lost])
-    runs, whys = [reranked], [why]
+    runs = [reranked]
+    whys = [why]
     for name, other in others.items():
-        run = peers.of_bucket(other, name, bucket)
-        runs.append(with_tail(run, hybrid))
+        runs.append(with_tail(peers.of_bucket(other, name, bucket), hybrid))
         flow, refused = peers.refused(other, name, bucket)
         flows.append(flow)
         whys.append(refused)

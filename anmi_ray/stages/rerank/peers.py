@@ -9,6 +9,7 @@ ones left out, so that a run that dies buys again what one bucket had in flight 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
@@ -225,10 +226,8 @@ def _run_of(top: pa.Table, scores: dict[bytes, Scores]) -> pa.Table:
 def _stop_if_too_many(peer: PeerConfig, failed: Sequence[Failed], queries: int) -> None:
     if len(failed) <= max(1, int(_MAX_FAILURES * queries)):
         return
-    counts: dict[str, int] = {}
-    for one in failed:
-        counts[one.reason] = counts.get(one.reason, 0) + 1
-    reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(counts.items(), key=lambda item: -item[1]))
+    counts = Counter(one.reason for one in failed)
+    reasons = ", ".join(f"{reason} ({count})" for reason, count in counts.most_common())
     assert peer.endpoint is not None
     raise JudgeError(
         f"{len(failed)} of {queries} queries have no scores, for reasons that may go away: {reasons}",

@@ -24,14 +24,15 @@ def rerank(run: pa.Table, queries: pa.Table, texts: pa.Table, model: Reranker, s
 def pairs_of(run: pa.Table, queries: pa.Table, texts: pa.Table) -> tuple[list[str], list[str]]:
     """The texts of every row's query and document."""
     query_text = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
-    document = {
-        doc: document_text(title, text)
-        for doc, title, text in zip(
-            texts["doc_id"].to_pylist(), texts["title"].to_pylist(), texts["text"].to_pylist(), strict=True
-        )
-    }
+    document = dict(zip(texts["doc_id"].to_pylist(), document_texts(texts), strict=True))
     ids, docs = run["query_id"].to_pylist(), run["doc_id"].to_pylist()
     return [query_text[q] for q in ids], [document[d] for d in docs]
+
+
+def document_texts(texts: pa.Table) -> list[str]:
+    """Of every row of a Text table the one text that models read."""
+    titles, bodies = texts["title"].to_pylist(), texts["text"].to_pylist()
+    return [document_text(title, body) for title, body in zip(titles, bodies, strict=True)]
 
 
 def ranked(run: pa.Table, score: NDArray[np.floating[Any]], system: str = SYSTEM) -> pa.Table:

@@ -1,4 +1,4 @@
-"""retrieve: documents and queries -> runs (dev, test), candidates (train), and the texts they need.
+"""The body of retrieve.
 
 Where there are several shards, the statistics of words are those of all (`word_statistics`). Ray Data streams
 the corpus shards through a pool of searchers; each indexes its shard, where the store does not hold its indexes yet,
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -171,59 +172,58 @@ class _LazyEncoder:
         return Encoder(self._source, self._config.max_tokens, dtype, self._threads, self._device)
 
 
+@dataclass
 class _Searcher:
     """Searches shards for all queries, bucket by bucket, and publishes their exchange files."""
 
-    def __init__(
-        self,
-        artifact: Artifact,
-        ingest: Artifact,
-        config: RetrieveConfig,
-        seed: int,
-        buckets: int,
-        shards: int,
-        threads: int,
-        device: str = "cpu",
-    ) -> None:
-        self._artifact, self._ingest, self._config = artifact, ingest, config
-        self._seed, self._buckets, self._shards, self._threads = seed, buckets, shards, threads
-        self._encoder = _LazyEncoder(config.dense, threads, device)
+    artifact: Artifact
+    ingest: Artifact
+    config: RetrieveConfig
+    seed: int
+    buckets: int
+    shards: int
+    threads: int
+    device: str = "cpu"
 
     def search(self, number: int) -> list[str]:
         """Search a shard; the kinds of its indexes that were found damaged and made again."""
         documents = self._documents(number)
         with self._shelf(index_cache.content_of_documents(documents)) as shelf:
-            index = shard.ShardIndex(documents, self._config, self._encoder, self._threads, shelf, self._known)
+            index = shard.ShardIndex(documents, self.config, self._encoder, self.threads, shelf, self._known)
             with closing(index):
-                found = (self._found(index, bucket) for bucket in range(self._buckets))
-                exchange.publish(self._artifact, "hits", number, found)
+                found = (self._found(index, bucket) for bucket in range(self.buckets))
+                exchange.publish(self.artifact, "hits", number, found)
             return shelf.mended
 
     def embed(self, number: int) -> None:
         """Have the vectors of a shard in the store."""
         documents = self._documents(number)
         with self._shelf(index_cache.content_of_documents(documents)) as shelf:
-            shard.document_vectors(documents, self._config, self._encoder, shelf)
+            shard.document_vectors(documents, self.config, self._encoder, shelf)
 
     def asked(self, bucket: int) -> tuple[pa.Table, NDArray[np.float32]]:
         """The queries of a bucket and their vectors."""
-        queries = self._ingest.read_part("queries", bucket, QUERY)
+        queries = self.ingest.read_part("queries", bucket, QUERY)
         with self._shelf(index_cache.content_of_queries(queries)) as shelf:
-            return queries, shard.query_vectors(queries, self._config, self._encoder, shelf)
+            return queries, shard.query_vectors(queries, self.config, self._encoder, shelf)
+
+    @cached_property
+    def _encoder(self) -> _LazyEncoder:
+        return _LazyEncoder(self.config.dense, self.threads, self.device)
 
     @cached_property
     def _known(self) -> dict[str, Statistics]:
-        return word_statistics.of_collection(self._artifact, self._config, self._shards)
+        return word_statistics.of_collection(self.artifact, self.config, self.shards)
 
     def _found(self, index: shard.ShardIndex, bucket: int) -> pa.Table:
         queries, vectors = self.asked(bucket)
-        return index.search(queries, self._ingest.read_part("qrels", bucket, QREL), vectors, self._seed)
+        return index.search(queries, self.ingest.read_part("qrels", bucket, QREL), vectors, self.seed)
 
     def _documents(self, number: int) -> pa.Table:
-        return self._ingest.read_part("documents", number, DOCUMENT)
+        return self.ingest.read_part("documents", number, DOCUMENT)
 
     def _shelf(self, content: str) -> AbstractContextManager[index_cache.StoreShelf]:
-        return index_cache.shelf_of(self._artifact.store, content)
+        return index_cache.shelf_of(self.artifact.store, content)
 
 
 def _searcher(*args: Any) -> _Searcher:

@@ -1,4 +1,4 @@
-"""sample: candidates -> the pairs that an ensemble is asked about and a judge learns from, no document in two of them.
+"""The body of sample.
 
 That no document comes twice concerns all queries at once. So tasks say which documents a query would take, in the order
 of a hash; one pass over the sample's queries on the driver settles who gets which, and asks for more where others have
@@ -27,10 +27,7 @@ _FEWEST = 10  # pairs that a sample needs at least
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: SampleConfig, context: Context) -> dict[str, Any]:
-    """Draw, then one task per bucket; returns flows for the manifest.
-
-    Raises DataError where a single query can be compared, or fewer than ten pairs are found.
-    """
+    """What the stage's `run` does."""
     retrieve = inputs["retrieve"]
     if exchange.groups_of(artifact, "pairs", 0) is None:
         _draw(artifact, retrieve, config, context)

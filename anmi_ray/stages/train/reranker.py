@@ -13,19 +13,9 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import EXAMPLE, QREL, RUN, TEXT_OF
 from anmi_ray.runtime.status import GROUP
 from anmi_ray.runtime.tasks import Context
-from anmi_ray.runtime.trackers import curves_folder
-from anmi_ray.stages.ingest import of_queries, queries_of
-from anmi_ray.stages.train.trainer import (
-    RESULT,
-    DevInputs,
-    TrainSources,
-    clear_checkpoints,
-    collect,
-    report_steps,
-    run_training,
-)
-from anmi_ray.store import Artifact, Flow, uri
-from anmi_ray.store.folders import seal_folder
+from anmi_ray.stages.ingest import of_queries, queries_of, stacked
+from anmi_ray.stages.train.trainer import DevInputs, TrainSources, clear_checkpoints, report_steps, train_artifact
+from anmi_ray.store import Artifact, Flow
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig, context: Context) -> dict[str, Any]:
@@ -36,29 +26,18 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
     examples = sum(flow.rows_out for flow in flows)
     if not examples:
         raise DataError("no example was mined", "train", "see the rejects of mine: `anmi show RUN`")
-    output = artifact.store.uri(f"{artifact.path}/model")
-    if not artifact.store.exists(f"{artifact.path}/model/{RESULT}"):
-        sources = TrainSources(
+
+    def sources() -> TrainSources:
+        return TrainSources(
             examples=[mine.store.uri(mine.part_path("examples", bucket)) for bucket in buckets],
             texts=[retrieve.store.uri(retrieve.part_path("texts", bucket)) for bucket in buckets],
             queries=[ingest.store.uri(ingest.part_path("queries", bucket)) for bucket in buckets],
             dev=_dev_inputs(retrieve, ingest, config.dev_depth, context.buckets) if config.dev_points else None,
             false_negative_rate=mine.read_json("summary.json")["false_negative_rate"]["mean"],
         )
-        run_training(
-            sources,
-            config,
-            context.execution.training,
-            artifact.fingerprint,
-            output,
-            lambda row: _report_row(context, row),
-            context.notice,
-            artifact.store.uri(curves_folder(artifact)),
-        )
-    result = collect(uri.absolute(output))
-    artifact.publish_json("log.json", result.rows)
-    seal_folder(artifact, "model")
-    clear_checkpoints(artifact, output, context.execution.training)
+
+    result = train_artifact(artifact, sources, config, context, lambda row: _report_row(context, row))
+    clear_checkpoints(artifact, context.execution.training)
     facts = {"best_step": result.best_step, "steps": result.steps, "dev": result.dev}
     return {"flows": [Flow("examples of queries", examples, examples)], **facts}
 
@@ -73,17 +52,15 @@ def _report_row(context: Context, row: dict[str, Any]) -> None:
 
 def _dev_inputs(retrieve: Artifact, ingest: Artifact, depth: int, buckets: int) -> DevInputs | None:
     """The hybrid's top of the dev queries, or None where no dev query is judged."""
-    tables: list[list[pa.Table]] = [[], [], [], []]
-    for bucket in range(buckets):
+
+    def of_bucket(bucket: int) -> tuple[pa.Table, ...]:
         queries = queries_of(ingest, bucket, "dev")
-        run_ = of_queries(retrieve.read_part("runs", bucket, RUN), queries)
-        run_ = run_.filter(pc.and_(pc.equal(run_["system"], "hybrid"), pc.less_equal(run_["rank"], depth)))
+        runs = of_queries(retrieve.read_part("runs", bucket, RUN), queries)
+        runs = runs.filter(pc.and_(pc.equal(runs["system"], "hybrid"), pc.less_equal(runs["rank"], depth)))
         texts = retrieve.read_part("texts", bucket, TEXT_OF)
-        texts = texts.filter(pc.is_in(texts["doc_id"], value_set=pc.unique(run_["doc_id"])))
-        qrels = of_queries(ingest.read_part("qrels", bucket, QREL), queries)
-        for rows, table in zip(tables, (run_, qrels, texts, queries), strict=True):
-            rows.append(table)
-    runs, qrels, texts, queries = (pa.concat_tables(rows) for rows in tables)
-    if not runs.num_rows or not pc.any(pc.greater(qrels["grade"], 0)).as_py():
-        return None
-    return DevInputs(runs, qrels, texts, queries)
+        texts = texts.filter(pc.is_in(texts["doc_id"], value_set=pc.unique(runs["doc_id"])))
+        return runs, of_queries(ingest.read_part("qrels", bucket, QREL), queries), texts, queries
+
+    dev = DevInputs(*stacked(map(of_bucket, range(buckets))))
+    judged = dev.run.num_rows and pc.any(pc.greater(dev.qrels["grade"], 0)).as_py()
+    return dev if judged else None

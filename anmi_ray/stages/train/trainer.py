@@ -34,17 +34,16 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core import logs
 from anmi_ray.core.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.kinds import load_student
-from anmi_ray.models.pairs import document_text
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime.capacity import check_room
 from anmi_ray.runtime.checkpoints import ListeningTorchConfig, RayCheckpoints, mend_list
 from anmi_ray.runtime.needs import needed, of_training
 from anmi_ray.runtime.status import Report, failed, new_board, shown, tell
 from anmi_ray.runtime.tasks import Context
-from anmi_ray.runtime.trackers import shared_curves
-from anmi_ray.stages.rerank.ranking import SYSTEM, ranked
+from anmi_ray.runtime.trackers import curves_folder, shared_curves
+from anmi_ray.stages.rerank.ranking import SYSTEM, document_texts, ranked
 from anmi_ray.store import Artifact, uri
-from anmi_ray.store.folders import publish_folder
+from anmi_ray.store.folders import publish_folder, seal_folder
 from anmi_ray.training import tracking
 from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.memory import remedy
@@ -52,6 +51,7 @@ from anmi_ray.training.task import DevSet
 from anmi_ray.training.tokens import TokenCache
 from anmi_ray.training.training_set import numbered, prepare
 
+MODEL = "model"  # the folder of an artifact that the trained model stands in
 RESULT = "training.json"
 _LOG = logging.getLogger(__name__)
 _STORAGE, _TOKENS = "ray", "tokens"  # the former beside the output, the latter in it
@@ -124,14 +124,35 @@ class Tools:
 Body = Callable[[Job, Tools], Trained]
 
 
+def train_artifact(
+    artifact: Artifact,
+    sources: Callable[[], Any],
+    config: LearnConfig,
+    context: Context,
+    on_row: Callable[[Row], None],
+    body: Body | None = None,
+) -> TrainResult:
+    """`run_training` where the artifact has no model yet; its model sealed and its log published in any case."""
+    output = artifact.store.uri(f"{artifact.path}/{MODEL}")
+    if not artifact.store.exists(f"{artifact.path}/{MODEL}/{RESULT}"):
+        execution = context.execution.training
+        curves = artifact.store.uri(curves_folder(artifact))
+        fingerprint = artifact.fingerprint
+        run_training(sources(), config, execution, fingerprint, output, on_row, context.notice, curves, body)
+    result = collect(uri.absolute(output))
+    artifact.publish_json("log.json", result.rows)
+    seal_folder(artifact, MODEL)
+    return result
+
+
 def run_training(
     sources: Any,
     config: LearnConfig,
     execution: TrainExecution,
     fingerprint: str,
     output_folder: str,
-    on_row: Callable[[Row], None] | None = None,
-    on_notice: Callable[[str], None] | None = None,
+    on_row: Callable[[Row], None] = lambda _: None,
+    on_notice: Callable[[str], None] = lambda _: None,
     curves: str | None = None,
     body: Body | None = None,
 ) -> TrainResult:
@@ -145,12 +166,11 @@ def run_training(
     `curves` (else beside the output). Raises ConfigError where the cluster has no room for the workers, TrainingError,
     DataError or ConfigError as the loop does, and TrainingError where workers keep dying. Needs a started Ray.
     """
-    notice = on_notice or (lambda _: None)
     tracking.check(execution.trackers)
-    check_room(of_training(execution), notice)
+    check_room(of_training(execution), on_notice)
     output = uri.absolute(output_folder)
     storage = uri.absolute(execution.storage_path or uri.beside(output, _STORAGE))
-    mend_list(uri.below(storage, fingerprint), notice)
+    mend_list(uri.below(storage, fingerprint), on_notice)
     board = new_board()
     job = Job(
         sources=sources,
@@ -201,9 +221,8 @@ def _died(error: BaseException, config: LearnConfig, execution: TrainExecution) 
     """Workers died more often than is allowed, or what watches them did."""
     failures = error.worker_failures.values() if isinstance(error, ray.train.WorkerGroupError) else [error]
     text = "\n".join(str(failure) for failure in failures)
-    times = (
-        "worker failed" if execution.max_failures == 0 else f"workers failed more than {execution.max_failures} times"
-    )
+    most = execution.max_failures
+    times = f"workers failed more than {most} times" if most else "worker failed"
     resumes = "running again resumes from the newest checkpoint"
     if "running low on memory" in text:
         what = f"{times}, last: Ray ended it because its node ran out of memory"
@@ -262,8 +281,6 @@ def dev_set(dev: DevInputs, model: Reranker) -> DevSet:
 
     query, query_rows = positions(dev.run["query_id"], dev.queries["query_id"], "dev queries")
     document, text_rows = positions(dev.run["doc_id"], dev.texts["doc_id"], "dev texts")
-    texts = dev.texts.take(text_rows)
-    titles, bodies = texts["title"].to_pylist(), texts["text"].to_pylist()
 
     def measure(score: NDArray[np.float32]) -> float:
         return measures.mean(measures.evaluate(ranked(dev.run, score), dev.qrels, [dev.measure]), SYSTEM, dev.measure)
@@ -271,7 +288,7 @@ def dev_set(dev: DevInputs, model: Reranker) -> DevSet:
     return DevSet(
         queries=model.pairs.of_queries(dev.queries.take(query_rows)["text"].to_pylist()),
         query_N=query,
-        documents=model.pairs.of_documents([document_text(t, b) for t, b in zip(titles, bodies, strict=True)]),
+        documents=model.pairs.of_documents(document_texts(dev.texts.take(text_rows))),
         document_N=document,
         measure=measure,
     )
@@ -297,7 +314,7 @@ def positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tuple
     if rows.null_count:
         missing = distinct.filter(pc.is_null(rows))[0].as_py().hex()
         raise DataError(f"{rows.null_count} are missing, the first is {missing}", place, "recompute the retrieve stage")
-    return index, rows
+    return coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), rows
 
 
 def collect(output: str) -> TrainResult:
@@ -331,9 +348,9 @@ def last_line(error: object) -> str:
     return lines[-1].strip() if lines else type(error).__name__
 
 
-def clear_checkpoints(artifact: Artifact, output: str, execution: TrainExecution) -> None:
+def clear_checkpoints(artifact: Artifact, execution: TrainExecution) -> None:
     """Remove what serves resuming only: checkpoints and token lists."""
-    own = uri.beside(uri.absolute(output), _STORAGE)
+    own = uri.beside(uri.absolute(artifact.store.uri(f"{artifact.path}/{MODEL}")), _STORAGE)
     given = execution.storage_path
     uri.remove(own if given is None else uri.below(uri.absolute(given), artifact.fingerprint))
 
