@@ -45,16 +45,17 @@ env: $(STAMP)
 quickstart: $(STAMP)
 	$(VENV)/bin/anmi run jobs/configs/quickstart.yaml $(ARGS)
 
-test: $(STAMP)
-	$(PY) -m pytest -m "not faults and not studies" --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+# in the order of tests/conftest.py: by their numbers of tests, the longest files would come last, and alone
+SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# in the files' order: by the number of tests, the longest would come last and alone
+test: $(STAMP)
+	$(PY) -m pytest -m "not faults and not studies" $(SPREAD) $(PYTEST_ARGS)
+
 test-faults: $(STAMP)
-	$(PY) -m pytest tests/faults tests/store -m faults --numprocesses $(WORKERS) --dist loadfile \
-		--no-loadscope-reorder $(PYTEST_ARGS) || [ $$? -eq 5 ]  # 5: there are none
+	$(PY) -m pytest tests/faults tests/store -m faults $(SPREAD) $(PYTEST_ARGS) || [ $$? -eq 5 ]  # 5: there are none
 
 test-studies: $(STAMP)
-	$(PY) -m pytest -m studies --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(PY) -m pytest -m studies $(SPREAD) $(PYTEST_ARGS)
 
 bench: $(STAMP)
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; PYTHONPATH=. $(PY) "$$file" || exit 1; done

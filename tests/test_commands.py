@@ -1,7 +1,8 @@
 """Every command of README.md and docs/ that needs no cluster, key, GPU or network is carried out as it stands.
 
 The commands run in order, in one copy of what a reader has after cloning, under the root that is theirs by default.
-Only the settings' files are read smaller: a collection of a few hundred documents, short texts, one short training.
+Only the settings' files are read smaller: a collection of a few hundred documents, short texts, a tiny model
+that is trained for a few steps.
 What cannot be carried out here (`test_readme.py`) has its options and settings checked.
 """
 
@@ -21,6 +22,7 @@ import pytest
 
 from anmi_ray import cli
 from anmi_ray.config import load, tune
+from tests.models.tiny import write_tiny_bert
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md"]
@@ -46,7 +48,7 @@ SAYS_ONLY = {"plan", "--dry-run"}  # with which no judge is asked
 PILOT_EXITS = {0, 3, 4}
 
 SMALL: dict[str, Any] = {
-    "retrieve": {"depth": 30, "candidates": 14, "random_negatives": 3},
+    "retrieve": {"depth": 30, "candidates": 14, "random_negatives": 3, "dense": {"max_tokens": 32}},
     "compare": {"degree": 4},
     "distill": {"epochs": 1, "max_tokens": 48, "max_steps": 4},
     "train": {"epochs": 1, "max_tokens": 48, "max_steps": 4, "lists_per_step": 8},
@@ -87,7 +89,7 @@ def smaller(content: dict[str, Any], settings: dict[str, Any]) -> None:
             content[name] = value
 
 
-def smaller_settings(content: dict[str, Any], collection: Path) -> dict[str, Any]:
+def smaller_settings(content: dict[str, Any], collection: Path, model: str) -> dict[str, Any]:
     """What a file of an experiment or a campaign says, so that it is carried out in seconds."""
     if "space" in content:
         settings = {**content.get("settings", {}), "train.max_steps": 4, "train.lists_per_step": 4}
@@ -95,6 +97,8 @@ def smaller_settings(content: dict[str, Any], collection: Path) -> dict[str, Any
     if content.get("corpus", {}).get("reader", "pydocs") == "pydocs":
         content["corpus"] = {"reader": "beir", "path": str(collection)}
     smaller(content, SMALL)
+    tiny = {"model": model, "freeze_layers": 1}
+    smaller(content, {"distill": tiny, "train": tiny})
     return content
 
 
@@ -105,10 +109,11 @@ def workplace(ray_local: None, tmp_path_factory: pytest.TempPathFactory, small_c
     for name in ("jobs", "docs", "cluster"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "constraints.txt", folder)
+    model = str(write_tiny_bert(tmp_path_factory.mktemp("tiny")))
     read = load.read
 
     def read_smaller(path: str | Path) -> dict[str, Any]:
-        return smaller_settings(read(path), small_collection)
+        return smaller_settings(read(path), small_collection, model)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load, "read", read_smaller)

@@ -98,7 +98,8 @@ class Mixture:
         It is the first component's posterior π₁f₁/Σπf wherever that falls. But posteriors of components of unequal
         widths are not monotone: far on the left a wider second component takes over from the first, as if documents
         much better than the anchor were true negatives again, and a wide first component takes the far right. So from
-        the first component's mean to the right the least posterior so far is kept, and to the left the largest.
+        the first component's mean to the right the least posterior so far is kept, and to the left the largest; what it
+        is eight standard deviations away, it stays.
         """
         if self.one_suffices:
             return np.full(len(gap), np.nan)

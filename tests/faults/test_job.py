@@ -1,4 +1,4 @@
-"""The main path as a Ray job of its own script, in two parts, on a head of this test's own on this machine."""
+"""A part of the path as a Ray job of its own script, on a head of this test's own on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from tests.heads import REPOSITORY, head
-from tests.models.tiny import write_tiny_bert
 from tests.small import start_from, write_config
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
@@ -36,16 +35,14 @@ def carried_out(client: JobSubmissionClient, entrypoint: str) -> str:
 def test_the_pipeline_as_a_job(
     prepared: Path, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As far as the ratings: `test_cluster.py` has a job of the whole path."""
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    trained = {"model": str(write_tiny_bert(tmp_path / "tiny")), "max_steps": 4, "max_tokens": 48}
-    config = write_config(tmp_path / "small.yaml", small_collection, train=trained)
-    root = start_from(prepared, tmp_path / "root", "judge")
-    script = f"python jobs/pipeline.py {config} --root {root}"
+    config = write_config(tmp_path / "small.yaml", small_collection)
+    root = start_from(prepared, tmp_path / "root", "compare")
     with head() as made:
         client = JobSubmissionClient(made.jobs)
-        first = carried_out(client, f"{script} --until rate")
-        assert "✓ rate" in first
-        assert "✓ mine" not in first
-        rest = carried_out(client, f"{script} --from mine")
-    assert "✓ evaluate" in rest
-    assert (tmp_path / "root" / "reports" / "small" / "report.html").exists(), rest
+        said = carried_out(client, f"python jobs/pipeline.py {config} --root {root} --from judge --until rate")
+    assert "✓ judge" in said
+    assert "✓ rate" in said
+    assert "✓ mine" not in said
+    assert list((root / "artifacts" / "rate").glob("*/manifest.json")), said

@@ -314,7 +314,7 @@ def positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tuple
     if rows.null_count:
         missing = distinct.filter(pc.is_null(rows))[0].as_py().hex()
         raise DataError(f"{rows.null_count} are missing, the first is {missing}", place, "recompute the retrieve stage")
-    return coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), rows
+    return index, rows
 
 
 def collect(output: str) -> TrainResult:
