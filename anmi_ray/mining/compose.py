@@ -19,34 +19,10 @@ from anmi_ray.mining.categories import CATEGORIES, PLACE
 from anmi_ray.mining.mixture import Mixture
 from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict, Sample, rank_within
 
-ALLOW: dict[str, Rule[Any]] = {
-    "gate": posterior.gate,
-    "denoise": denoise.denoise,
-    "rocketqa": denoise.rocketqa,
-    "rank-window": relative.rank_window,
-    "score-margin": relative.score_margin,
-    "positive-relative": relative.positive_relative,
-    "validate": denoise.validate,
-}
-WEIGH: dict[str, Rule[Any]] = {
-    "table2": posterior.table2,
-    "posterior": posterior.posterior,
-    "percentile": relative.percentile,
-    "relative": relative.relative,
-    "beta-mixture": optimum.by_mixture,
-    "gaussian-mixture": optimum.by_mixture,
-    "reliability": denoise.reliability,
-    "optimum": optimum.optimum,
-    "equal": posterior.equal,
-}
-SAMPLE: dict[str, Sample[Any]] = {
-    "top": sampling.top,
-    "weighted": sampling.weighted,
-    "uniform": sampling.uniform,
-    "ranked": sampling.ranked,
-    "simans": sampling.simans,
-    "closed": sampling.closed,
-}
+# by the rule's name in settings; each family of rules says which are its own
+ALLOW: dict[str, Rule[Any]] = posterior.ALLOW | denoise.ALLOW | relative.ALLOW
+WEIGH: dict[str, Rule[Any]] = posterior.WEIGH | denoise.WEIGH | relative.WEIGH | optimum.WEIGH
+SAMPLE: dict[str, Sample[Any]] = sampling.SAMPLE
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from anmi_ray.config.rules import Denoise, Reliability, RocketQA, Validate
 from anmi_ray.core.arrays import Flags, Reals
-from anmi_ray.mining.negatives import Common, Negatives, RuleVerdict
+from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict
 from anmi_ray.mining.posterior import below
 
 
@@ -77,3 +79,7 @@ def validate(negatives: Negatives, settings: Validate, _common: Common) -> RuleV
     """
     verdict = np.select(list(outcomes(negatives.direct, settings).values()), [0.0, settings.weight, 1.0], np.nan)
     return RuleVerdict(np.where(to_validate(negatives, settings), verdict, np.nan))
+
+
+ALLOW: dict[str, Rule[Any]] = {"denoise": denoise, "rocketqa": rocketqa, "validate": validate}
+WEIGH: dict[str, Rule[Any]] = {"reliability": reliability}

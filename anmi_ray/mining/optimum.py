@@ -7,6 +7,7 @@ times information.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +18,7 @@ from anmi_ray.core.arrays import Reals
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.scale import ELO_PER_PROBIT, win_probability
 from anmi_ray.mining.categories import PLACE
-from anmi_ray.mining.negatives import Common, Negatives, RuleVerdict
+from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict
 from anmi_ray.mining.posterior import below, false_negative
 
 ZONE = (150.0, 300.0)  # points: where Theorem 12 expects the optimum
@@ -125,3 +126,6 @@ def _reaching(gap: float, gap_se: Reals, false_gap: float) -> Reals:
         low = np.where(enough, low, middle)
         high = np.where(enough, middle, high)
     return np.where(reached, np.exp(high), np.inf)
+
+
+WEIGH: dict[str, Rule[Any]] = {"beta-mixture": by_mixture, "gaussian-mixture": by_mixture, "optimum": optimum}

@@ -5,6 +5,8 @@ A gap is Δ̂ ± se, so its weight is an expectation and its danger a probabilit
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from anmi_ray.config.mine import MineConfig
@@ -12,7 +14,7 @@ from anmi_ray.config.rules import Equal, GateRule, PosteriorRule, Table2
 from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.scale import normal_cdf
 from anmi_ray.mining.categories import indices
-from anmi_ray.mining.negatives import Common, Negatives, RuleVerdict
+from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict
 
 EXACT = 1e-9  # points: an error below this is none
 
@@ -82,3 +84,7 @@ def posterior(negatives: Negatives, settings: PosteriorRule, common: Common) -> 
 def equal(negatives: Negatives, _settings: Equal, _common: Common) -> RuleVerdict:
     """Weight 1 for all."""
     return RuleVerdict(np.ones(len(negatives.gap)))
+
+
+ALLOW: dict[str, Rule[Any]] = {"gate": gate}
+WEIGH: dict[str, Rule[Any]] = {"table2": table2, "posterior": posterior, "equal": equal}

@@ -5,12 +5,14 @@ What other libraries offer does so on the retriever's ranks and scores alone: ba
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from anmi_ray.config.rules import Percentile, PositiveRelative, RankWindow, Relative, ScoreMargin
 from anmi_ray.core.arrays import Reals
 from anmi_ray.mining.categories import indices
-from anmi_ray.mining.negatives import LEAST_SD, Common, Negatives, RuleVerdict, grouped_quantiles
+from anmi_ray.mining.negatives import LEAST_SD, Common, Negatives, Rule, RuleVerdict, grouped_quantiles
 
 # of a query's mean document, where chess puts the average player: the report's thresholds assume it
 _MEAN_RATING = 1500.0
@@ -72,3 +74,11 @@ def score_margin(negatives: Negatives, settings: ScoreMargin, _common: Common) -
         "absolute": positive - settings.margin,
     }[settings.form]
     return RuleVerdict(np.where(negatives.score <= bound, np.nan, 0.0))
+
+
+ALLOW: dict[str, Rule[Any]] = {
+    "rank-window": rank_window,
+    "score-margin": score_margin,
+    "positive-relative": positive_relative,
+}
+WEIGH: dict[str, Rule[Any]] = {"percentile": percentile, "relative": relative}

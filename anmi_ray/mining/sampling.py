@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from anmi_ray.config.rules import Closed, RankedSample, SimANS, Top, UniformSample, Weighted
 from anmi_ray.core.arrays import Reals
 from anmi_ray.core.identity import uniforms
-from anmi_ray.mining.negatives import Common, Negatives, rank_within
+from anmi_ray.mining.negatives import Common, Negatives, Sample, rank_within
 
 _UNIT = 100.0  # points of one unit of SimANS' gap: a and b are then of the size that the paper has them
 
@@ -59,3 +61,13 @@ def closed(negatives: Negatives, _weights: Reals, settings: Closed, _common: Com
 
 def _gumbel(negatives: Negatives, common: Common) -> Reals:
     return -np.log(-np.log(uniforms(negatives.draw_ids, "mine", common.seed, "gumbel")))
+
+
+SAMPLE: dict[str, Sample[Any]] = {
+    "top": top,
+    "weighted": weighted,
+    "uniform": uniform,
+    "ranked": ranked,
+    "simans": simans,
+    "closed": closed,
+}
