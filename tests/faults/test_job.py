@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+import requests
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from tests.heads import REPOSITORY, head
@@ -17,13 +18,15 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 def carried_out(client: JobSubmissionClient, entrypoint: str) -> str:
     """The log of a job that has ended well."""
     environment = {"working_dir": str(REPOSITORY), "excludes": [".git", ".venv", "results", "tests", "*.png"]}
-    deadline, job = time.monotonic() + 700, None
-    while job is None:
+    deadline, job = time.monotonic() + 700, "the-path"
+    while job not in {known.submission_id for known in client.list_jobs()}:
         try:
-            job = client.submit_job(entrypoint=entrypoint, runtime_env=environment)
-        except RuntimeError as error:  # the head is still starting
-            if "No available agent" not in str(error) or time.monotonic() > deadline:
+            client.submit_job(entrypoint=entrypoint, runtime_env=environment, submission_id=job)
+        except (RuntimeError, requests.ConnectionError) as error:  # the head is still starting
+            starting = isinstance(error, requests.ConnectionError) or "No available agent" in str(error)
+            if not starting or time.monotonic() > deadline:
                 raise
+            time.sleep(1)
     while not client.get_job_status(job).is_terminal():
         assert time.monotonic() < deadline, client.get_job_logs(job)
         time.sleep(2)
