@@ -19,8 +19,10 @@ def carried_out(client: JobSubmissionClient, entrypoint: str) -> str:
     """The log of a job that has ended well."""
     environment = {"working_dir": str(REPOSITORY), "excludes": [".git", ".venv", "results", "tests", "*.png"]}
     deadline, job = time.monotonic() + 700, "the-path"
-    while job not in {known.submission_id for known in client.list_jobs()}:
+    while True:
         try:
+            if job in {known.submission_id for known in client.list_jobs()}:
+                break
             client.submit_job(entrypoint=entrypoint, runtime_env=environment, submission_id=job)
         except (RuntimeError, requests.ConnectionError) as error:  # the head is still starting
             starting = isinstance(error, requests.ConnectionError) or "No available agent" in str(error)
