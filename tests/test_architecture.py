@@ -395,6 +395,17 @@ def test_stages_load_no_model_code_before_they_need_it() -> None:
     assert done.stdout.splitlines()[-1] == ""
 
 
+def test_what_merges_loads_neither_index_nor_model() -> None:
+    code = (
+        "import sys, anmi_ray.stages.retrieve.merging\n"
+        "print(*[name for name in ('torch', 'transformers', 'faiss', 'bm25s', 'numba') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.splitlines()[-1] == ""
+
+
 def test_stages_say_what_they_are_without_what_carries_them_out() -> None:
     code = (
         "import sys, anmi_ray.pipeline.stages, anmi_ray.pipeline.run\n"

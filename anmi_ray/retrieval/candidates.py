@@ -19,7 +19,7 @@ from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.core import identity
 from anmi_ray.core.records import CANDIDATE
 from anmi_ray.retrieval.fusion import ranks
-from anmi_ray.retrieval.shard import pair_hash
+from anmi_ray.retrieval.hits import pair_hash
 
 SOURCES = ("retrieved", "added", "random")
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import StoreError
+from anmi_ray.retrieval.hits import HITS, full_texts
 from anmi_ray.retrieval.merge import by_shard, gather, rank_retrievers
-from anmi_ray.retrieval.shard import HITS, full_texts
 
 _KEY = ["query_id", "doc_id"]
 PAIRS = pa.schema([pa.field(name, identity.ID, nullable=False) for name in _KEY])

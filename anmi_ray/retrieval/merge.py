@@ -20,8 +20,8 @@ from anmi_ray.core import identity
 from anmi_ray.core.records import REJECT
 from anmi_ray.retrieval.candidates import MergedHits, candidates, smallest_draws
 from anmi_ray.retrieval.fusion import ranks, rrf, weighted_scores
+from anmi_ray.retrieval.hits import HITS
 from anmi_ray.retrieval.runs import System, to_run
-from anmi_ray.retrieval.shard import HITS
 
 HYBRID = "hybrid"
 WANTED = pa.schema([pa.field("doc_id", identity.ID, nullable=False)])

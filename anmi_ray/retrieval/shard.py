@@ -1,7 +1,7 @@
 """One corpus shard: index its documents, and give every query's hits in it, to be merged over shards.
 
 A hit is a (query, document) pair with what each retriever said of it, without the text: most hits of a shard do not
-survive the merge, and `texts_of` gives the texts of those that do. Besides the best `depth` of each retriever, a
+survive the merge, and `hits.texts_of` gives the texts of those that do. Besides the best `depth` of each retriever, a
 train query's hits hold its known positives and the documents that may become its random negatives. Merging the hits
 of all shards (`merge.merge_bucket`) gives what one shard over all documents would give, if the statistics of words are
 those of the whole collection: `statistics` gives a shard's, whose sum is passed to each. (But for RM3, whose feedback
@@ -24,30 +24,12 @@ from numpy.typing import NDArray
 from anmi_ray.config.retrieve import RETRIEVERS, Bm25Config, DenseConfig, FlatIndex, LuceneConfig, RetrieveConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
-from anmi_ray.core.records import TEXT_OF
-from anmi_ray.core.schema import Record
 from anmi_ray.retrieval import bm25, dense, lucene, vectors
+from anmi_ray.retrieval.hits import HITS, full_texts, pair_hash
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.retrieval.top import Hits
 from anmi_ray.store.shelf import Shelf, scratch
 
-# <retriever>_score is null where the document is not among that retriever's best `depth` of the shard.
-# is_positive and is_random are said of train queries only; is_random marks who may become a random negative.
-HITS = Record(
-    "Hits",
-    1,
-    ("query_id", "doc_id"),
-    pa.schema(
-        [
-            pa.field("query_id", identity.ID, nullable=False),
-            pa.field("doc_id", identity.ID, nullable=False),
-            *(pa.field(f"{name}_score", pa.float64()) for name in RETRIEVERS),
-            pa.field("similarity", pa.float64(), nullable=False),
-            pa.field("is_positive", pa.bool_(), nullable=False),
-            pa.field("is_random", pa.bool_(), nullable=False),
-        ]
-    ),
-)
 COUNT_WORDS = frozenset({"bm25", "lucene"})  # retrievers whose scores need statistics of words
 # of what stands on a shelf: raised when the same texts and settings would give other files
 _VERSION = {"counts": 1, "vectors": 2, "lucene": 1, "approximate": 2}
@@ -272,23 +254,6 @@ def _lucene_index(
     return lucene.LuceneIndex(folder, config, len(texts), whole)
 
 
-def texts_of(documents: pa.Table, wanted: pa.Array) -> pa.Table:
-    """The Text table of those documents of a shard (Document table) whose doc_id is wanted, in order of doc_id."""
-    table = documents.filter(pc.is_in(documents["doc_id"], value_set=wanted)).sort_by("doc_id")
-    titles = table["title"].to_pylist()
-    texts = table["text"].to_pylist()
-    hashes = [identity.text_hash(title, text) for title, text in zip(titles, texts, strict=True)]
-    return TEXT_OF.table(
-        {
-            "doc_id": table["doc_id"],
-            "external_id": table["external_id"],
-            "text_hash": identity.id_array(hashes),
-            "title": table["title"],
-            "text": table["text"],
-        }
-    )
-
-
 def query_vectors(
     queries: pa.Table, config: RetrieveConfig, encoder: DocumentEncoder, shelf: Shelf
 ) -> NDArray[np.float32]:
@@ -338,33 +303,6 @@ def _vector_settings(config: DenseConfig, prompt: str | None, encoder: DocumentE
         "stored": config.stored,
         "prompt": prompt,
     }
-
-
-def full_texts(documents: pa.Table) -> list[str]:
-    """What is indexed of a document: title and text."""
-    columns = zip(documents["title"].to_pylist(), documents["text"].to_pylist(), strict=True)
-    return [f"{title} {text}".strip() for title, text in columns]
-
-
-def pair_hash(query_16: NDArray[np.uint8], doc_16: NDArray[np.uint8], seed: int) -> NDArray[np.float64]:
-    """A uniform in [0, 1) for every pair of ids (uint8[..., 16], broadcast): who is drawn as a random negative.
-
-    Each side is hashed once, and a pair costs one multiply-shift mix (the finaliser of MurmurHash3).
-    """
-    query, doc = (_word(ids, seed, side) for ids, side in ((query_16, "query"), (doc_16, "doc")))
-    with np.errstate(over="ignore"):
-        mixed = query ^ doc
-        mixed ^= mixed >> np.uint64(33)
-        mixed *= np.uint64(0xFF51AFD7ED558CCD)
-        mixed ^= mixed >> np.uint64(33)
-        mixed *= np.uint64(0xC4CEB9FE1A85EC53)
-        mixed ^= mixed >> np.uint64(33)
-    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _word(ids: NDArray[np.uint8], seed: int, side: str) -> NDArray[np.uint64]:
-    flat = np.ascontiguousarray(ids).reshape(-1, identity.ID_BYTES)
-    return (identity.uniforms(flat, "random negative", seed, side) * 2.0**64).astype(np.uint64).reshape(ids.shape[:-1])
 
 
 def _pairs(hits: Hits, documents: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -20,9 +20,9 @@ from anmi_ray.config.retrieve import FusionConfig, RetrieveConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import StoreError
 from anmi_ray.core.records import DOCUMENT, RUN
-from anmi_ray.retrieval import late, shard
+from anmi_ray.retrieval import late
+from anmi_ray.retrieval.hits import HITS, full_texts
 from anmi_ray.retrieval.merge import Merged, merge_bucket
-from anmi_ray.retrieval.shard import HITS
 from tests.retrieval.test_merge import CONFIG as OTHERS
 from tests.retrieval.test_merge import documents, hits_of, qrels, queries
 
@@ -112,7 +112,7 @@ def merged() -> Merged:
 
 def test_late_ranks_the_union_of_what_the_others_found(merged: Merged) -> None:
     RUN.check(merged.runs, "runs")
-    texts = dict(zip(documents()["doc_id"].to_pylist(), shard.full_texts(documents()), strict=True))
+    texts = dict(zip(documents()["doc_id"].to_pylist(), full_texts(documents()), strict=True))
     encoder = WordVectors()
     for query in queries().to_pylist():
         mine = merged.runs.filter(pc.equal(merged.runs["query_id"], pa.scalar(query["query_id"], identity.ID)))

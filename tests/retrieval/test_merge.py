@@ -19,10 +19,11 @@ from anmi_ray.config.retrieve import USUAL, FusionConfig, RetrieveConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, DOCUMENT, QREL, QUERY, REJECT, RUN, TEXT_OF
-from anmi_ray.retrieval import bm25, fusion, merge, shard
+from anmi_ray.retrieval import bm25, fusion, merge
+from anmi_ray.retrieval.hits import HITS, full_texts, pair_hash, texts_of
 from anmi_ray.retrieval.merge import Merged, merge_bucket
 from anmi_ray.retrieval.runs import to_run
-from anmi_ray.retrieval.shard import HITS, ShardIndex, query_vectors
+from anmi_ray.retrieval.shard import ShardIndex, query_vectors
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.store.shelf import scratch
 from tests.retrieval.searched import search_shard
@@ -89,7 +90,7 @@ def hits_of(
     """Of every part of a corpus, its hits of the queries."""
     encoder, asked, known = WordEncoder(), queries() if asked is None else asked, dict[str, Statistics]()
     if whole_statistics:
-        counts = (bm25.Counts.of(shard.full_texts(part), config.bm25) for part in parts)
+        counts = (bm25.Counts.of(full_texts(part), config.bm25) for part in parts)
         known["bm25"] = Statistics.merged(one.statistics() for one in counts)
     with scratch() as shelf:
         vectors = query_vectors(asked, config, encoder, shelf)
@@ -201,11 +202,11 @@ def test_random_negatives_were_found_by_no_retriever(merged: Merged) -> None:
 
 def test_random_negatives_are_uniform() -> None:
     ids = identity.id_matrix(identity.id_array(identity.query_id(str(i)) for i in range(400)))
-    draws = shard.pair_hash(ids[:, None], identity.id_matrix(documents()["doc_id"])[None], 3)
+    draws = pair_hash(ids[:, None], identity.id_matrix(documents()["doc_id"])[None], 3)
     chosen = np.bincount(np.argsort(draws, axis=1)[:, :8].ravel(), minlength=80)
     expected = 400 * 8 / 80
     assert ((chosen - expected) ** 2 / expected).sum() < 130  # χ² with 79 degrees of freedom: p = .0002
-    other = shard.pair_hash(ids[:, None], identity.id_matrix(documents()["doc_id"])[None], 4)
+    other = pair_hash(ids[:, None], identity.id_matrix(documents()["doc_id"])[None], 4)
     assert abs(np.corrcoef(draws.ravel(), other.ravel())[0, 1]) < 0.03
 
 
@@ -232,14 +233,14 @@ def test_wanted_are_the_documents_of_runs_and_candidates_each_of_its_shard() -> 
 
 def test_texts_are_those_that_are_wanted() -> None:
     wanted = pa.concat_tables(retrieve([documents()]).wanted)["doc_id"]
-    texts = shard.texts_of(documents(), pc.unique(wanted))
+    texts = texts_of(documents(), pc.unique(wanted))
     TEXT_OF.check(texts, "texts")
     assert texts["doc_id"].to_pylist() == sorted(wanted.to_pylist())
     row = texts.to_pylist()[0]
     known = {one["doc_id"]: one for one in documents().to_pylist()}[row["doc_id"]]
     assert (row["text"], row["title"], row["external_id"]) == (known["text"], known["title"], known["external_id"])
     assert row["text_hash"] == identity.text_hash(row["title"], row["text"])
-    assert shard.texts_of(documents(), pa.array([], identity.ID)).num_rows == 0
+    assert texts_of(documents(), pa.array([], identity.ID)).num_rows == 0
 
 
 @pytest.mark.parametrize("name", USUAL)

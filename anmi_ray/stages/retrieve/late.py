@@ -2,12 +2,11 @@
 
 A task per bucket reads its hits of every shard and writes which pairs are to be scored, a row group per shard (pool).
 A task per shard encodes the documents that any bucket wants scored, once, and writes the scores, a row group per
-bucket (rescore). The merge reads its hits with these scores.
+bucket (rescore). `merging` reads hits with these scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 
 import pyarrow as pa
@@ -39,15 +38,6 @@ def rescore(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
     threads, cores = model_room(context.execution)
     args = (ingest, config.late, buckets, threads)
     exchange.make(context, artifact, "late", shards, _rescore, *args, does="rescored", cores=cores)
-
-
-def read_hits(artifact: Artifact, bucket: int, config: RetrieveConfig, shards: int) -> Iterator[pa.Table]:
-    """A bucket's hits of one shard after another, with late interaction's scores where it is a retriever."""
-    for number in range(shards):
-        hits = exchange.read(artifact, "hits", number, bucket)
-        if "late" in config.retrievers:
-            hits = late.with_scores(hits, exchange.read(artifact, "late", number, bucket))
-        yield hits
 
 
 def _pool(artifact: Artifact, bucket: int, ingest: Artifact, config: RetrieveConfig, shards: int) -> None:

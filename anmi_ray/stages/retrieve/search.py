@@ -19,26 +19,25 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import ray
 import ray.data
 import torch
 from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import DenseConfig, RetrieveConfig
-from anmi_ray.core.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
+from anmi_ray.core.records import DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.core.schema import Record
 from anmi_ray.models import loading
 from anmi_ray.models.encoder import Encoder
 from anmi_ray.models.reranker import resolve_precision
-from anmi_ray.retrieval import lucene, merge, shard
+from anmi_ray.retrieval import lucene, shard
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.runtime import exchange
 from anmi_ray.runtime.capacity import check_room
 from anmi_ray.runtime.needs import of_embedding
 from anmi_ray.runtime.tasks import Context, data_settings, model_room, our_errors, rows_of, run_buckets, windowed
-from anmi_ray.stages.retrieve import late, word_statistics
-from anmi_ray.store import Artifact, Flow, index_cache
+from anmi_ray.stages.retrieve import late, merging, word_statistics
+from anmi_ray.store import Artifact, index_cache
 
 _TOLD = 5  # places that a message names
 _RUNS, _TEXTS = ("runs", RUN), ("texts", TEXT_OF)
@@ -52,10 +51,12 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RetrieveConf
     if not _sealed(artifact, context, _RUNS):
         _search(artifact, ingest, config, context, shards)
         late.rescore(artifact, ingest, config, context, shards)
-    flows = run_buckets(context, artifact, _RUNS, _merge_bucket, ingest, config, context.seed, shards)
+    flows = run_buckets(context, artifact, _RUNS, merging.merge_bucket, ingest, config, context.seed, shards)
     if not _sealed(artifact, context, _TEXTS):
-        exchange.make(context, artifact, "texts", shards, _give_texts, ingest, context.buckets, does="read for texts")
-        run_buckets(context, artifact, _TEXTS, _take_texts, shards)
+        exchange.make(
+            context, artifact, "texts", shards, merging.give_texts, ingest, context.buckets, does="read for texts"
+        )
+        run_buckets(context, artifact, _TEXTS, merging.take_texts, shards)
     exchange.forget(artifact)
     return {"flows": flows, "shards": shards}
 
@@ -236,32 +237,3 @@ def _searcher(*args: Any) -> _Searcher:
 
 
 _held: dict[Artifact, _Searcher] = {}  # of this process; an artifact's name follows from all that a searcher is made of
-
-
-def _merge_bucket(
-    artifact: Artifact, bucket: int, ingest: Artifact, config: RetrieveConfig, seed: int, shards: int
-) -> list[Flow]:
-    queries = ingest.read_part("queries", bucket, QUERY)
-    hits = late.read_hits(artifact, bucket, config, shards)
-    found = merge.merge_bucket(hits, queries, ingest.read_part("qrels", bucket, QREL), config, seed)
-    served = set(found.runs["query_id"].to_pylist()) | set(found.candidates["query_id"].to_pylist())
-    flows = [Flow("queries", queries.num_rows, len(served), queries.num_rows - len(served))]
-    exchange.publish(artifact, "wanted", bucket, found.wanted)
-    parts = {"runs": (RUN, found.runs), "candidates": (CANDIDATE, found.candidates)}
-    artifact.commit_bucket(bucket, parts, flows, found.rejects)
-    return flows
-
-
-def _give_texts(artifact: Artifact, number: int, ingest: Artifact, buckets: int) -> None:
-    wanted = [exchange.read(artifact, "wanted", bucket, number) for bucket in range(buckets)]
-    documents = ingest.read_part("documents", number, DOCUMENT)
-    texts = shard.texts_of(documents, pc.unique(pa.concat_tables(wanted)["doc_id"]))
-    parts = [texts.filter(pc.is_in(texts["doc_id"], value_set=ids["doc_id"].combine_chunks())) for ids in wanted]
-    exchange.publish(artifact, "texts", number, parts)
-
-
-def _take_texts(artifact: Artifact, bucket: int, shards: int) -> list[Flow]:
-    parts = [exchange.read(artifact, "texts", number, bucket) for number in range(shards)]
-    texts = pa.concat_tables([TEXT_OF.empty(), *parts]).sort_by("doc_id")
-    artifact.commit_bucket(bucket, {"texts": (TEXT_OF, texts)}, [], None)
-    return []

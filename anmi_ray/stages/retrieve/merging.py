@@ -1,0 +1,59 @@
+"""After the search of the shards, plain tasks: merge a bucket, give a shard's texts, take a bucket's.
+
+They load neither an index nor a model: many run on many nodes, for moments each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.config.retrieve import RetrieveConfig
+from anmi_ray.core.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
+from anmi_ray.retrieval import late, merge
+from anmi_ray.retrieval.hits import texts_of
+from anmi_ray.runtime import exchange
+from anmi_ray.store import Artifact, Flow
+
+
+def merge_bucket(
+    artifact: Artifact, bucket: int, ingest: Artifact, config: RetrieveConfig, seed: int, shards: int
+) -> list[Flow]:
+    """Merge a bucket's hits of all shards, and say whose texts are wanted of which."""
+    queries = ingest.read_part("queries", bucket, QUERY)
+    hits = read_hits(artifact, bucket, config, shards)
+    found = merge.merge_bucket(hits, queries, ingest.read_part("qrels", bucket, QREL), config, seed)
+    served = set(found.runs["query_id"].to_pylist()) | set(found.candidates["query_id"].to_pylist())
+    flows = [Flow("queries", queries.num_rows, len(served), queries.num_rows - len(served))]
+    exchange.publish(artifact, "wanted", bucket, found.wanted)
+    parts = {"runs": (RUN, found.runs), "candidates": (CANDIDATE, found.candidates)}
+    artifact.commit_bucket(bucket, parts, flows, found.rejects)
+    return flows
+
+
+def give_texts(artifact: Artifact, number: int, ingest: Artifact, buckets: int) -> None:
+    """Write the texts of a shard that any bucket wants, a part for each bucket."""
+    wanted = [exchange.read(artifact, "wanted", bucket, number) for bucket in range(buckets)]
+    documents = ingest.read_part("documents", number, DOCUMENT)
+    texts = texts_of(documents, pc.unique(pa.concat_tables(wanted)["doc_id"]))
+    parts = [texts.filter(pc.is_in(texts["doc_id"], value_set=ids["doc_id"].combine_chunks())) for ids in wanted]
+    exchange.publish(artifact, "texts", number, parts)
+
+
+def take_texts(artifact: Artifact, bucket: int, shards: int) -> list[Flow]:
+    """Commit the texts that all shards have for a bucket."""
+    parts = [exchange.read(artifact, "texts", number, bucket) for number in range(shards)]
+    texts = pa.concat_tables([TEXT_OF.empty(), *parts]).sort_by("doc_id")
+    artifact.commit_bucket(bucket, {"texts": (TEXT_OF, texts)}, [], None)
+    return []
+
+
+def read_hits(artifact: Artifact, bucket: int, config: RetrieveConfig, shards: int) -> Iterator[pa.Table]:
+    """A bucket's hits of one shard after another, with late interaction's scores where it is a retriever."""
+    for number in range(shards):
+        hits = exchange.read(artifact, "hits", number, bucket)
+        if "late" in config.retrievers:
+            hits = late.with_scores(hits, exchange.read(artifact, "late", number, bucket))
+        yield hits
