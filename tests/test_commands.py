@@ -92,7 +92,8 @@ def smaller(content: dict[str, Any], settings: dict[str, Any]) -> None:
 def smaller_settings(content: dict[str, Any], collection: Path, model: str) -> dict[str, Any]:
     """What a file of an experiment or a campaign says, so that it is carried out in seconds."""
     if "space" in content:
-        settings = {**content.get("settings", {}), "train.max_steps": 4, "train.lists_per_step": 4}
+        short = {"train.max_steps": 4, "train.lists_per_step": 4, "train.max_tokens": 48}
+        settings = {**content.get("settings", {}), **short}
         return {**content, "trials": 2, "random": 2, "repeats": 1, "settings": settings}
     if content.get("corpus", {}).get("reader", "pydocs") == "pydocs":
         content["corpus"] = {"reader": "beir", "path": str(collection)}
@@ -140,7 +141,7 @@ def shell(line: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(2400)
 def test_commands_do_what_the_pages_say(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In one test, since a command may need what one before it has made. The first is what `make quickstart` runs."""
     anmi(["run", "jobs/configs/quickstart.yaml"])

@@ -118,23 +118,18 @@ def _hopeless(record: SpendRecord, why: str) -> JudgeError:
     )
 
 
-_COUNTED = {
-    "answers": "questions answered by a judge",
-    "failures": "questions that a judge failed to answer",
-    "requests": "requests sent to a judge, retries included",
-    "prompt_tokens": "prompt tokens that a judge read",
-    "cached_tokens": "prompt tokens that came from a judge's cache",
-    "answer_tokens": "tokens that a judge wrote",
-    "dollars": "dollars spent on a judge, by its prices",
-}
-
-
 class _Meters:
     """What Prometheus sees."""
 
     def __init__(self, judge: str, missing: int) -> None:
         tags = {"tag_keys": ("judge",)}
-        self._counters = {name: Counter(f"anmi_judge_{name}", text, **tags) for name, text in _COUNTED.items()}
+        self._answers = Counter("anmi_judge_answers", "questions answered by a judge", **tags)
+        self._failures = Counter("anmi_judge_failures", "questions that a judge failed to answer", **tags)
+        self._requests = Counter("anmi_judge_requests", "requests sent to a judge, retries included", **tags)
+        self._prompt = Counter("anmi_judge_prompt_tokens", "prompt tokens that a judge read", **tags)
+        self._cached = Counter("anmi_judge_cached_tokens", "prompt tokens that came from a judge's cache", **tags)
+        self._answer = Counter("anmi_judge_answer_tokens", "tokens that a judge wrote", **tags)
+        self._dollars = Counter("anmi_judge_dollars", "dollars spent on a judge, by its prices", **tags)
         self._queue = Gauge("anmi_judge_queue", "questions that are not answered yet", **tags)
         self._tags = {"judge": judge}
         self._missing = missing
@@ -142,18 +137,18 @@ class _Meters:
 
     def add(self, questions: int, failed: int, spend: Spend) -> None:
         """Count what was settled."""
-        amounts = {
-            "answers": questions - failed,
-            "failures": failed,
-            "requests": spend.requests,
-            "prompt_tokens": spend.prompt_tokens,
-            "cached_tokens": spend.cached_tokens,
-            "answer_tokens": spend.answer_tokens,
-            "dollars": (spend.dollars or 0.0) + (spend.unreported_dollars or 0.0),
-        }
-        for name, amount in amounts.items():
+        amounts: list[tuple[Counter, float]] = [
+            (self._answers, questions - failed),
+            (self._failures, failed),
+            (self._requests, spend.requests),
+            (self._prompt, spend.prompt_tokens),
+            (self._cached, spend.cached_tokens),
+            (self._answer, spend.answer_tokens),
+            (self._dollars, (spend.dollars or 0.0) + (spend.unreported_dollars or 0.0)),
+        ]
+        for counter, amount in amounts:
             if amount > 0:
-                self._counters[name].inc(amount, tags=self._tags)
+                counter.inc(amount, tags=self._tags)
         self._missing = max(0, self._missing - questions)
         self._queue.set(self._missing, tags=self._tags)
 
