@@ -379,6 +379,15 @@ def test_commands_load_neither_torch_nor_ray(statement: str) -> None:
     assert [name for name in HEAVY if name in modules] == []
 
 
+def _loaded_by(modules: str, among: tuple[str, ...]) -> list[str]:
+    """Which of `among` are loaded where `modules` are imported, in a new process."""
+    code = f"import sys, {modules}\nprint(*[name for name in {among} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
+    )
+    return done.stdout.splitlines()[-1].split()
+
+
 def test_stages_load_no_model_code_before_they_need_it() -> None:
     """Every driver, controller and task imports stages; seconds each, for what few of them use."""
     stages = sorted(name for name in MODULES if name.startswith("anmi_ray.stages."))
@@ -388,33 +397,17 @@ def test_stages_load_no_model_code_before_they_need_it() -> None:
         "sentence_transformers",
         "sklearn",
     )
-    code = f"import sys, {', '.join(stages)}\nprint(*[name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
-    )
-    assert done.stdout.splitlines()[-1] == ""
+    assert _loaded_by(", ".join(stages), heavy) == []
 
 
 def test_what_merges_loads_neither_index_nor_model() -> None:
-    code = (
-        "import sys, anmi_ray.stages.retrieve.merging\n"
-        "print(*[name for name in ('torch', 'transformers', 'faiss', 'bm25s', 'numba') if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
-    )
-    assert done.stdout.splitlines()[-1] == ""
+    heavy = ("torch", "transformers", "faiss", "bm25s", "numba")
+    assert _loaded_by("anmi_ray.stages.retrieve.merging", heavy) == []
 
 
 def test_stages_say_what_they_are_without_what_carries_them_out() -> None:
-    code = (
-        "import sys, anmi_ray.pipeline.stages, anmi_ray.pipeline.run\n"
-        "print(*[name for name in ('ray', 'torch', 'transformers', 'numba') if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stdout.splitlines()[-1] == ""
+    heavy = ("ray", "torch", "transformers", "numba")
+    assert _loaded_by("anmi_ray.pipeline.stages, anmi_ray.pipeline.run", heavy) == []
 
 
 def test_the_training_loop_runs_without_ray() -> None:
