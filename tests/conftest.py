@@ -6,7 +6,9 @@ import collections
 import logging
 import os
 import shutil
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -80,6 +82,19 @@ def ray_local(short_temp: Path) -> Iterator[None]:
     )
     yield
     ray.shutdown()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def gives_back() -> Iterator[None]:
+    """What a file's tests took of the shared Ray they give back: the next file would wait for it, perhaps for ever."""
+    yield
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return
+    begun = time.monotonic()
+    while (left := ray.available_resources().get("CPU", 0.0)) < ray.cluster_resources()["CPU"]:
+        assert time.monotonic() - begun < 30, f"logical CPUs that are free when the tests of a file have ended: {left}"
+        time.sleep(0.1)
 
 
 def _made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import ray
 from ray.exceptions import RayActorError
@@ -35,7 +35,7 @@ class _Actor:
 
 
 class ActorPool:
-    """Actors that each hold a worker, `make(*args)`, begun at the first call, and gone when the pool is.
+    """Actors that each hold a worker, `make(*args)`, begun at the first call, and gone when its block is left.
 
     actors: how many; 0: as many as there are cores, and in a cluster, which may grow, not fewer than the window of
     tasks. A call, or an actor's start, whose process died is tried again three times.
@@ -46,9 +46,18 @@ class ActorPool:
         size = actors or max(cores, 1 if context.execution.address is None else context.window)
         self._size = min(size, context.buckets)
         self._context = context
-        self._begin = lambda: _Actor.options(num_cpus=context.cpus_per_core).remote(make, args)
+        self._make: tuple[Callable[..., Any], tuple[Any, ...]] = make, args
+        self._actors: set[Any] = set()
         self._idle: list[Any] = []
         self._under_way: dict[Any, tuple[Any, int]] = {}  # by reference: the actor, and its bucket or what it is at
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the actors: an error's traceback may keep their handles, for whose CPUs the next pool would wait."""
+        for actor in self._actors:
+            ray.kill(actor)
 
     def run_task(self, stage: str, method: str, *args: Any) -> Any:
         """What one call of a worker's method returns."""
@@ -72,7 +81,8 @@ class ActorPool:
         died = collections.Counter[int]()
         while left:
             while waiting and len(self._idle) + len(self._under_way) < self._size:
-                actor: Any = self._begin()
+                actor: Any = _Actor.options(num_cpus=self._context.cpus_per_core).remote(*self._make)
+                self._actors.add(actor)
                 self._under_way[actor.started.remote()] = actor, _START
             while waiting and self._idle:
                 bucket = waiting.popleft()
@@ -84,6 +94,7 @@ class ActorPool:
             try:
                 found = ray.get(reference)
             except RayActorError:
+                self._actors.remove(actor)
                 died[bucket] += 1
                 if died[bucket] > TASK_RETRIES:
                     raise

@@ -36,13 +36,14 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RateConfig, 
     from anmi_ray import rating
     from anmi_ray.runtime.actors import ActorPool
 
-    pool = ActorPool(context, Rater, sources_of(inputs), config, actors=context.execution.raters)
-    known = artifact.read_json("globals.json")
-    if known is None:
-        known = pool.run_task(artifact.stage, "fit_globals", context.buckets)
-        artifact.publish_json("globals.json", known)
-    shared = rating.Globals.from_json(json.dumps(known))
-    return {"flows": pool.run_buckets(artifact, ("ratings", RATING), "rate", shared), "globals": known}
+    with ActorPool(context, Rater, sources_of(inputs), config, actors=context.execution.raters) as pool:
+        known = artifact.read_json("globals.json")
+        if known is None:
+            known = pool.run_task(artifact.stage, "fit_globals", context.buckets)
+            artifact.publish_json("globals.json", known)
+        shared = rating.Globals.from_json(json.dumps(known))
+        flows = pool.run_buckets(artifact, ("ratings", RATING), "rate", shared)
+    return {"flows": flows, "globals": known}
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ One Ray of four logical CPUs, of which an actor takes one.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,33 @@ def test_several_actors_write_the_bytes_of_one(
     check_same(rated(inputs, tmp_path / "root", actors=LOGICAL_CPUS + 1), alone)
 
 
+def test_a_pool_s_actors_end_with_it_though_an_error_keeps_their_handles(
+    ray_local: None, inputs: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An actor's death is an exception, whose traceback holds the pool until Python next collects its garbage."""
+    present = tmp_path / "present"
+    present.mkdir()
+
+    def die_first(_: Artifact, __: int) -> None:
+        first = not list(present.iterdir())
+        (present / str(os.getpid())).touch()
+        if first:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(rate, "Rater", before_each(die_first))
+    gc.disable()
+    try:
+        rated(inputs, tmp_path / "root", actors=1)
+        workers = [int(path.name) for path in present.iterdir()]
+        assert len(workers) == 2
+        begun = time.monotonic()
+        while [worker for worker in workers if Path(f"/proc/{worker}").exists()]:
+            assert time.monotonic() - begun < 30, "a worker of a pool that is gone"
+            time.sleep(0.05)
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("actors", [1, 3])
 def test_a_killed_actor_is_replaced_and_its_bucket_rated(
     alone: dict[str, bytes],
@@ -205,12 +234,14 @@ def test_the_order_of_buckets_does_not_matter(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Backwards:
+    class Backwards(AbstractContextManager["Backwards"]):
         """The last bucket first, in this process."""
 
         def __init__(self, context: tasks.Context, make: type[rate.Rater], *args: Any, actors: int) -> None:
             self._worker = make(*args)
             self._buckets = context.buckets
+
+        def __exit__(self, *_: object) -> None: ...
 
         def run_task(self, _: str, method: str, *args: Any) -> Any:
             return getattr(self._worker, method)(*args)
