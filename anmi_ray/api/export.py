@@ -122,7 +122,8 @@ def _method(config: Mapping[str, Any], train: Artifact, environment: Mapping[str
     yield "curriculum", str(training["curriculum"]["rule"])
     if (student := training.get("student", "cross-encoder")) != "cross-encoder":
         lent = ", documents of other lists as negatives" if loss["in_batch"] else ""
-        yield "student", f"{student}, cosine of unit vectors{lent}"
+        how = "cosine of unit vectors" if student == "bi-encoder" else "mean over the query's tokens of the best cosine"
+        yield "student", f"{student}, {how}{lent}"
     yield "engine", f"{training['engine']}, precision {training['precision']}"
     dev = "" if manifest.get("dev") is None else f", nDCG@10 {manifest['dev']:.4f} on dev"
     yield "weights", f"after step {manifest.get('best_step')} of {manifest.get('steps')}{dev}"

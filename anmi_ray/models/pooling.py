@@ -14,6 +14,7 @@ from anmi_ray.models.loading import ModelSource
 VectorPooling = Literal["mean", "cls", "lasttoken"]
 POOLINGS = ("mean", "cls", "lasttoken")
 _READ = ("Transformer", "Pooling", "Normalize")  # what modules.json may list, by the last part of its class
+_TOKENS_READ = ("Transformer", "MultiVectorMask", "Normalize")  # what it lists of a model of token vectors
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,12 @@ def read_pooling(source: ModelSource) -> TextPooling:
     kinds = {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
     if odd := [kind for kind in kinds if kind not in _READ] or ([] if "Pooling" in kinds else ["no pooling"]):
         raise _unread(source, f"its modules are {', '.join(kinds)}, and {odd[0]} is not read")
-    pooling = _json(source, f"{kinds['Pooling']}/config.json") or {}
+    return _pooled(source, kinds["Pooling"])
+
+
+def _pooled(source: ModelSource, folder: str) -> TextPooling:
+    """What a model says whose folder `folder` holds the settings of its pooling."""
+    pooling = _json(source, f"{folder}/config.json") or {}
     mode = pooling.get("pooling_mode") or [
         name.removeprefix("pooling_mode_").replace("_tokens", "").replace("_token", "")
         for name, chosen in pooling.items()
@@ -51,6 +57,27 @@ def read_pooling(source: ModelSource) -> TextPooling:
     document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
     limit = (_json(source, "sentence_bert_config.json") or {}).get("max_seq_length")
     return TextPooling(cast(VectorPooling, modes[0]), limit, prompts.get("query") or "", document or "")
+
+
+def read_token_vectors(source: ModelSource) -> TextPooling:
+    """How the model's folder or repository says that its tokens become vectors, and texts as a whole.
+
+    Raises ConfigError where it has a projection, words that are skipped or queries that are filled up: a ColBERT
+    checkpoint, which is not read here yet.
+    """
+    if not is_colbert(source):
+        return read_pooling(source)
+    modules = _json(source, "modules.json") or ()
+    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    mask = next((_json(source, f"{one['path']}/config.json") for one in modules if one["type"].endswith("Mask")), None)
+    transformer = _json(source, "sentence_bert_config.json") or {}
+    if kinds != list(_TOKENS_READ) or (mask or {}).get("skiplist_words") or transformer.get("query_expansion"):
+        raise ConfigError(
+            f"it is a ColBERT checkpoint of {', '.join(kinds) or 'its own kind'}, with vectors that are not plain",
+            f"model {source.name}",
+            f"start from an encoder, or from a model of {', '.join(_TOKENS_READ)} that skips and adds no token",
+        )
+    return _pooled(source, "1_Pooling")
 
 
 def is_bi_encoder(source: ModelSource) -> bool:

@@ -25,10 +25,8 @@ DENSE_FOLDER = "2_Dense"
 SCORE_FOLDER = "3_Dense"
 IDENTITY = "torch.nn.modules.linear.Identity"
 _DENSE = "sentence_transformers.base.modules.dense.Dense"
-_TOKEN_MODULES = (
-    ("", "sentence_transformers.base.modules.transformer.Transformer"),
-    ("1_Pooling", "sentence_transformers.sentence_transformer.modules.pooling.Pooling"),
-)
+TRANSFORMER = ("", "sentence_transformers.base.modules.transformer.Transformer", None)
+Module = tuple[str, str, Mapping[str, Any] | None]  # its folder, its class, its settings
 
 
 def write(scorer: Scorer, pairs: PairTokenizer, max_tokens: int, folder: Path, card: str = "") -> Path:
@@ -60,13 +58,18 @@ def save_tokenizer(tokenizer: transformers.PreTrainedTokenizerBase, max_tokens: 
     tokenizer.model_max_length = before
 
 
-def write_modules(
-    folder: Path, pooling: str, size: int, then: Sequence[tuple[str, str]], settings: Mapping[str, Any]
-) -> None:
-    """Say that a folder holds a transformer, its pooling and the modules `then`, (path, type) each; and `settings`."""
-    modules = enumerate([*_TOKEN_MODULES, *then])
+def pooling_module(pooling: str, size: int) -> Module:
+    """What makes one vector of the tokens', of `size` dimensions."""
+    kind = "sentence_transformers.sentence_transformer.modules.pooling.Pooling"
+    return "1_Pooling", kind, {"embedding_dimension": size, "pooling_mode": pooling}
+
+
+def write_modules(folder: Path, modules: Sequence[Module], settings: Mapping[str, Any]) -> None:
+    """Say that a folder holds the transformer that gives hidden states and then `modules`; and `settings`."""
+    listed = enumerate([TRANSFORMER, *modules])
     write_json(
-        folder / "modules.json", [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in modules]
+        folder / "modules.json",
+        [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind, _) in listed],
     )
     write_json(folder / "config_sentence_transformers.json", settings)
     write_json(
@@ -77,19 +80,19 @@ def write_modules(
             "module_output_name": "token_embeddings",
         },
     )
-    write_json(folder / "1_Pooling" / "config.json", {"embedding_dimension": size, "pooling_mode": pooling})
+    for path, _, own in modules:
+        write_json(folder / path / "config.json", own)
 
 
 def _write_mean_head(network: MeanScorer, folder: Path) -> None:
     settings = {"activation_fn": IDENTITY, "default_prompt_name": None, "model_type": "CrossEncoder", "prompts": {}}
-    dense = [(DENSE_FOLDER, _DENSE), (SCORE_FOLDER, _DENSE)]
-    write_modules(folder, "mean", network.dense.in_features, dense, settings)
     layers = (
         (DENSE_FOLDER, network.dense, "torch.nn.modules.activation.GELU", "sentence_embedding"),
         (SCORE_FOLDER, network.out, IDENTITY, "scores"),
     )
+    modules = [pooling_module("mean", network.dense.in_features)]
     for name, layer, activation, output in layers:
-        settings = {
+        own = {
             "in_features": layer.in_features,
             "out_features": layer.out_features,
             "bias": True,
@@ -97,7 +100,9 @@ def _write_mean_head(network: MeanScorer, folder: Path) -> None:
             "module_input_name": "sentence_embedding",
             "module_output_name": output,
         }
-        write_json(folder / name / "config.json", settings)
+        modules.append((name, _DENSE, own))
+    write_modules(folder, modules, settings)
+    for name, layer, *_ in layers:
         state = {f"linear.{key}": value.detach().cpu().contiguous() for key, value in layer.state_dict().items()}
         save_file(state, folder / name / "model.safetensors", metadata={"format": "pt"})
 

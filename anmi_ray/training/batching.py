@@ -21,12 +21,20 @@ from numpy.typing import NDArray
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.identity import uniforms
 from anmi_ray.models.pairs import Batch, PairTokenizer, length_batches
 from anmi_ray.models.texts import TextPairs, TextTokenizer
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.training_set import Shuffle, TrainingSet
 
-Listed = tuple[int, NDArray[np.int64]]  # a list, and the positions in P of the documents it reads
+
+@dataclass(frozen=True)
+class Listed:
+    """List e as a step reads it: its documents by position in P, the anchor first, and weights in the ranking term."""
+
+    e: int
+    documents: NDArray[np.int64]
+    weights: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -108,11 +116,11 @@ def step_batches(
     The union over workers and micro-batches is the step's lists, each once. Raises ConfigError where they cannot be
     divided.
     """
-    lists = [(e, documents_of_list(data, config, e, phase)) for e, _ in lists_of_step(data, config, step)]
+    lists = [listed(data, config, e, phase, epoch) for e, epoch in lists_of_step(data, config, step)]
     units = [_Unit(data, group) for group in groups(lists, config)]
     if len(units) % world:
         _indivisible(config, len(units), world)
-    units.sort(key=lambda unit: (-unit.tokens, unit.lists[0][0]))
+    units.sort(key=lambda unit: (-unit.tokens, unit.lists[0].e))
     return [
         _micro_batch(data, config, part, phase, execution)
         for part in shared_out(units, attrgetter("tokens"), execution, rank, world)
@@ -135,20 +143,40 @@ def _indivisible(config: TrainConfig, units: int, world: int) -> NoReturn:
     )
 
 
-def documents_of_list(data: TrainingSet, config: TrainConfig, e: int, phase: Phase) -> NDArray[np.int64]:
-    """Positions in P of the documents of list `e` that are read, the anchor first.
-
-    Documents that would touch neither loss term are left out.
-    """
+def listed(data: TrainingSet, config: TrainConfig, e: int, phase: Phase, epoch: int) -> Listed:
+    """List `e` as it is read in `epoch`: without the documents that would touch neither loss term."""
     positions = np.arange(data.start_E[e], data.start_E[e + 1])
-    needed = effective_weights(data, positions, phase) > 0
+    weights = effective_weights(data, positions, phase)
+    if config.negatives is not None:
+        salt = (config.seed, epoch, data.example_E[e].tobytes())
+        weights[1:] = drawn(data, positions[1:], weights[1:], config.negatives, salt)  # each counts as a lent one does
+    needed = weights > 0
     by_rating = config.loss.ranking in ("ranknet", "listnet")
     if by_rating or phase.alpha <= 0.0:
         needed[:] = False  # no weight is read
     if by_rating or phase.alpha < 1.0:
         needed |= np.isfinite(data.rating_P[positions])
-    rest = positions[1:][needed[1:]]
-    return np.concatenate([positions[:1], rest])
+    needed[0] = True
+    return Listed(e, positions[needed], weights[needed])
+
+
+def drawn(
+    data: TrainingSet,
+    positions: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    count: int,
+    salt: tuple[int | bytes, ...],
+) -> NDArray[np.bool_]:
+    """Which of a list's negatives with weight are read: `count`, rated ones first, likelier the more they weigh.
+
+    Without replacement, the largest of u^(1/weight) (Efraimidis and Spirakis 2006), u a uniform number of each.
+    """
+    able = np.flatnonzero(weights > 0)
+    key = np.log(uniforms(data.doc_id_P[positions[able]], "negatives", *salt)) / weights[able]
+    order = np.lexsort((-key, np.isnan(data.rating_P[positions[able]])))
+    chosen = np.zeros(len(positions), dtype=bool)
+    chosen[able[order[:count]]] = True
+    return chosen
 
 
 def effective_weights(data: TrainingSet, positions: NDArray[np.int64], phase: Phase) -> NDArray[np.float64]:
@@ -182,8 +210,8 @@ def borrowed(data: TrainingSet, group: Sequence[Listed]) -> list[NDArray[np.int6
     Left out are the documents of any list of the same query, of this step or not: its anchors and rated documents may
     be relevant, its random ones have a weight of their own.
     """
-    read = np.unique(data.document_P[np.concatenate([documents for _, documents in group])])
-    return [read[~np.isin(read, documents_of_query(data, int(data.query_E[e])))] for e, _ in group]
+    read = np.unique(data.document_P[np.concatenate([one.documents for one in group])])
+    return [read[~np.isin(read, documents_of_query(data, int(data.query_E[one.e])))] for one in group]
 
 
 def documents_of_query(data: TrainingSet, query: int) -> NDArray[np.int64]:
@@ -202,7 +230,7 @@ class _Unit:
 
     @cached_property
     def tokens(self) -> int:
-        return sum(int(self.data.tokens_P[documents].sum()) for _, documents in self.lists)
+        return sum(int(self.data.tokens_P[one.documents].sum()) for one in self.lists)
 
 
 def _deal(items: Sequence[S], hands: int, hand: int) -> list[S]:
@@ -215,25 +243,25 @@ def _deal(items: Sequence[S], hands: int, hand: int) -> list[S]:
 def _micro_batch(
     data: TrainingSet, config: TrainConfig, units: list[_Unit], phase: Phase, execution: TrainExecution
 ) -> MicroBatch:
-    lists = [listed for unit in units for listed in unit.lists]
+    lists = [one for unit in units for one in unit.lists]
     lent = [np.zeros(0, np.int64)] * len(lists)
     if config.loss.in_batch and phase.alpha > 0:
         lent = [documents for unit in units for documents in borrowed(data, unit.lists)]
-    width = max(len(documents) + len(more) for (_, documents), more in zip(lists, lent, strict=True))
+    width = max(len(one.documents) + len(more) for one, more in zip(lists, lent, strict=True))
     mask = np.zeros((len(lists), width), dtype=bool)
     weight = np.zeros((len(lists), width), dtype=np.float32)
     rating = np.full((len(lists), width), np.nan, dtype=np.float32)
-    for row, ((_, documents), more) in enumerate(zip(lists, lent, strict=True)):
-        own = len(documents)
+    for row, (one, more) in enumerate(zip(lists, lent, strict=True)):
+        own = len(one.documents)
         mask[row, : own + len(more)] = True
-        weight[row, :own] = effective_weights(data, documents, phase)
+        weight[row, :own] = one.weights
         weight[row, own : own + len(more)] = 1.0
-        rating[row, :own] = data.rating_P[documents]
+        rating[row, :own] = data.rating_P[one.documents]
     weight[:, 0] = 1.0
-    chosen = np.array([e for e, _ in lists])
+    chosen = np.array([one.e for one in lists])
     slot = np.flatnonzero(mask.ravel())
     if isinstance(data.pairs, TextTokenizer):
-        of_lists = ((data.document_P[own], more) for (_, own), more in zip(lists, lent, strict=True))
+        of_lists = ((data.document_P[one.documents], more) for one, more in zip(lists, lent, strict=True))
         document = np.concatenate([part for both in of_lists for part in both])
         row = slot // width
         batches = data.pairs.pairs(
@@ -259,8 +287,8 @@ def _pairs(
     data: TrainingSet, pairs: PairTokenizer, lists: list[Listed], execution: TrainExecution
 ) -> tuple[list[Batch], NDArray[np.int64]]:
     """All pairs of the lists in batches of similar length, and their order there."""
-    positions = np.concatenate([documents for _, documents in lists])
-    query = np.repeat(data.query_E[[e for e, _ in lists]], [len(documents) for _, documents in lists])
+    positions = np.concatenate([one.documents for one in lists])
+    query = np.repeat(data.query_E[[one.e for one in lists]], [len(one.documents) for one in lists])
     document = data.document_P[positions]
     rows = length_batches(data.tokens_P[positions], execution.forward_tokens)
     batches = [pairs.batch(data.queries, query[n], data.documents, document[n]) for n in rows]

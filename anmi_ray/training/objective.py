@@ -68,15 +68,15 @@ class Objective:
             return self.config.start_temperature
         return torch.exp(-self.sharpness["log_sharpness"])
 
-    def of(self, batch: MicroBatch, phase: Phase) -> Callable[[Tensor, Tensor], Tensor]:
-        """The loss of a micro-batch as its share of the step's mean over lists, from (score[N], predicted[N]).
+    def of(self, batch: MicroBatch, phase: Phase) -> Callable[..., Tensor]:
+        """The loss of a micro-batch as its share of the step's mean over lists, from (score[N], predicted[N], ...).
 
-        Calling it adds to `sums`.
+        Further scores [N] that a module gives have a ranking term each, and the mean counts. Calling it adds to `sums`.
         """
 
-        def objective(score_N: Tensor, predicted_N: Tensor) -> Tensor:
+        def objective(score_N: Tensor, predicted_N: Tensor, *other_N: Tensor) -> Tensor:
             grid = self._grid(batch)
-            score_BK, parts = self._parts(grid, score_N, predicted_N)
+            score_BK, parts = self._parts(grid, score_N, predicted_N, *other_N)
             loss, ranking, error, clamped = self._weigh(parts, phase, len(batch.mean_B))
             mask = grid["mask_BK"]
             highest = torch.where(mask, score_BK, -torch.inf).amax(1)
@@ -85,7 +85,7 @@ class Objective:
             counts = torch.tensor([len(score_N), batch.tokens], dtype=torch.float64).to(self.device)
             seen = torch.stack([part.detach().double() for part in (loss, ranking, error)])
             self._sums += torch.cat([seen, counts, torch.stack([varied, clamped.sum()]).double()])
-            self._measure(grid, score_N, predicted_N)
+            self._measure(grid, score_N, predicted_N, *other_N)
             return loss
 
         return objective
@@ -93,8 +93,7 @@ class Objective:
     @torch.no_grad()
     def loss_of(self, batch: MicroBatch, phase: Phase, *given: Tensor) -> float:
         """The loss of a micro-batch as its share of the step's mean over lists; nothing is added to `sums`."""
-        score_N, predicted_N = given
-        _, parts = self._parts(self._grid(batch), score_N, predicted_N)
+        _, parts = self._parts(self._grid(batch), *given)
         return float(self._weigh(parts, phase, len(batch.mean_B))[0])
 
     def _grid(self, batch: MicroBatch) -> dict[str, Tensor]:
@@ -102,30 +101,36 @@ class Objective:
         return {name: torch.from_numpy(getattr(batch, name)).to(self.device, non_blocking=True) for name in _GRID}
 
     def _parts(
-        self, on: Mapping[str, Tensor], score_N: Tensor, predicted_N: Tensor
+        self, on: Mapping[str, Tensor], score_N: Tensor, predicted_N: Tensor, *other_N: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
         """Scores [B, K]; and of every list the ranking term, the regression term, whether its correction was cut."""
         loss = self.config.loss
         mask = on["mask_BK"]
+        rating = on["rating_BK"]
+        score_BK, predicted_BK, *other_BK = (
+            torch.zeros(mask.numel(), device=self.device).index_put((on["slot_N"],), values).view_as(mask)
+            for values in (score_N, predicted_N, *other_N)
+        )
+        terms = [self._ranking(on, scores) for scores in (score_BK, *other_BK)]
+        ranking = terms[0][0] if len(terms) == 1 else torch.stack([term for term, _ in terms]).mean(0)
+        target = rating_target(rating, on["mean_B"], on["spread_B"], loss.target)
+        term = regression if loss.regression == "ratings" else margin_regression
+        return score_BK, (ranking, term(predicted_BK, target, mask), terms[0][1])
+
+    def _ranking(self, on: Mapping[str, Tensor], score_BK: Tensor) -> tuple[Tensor, Tensor]:
+        """The ranking term of every list, and whether its correction was cut."""
+        loss = self.config.loss
+        mask = on["mask_BK"]
         weight = on["weight_BK"]
         rating = on["rating_BK"]
-        score_BK, predicted_BK = (
-            torch.zeros(mask.numel(), device=self.device).index_put((on["slot_N"],), values).view_as(mask)
-            for values in (score_N, predicted_N)
-        )
         shown = score_BK if loss.bound is None else torch.tanh(score_BK / loss.bound)
         clamped = torch.zeros(len(mask), dtype=torch.bool, device=self.device)
         if loss.ranking == "infonce":
-            ranking = weighted_infonce(shown, weight, mask, self.temperature)
-        elif loss.ranking == "debiased":
-            ranking, clamped = debiased(shown, weight, mask, self.temperature, self.positive_share, loss.hardness)
-        elif loss.ranking == "ranknet":
-            ranking = ranknet(shown, rating, mask, self.temperature)
-        else:
-            ranking = listnet(shown, rating, mask, self.temperature)
-        target = rating_target(rating, on["mean_B"], on["spread_B"], loss.target)
-        term = regression if loss.regression == "ratings" else margin_regression
-        return score_BK, (ranking, term(predicted_BK, target, mask), clamped)
+            return weighted_infonce(shown, weight, mask, self.temperature), clamped
+        if loss.ranking == "debiased":
+            return debiased(shown, weight, mask, self.temperature, self.positive_share, loss.hardness)
+        term = ranknet if loss.ranking == "ranknet" else listnet
+        return term(shown, rating, mask, self.temperature), clamped
 
     def _weigh(
         self, parts: tuple[Tensor, Tensor, Tensor], phase: Phase, lists: int
@@ -142,15 +147,17 @@ class Objective:
             loss = loss + more * lists / per_step
         return loss, ranking, error, parts[2]
 
-    def _measure(self, on: Mapping[str, Tensor], score_N: Tensor, predicted_N: Tensor) -> None:
-        """Add both terms' gradients on the last layer's weights, of a bi-encoder on its vectors.
+    def _measure(self, on: Mapping[str, Tensor], score_N: Tensor, predicted_N: Tensor, *other_N: Tensor) -> None:
+        """Add both terms' gradients on what both read: the last layer's weights, a bi-encoder's vectors, or the scores.
 
         Computed on copies: engines hang hooks on what the network gives, and would take this for the backward pass.
         """
-        leaves = [output.detach().requires_grad_(True) for output in (score_N, predicted_N)]
+        leaves = [output.detach().requires_grad_(True) for output in (score_N, predicted_N, *other_N)]
         _, (ranking, error, _) = self._parts(on, *leaves)
-        (of_ranking,) = torch.autograd.grad(ranking.sum(), leaves[0])
+        scores = [leaves[0], *leaves[2:]]
+        of_ranking = torch.cat(torch.autograd.grad(ranking.sum(), scores))
         (of_error,) = torch.autograd.grad(error.sum(), leaves[1])
+        of_error = torch.cat([of_error, torch.zeros_like(of_ranking[len(of_error) :])])
         pulls = torch.stack([of_ranking, self.module.slope * of_error]).float() / self.config.lists_per_step
         if (gradients_2H := self.module.pulled(pulls)) is None:
             return

@@ -22,10 +22,10 @@ from anmi_ray.training.batching import MicroBatch, step_batches, weighed_gaps
 from anmi_ray.training.checks import before_training
 from anmi_ray.training.curriculum import Curriculum, Phase, make_curriculum
 from anmi_ray.training.engine import Engine
+from anmi_ray.training.late import trainable
 from anmi_ray.training.module import Learner
 from anmi_ray.training.objective import Figures, Objective
 from anmi_ray.training.training_set import TrainingSet
-from anmi_ray.training.vectors import trainable
 
 
 @dataclass(frozen=True)

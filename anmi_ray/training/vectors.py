@@ -7,14 +7,13 @@ Legend: N scores, L lists, D documents, X texts, d dimensions.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import tensors
 from anmi_ray.models.pairs import Batch
 from anmi_ray.models.reranker import Reranker
@@ -49,45 +48,46 @@ class VectorTrainable(Trainable):
         list_N = torch.from_numpy(pairs.list_N).to(score_N.device)
         pull_2LD = pull_2N.new_zeros(2, len(query_Ld), len(document_Dd))
         for pull_LD, pull_N in zip(pull_2LD, pull_2N, strict=True):
-            pull_LD[_index(pairs, score_N.device)] = pull_N
+            pull_LD[index(pairs, score_N.device)] = pull_N
         along_2L = pull_2N.new_zeros(2, len(query_Ld)).index_add(1, list_N, pull_2N * score_N)
         of_query = (pull_2LD @ document_Dd - along_2L[..., None] * query_Ld).flatten(1)
         of_document = pull_2N * (1.0 - score_N.square()).clamp_min(0.0).sqrt()
         return (of_query @ of_query.T + of_document @ of_document.T).double()
 
     def gradients(self, pulled: Tensor) -> Tensor:
-        """Two vectors [2, 2] with the inner products that were summed: a triangular square root."""
-        if not pulled.numel():
-            return pulled
-        (first, both), (_, second) = pulled.tolist()
-        along = both / first**0.5 if first > 0 else 0.0
-        return pulled.new_tensor([[max(first, 0.0) ** 0.5, 0.0], [along, max(second - along**2, 0.0) ** 0.5]])
+        """As `square_root`."""
+        return square_root(pulled)
+
+
+def square_root(products: Tensor) -> Tensor:
+    """Two vectors [2, 2] with these inner products: a triangular square root."""
+    if not products.numel():
+        return products
+    (first, both), (_, second) = products.tolist()
+    along = both / first**0.5 if first > 0 else 0.0
+    return products.new_tensor([[max(first, 0.0) ** 0.5, 0.0], [along, max(second - along**2, 0.0) ** 0.5]])
 
 
 def cosines(learner: Learner, pairs: TextPairs) -> tuple[Tensor, Tensor, Tensor]:
     """Cosines float32[N] of the pairs in their order, and the unit vectors [L, d] and [D, d] that they are of."""
     device = learner.device
     with torch.autocast(device.type, torch.bfloat16, enabled=learner.in_bfloat16):
-        vector_Xd = torch.cat([_vectors(learner, batch, pairs.recompute) for batch in pairs.batches]).float()
+        vector_Xd = torch.cat([encoded(learner, batch, pairs.recompute) for batch in pairs.batches]).float()
     rows = (pairs.query_L, pairs.document_D)
     query_Ld, document_Dd = (vector_Xd[torch.from_numpy(row).to(device)] for row in rows)
     with torch.autocast(device.type, enabled=False):
         cosine_LD = query_Ld @ document_Dd.T
-    return cosine_LD[_index(pairs, device)], query_Ld, document_Dd
+    return cosine_LD[index(pairs, device)], query_Ld, document_Dd
 
 
-def _vectors(learner: Learner, batch: Batch, recompute: bool) -> Tensor:
+def encoded(learner: Learner, batch: Batch, recompute: bool) -> Any:
+    """What the network gives of a batch; `recompute`: computed again in the backward pass, nothing is kept for it."""
     inputs = tensors(batch, learner.device)
     if not recompute or not torch.is_grad_enabled():
         return learner.network(**inputs)
-    return cast(Tensor, checkpoint(lambda: learner.network(**inputs), use_reentrant=False))
+    return checkpoint(lambda: learner.network(**inputs), use_reentrant=False)
 
 
-def _index(pairs: TextPairs, device: torch.device) -> tuple[Tensor, Tensor]:
+def index(pairs: TextPairs, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The list and the document of every pair."""
     return torch.from_numpy(pairs.list_N).to(device), torch.from_numpy(pairs.document_N).to(device)
-
-
-def trainable(model: Reranker, config: TrainConfig, execution: TrainExecution | None = None) -> Trainable:
-    """What is trained of a model of either kind."""
-    kind = VectorTrainable if isinstance(model, BiEncoder) else Trainable
-    return kind(model, config, execution)

@@ -16,6 +16,7 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import ConfigError, DataError, StoreError
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.store.folders import seal_folder
 from tests.commands import printed, refused
@@ -29,6 +30,7 @@ EXAMPLES = {
     "documents": '["Title\\nText of a document"]',
     "pairs": '[("a query", "Title\\nText of a document")]',
 }
+VECTORS = {"bi-encoder": BiEncoder, "late-interaction": LateInteraction}
 STAGES = ("ingest", "judge", "mine", "train", "evaluate")
 
 
@@ -68,8 +70,8 @@ def write_run(root: Path, name: str = "r1", pooling: Any = "cls", until: str = "
             decoder, kept = pooling in ("last", "yes-no"), root / artifact.path / "model"
             base = write_tiny_decoder(root / "base", "llama") if decoder else write_tiny_bert(root / "base")
             prompt = "{query} {document} so:" if decoder else None
-            if pooling == "vectors":
-                BiEncoder.load(str(base)).export(kept)
+            if pooling in VECTORS:
+                VECTORS[pooling].load(str(base)).export(kept)
             else:
                 CrossEncoder.load(str(base), pooling=pooling, seed=1, prompt=prompt).export(kept)
             seal_folder(artifact, "model")
@@ -111,16 +113,20 @@ def test_the_exported_folder_scores_alike(tmp_path: Path, pooling: str) -> None:
         np.testing.assert_allclose(ours, scores.numpy(), atol=1e-5)
 
 
-def test_a_bi_encoders_card_and_its_code(tmp_path: Path) -> None:
-    train = write_run(tmp_path / "root", pooling="vectors")
+@pytest.mark.parametrize("kind", VECTORS)
+def test_the_card_of_a_model_of_vectors_and_its_code(tmp_path: Path, kind: str) -> None:
+    train = write_run(tmp_path / "root", pooling=kind)
     to = export("r1", str(tmp_path / "root"), tmp_path / "out")
     queries, documents = [query for query, _ in PAIRS], [document for _, document in PAIRS]
-    ours = BiEncoder.load(str(tmp_path / "root" / train.path / "model")).score(queries, documents)
+    model = VECTORS[kind].load(str(tmp_path / "root" / train.path / "model"))
     card: Any = ModelCard.load(to / "README.md")
-    assert (card.data.pipeline_tag, card.data.tags[0]) == ("sentence-similarity", "bi-encoder")
+    assert (card.data.pipeline_tag, card.data.tags[0]) == ("sentence-similarity", kind)
     assert "raw logit" not in card.text
     scores = scores_of(card.text, 1, to, queries=queries, documents=documents)
-    np.testing.assert_allclose(ours, scores.diagonal().numpy(), atol=1e-5)
+    np.testing.assert_allclose(model.score(queries, documents), scores.diagonal().numpy(), atol=1e-5)
+    if kind == "late-interaction":
+        pooled = scores_of(card.text, 2, to, queries=queries, documents=documents)
+        np.testing.assert_allclose(model.score_known(queries, documents, 4096), pooled.diagonal().numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["last", "yes-no"])

@@ -13,8 +13,8 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.models.pairs import PairTokenizer
 from anmi_ray.training.batching import (
-    documents_of_list,
     effective_weights,
+    listed,
     lists_of_step,
     step_batches,
     total_steps,
@@ -116,8 +116,8 @@ def test_the_minimum_gap_drops_rated_negatives_and_spares_random_ones(data: Trai
     rated = np.isfinite(data.rating_P[positions])
     assert (weights[~rated] == 0.7).all()
     assert (weights[rated] == np.where(data.gap_P[positions][rated] < 300, 0, data.weight_P[positions][rated])).all()
-    contrastive = documents_of_list(data, TrainConfig(), 0, Phase(1.0, 300.0))
-    hybrid = documents_of_list(data, TrainConfig(), 0, Phase(0.5, 300.0))
+    contrastive = listed(data, TrainConfig(), 0, Phase(1.0, 300.0), 0).documents
+    hybrid = listed(data, TrainConfig(), 0, Phase(0.5, 300.0), 0).documents
     assert len(contrastive) < len(hybrid) == len(positions)
     assert contrastive[0] == hybrid[0] == positions[0]
 
@@ -144,9 +144,35 @@ def test_windows_tiers_and_the_nearest(data: TrainingSet) -> None:
 def test_losses_of_ratings_read_rated_documents_alone(data: TrainingSet) -> None:
     for loss, phase in (({"ranking": "ranknet"}, Phase(1.0)), ({}, Phase(0.0))):
         config = TrainConfig.model_validate({"loss": loss})
-        positions = documents_of_list(data, config, 0, phase)
+        positions = listed(data, config, 0, phase, 0).documents
         assert np.isfinite(data.rating_P[positions]).all()
         assert len(positions) == np.isfinite(data.rating_P[data.start_E[0] : data.start_E[1]]).sum()
+
+
+def test_negatives_are_drawn_anew_in_every_epoch_by_weight_and_rated_ones_first(data: TrainingSet) -> None:
+    """List 0 has rated negatives of weight 1, 2 and 0 and a random one, which is read where these do not suffice."""
+    positions = np.arange(data.start_E[0], data.start_E[1])
+    rated = np.flatnonzero(np.isfinite(data.rating_P[positions]))[1:]
+    weight = data.weight_P.copy()
+    weight[positions[rated]] = [0.1, 0.2, *[0.0] * (len(rated) - 2)]
+    few = dataclasses.replace(data, weight_P=weight)
+    phase = Phase(1.0)
+
+    def read(count: int, epoch: int) -> list[int]:
+        found = listed(few, TrainConfig(negatives=count), 0, phase, epoch)
+        assert found.documents[0] == positions[0]
+        assert (found.weights[1:] == 1.0).all()
+        return found.documents[1:].tolist()
+
+    one = [read(1, epoch) for epoch in range(3000)]
+    assert one == [read(1, epoch) for epoch in range(3000)]
+    assert {document for (document,) in one} == set(positions[rated[:2]].tolist())
+    assert np.mean([document == positions[rated[1]] for (document,) in one]) == pytest.approx(2 / 3, abs=0.03)
+    random = positions[~np.isfinite(few.rating_P[positions])].tolist()
+    assert read(3, 0) == sorted([*positions[rated[:2]].tolist(), *random]) == read(99, 0)
+    hybrid = listed(few, TrainConfig(negatives=1), 0, Phase(0.5), 0)  # regression reads every rating, as always
+    assert hybrid.documents.tolist() == positions[np.isfinite(few.rating_P[positions])].tolist()
+    assert (hybrid.weights[1:] > 0).sum() == 1
 
 
 def test_gaps_for_a_curriculum_are_of_weighed_rated_negatives(data: TrainingSet, problem: Planted) -> None:

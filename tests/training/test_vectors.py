@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,21 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import tensors
-from anmi_ray.training.batching import borrowed, documents_of_query, effective_weights, lists_of_step, step_batches
+from anmi_ray.training.batching import (
+    Listed,
+    borrowed,
+    documents_of_query,
+    effective_weights,
+    lists_of_step,
+    step_batches,
+)
 from anmi_ray.training.curriculum import Phase
+from anmi_ray.training.late import trainable
 from anmi_ray.training.loop import Row, Trained, train
+from anmi_ray.training.module import Trainable
 from anmi_ray.training.objective import Objective
 from anmi_ray.training.training_set import TrainingSet, prepare
-from anmi_ray.training.vectors import VectorTrainable, trainable
+from anmi_ray.training.vectors import VectorTrainable
 from tests.models.tiny import write_tiny_bert
 from tests.training.folder import FolderCheckpoints
 from tests.training.lists import planted
@@ -83,12 +93,12 @@ def losses(trained: Trained) -> list[float]:
     return [float(row["loss"] or 0.0) for row in trained.rows]
 
 
-def gradients(module: VectorTrainable) -> dict[str, Tensor]:
+def gradients(module: Trainable) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
 
 
 def step_gradients(
-    module: VectorTrainable, data: TrainingSet, config: TrainConfig, execution: TrainExecution, world: int = 1
+    module: Trainable, data: TrainingSet, config: TrainConfig, execution: TrainExecution, world: int = 1
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Gradients and figures of step 0, its micro-batches of all workers one after the other."""
     module.zero_grad()
@@ -99,16 +109,27 @@ def step_gradients(
     return gradients(module), objective.finish(objective.sums(), ALL, 0)
 
 
-def naive_loss(module: VectorTrainable, data: TrainingSet, config: TrainConfig) -> Tensor:
-    """α·(38) + (1 − α)·(40), both texts of every pair encoded anew, the groups' documents compared as sets."""
-    tokens, temperature = data.pairs, config.start_temperature
+def of_one(module: Trainable, data: TrainingSet, texts: Any, i: int) -> Any:
+    """What the network gives of a text encoded by itself."""
+    return module.network(**tensors(data.pairs.batch([texts[i]]), torch.device("cpu")))  # type: ignore[union-attr, call-arg, arg-type]
 
-    def vector(texts: Any, i: int) -> Tensor:
-        return module.network(**tensors(tokens.batch([texts[i]]), torch.device("cpu")))[0]  # type: ignore[union-attr, call-arg, arg-type]
 
-    def cosine(query: int, document: int) -> Tensor:
-        return vector(data.queries, query) @ vector(data.documents, document)
+def cosine_alone(module: Trainable, data: TrainingSet, query: int, document: int) -> list[Tensor]:
+    """The scores that a bi-encoder's loss reads of a pair: the cosine."""
+    return [of_one(module, data, data.queries, query)[0] @ of_one(module, data, data.documents, document)[0]]
 
+
+def naive_loss(
+    module: Trainable,
+    data: TrainingSet,
+    config: TrainConfig,
+    scored: Callable[[Trainable, TrainingSet, int, int], list[Tensor]] = cosine_alone,
+) -> Tensor:
+    """α·(38) + (1 − α)·(40), both texts of every pair encoded anew, the groups' documents compared as sets.
+
+    Of several scores of a pair each has a ranking term, of which the mean counts, and the first one is regressed.
+    """
+    temperature = config.start_temperature
     step = [e for e, _ in lists_of_step(data, config, 0)]
     of_query: dict[int, set[int]] = {}
     for e, query in enumerate(data.query_E.tolist()):
@@ -117,19 +138,24 @@ def naive_loss(module: VectorTrainable, data: TrainingSet, config: TrainConfig) 
     for i, e in enumerate(step):
         positions = np.arange(data.start_E[e], data.start_E[e + 1])
         query, weight = int(data.query_E[e]), effective_weights(data, positions, ALL)
-        scores = [cosine(query, int(document)) for document in data.document_P[positions]]
-        terms = [scores[0] / temperature]
-        terms += [s / temperature + math.log(w) for s, w in zip(scores[1:], weight[1:], strict=True) if w > 0]
+        lent = set[int]()
         if config.loss.in_batch:
             group = step[i // size * size : i // size * size + size]
             lent = {int(d) for f in group for d in data.document_P[data.start_E[f] : data.start_E[f + 1]]}
-            for document in lent - of_query[query]:
-                terms.append(cosine(query, document) / temperature)
-        ranking = torch.logsumexp(torch.stack(terms), 0) - terms[0]
+        own = [scored(module, data, query, int(document)) for document in data.document_P[positions]]
+        others = [scored(module, data, query, document) for document in lent - of_query[query]]
+        ranking = []
+        for view in range(len(own[0])):
+            terms = [own[0][view] / temperature]
+            read = zip(own[1:], weight[1:], strict=True)
+            terms += [s[view] / temperature + math.log(w) for s, w in read if w > 0]
+            terms += [s[view] / temperature for s in others]
+            ranking.append(torch.logsumexp(torch.stack(terms), 0) - terms[0])
         wanted = torch.tensor((data.rating_P[positions] - data.mean_E[e]) / data.spread_E[e]).float()
         rated = wanted.isfinite()
-        error = (module.log_scale.exp() * torch.stack(scores) + module.shift - wanted)[rated].square().mean()
-        total = total + (0.7 * ranking + 0.3 * error) / len(step)
+        first = torch.stack([s[0] for s in own])
+        error = (module.log_scale.exp() * first + module.shift - wanted)[rated].square().mean()
+        total = total + (0.7 * torch.stack(ranking).mean() + 0.3 * error) / len(step)
     return total
 
 
@@ -176,9 +202,10 @@ def test_lent_documents_are_those_of_the_group_that_no_list_of_the_query_has(dra
     columns |= {"query_E": query, "start_E": start, "document_P": document, "queries": range(4)}
     few = TrainingSet(**columns)
     chosen = draw.draw(st.lists(st.integers(0, lists - 1), min_size=1, max_size=6))
-    group = [(e, np.arange(start[e], start[e + 1])) for e in chosen]
+    group = [Listed(e, np.arange(start[e], start[e + 1]), np.ones(sizes[e])) for e in chosen]
     in_group = {int(d) for e in chosen for d in document[start[e] : start[e + 1]]}
-    for (e, _), found in zip(group, borrowed(few, group), strict=True):
+    for one, found in zip(group, borrowed(few, group), strict=True):
+        e = one.e
         mine = {int(d) for f in range(lists) if query[f] == query[e] for d in document[start[f] : start[f + 1]]}
         assert set(documents_of_query(few, int(query[e])).tolist()) == mine
         assert found.tolist() == sorted(in_group - mine)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +28,7 @@ from anmi_ray.judging.http.client import Failed
 from anmi_ray.judging.http.reranking import RerankClient, Scores
 from anmi_ray.models import loading
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.kinds import load_reranker
+from anmi_ray.models.kinds import load_reranker, loader
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.stages.ingest import of_queries, queries_of
@@ -157,10 +157,9 @@ def _model(settings: str, trained: str | None) -> Reranker:
         return load_reranker(trained, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1)
     assert peer.model is not None
     source, start = loading.resolve(peer.model, peer.trust_remote_code), peer.start
-    if start is not None and start.student == "cross-encoder":
-        drawn = asdict(start)
-        del drawn["student"]
-        return CrossEncoder.load(source, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1, **drawn)
+    if start is not None:
+        load = loader(start.student, start.pooling, start.prompt)
+        return load(source, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1, seed=start.seed)
     model = load_reranker(source, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1)
     if isinstance(model, CrossEncoder) and model.drawn_head:
         raise ConfigError(

@@ -1,0 +1,106 @@
+"""Scores by document: those of the model on every pair, each document encoded once; and a whole run with them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from anmi_ray.config.load import load
+from anmi_ray.core.identity import bucket_of, doc_id, query_id, rng
+from anmi_ray.core.records import METRIC, QUERY, RUN, TEXT_OF
+from anmi_ray.models.late_interaction import LateInteraction
+from anmi_ray.pipeline.run import run
+from anmi_ray.stages.rerank import by_document
+from anmi_ray.store import Artifact, Store
+from tests.models.tiny import write_tiny_bert
+from tests.small import Remembering, start_from, write_config
+
+BUCKETS = 4
+
+
+def some_run(queries: int, documents: int) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """A Run of random documents for every query, with what `pairs_of` reads of the texts."""
+    draw = rng("by document")
+    asked = [(query_id(f"q{i}"), f"word{i % 50} word{i % 7}") for i in range(queries)]
+    texts = [(doc_id(f"d{i}"), f"word{i % 60} " * (1 + i % 9)) for i in range(documents)]
+    rows = [
+        {"query_id": query, "doc_id": texts[row][0], "system": "hybrid", "rank": rank, "score": 1.0 / rank}
+        for query, _ in asked
+        for rank, row in enumerate(draw.permutation(documents)[: int(draw.integers(0, 8))], 1)
+    ]
+    found = RUN.table({name: [row[name] for row in rows] for name in RUN.schema.names})
+    return (
+        found,
+        pa.table({"query_id": [query for query, _ in asked], "text": [text for _, text in asked]}),
+        pa.table({"doc_id": [doc for doc, _ in texts], "title": ["title"] * documents, "text": [t for _, t in texts]}),
+    )
+
+
+def test_scores_are_the_models_and_a_document_is_encoded_once(tmp_path: Path) -> None:
+    model = LateInteraction.load(str(write_tiny_bert(tmp_path / "tiny")))
+    top, queries, texts = some_run(40, 30)
+    artifact = Artifact(Store(str(tmp_path / "root")), "rerank", "0123456789abcdef")
+    bucket_N = np.array([bucket_of(query, BUCKETS) for query in top["query_id"].to_pylist()])
+    tops = [top.filter(pa.array(bucket_N == bucket)) for bucket in range(BUCKETS)]
+    for bucket, part in enumerate(tops):
+        by_document.ask(artifact, bucket, BUCKETS, part, queries, texts)
+    encoded: list[int] = []
+    model.network.register_forward_hook(lambda _module, _args, output: encoded.append(len(output[0])))
+    for number in range(BUCKETS):
+        by_document.score(artifact, number, BUCKETS, lambda: model)
+    slices = {(bucket_of(row["doc_id"], BUCKETS), row["query_id"]) for row in top.to_pylist()}
+    assert sum(encoded) == pc.count_distinct(top["doc_id"]).as_py() + len(slices)  # a query once in every slice
+    for bucket, part in enumerate(tops):
+        found = by_document.scores_of(artifact, bucket, BUCKETS, part)
+        wanted = model.score(*by_document.pairs_of(part, queries, texts))
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_nothing_asked_nothing_scored(tmp_path: Path) -> None:
+    top, queries, texts = some_run(3, 9)
+    artifact = Artifact(Store(str(tmp_path)), "rerank", "0123456789abcdef")
+    by_document.ask(artifact, 0, 1, top.slice(0, 0), queries, texts)
+    by_document.score(artifact, 0, 1, partial(pytest.fail, "a model was loaded"))
+    assert by_document.scores_of(artifact, 0, 1, top.slice(0, 0)).shape == (0,)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_run_with_a_late_interaction_student(prepared: Path, small_collection: Path, tmp_path: Path) -> None:
+    """Its scores are those of the exported model; the start is measured beside it; again nothing is computed."""
+    train = {
+        "student": "late-interaction",
+        "model": str(write_tiny_bert(tmp_path / "tiny")),
+        "lists_per_step": 8,
+        "max_steps": 2,
+        "max_tokens": 48,
+        "dev_points": [1.0],
+    }
+    rerank = {"depth": 10, "precision": "float32", "peers": [{"name": "start", "untrained": True}]}
+    config = write_config(tmp_path / "small.yaml", small_collection, train=train, rerank=rerank)
+    settings = load(config, [f"execution.root={start_from(prepared, tmp_path / 'root', 'mine')}"])
+    record = run(settings)
+    store = Store(settings.execution.root)
+    artifacts = {name: Artifact(store, name, known["fingerprint"]) for name, known in record["stages"].items()}
+    buckets = range(settings.execution.buckets)
+    runs = pa.concat_tables([artifacts["rerank"].read_part("runs", bucket, RUN) for bucket in buckets])
+    assert set(runs["system"].to_pylist()) == {"reranked", "start"}
+    model = LateInteraction.load(str(Path(settings.execution.root) / artifacts["train"].path / "model"))
+    for bucket in buckets:
+        retrieve, ingest = artifacts["retrieve"], artifacts["ingest"]
+        found = artifacts["rerank"].read_part("runs", bucket, RUN)
+        found = found.filter(pc.and_(pc.equal(found["system"], "reranked"), pc.less_equal(found["rank"], 10)))
+        texts, queries = retrieve.read_part("texts", bucket, TEXT_OF), ingest.read_part("queries", bucket, QUERY)
+        scores = model.score(*by_document.pairs_of(found, queries, texts))
+        np.testing.assert_allclose(found["score"].to_numpy(), scores, atol=1e-5)
+    assert not store.tree(f"{artifacts['rerank'].path}/exchange")
+    metrics = artifacts["evaluate"].read_part("metrics", 0, METRIC)
+    assert {"reranked", "start", "reranked+hybrid"} <= set(metrics["system"].to_pylist())
+    again = Remembering()
+    run(settings, reporter=again)
+    assert not again.computed
