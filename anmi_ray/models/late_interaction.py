@@ -26,7 +26,7 @@ from anmi_ray.models.pooling import read_token_vectors
 _PRODUCT_BYTES = 1 << 25  # vectors and products of pairs that are scored at once; more leave a processor's cache
 
 
-class TokenVectors(TextEncoder):
+class LateEncoder(TextEncoder):
     """Unit vectors of the tokens of texts, and of each text as a whole."""
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -47,9 +47,9 @@ def mean_maxsim(similarity: Tensor, query_mask: Tensor, document_mask: Tensor) -
 class LateInteraction(BiEncoder):
     """A reranker that compares texts token by token; each text is encoded once, however many pairs read it."""
 
-    network: TokenVectors  # pyright: ignore[reportIncompatibleVariableOverride]
+    network: LateEncoder  # pyright: ignore[reportIncompatibleVariableOverride]
     kind = "late-interaction model"
-    _network = TokenVectors
+    _network = LateEncoder
     _said = staticmethod(read_token_vectors)
 
     def score_tokens(
