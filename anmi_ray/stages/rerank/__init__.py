@@ -41,18 +41,24 @@ def _also(config: RerankConfig, experiment: Experiment, content: str) -> dict[st
 
 
 def _cost(load: Workload) -> StageCost:
-    """Peers that are models count as much as ours, whatever their size; those behind servers by their calls."""
+    """Peers that are models count as much as a cross-encoder, whatever their size; those behind servers by their calls.
+
+    Of a student that reads texts alone each document is computed once.
+    """
     config = load.experiment.rerank
+    train = load.experiment.train
     pairs = load.held_out * min(config.depth, load.documents)
-    seconds = pairs * (config.max_tokens or load.experiment.train.max_tokens) * SCORE_TOKEN_S
-    models = 1 + sum(peer.endpoint is None for peer in config.peers)
+    pair_s = (config.max_tokens or train.max_tokens) * SCORE_TOKEN_S
+    others = sum(peer.endpoint is None for peer in config.peers)
+    read = pairs if train.student == "cross-encoder" else min(pairs, load.documents)
+    models = 1 + others
     work = f"score {pairs:,} pairs" + (f" with {models} models" if models > 1 else "")
     for peer in config.peers:
         if peer.endpoint is not None:
             calls = load.test * -(-config.depth // peer.endpoint.documents_per_call)
             work += f"; at most {calls:,} calls to {peer.endpoint.base_url} for {peer.name}"
     kept = (1 + len(config.peers)) * pairs * RUN_BYTES
-    return StageCost(work, models * seconds, kept, files=load.buckets)
+    return StageCost(work, (read + others * pairs) * pair_s, kept, files=load.buckets)
 
 
 STAGE = Stage(

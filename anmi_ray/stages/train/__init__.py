@@ -47,7 +47,7 @@ def _cost(load: Workload) -> StageCost:
     execution = load.experiment.execution.train
     plan = load.experiment.plan
     lists = train.max_steps * train.lists_per_step if train.max_steps else train.epochs * load.train
-    pairs = int(lists * load.listed)
+    pairs = int(lists * min(load.listed, 1 + (train.negatives or load.listed)))
     tokens = pairs * train.max_tokens
     cost = StageCost(f"{pairs:,} pairs forward and back", tokens * TRAIN_TOKEN_S, MODEL_BYTES)
     hours = gpu_hours(3.0 * tokens, plan.parameters.get(as_written(train.model), 0.0) * 1e9, plan.gpu)
