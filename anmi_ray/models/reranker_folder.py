@@ -25,7 +25,7 @@ DENSE_FOLDER = "2_Dense"
 SCORE_FOLDER = "3_Dense"
 IDENTITY = "torch.nn.modules.linear.Identity"
 _DENSE = "sentence_transformers.base.modules.dense.Dense"
-TRANSFORMER = ("", "sentence_transformers.base.modules.transformer.Transformer", None)
+_TRANSFORMER = ("", "sentence_transformers.base.modules.transformer.Transformer", None)
 Module = tuple[str, str, Mapping[str, Any] | None]  # its folder, its class, its settings
 
 
@@ -66,7 +66,7 @@ def pooling_module(pooling: str, size: int) -> Module:
 
 def write_modules(folder: Path, modules: Sequence[Module], settings: Mapping[str, Any]) -> None:
     """Say that a folder holds the transformer that gives hidden states and then `modules`; and `settings`."""
-    listed = enumerate([TRANSFORMER, *modules])
+    listed = enumerate([_TRANSFORMER, *modules])
     write_json(
         folder / "modules.json",
         [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind, _) in listed],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,19 @@ from anmi_ray.training import late
 from anmi_ray.training.batching import step_batches
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.late import LateTrainable, trainable
-from anmi_ray.training.loop import Row, Trained, train
+from anmi_ray.training.loop import Trained, train
 from anmi_ray.training.module import Trainable
 from anmi_ray.training.objective import Objective
 from anmi_ray.training.training_set import TrainingSet, prepare
-from tests.training.folder import FolderCheckpoints
 from tests.training.lists import planted
-from tests.training.test_loop import InterruptedTrainingError, curve, dev_set, die_after
+from tests.training.test_loop import dev_set
 from tests.training.test_vectors import (
     LARGE,
     LENT,
     PLAIN,
     SMALL,
     base,  # noqa: F401
+    check_resumes,
     data,  # noqa: F401
     gradients,
     losses,
@@ -145,16 +146,7 @@ def test_execution_changes_no_result(base: Path, data: TrainingSet) -> None:  # 
 
 def test_resumes_step_for_step(base: Path, data: TrainingSet, tmp_path: Path) -> None:  # noqa: F811
     config = settings(dropout=0.1, negatives=1, balance={"rule": "gradnorm"}, curriculum={"rule": "window"})
-    whole = run(base, data, config, SMALL)
-    checkpoints, seen = FolderCheckpoints(tmp_path / "ckpt", kept=2), list[Row]()
-    often = SMALL.model_copy(update={"checkpoint_minutes": 0.0})
-    with pytest.raises(InterruptedTrainingError):
-        run(base, data, config, often, checkpoints=checkpoints, on_row=die_after(4))
-    resumed = run(base, data, config, often, checkpoints=checkpoints, on_row=seen.append)
-    assert [row["step"] for row in seen] == [4, 5, 6]
-    assert curve(resumed.rows) == curve(whole.rows)
-    for name, value in whole.model.network.state_dict().items():
-        assert torch.equal(value, resumed.model.network.state_dict()[name]), name
+    check_resumes(partial(run, base, data, config), tmp_path)
 
 
 def test_learns_the_planted_signal_in_both_ways(base: Path) -> None:  # noqa: F811

@@ -21,6 +21,7 @@ from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime import exchange
 from anmi_ray.stages.rerank.ranking import pairs_of
 from anmi_ray.store import Artifact
+from anmi_ray.training.training_set import numbered
 
 _KEY = ["query_id", "doc_id"]
 _ASKED = pa.schema([*(pa.field(name, identity.ID) for name in _KEY), ("query", pa.string()), ("document", pa.string())])
@@ -64,7 +65,7 @@ def _texts_once(pairs: pa.Table) -> pa.Table:
     """Pairs with each text at its first pair alone."""
     for key, name in zip(_KEY, ("query", "document"), strict=True):
         first = np.zeros(pairs.num_rows, dtype=bool)
-        first[np.unique(_codes(pairs[key]), return_index=True)[1]] = True
+        first[np.unique(numbered(pairs[key])[0], return_index=True)[1]] = True
         place = pairs.schema.get_field_index(name)
         pairs = pairs.set_column(place, name, pc.if_else(pa.array(first), pairs[name], None))
     return pairs
@@ -72,14 +73,9 @@ def _texts_once(pairs: pa.Table) -> pa.Table:
 
 def _filled(pairs: pa.Table, key: str, name: str) -> list[str]:
     """Every pair's text of one kind, of those that stand at one pair at least."""
-    codes = _codes(pairs[key])
+    codes, _ = numbered(pairs[key])
     there = np.flatnonzero(pairs[name].is_valid().to_numpy())
     row = np.empty(int(codes.max()) + 1, dtype=np.int64)
     row[codes[there]] = there
     texts = pairs[name].to_pylist()
     return [texts[at] for at in row[codes]]
-
-
-def _codes(ids: pa.ChunkedArray) -> NDArray[np.int64]:
-    """A number of every id, the same of equal ones."""
-    return ids.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
