@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from anmi_ray.core.errors import ConfigError, DataError, from_os_error
+from anmi_ray.evaluation.fusion import from_json
+from anmi_ray.evaluation.served_fusion import ServedFusion, of_sweep
 from anmi_ray.evaluation.significance import LEVEL
 from anmi_ray.models.card import Card, text
 from anmi_ray.store import Artifact, Store
@@ -48,7 +50,10 @@ def export(name: str, root: str, to: Path, license: str | None = None, title: st
         beside = Path(tempfile.mkdtemp(prefix=f".{to.name}-", dir=to.absolute().parent))
         try:
             copy_sealed(artifacts["train"], "model", beside)
-            card = text(_card(store, record, artifacts, license, title or name), beside)
+            fusion = fusion_of(artifacts.get("evaluate"))
+            if fusion is not None:
+                fusion.write(beside)
+            card = text(_card(store, record, artifacts, license, title or name, fusion), beside)
             (beside / "README.md").write_text(card, encoding="utf-8")
             beside.chmod(0o755)
             os.replace(beside, to)
@@ -59,8 +64,19 @@ def export(name: str, root: str, to: Path, license: str | None = None, title: st
     return to
 
 
+def fusion_of(evaluate: Artifact | None) -> ServedFusion | None:
+    """The fusion that a run has measured; None where it was not evaluated, not fused, or had no dev query."""
+    sweep = evaluate.read_json("fusion.json") if evaluate is not None and evaluate.manifest() is not None else None
+    return of_sweep(from_json(sweep)) if sweep else None
+
+
 def _card(
-    store: Store, record: Mapping[str, Any], artifacts: Mapping[str, Artifact], license: str | None, title: str
+    store: Store,
+    record: Mapping[str, Any],
+    artifacts: Mapping[str, Artifact],
+    license: str | None,
+    title: str,
+    fusion: ServedFusion | None,
 ) -> Card:
     config, judges = record["config"], record["config"]["judge"]["judges"]
     ensemble = config["distill"]["judge"]["judges"] if any(one["kind"] == "distilled" for one in judges) else ()
@@ -80,6 +96,7 @@ def _card(
         baseline=config["evaluate"]["baseline"],
         level=config["evaluate"].get("level", LEVEL),  # records of before it was fixed have their own
         license=license,
+        fusion=None if fusion is None else fusion.weights,
     )
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from anmi_ray.api.runs import Run
 from anmi_ray.core import environment
-from anmi_ray.core.errors import DataError, from_os_error
+from anmi_ray.core.errors import ConfigError, DataError, from_os_error
 from anmi_ray.core.records import RUN
 from anmi_ray.store import Flow
 
 if TYPE_CHECKING:
+    from anmi_ray.evaluation.served_fusion import ServedFusion
     from anmi_ray.models.reranker import Reranker
 
 
@@ -31,24 +34,72 @@ class Evaluation:
 
 
 def rerank(
-    model: str | Path | Run, query: str, texts: Sequence[str], *, root: str = "results", threads: int = 0
+    model: str | Path | Run,
+    query: str,
+    texts: Sequence[str],
+    *,
+    scores: Mapping[str, Sequence[float]] | None = None,
+    root: str = "results",
+    threads: int = 0,
 ) -> pa.Table:
     """Score texts for a query with a trained model: columns rank (from 1), score, index (in `texts`) and text.
 
     `model` is a folder that holds one, a run, or the name of a run under `root`. Higher scores are more relevant; of
     equal ones the earlier text stands first. The model is kept in memory for the next call. `threads`: 0 takes all
-    cores. Raises ConfigError where there is no such run or it has no model, DataError where a folder holds none.
+    cores. `scores`: what the first stage's retrievers said of the texts, a list a retriever; the model's are then fused
+    with them by the weights that the run has chosen on dev queries (of a folder, those of its fusion.json).
+    Raises ConfigError where there is no such run, it has no model, or `scores` are not those of its fusion; DataError
+    where a folder holds no model or scores are not finite or not of all texts.
 
     >>> ranking = anmi_ray.rerank("quickstart", "sort a list", ["Tuples are immutable.", "list.sort() sorts it."])
     >>> ranking.column_names, ranking["rank"].to_pylist()
     (['rank', 'score', 'index', 'text'], [1, 2])
     """
     folder = _folder(model, root)
-    score = _loaded(folder, threads).score([query] * len(texts), list(texts)) if texts else []
+    fusion = None if scores is None else _fusion(model, root)
+    if fusion is not None and scores is not None:
+        fusion.check(scores, "scores")
+    score = _loaded(folder, threads).score([query] * len(texts), list(texts)) if texts else np.zeros(0)
+    if fusion is not None and scores is not None and texts:
+        score = _fused(fusion, score, scores)
     table = pa.table({"score": pa.array(score, pa.float32()), "index": pa.array(range(len(texts)), pa.int64())})
     table = table.append_column("text", pa.array(list(texts), pa.string()))
     table = table.sort_by([("score", "descending"), ("index", "ascending")])
     return table.add_column(0, "rank", pa.array(range(1, len(texts) + 1), pa.int64()))
+
+
+def _fused(fusion: ServedFusion, score: NDArray[Any], scores: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
+    """float64[N]: the scores of N texts of one query, fused."""
+    from anmi_ray.stages.rerank import ranking
+
+    count = len(score)
+    given = {name: np.asarray(values, dtype=np.float64) for name, values in scores.items()}
+    if odd := [name for name, values in given.items() if values.shape != (count,) or not np.isfinite(values).all()]:
+        raise DataError(f"not a finite number for each of {count} texts", f"scores of {odd[0]}", "give one each")
+    row = {"query_id": [b""] * count, "doc_id": [at.to_bytes(16, "big") for at in range(count)]}
+    run = RUN.table({**row, "system": ["run"] * count, "rank": range(1, count + 1), "score": [0.0] * count})
+    reranked = ranking.ranked(run, score.astype(np.float64))
+    partners = {name: ranking.ranked(run, values, name) for name, values in given.items()}
+    fused = fusion.fuse(reranked, run, partners, count)
+    found = np.empty(count)
+    found[[int.from_bytes(doc, "big") for doc in fused["doc_id"].to_pylist()]] = fused["score"].to_numpy()
+    return found
+
+
+def _fusion(model: str | Path | Run, root: str) -> ServedFusion:
+    """The fusion of a folder or of a run. Raises ConfigError where there is none."""
+    from anmi_ray.api.export import fusion_of
+    from anmi_ray.evaluation import served_fusion
+
+    if not isinstance(model, Run) and (isinstance(model, Path) or Path(model).is_dir()):
+        return served_fusion.read(Path(model))
+    run = model if isinstance(model, Run) else Run(model, root)
+    found = fusion_of(run.artifact("evaluate", "fusion"))
+    if found is None:
+        raise ConfigError(
+            "the run has chosen no weights of a fusion", f"run {run.name}", "give it dev queries and evaluate.fusion"
+        )
+    return found
 
 
 def _folder(model: str | Path | Run, root: str) -> Path:
@@ -78,17 +129,31 @@ def _read(folder: str, threads: int, written_ns: int) -> Reranker:
     return load_reranker(folder, threads=threads)
 
 
-def rerank_run(model: Path, collection: Path, run_file: Path, out_file: Path, depth: int, threads: int) -> Flow:
+def rerank_run(
+    model: Path,
+    collection: Path,
+    run_file: Path,
+    out_file: Path,
+    depth: int,
+    threads: int,
+    partners: Mapping[str, Path] | None = None,
+) -> Flow:
     """Score the top `depth` of every query in a TREC run with a trained model and write a TREC run of them.
 
+    `partners`: TREC runs of the retrievers that the model's fusion.json names; their scores are added as it says.
     Queries of the run that the collection does not have, or none of whose documents it has, are rejected (counted).
     Raises DataError when the run shares no query or no document with the collection.
     """
     from anmi_ray.corpus import lookup
+    from anmi_ray.evaluation import served_fusion
+    from anmi_ray.stages.ingest import of_queries
     from anmi_ray.stages.rerank import ranking
     from anmi_ray.tables import trec
 
     folder = _checked(model)
+    fusion = served_fusion.read(folder) if partners else None
+    if fusion is not None and partners:
+        fusion.check(partners, "--fuse")
     run = trec.read_run(run_file)
     run = run.filter(pc.less_equal(run["rank"], depth))
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
@@ -106,6 +171,9 @@ def rerank_run(model: Path, collection: Path, run_file: Path, out_file: Path, de
             "give the collection that the run was made on: ids must agree",
         )
     reranked = ranking.rerank(known, queries, documents, _loaded(folder, threads))
+    if fusion is not None and partners:
+        said = {name: of_queries(trec.read_run(path), queries) for name, path in partners.items()}
+        reranked = fusion.fuse(reranked, known, said, depth)
     try:
         out_file.write_text(trec.format_run(reranked, queries, documents), encoding="utf-8")
     except OSError as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from anmi_ray.core.errors import ConfigError
 
 
 def rerank(
@@ -14,12 +17,29 @@ def rerank(
     run_file: Annotated[Path, typer.Option("--run", help="TREC run file to rerank")],
     out_file: Annotated[Path, typer.Option("--out", help="TREC run file to write")],
     depth: Annotated[int, typer.Option("--depth", min=1, help="documents per query to score, from the top")] = 100,
+    fuse: Annotated[
+        list[str] | None,
+        typer.Option("--fuse", metavar="NAME=FILE", help="TREC run of a retriever that the model's fusion.json names"),
+    ] = None,
     threads: Annotated[int, typer.Option("--threads", min=0, help="threads; 0: all cores")] = 0,
 ) -> None:
-    """Rerank a TREC run with a trained model."""
+    """Rerank a TREC run with a trained model, its scores fused with the first stage's where --fuse gives them."""
     from anmi_ray.api import reranking
     from anmi_ray.cli import console
 
-    queries = reranking.rerank_run(model, collection, run_file, out_file, depth, threads)
+    queries = reranking.rerank_run(model, collection, run_file, out_file, depth, threads, _named(fuse or ()))
     counts = f"{queries.rows_in:,} queries, {queries.rows_out:,} reranked, {queries.rejected:,} rejected"
     console.stdout().print(f"{counts} -> {out_file}")
+
+
+def _named(options: Sequence[str]) -> dict[str, Path]:
+    """The files of --fuse by name. Raises ConfigError."""
+    found: dict[str, Path] = {}
+    for text in options:
+        name, _, path = text.partition("=")
+        if not name or not path or name in found:
+            raise ConfigError(
+                f"{text!r} is not NAME=FILE, or its name stands twice", "--fuse", "such as bm25=bm25.trec"
+            )
+        found[name] = Path(path)
+    return found

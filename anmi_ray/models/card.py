@@ -32,7 +32,10 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True)
 class Card:
-    """What a card says. `comparisons` are the evaluation's rows, of all systems and measures (empty: not evaluated)."""
+    """What a card says. `comparisons` are the evaluation's rows, of all systems and measures (empty: not evaluated).
+
+    fusion: weights by system, where the model's scores are to be added to a first stage's.
+    """
 
     name: str
     base_model: str
@@ -47,6 +50,7 @@ class Card:
     level: float = 0.95
     split: str = "test"
     license: str | None = None
+    fusion: Mapping[str, float] | None = None
 
 
 def text(card: Card, folder: Path) -> str:
@@ -83,6 +87,8 @@ def text(card: Card, folder: Path) -> str:
         percent=f"{100 * card.level:g}",
         baseline=card.baseline,
         citations=card.citations,
+        fusion=card.fusion and ", ".join(f"{name} {weight:.2f}" for name, weight in card.fusion.items()),
+        partners=list(card.fusion or ())[1:],
     )
     return str(made)
 

@@ -212,6 +212,11 @@ def _finished(store: Store, one: Experiment, last: str) -> dict[str, Any] | None
     return record if recorded and Artifact(store, last, fingerprint).manifest() is not None else None
 
 
+def make_mined(experiments: Sequence[Experiment]) -> None:
+    """Run what is missing of every experiment up to its mined examples."""
+    _make_shared(experiments, Store(experiments[0].execution.root), Console(stderr=True))
+
+
 def _make_shared(missing: Sequence[Experiment], store: Store, console: Console) -> None:
     mined = {resolve(one)["mine"].fingerprint: one for one in reversed(missing)}
     wanted = [one for name, one in reversed(mined.items()) if Artifact(store, "mine", name).manifest() is None]
@@ -233,13 +238,13 @@ def work_side_by_side(
 ) -> dict[str, dict[str, Any]]:
     """What `work` finds of every task, by name, as JSON under `out`; what is there for the same settings is not redone.
 
-    Tasks hold JSON values only. Each runs in a process of its own, `workers` at a time.
+    Tasks hold JSON values only. Each runs in a process of its own, `workers` at a time, so that its memory can be told.
     """
     console = Console(stderr=True)
     records = {name: out.read_json(f"{name}.json") for name in tasks}
     missing = [name for name, record in records.items() if not record or record["settings"] != dict(tasks[name])]
     console.print(f"{len(tasks) - len(missing)} of {len(tasks)} trainings are done", highlight=False)
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         futures = {pool.submit(work, tasks[name]): name for name in missing}
         for count, future in enumerate(as_completed(futures), 1):
             name = futures[future]

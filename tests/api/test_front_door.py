@@ -9,14 +9,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import anmi_ray
+from anmi_ray.api.export import export
+from anmi_ray.api.reranking import rerank_run
 from anmi_ray.api.runs import _TABLES  # pyright: ignore[reportPrivateUsage]
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError, StoreError
+from anmi_ray.models.pairs import document_text
 from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.stages.evaluate import FUSED
 from tests.small import start_from, write_config
 
 HEAVY = ("torch", "ray", "numba", "transformers", "pandas", "pyarrow", "pydantic")
@@ -152,6 +157,44 @@ def test_texts_are_ranked_alike_by_name_run_and_folder(run: anmi_ray.Run) -> Non
     assert pc.all(pc.less_equal(pc.pairwise_diff(rankings[0]["score"].combine_chunks(), 1).drop_null(), 0)).as_py()
     assert [texts[index] for index in rankings[0]["index"].to_pylist()] == rankings[0]["text"].to_pylist()
     assert anmi_ray.rerank(run, "sort a list", []).num_rows == 0
+
+
+def test_a_fusion_is_served_as_it_was_measured(run: anmi_ray.Run, tmp_path: Path) -> None:
+    """The command, given the run's first stage, comes to the run's fused scores, and the function to the command's."""
+    folder = export(run.name, run.root, tmp_path / "model")
+    there = Path(str(run.report)).parent
+    files = {name: there / f"{name}.trec" for name in ("bm25", "dense")}
+    collection = Path(run.record["config"]["corpus"]["path"])
+    rerank_run(folder, collection, there / "hybrid.trec", tmp_path / "fused.trec", 10, 1, files)
+    scores = {
+        name: {(query, doc): float(score) for query, _, doc, _, score, _ in map(str.split, path.open())}
+        for name, path in {**files, "served": tmp_path / "fused.trec", "run": there / f"{FUSED}.trec"}.items()
+    }
+    served = scores["served"]
+    measured = np.array([scores["run"][key] for key in served])
+    # the run scores in bfloat16 where the processor has it
+    np.testing.assert_allclose(list(served.values()), measured, atol=0.1)
+    query = next(iter(served))[0]
+    docs = [doc for asked, doc in served if asked == query]
+    text_of = {row["doc_id"]: document_text(row["title"], row["text"]) for row in run.table("texts").to_pylist()}
+    asked = next(row["text"] for row in run.table("queries").to_pylist() if row["query_id"] == query)
+    # a document that a retriever has not found gets its lowest score of the query
+    lowest = {name: min(score for (one, _), score in scores[name].items() if one == query) for name in files}
+    given = {name: [scores[name].get((query, doc), lowest[name]) for doc in docs] for name in files}
+    ranking = anmi_ray.rerank(folder, asked, [text_of[doc] for doc in docs], scores=given, threads=1)
+    expected = [served[query, docs[at]] for at in ranking["index"].to_pylist()]
+    np.testing.assert_allclose(ranking["score"].to_pylist(), expected, atol=1e-4)
+    assert anmi_ray.rerank(run, asked, ["a", "b"], scores={"bm25": [1, 2], "dense": [2, 1]}).num_rows == 2
+    with pytest.raises(ConfigError, match="weights are of bm25, dense"):
+        anmi_ray.rerank(folder, asked, ["a"], scores={"bm25": [1.0]})
+    with pytest.raises(DataError, match="each of 2 texts"):
+        anmi_ray.rerank(folder, asked, ["a", "b"], scores={"bm25": [1.0], "dense": [1.0, 2.0]})
+    (folder / "fusion.json").write_text('{"weights": {"reranked": 1}}')
+    with pytest.raises(DataError, match=r"fusion\.json"):
+        rerank_run(folder, collection, there / "hybrid.trec", tmp_path / "again.trec", 10, 1, files)
+    (folder / "fusion.json").unlink()
+    with pytest.raises(ConfigError, match="no weights of a fusion"):
+        anmi_ray.rerank(folder, asked, ["a"], scores={"bm25": [1.0], "dense": [1.0]})
 
 
 def test_data_frames_and_files_are_rated_alike(tmp_path: Path) -> None:
