@@ -108,7 +108,7 @@ class ColbertTokenizer(TextTokenizer):
         counted = ~np.isin(ids, skipped)
         if not counted.any():
             counted = seen
-        return ids | np.where(seen, 0, _UNSEEN) | np.where(counted, 0, _UNCOUNTED)
+        return ids + _UNSEEN * ~seen + _UNCOUNTED * ~counted
 
     def lengths(self, texts: Ragged) -> NDArray[np.int64]:
         """Tokens of every text: of a whole input all."""

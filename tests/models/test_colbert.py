@@ -19,9 +19,11 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from torch import nn
 from transformers import AutoTokenizer, CLIPConfig, CLIPModel, T5Config, T5Model
 
+import anmi_ray
 from anmi_ray.config.learning import LoraConfig
 from anmi_ray.config.retrieve import LateConfig
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.models import card as model_card
 from anmi_ray.models.kinds import load_reranker, reads_apart
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.models.loading import resolve
@@ -195,6 +197,19 @@ def test_which_tokens_are_seen_and_counted(tiny: Path, tmp_path: Path) -> None:
     assert batch.counted.tolist() == [[1] * 12 + [0] * 4, [1, 1, 0, 1, 1] + [0] * 11]
 
 
+def test_the_export_ranks_by_the_front_door_and_its_card_speaks_of_no_pooling(tiny: Path, tmp_path: Path) -> None:
+    model = LateInteraction.load(str(write_pylate(tmp_path / "model", tiny)))
+    folder = model.export(tmp_path / "out")
+    found = anmi_ray.rerank(folder, QUERIES[1], DOCUMENTS, threads=1)
+    wanted = model.score([QUERIES[1]] * len(DOCUMENTS), DOCUMENTS)
+    assert found["index"].to_pylist() == np.argsort(-wanted, kind="stable").tolist()
+    np.testing.assert_allclose(found["score"].to_numpy(), np.sort(wanted)[::-1], atol=1e-6)
+    text = model_card.text(model_card.Card("name", str(tiny), "a judge", False, "words", [], [], []), folder)
+    assert "MultiVectorEncoder" in text
+    assert "is cut to\n20 tokens." in text
+    assert "Pooling" not in text
+
+
 def test_adapters_leave_the_projection_to_be_trained(tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     model = LateInteraction.load(str(write_pylate(tmp_path / "model", tiny)), lora=LoraConfig(rank=2))
@@ -239,10 +254,10 @@ def test_models_without_a_vector_of_every_token_are_refused(tiny: Path, tmp_path
     SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=8)], device="cpu").save(str(folder))
     shutil.copy(tiny / "config.json", folder)
     assert "StaticEmbedding is not read" in refused(folder)
-    sizes = {"vocab_size": 65, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    sizes: dict[str, Any] = {"vocab_size": 65, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
     small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     for name, model, what in (
-        ("t5", T5Model(T5Config(**sizes, decoder_start_token_id=0)), "T5Model gives no vector of every token"),
+        ("t5", T5Model(T5Config(**sizes | {"decoder_start_token_id": 0})), "T5Model gives no vector of every token"),
         (
             "clip",
             CLIPModel(CLIPConfig(text_config=small | {"vocab_size": 65}, vision_config=small)),
