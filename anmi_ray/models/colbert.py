@@ -73,10 +73,11 @@ class ColbertTokenizer(TextTokenizer):
         ):
             around = self.max_tokens - self.room + len(token_lists(tokenizer, [prompt], limit)[0])
             if limit <= around:
+                of_query = task == "query"
                 raise ConfigError(
                     f"a {task} has {limit} tokens, {around} of them special or its marker's",
-                    f"model {tokenizer.name_or_path}" if task == "query" else "max_tokens",
-                    f"raise it above {around}",
+                    f"model {tokenizer.name_or_path}" if of_query else "max_tokens",
+                    f"raise {'the length of queries in its settings' if of_query else 'it'} above {around}",
                 )
 
     @property
@@ -172,7 +173,7 @@ def _check_modules(source: ModelSource, first: Any, above: Sequence[Any]) -> Non
     if (
         type(first).__name__ != "Transformer"
         or kinds[: len(dense)] != ["Dense"] * len(dense)
-        or (sorted(kinds[len(dense) :]) != _LAST)
+        or sorted(kinds[len(dense) :]) != _LAST
     ):
         raise ConfigError(
             f"its modules are {', '.join([type(first).__name__, *kinds])}",

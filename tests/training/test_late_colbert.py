@@ -147,8 +147,9 @@ def test_learns_the_planted_signal_and_execution_changes_no_result(start: Path, 
     trained = run(start, data, config)
     assert trained.dev is not None
     assert trained.dev > dev.measure(before.score_tokens(*asked)) + 0.3
-    weights = [model.network.projection[0].weight for model in (before, trained.model)]  # type: ignore[index, union-attr]
-    assert float((weights[0] - weights[1]).detach().abs().max()) > 1e-3
+    assert isinstance(trained.model, LateInteraction)
+    first, second = (model.network.layers[0].weight.detach() for model in (before, trained.model))
+    assert float((first - second).abs().max()) > 1e-3
     scores = trained.model.score_tokens(*asked)
     again = LateInteraction.load(str(trained.model.export(tmp_path / "model")))
     np.testing.assert_array_equal(again.score_tokens(*asked), scores)
