@@ -7,7 +7,7 @@ Legend: N pairs, X texts, d dimensions, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Self, cast
 
@@ -46,10 +46,10 @@ class TextEncoder(Scorer):
     mean: of the unmasked tokens; cls: the first token's; lasttoken: the last unmasked one's.
     """
 
-    def __init__(self, encoder: transformers.PreTrainedModel, pooling: VectorPooling) -> None:
+    def __init__(self, encoder: transformers.PreTrainedModel, pooling: VectorPooling | None) -> None:
         super().__init__()
         self.encoder = encoder
-        self.pooling: VectorPooling = pooling
+        self.pooling: VectorPooling | None = pooling
         if (unused := getattr(encoder, "pooler", None)) is not None:
             unused.requires_grad_(False)  # stays in the folder as it was; no vector reads it
 
@@ -83,7 +83,6 @@ class BiEncoder(Reranker):
     pairs: TextTokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
     kind: ClassVar[str] = "bi-encoder"
     _network: ClassVar[type[TextEncoder]] = TextEncoder
-    _said: ClassVar[Callable[[ModelSource], TextPooling]] = staticmethod(read_pooling)
 
     def __init__(self, network: TextEncoder, pairs: TextTokenizer, name: str, threads: int | None = None) -> None:
         super().__init__(network, pairs, name, threads)
@@ -111,7 +110,25 @@ class BiEncoder(Reranker):
         ids than the model, or `max_tokens` exceeds the positions.
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
-        folder = cls._said(source)
+        network, pairs = cls._parts(source, max_tokens)
+        if lora is not None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(derived_seed("head", seed))
+                add_adapters(network, lora)
+        loaded = cls(network.to(device).eval(), pairs, source.name, threads)
+        loaded._cast(dtype)
+        return loaded
+
+    @classmethod
+    def _parts(cls, source: ModelSource, max_tokens: int | None) -> tuple[TextEncoder, TextTokenizer]:
+        """The network of a model's weights, and its tokenizer."""
+        return cls._encoder(source, read_pooling(source), max_tokens)
+
+    @classmethod
+    def _encoder(
+        cls, source: ModelSource, folder: TextPooling, max_tokens: int | None
+    ) -> tuple[TextEncoder, TextTokenizer]:
+        """`_parts` of a plain transformer, pooled, prompted and cut as its folder says."""
         with loadable(source, cls.kind):
             tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, use_fast=True, **source.options)
             with quiet(), torch.random.fork_rng(devices=[]):
@@ -127,18 +144,11 @@ class BiEncoder(Reranker):
         limit = min(folder.max_tokens or int(tokenizer.model_max_length), int(tokenizer.model_max_length))
         cut = token_limit(encoder, limit, max_tokens)
         pairs = TextTokenizer(tokenizer, cut, folder.query_prompt, folder.document_prompt)
-        network = cls._network(encoder, folder.pooling)
-        if lora is not None:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(derived_seed("head", seed))
-                add_adapters(network, lora)
-        loaded = cls(network.to(device).eval(), pairs, source.name, threads)
-        loaded._cast(dtype)
-        return loaded
+        return cls._network(encoder, folder.pooling), pairs
 
     @property
-    def pooling(self) -> VectorPooling:
-        """What a vector is read from."""
+    def pooling(self) -> VectorPooling | None:
+        """What a vector is read from; None where a text as a whole has none (models/colbert.py)."""
         return self.network.pooling
 
     def score_tokens(
@@ -202,4 +212,5 @@ class BiEncoder(Reranker):
     def export(self, folder: str | Path, card: str = "") -> Path:
         """As models/embedder_folder.py writes it."""
         self.assert_trained()
+        assert self.pooling is not None
         return write(self.network, self.pairs, self.pooling, self.max_tokens, Path(folder), card)

@@ -78,6 +78,7 @@ def text(card: Card, folder: Path) -> str:
         overrides=_overrides(architecture) if yes_no else None,
         vectors=kind == "SentenceTransformer",
         tokens=kind == "MultiVectorEncoder",
+        pooled=(folder / "1_Pooling").is_dir() and kind == "MultiVectorEncoder",
         vllm=classifier and architecture in VLLM,
         data=[(key, _cell(value)) for key, value in card.data],
         method=[(key, _cell(value)) for key, value in card.method],

@@ -203,7 +203,15 @@ def token_limit(encoder: nn.Module, tokenizer_limit: int, asked: int | None) -> 
 
 def check_vocabulary(encoder: nn.Module, tokenizer: transformers.PreTrainedTokenizerBase, name: str) -> None:
     """Raise ConfigError where the tokenizer knows ids for which the model has no embedding."""
-    rows = cast(nn.Embedding, cast("transformers.PreTrainedModel", encoder).get_input_embeddings()).num_embeddings
+    try:
+        embeddings = cast("transformers.PreTrainedModel", encoder).get_input_embeddings()
+    except NotImplementedError:
+        raise ConfigError(
+            f"{type(encoder).__name__} reads more than text: it has no embeddings of tokens alone",
+            f"model {name}",
+            "give an encoder of text",
+        ) from None
+    rows = cast(nn.Embedding, embeddings).num_embeddings
     word, highest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
     if highest >= rows:
         raise ConfigError(

@@ -7,16 +7,31 @@ The length limit stands in the tokenizer, prompts in the configuration. Adapters
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from torch import nn
+
+from anmi_ray.models.colbert import ColbertTokenizer
 from anmi_ray.models.heads import Scorer
 from anmi_ray.models.lora import is_adapted, merged
-from anmi_ray.models.reranker_folder import Module, pooling_module, save_tokenizer, write_json, write_modules
+from anmi_ray.models.reranker_folder import (
+    IDENTITY,
+    Module,
+    dense_module,
+    pooling_module,
+    save_dense,
+    save_tokenizer,
+    write_json,
+    write_modules,
+)
 from anmi_ray.models.texts import TextTokenizer
 
 _NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
 _MASK = "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask"
+_TOKENS = ("MultiVectorEncoder", "meanmaxsim")
+_OF_TOKENS = {f"module_{end}_name": "token_embeddings" for end in ("input", "output")}
 
 
 def write(network: Scorer, texts: TextTokenizer, pooling: str, max_tokens: int, folder: Path, card: str = "") -> Path:
@@ -29,11 +44,30 @@ def write_token_vectors(
     network: Scorer, texts: TextTokenizer, pooling: str, max_tokens: int, folder: Path, card: str = ""
 ) -> Path:
     """`write` for a model of token vectors; how its pooled vector is made stands in 1_Pooling, for whoever takes it."""
-    names = {f"module_{end}_name": "token_embeddings" for end in ("input", "output")}
-    modules = [("1_MultiVectorMask", _MASK, {"skiplist_words": []}), ("2_Normalize", _NORMALIZE, names)]
-    _write(network, texts, max_tokens, folder, modules, _TOKENS_CARD, card, ("MultiVectorEncoder", "meanmaxsim"))
+    modules = [("1_MultiVectorMask", _MASK, {"skiplist_words": []}), ("2_Normalize", _NORMALIZE, _OF_TOKENS)]
+    template = _TOKENS_CARD.replace("{more}", _POOLED)
+    _write(network, texts, max_tokens, folder, modules, template, card, _TOKENS)
     path, _, own = pooling_module(pooling, network.encoder.config.hidden_size)
     write_json(folder / path / "config.json", own)
+    return folder
+
+
+def write_colbert(
+    network: Scorer, layers: Sequence[nn.Linear], texts: ColbertTokenizer, folder: Path, card: str = ""
+) -> Path:
+    """`write_token_vectors` for a ColBERT checkpoint with `layers` as its projection: its settings are as they were."""
+    dense = [
+        dense_module(f"{i}_Dense", layer, IDENTITY, *_OF_TOKENS.values()) for i, layer in enumerate(layers, start=1)
+    ]
+    modules = [
+        *dense,
+        (f"{len(dense) + 1}_MultiVectorMask", _MASK, texts.saved["mask"]),
+        (f"{len(dense) + 2}_Normalize", _NORMALIZE, _OF_TOKENS),
+    ]
+    template, transformer = _TOKENS_CARD.replace("{more}", _FORM), texts.saved["transformer"]
+    _write(network, texts, texts.max_tokens, folder, modules, template, card, _TOKENS, transformer)
+    for (path, _, _), layer in zip(dense, layers, strict=True):
+        save_dense(layer, folder / path)
     return folder
 
 
@@ -46,6 +80,7 @@ def _write(
     template: str,
     card: str,
     kind: tuple[str, str],
+    transformer: Mapping[str, Any] | None = None,
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     encoder = (merged(network) if is_adapted(network) else network).encoder
@@ -58,7 +93,7 @@ def _write(
         "prompts": {"query": texts.query_prompt, "document": texts.document_prompt},
         "similarity_fn_name": similarity,
     }
-    write_modules(folder, modules, settings)
+    write_modules(folder, modules, settings, transformer)
     (folder / "README.md").write_text(template.format(body=card.strip(), max_tokens=max_tokens), encoding="utf-8")
     return folder
 
@@ -105,8 +140,13 @@ query, document = model.encode_query(["a query"]), model.encode_document(["Title
 scores = model.similarity(query, document)
 ```
 
-A text is cut to {max_tokens} tokens. The same weights give one vector a text:
-`SentenceTransformer(modules=[Transformer("PATH_OF_THIS_FOLDER"), Pooling.load("PATH_OF_THIS_FOLDER/1_Pooling")])`.
+{more}
 
 {body}
 """
+
+_POOLED = """A text is cut to {max_tokens} tokens. The same weights give one vector a text:
+`SentenceTransformer(modules=[Transformer("PATH_OF_THIS_FOLDER"), Pooling.load("PATH_OF_THIS_FOLDER/1_Pooling")])`."""
+
+_FORM = """A document is cut to {max_tokens} tokens. Queries are cut and filled up, texts marked and words
+left out of the score as by the ColBERT checkpoint that training started from."""

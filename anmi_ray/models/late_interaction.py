@@ -1,38 +1,68 @@
 """Late interaction as a reranker: every token of a text has a unit vector, and a query's tokens each find their best.
 
 score(q, d) = mean over the tokens i of q of max_j q_i · d_j: equation (3) of Khattab and Zaharia (2020, "ColBERT") by
-the number of the query's tokens, so that it lies in [-1, 1]. All tokens count, [CLS], [SEP] and punctuation as well.
-Nothing is drawn: an encoder that was trained for its pooled vector ranks in this way before any training. The pooled
-vector comes from the same forward pass and is trained beside it (training/late.py), so the weights serve both.
+the number of the query's tokens, so that it lies in [-1, 1]. All tokens count, [CLS], [SEP] and punctuation as well,
+unless a ColBERT checkpoint says otherwise (models/colbert.py); of its queries, all filled up to one length, the mean is
+ColBERT's own score by a constant. Nothing is drawn: an encoder that was trained for its pooled vector ranks in this way
+before any training. The pooled vector comes from the same forward pass and is trained beside it (training/late.py), so
+the weights serve both.
 Legend: N pairs, X texts, D documents of a block, T tokens of a query, U tokens of a document, d dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.models import colbert
 from anmi_ray.models.bi_encoder import BiEncoder, TextEncoder
 from anmi_ray.models.cross_encoder import SCORE_TOKENS, tensors, torch_threads
-from anmi_ray.models.embedder_folder import write_token_vectors
+from anmi_ray.models.decoder import is_decoder
+from anmi_ray.models.embedder_folder import write_colbert, write_token_vectors
+from anmi_ray.models.loading import ModelSource, first_line, loadable
 from anmi_ray.models.pairs import Batch, Ragged, length_batches
-from anmi_ray.models.pooling import read_token_vectors
+from anmi_ray.models.pooling import VectorPooling, read_token_vectors
+from anmi_ray.models.texts import TextTokenizer
 
 _PRODUCT_BYTES = 1 << 25  # vectors and products of pairs that are scored at once; more leave a processor's cache
 
 
 class LateEncoder(TextEncoder):
-    """Unit vectors of the tokens of texts, and of each text as a whole."""
+    """Unit vectors of the tokens of texts, and of each text as a whole where `pooling` says how.
 
-    def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    `layers` are a ColBERT checkpoint's projection, lowest first; its texts have no vector as a whole. The mean of its
+    tokens' would be one that nobody asks for, and training it would take two of three ranking terms from its score.
+    """
+
+    def __init__(
+        self, encoder: transformers.PreTrainedModel, pooling: VectorPooling | None, layers: Iterable[nn.Linear] = ()
+    ) -> None:
+        super().__init__(encoder, pooling)
+        self.projection = nn.Sequential(*layers)
+
+    @property
+    def size(self) -> int:
+        """Dimensions d of a token's vector."""
+        return self.layers[-1].out_features if self.layers else int(self.encoder.config.hidden_size)
+
+    @property
+    def layers(self) -> list[nn.Linear]:
+        """The projection's, lowest first."""
+        return [cast(nn.Linear, layer) for layer in self.projection]
+
+    def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Vectors [X, T, d] of the tokens, padding's among them, and float32[X, d] of the texts; all of length 1."""
         hidden = self.encoder(**inputs).last_hidden_state
-        return nn.functional.normalize(hidden.float(), dim=-1), self.pooled(hidden, inputs["attention_mask"])
+        pooled = None if self.pooling is None else self.pooled(hidden, inputs["attention_mask"])
+        return nn.functional.normalize(self.projection(hidden).float(), dim=-1), pooled
 
 
 def mean_maxsim(similarity: Tensor, query_mask: Tensor, document_mask: Tensor) -> Tensor:
@@ -50,7 +80,18 @@ class LateInteraction(BiEncoder):
     network: LateEncoder  # pyright: ignore[reportIncompatibleVariableOverride]
     kind = "late-interaction model"
     _network = LateEncoder
-    _said = staticmethod(read_token_vectors)
+
+    @classmethod
+    def _parts(cls, source: ModelSource, max_tokens: int | None) -> tuple[TextEncoder, TextTokenizer]:
+        said = read_token_vectors(source)
+        _check_sees_all(source)
+        if said is None:
+            encoder, layers, pairs = colbert.read(source, max_tokens)
+            network = LateEncoder(encoder, None, layers)
+        else:
+            network, pairs = cls._encoder(source, said, max_tokens)
+        _check_vectors(network, pairs, source.name)
+        return network, pairs
 
     def score_tokens(
         self,
@@ -90,8 +131,7 @@ class LateInteraction(BiEncoder):
     def _queries(self, queries: Ragged, rows: NDArray[np.int64], token_budget: int) -> tuple[Tensor, Tensor]:
         """Vectors [X, T, d] and masks [X, T] of the queries `rows`, padded to the longest."""
         longest = int(self.pairs.lengths(queries)[rows].max())
-        size = int(self.network.encoder.config.hidden_size)
-        vector_XTd = torch.zeros(len(rows), longest, size, device=self.device)
+        vector_XTd = torch.zeros(len(rows), longest, self.network.size, device=self.device)
         mask_XT = torch.zeros(len(rows), longest, dtype=torch.bool, device=self.device)
         for part, vectors, mask in self._encoded(queries, rows, token_budget):
             width = min(longest, vectors.shape[1])  # batches are padded to multiples of eight
@@ -105,13 +145,48 @@ class LateInteraction(BiEncoder):
         """(which of `rows`, their vectors float32[X, T, d], masks [X, T]) batch by batch, texts of similar length."""
         budget = token_budget if self.device.type == "cpu" else 16 * token_budget
         for part in length_batches(self.pairs.lengths(texts)[rows], budget):
-            inputs = tensors(self.pairs.batch([texts[int(row)] for row in rows[part]]), self.device)
-            yield part, self.network(**inputs)[0].float(), inputs["attention_mask"].bool()
+            batch = self.pairs.batch([texts[int(row)] for row in rows[part]])
+            vectors = self.network(**tensors(batch, self.device))[0].float()
+            yield part, vectors, torch.from_numpy(batch.counted).to(self.device).bool()
 
     def _pooled(self, batch: Batch) -> Tensor:
-        return self.network(**tensors(batch, self.device))[1]
+        pooled = self.network(**tensors(batch, self.device))[1]
+        assert pooled is not None, "a ColBERT checkpoint has no vector of a text as a whole"
+        return pooled
 
     def export(self, folder: str | Path, card: str = "") -> Path:
         """As models/embedder_folder.py writes it."""
         self.assert_trained()
+        if isinstance(self.pairs, colbert.ColbertTokenizer):
+            return write_colbert(self.network, self.network.layers, self.pairs, Path(folder), card)
+        assert self.pooling is not None
         return write_token_vectors(self.network, self.pairs, self.pooling, self.max_tokens, Path(folder), card)
+
+
+def _check_sees_all(source: ModelSource) -> None:
+    """Raise ConfigError for a causal language model, unless it says that its tokens attend to both sides."""
+    with loadable(source, LateInteraction.kind):
+        config: Any = transformers.AutoConfig.from_pretrained(source.path_or_id, **source.options)
+    both_sides = getattr(config, "use_bidirectional_attention", False) or not getattr(config, "is_causal", True)
+    if is_decoder(config) and not both_sides:
+        raise ConfigError(
+            f"it is a decoder ({config.model_type}): each token has seen the text to its left alone, and so has its "
+            "vector",
+            f"model {source.name}",
+            "set train.model to an encoder or to a ColBERT checkpoint of one, or train.student: cross-encoder with "
+            "train.pooling: last or yes-no",
+        )
+
+
+def _check_vectors(network: TextEncoder, pairs: TextTokenizer, name: str) -> None:
+    """Raise ConfigError where the network does not give a vector of every token, by asking it for one."""
+    batch = pairs.batch([pairs.of_queries(["a"])[0]])
+    try:
+        with torch.no_grad():
+            network(**tensors(batch, torch.device("cpu")))
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"its {type(network.encoder).__name__} gives no vector of every token: {first_line(error)}",
+            f"model {name}",
+            "set train.model to an encoder with hidden states, or to a ColBERT checkpoint whose projection fits it",
+        ) from error

@@ -62,6 +62,12 @@ class Batch:
     ids: NDArray[np.int64]
     mask: NDArray[np.int64]
     type_ids: NDArray[np.int64] | None
+    some_counted: NDArray[np.int64] | None = None
+
+    @property
+    def counted(self) -> NDArray[np.int64]:
+        """1 where a token counts in the score of token vectors: of `mask` all, unless a model says otherwise."""
+        return self.mask if self.some_counted is None else self.some_counted
 
     @property
     def tokens(self) -> int:

@@ -14,7 +14,12 @@ from anmi_ray.models.loading import ModelSource
 VectorPooling = Literal["mean", "cls", "lasttoken"]
 POOLINGS = ("mean", "cls", "lasttoken")
 _READ = ("Transformer", "Pooling", "Normalize")  # what modules.json may list, by the last part of its class
-_TOKENS_READ = ("Transformer", "MultiVectorMask", "Normalize")  # what it lists of a model of token vectors
+_TOKENS_READ = ("Transformer", "MultiVectorMask", "Normalize")  # what it lists of token vectors without a projection
+_OF_COLBERT = (
+    "query_length",
+    "document_length",
+    "query_expansion",
+)  # a transformer's settings for its two kinds of text
 
 
 @dataclass(frozen=True)
@@ -59,11 +64,11 @@ def _pooled(source: ModelSource, folder: str) -> TextPooling:
     return TextPooling(cast(VectorPooling, modes[0]), limit, prompts.get("query") or "", document or "")
 
 
-def read_token_vectors(source: ModelSource) -> TextPooling:
-    """How the model's folder or repository says that its tokens become vectors, and texts as a whole.
+def read_token_vectors(source: ModelSource) -> TextPooling | None:
+    """How the model's folder or repository says that texts as a whole become vectors, beside those of all tokens.
 
-    Raises ConfigError where it has a projection, words that are skipped or queries that are filled up: a ColBERT
-    checkpoint, which is not read here yet.
+    None where it is a ColBERT checkpoint with a projection, lengths, fillers or words left out, which has no vector of
+    a text (models/colbert.py). Raises ConfigError as `read_pooling`.
     """
     if not is_colbert(source):
         return read_pooling(source)
@@ -71,13 +76,33 @@ def read_token_vectors(source: ModelSource) -> TextPooling:
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     mask = next((_json(source, f"{one['path']}/config.json") for one in modules if one["type"].endswith("Mask")), None)
     transformer = _json(source, "sentence_bert_config.json") or {}
-    if kinds != list(_TOKENS_READ) or (mask or {}).get("skiplist_words") or transformer.get("query_expansion"):
-        raise ConfigError(
-            f"it is a ColBERT checkpoint of {', '.join(kinds) or 'its own kind'}, with vectors that are not plain",
-            f"model {source.name}",
-            f"start from an encoder, or from a model of {', '.join(_TOKENS_READ)} that skips and adds no token",
-        )
+    of_mask = [(mask or {}).get(name) for name in ("skiplist_words", "keep_only_token_ids")]
+    if kinds != list(_TOKENS_READ) or any(of_mask) or any(transformer.get(name) for name in _OF_COLBERT):
+        return None
     return _pooled(source, "1_Pooling")
+
+
+def activations(source: ModelSource) -> list[str]:
+    """By its folder's or repository's word, the activation of each Dense; sentence-transformers has one as default."""
+    modules = _json(source, "modules.json") or ()
+    dense = (_json(source, f"{one['path']}/config.json") or {} for one in modules if one["type"].endswith(".Dense"))
+    return [str(config.get("activation_function", "torch.nn.modules.activation.Tanh")) for config in dense]
+
+
+def markers(source: ModelSource) -> list[str]:
+    """Tokens that a ColBERT checkpoint of PyLate's or Stanford's puts before queries and documents.
+
+    sentence-transformers' own has prompts in their place, which are text.
+    """
+    settings = _json(source, "config_sentence_transformers.json") or {}
+    named = [settings.get(name) for name in ("query_prefix", "document_prefix")]
+    if _json(source, "modules.json") is None:
+        metadata = _json(source, "artifact.metadata") or {}
+        named = [
+            metadata.get(name) or usual
+            for name, usual in (("query_token_id", "[unused0]"), ("doc_token_id", "[unused1]"))
+        ]
+    return [marker for marker in named if marker]
 
 
 def is_bi_encoder(source: ModelSource) -> bool:

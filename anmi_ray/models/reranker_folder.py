@@ -16,6 +16,7 @@ from typing import Any
 
 import transformers
 from safetensors.torch import save_file
+from torch import nn
 
 from anmi_ray.models.heads import MeanScorer, Scorer
 from anmi_ray.models.lora import is_adapted, merged
@@ -64,8 +65,32 @@ def pooling_module(pooling: str, size: int) -> Module:
     return "1_Pooling", kind, {"embedding_dimension": size, "pooling_mode": pooling}
 
 
-def write_modules(folder: Path, modules: Sequence[Module], settings: Mapping[str, Any]) -> None:
-    """Say that a folder holds the transformer that gives hidden states and then `modules`; and `settings`."""
+def dense_module(path: str, layer: nn.Linear, activation: str, reads: str, gives: str) -> Module:
+    """A linear layer and what comes after it, from one named tensor to another."""
+    own = {
+        "in_features": layer.in_features,
+        "out_features": layer.out_features,
+        "bias": layer.bias is not None,
+        "activation_function": activation,
+        "module_input_name": reads,
+        "module_output_name": gives,
+    }
+    return path, _DENSE, own
+
+
+def save_dense(layer: nn.Linear, folder: Path) -> None:
+    """Write the weights of a `dense_module`."""
+    state = {f"linear.{key}": value.detach().cpu().contiguous() for key, value in layer.state_dict().items()}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def write_modules(
+    folder: Path, modules: Sequence[Module], settings: Mapping[str, Any], transformer: Mapping[str, Any] | None = None
+) -> None:
+    """Say that a folder holds the transformer that gives hidden states and then `modules`; and `settings`.
+
+    transformer: settings of the transformer's own.
+    """
     listed = enumerate([_TRANSFORMER, *modules])
     write_json(
         folder / "modules.json",
@@ -78,6 +103,7 @@ def write_modules(folder: Path, modules: Sequence[Module], settings: Mapping[str
             "transformer_task": "feature-extraction",
             "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
             "module_output_name": "token_embeddings",
+            **(transformer or {}),
         },
     )
     for path, _, own in modules:
@@ -92,19 +118,10 @@ def _write_mean_head(network: MeanScorer, folder: Path) -> None:
     )
     modules = [pooling_module("mean", network.dense.in_features)]
     for name, layer, activation, output in layers:
-        own = {
-            "in_features": layer.in_features,
-            "out_features": layer.out_features,
-            "bias": True,
-            "activation_function": activation,
-            "module_input_name": "sentence_embedding",
-            "module_output_name": output,
-        }
-        modules.append((name, _DENSE, own))
+        modules.append(dense_module(name, layer, activation, "sentence_embedding", output))
     write_modules(folder, modules, settings)
     for name, layer, *_ in layers:
-        state = {f"linear.{key}": value.detach().cpu().contiguous() for key, value in layer.state_dict().items()}
-        save_file(state, folder / name / "model.safetensors", metadata={"format": "pt"})
+        save_dense(layer, folder / name)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import transformers
@@ -76,6 +77,11 @@ class TextTokenizer:
         self.room = max_tokens - len(self._before) - len(self._after)
         if self.room < 1:
             raise ConfigError(f"max_tokens is {max_tokens}, all of them special", "max_tokens", "raise it")
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What decides token lists besides the tokenizer and `max_tokens`."""
+        return self.query_prompt, self.document_prompt
 
     def texts(self, texts: Sequence[str]) -> Ragged:
         """Token lists of `texts` as they are, without special tokens, of which the first `max_tokens` are kept."""

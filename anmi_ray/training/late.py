@@ -2,7 +2,7 @@
 
 Three scores of every pair have a ranking term each, whose mean counts: that of the tokens, which is the reranker's and
 which regression reads, the cosine of the pooled vectors, and the mean of the two. So one set of weights ranks in both
-ways, at no cost: the forward pass is shared.
+ways, at no cost: the forward pass is shared. A ColBERT checkpoint has no pooled vectors, and its tokens' term alone.
 Legend: N scores, L lists, D documents, X texts, T tokens of a query, U tokens of a document, d dimensions.
 """
 
@@ -31,26 +31,32 @@ class LateTrainable(Trainable):
     """
 
     def forward(self, batches: Inputs) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """(score, predicted rating in units of the target, cosine, mean of score and cosine), float32[N] each."""
+        """(score, predicted rating in units of the target, cosine, mean of score and cosine), float32[N] each.
+
+        The first two alone where the model has no pooled vectors.
+        """
         pairs = cast(TextPairs, batches)
         score, cosine = self._scores(pairs)
+        if cosine is None:
+            return score, self.mapped(score)
         return score, self.mapped(score), cosine, (score + cosine) / 2.0
 
-    def _scores(self, pairs: TextPairs) -> tuple[Tensor, Tensor]:
+    def _scores(self, pairs: TextPairs) -> tuple[Tensor, Tensor | None]:
         """Scores by tokens and cosines of the pooled vectors, float32[N] each."""
         vector_XTd, mask_XT, pooled_Xd = self._vectors(pairs)
         query_L, document_D = (torch.from_numpy(rows).to(self.device) for rows in (pairs.query_L, pairs.document_D))
-        longest = int(mask_XT[query_L].sum(1).max())
+        longest = int(mask_XT[query_L].any(0).nonzero().max()) + 1
         with torch.autocast(self.device.type, enabled=False):
             late_LD = _late(
                 vector_XTd[query_L, :longest], mask_XT[query_L, :longest], vector_XTd[document_D], mask_XT[document_D]
             )
-            cosine_LD = pooled_Xd[query_L] @ pooled_Xd[document_D].T
+            cosine_LD = None if pooled_Xd is None else pooled_Xd[query_L] @ pooled_Xd[document_D].T
         chosen = index(pairs, self.device)
-        return late_LD[chosen], cosine_LD[chosen]
+        return late_LD[chosen], None if cosine_LD is None else cosine_LD[chosen]
 
-    def _vectors(self, pairs: TextPairs) -> tuple[Tensor, Tensor, Tensor]:
-        """Vectors [X, T, d] of all texts' tokens, padded to the longest, masks [X, T], pooled vectors float32[X, d]."""
+    def _vectors(self, pairs: TextPairs) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Vectors [X, T, d] of all texts' tokens, padded to the longest, masks [X, T] of those that count, pooled
+        vectors float32[X, d]."""
         width = max(batch.ids.shape[1] for batch in pairs.batches)
         tokens: list[Tensor] = []
         pooled: list[Tensor] = []
@@ -62,10 +68,11 @@ class LateTrainable(Trainable):
                 if self.in_bfloat16:
                     of_tokens = of_tokens.bfloat16()
                 tokens.append(nn.functional.pad(of_tokens, (0, 0, 0, missing)))
-                mask = torch.from_numpy(batch.mask).to(self.device).bool()
+                mask = torch.from_numpy(batch.counted).to(self.device).bool()
                 masks.append(nn.functional.pad(mask, (0, missing)))
-                pooled.append(of_texts.float())
-        return torch.cat(tokens), torch.cat(masks), torch.cat(pooled)
+                if of_texts is not None:
+                    pooled.append(of_texts.float())
+        return torch.cat(tokens), torch.cat(masks), torch.cat(pooled) if pooled else None
 
     def pulled(self, pull_2N: Tensor) -> Tensor | None:
         """Inner products [2, 2] of both terms' gradients on the scores."""

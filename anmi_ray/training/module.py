@@ -179,9 +179,11 @@ def rate_factor(config: LearnConfig, step: int, steps: int) -> float:
 
 
 def _depths(network: Scorer) -> dict[int, int]:
-    """By id of a parameter, the layer that it is in; the norm after the last layer counts to that layer."""
+    """By id of a parameter, the layer that it is in; what is above the last layer counts to that layer."""
     layers = transformer_layers(network.encoder)
     depth = {id(p): i for i, layer in enumerate(layers) for p in layer.parameters()}
+    above = [child for child in network.children() if child is not network.encoder]
+    depth |= {id(p): len(layers) - 1 for child in above for p in child.parameters()}
     for name, child in network.encoder.base_model.named_children():
         if name in ("norm", "final_norm"):
             depth |= {id(parameter): len(layers) - 1 for parameter in child.parameters()}

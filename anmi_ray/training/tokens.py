@@ -156,7 +156,7 @@ def _tokenizer(pairs: PairTokenizer | TextTokenizer, columns: tuple[str, ...]) -
     kind = type(pairs.tokenizer)
     others = [tokenizers.__version__, kind.__module__, kind.__qualname__, pairs.max_tokens, columns]
     if isinstance(pairs, TextTokenizer):
-        others += [pairs.query_prompt, pairs.document_prompt]
+        others += pairs.form
     elif pairs.prompt is not None:
         others += [pairs.prompt.text]
     return hashlib.blake2b(json.dumps([state, *others], sort_keys=True).encode(), digest_size=16).digest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from anmi_ray.config.retrieve import LateConfig
-from anmi_ray.core.errors import ConfigError
 from anmi_ray.models import late_interaction
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.kinds import load_reranker
@@ -26,7 +24,6 @@ from anmi_ray.models.token_vectors import TokenEncoder
 from anmi_ray.retrieval.late import maxsim
 from tests.models.test_bi_encoder import base, published  # noqa: F401
 from tests.models.test_cross_encoder import columns, some_pairs
-from tests.models.test_token_vectors import write_pylate
 
 
 def theirs(model: MultiVectorEncoder, pairs: list[tuple[str, str]]) -> np.ndarray:
@@ -140,10 +137,3 @@ def test_a_bfloat16_copy_is_close(base: Path) -> None:  # noqa: F811
     exact = model.score(*columns(some_pairs()))
     copy = model.scorer("bfloat16")
     np.testing.assert_allclose(copy.score(*columns(some_pairs())), exact, atol=0.1 * float(exact.std()) + 0.02)
-
-
-@pytest.mark.parametrize("changed", [{}, {"skiplist_words": [], "do_query_expansion": False}])
-def test_a_colbert_checkpoint_with_a_projection_is_refused(base: Path, tmp_path: Path, changed: dict[str, Any]) -> None:  # noqa: F811
-    folder = write_pylate(tmp_path / "model", base, **changed)
-    with pytest.raises(ConfigError, match="ColBERT checkpoint of Transformer, Dense"):
-        LateInteraction.load(str(folder))

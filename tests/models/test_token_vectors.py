@@ -195,8 +195,8 @@ def test_what_a_colbert_checkpoint_is(tiny: Path, tmp_path: Path, changed: dict[
     assert is_colbert(resolve(str(write_pylate(tmp_path / "model", tiny, **changed)))) == colbert
 
 
-def test_a_checkpoint_of_stanfords(tiny: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
+def write_stanford(folder: Path, tiny: Path, **changed: Any) -> Path:
+    """Write a checkpoint as Stanford's ColBERT does: the projection among the transformer's weights, one file more."""
     shutil.copytree(tiny, folder)
     weights = load_file(folder / "model.safetensors")
     with torch.random.fork_rng(devices=[]):
@@ -205,8 +205,13 @@ def test_a_checkpoint_of_stanfords(tiny: Path, tmp_path: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     write(folder / "config.json", **(config | {"architectures": ["HF_ColBERT"]}))
-    write(folder / "artifact.metadata", query_token_id="word50", doc_token_id="word51", query_maxlen=10, doc_maxlen=14)
-    made = encoder(folder)
+    metadata = {"query_token_id": "word50", "doc_token_id": "word51", "query_maxlen": 10, "doc_maxlen": 14}
+    write(folder / "artifact.metadata", **metadata | changed)
+    return folder
+
+
+def test_a_checkpoint_of_stanfords(tiny: Path, tmp_path: Path) -> None:
+    made = encoder(write_stanford(tmp_path / "model", tiny))
     assert [part.shape for part in made.encode(["word1", "word2 " * 30], "query")] == [(10, SIZE)] * 2
     assert [part.shape for part in made.encode(["word1", "word2 " * 30], "document")] == [(4, SIZE), (14, SIZE)]
 

@@ -20,6 +20,7 @@ from anmi_ray.core.errors import ConfigError, JudgeError
 from anmi_ray.core.identity import doc_id, query_id, text_hash
 from anmi_ray.core.records import METRIC, QUERY, REJECT, RUN, TEXT_OF
 from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.pipeline.resolve import Resolved, resolve
 from anmi_ray.planning import plan
 from anmi_ray.planning.plan import costs
@@ -30,6 +31,7 @@ from anmi_ray.stages.rerank.ranking import pairs_of, rerank
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.store.folders import seal_folder
 from tests.judging.rerank_server import Served, serving
+from tests.models.test_token_vectors import write_pylate
 from tests.models.tiny import WORDS, write_tiny_bert, write_tiny_classifier
 
 DEPTH = 4
@@ -98,6 +100,16 @@ def test_a_model_scores_as_it_does_alone(tmp_path: Path) -> None:
     assert flows == [Flow("test queries", 3, 3)]
     assert set(run["rank"].to_pylist()) == set(range(1, DEPTH + 1))
     assert len(set(run["score"].to_pylist())) > DEPTH
+
+
+def test_a_colbert_checkpoint_scores_as_it_does_alone(tmp_path: Path) -> None:
+    world = World(tmp_path / "store", ["one", "two"])
+    folder = write_pylate(tmp_path / "model", write_tiny_bert(tmp_path / "tiny"))
+    artifact, flows = world.score(PeerConfig(name="colbert", model=str(folder), precision="float32"))
+    alone = LateInteraction.load(str(folder), threads=1)
+    run = peers.of_bucket(artifact, "colbert", 0)
+    assert run.equals(rerank(world.top, world.queries, world.texts, alone, "colbert"))
+    assert flows == [Flow("test queries", 2, 2)]
 
 
 def test_a_model_without_a_scoring_head_is_refused_and_the_untrained_is_the_start_of_training(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.pipeline.run import run
 from anmi_ray.stages.rerank import by_document
 from anmi_ray.store import Artifact, Store
+from tests.models.test_token_vectors import write_pylate
 from tests.models.tiny import write_tiny_bert
 from tests.small import Remembering, start_from, write_config
 
@@ -41,8 +42,10 @@ def some_run(queries: int, documents: int) -> tuple[pa.Table, pa.Table, pa.Table
     )
 
 
-def test_scores_are_the_models_and_a_document_is_encoded_once(tmp_path: Path) -> None:
-    model = LateInteraction.load(str(write_tiny_bert(tmp_path / "tiny")))
+@pytest.mark.parametrize("colbert", [False, True])
+def test_scores_are_the_models_and_a_document_is_encoded_once(tmp_path: Path, colbert: bool) -> None:
+    start = write_tiny_bert(tmp_path / "tiny")
+    model = LateInteraction.load(str(write_pylate(tmp_path / "colbert", start) if colbert else start))
     top, queries, texts = some_run(40, 30)
     artifact = Artifact(Store(str(tmp_path / "root")), "rerank", "0123456789abcdef")
     bucket_N = np.array([bucket_of(query, BUCKETS) for query in top["query_id"].to_pylist()])

@@ -1,0 +1,229 @@
+"""ColBERT checkpoints as students: a projection over the hidden states, and texts in a form of the checkpoint's own.
+
+sentence-transformers reads all three layouts, its own, PyLate's and Stanford's (HF_ColBERT), and what it read is taken
+over here, so a student's texts and weights are those of the retriever (models/token_vectors.py). The form: a marker
+before each text, a length for queries and one for documents, queries filled up with [MASK], words left out of the
+score (Khattab and Zaharia 2020, "ColBERT", 3.2). Legend: X texts, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from torch import nn
+
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.models.cross_encoder import check_vocabulary, positions, quiet, token_limit
+from anmi_ray.models.encoder import load
+from anmi_ray.models.loading import ModelSource
+from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, ragged, token_lists
+from anmi_ray.models.pooling import activations, markers
+from anmi_ray.models.texts import TextTokenizer
+
+# Beside its id, a token of a list says in these bits what no model's vocabulary reaches.
+_UNSEEN = 1 << 29  # no token attends to it
+_UNCOUNTED = 1 << 30  # no score reads it
+_LAST = ["MultiVectorMask", "Normalize"]  # what stands above the projection, in either order
+_KEPT = "keep_only_token_ids"
+
+
+@dataclass(frozen=True)
+class ColbertForm:
+    """How texts are cut, filled up and counted; lengths are tokens, special ones and the marker's included.
+
+    `query_tokens`: what queries are cut to; `filled`: what shorter ones are filled up to with token `filler`, to which
+    others attend if `attended`; `skipped`: words that do not count in the texts of `skipped_in`.
+    """
+
+    query_tokens: int
+    filled: int = 0
+    filler: int = 0
+    attended: bool = False
+    skipped: tuple[int, ...] = ()
+    skipped_in: tuple[str, ...] = ("document",)
+
+
+class ColbertTokenizer(TextTokenizer):
+    """As TextTokenizer, in a checkpoint's form. Token lists are whole inputs, whose tokens say how they count.
+
+    So a list needs nobody to know whether it is a query. `saved` are the checkpoint's settings by file, for its export.
+    A text of which no token would count counts with all that are attended to, as a retriever's does.
+    """
+
+    def __init__(
+        self,
+        tokenizer: transformers.PreTrainedTokenizerBase,
+        max_tokens: int,
+        prompts: Mapping[str, str],
+        form: ColbertForm,
+        saved: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        super().__init__(tokenizer, max_tokens, prompts["query"], prompts["document"])
+        self.colbert = form
+        self.saved = saved
+        for task, prompt, limit in (
+            ("query", self.query_prompt, form.query_tokens),
+            ("document", self.document_prompt, max_tokens),
+        ):
+            around = self.max_tokens - self.room + len(token_lists(tokenizer, [prompt], limit)[0])
+            if limit <= around:
+                of_query = task == "query"
+                raise ConfigError(
+                    f"a {task} has {limit} tokens, {around} of them special or its marker's",
+                    f"model {tokenizer.name_or_path}" if of_query else "max_tokens",
+                    f"raise {'the length of queries in its settings' if of_query else 'it'} above {around}",
+                )
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What decides token lists besides the tokenizer and `max_tokens`."""
+        return *super().form, astuple(self.colbert)
+
+    def of_queries(self, texts: Sequence[str]) -> Ragged:
+        """Whole inputs of queries, each after its marker and filled up."""
+        form = self.colbert
+        return self._whole(texts, "query", self.query_prompt, form.query_tokens, form.filled)
+
+    def of_documents(self, texts: Sequence[str]) -> Ragged:
+        """Whole inputs of documents, each after its marker."""
+        return self._whole(texts, "document", self.document_prompt, self.max_tokens, 0)
+
+    def _whole(self, texts: Sequence[str], task: str, prompt: str, limit: int, filled: int) -> Ragged:
+        room = limit - (self.max_tokens - self.room)
+        inside = token_lists(self.tokenizer, [prompt + text for text in texts] if prompt else texts, room)
+        skipped = self.colbert.skipped if task in self.colbert.skipped_in else ()
+        return ragged([self._framed(inside[i], filled, skipped) for i in range(len(inside))])
+
+    def _framed(self, inside: NDArray[np.int32], filled: int, skipped: tuple[int, ...]) -> NDArray[np.int64]:
+        """A text's tokens [T] with the special ones and the fillers, each with its bits."""
+        ids = np.concatenate([self._before, inside, self._after])
+        fillers = np.full(max(filled - len(ids), 0), self.colbert.filler)
+        seen = np.repeat([True, self.colbert.attended], [len(ids), len(fillers)])
+        ids = np.concatenate([ids, fillers])
+        counted = ~np.isin(ids, skipped)
+        if not counted.any():
+            counted = seen
+        return ids + _UNSEEN * ~seen + _UNCOUNTED * ~counted
+
+    def lengths(self, texts: Ragged) -> NDArray[np.int64]:
+        """Tokens of every text: of a whole input all."""
+        return np.asarray(texts.lengths)
+
+    def batch(self, lists: Sequence[NDArray[np.int32]]) -> Batch:
+        """Padded inputs [X, T] of whole inputs, and which tokens count; T is a multiple of 8."""
+        longest = max(map(len, lists))
+        width = min(-(-longest // MULTIPLE) * MULTIPLE, max(self.max_tokens, longest))
+        marked = np.full((len(lists), width), self.pad | _UNSEEN | _UNCOUNTED, dtype=np.int64)
+        for row, tokens in enumerate(lists):
+            marked[row, : len(tokens)] = tokens
+        ids = marked & (_UNSEEN - 1)
+        mask = (marked & _UNSEEN == 0).astype(np.int64)
+        counted = (marked & _UNCOUNTED == 0).astype(np.int64)
+        return Batch(ids, mask, np.zeros_like(ids) if self.segments else None, counted)
+
+
+def read(
+    source: ModelSource, max_tokens: int | None
+) -> tuple[transformers.PreTrainedModel, list[nn.Linear], ColbertTokenizer]:
+    """A checkpoint's transformer, its projection's layers, lowest first, and its tokenizer.
+
+    `max_tokens` None: documents are cut as the checkpoint says. Raises ConfigError where it cannot be loaded, has
+    modules or an activation that are not read here, a marker that its tokenizer lacks, or longer inputs than positions.
+    """
+    from sentence_transformers import MultiVectorEncoder
+
+    with quiet(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # a pooler that the weights lack is drawn, though nothing reads it
+        model = load(MultiVectorEncoder, source, "float32", "cpu")
+    first, *above = cast(list[Any], list(model))
+    _check_modules(source, first, above)
+    encoder, tokenizer = first.auto_model, first.tokenizer
+    if missing := [marker for marker in markers(source) if not _known(marker, tokenizer)]:
+        raise ConfigError(
+            f"its marker {missing[0]!r} is no token of its tokenizer, which would read it as words",
+            f"model {source.name}",
+            "give the tokenizer that it was trained with, or name a token of it in the checkpoint's settings",
+        )
+    check_vocabulary(encoder, tokenizer, source.name)
+    limit = token_limit(encoder, first.document_length or int(tokenizer.model_max_length), max_tokens)
+    mask = next(module for module in above if type(module).__name__ == "MultiVectorMask")
+    form = _form(source, first, mask, limit)
+    of_transformer = {"query_length": form.query_tokens, "document_length": limit}
+    if first.query_expansion is not None:
+        of_transformer |= {"query_expansion": first.query_expansion}
+    saved = {
+        "transformer": of_transformer,
+        "mask": {"skiplist_words": mask.skiplist_words, "skiplist_tasks": mask.skiplist_tasks},
+    }
+    prompts = {task: model.prompts.get(task) or "" for task in ("query", "document")}
+    layers = [module.linear for module in above if type(module).__name__ == "Dense"]
+    return encoder, layers, ColbertTokenizer(tokenizer, limit, prompts, form, saved)
+
+
+def _check_modules(source: ModelSource, first: Any, above: Sequence[Any]) -> None:
+    """Raise ConfigError where sentence-transformers computes something else of hidden states than is computed here."""
+    kinds = [type(module).__name__ for module in above]
+    dense = [module for module, kind in zip(above, kinds, strict=True) if kind == "Dense"]
+    if (
+        type(first).__name__ != "Transformer"
+        or kinds[: len(dense)] != ["Dense"] * len(dense)
+        or sorted(kinds[len(dense) :]) != _LAST
+    ):
+        raise ConfigError(
+            f"its modules are {', '.join([type(first).__name__, *kinds])}",
+            f"model {source.name}",
+            f"give a ColBERT checkpoint of Transformer, any number of Dense, and {' and '.join(_LAST)}",
+        )
+    named = activations(source) or [""] * len(dense)  # Stanford's has no file for it
+    curved = [name for one, name in zip(dense, named, strict=True) if type(one.activation_function) is not nn.Identity]
+    odd = [f"a Dense with the activation {name}" for name in curved]
+    odd += ["a Dense with a residual" for module in dense if module.use_residual]
+    odd += ["a MultiVectorMask that keeps listed tokens alone" for one in above if getattr(one, _KEPT, None)]
+    odd += [f"a {kind} of texts as a whole" for one, kind in zip(above, kinds, strict=True) if not _of_tokens(one)]
+    if odd:
+        raise ConfigError(
+            f"it has {odd[0]}",
+            f"model {source.name}",
+            "give a ColBERT checkpoint with a linear projection of its tokens (torch.nn.modules.linear.Identity)",
+        )
+
+
+def _of_tokens(module: Any) -> bool:
+    names = {getattr(module, f"module_{end}_name", "token_embeddings") for end in ("input", "output")}
+    return names == {"token_embeddings"}
+
+
+def _known(marker: str, tokenizer: Any) -> bool:
+    """Whether the tokenizer has a marker as a token, with the space after it (PyLate) or without."""
+    return not {marker, marker.strip()}.isdisjoint(tokenizer.tokenize(marker))
+
+
+def _form(source: ModelSource, first: Any, mask: Any, limit: int) -> ColbertForm:
+    """The form of a Transformer and a MultiVectorMask of sentence-transformers; `limit`: tokens of a document."""
+    tokenizer, expansion = first.tokenizer, first.query_expansion
+    unknown = {None, tokenizer.unk_token_id}
+    ids = {word: tokenizer.convert_tokens_to_ids(word) for word in mask.skiplist_words}
+    skipped = sorted({i for word, i in ids.items() if i not in unknown or word == tokenizer.unk_token})
+    held = positions(first.auto_model)
+    own = first.query_length or (int(tokenizer.model_max_length) if first.document_length else limit)
+    form = ColbertForm(min(own, held or own), skipped=tuple(skipped), skipped_in=tuple(mask.skiplist_tasks))
+    if expansion is None:
+        return form
+    filled = int(expansion["length"])
+    if held and filled > held:
+        raise ConfigError(
+            f"it fills queries up to {filled} tokens, and has {held} positions",
+            f"model {source.name}",
+            f"set the length in its settings (query_expansion, query_length or query_maxlen) to at most {held}",
+        )
+    filler = tokenizer.mask_token_id if tokenizer.mask_token_id is not None else tokenizer.eos_token_id
+    if expansion["token"] is not None:
+        filler = tokenizer.convert_tokens_to_ids(expansion["token"])
+    most = filled if expansion["strategy"] == "fixed" else max(form.query_tokens, filled)
+    return replace(form, query_tokens=most, filled=filled, filler=int(filler), attended=expansion["attend"])
