@@ -38,6 +38,7 @@ SMALL: dict[str, Any] = {
         "retrieve": {"depth": 20, "candidates": 12, "random_negatives": 2, "dense": {"max_tokens": 32}},
         "compare": {"degree": 4},
         "mine": {"sample": "weighted", "negatives": 2, "random_negatives": 1, "rated_extra": 0},
+        "rerank": {"depth": 10},
         "execution": {"buckets": 2, "object_store_gb": 0.1},
     },
     "halves": {"corpus": {"reader": "beir", "dev_fraction": 0.0}},
