@@ -17,6 +17,7 @@ from typing import Any
 from anmi_ray.core.errors import ConfigError, DataError, from_os_error
 from anmi_ray.evaluation.significance import LEVEL
 from anmi_ray.models.card import Card, text
+from anmi_ray.stages.evaluate import baseline_of
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.folders import copy_sealed
 from anmi_ray.store.runs import find_run
@@ -77,7 +78,7 @@ def _card(
         method=list(_method(config, artifacts["train"], record["environment"])),
         citations=METHODS,
         comparisons=rows or (),
-        baseline=config["evaluate"]["baseline"],
+        baseline=baseline_of(evaluate) if evaluate is not None else "",
         level=config["evaluate"].get("level", LEVEL),  # records of before it was fixed have their own
         license=license,
     )
