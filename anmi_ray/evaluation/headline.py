@@ -42,7 +42,7 @@ class Headline:
         if self.chosen == BY_SETTINGS:
             return "named by evaluate.baseline"
         if self.chosen == BY_DEV:
-            return f"the best untrained system on {self.queries:,} dev {'query' if self.queries == 1 else 'queries'}"
+            return f"the best untrained system on {self._dev_queries()}"
         return "taken without a choice: no dev query is judged"
 
     def no_better(self) -> str:
@@ -52,8 +52,11 @@ class Headline:
         system, baseline = self.dev[self.system], self.dev[self.baseline]
         if system > baseline:
             return ""
-        means = f"{self.measure} {system:.3f}, {baseline:.3f}"
-        return f"On {self.queries:,} dev queries {self.system} is no better than {self.baseline} ({means})"
+        means = f"{self.measure} {system:.3f} against {baseline:.3f}"
+        return f"{self.system} is no better than {self.baseline} on {self._dev_queries()} ({means})"
+
+    def _dev_queries(self) -> str:
+        return f"{self.queries:,} dev {'query' if self.queries == 1 else 'queries'}"
 
 
 def best(dev: Mapping[str, float], untrained: Sequence[str]) -> str:

@@ -59,14 +59,16 @@ def finding(data: ReportData) -> str:
     row = headline_row(data)
     if row is None or row.p is None or row.difference is None:
         return f"No comparison of {data.system} with {data.baseline} under {data.measure}"
+    apart = row.p < 1 - data.level
+    verb = "beats" if row.difference > 0 else "falls behind"
     change = f"{signed(row.difference)} {data.measure}"
-    if row.p >= 1 - data.level:
-        found = f"{capital(row.system)} and {data.baseline} cannot be told apart: {change}"
-    else:
-        verb = "beats" if row.difference > 0 else "falls behind"
-        found = f"{capital(row.system)} {verb} {data.baseline} by {change}"
     doubt = data.first.no_better() if data.first is not None else ""
-    return f"{doubt}. On test: {found}" if doubt else found
+    if doubt:
+        found = f"it {verb} it by" if apart else "they cannot be told apart:"
+        return f"{capital(doubt)}. On test {found} {change}"
+    if apart:
+        return f"{capital(row.system)} {verb} {data.baseline} by {change}"
+    return f"{capital(row.system)} and {data.baseline} cannot be told apart: {change}"
 
 
 def undecided(data: ReportData) -> str:

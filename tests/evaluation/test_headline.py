@@ -42,7 +42,7 @@ def test_without_dev_queries_the_first() -> None:
 def test_no_better_is_said_with_its_figures() -> None:
     assert ONE.no_better() == ""
     worse = replace(ONE, dev={**ONE.dev, "reranked+hybrid": 0.5})
-    said = "On 40 dev queries reranked+hybrid is no better than dense (nDCG@10 0.500, 0.500)"
+    said = "reranked+hybrid is no better than dense on 40 dev queries (nDCG@10 0.500 against 0.500)"
     assert worse.no_better() == said
     assert replace(worse, baseline="a peer").no_better() == ""  # peers are not scored on dev
     assert replace(worse, dev={}).no_better() == ""

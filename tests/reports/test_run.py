@@ -322,19 +322,18 @@ def test_the_first_screen_says_whether_to_deploy(html: str, data: ReportData):
 def test_what_is_no_better_on_dev_is_said_first(data: ReportData):
     assert data.first
     doubtful = replace(data, first=replace(data.first, dev={**data.first.dev, "reranked": 0.49}))
-    said = (
-        "On 131 dev queries reranked is no better than hybrid (nDCG@10 0.490, 0.500). On test: Reranked beats hybrid by"
-    )
+    doubt = "Reranked is no better than hybrid on 131 dev queries (nDCG@10 0.490 against 0.500)"
+    said = f"{doubt}. On test it beats it by +"
     assert run.headline(doubtful).startswith(said)
     html = run.to_html(doubtful)
     assert said in Page(html[html.index("<h1>") : html.index("</h1>") + 5]).words()
-    assert not run.headline(data).startswith("On")
+    assert "no better" not in run.headline(data)
 
 
 def test_how_many_queries_would_decide(data: ReportData):
     assert run.undecided(data) == ""
     row = report.headline_row(data)
-    assert row and row.difference
+    assert row
     values = by_system(data.metrics, data.measure)
     sd = float(np.std(values["reranked"][1] - values["hybrid"][1], ddof=1))
     least = page.decimal(smallest_difference({"a": sd}, {"a": 276}))
