@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from anmi_ray.api import reranking
+from anmi_ray.cli.run import carry_out
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import DataError
@@ -19,6 +20,7 @@ from anmi_ray.core.records import CANDIDATE, EXAMPLE, QREL, QUERY, RATING, RUN, 
 from anmi_ray.models import kinds
 from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import NAMES
+from anmi_ray.stages import evaluate
 from anmi_ray.store import Artifact, Store
 from anmi_ray.tables import trec
 from tests.small import Remembering, write_config
@@ -177,6 +179,25 @@ def test_the_report_and_its_files(finished: Finished) -> None:
         "reranked+hybrid",
     }
     assert (finished.reports / "reranked.trec").exists()
+    first = content["first"]
+    assert content["baseline"] == first["baseline"] == evaluate.baseline_of(finished.artifact("evaluate"))
+    assert first["dev"][first["baseline"]] == max(
+        first["dev"][name] for name in ("bm25", "dense", "hybrid", "bm25+dense")
+    )
+    assert content["serving"]["seconds"] > 0
+    assert content["serving"]["queries"] == 32
+    gains = [pair["after"] - pair["before"] for pair in content["queries"]]
+    assert [gain > 0 for gain in gains] == sorted(gain > 0 for gain in gains)  # those that lose stand first
+
+
+def test_the_end_of_a_run_says_what_it_was_compared_with(
+    finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    carry_out(finished.settings, "", "")
+    said, first = capsys.readouterr().out, evaluate.headline_of(finished.artifact("evaluate"))
+    assert f"baseline: {first.baseline}, the best untrained system on 12 dev queries" in said
+    assert f"nDCG@10 − {first.baseline}" in said
+    assert (first.no_better() in said) if first.no_better() else ("no better than" not in said)
 
 
 def test_the_commands_on_files_agree_with_the_run(

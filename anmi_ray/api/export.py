@@ -19,6 +19,7 @@ from anmi_ray.evaluation.fusion import from_json
 from anmi_ray.evaluation.served_fusion import ServedFusion, of_sweep
 from anmi_ray.evaluation.significance import LEVEL
 from anmi_ray.models.card import Card, text
+from anmi_ray.stages.evaluate import baseline_of
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.folders import copy_sealed
 from anmi_ray.store.runs import find_run
@@ -93,7 +94,7 @@ def _card(
         method=list(_method(config, artifacts["train"], record["environment"])),
         citations=METHODS,
         comparisons=rows or (),
-        baseline=config["evaluate"]["baseline"],
+        baseline=baseline_of(evaluate) if evaluate is not None else "",
         level=config["evaluate"].get("level", LEVEL),  # records of before it was fixed have their own
         license=license,
         fusion=None if fusion is None else fusion.weights,

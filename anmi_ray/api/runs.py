@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,9 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.schema import Record
 from anmi_ray.store import Artifact
 from anmi_ray.store.runs import find_run
+
+if TYPE_CHECKING:
+    from anmi_ray.evaluation.headline import Headline
 
 TableName = Literal[
     "queries", "texts", "candidates", "comparisons", "judgments", "ratings", "fits", "gaps", "examples", "metrics"
@@ -99,6 +102,15 @@ class Run:
         Raises ConfigError where the run is not evaluated.
         """
         return self.artifact("evaluate", "measures").read_json("comparisons.json")
+
+    def headline(self) -> Headline:
+        """What the report's headline compares, how its baseline was chosen, and what dev queries say of both.
+
+        Raises ConfigError where the run is not evaluated.
+        """
+        from anmi_ray.stages.evaluate import headline_of
+
+        return headline_of(self.artifact("evaluate", "headline"))
 
     def audit(self) -> tuple[str, dict[str, Any]]:
         """The stage that asked the judges, and the audit that it stored, over a sample of queries: as of `audit`.

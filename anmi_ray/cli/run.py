@@ -34,9 +34,14 @@ def carry_out(experiment: Experiment, first: str, last: str) -> None:
         finished = experiments.run(experiment, first=first, last=last, reporter=output.reporter)
         if last != names_of(experiment)[-1]:
             return
-        output.told("report is written", run=experiment.name, path=finished.report)
-        config = experiment.evaluate
-        output.show("", console.systems_table(finished.systems(), config.measures, config.baseline))
+        found = finished.headline()
+        doubt = found.no_better()
+        facts = {"baseline": found.baseline, "no_better_on_dev": bool(doubt)}
+        output.told("report is written", run=experiment.name, path=finished.report, **facts)
+        output.show("", console.systems_table(finished.systems(), experiment.evaluate.measures, found.baseline))
+        output.show(f"baseline: {found.baseline}, {found.how()}")
+        if doubt:
+            output.show(f"{doubt}: not worth deploying as it is")
         if experiment.simulated is not None:
             output.show("preferences came from a simulated panel (judge.preset): figures say what the method recovers")
         output.show(f"report: {finished.report}")

@@ -42,6 +42,7 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     """Lines and tables that describe a run. Raises ConfigError when there is no such run."""
     from anmi_ray.pipeline.stages import recorded_names
     from anmi_ray.reports import audits
+    from anmi_ray.stages.evaluate import baseline_of
     from anmi_ray.store import Artifact
     from anmi_ray.store.runs import find_run
 
@@ -55,6 +56,8 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
         if name in artifacts:
             spent = (artifacts[name].manifest() or {}).get("spent", {})
             yield from (f"{name} {line}" for line in audits.spent(spent))
+    if "evaluate" in artifacts and artifacts["evaluate"].manifest() is not None:
+        yield f"baseline: {baseline_of(artifacts['evaluate'])}"
     if "train" in artifacts:
         curves = store.read_json(f"tracking/{artifacts['train'].fingerprint}/curves.json") or {}
         yield from (f"curves: {place}" for place in curves.values())

@@ -135,7 +135,12 @@ class EvaluateConfig(Settings):
         max_length=8,
         description="names that ir_measures reads; the first is the headline",
     )
-    baseline: str = Field(default="hybrid", min_length=1, description="system that the others are compared with")
+    baseline: str | None = Field(
+        default=None,
+        min_length=1,
+        description="system that the others are compared with; null: the best on dev queries of those that nothing was "
+        "trained for, which are the retrievers, hybrid, and the fusion without the reranker",
+    )
     rounds: int = Field(
         default=10_000,
         ge=100,

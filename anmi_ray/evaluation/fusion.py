@@ -8,7 +8,7 @@ Segments: N rows sorted by (query, hybrid rank), one segment a query.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from anmi_ray.core.records import RUN
 from anmi_ray.evaluation import measures
 
 _RESAMPLES = 1000
+_FOLDS = 5
 Weights = tuple[float, ...]  # of the reranker, then of each partner; they sum to 1
 
 
@@ -31,7 +32,9 @@ class WeightSweep:
     """The measure's mean over the dev queries at all weights tried, the weights chosen, and those of the control.
 
     `parts` names the systems that the weights belong to, the reranker first. `control` are the weights chosen without
-    the reranker; `value` is the measure at the chosen ones.
+    the reranker; `value` is the measure at the chosen ones. `cross` and `control_cross` are what such choices give on
+    queries that took no part in them (cross-validation), so that a useless reranker does not look useful where its
+    weight was chosen.
     """
 
     measure: str
@@ -43,6 +46,8 @@ class WeightSweep:
     chosen: Weights
     value: float
     control: Weights
+    cross: float
+    control_cross: float
 
     def curve(self) -> list[tuple[float, float]]:
         """(weight of the reranker, the best value at it), by weight."""
@@ -142,6 +147,7 @@ def choose_weights(
     value_WQ = np.stack([values(weights) for weights in grid])
     without = [i for i, weights in enumerate(grid) if weights[0] == 0.0]
     chosen = _bagged(grid, value_WQ, seed)
+    control_grid, control_WQ = [grid[i] for i in without], value_WQ[without]
     return WeightSweep(
         measure,
         value_WQ.shape[1],
@@ -151,7 +157,9 @@ def choose_weights(
         tuple(value_WQ.mean(1).tolist()),
         chosen,
         float(values(chosen).mean()),
-        control=_bagged([grid[i] for i in without], value_WQ[without], seed),
+        _bagged(control_grid, control_WQ, seed),
+        _cross_validated(grid, value_WQ, values, seed),
+        _cross_validated(control_grid, control_WQ, values, seed),
     )
 
 
@@ -163,6 +171,24 @@ def _bagged(grid: Sequence[Weights], value_WQ: NDArray[np.float64], seed: int) -
     mean_WR = np.round(value_WQ[even] @ share_RQ.T, 12)  # so that equal values are equal
     best_R = np.array(even)[mean_WR.argmax(0)]
     return tuple(np.asarray(grid)[best_R].mean(0).tolist())
+
+
+def _cross_validated(
+    grid: Sequence[Weights],
+    value_WQ: NDArray[np.float64],
+    values: Callable[[Weights], NDArray[np.float64]],
+    seed: int,
+) -> float:
+    """The mean value of queries at the weights that the other folds chose; of a query alone, at its own."""
+    queries = value_WQ.shape[1]
+    folds = min(_FOLDS, queries)
+    fold_Q = rng("fusion folds", seed).permutation(queries) % folds
+    found_Q = np.zeros(queries)
+    for fold in range(folds):
+        mine = fold_Q == fold
+        others = value_WQ if folds == 1 else value_WQ[:, ~mine]
+        found_Q[mine] = values(_bagged(grid, others, seed))[mine]
+    return float(found_Q.mean())
 
 
 def _check(weights: Sequence[float], parts: int) -> None:

@@ -185,9 +185,25 @@ def smallest_difference(
     >>> round(smallest_difference({"a": 0.15}, {"a": 568}, 9), 4)
     0.0227
     """
-    z = float(stats.norm.isf(level / (2 * comparisons)) + stats.norm.ppf(power))
     total = sum(queries[name] for name in sds)
-    return z * math.sqrt(sum(queries[name] * sd * sd for name, sd in sds.items())) / total
+    variance = sum(queries[name] * sd * sd for name, sd in sds.items())
+    return _detected(comparisons, level, power) * math.sqrt(variance) / total
+
+
+def queries_needed(sd: float, difference: float, level: float = 0.05, power: float = 0.8) -> int:
+    """How many queries a paired test needs to detect `difference`, which is not 0, with probability `power`.
+
+    `sd`: standard deviation of the per-query differences. The inverse of `smallest_difference` for one collection.
+
+    >>> queries_needed(0.15, 0.0227)
+    343
+    """
+    return math.ceil((_detected(1, level, power) * sd / difference) ** 2)
+
+
+def _detected(comparisons: int, level: float, power: float) -> float:
+    """Standard errors that a difference has to be of: z_{1 - level/(2m)} + z_power."""
+    return float(stats.norm.isf(level / (2 * comparisons)) + stats.norm.ppf(power))
 
 
 def _root_mean(variances: Iterable[float], strata: Sequence[Reals]) -> float:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anmi_ray.evaluation.fusion import WeightSweep
+from anmi_ray.evaluation.headline import Headline
 from anmi_ray.evaluation.significance import SystemComparison, by_system
 from anmi_ray.reports.page import a_key_a_line, plain
 
@@ -230,6 +231,34 @@ class QueryPair:
 
 
 @dataclass(frozen=True)
+class Serving:
+    """What reranking takes, as measured on the held-out queries, and the model that it takes.
+
+    seconds: of scoring the top `depth` documents of `queries` queries on `cores` cores (None: a cluster's), start of
+    the processes included; None where it was not measured whole. `documents`: how many were encoded, each once for all
+    queries; None where every pair was read for itself. `parameters` of the model, `model_bytes` of its weights.
+    """
+
+    depth: int
+    queries: int
+    seconds: float | None = None
+    cores: int | None = None
+    documents: int | None = None
+    parameters: int | None = None
+    model_bytes: int | None = None
+
+    @property
+    def query_ms(self) -> float | None:
+        """Milliseconds a query, of all that were scored together."""
+        return None if self.seconds is None or not self.queries else 1000 * self.seconds / self.queries
+
+    @property
+    def alone_ms(self) -> float | None:
+        """About the milliseconds of a query whose documents are encoded for it alone; None if that is no other."""
+        return None if self.seconds is None or not self.documents else 1000 * self.seconds * self.depth / self.documents
+
+
+@dataclass(frozen=True)
 class ReportData:
     """Everything that the report says.
 
@@ -249,6 +278,8 @@ class ReportData:
     simulated: bool
     config_yaml: str
     level: float = 0.95
+    first: Headline | None = None
+    serving: Serving | None = None
     fusion: WeightSweep | None = None
     judges: tuple[JudgeAudit, ...] = ()
     panel: tuple[JudgeValue, ...] = ()

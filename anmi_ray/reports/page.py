@@ -166,6 +166,18 @@ def seconds(value: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def short(value: float) -> str:
+    """A large number by three digits and its unit: 950, 22.7 M, 1.24 G.
+
+    >>> short(22_713_216)
+    '22.7 M'
+    """
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:#.3g}".rstrip(".") + unit
+    return f"{value:.3g}"
+
+
 def clip(text: str, length: int = SNIPPET) -> str:
     """The beginning of a text on one line, cut at a word."""
     flat = " ".join(text.split())
@@ -192,6 +204,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     "count": count,
     "percent": percent,
     "seconds": seconds,
+    "short": short,
     "clip": clip,
     "share": _width,
 }

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
+from anmi_ray.evaluation.replicates import queries_needed, smallest_difference
 from anmi_ray.evaluation.significance import SystemComparison, by_system
 from anmi_ray.reports.data import GapSample, RatedQuery, ReportData, agreement, centred, headline_row
-from anmi_ray.reports.page import asset, capital, category_colour, count, p_value, percent, render, signed
+from anmi_ray.reports.page import asset, capital, category_colour, count, decimal, p_value, percent, render, signed
 
 _SECTIONS = ("quality", "queries", "judges", "ratings", "negatives", "training", "cost", "provenance")
 
@@ -33,6 +35,7 @@ def to_html(data: ReportData) -> str:
         script=asset("sort.js.txt"),
         filters={"effect": effect},
         row=headline_row(data),
+        undecided=undecided(data),
         measures=measures,
         rows={name: _rows(data, name, systems) for name in measures},
         systems=systems,
@@ -56,10 +59,42 @@ def finding(data: ReportData) -> str:
     row = headline_row(data)
     if row is None or row.p is None or row.difference is None:
         return f"No comparison of {data.system} with {data.baseline} under {data.measure}"
+    apart = row.p < 1 - data.level
+    verb = "beats" if row.difference > 0 else "falls behind"
     change = f"{signed(row.difference)} {data.measure}"
-    if row.p >= 1 - data.level:
-        return f"{capital(row.system)} and {data.baseline} cannot be told apart: {change}"
-    return f"{capital(row.system)} {'beats' if row.difference > 0 else 'falls behind'} {data.baseline} by {change}"
+    doubt = data.first.no_better() if data.first is not None else ""
+    if doubt:
+        found = f"it {verb} it by" if apart else "they cannot be told apart:"
+        return f"{capital(doubt)}. On test {found} {change}"
+    if apart:
+        return f"{capital(row.system)} {verb} {data.baseline} by {change}"
+    return f"{capital(row.system)} and {data.baseline} cannot be told apart: {change}"
+
+
+def undecided(data: ReportData) -> str:
+    """How many queries would tell the headline's systems apart, where these do not; empty where they do."""
+    row = headline_row(data)
+    difference = _per_query(data)
+    if row is None or row.p is None or row.p < 1 - data.level or difference is None or len(difference) < 2:
+        return ""
+    sd = float(difference.std(ddof=1))
+    least = smallest_difference({row.system: sd}, {row.system: row.queries}, level=1 - data.level)
+    seen = f"{count(row.queries)} queries show a difference of ±{decimal(least)} or more, four times of five"
+    if not row.difference:
+        return seen
+    needed = queries_needed(sd, row.difference, 1 - data.level)
+    if needed <= row.queries:
+        return seen
+    more = f"{count(needed - row.queries)} more test queries"
+    return f"{seen}. If it is really {signed(row.difference)}, about {more} would decide as often"
+
+
+def _per_query(data: ReportData) -> NDArray[np.float64] | None:
+    """The headline's differences, query by query in order of id; None where they were not measured."""
+    values = by_system(data.metrics, data.measure)
+    if data.system == data.baseline or not {data.system, data.baseline} <= set(values):
+        return None
+    return values[data.system][1] - values[data.baseline][1]
 
 
 def evidence(data: ReportData) -> str:
@@ -83,11 +118,9 @@ def _figures(data: ReportData, measures: Sequence[str], systems: Sequence[str]) 
     from anmi_ray.reports.training_curves import curves
 
     drawn: dict[str, Any] = {"quality": {name: _quality(_rows(data, name, systems), data) for name in measures}}
-    values = by_system(data.metrics, data.measure)
-    if data.system in values and data.baseline in values and data.system != data.baseline:
-        difference = values[data.system][1] - values[data.baseline][1]
-        if np.any(difference):
-            drawn["per_query"] = charts.per_query(difference, data.measure, data.system, data.baseline)
+    difference = _per_query(data)
+    if difference is not None and np.any(difference):
+        drawn["per_query"] = charts.per_query(difference, data.measure, data.system, data.baseline)
     if data.fusion is not None:
         best = (data.fusion.chosen[0], data.fusion.value)
         curve = charts.Curve("dev", data.fusion.curve())

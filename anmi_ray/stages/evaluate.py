@@ -1,5 +1,6 @@
-"""evaluate: runs and qrels -> metrics per query, comparisons with the baseline, TREC run files.
+"""evaluate: runs and qrels -> metrics per query, comparisons with the baseline, the headline, TREC run files.
 
+The baseline, if the settings name none, is the best of the systems that nothing was trained for, chosen on dev queries.
 Peers, other rerankers beside the trained one, are measured alike; one that failed on some queries is compared on the
 others. The weights of the fusion of reranked and first-stage scores are chosen on the dev queries; the test queries are
 only measured. The same fusion without the reranker is measured beside it, as the control. Qrels and runs alone are
@@ -9,7 +10,8 @@ read: a known positive that was added to candidates is in neither.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +21,7 @@ from anmi_ray.config.evaluate import EvaluateConfig
 from anmi_ray.config.retrieve import RETRIEVERS
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import METRIC, QREL, RUN, TEXT_OF
-from anmi_ray.evaluation import fusion, measures, significance
+from anmi_ray.evaluation import fusion, headline, measures, significance
 from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Split, Stage
 from anmi_ray.runtime.tasks import Context, run_task
@@ -68,32 +70,86 @@ def _evaluate(
     reranked = rerank.manifest() or {}
     depth, peers = int(reranked["depth"]), list(reranked.get("peers", ()))
     runs, qrels, queries = _held_out(rerank, retrieve, ingest, buckets, "test")
-    if not pc.any(pc.greater(qrels["grade"], 0)).as_py():
+    if not _judged(qrels):
         raise DataError("no test query has a relevant document", "qrels", "give qrels of a test split")
+    dev_runs, dev_qrels, _ = _held_out(rerank, retrieve, ingest, buckets, "dev")
     sweep: fusion.WeightSweep | None = None
     fused = RUN.empty()
     if config.fusion:
-        sweep = _sweep(rerank, retrieve, ingest, buckets, config, depth, seed)
+        if _judged(dev_qrels):
+            sweep = _sweep(dev_runs, dev_qrels, config, depth, seed)
         fused = _fused(runs, sweep, config, depth)
         runs = pa.concat_tables([runs, fused])
     metrics = _without_failed(measures.evaluate(runs, qrels, config.measures), runs, peers)
     there = set(pc.unique(runs["system"]).to_pylist())
     order = (*RETRIEVERS, "hybrid", control(config), "reranked", FUSED, *peers)
     systems = [name for name in dict.fromkeys(order) if name in there]
-    compared = [
-        asdict(row)
-        for measure in config.measures
-        for row in significance.compare(
-            metrics, config.baseline, systems, measure, config.rounds, significance.LEVEL, seed, partial=peers
-        )
-    ]
-    artifact.publish_json("comparisons.json", compared)
+    first = _headline(dev_runs, dev_qrels, sweep, config, [name for name in systems if name not in peers])
+    compare = partial(significance.compare, metrics, rounds=config.rounds, seed=seed)
+    compared = [compare(first.baseline, systems, measure, partial=peers) for measure in config.measures]
+    if first.control:
+        trained = [name for name in (FUSED, "reranked") if name in there]
+        first = replace(first, shares=compare(first.control, trained, first.measure)[1:])
+    artifact.publish_json("comparisons.json", [asdict(row) for rows in compared for row in rows])
+    artifact.publish_json("headline.json", asdict(first))
     artifact.publish_json("fusion.json", asdict(sweep) if sweep else None)
     _write_trec(artifact, runs, queries, retrieve, systems, buckets)
     judged = len(pc.unique(metrics["query_id"]))
     flows = [Flow("test queries", judged, judged)]
     artifact.commit_bucket(0, {"metrics": (METRIC, metrics), "fused": (RUN, fused)}, flows, None)
-    return {"flows": flows, "systems": systems}
+    return {"flows": flows, "systems": systems, "baseline": first.baseline}
+
+
+def headline_of(artifact: Artifact) -> headline.Headline:
+    """What the headline of a complete artifact compares."""
+    return headline.from_json(artifact.read_json("headline.json"))
+
+
+def baseline_of(artifact: Artifact) -> str:
+    """What the systems of a complete artifact are compared with; before it was chosen it was the hybrid, or named."""
+    manifest = artifact.manifest() or {}
+    return manifest.get("baseline") or manifest.get("settings", {}).get("baseline") or "hybrid"
+
+
+def _judged(qrels: pa.Table) -> bool:
+    """Whether a query has a relevant document."""
+    return bool(pc.any(pc.greater(qrels["grade"], 0)).as_py())
+
+
+def _headline(
+    runs: pa.Table,
+    qrels: pa.Table,
+    sweep: fusion.WeightSweep | None,
+    config: EvaluateConfig,
+    systems: Sequence[str],
+) -> headline.Headline:
+    """What is compared, from the dev queries' runs and qrels; `systems` are those that the run has, without peers."""
+    measure = config.measures[0]
+    dev: dict[str, float] = {}
+    queries = 0
+    if _judged(qrels):
+        single = [name for name in systems if name in (*RETRIEVERS, "hybrid", "reranked")]
+        metrics = measures.evaluate(runs, qrels, [measure], single)
+        queries = len(pc.unique(metrics["query_id"]))
+        dev = {name: measures.mean(metrics, name, measure) for name in single}
+    if sweep is not None:
+        dev[FUSED] = sweep.cross
+        dev.setdefault(control(config), sweep.control_cross)
+    without = control(config) if config.fusion else ""
+    parts = ("reranked", *config.partners) if config.fusion else ("reranked",)
+    weights = _weights(sweep, config) if config.fusion else (1.0,)
+    untrained = [name for name in dict.fromkeys((without, "hybrid", *RETRIEVERS)) if name in systems]
+    chosen = headline.BY_DEV if dev else headline.BY_DEFAULT
+    return headline.Headline(
+        system=FUSED if config.fusion else "reranked",
+        baseline=config.baseline or headline.best(dev, untrained),
+        chosen=headline.BY_SETTINGS if config.baseline else chosen,
+        control=without,
+        measure=measure,
+        queries=queries,
+        dev=dev,
+        weights=dict(zip(parts, weights, strict=True)),
+    )
 
 
 def _without_failed(metrics: pa.Table, runs: pa.Table, peers: Sequence[str]) -> pa.Table:
@@ -113,27 +169,26 @@ def _parts(runs: pa.Table, config: EvaluateConfig) -> tuple[pa.Table, pa.Table, 
     return _system(runs, "reranked"), _system(runs, "hybrid"), [_system(runs, name) for name in config.partners]
 
 
+def _weights(sweep: fusion.WeightSweep | None, config: EvaluateConfig) -> fusion.Weights:
+    """Of the reranker and its partners: those that dev chose, or even ones where no dev query is judged."""
+    count = len(config.partners)
+    return sweep.chosen if sweep else (0.5, *[0.5 / count] * count)
+
+
 def _fused(runs: pa.Table, sweep: fusion.WeightSweep | None, config: EvaluateConfig, depth: int) -> pa.Table:
     """The fusion, and, where several partners are fused, the control without the reranker."""
     reranked, hybrid, partners = _parts(runs, config)
     count = len(partners)
-    chosen = sweep.chosen if sweep else (0.5, *[0.5 / count] * count)
     without = sweep.control if sweep else (0.0, *[1.0 / count] * count)
-    wanted = {FUSED: chosen} | ({control(config): without} if count > 1 else {})
+    wanted = {FUSED: _weights(sweep, config)} | ({control(config): without} if count > 1 else {})
     fused = [fusion.fuse(reranked, hybrid, weights, depth, name, partners) for name, weights in wanted.items()]
     return pa.concat_tables(fused).sort_by([("query_id", "ascending"), ("system", "ascending"), ("rank", "ascending")])
 
 
-def _sweep(
-    rerank: Artifact, retrieve: Artifact, ingest: Artifact, buckets: int, config: EvaluateConfig, depth: int, seed: int
-) -> fusion.WeightSweep | None:
-    """The weights tried on dev; None where there is no judged dev query: even weights are then taken."""
-    runs, qrels, _ = _held_out(rerank, retrieve, ingest, buckets, "dev")
-    if not qrels.num_rows or not pc.any(pc.greater(qrels["grade"], 0)).as_py():
-        return None
+def _sweep(runs: pa.Table, qrels: pa.Table, config: EvaluateConfig, depth: int, seed: int) -> fusion.WeightSweep:
+    """The weights tried on dev."""
     reranked, hybrid, partners = _parts(runs, config)
-    headline = config.measures[0]
-    return fusion.choose_weights(reranked, hybrid, qrels, _WEIGHT_STEPS, depth, headline, partners, seed)
+    return fusion.choose_weights(reranked, hybrid, qrels, _WEIGHT_STEPS, depth, config.measures[0], partners, seed)
 
 
 def _write_trec(
@@ -159,7 +214,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="evaluate",
-    version=2,
+    version=3,
     inputs=("rerank", "retrieve", "ingest"),
     does="measure every system on test, with intervals and tests",
     run=run,

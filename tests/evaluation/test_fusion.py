@@ -181,6 +181,34 @@ def test_the_choice_is_the_mean_over_resamples():
     assert again == sweep
 
 
+@pytest.mark.parametrize("skill", [0.0, 3.0])
+def test_what_a_choice_gives_on_queries_without_part_in_it(skill: float):
+    """A reranker of chance may seem to help where its weight was chosen, not elsewhere; a good one helps there too."""
+    names = [f"d{i}" for i in range(10)]
+    queries = [f"q{i}" for i in range(40)]
+
+    def ranking(system: str, of: float) -> dict[str, list[tuple[str, float]]]:
+        found = {}
+        for query in queries:
+            score = identity.rng("cross", system, query).normal(size=10)
+            score[0] += of
+            found[query] = sorted(zip(names, score.tolist(), strict=True), key=lambda one: -one[1])
+        return found
+
+    reranked, hybrid = make_run("r", ranking("r", skill)), make_run("h", ranking("h", 1.0))
+    qrels = make_qrels({query: {"d0": 1} for query in queries})
+    sweep = fusion.choose_weights(reranked, hybrid, qrels, 10, 10)
+    assert sweep.control_cross == pytest.approx(sweep.values[0])  # the hybrid alone: nothing is chosen
+    assert sweep.cross <= sweep.value + 0.02
+    assert (sweep.cross > sweep.control_cross) == bool(skill)
+
+
+def test_one_query_has_its_own_choice():
+    hybrid, reranked = make_run("h", {"q": [("a", 2), ("b", 1)]}), make_run("r", {"q": [("b", 2), ("a", 1)]})
+    sweep = fusion.choose_weights(reranked, hybrid, make_qrels({"q": {"b": 1}}), 2, 2)
+    assert sweep.cross == sweep.value == 1.0
+
+
 def test_errors():
     hybrid, reranked = make_run("h", {"q": [("a", 1)]}), make_run("r", {"q": [("b", 1)]})
     with pytest.raises(DataError, match="1 reranked documents are not in the hybrid run"):

@@ -16,6 +16,7 @@ from anmi_ray.evaluation.replicates import (
     crossed_error,
     family,
     markdown,
+    queries_needed,
     smallest_difference,
     stratified_interval,
 )
@@ -121,6 +122,13 @@ def test_equal_strata_are_one_and_more_queries_show_less(sd: float, queries: int
     assert one == pytest.approx(two)
     assert smallest_difference({"a": sd}, {"a": queries}, comparisons) == pytest.approx(one * math.sqrt(2))
     assert smallest_difference({"a": sd}, {"a": 2 * queries}, comparisons + 1) > one
+
+
+@given(st.floats(0.01, 1.0), st.integers(2, 5000))
+def test_the_queries_that_a_difference_needs_are_those_that_show_it(sd: float, queries: int) -> None:
+    least = smallest_difference({"a": sd}, {"a": queries})
+    assert queries_needed(sd, least * (1 + 1e-9)) == queries_needed(sd, -least * (1 + 1e-9)) == queries
+    assert queries_needed(sd, least / 2 * (1 + 1e-9)) == 4 * queries
 
 
 def test_such_a_difference_is_found_with_the_power_that_is_said() -> None:

@@ -19,6 +19,8 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import identity
 from anmi_ray.core.identity import ID
 from anmi_ray.core.records import FIT, METRIC
+from anmi_ray.evaluation.replicates import queries_needed, smallest_difference
+from anmi_ray.evaluation.significance import by_system
 from anmi_ray.rating import fit_globals, rate
 from anmi_ray.reports import audits, page, run
 from anmi_ray.reports import data as report
@@ -222,14 +224,28 @@ def test_everything_optional_may_be_missing(data: ReportData):
 
 @pytest.mark.parametrize(
     "name",
-    ["fusion", "judges", "fits", "truth", "example", "gaps", "mining", "training", "stages", "queries", "environment"],
+    [
+        "first",
+        "serving",
+        "fusion",
+        "judges",
+        "fits",
+        "truth",
+        "example",
+        "gaps",
+        "mining",
+        "training",
+        "stages",
+        "queries",
+        "environment",
+    ],
 )
 def test_each_section_degrades_alone(data: ReportData, name: str):
     empty = getattr(bare(data), name)
     html = run.to_html(replace(data, **{name: empty}))
     check_safe(html)
     # facts without a figure of their own are left out silently, every other section says what is missing
-    assert ('class="missing"' in html) == (name not in {"fits", "mining"})
+    assert ('class="missing"' in html) == (name not in {"first", "serving", "fits", "mining"})
 
 
 def test_empty_and_degenerate_parts(data: ReportData):
@@ -266,6 +282,79 @@ def test_headline_says_what_the_test_says(data: ReportData):
     assert run.headline(replace(data, comparisons=(lost,))).startswith("Reranked falls behind hybrid by −0.020 nDCG@10")
     even = replace(row, difference=0.004, p=0.4)
     assert "cannot be told apart: +0.004 nDCG@10" in run.headline(replace(data, comparisons=(even,)))
+
+
+def test_the_first_screen_says_whether_to_deploy(html: str, data: ReportData):
+    words = Page(html).words().partition("Quality on held-out queries")[0]
+    assert data.first
+    share = data.first.shares[0]
+    row = report.headline_row(data)
+    assert row
+    ends = f"{page.signed(share.difference_low)} to {page.signed(share.difference_high)}"
+    for said in (
+        "baseline hybrid, the best untrained system on 131 dev queries",
+        f"own share fused {page.signed(share.difference)} {ends} over dense, the first stage's scores without",
+        f"queries {row.losses} lose , {row.wins} gain , {row.ties} are equal",
+        "time 193 ms a query of 100 documents: 407 queries in 1 min 18 s, start included, on 2 cores",
+        "their 5,120 documents encoded once. With 100 encoded for a query alone: about 1,530 ms",
+        "model 22.7 M parameters, 90.9 MB",
+        "needs first-stage scores of the same documents; weights reranked 0.70, dense 0.30",
+        "anmi export quickstart --to FOLDER",
+        "anmi rerank --model FOLDER",
+        "anmi run CONFIG name=NAME",
+    ):
+        assert said in words
+    assert "to decide" not in words
+    assert data.serving
+    thin = replace(
+        data,
+        first=replace(data.first, weights={"reranked": 1.0}, shares=()),
+        serving=replace(data.serving, seconds=None, parameters=None),
+    )
+    words = check_safe(run.to_html(thin)).words()
+    assert "not measured: the run went on where an earlier one had ended" in words
+    assert "the documents of the hybrid, none of its scores" in words
+    assert "own share" not in words
+    apart = replace(data, serving=replace(data.serving, documents=None, cores=None))
+    assert "start included, on a cluster" in Page(run.to_html(apart)).words()
+
+
+def test_what_is_no_better_on_dev_is_said_first(data: ReportData):
+    assert data.first
+    doubtful = replace(data, first=replace(data.first, dev={**data.first.dev, "reranked": 0.49}))
+    doubt = "Reranked is no better than hybrid on 131 dev queries (nDCG@10 0.490 against 0.500)"
+    said = f"{doubt}. On test it beats it by +"
+    assert run.headline(doubtful).startswith(said)
+    html = run.to_html(doubtful)
+    assert said in Page(html[html.index("<h1>") : html.index("</h1>") + 5]).words()
+    assert "no better" not in run.headline(data)
+
+
+def test_how_many_queries_would_decide(data: ReportData):
+    assert run.undecided(data) == ""
+    row = report.headline_row(data)
+    assert row
+    values = by_system(data.metrics, data.measure)
+    sd = float(np.std(values["reranked"][1] - values["hybrid"][1], ddof=1))
+    least = page.decimal(smallest_difference({"a": sd}, {"a": 276}))
+    even = replace(data, comparisons=(replace(row, difference=0.01, p=0.4),))
+    more = queries_needed(sd, 0.01) - 276
+    said = (
+        f"276 queries show a difference of ±{least} or more, four times of five. "
+        f"If it is really +0.010, about {more:,} more test queries would decide as often"
+    )
+    assert run.undecided(even) == said
+    assert said in Page(run.to_html(even)).words()
+    none = replace(data, comparisons=(replace(row, difference=0.0, p=1.0),))
+    assert run.undecided(none) == said.partition(". If")[0]
+    assert run.undecided(replace(even, metrics=METRIC.empty())) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(950.0, "950"), (22_713_216, "22.7 M"), (1.236e9, "1.24 G"), (4e3, "4.00 k")]
+)
+def test_large_numbers_are_short(value: float, said: str):
+    assert page.short(value) == said
 
 
 def test_agreement_by_hand():

@@ -16,6 +16,7 @@ from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.stages import distill
+from anmi_ray.stages.evaluate import baseline_of
 from anmi_ray.store import Artifact, Store
 
 PAGE = "report.html"
@@ -68,7 +69,7 @@ def result(experiment: Experiment, record: Mapping[str, Any]) -> Result:
         path=store.where(f"reports/{experiment.name}/{PAGE}"),
         comparisons=evaluate.read_json("comparisons.json"),
         measures=list(config.measures),
-        baseline=config.baseline,
+        baseline=baseline_of(evaluate),
         simulated=experiment.simulated is not None,
     )
 
@@ -81,7 +82,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="report",
-    version=7,
+    version=8,
     inputs=(),  # all stages of the run: pipeline/stages.py
     does="write the page, its numbers and a run file of every system",
     run=run,

@@ -36,13 +36,15 @@ from anmi_ray.core.records import (
     Record,
 )
 from anmi_ray.evaluation import fusion
+from anmi_ray.evaluation.headline import Headline
 from anmi_ray.evaluation.significance import LEVEL, SystemComparison
 from anmi_ray.reports import audits
 from anmi_ray.reports import data as report
 from anmi_ray.reports.run import to_html
 from anmi_ray.stages.distill import PAGES
-from anmi_ray.stages.evaluate import FUSED
+from anmi_ray.stages.evaluate import headline_of
 from anmi_ray.stages.ingest import of_queries, sample_queries
+from anmi_ray.stages.report.serving import serving
 from anmi_ray.store import Artifact, Flow
 
 _SAMPLE = 300  # queries behind the scatter and the histogram
@@ -99,12 +101,11 @@ def write(
 def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> report.ReportData:
     """Everything that the report says, from the artifacts."""
     evaluate = run.artifacts["evaluate"]
-    config = experiment.evaluate
+    first = headline_of(evaluate)
     settings = experiment.model_dump(mode="json", exclude={"execution"})
     metrics = evaluate.read_part("metrics", 0, METRIC)
     comparisons = tuple(SystemComparison(**row) for row in evaluate.read_json("comparisons.json"))
     sweep = evaluate.read_json("fusion.json")
-    system = FUSED if config.fusion else "reranked"
     fitted = sample_queries(run.artifacts[run.fit], "fits", run.buckets, _FITS, "report")["query_id"].combine_chunks()
     sample = fitted[:_SAMPLE]  # they stand in the order of their hash
     audit = run.artifacts["judge"].read_json("audit.json") or {}
@@ -114,10 +115,17 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         collection=_collection(run, experiment.corpus.name),
         metrics=metrics,
         comparisons=comparisons,
-        system=system,
-        baseline=config.baseline,
-        measure=config.measures[0],
+        system=first.system,
+        baseline=first.baseline,
+        measure=first.measure,
         level=LEVEL,
+        first=first,
+        serving=serving(
+            run.artifacts["rerank"],
+            run.artifacts["train"],
+            range(run.buckets),
+            experiment.train.student != "cross-encoder",
+        ),
         simulated=experiment.simulated is not None,
         config_yaml=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
         fusion=fusion.from_json(sweep) if sweep else None,
@@ -132,7 +140,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         gaps=_gaps(run, sample, experiment),
         training=tuple(run.artifacts["train"].read_json("log.json") or ()),
         stages=_stages(run),
-        queries=_extremes(run, metrics, system, config.baseline, config.measures[0]),
+        queries=_extremes(run, metrics, first),
         environment=_environment(described),
     )
 
@@ -286,10 +294,11 @@ def _stages(run: _Run) -> tuple[report.StageTime, ...]:
     return tuple(times)
 
 
-def _extremes(run: _Run, metrics: pa.Table, system: str, baseline: str, measure: str) -> tuple[report.QueryPair, ...]:
-    """The queries that gain and lose most, with the top five documents of both systems."""
+def _extremes(run: _Run, metrics: pa.Table, first: Headline) -> tuple[report.QueryPair, ...]:
+    """The queries that lose most, then those that gain most, with the top five documents of both systems."""
+    system, baseline, measure = first.system, first.baseline, first.measure
     gains, losses = report.extremes(metrics, measure, system, baseline)
-    chosen = pa.array([*gains, *losses], type=ID)
+    chosen = pa.array([*losses, *gains], type=ID)
     if not len(chosen):
         return ()
     queries = {row["query_id"]: row["text"] for row in run.part("ingest", "queries", QUERY, chosen).to_pylist()}

@@ -6,6 +6,7 @@ document (`by_document`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.evaluate import RerankConfig
+from anmi_ray.core import environment
 from anmi_ray.core.records import RUN, TEXT_OF, rejects
 from anmi_ray.models.kinds import load_reranker, reads_apart
 from anmi_ray.models.reranker import Precision, Reranker
@@ -36,6 +38,8 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RerankConfig
     for peer in config.peers:
         trained = inputs.get(f"{TRAINED}{peer.name}")
         others[peer.name] = peers.scored(peer, retrieve, ingest, config.depth, context, trained)
+    whole = not artifact.store.tree(artifact.path)  # a run that goes on where another was killed times a part alone
+    start = time.monotonic()
     train, buckets = inputs["train"], context.buckets
     folder = local_folder(train, "model")
     apart = reads_apart(str(folder))
@@ -46,7 +50,16 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RerankConfig
     args = (train, retrieve, ingest, config, others, buckets if apart else None)
     flows = run_buckets(context, artifact, ("runs", RUN), _bucket, *args)
     exchange.forget(artifact)
+    took = {"seconds": time.monotonic() - start if whole else None, **environment.hardware()}
+    if context.execution.address is not None:
+        took["cores"] = None  # of a cluster's nodes nobody counts how many worked
+    artifact.store.publish_json(timing_of(artifact), took)
     return {"flows": flows, "depth": config.depth, **({"peers": list(others)} if others else {})}
+
+
+def timing_of(artifact: Artifact) -> str:
+    """Where it stands how long the trained model alone took to score; the stage's own time has the peers' in it."""
+    return f"timings/reranked-{artifact.fingerprint}.json"
 
 
 @lru_cache(maxsize=1)

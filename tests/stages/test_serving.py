@@ -1,0 +1,78 @@
+"""What a report says that reranking takes, from artifacts as the stages write them and a real model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from anmi_ray.core.identity import doc_id, query_id
+from anmi_ray.core.records import RUN
+from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.stages.report.serving import model_size, serving
+from anmi_ray.store import Artifact, Flow, Store
+from anmi_ray.store.folders import seal_folder
+from tests.models.tiny import write_tiny_bert
+
+
+def run_of(query: str, documents: list[str]) -> pa.Table:
+    """A reranked ranking."""
+    return RUN.table(
+        {
+            "query_id": [query_id(query)] * len(documents),
+            "doc_id": list(map(doc_id, documents)),
+            "system": ["reranked"] * len(documents),
+            "rank": list(range(1, len(documents) + 1)),
+            "score": [-float(i) for i in range(len(documents))],
+        }
+    )
+
+
+def made(root: Path, **facts: object) -> tuple[Artifact, Artifact]:
+    """The rerank artifact of three queries in two buckets, depth 2, and a train artifact with a real model."""
+    store = Store(str(root))
+    rerank, train = Artifact(store, "rerank", "r"), Artifact(store, "train", "t")
+    buckets = [pa.concat_tables([run_of("a", ["x", "y", "z"]), run_of("b", ["y", "x"])]), run_of("c", ["x", "w", "v"])]
+    for number, runs in enumerate(buckets):
+        rerank.commit_bucket(number, {"runs": (RUN, runs)}, [Flow("held-out queries", 1, 1)], None)
+    rerank.complete([Flow("held-out queries", 4, 3, 1)], depth=2, **facts)
+    folder = root / train.path / "model"
+    CrossEncoder.load(str(write_tiny_bert(root / "base")), seed=1).export(folder)
+    seal_folder(train, "model")
+    train.complete([Flow("examples", 1, 1)])
+    return rerank, train
+
+
+def test_parameters_and_bytes_are_the_model_s(tmp_path: Path) -> None:
+    _, train = made(tmp_path)
+    folder = tmp_path / train.path / "model"
+    network = CrossEncoder.load(str(folder)).network
+    assert model_size(train, "model") == (
+        sum(one.numel() for one in network.parameters()),
+        sum(path.stat().st_size for path in folder.glob("*.safetensors")),
+    )
+    (folder / "model.safetensors").unlink()
+    seal_folder(train, "model")
+    assert model_size(train, "model") == (None, None)
+
+
+def test_milliseconds_are_those_that_were_measured(tmp_path: Path) -> None:
+    rerank, train = made(tmp_path)
+    store = rerank.store
+    assert serving(rerank, train, range(2), apart=True).query_ms is None  # nothing was measured
+    store.publish_json("timings/rerank-r.json", {"seconds": 9.0, "cores": 4})
+    stage = serving(rerank, train, range(2), apart=False)
+    assert (stage.seconds, stage.cores, stage.query_ms, stage.documents, stage.alone_ms) == (9.0, 4, 3000.0, None, None)
+    store.publish_json("timings/reranked-r.json", {"seconds": 6.0, "cores": 2})
+    found = serving(rerank, train, range(2), apart=True)
+    assert (found.queries, found.depth, found.documents) == (3, 2, 3)  # x, y and w; what is below the depth counts not
+    assert (found.query_ms, found.alone_ms) == (2000.0, pytest.approx(4000.0))
+    store.publish_json("timings/reranked-r.json", {"seconds": None, "cores": 2})  # a killed run went on
+    assert serving(rerank, train, range(2), apart=True).query_ms is None
+
+
+def test_the_stage_s_time_is_not_ours_where_peers_are_in_it(tmp_path: Path) -> None:
+    rerank, train = made(tmp_path, peers=["other"])
+    rerank.store.publish_json("timings/rerank-r.json", {"seconds": 9.0, "cores": 4})
+    assert serving(rerank, train, range(2), apart=False).seconds is None
