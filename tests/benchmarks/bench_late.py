@@ -1,6 +1,6 @@
 """Late interaction against sentence_transformers.MultiVectorEncoder: training and scoring, the same start, in one run.
 
-    python -m tests.benchmarks.bench_late [LISTS] [--queries 20] [--passes 3]
+    python -m tests.benchmarks.bench_late [LISTS] [--queries 20] [--passes 3] [--only scoring]
 
 Training: lists of a reduced quickstart's documents (an anchor and one mined negative), 32 a step, the other lists'
 documents as negatives, one epoch from raw texts to the last step, the same learning rate and temperature; the peer by
@@ -157,6 +157,7 @@ def main() -> None:
     parser.add_argument("lists", nargs="?", type=int, default=128)
     parser.add_argument("--queries", type=int, default=20)
     parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--only", choices=("scoring", "training"))
     given = parser.parse_args()
     from anmi_ray.runtime.tasks import ray_session
 
@@ -168,8 +169,9 @@ def main() -> None:
         print(
             f"texts of at most {MAX_TOKENS} tokens, {environment.cores()} cores, {environment.hardware()['processor']}"
         )
-        scoring(lists, start, given.queries, given.passes)
-        if not lacks_the_peer():
+        if given.only != "training":
+            scoring(lists, start, given.queries, given.passes)
+        if given.only != "scoring" and not lacks_the_peer():
             training(lists, start, given.passes)
 
 
