@@ -37,9 +37,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConf
     args = (artifact, inputs["rerank"], inputs["retrieve"], inputs["ingest"], config, context.buckets, context.seed)
     made = run_task(context, _evaluate, *args)
     if config.fusion and artifact.read_json("fusion.json") is None:
-        context.notice(
-            f"no dev query has a relevant document: {FUSED} takes even weights; dev qrels would choose them"
-        )
+        context.notice(f"no dev query has a relevant document: {FUSED} takes even weights; dev qrels would choose them")
     return made
 
 
