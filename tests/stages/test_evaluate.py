@@ -22,8 +22,8 @@ def test_even_weights_are_said(
     artifact = Artifact(store, "evaluate", "0123456789abcdef")
     artifact.publish_json("fusion.json", sweep)
     monkeypatch.setattr(evaluate, "run_task", lambda *_: {"flows": []})
-    context = Context(store, ExecutionConfig(root=str(tmp_path)), 1, 0, lambda *_: None, notices.append)
-    inputs = dict.fromkeys(("rerank", "retrieve", "ingest"), artifact)
+    context = Context(store, ExecutionConfig(root=str(tmp_path)), 1, 0, lambda *_, **__: None, notices.append)
+    inputs: dict[str, Artifact] = {name: artifact for name in ("rerank", "retrieve", "ingest")}
     assert evaluate.run(artifact, inputs, EvaluateConfig(fusion=fusion), context) == {"flows": []}
     said = [text for text in notices if "no dev query has a relevant document: reranked+hybrid takes even" in text]
     assert len(said) == count
