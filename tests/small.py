@@ -19,11 +19,15 @@ from anmi_ray.store import Flow
 
 
 class Remembering(Reporter):
-    """Keeps the names of the stages that were computed, and the rows of all."""
+    """Keeps the names of the stages that were computed, the rows of all, and notices."""
 
     def __init__(self) -> None:
         self.computed: list[str] = []
         self.flows: dict[str, list[Flow]] = {}
+        self.notices: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
 
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
         if seconds is not None:

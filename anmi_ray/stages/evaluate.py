@@ -37,7 +37,10 @@ _QUERY_S = 5.4e-3
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConfig, context: Context) -> dict[str, Any]:
     """One task over the held-out queries; returns flows, and what the report's headline is made of."""
     args = (artifact, inputs["rerank"], inputs["retrieve"], inputs["ingest"], config, context.buckets, context.seed)
-    return run_task(context, _evaluate, *args)
+    made = run_task(context, _evaluate, *args)
+    if config.fusion and artifact.read_json("fusion.json") is None:
+        context.notice(f"no dev query has a relevant document: {FUSED} takes even weights; dev qrels would choose them")
+    return made
 
 
 def _held_out(

@@ -80,6 +80,13 @@ class TrainingSet:
         return "texts" if isinstance(self.pairs, TextTokenizer) else "pairs"
 
     @property
+    def cut(self) -> int:
+        """Distinct documents that are read in part, where the model reads each text alone."""
+        if not isinstance(self.pairs, TextTokenizer):
+            return 0
+        return int((self.documents.lengths > self.pairs.room).sum())
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest input."""
         longest = int(self.tokens_P.max())

@@ -59,14 +59,14 @@ class Lists:
     qrels: pa.Table
 
 
-def mined(root: str, lists: int) -> Lists:
-    """Examples, texts and held-out runs of a reduced quickstart, which everything but training has made."""
+def mined(root: str, lists: int, negatives: int = DOCUMENTS - 1, candidates: int = 30, depth: int = DEPTH) -> Lists:
+    """Examples, texts and held-out runs to `depth` of a reduced quickstart, which everything but training has made."""
     settings = {
         "name": "bench",
         "corpus": {"max_train_queries": lists, "max_dev_queries": 0, "max_test_queries": 200},
-        "retrieve": {"candidates": 30, "random_negatives": 2},
-        "mine": {"allow": [], "weigh": "equal", "sample": "uniform", "negatives": DOCUMENTS - 1, "random_negatives": 0,
-                 "rated_extra": 0, "min_rated_negatives": DOCUMENTS - 1},
+        "retrieve": {"candidates": candidates, "random_negatives": 2},
+        "mine": {"allow": [], "weigh": "equal", "sample": "uniform", "negatives": negatives, "random_negatives": 0,
+                 "rated_extra": 0, "min_rated_negatives": negatives},
         "execution": {"root": root, "buckets": 1},
     }  # fmt: skip
     config: Experiment = validate(settings, "bench_training")
@@ -74,7 +74,7 @@ def mined(root: str, lists: int) -> Lists:
     made = {name: Artifact(Store(root), name, item["fingerprint"]) for name, item in record["stages"].items()}
     asked = queries_of(made["ingest"], 0, "test")
     runs = of_queries(made["retrieve"].read_part("runs", 0, RUN), asked)
-    top = runs.filter(pc.and_(pc.equal(runs["system"], "hybrid"), pc.less_equal(runs["rank"], DEPTH)))
+    top = runs.filter(pc.and_(pc.equal(runs["system"], "hybrid"), pc.less_equal(runs["rank"], depth)))
     return Lists(
         made["mine"].read_part("examples", 0, EXAMPLE),
         made["retrieve"].read_part("texts", 0, TEXT_OF),
@@ -82,6 +82,22 @@ def mined(root: str, lists: int) -> Lists:
         top,
         of_queries(made["ingest"].read_part("qrels", 0, QREL), asked),
     )
+
+
+def in_words(lists: Lists) -> list[tuple[str, list[str]]]:
+    """The text of every example's query, and of its documents, the anchor first."""
+    query = dict(zip(*(lists.queries[name].to_pylist() for name in ("query_id", "text")), strict=True))
+    text = {row["doc_id"]: document_text(row["title"], row["text"]) for row in lists.texts.to_pylist()}
+    rows = lists.examples.select(["query_id", "doc_ids"]).to_pylist()
+    return [(query[row["query_id"]], [text[doc] for doc in row["doc_ids"]]) for row in rows]
+
+
+def lacks_the_peer() -> bool:
+    """Whether the peer's trainer cannot run here, which is said."""
+    lacking = [name for name in ("datasets", "accelerate") if importlib.util.find_spec(name) is None]
+    if lacking:
+        print(f"left out: the peer's trainer needs {' and '.join(lacking)} (pip install 'anmi-ray[bench]')")
+    return bool(lacking)
 
 
 def ours(lists: Lists) -> tuple[float, Reranker]:
@@ -110,9 +126,7 @@ def theirs(lists: Lists, start: Path, bf16: bool, rate: float) -> tuple[float, A
     )
     from sentence_transformers.cross_encoder.losses import ListNetLoss
 
-    query = dict(zip(*(lists.queries[name].to_pylist() for name in ("query_id", "text")), strict=True))
-    text = {row["doc_id"]: document_text(row["title"], row["text"]) for row in lists.texts.to_pylist()}
-    rows = lists.examples.select(["query_id", "doc_ids"]).to_pylist()
+    rows = in_words(lists)
     peer = Peer(str(start), device="cpu")
     with tempfile.TemporaryDirectory() as scratch:
         arguments = CrossEncoderTrainingArguments(
@@ -123,9 +137,9 @@ def theirs(lists: Lists, start: Path, bf16: bool, rate: float) -> tuple[float, A
         begin = time.perf_counter()
         data = Dataset.from_dict(
             {
-                "query": [query[row["query_id"]] for row in rows],
-                "docs": [[text[doc] for doc in row["doc_ids"]] for row in rows],
-                "labels": [[FAR] + [0.0] * (len(row["doc_ids"]) - 1) for row in rows],
+                "query": [query for query, _ in rows],
+                "docs": [docs for _, docs in rows],
+                "labels": [[FAR] + [0.0] * (len(docs) - 1) for _, docs in rows],
             }
         )
         CrossEncoderTrainer(model=peer, args=arguments, train_dataset=data, loss=ListNetLoss(peer)).train()
@@ -160,8 +174,7 @@ def main() -> None:
     parser.add_argument("--rates", default=RATES, help="the peer's learning rates in bfloat16, by commas")
     parser.add_argument("--steps-only", action="store_true")
     given = parser.parse_args()
-    if lacking := [name for name in ("datasets", "accelerate") if importlib.util.find_spec(name) is None]:
-        print(f"left out: the peer's trainer needs {' and '.join(lacking)} (pip install 'anmi-ray[bench]')")
+    if lacks_the_peer():
         return
     from anmi_ray.runtime.tasks import ray_session
 

@@ -132,6 +132,16 @@ def test_every_distinct_text_is_encoded_once_and_order_is_immaterial(
     assert model.score([], []).shape == (0,)
 
 
+def test_texts_without_a_word_have_scores(base: Path) -> None:  # noqa: F811
+    """What stands around every text has vectors too."""
+    model = LateInteraction.load(str(base))
+    queries, documents = columns([(query, text) for query in ("", "?!", "the of") for text in ("", " ", "word1 " * 99)])
+    scores = model.score(queries, documents)
+    assert np.isfinite(scores).all()
+    assert (np.abs(scores) <= 1 + 1e-6).all()
+    assert len(set(scores[:3].tolist())) > 1
+
+
 def test_a_bfloat16_copy_is_close(base: Path) -> None:  # noqa: F811
     model = LateInteraction.load(str(base))
     exact = model.score(*columns(some_pairs()))

@@ -208,7 +208,7 @@ def test_everything_optional_may_be_missing(data: ReportData):
     check_safe(html)
     words = Page(html).words()
     for message in (
-        "No weight was chosen",
+        "Scores were not fused",
         "No query was better or worse",
         "The judgments were not audited",
         "No sample of the truth was kept",
@@ -219,6 +219,8 @@ def test_everything_optional_may_be_missing(data: ReportData):
         "The environment was not recorded",
     ):
         assert message in words
+    html = run.to_html(replace(bare(data), system="reranked+hybrid"))
+    assert "no weight was chosen: the reranker counts half" in Page(html).words()
     assert json.loads(report.to_json(bare(data)))["fusion"] is None
 
 

@@ -10,10 +10,12 @@ import pyarrow as pa
 import pytest
 
 from anmi_ray.config.evaluate import EvaluateConfig
+from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import doc_id, query_id, rng
 from anmi_ray.core.records import QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.evaluation.headline import Headline
+from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import evaluate
 from anmi_ray.store import Artifact, Flow, Store
 
@@ -173,3 +175,17 @@ def test_artifacts_of_before_name_the_hybrid_or_what_was_set(tmp_path: Path) -> 
         artifact = Artifact(store, "evaluate", f"old{number}")
         artifact.complete([Flow("test queries", 1, 1)], settings=settings)
         assert evaluate.baseline_of(artifact) == said
+
+
+@pytest.mark.parametrize(("dev", "fusion", "count"), [(False, True, 1), (False, False, 0), (True, True, 0)])
+def test_even_weights_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dev: bool, fusion: bool, count: int
+) -> None:
+    world, notices = World(tmp_path, SKILL, dev=dev), list[str]()
+    artifact = Artifact(world.store, "evaluate", "f-said")
+    monkeypatch.setattr(evaluate, "run_task", lambda _, work, *given: work(*given))  # in this process, without Ray
+    context = Context(world.store, ExecutionConfig(root=str(tmp_path)), 1, 0, lambda *_, **__: None, notices.append)
+    inputs = {"rerank": world.rerank, "retrieve": world.retrieve, "ingest": world.ingest}
+    evaluate.run(artifact, inputs, EvaluateConfig(fusion=fusion, rounds=200), context)
+    said = [text for text in notices if "no dev query has a relevant document: reranked+hybrid takes even" in text]
+    assert len(said) == count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -87,7 +88,10 @@ def test_a_run_with_a_late_interaction_student(prepared: Path, small_collection:
     rerank = {"depth": 10, "precision": "float32", "peers": [{"name": "start", "untrained": True}]}
     config = write_config(tmp_path / "small.yaml", small_collection, train=train, rerank=rerank)
     settings = load(config, [f"execution.root={start_from(prepared, tmp_path / 'root', 'mine')}"])
-    record = run(settings)
+    first = Remembering()
+    record = run(settings, reporter=first)
+    said = r"[1-9]\d* of \d+ documents are longer than train.max_tokens, 48: what is beyond is not read"
+    assert [text for text in first.notices if re.fullmatch(said, text)]
     store = Store(settings.execution.root)
     artifacts = {name: Artifact(store, name, known["fingerprint"]) for name, known in record["stages"].items()}
     buckets = range(settings.execution.buckets)

@@ -205,3 +205,13 @@ def test_every_recipe_goes_with_it(name: str) -> None:
 def test_settings_that_contradict_each_other_are_refused(more: dict[str, Any], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         settings(**more)
+
+
+def test_documents_longer_than_the_model_are_counted(base: Path) -> None:  # noqa: F811
+    problem = planted()
+    for most, cut in ((32, False), (8, True)):
+        pairs = LateInteraction.load(str(base), max_tokens=most).pairs
+        found = prepare([problem.examples], [problem.texts], [problem.queries], pairs)
+        words = np.array([len(text.split()) for text in problem.texts["text"].to_pylist()])
+        assert found.cut == int((words > most - 2).sum())  # [CLS] and [SEP]
+        assert bool(found.cut) == cut

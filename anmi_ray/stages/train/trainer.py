@@ -270,6 +270,11 @@ def train_reranker(job: Job, tools: Tools) -> Trained:
     model = load_student(config, tools.device)
     cache = TokenCache(Path(job.tokens), report.notice)
     data = prepare(Files(sources.examples), Files(sources.texts), Files(sources.queries), model.pairs, cache=cache)
+    if data.cut:
+        report.notice(
+            f"{data.cut:,} of {len(data.documents):,} documents are longer than train.max_tokens, {model.max_tokens}: "
+            "what is beyond is not read"
+        )
     dev = None if sources.dev is None else dev_set(sources.dev, model)
     rate = sources.false_negative_rate
     return train(model, data, dev, config, job.execution, tools.checkpoints, report, report.notice, rate)
