@@ -24,11 +24,11 @@ class Material:
     """What systems of a part learn from and are tested on, read from the run's artifacts."""
 
     def __init__(self, root: str, stages: Mapping[str, str]) -> None:
-        self.store = Store(root)
-        self._made = {name: Artifact(self.store, name, stages[name]) for name in ("ingest", "retrieve", "mine")}
+        store = Store(root)
+        self._made = {name: Artifact(store, name, stages[name]) for name in ("ingest", "retrieve", "mine")}
 
     def _all(self, stage: str, part: str, record: Any) -> pa.Table:
-        buckets = range(self.store.buckets(None))
+        buckets = range(int((self._made["ingest"].manifest() or {})["buckets"]))
         return pa.concat_tables([self._made[stage].read_part(part, bucket, record) for bucket in buckets])
 
     @cached_property
