@@ -65,8 +65,8 @@ class Run:
     True
     >>> list(run.table("gaps").to_pandas().columns)
     ['query_id', 'anchor_id', 'doc_id', 'gap_elo', 'gap_se_elo', 'anchor_kind']
-    >>> [row["system"] for row in run.systems() if row["measure"] == "nDCG@10"]
-    ['hybrid', 'bm25', 'dense', 'bm25+dense', 'reranked', 'reranked+hybrid']
+    >>> sorted(row["system"] for row in run.systems() if row["measure"] == "nDCG@10")
+    ['bm25', 'bm25+dense', 'dense', 'hybrid', 'reranked', 'reranked+hybrid']
     """
 
     def __init__(self, name: str, root: str = "results") -> None:

@@ -41,7 +41,7 @@ def carry_out(experiment: Experiment, first: str, last: str) -> None:
         output.show("", console.systems_table(finished.systems(), experiment.evaluate.measures, found.baseline))
         output.show(f"baseline: {found.baseline}, {found.how()}")
         if doubt:
-            output.show(f"{doubt}: not worth deploying as it is")
+            output.show(f"{doubt}: look at the report before you deploy it")
         if experiment.simulated is not None:
             output.show("preferences came from a simulated panel (judge.preset): figures say what the method recovers")
         output.show(f"report: {finished.report}")

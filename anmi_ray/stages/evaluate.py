@@ -138,7 +138,7 @@ def _headline(
     if sweep is not None:
         dev[FUSED] = sweep.cross
         dev.setdefault(control(config), sweep.control_cross)
-    without = control(config) if config.fusion else ""
+    without = control(config) if config.fusion and control(config) in systems else ""
     parts = ("reranked", *config.partners) if config.fusion else ("reranked",)
     weights = _weights(sweep, config) if config.fusion else (1.0,)
     untrained = [name for name in dict.fromkeys((without, "hybrid", *RETRIEVERS)) if name in systems]
