@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,6 +47,12 @@ def settings() -> TrainConfig:
     return TrainConfig.model_validate(
         {"student": "late-interaction", "model": MODEL, "max_tokens": MAX_TOKENS, "engine": "ddp", "dev_points": ()}
     )
+
+
+def whole_steps(lists: Lists) -> Lists:
+    """As many lists as fill steps: both then take equally many."""
+    per_step = settings().lists_per_step
+    return replace(lists, examples=lists.examples.slice(0, lists.examples.num_rows // per_step * per_step))
 
 
 def ours(lists: Lists) -> LateInteraction:
@@ -164,7 +171,7 @@ def main() -> None:
     torch.set_num_threads(environment.cores())
     with tempfile.TemporaryDirectory() as root:
         with ray_session(validate({"execution": {"root": root}}, "bench_late").execution):
-            lists = mined(root, given.lists, NEGATIVES, DEPTH, DEPTH)
+            lists = whole_steps(mined(root, given.lists, NEGATIVES, DEPTH, DEPTH))
         start = LateInteraction.load(MODEL, max_tokens=MAX_TOKENS).export(Path(root) / "start")
         print(
             f"texts of at most {MAX_TOKENS} tokens, {environment.cores()} cores, {environment.hardware()['processor']}"
