@@ -76,7 +76,7 @@ def _fused(fusion: ServedFusion, score: NDArray[Any], scores: Mapping[str, Seque
     given = {name: np.asarray(values, dtype=np.float64) for name, values in scores.items()}
     if odd := [name for name, values in given.items() if values.shape != (count,) or not np.isfinite(values).all()]:
         raise DataError(f"not a finite number for each of {count} texts", f"scores of {odd[0]}", "give one each")
-    row = {"query_id": [b""] * count, "doc_id": [at.to_bytes(16, "big") for at in range(count)]}
+    row = {"query_id": [bytes(16)] * count, "doc_id": [at.to_bytes(16, "big") for at in range(count)]}
     run = RUN.table({**row, "system": ["run"] * count, "rank": range(1, count + 1), "score": [0.0] * count})
     reranked = ranking.ranked(run, score.astype(np.float64))
     partners = {name: ranking.ranked(run, values, name) for name, values in given.items()}

@@ -167,7 +167,9 @@ def test_a_fusion_is_served_as_it_was_measured(run: anmi_ray.Run, tmp_path: Path
     collection = Path(run.record["config"]["corpus"]["path"])
     rerank_run(folder, collection, there / "hybrid.trec", tmp_path / "fused.trec", 10, 1, files)
     scores = {
-        name: {(query, doc): float(score) for query, _, doc, _, score, _ in map(str.split, path.open())}
+        name: {
+            (query, doc): float(score) for query, _, doc, _, score, _ in map(str.split, path.read_text().splitlines())
+        }
         for name, path in {**files, "served": tmp_path / "fused.trec", "run": there / f"{FUSED}.trec"}.items()
     }
     served = scores["served"]
