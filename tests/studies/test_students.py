@@ -69,6 +69,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         study.System.model_validate({"train": {}, "peer": "bi-encoder"})
 
 
+@pytest.mark.studies
 def test_a_small_study(tmp_path: Path) -> None:
     for name in ("accelerate", "datasets"):
         pytest.importorskip(name)
