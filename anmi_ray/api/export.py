@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from anmi_ray.core.errors import ConfigError, DataError, from_os_error
-from anmi_ray.evaluation.fusion import from_json
 from anmi_ray.evaluation.served_fusion import ServedFusion, of_sweep
 from anmi_ray.evaluation.significance import LEVEL
 from anmi_ray.models.card import Card, text
@@ -68,7 +67,7 @@ def export(name: str, root: str, to: Path, license: str | None = None, title: st
 def fusion_of(evaluate: Artifact | None) -> ServedFusion | None:
     """The fusion that a run has measured; None where it was not evaluated, not fused, or had no dev query."""
     sweep = evaluate.read_json("fusion.json") if evaluate is not None and evaluate.manifest() is not None else None
-    return of_sweep(from_json(sweep)) if sweep else None
+    return of_sweep(sweep) if sweep and "parts" in sweep else None  # the first release named none
 
 
 def _card(

@@ -55,10 +55,10 @@ class ServedFusion:
         (folder / FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
 
-def of_sweep(sweep: fusion.WeightSweep) -> ServedFusion:
-    """The fusion whose weights were chosen on dev queries."""
-    weights = dict(zip(sweep.parts, sweep.chosen, strict=True))
-    return ServedFusion(weights, sweep.measure, sweep.queries, sweep.normalisation)
+def of_sweep(sweep: Mapping[str, Any]) -> ServedFusion:
+    """The fusion whose weights were chosen on dev queries: a WeightSweep as JSON, of an older version too."""
+    weights = dict(zip(sweep["parts"], sweep["chosen"], strict=True))
+    return ServedFusion(weights, sweep["measure"], sweep["queries"], sweep["normalisation"])
 
 
 def read(folder: Path) -> ServedFusion:

@@ -98,7 +98,9 @@ class ColbertTokenizer(TextTokenizer):
         room = limit - (self.max_tokens - self.room)
         inside = token_lists(self.tokenizer, [prompt + text for text in texts] if prompt else texts, room)
         skipped = self.colbert.skipped if task in self.colbert.skipped_in else ()
-        return ragged([self._framed(inside[i], filled, skipped) for i in range(len(inside))])
+        whole = ragged([self._framed(inside[i], filled, skipped) for i in range(len(inside))])
+        longer = inside.lengths + self.max_tokens - self.room
+        return replace(whole, lengths=np.where(inside.lengths > room, longer, whole.lengths))
 
     def _framed(self, inside: NDArray[np.int32], filled: int, skipped: tuple[int, ...]) -> NDArray[np.int64]:
         """A text's tokens [T] with the special ones and the fillers, each with its bits."""
@@ -113,7 +115,11 @@ class ColbertTokenizer(TextTokenizer):
 
     def lengths(self, texts: Ragged) -> NDArray[np.int64]:
         """Tokens of every text: of a whole input all."""
-        return np.asarray(texts.lengths)
+        return np.diff(texts.start)
+
+    def cut(self, documents: Ragged) -> int:
+        """As TextTokenizer's, of whole inputs."""
+        return int((documents.lengths > self.max_tokens).sum())
 
     def batch(self, lists: Sequence[NDArray[np.int32]]) -> Batch:
         """Padded inputs [X, T] of whole inputs, and which tokens count; T is a multiple of 8."""

@@ -99,6 +99,10 @@ class TextTokenizer:
         """Tokens of every text, special tokens included."""
         return np.minimum(texts.lengths, self.room) + (self.max_tokens - self.room)
 
+    def cut(self, documents: Ragged) -> int:
+        """How many of the documents are read in part."""
+        return int((documents.lengths > self.room).sum())
+
     def pair_lengths(
         self, queries: Ragged, query_N: NDArray[np.int64], documents: Ragged, document_N: NDArray[np.int64]
     ) -> NDArray[np.int64]:

@@ -82,9 +82,7 @@ class TrainingSet:
     @property
     def cut(self) -> int:
         """Distinct documents that are read in part, where the model reads each text alone."""
-        if not isinstance(self.pairs, TextTokenizer):
-            return 0
-        return int((self.documents.lengths > self.pairs.room).sum())
+        return self.pairs.cut(self.documents) if isinstance(self.pairs, TextTokenizer) else 0
 
     @property
     def longest(self) -> int:

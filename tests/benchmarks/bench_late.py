@@ -6,7 +6,7 @@ Training: lists of a reduced quickstart's documents (an anchor and one mined neg
 documents as negatives, one epoch from raw texts to the last step, the same learning rate and temperature; the peer by
 MultiVectorMultipleNegativesRankingLoss of the mean maximum. Each in its default precision, theirs in bfloat16 too. Ours
 also trains the pooled vectors. Scoring: the hybrid's top 100 of held-out queries; both encode each distinct text once,
-theirs then takes the maxima query by query (`similarity`, faster than `similarity_pairwise`). Prints medians of passes
+theirs then takes the maxima query by query (`similarity`). Prints medians of passes
 taken in turns, by the clock and by processor time, and by how much scores differ. The peer's trainer needs datasets and
 accelerate (pip install 'anmi-ray[bench]').
 """

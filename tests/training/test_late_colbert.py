@@ -176,3 +176,12 @@ def test_kept_token_lists_are_those_of_one_form(start: Path, tiny: Path, tmp_pat
             lists: list[Ragged] = [getattr(found, name) for found in (kept, made)]
             np.testing.assert_array_equal(lists[0].values, lists[1].values)
     assert len(list((tmp_path / "tokens").glob("*.tokens"))) == 4
+
+
+def test_documents_longer_than_the_checkpoint_reads_are_counted(start: Path) -> None:
+    problem = planted()
+    words = np.array([len(text.split()) for text in problem.texts["text"].to_pylist()])
+    for most in (8, 9, 32):
+        pairs = LateInteraction.load(str(start), max_tokens=most).pairs
+        found = prepare([problem.examples], [problem.texts], [problem.queries], pairs)
+        assert found.cut == int((words > most - 3).sum())  # [CLS], [SEP] and the marker
