@@ -259,18 +259,27 @@ def interval(one: Contrast, scale: float = 1.0, places: int = 3) -> str:
     return f"{scale * one.difference:.{places}f} [{scale * one.low:.{places}f}, {scale * one.high:.{places}f}]"
 
 
-def contrasts_table(title: str, rows: Sequence[Contrast], level: float) -> Table:
-    """A contrast a row, over queries and over queries and seeds; shares are of the reference's `level`."""
+def contrasts_table(title: str, rows: Sequence[Contrast], level: float | None = None) -> Table:
+    """A contrast a row, over queries and over queries and seeds; shares are of the reference's `level`, None: none."""
     cells = []
     for one in rows:
-        wide = ("", "", "", "")
+        over_seeds, p, share, sd = "", "", "", ""
         if one.wide_low is not None and one.wide_high is not None:
-            shares = f"{one.difference / level:+.1%} [{one.wide_low / level:+.1%}, {one.wide_high / level:+.1%}]"
-            over_seeds = f"[{one.wide_low:+.4f}, {one.wide_high:+.4f}]"
-            wide = (over_seeds, f"{one.wide_p_holm:.3f}", shares, f"{one.seed_sd:.4f}")
+            over_seeds, p, sd = (
+                f"[{one.wide_low:+.4f}, {one.wide_high:+.4f}]",
+                f"{one.wide_p_holm:.3f}",
+                f"{one.seed_sd:.4f}",
+            )
+            if level is not None:
+                low, high = one.wide_low / level, one.wide_high / level
+                share = f"{one.difference / level:+.1%} [{low:+.1%}, {high:+.1%}]"
+        shares = [] if level is None else [share]
         name = f"{one.system} − {one.reference}"
-        cells.append((name, str(one), f"{one.p_holm:.4f}", *wide[:3], f"{one.query_sd:.3f}", wide[3], one.verdict()))
-    columns = ("", "difference, 95 % over queries", "p, Holm", "over queries and seeds", "p, Holm", "as a share",
+        cells.append(
+            (name, str(one), f"{one.p_holm:.4f}", over_seeds, p, *shares, f"{one.query_sd:.3f}", sd, one.verdict())
+        )
+    shares = [] if level is None else ["as a share"]
+    columns = ("", "difference, 95 % over queries", "p, Holm", "over queries and seeds", "p, Holm", *shares,
                "sd of queries", "sd of seeds", "verdict")  # fmt: skip
     return Table(title, columns, cells)
 

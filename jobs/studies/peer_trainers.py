@@ -6,8 +6,10 @@ that are left: NV-Retriever's rule, which `mine_hard_negatives` recommends). Jud
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr
 from typing import Any
 
 import numpy as np
@@ -33,18 +35,19 @@ def mined(kind: str, start: str, pairs: Pairs, corpus: Sequence[str], cache: str
     model = SentenceTransformer(start, device="cpu")
     model.max_seq_length = max_tokens
     queries, positives = (list(column) for column in zip(*pairs, strict=True))
-    return mine_hard_negatives(
-        Dataset.from_dict({"query": queries, "positive": positives}),
-        model,
-        corpus=list(corpus),
-        relative_margin=0.05,
-        range_max=100,
-        num_negatives=_NEGATIVES[kind],
-        output_format="labeled-pair" if kind == "cross-encoder" else "triplet",
-        use_faiss=True,
-        cache_folder=cache,
-        verbose=False,
-    )
+    with redirect_stderr(io.StringIO()):  # progress bars
+        return mine_hard_negatives(
+            Dataset.from_dict({"query": queries, "positive": positives}),
+            model,
+            corpus=list(corpus),
+            relative_margin=0.05,
+            range_max=100,
+            num_negatives=_NEGATIVES[kind],
+            output_format="labeled-pair" if kind == "cross-encoder" else "triplet",
+            use_faiss=True,
+            cache_folder=cache,
+            verbose=False,
+        )
 
 
 def trained(kind: str, start: str, data: Any, settings: Mapping[str, Any], max_tokens: int, seed: int) -> Score:

@@ -19,13 +19,21 @@ from anmi_ray.stages.ingest import of_queries
 from anmi_ray.stages.rerank.ranking import document_texts, pairs_of, ranked
 from anmi_ray.store import Artifact, Store
 
+FOLDER = "studies/students"
+READ = ("ingest", "retrieve", "mine")  # stages whose artifacts a training reads
+
+
+def run_file(root: str, name: str) -> Path:
+    """Where a training's run of the held-out queries stands."""
+    return Path(root) / FOLDER / "runs" / f"{name}.parquet"
+
 
 class Material:
     """What systems of a part learn from and are tested on, read from the run's artifacts."""
 
     def __init__(self, root: str, stages: Mapping[str, str]) -> None:
         store = Store(root)
-        self._made = {name: Artifact(store, name, stages[name]) for name in ("ingest", "retrieve", "mine")}
+        self._made = {name: Artifact(store, name, stages[name]) for name in READ}
 
     def _all(self, stage: str, part: str, record: Any) -> pa.Table:
         buckets = range(int((self._made["ingest"].manifest() or {})["buckets"]))
@@ -78,25 +86,28 @@ class Material:
         return of_queries(self.qrels, self.queries.filter(pc.equal(self.queries["split"], split)))
 
 
-def work(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Train one system with one seed and rank the held-out queries; what it cost, and the file of its run."""
+def work(root: str, task: Mapping[str, Any]) -> dict[str, Any]:
+    """Train one system with one seed and rank the held-out queries; what it cost.
+
+    The run stands under `root`, at `run_file`.
+    """
     import torch
 
     torch.set_num_threads(1)
-    of = Material(task["root"], task["stages"])
+    of = Material(root, task["stages"])
     begin = time.process_time()
-    score, mining_s = _ours(of, task) if task["system"]["train"] is not None else _theirs(of, task)
+    score, mining_s = _ours(of, task) if task["system"]["train"] is not None else _theirs(of, root, task)
     train_s = time.process_time() - begin - mining_s
     top = pa.concat_tables([of.system("hybrid", split) for split in ("dev", "test")])
     top = top.filter(pc.less_equal(top["rank"], task["depth"]))
     begin = time.process_time()
     scores = score(*pairs_of(top, of.queries, of.documents))
     score_s = time.process_time() - begin
-    path = Path(task["runs"]) / f"{task['name']}.parquet"
+    path = run_file(root, task["name"])
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(ranked(top, np.asarray(scores, dtype=np.float64)), path)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return {"run": str(path), "mining_s": mining_s, "train_s": train_s, "score_s": score_s, "peak_gib": peak}
+    return {"mining_s": mining_s, "train_s": train_s, "score_s": score_s, "peak_gib": peak}
 
 
 def _ours(of: Material, task: Mapping[str, Any]) -> tuple[Any, float]:
@@ -114,14 +125,14 @@ def _ours(of: Material, task: Mapping[str, Any]) -> tuple[Any, float]:
     return train(model, data, None, config, TrainExecution(threads=1)).model.scorer("auto").score, 0.0
 
 
-def _theirs(of: Material, task: Mapping[str, Any]) -> tuple[Any, float]:
+def _theirs(of: Material, root: str, task: Mapping[str, Any]) -> tuple[Any, float]:
     from anmi_ray.config.train import TrainConfig
     from anmi_ray.models import loading
     from jobs.studies import peer_trainers
 
     system, longest = task["system"], task["max_tokens"]
     start = str(loading.resolve(TrainConfig().model).path_or_id)
-    cache = str(Path(task["runs"]) / "vectors" / task["part"])
+    cache = str(Path(root) / FOLDER / "vectors" / task["part"])
     corpus = document_texts(of.documents)
     begin = time.process_time()
     data = peer_trainers.mined(system["peer"], start, of.positives(), corpus, cache, longest)

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ from anmi_ray.store import Store
 from jobs.studies import harness
 from jobs.studies.collected import count_test_queries, halves
 from jobs.studies.harness import Results, Table
-from jobs.studies.student_training import Material, work
+from jobs.studies.student_training import FOLDER, READ, Material, run_file, work
 
 STUDY = harness.study("students", "Students and peers", __doc__ or "")
 MEASURE = "nDCG@10"
@@ -139,15 +139,19 @@ class Students:
         return {
             "name": task_name(part, system, seed),
             "part": part.name,
-            "root": self.root,
-            "runs": str(Path(self.root) / "studies" / "students" / "runs"),
-            "stages": {name: one.fingerprint for name, one in resolve(part.experiment).items()},
+            "stages": stages_of(part),
             "system": settings.model_dump(mode="json"),
             "untrained": system == UNTRAINED,
             "max_tokens": self.plan.collections[part.collection].max_tokens,
             "depth": self.plan.depth,
             "seed": seed,
         }
+
+
+def stages_of(part: Part) -> dict[str, str]:
+    """Fingerprints of the stages that a training reads."""
+    resolved = resolve(part.experiment)
+    return {name: resolved[name].fingerprint for name in READ}
 
 
 def task_name(part: Part, system: str, seed: int) -> str:
@@ -175,7 +179,7 @@ def prepare(plan: Plan, given: argparse.Namespace) -> Students:
         folder = folders.get(name)
         if folder is None and one.settings.get("corpus", {}).get("reader") != "pydocs":
             continue
-        place = Path(given.root) / "studies" / "students" / "collections" / name
+        place = Path(given.root) / FOLDER / "collections" / name
         paths = halves(str(folder), place) if one.halves else [folder]
         for number, path in enumerate(paths):
             where = {"corpus": {"path": str(path)}} if path is not None else {}
@@ -199,19 +203,16 @@ class Values:
     fused: Mapping[tuple[str, str], Reals]
 
 
-def values_of(of: Students, found: Mapping[str, Mapping[str, Any]]) -> Values:
+def values_of(of: Students) -> Values:
     """Measure every run, and every fusion by weights of other queries."""
     alone: dict[tuple[str, str], Reals] = {}
     fused: dict[tuple[str, str], Reals] = {}
     for collection, parts in of.collections.items():
-        read = [
-            Material(of.root, {name: one.fingerprint for name, one in resolve(part.experiment).items()})
-            for part in parts
-        ]
+        read = [Material(of.root, stages_of(part)) for part in parts]
         for system in (UNTRAINED, *of.systems):
             rows: list[list[Reals]] = []
             for seed in range(of.seeds_of(system)):
-                runs = [pq.read_table(found[task_name(part, system, seed)]["run"]) for part in parts]
+                runs = [pq.read_table(run_file(of.root, task_name(part, system, seed))) for part in parts]
                 rows.append([np.concatenate(each) for each in zip(*_measured(read, runs, of.plan.depth), strict=True)])
             single, both, control = (np.stack(each) for each in zip(*rows, strict=True))
             alone[collection, system] = single
@@ -264,7 +265,7 @@ def results(of: Students, values: Values, found: Mapping[str, Mapping[str, Any]]
                     )
         corrected = family(rows)
         differences[title] = [asdict(one) for one in corrected]
-        tables += [harness.contrasts_table(title, corrected, 1.0)] if corrected else []
+        tables += [harness.contrasts_table(title, corrected)] if corrected else []
     tables.append(costs_table(of, found))
     levels = {f"{kind}: {collection} {system}": rows.mean(1).tolist()
               for kind, every in (("alone", values.alone), ("fused", values.fused))
@@ -351,11 +352,10 @@ def main(words: Sequence[str] | None = None) -> None:
         )
         if given.dry_run:
             return None
-        os.environ["TQDM_DISABLE"] = "1"  # the peers' bars, many a second
         harness.make_mined([part.experiment for part in of.parts])
-        out = Store(str(Path(given.root) / "studies" / "students" / "trainings"))
-        found = harness.work_side_by_side(tasks, work, out, given.workers)
-        return results(of, values_of(of, found), found)
+        out = Store(str(Path(given.root) / FOLDER / "trainings"))
+        found = harness.work_side_by_side(tasks, partial(work, of.root), out, given.workers)
+        return results(of, values_of(of), found)
 
     harness.carry_out(STUDY, given, run)
 
