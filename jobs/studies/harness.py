@@ -67,7 +67,7 @@ class Table:
         |---|---|
         | 1 | 2 |
         """
-        rows = [f"| {' | '.join(row)} |" for row in self.rows]
+        rows = ["|" + "".join(f" {cell} |" if cell else " |" for cell in row) for row in self.rows]
         return "\n".join(
             [f"{self.title}:", "", f"| {' | '.join(self.columns)} |", "|---" * len(self.columns) + "|", *rows]
         )

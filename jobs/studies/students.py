@@ -11,7 +11,7 @@ system's score with both, by weights chosen on dev queries, as stage evaluate do
 (`halves`) is cut in two by a hash of its queries: one model is trained on each half and tested on the other; a model's
 weights are chosen on its own half, by the scores of the other model, which has not seen it.
 
-To read: intervals over queries are of the models that were trained; over queries and seeds, of such trainings in
+To read: Intervals over queries are of the models that were trained; over queries and seeds, of such trainings in
 general. Core seconds are of one process on a machine that others may use; reading the collection and asking judges is
 not in them, mining by sentence-transformers is named beside.
 """
