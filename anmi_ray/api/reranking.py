@@ -55,13 +55,15 @@ def rerank(
     >>> ranking.column_names, ranking["rank"].to_pylist()
     (['rank', 'score', 'index', 'text'], [1, 2])
     """
-    folder = _folder(model, root)
-    fusion = None if scores is None else _fusion(model, root)
-    if fusion is not None and scores is not None:
-        fusion.check(scores, "scores")
+    place = _place(model, root)
+    folder = place.model if isinstance(place, Run) else _checked(place)
+    fusion = None if scores is None else _fusion(place)
+    given = scores or {}
+    if fusion is not None:
+        fusion.check(given, "scores")
     score = _loaded(folder, threads).score([query] * len(texts), list(texts)) if texts else np.zeros(0)
-    if fusion is not None and scores is not None and texts:
-        score = _fused(fusion, score, scores)
+    if fusion is not None and texts:
+        score = _fused(fusion, score, given)
     table = pa.table({"score": pa.array(score, pa.float32()), "index": pa.array(range(len(texts)), pa.int64())})
     table = table.append_column("text", pa.array(list(texts), pa.string()))
     table = table.sort_by([("score", "descending"), ("index", "ascending")])
@@ -86,28 +88,26 @@ def _fused(fusion: ServedFusion, score: NDArray[Any], scores: Mapping[str, Seque
     return found
 
 
-def _fusion(model: str | Path | Run, root: str) -> ServedFusion:
+def _place(model: str | Path | Run, root: str) -> Path | Run:
+    """The folder or the run that `model` names. Raises ConfigError where it is neither."""
+    if isinstance(model, Run | Path):
+        return model
+    return Path(model) if Path(model).is_dir() else Run(model, root)
+
+
+def _fusion(place: Path | Run) -> ServedFusion:
     """The fusion of a folder or of a run. Raises ConfigError where there is none."""
     from anmi_ray.api.export import fusion_of
     from anmi_ray.evaluation import served_fusion
 
-    if not isinstance(model, Run) and (isinstance(model, Path) or Path(model).is_dir()):
-        return served_fusion.read(Path(model))
-    run = model if isinstance(model, Run) else Run(model, root)
-    found = fusion_of(run.artifact("evaluate", "fusion"))
+    if isinstance(place, Path):
+        return served_fusion.read(place)
+    found = fusion_of(place.artifact("evaluate", "fusion"))
     if found is None:
         raise ConfigError(
-            "the run has chosen no weights of a fusion", f"run {run.name}", "give it dev queries and evaluate.fusion"
+            "the run has chosen no weights of a fusion", f"run {place.name}", "give it dev queries and evaluate.fusion"
         )
     return found
-
-
-def _folder(model: str | Path | Run, root: str) -> Path:
-    if isinstance(model, Run):
-        return model.model
-    if isinstance(model, Path) or Path(model).is_dir():
-        return _checked(Path(model))
-    return Run(model, root).model
 
 
 def _checked(folder: Path) -> Path:
@@ -151,9 +151,10 @@ def rerank_run(
     from anmi_ray.tables import trec
 
     folder = _checked(model)
-    fusion = served_fusion.read(folder) if partners else None
-    if fusion is not None and partners:
-        fusion.check(partners, "--fuse")
+    given = partners or {}
+    fusion = served_fusion.read(folder) if given else None
+    if fusion is not None:
+        fusion.check(given, "--fuse")
     run = trec.read_run(run_file)
     run = run.filter(pc.less_equal(run["rank"], depth))
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
@@ -171,8 +172,8 @@ def rerank_run(
             "give the collection that the run was made on: ids must agree",
         )
     reranked = ranking.rerank(known, queries, documents, _loaded(folder, threads))
-    if fusion is not None and partners:
-        said = {name: of_queries(trec.read_run(path), queries) for name, path in partners.items()}
+    if fusion is not None:
+        said = {name: of_queries(trec.read_run(path), queries) for name, path in given.items()}
         reranked = fusion.fuse(reranked, known, said, depth)
     try:
         out_file.write_text(trec.format_run(reranked, queries, documents), encoding="utf-8")

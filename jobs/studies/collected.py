@@ -19,6 +19,7 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import validate
 from anmi_ray.core import identity
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY, RUN, TEXT_OF
+from anmi_ray.core.schema import Record
 from anmi_ray.corpus.beir import BeirFiles
 from anmi_ray.pipeline import run
 from anmi_ray.pipeline.resolve import resolve
@@ -38,6 +39,33 @@ class Retrieved:
     runs: pa.Table
     texts: pa.Table
     documents: list[bytes]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A collection, or a half of one: what is trained on, and the queries that are tested."""
+
+    collection: str
+    number: int
+    experiment: Experiment
+
+    @property
+    def name(self) -> str:
+        """Of the part, and of the model that was trained on it."""
+        return f"{self.collection}-{self.number}"
+
+
+def by_collection(parts: Iterable[Part]) -> dict[str, list[Part]]:
+    """The parts of every collection, in order."""
+    found: dict[str, list[Part]] = {}
+    for part in parts:
+        found.setdefault(part.collection, []).append(part)
+    return found
+
+
+def all_parts(artifact: Artifact, part: str, record: Record, count: int) -> pa.Table:
+    """The rows of a part's `count` buckets or shards."""
+    return pa.concat_tables([artifact.read_part(part, at, record) for at in range(count)])
 
 
 def view(folder: str, target: Path, splits: Mapping[str, Iterable[Grade]]) -> Path:
@@ -114,13 +142,12 @@ def retrieved(of: Experiment) -> Retrieved:
     made = {name: Artifact(store, name, resolved[name].fingerprint) for name in ("ingest", LAST)}
     if any(one.manifest() is None for one in made.values()):
         run.run(of, ConsoleReporter(Console(stderr=True)), last=LAST)
-    buckets = range(store.buckets(of.execution.buckets))
-    shards = range(int((made["ingest"].manifest() or {})["shards"]))
-    documents = [made["ingest"].read_part("documents", shard, DOCUMENT)["doc_id"].to_pylist() for shard in shards]
+    buckets = store.buckets(of.execution.buckets)
+    shards = int((made["ingest"].manifest() or {})["shards"])
     return Retrieved(
-        queries=pa.concat_tables([made["ingest"].read_part("queries", bucket, QUERY) for bucket in buckets]),
-        qrels=pa.concat_tables([made["ingest"].read_part("qrels", bucket, QREL) for bucket in buckets]),
-        runs=pa.concat_tables([made[LAST].read_part("runs", bucket, RUN) for bucket in buckets]),
-        texts=pa.concat_tables([made[LAST].read_part("texts", bucket, TEXT_OF) for bucket in buckets]),
-        documents=[doc for ids in documents for doc in ids],
+        queries=all_parts(made["ingest"], "queries", QUERY, buckets),
+        qrels=all_parts(made["ingest"], "qrels", QREL, buckets),
+        runs=all_parts(made[LAST], "runs", RUN, buckets),
+        texts=all_parts(made[LAST], "texts", TEXT_OF, buckets),
+        documents=all_parts(made["ingest"], "documents", DOCUMENT, shards)["doc_id"].to_pylist(),
     )

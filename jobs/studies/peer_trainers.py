@@ -6,14 +6,17 @@ that are left: NV-Retriever's rule, which `mine_hard_negatives` recommends). Jud
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from anmi_ray.models.reranker import distinct
 
 Pairs = Sequence[tuple[str, str]]
 Score = Callable[[Sequence[str], Sequence[str]], NDArray[np.float32]]
@@ -21,6 +24,11 @@ Score = Callable[[Sequence[str], Sequence[str]], NDArray[np.float32]]
 
 _SCALE = 20.0  # a temperature of .05, which the losses of cosines take by default
 _NEGATIVES = {"bi-encoder": 1, "late-interaction": 1, "cross-encoder": 5}
+
+
+def lacking() -> list[str]:
+    """What the trainers need that is not installed (pip install 'anmi-ray[bench]')."""
+    return [name for name in ("datasets", "accelerate") if importlib.util.find_spec(name) is None]
 
 
 def mined(kind: str, start: str, pairs: Pairs, corpus: Sequence[str], cache: str, max_tokens: int) -> Any:
@@ -55,7 +63,8 @@ def trained(kind: str, start: str, data: Any, settings: Mapping[str, Any], max_t
 
     settings: epochs, batch and rate; all else is the trainer's default, in bfloat16.
     """
-    return _TRAINERS[kind](start, data, settings, max_tokens, seed)
+    with redirect_stdout(io.StringIO()):  # figures of its own
+        return _TRAINERS[kind](start, data, settings, max_tokens, seed)
 
 
 def _arguments(kind: type, folder: str, settings: Mapping[str, Any], seed: int, **further: Any) -> Any:
@@ -133,8 +142,8 @@ def _late_interaction(start: str, data: Any, settings: Mapping[str, Any], max_to
 
 def _encoded(encode: Callable[..., Any], texts: Sequence[str]) -> tuple[list[Any], NDArray[np.int64]]:
     """Vectors of every distinct text, and which of them each text has."""
-    distinct, which = np.unique(np.array(texts, dtype=object), return_inverse=True)
-    return list(encode(distinct.tolist(), convert_to_numpy=True, show_progress_bar=False)), which
+    once, which = distinct(texts)
+    return list(encode(once, convert_to_numpy=True, show_progress_bar=False)), which
 
 
 def _cross_encoder(start: str, data: Any, settings: Mapping[str, Any], max_tokens: int, seed: int) -> Score:

@@ -15,9 +15,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from anmi_ray.core.records import DOCUMENT, EXAMPLE, QREL, QUERY, RUN
+from anmi_ray.core.schema import Record
 from anmi_ray.stages.ingest import of_queries
 from anmi_ray.stages.rerank.ranking import document_texts, pairs_of, ranked
 from anmi_ray.store import Artifact, Store
+from jobs.studies.collected import all_parts
 
 FOLDER = "studies/students"
 READ = ("ingest", "retrieve", "mine")  # stages whose artifacts a training reads
@@ -35,9 +37,9 @@ class Material:
         store = Store(root)
         self._made = {name: Artifact(store, name, stages[name]) for name in READ}
 
-    def _all(self, stage: str, part: str, record: Any) -> pa.Table:
-        buckets = range(int((self._made["ingest"].manifest() or {})["buckets"]))
-        return pa.concat_tables([self._made[stage].read_part(part, bucket, record) for bucket in buckets])
+    def _all(self, stage: str, part: str, record: Record, cut: str = "buckets") -> pa.Table:
+        count = int((self._made["ingest"].manifest() or {})[cut])
+        return all_parts(self._made[stage], part, record, count)
 
     @cached_property
     def queries(self) -> pa.Table:
@@ -62,8 +64,7 @@ class Material:
     @cached_property
     def documents(self) -> pa.Table:
         """Every document of the collection."""
-        shards = range(int((self._made["ingest"].manifest() or {})["shards"]))
-        return pa.concat_tables([self._made["ingest"].read_part("documents", shard, DOCUMENT) for shard in shards])
+        return self._all("ingest", "documents", DOCUMENT, "shards")
 
     def positives(self) -> list[tuple[str, str]]:
         """(query, positive) texts of the train queries that have examples."""
@@ -76,14 +77,13 @@ class Material:
         pairs = zip(known["query_id"].to_pylist(), known["doc_id"].to_pylist(), strict=True)
         return [(query[q], text[d]) for q, d in pairs if d in text]
 
-    def system(self, name: str, split: str) -> pa.Table:
-        """A retriever's run of a split's queries."""
-        rows = self.runs.filter(pc.equal(self.runs["system"], name))
+    def of_split(self, rows: pa.Table, split: str) -> pa.Table:
+        """Those of `rows`, of a run or of qrels, that are of a split's queries."""
         return of_queries(rows, self.queries.filter(pc.equal(self.queries["split"], split)))
 
-    def judged(self, split: str) -> pa.Table:
-        """The qrels of a split."""
-        return of_queries(self.qrels, self.queries.filter(pc.equal(self.queries["split"], split)))
+    def system(self, name: str, split: str) -> pa.Table:
+        """A retriever's run of a split's queries."""
+        return self.of_split(self.runs.filter(pc.equal(self.runs["system"], name)), split)
 
 
 def work(root: str, task: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,6 @@ not in them, mining by sentence-transformers is named beside.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -28,22 +27,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from anmi_ray.config.base import Settings
-from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import validate
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation import fusion, measures
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
 from anmi_ray.pipeline.resolve import resolve
-from anmi_ray.stages.ingest import of_queries
 from anmi_ray.store import Store
-from jobs.studies import harness
-from jobs.studies.collected import count_test_queries, halves
+from jobs.studies import harness, peer_trainers
+from jobs.studies.collected import Part, by_collection, count_test_queries, halves
 from jobs.studies.harness import Results, Table
 from jobs.studies.student_training import FOLDER, READ, Material, run_file, work
 
@@ -90,20 +86,6 @@ class Plan(Settings):
 
 
 @dataclass(frozen=True)
-class Part:
-    """A collection, or a half of one, as a run up to mine has left it."""
-
-    collection: str
-    number: int
-    experiment: Experiment
-
-    @property
-    def name(self) -> str:
-        """Of the part."""
-        return f"{self.collection}-{self.number}"
-
-
-@dataclass(frozen=True)
 class Students:
     """What is trained and compared."""
 
@@ -116,8 +98,7 @@ class Students:
     @property
     def collections(self) -> dict[str, list[Part]]:
         """The parts of every collection."""
-        names = dict.fromkeys(part.collection for part in self.parts)
-        return {name: [part for part in self.parts if part.collection == name] for name in names}
+        return by_collection(self.parts)
 
     def seeds_of(self, system: str) -> int:
         """How often a system is trained; the untrained has nothing drawn."""
@@ -167,8 +148,7 @@ def prepare(plan: Plan, given: argparse.Namespace) -> Students:
         raise ConfigError(
             f"no system is called {', '.join(strangers)}", "--systems", f"choose from {', '.join(plan.systems)}"
         )
-    lacking = [name for name in ("accelerate", "datasets") if importlib.util.find_spec(name) is None]
-    if lacking and any(plan.systems[name].peer for name in systems):
+    if (lacking := peer_trainers.lacking()) and any(plan.systems[name].peer for name in systems):
         raise ConfigError(
             f"the peers' trainers need {' and '.join(lacking)}",
             "--systems",
@@ -225,25 +205,20 @@ def _measured(read: Sequence[Material], runs: Sequence[pa.Table], depth: int) ->
     """Of every part: its test queries' values of the system alone, of its fusion and of the fusion without it."""
     out = []
     for number, (of, run) in enumerate(zip(read, runs, strict=True)):
-        chosen, chosen_run, split = (of, run, "dev") if len(read) == 1 else (read[1 - number], runs[1 - number], "test")
-        sweep = fusion.choose_weights(
-            *_runs(chosen, chosen_run, split)[:2], chosen.judged(split), 10, depth, MEASURE,
-            _runs(chosen, chosen_run, split)[2],
-        )  # fmt: skip
+        other, its_run, split = (of, run, "dev") if len(read) == 1 else (read[1 - number], runs[1 - number], "test")
+        own, hybrid, partners = _runs(other, its_run, split)
+        judged = other.of_split(other.qrels, split)
+        sweep = fusion.choose_weights(own, hybrid, judged, 10, depth, MEASURE, partners)
         own, hybrid, partners = _runs(of, run, "test")
-        every = [
-            own,
-            *(fusion.fuse(own, hybrid, weights, depth, "fused", partners) for weights in (sweep.chosen, sweep.control)),
-        ]
-        qrels = of.judged("test")
-        out.append(tuple(measures.evaluate(one, qrels, [MEASURE])["value"].to_numpy() for one in every))
+        fused = [fusion.fuse(own, hybrid, one, depth, "fused", partners) for one in (sweep.chosen, sweep.control)]
+        judged = of.of_split(of.qrels, "test")
+        out.append(tuple(measures.evaluate(one, judged, [MEASURE])["value"].to_numpy() for one in (own, *fused)))
     return out
 
 
 def _runs(of: Material, run: pa.Table, split: str) -> tuple[pa.Table, pa.Table, list[pa.Table]]:
     """The system's run, the hybrid's and the retrievers', of a split's queries."""
-    asked = of.queries.filter(pc.equal(of.queries["split"], split))
-    return of_queries(run, asked), of.system("hybrid", split), [of.system(name, split) for name in ("bm25", "dense")]
+    return of.of_split(run, split), of.system("hybrid", split), [of.system(name, split) for name in ("bm25", "dense")]
 
 
 def results(of: Students, values: Values, found: Mapping[str, Mapping[str, Any]]) -> Results:
@@ -256,13 +231,10 @@ def results(of: Students, values: Values, found: Mapping[str, Mapping[str, Any]]
         rows: list[Contrast] = []
         for scope, within in scopes.items():
             for system in (UNTRAINED, *of.systems):
-                strata = [compare(of, values, name, system) for name in within]
-                if all(one is not None for one in strata):
-                    rows.append(
-                        contrast(
-                            f"{scope}: {system}", _reference(of, title), [one for one in strata if one is not None]
-                        )
-                    )
+                found_in = [compare(of, values, name, system) for name in within]
+                strata = [one for one in found_in if one is not None]
+                if len(strata) == len(within):
+                    rows.append(contrast(f"{scope}: {system}", _reference(of, title), strata))
         corrected = family(rows)
         differences[title] = [asdict(one) for one in corrected]
         tables += [harness.contrasts_table(title, corrected)] if corrected else []

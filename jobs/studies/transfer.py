@@ -34,7 +34,6 @@ from rich.console import Console
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.evaluate import PeerConfig
-from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import validate
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
@@ -42,7 +41,7 @@ from anmi_ray.evaluation.replicates import Contrast, contrast, family
 from anmi_ray.pipeline.per_query import STARTS, of_artifact
 from anmi_ray.store import Artifact, Store
 from jobs.studies import harness
-from jobs.studies.collected import count_test_queries, halves
+from jobs.studies.collected import Part, by_collection, count_test_queries, halves
 from jobs.studies.harness import Results, Table
 
 STUDY = harness.study("transfer", "Transfer", __doc__ or "")
@@ -81,20 +80,6 @@ class Plan(Settings):
 
 
 @dataclass(frozen=True)
-class Part:
-    """A collection, or a half of one: what is trained on, and the queries that are tested."""
-
-    collection: str
-    number: int
-    experiment: Experiment
-
-    @property
-    def name(self) -> str:
-        """Of the part, and of the model that was trained on it."""
-        return f"{self.collection}-{self.number}"
-
-
-@dataclass(frozen=True)
 class Transfer:
     """What is trained and tested."""
 
@@ -106,8 +91,7 @@ class Transfer:
     @property
     def models(self) -> dict[str, list[str]]:
         """The models of every collection, in order."""
-        names = dict.fromkeys(part.collection for part in self.parts)
-        return {name: [part.name for part in self.parts if part.collection == name] for name in names}
+        return {name: [part.name for part in parts] for name, parts in by_collection(self.parts).items()}
 
     @property
     def comparisons(self) -> int:

