@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anmi_ray.core.errors import DataError
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.models.cross_encoder import torch_threads
 from anmi_ray.models.loading import ModelSource, loadable
 from anmi_ray.models.pairs import shaped_batches
+from anmi_ray.models.pooling import is_colbert, read_token_vectors
 
 if TYPE_CHECKING:
     from sentence_transformers import MultiVectorEncoder, SentenceTransformer
@@ -73,6 +74,8 @@ class Encoder:
         self.threads = threads
         self._budget = BATCH_TOKENS["cpu" if device == "cpu" else "cuda"]
         self._model = load(SentenceTransformer, source, dtype, device)
+        if is_colbert(source):
+            self._model = _of_texts(self._model, source)
         limit = self._model.max_seq_length
         # Positions beyond the model's own limit do not exist.
         self.max_tokens = min(max_tokens, limit) if limit and limit > 0 else max_tokens
@@ -114,6 +117,23 @@ class Encoder:
         features = {name: value.to(self._model.device) for name, value in padded.items()}
         output = self._model(features)["sentence_embedding"]
         return output.float().cpu().numpy()
+
+
+def _of_texts(model: SentenceTransformer, source: ModelSource) -> SentenceTransformer:
+    """The transformer of a late-interaction model, with the pooling that its folder names; else the mean is taken."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    said = read_token_vectors(source)
+    if said is None:
+        raise ConfigError(
+            "it is a ColBERT checkpoint, which has vectors of tokens and none of a text as a whole",
+            f"model {source.name}",
+            "set retrieve.late.model to it, and retrieve.dense.model to a bi-encoder",
+        )
+    size = model.get_embedding_dimension()
+    assert size is not None
+    return SentenceTransformer(modules=[model[0], Pooling(size, said.pooling)], device=str(model.device)).eval()
 
 
 def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> _Model:

@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import resource
+import tempfile
 import time
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from anmi_ray.config.retrieve import LateConfig
 from anmi_ray.core.records import DOCUMENT, EXAMPLE, QREL, QUERY, RUN
 from anmi_ray.core.schema import Record
 from anmi_ray.stages.ingest import of_queries
-from anmi_ray.stages.rerank.ranking import document_texts, pairs_of, ranked
+from anmi_ray.stages.rerank.ranking import SYSTEM, document_texts, pairs_of, ranked
 from anmi_ray.store import Artifact, Store
 from jobs.studies.collected import all_parts
 
+if TYPE_CHECKING:
+    from anmi_ray.models.late_interaction import LateInteraction
+
 FOLDER = "studies/students"
 READ = ("ingest", "retrieve", "mine")  # stages whose artifacts a training reads
+RETRIEVED = 100  # documents of a query that a system finds in the whole collection
+_BLOCK = 500  # documents that are compared with all queries at once
+Score = Callable[[Sequence[str], Sequence[str]], NDArray[np.floating[Any]]]
+"""Scores [N] of N queries and documents, text by text."""
+Compare = Callable[[Sequence[str], Sequence[str]], NDArray[np.floating[Any]]]
+"""Scores [Q, D] of every query with every document."""
 
 
-def run_file(root: str, name: str) -> Path:
-    """Where a training's run of the held-out queries stands."""
-    return Path(root) / FOLDER / "runs" / f"{name}.parquet"
+def run_file(root: str, name: str, kind: str = "runs") -> Path:
+    """Where a training's run of the held-out queries stands; kind `retrieved`: of the whole collection."""
+    return Path(root) / FOLDER / kind / f"{name}.parquet"
 
 
 class Material:
@@ -89,43 +101,105 @@ class Material:
 def work(root: str, task: Mapping[str, Any]) -> dict[str, Any]:
     """Train one system with one seed and rank the held-out queries; what it cost.
 
-    The run stands under `root`, at `run_file`.
+    The run stands under `root`, at `run_file`, and that of the whole collection where the task asks for it.
     """
     import torch
 
     torch.set_num_threads(1)
     of = Material(root, task["stages"])
     begin = time.process_time()
-    score, mining_s = _ours(of, task) if task["system"]["train"] is not None else _theirs(of, root, task)
+    ours = task["system"]["train"] is not None
+    score, compare, mining_s = _ours(of, task) if ours else _theirs(of, root, task)
     train_s = time.process_time() - begin - mining_s
     top = pa.concat_tables([of.system("hybrid", split) for split in ("dev", "test")])
     top = top.filter(pc.less_equal(top["rank"], task["depth"]))
     begin = time.process_time()
     scores = score(*pairs_of(top, of.queries, of.documents))
     score_s = time.process_time() - begin
-    path = run_file(root, task["name"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(ranked(top, np.asarray(scores, dtype=np.float64)), path)
+    _write(run_file(root, task["name"]), ranked(top, np.asarray(scores, dtype=np.float64)))
+    if task["retrieves"]:
+        _write(run_file(root, task["name"], "retrieved"), retrieved(of, compare))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return {"mining_s": mining_s, "train_s": train_s, "score_s": score_s, "peak_gib": peak}
 
 
-def _ours(of: Material, task: Mapping[str, Any]) -> tuple[Any, float]:
+def _write(path: Path, run: pa.Table) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(run, path)
+
+
+def retrieved(of: Material, compare: Compare) -> pa.Table:
+    """Run of the test queries over every document of the collection, compared one by one: nothing is approximated."""
+    queries = of.of_split(of.queries, "test")
+    score_QD = compare(queries["text"].to_pylist(), document_texts(of.documents))
+    kept = min(RETRIEVED, score_QD.shape[1])
+    best_QK = np.argpartition(-score_QD, kept - 1, axis=1)[:, :kept]
+    every = np.repeat(np.arange(len(score_QD)), kept)
+    top = RUN.table(
+        {
+            "query_id": queries["query_id"].take(pa.array(every)),
+            "doc_id": of.documents["doc_id"].take(pa.array(best_QK.ravel())),
+            "system": [SYSTEM] * best_QK.size,
+            "rank": np.tile(np.arange(1, kept + 1, dtype=np.int32), len(score_QD)),
+            "score": np.zeros(best_QK.size),
+        }
+    )
+    return ranked(top, np.take_along_axis(score_QD, best_QK, axis=1).ravel())
+
+
+def _by_pairs(score: Score, queries: Sequence[str], texts: Sequence[str]) -> NDArray[np.floating[Any]]:
+    """Scores [Q, D] of all queries and texts, asked for pair by pair."""
+    blocks: list[NDArray[np.floating[Any]]] = []
+    for start in range(0, len(texts), _BLOCK):
+        block = list(texts[start : start + _BLOCK])
+        pairs = [query for query in queries for _ in block], block * len(queries)
+        blocks.append(score(*pairs).reshape(len(queries), len(block)))
+    return np.concatenate(blocks, axis=1)
+
+
+def _by_tokens(
+    model: LateInteraction, max_tokens: int, queries: Sequence[str], texts: Sequence[str]
+) -> NDArray[np.float32]:
+    """Scores float32[Q, D] of a late-interaction model, a text's tokens compared with those of all queries at once."""
+    from anmi_ray.models.loading import resolve
+    from anmi_ray.models.reranker import resolve_precision
+    from anmi_ray.models.token_vectors import TokenEncoder
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = LateConfig(model=folder, max_tokens=max_tokens, query_tokens=max_tokens)
+        encoder = TokenEncoder(resolve(str(model.export(folder))), settings, resolve_precision("auto", model.device))
+    asked = encoder.encode(queries, "query")
+    length_Q = np.array([len(vectors) for vectors in asked])
+    vector_Td = np.concatenate(asked)
+    first_Q = np.cumsum(length_Q) - length_Q
+    score_QD = np.empty((len(queries), len(texts)), dtype=np.float32)
+    for start in range(0, len(texts), _BLOCK):
+        for at, text_Ud in enumerate(encoder.encode(texts[start : start + _BLOCK], "document"), start):
+            best_T = (vector_Td @ text_Ud.T).max(axis=1)
+            score_QD[:, at] = np.add.reduceat(best_T, first_Q) / length_Q
+    return score_QD
+
+
+def _ours(of: Material, task: Mapping[str, Any]) -> tuple[Score, Compare, float]:
     from anmi_ray.config.train import TrainConfig, TrainExecution
     from anmi_ray.models.kinds import load_student
+    from anmi_ray.models.late_interaction import LateInteraction
     from anmi_ray.training.loop import train
     from anmi_ray.training.training_set import prepare
 
     own = {"max_tokens": task["max_tokens"], "engine": "ddp", "dev_points": (), "seed": task["seed"]}
     config = TrainConfig.model_validate({**own, **task["system"]["train"]})
     model = load_student(config)
-    if task["untrained"]:
-        return model.scorer("auto").score, 0.0
-    data = prepare([of.examples], [of.documents], [of.queries], model.pairs)
-    return train(model, data, None, config, TrainExecution(threads=1)).model.scorer("auto").score, 0.0
+    if not task["untrained"]:
+        data = prepare([of.examples], [of.documents], [of.queries], model.pairs)
+        model = train(model, data, None, config, TrainExecution(threads=1)).model
+    score = model.scorer("auto").score
+    if isinstance(model, LateInteraction):
+        return score, partial(_by_tokens, model, task["max_tokens"]), 0.0
+    return score, partial(_by_pairs, score), 0.0
 
 
-def _theirs(of: Material, root: str, task: Mapping[str, Any]) -> tuple[Any, float]:
+def _theirs(of: Material, root: str, task: Mapping[str, Any]) -> tuple[Score, Compare, float]:
     from anmi_ray.config.train import TrainConfig
     from anmi_ray.models import loading
     from jobs.studies import peer_trainers
@@ -137,4 +211,5 @@ def _theirs(of: Material, root: str, task: Mapping[str, Any]) -> tuple[Any, floa
     begin = time.process_time()
     data = peer_trainers.mined(system["peer"], start, of.positives(), corpus, cache, longest)
     mining_s = time.process_time() - begin
-    return peer_trainers.trained(system["peer"], start, data, system, longest, task["seed"]), mining_s
+    score = peer_trainers.trained(system["peer"], start, data, system, longest, task["seed"])
+    return score, partial(_by_pairs, score), mining_s

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
@@ -34,17 +35,20 @@ from pydantic import Field, model_validator
 from anmi_ray.config.base import Settings
 from anmi_ray.config.load import validate
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.records import RUN
 from anmi_ray.evaluation import fusion, measures
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
 from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.stages.rerank.ranking import ranked
 from anmi_ray.store import Store
 from jobs.studies import harness, peer_trainers
 from jobs.studies.collected import Part, by_collection, count_test_queries, halves
 from jobs.studies.harness import Results, Table
-from jobs.studies.student_training import FOLDER, READ, Material, run_file, work
+from jobs.studies.student_training import FOLDER, READ, RETRIEVED, Material, run_file, work
 
 STUDY = harness.study("students", "Students and peers", __doc__ or "")
-MEASURE = "nDCG@10"
+MEASURE, RECALL = "nDCG@10", "Recall@100"
+FIRST = ("bm25", "dense", "hybrid")
 CONTROL, UNTRAINED = "bm25+dense", "untrained"
 Reals = NDArray[np.float64]
 
@@ -58,6 +62,7 @@ class System(Settings):
     rate: float = Field(default=5e-5, gt=0, description="theirs: learning rate")
     epochs: float = Field(default=1.0, gt=0, description="theirs")
     seeds: int | None = Field(default=None, ge=1, description="at most so many; null: all")
+    retrieves: bool = Field(default=False, description="its first seed searches the whole collection as well")
 
     @model_validator(mode="after")
     def _one(self) -> System:
@@ -105,6 +110,10 @@ class Students:
         most = 1 if system == UNTRAINED else self.plan.systems[system].seeds
         return min(self.seeds, most or self.seeds)
 
+    def retrieves(self, system: str) -> bool:
+        """Whether it searches the whole collection as well."""
+        return system == UNTRAINED or self.plan.systems[system].retrieves
+
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Every training, seed after seed, so that a study that is stopped has all systems."""
         found = {}
@@ -116,7 +125,8 @@ class Students:
         return found
 
     def _task(self, part: Part, system: str, seed: int) -> dict[str, Any]:
-        settings = System(train={"student": "late-interaction"}) if system == UNTRAINED else self.plan.systems[system]
+        untrained = System(train={"student": "late-interaction"}, retrieves=True)
+        settings = untrained if system == UNTRAINED else self.plan.systems[system]
         return {
             "name": task_name(part, system, seed),
             "part": part.name,
@@ -125,6 +135,7 @@ class Students:
             "untrained": system == UNTRAINED,
             "max_tokens": self.plan.collections[part.collection].max_tokens,
             "depth": self.plan.depth,
+            "retrieves": settings.retrieves and seed == 0,
             "seed": seed,
         }
 
@@ -238,7 +249,8 @@ def results(of: Students, values: Values, found: Mapping[str, Mapping[str, Any]]
         corrected = family(rows)
         differences[title] = [asdict(one) for one in corrected]
         tables += [harness.contrasts_table(title, corrected)] if corrected else []
-    tables.append(costs_table(of, found))
+    recalls = recall_values(of)
+    tables += [recall_table(of, recalls), costs_table(of, found)]
     levels = {f"{kind}: {collection} {system}": rows.mean(1).tolist()
               for kind, every in (("alone", values.alone), ("fused", values.fused))
               for (collection, system), rows in every.items()}  # fmt: skip
@@ -285,6 +297,53 @@ def levels_table(of: Students, values: Values, collection: str) -> Table:
     queries = values.alone[collection, CONTROL].shape[1]
     columns = ("system", "alone", "by seed", "fused", "by seed")
     return Table(f"{collection}, {MEASURE}, {queries} test queries, depth {of.plan.depth}", columns, rows)
+
+
+def recall_values(of: Students) -> dict[tuple[str, str], Reals]:
+    """Recall@100 by (collection, system), float64[Q]: of retrievers, of systems that search, and of these with BM25."""
+    found: dict[tuple[str, str], Reals] = {}
+    for collection, parts in of.collections.items():
+        read = [Material(of.root, stages_of(part)) for part in parts]
+        searching = [name for name in (UNTRAINED, *of.systems) if of.retrieves(name)]
+        every: dict[str, list[pa.Table]] = {name: [one.system(name, "test") for one in read] for name in FIRST}
+        for system in searching:
+            runs = [pq.read_table(run_file(of.root, task_name(part, system, 0), "retrieved")) for part in parts]
+            every[system] = runs
+            every[f"bm25, {system}"] = [_by_ranks(*both) for both in zip(every["bm25"], runs, strict=True)]
+        for system, runs in every.items():
+            values = [
+                measures.evaluate(run, one.of_split(one.qrels, "test"), [RECALL])["value"].to_numpy()
+                for one, run in zip(read, runs, strict=True)
+            ]
+            found[collection, system] = np.concatenate(values)
+    return found
+
+
+def _by_ranks(*runs: pa.Table) -> pa.Table:
+    """Reciprocal ranks of runs over the same queries fused, as the hybrid's are: the first 100 documents."""
+    rows = pa.concat_tables(runs)
+    gain = pa.array(1.0 / (60 + rows["rank"].to_numpy()))
+    summed = rows.select(["query_id", "doc_id"]).append_column("gain", gain)
+    summed = summed.group_by(["query_id", "doc_id"]).aggregate([("gain", "sum")])
+    summed = summed.sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
+    blank = {"system": ["fused"] * len(summed), "rank": np.arange(len(summed), dtype=np.int32)}
+    table = RUN.table(
+        {"query_id": summed["query_id"], "doc_id": summed["doc_id"], **blank, "score": summed["gain_sum"]}
+    )
+    fused = ranked(table, table["score"].to_numpy(), "fused")
+    return fused.filter(pc.less_equal(fused["rank"], RETRIEVED))
+
+
+def recall_table(of: Students, values: Mapping[tuple[str, str], Reals]) -> Table:
+    """What every retriever finds, and whether it is more than the hybrid finds."""
+    rows = []
+    for (collection, system), value_Q in values.items():
+        level = contrast(system, "", [value_Q[None]])
+        less = (
+            "" if system == "hybrid" else contrast(system, "hybrid", [(value_Q - values[collection, "hybrid"])[None]])
+        )
+        rows.append((f"{collection}: {system}", harness.interval(level), str(less)))
+    return Table(f"{RECALL} over the whole collection, seed 0", ("", RECALL, "less the hybrid's"), rows)
 
 
 def costs_table(of: Students, found: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -17,6 +17,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from anmi_ray.config.retrieve import LateConfig
 from anmi_ray.models import late_interaction
 from anmi_ray.models.bi_encoder import BiEncoder
+from anmi_ray.models.encoder import Encoder
 from anmi_ray.models.kinds import load_reranker
 from anmi_ray.models.late_interaction import LateInteraction, mean_maxsim
 from anmi_ray.models.loading import resolve
@@ -92,7 +93,7 @@ def test_scores_are_sentence_transformers_before_and_after_export(
     np.testing.assert_allclose(again.score(*columns(pairs)), scores, atol=1e-6)
 
 
-def test_the_export_serves_as_one_vector_a_text_and_as_a_retriever_s_token_vectors(base: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_the_export_serves_as_one_vector_a_text_and_as_both_retrievers(base: Path, tmp_path: Path) -> None:  # noqa: F811
     """The former as its card says, in four words of sentence-transformers."""
     start = published(base, tmp_path / "start", "cls")
     model = LateInteraction.load(str(start), max_tokens=24)
@@ -107,6 +108,10 @@ def test_the_export_serves_as_one_vector_a_text_and_as_a_retriever_s_token_vecto
     wanted = BiEncoder.load(str(start), max_tokens=24).score(queries, documents)
     np.testing.assert_allclose(cosine.numpy(), wanted, atol=1e-5)
     np.testing.assert_allclose(model.score_known(queries, documents, 4096), wanted, atol=1e-5)
+
+    dense = Encoder(resolve(str(folder)), max_tokens=24)  # as retrieve.dense.model
+    cosines = (dense.encode(queries) * dense.encode(documents)).sum(1)
+    np.testing.assert_allclose(cosines, wanted, atol=1e-5)
 
     tokens = TokenEncoder(resolve(str(folder)), LateConfig(model=str(folder), max_tokens=24, query_tokens=24))
     vectors = zip(tokens.encode(queries, "query"), tokens.encode(documents, "document"), strict=True)
