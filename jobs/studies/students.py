@@ -10,6 +10,7 @@ negatives (jobs/studies/peer_trainers.py). Rates and epochs were chosen on the q
 system's score with both, by weights chosen on dev queries, as stage evaluate does. A collection of test queries alone
 (`halves`) is cut in two by a hash of its queries: one model is trained on each half and tested on the other; a model's
 weights are chosen on its own half, by the scores of the other model, which has not seen it.
+As a retriever, the first training of the reference system compares each test query with every document by token vectors.
 
 To read: Intervals over queries are of the models that were trained; over queries and seeds, of such trainings in
 general. Core seconds are of one process on a machine that others may use; reading the collection and asking judges is
@@ -62,7 +63,6 @@ class System(Settings):
     rate: float = Field(default=5e-5, gt=0, description="theirs: learning rate")
     epochs: float = Field(default=1.0, gt=0, description="theirs")
     seeds: int | None = Field(default=None, ge=1, description="at most so many; null: all")
-    retrieves: bool = Field(default=False, description="its first seed searches the whole collection as well")
 
     @model_validator(mode="after")
     def _one(self) -> System:
@@ -110,10 +110,6 @@ class Students:
         most = 1 if system == UNTRAINED else self.plan.systems[system].seeds
         return min(self.seeds, most or self.seeds)
 
-    def retrieves(self, system: str) -> bool:
-        """Whether it searches the whole collection as well."""
-        return system == UNTRAINED or self.plan.systems[system].retrieves
-
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Every training, seed after seed, so that a study that is stopped has all systems."""
         found = {}
@@ -125,8 +121,7 @@ class Students:
         return found
 
     def _task(self, part: Part, system: str, seed: int) -> dict[str, Any]:
-        untrained = System(train={"student": "late-interaction"}, retrieves=True)
-        settings = untrained if system == UNTRAINED else self.plan.systems[system]
+        settings = System(train={"student": "late-interaction"}) if system == UNTRAINED else self.plan.systems[system]
         return {
             "name": task_name(part, system, seed),
             "part": part.name,
@@ -135,7 +130,7 @@ class Students:
             "untrained": system == UNTRAINED,
             "max_tokens": self.plan.collections[part.collection].max_tokens,
             "depth": self.plan.depth,
-            "retrieves": settings.retrieves and seed == 0,
+            "retrieves": system == self.plan.reference and seed == 0,
             "seed": seed,
         }
 
@@ -249,8 +244,9 @@ def results(of: Students, values: Values, found: Mapping[str, Mapping[str, Any]]
         corrected = family(rows)
         differences[title] = [asdict(one) for one in corrected]
         tables += [harness.contrasts_table(title, corrected)] if corrected else []
-    recalls = recall_values(of)
-    tables += [recall_table(of, recalls), costs_table(of, found)]
+    if of.plan.reference in of.systems:
+        tables.append(recall_table(of))
+    tables.append(costs_table(of, found))
     levels = {f"{kind}: {collection} {system}": rows.mean(1).tolist()
               for kind, every in (("alone", values.alone), ("fused", values.fused))
               for (collection, system), rows in every.items()}  # fmt: skip
@@ -299,24 +295,27 @@ def levels_table(of: Students, values: Values, collection: str) -> Table:
     return Table(f"{collection}, {MEASURE}, {queries} test queries, depth {of.plan.depth}", columns, rows)
 
 
-def recall_values(of: Students) -> dict[tuple[str, str], Reals]:
-    """Recall@100 by (collection, system), float64[Q]: of retrievers, of systems that search, and of these with BM25."""
-    found: dict[tuple[str, str], Reals] = {}
+def recall_table(of: Students) -> Table:
+    """What the first stage finds, and what the reference finds in the whole collection, alone and fused with BM25."""
+    searching = of.plan.reference
+    rows = []
     for collection, parts in of.collections.items():
         read = [Material(of.root, stages_of(part)) for part in parts]
-        searching = [name for name in (UNTRAINED, *of.systems) if of.retrieves(name)]
-        every: dict[str, list[pa.Table]] = {name: [one.system(name, "test") for one in read] for name in FIRST}
-        for system in searching:
-            runs = [pq.read_table(run_file(of.root, task_name(part, system, 0), "retrieved")) for part in parts]
-            every[system] = runs
-            every[f"bm25, {system}"] = [_by_ranks(*both) for both in zip(every["bm25"], runs, strict=True)]
-        for system, runs in every.items():
-            values = [
-                measures.evaluate(run, one.of_split(one.qrels, "test"), [RECALL])["value"].to_numpy()
+        own = [pq.read_table(run_file(of.root, task_name(part, searching, 0), "retrieved")) for part in parts]
+        found = {name: [one.system(name, "test") for one in read] for name in FIRST}
+        fused = [_by_ranks(*both) for both in zip(found["bm25"], own, strict=True)]
+        values: dict[str, Reals] = {}
+        for system, runs in {**found, searching: own, f"bm25, {searching}": fused}.items():
+            parted = [
+                measures.evaluate(run, one.of_split(one.qrels, "test"), [RECALL])
                 for one, run in zip(read, runs, strict=True)
             ]
-            found[collection, system] = np.concatenate(values)
-    return found
+            values[system] = np.concatenate([one["value"].to_numpy() for one in parted])
+        for system, value_Q in values.items():
+            less = contrast(system, "hybrid", [(value_Q - values["hybrid"])[None]])
+            level = harness.interval(contrast(system, "", [value_Q[None]]))
+            rows.append((f"{collection}: {system}", level, "" if system == "hybrid" else str(less)))
+    return Table(f"{RECALL} over the whole collection, seed 0", ("", RECALL, "less the hybrid's"), rows)
 
 
 def _by_ranks(*runs: pa.Table) -> pa.Table:
@@ -332,18 +331,6 @@ def _by_ranks(*runs: pa.Table) -> pa.Table:
     )
     fused = ranked(table, table["score"].to_numpy(), "fused")
     return fused.filter(pc.less_equal(fused["rank"], RETRIEVED))
-
-
-def recall_table(of: Students, values: Mapping[tuple[str, str], Reals]) -> Table:
-    """What every retriever finds, and whether it is more than the hybrid finds."""
-    rows = []
-    for (collection, system), value_Q in values.items():
-        level = contrast(system, "", [value_Q[None]])
-        less = (
-            "" if system == "hybrid" else contrast(system, "hybrid", [(value_Q - values[collection, "hybrid"])[None]])
-        )
-        rows.append((f"{collection}: {system}", harness.interval(level), str(less)))
-    return Table(f"{RECALL} over the whole collection, seed 0", ("", RECALL, "less the hybrid's"), rows)
 
 
 def costs_table(of: Students, found: Mapping[str, Mapping[str, Any]]) -> Table:
