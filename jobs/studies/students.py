@@ -10,7 +10,7 @@ negatives (jobs/studies/peer_trainers.py). Rates and epochs were chosen on the q
 system's score with both, by weights chosen on dev queries, as stage evaluate does. A collection of test queries alone
 (`halves`) is cut in two by a hash of its queries: one model is trained on each half and tested on the other; a model's
 weights are chosen on its own half, by the scores of the other model, which has not seen it.
-As a retriever, the first training of the reference system compares each test query with every document by token vectors.
+As a retriever, the first training of the reference compares each test query with every document by token vectors.
 
 To read: Intervals over queries are of the models that were trained; over queries and seeds, of such trainings in
 general. Core seconds are of one process on a machine that others may use; reading the collection and asking judges is
