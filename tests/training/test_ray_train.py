@@ -123,7 +123,8 @@ def test_two_workers_choose_between_start_and_trained_and_record_it(tmp_path: Pa
     changed = {"dev_points": (), "interpolate": (0.0, 0.5), "learning_rate": 0.1}
     config = settings(write_tiny_bert(tmp_path / "base")).model_copy(update=changed)
     output = tmp_path / "model"
-    sources = TrainSources(*files(tmp_path), dev_inputs())
+    examples, texts, queries = files(tmp_path)
+    sources = TrainSources(examples, texts, queries, dev_inputs())
     result = run_training(sources, config, TrainExecution(num_workers=2), "f4", str(output))
     assert [row["share"] for row in result.shares] == [0.0, 0.5, 1.0]
     assert {"share": result.share, "dev": result.dev} in result.shares
