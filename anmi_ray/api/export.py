@@ -17,7 +17,7 @@ from typing import Any
 from anmi_ray.core.errors import ConfigError, DataError, from_os_error
 from anmi_ray.evaluation.served_fusion import ServedFusion, of_sweep
 from anmi_ray.evaluation.significance import LEVEL
-from anmi_ray.models.card import Card, text
+from anmi_ray.models.card import Card, text, weights_in_words
 from anmi_ray.stages.evaluate import baseline_of
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.folders import copy_sealed
@@ -143,7 +143,8 @@ def _method(config: Mapping[str, Any], train: Artifact, environment: Mapping[str
         yield "student", f"{student}, {how}{lent}"
     yield "engine", f"{training['engine']}, precision {training['precision']}"
     dev = "" if manifest.get("dev") is None else f", nDCG@10 {manifest['dev']:.4f} on dev"
-    yield "weights", f"after step {manifest.get('best_step')} of {manifest.get('steps')}{dev}"
+    which = weights_in_words(manifest.get("best_step"), manifest.get("steps"), manifest.get("share", 1.0))
+    yield "weights", f"{which}{dev}"
     settings = {key: value for key, value in manifest.get("settings", {}).items() if key != "model"}
     yield "settings that differ from the defaults", f"`{json.dumps(settings)}`"
     yield "versions", ", ".join(f"{key} {value}" for key, value in environment.get("versions", {}).items())

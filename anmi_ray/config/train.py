@@ -60,6 +60,22 @@ class TrainConfig(LearnConfig):
     dev_depth: int = Field(
         default=20, ge=1, description="documents per dev query, from the top of the hybrid run, to rerank"
     )
+    interpolate: tuple[float, ...] = Field(
+        default=(),
+        description="shares of the trained weights, the rest the start's (WiSE-FT), such as [0.25, 0.5, 0.75]; each is "
+        "evaluated on dev besides the trained weights alone, and the best is exported; 0 is the start as it was, so "
+        "[0] keeps the better of both",
+    )
+
+    @field_validator("interpolate")
+    @classmethod
+    def _shares(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
+        if any(not 0.0 <= share < 1.0 for share in shares) or sorted(set(shares)) != list(shares):
+            raise ValueError(
+                "must be rising shares of at least 0 and below 1, such as [0, 0.5]; the trained weights alone, 1, are "
+                "evaluated in any case"
+            )
+        return shares
 
     @property
     def per_step(self) -> int:

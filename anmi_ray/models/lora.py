@@ -49,6 +49,11 @@ def is_adapter(name: str) -> bool:
     return _PART in name
 
 
+def is_adapter_input(name: str) -> bool:
+    """Whether a parameter of this name is the A of an adapter B A: drawn at random, where B starts at 0."""
+    return f"{_PART}A" in name
+
+
 def merged(network: Scorer) -> Scorer:
     """A copy of `network` with its adapters added to the weights, in float32 as they are; the copy is a plain model."""
     whole = copy.deepcopy(network)

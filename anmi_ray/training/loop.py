@@ -32,6 +32,7 @@ from anmi_ray.training.checkpoints import Checkpoints, newest_whole
 from anmi_ray.training.checks import check_effect, moments
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.engine import Engine, make_engine
+from anmi_ray.training.interpolation import NO_DEV, START_IS_BEST, best_share, copied, take_best_mix
 from anmi_ray.training.manifest import Origin, seal
 from anmi_ray.training.memory import memory_named
 from anmi_ray.training.module import Average, rate_factor
@@ -51,13 +52,19 @@ _AVERAGE = "average.safetensors"
 
 @dataclass(frozen=True)
 class Trained:
-    """The model of the best dev point (the last step's where dev was not evaluated), and how it came about."""
+    """The model of the best dev point (the last step's where dev was not evaluated), and how it came about.
+
+    share: that of the weights after `best_step` in the model's, the rest the start's; shares: of every share that was
+    compared, {"share", "dev"}. `dev` is of the model's weights.
+    """
 
     model: Any
     rows: list[Row]
     best_step: int
     dev: float | None
     steps: int
+    share: float = 1.0
+    shares: list[Row] = field(default_factory=list)
 
 
 @dataclass
@@ -149,6 +156,8 @@ class _Run:
         self.on_notice = on_notice or (lambda _: None)
         self.steps = total_steps(self.config, task.items)
         self.curriculum = task.curriculum
+        # taken before the engine and a checkpoint: whole and untrained whatever these do
+        self.start = copied(task.result.network) if task.interpolate and task.has_dev else None
         self.module = task.module.train()
         self.engine: Engine = make_engine(self.module, self.config, execution.offload)
         self.objective = task.losses(self.engine.world)
@@ -159,6 +168,8 @@ class _Run:
         self.dev_steps = {round(point * self.steps) for point in self.config.dev_points} if task.has_dev else set()
 
     def run(self) -> Trained:
+        if self.task.interpolate and self.start is None and self.engine.rank == 0:
+            self.on_notice(NO_DEV.format(group=self.config.group))
         resumed = self._resume()
         if not resumed and 0 in self.dev_steps:
             self._log({"step": 0, "epoch": 0.0, "progress": 0.0, "dev": self._evaluate(0)})
@@ -181,8 +192,32 @@ class _Run:
         if best is None:
             best = self._weights()
             self.progress.best_step = self.steps
-        self.task.result.network.load_state_dict(best)
-        return Trained(self.task.result, self.progress.rows, self.progress.best_step, self.progress.dev, self.steps)
+        devs = self._interpolate(best)
+        share = best_share(devs) if devs else 1.0
+        if share == 0 and self.engine.rank == 0:
+            self.on_notice(START_IS_BEST.format(group=self.config.group, start=devs[0.0], trained=devs[1.0]))
+        return Trained(
+            self.task.result,
+            self.progress.rows,
+            self.progress.best_step,
+            devs.get(share, self.progress.dev),
+            self.steps,
+            share,
+            [{"share": one, "dev": dev} for one, dev in sorted(devs.items())],
+        )
+
+    def _interpolate(self, trained: dict[str, Tensor]) -> dict[float, float]:
+        """Give the result the best weights between the start and `trained`; by share, the dev measures compared.
+
+        Neither the log nor a curriculum hears of these: they are no points of the run.
+        """
+        network = self.task.result.network
+        if self.start is None:
+            network.load_state_dict(trained)
+            return {}
+        known = {} if self.progress.dev is None else {1.0: self.progress.dev}
+        measure = partial(self._measured, self.progress.best_step)
+        return take_best_mix(network, self.start, trained, self.task.interpolate, known, measure)
 
     def _batches(self, step: int, phase: Phase) -> list[Any]:
         """Made beside a step under way: reads no attribute of the module, where ZeRO 3 would gather a parameter."""
@@ -286,13 +321,17 @@ class _Run:
         """The dev measure of the current weights, each worker scoring its share; keeps the best."""
         weights = self._weights()
         self.task.result.network.load_state_dict(weights)
-        value = self.task.evaluate(self.engine, step)
-        if not math.isfinite(value):
-            raise self._diverged(step, "dev scores are not finite")
+        value = self._measured(step)
         if self.progress.dev is None or value > self.progress.dev:
             self.progress.best = weights
             self.progress.best_step = step
             self.progress.dev = value
+        return value
+
+    def _measured(self, step: int) -> float:
+        value = self.task.evaluate(self.engine, step)
+        if not math.isfinite(value):
+            raise self._diverged(step, "dev scores are not finite")
         return value
 
     def _log(self, row: Row) -> None:

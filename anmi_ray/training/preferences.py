@@ -225,6 +225,7 @@ class PreferenceTask:
 
     constant = "every pair got the same logits"
     has_dev = True
+    interpolate: tuple[float, ...] = ()
 
     def __init__(
         self,

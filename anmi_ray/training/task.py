@@ -71,7 +71,8 @@ class Task(Protocol):
     """Something to train.
 
     items: what one epoch shows; module: what engines train; result: what they train, with whole weights, for dev and
-    in the end; constant: what is wrong where figures stay without variation; has_dev: whether `evaluate` has anything.
+    in the end; constant: what is wrong where figures stay without variation; has_dev: whether `evaluate` has anything;
+    interpolate: shares of the trained weights to try, the rest the start's, which `result` has at first.
     """
 
     items: int
@@ -80,6 +81,7 @@ class Task(Protocol):
     result: Any
     constant: str
     has_dev: bool
+    interpolate: tuple[float, ...]
 
     @property
     def config(self) -> LearnConfig:
@@ -119,12 +121,12 @@ class Ranking:
         self.dev = dev
         self.items = len(data)
         self.has_dev = dev is not None
+        self.interpolate = config.interpolate
         self.false_negative_rate = false_negative_rate
         # with a learned balance both terms always have weight, whatever alpha is
         alpha = config.balance.alpha if config.balance.rule == "fixed" else 0.5
-        self.curriculum = make_curriculum(
-            config.curriculum, alpha, weighed_gaps(data), steps, config.seed, self.has_dev
-        )
+        told_dev = self.has_dev and bool(config.dev_points)
+        self.curriculum = make_curriculum(config.curriculum, alpha, weighed_gaps(data), steps, config.seed, told_dev)
         before_training(model, data, config, self.curriculum)
         # Engines may partition or wrap the network; this copy takes whole weights, for dev and for the result.
         self.result = type(model)(copy.deepcopy(model.network), model.pairs, model.name)

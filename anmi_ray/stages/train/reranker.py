@@ -14,7 +14,14 @@ from anmi_ray.core.records import EXAMPLE, QREL, RUN, TEXT_OF
 from anmi_ray.runtime.status import GROUP
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.ingest import of_queries, queries_of, stacked
-from anmi_ray.stages.train.trainer import DevInputs, TrainSources, clear_checkpoints, report_steps, train_artifact
+from anmi_ray.stages.train.trainer import (
+    DevInputs,
+    TrainSources,
+    clear_checkpoints,
+    interpolated,
+    report_steps,
+    train_artifact,
+)
 from anmi_ray.store import Artifact, Flow
 
 
@@ -27,18 +34,20 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
     if not examples:
         raise DataError("no example was mined", "train", "see the rejects of mine: `anmi show RUN`")
 
+    wants_dev = bool(config.dev_points or config.interpolate)
+
     def sources() -> TrainSources:
         return TrainSources(
             examples=[mine.store.uri(mine.part_path("examples", bucket)) for bucket in buckets],
             texts=[retrieve.store.uri(retrieve.part_path("texts", bucket)) for bucket in buckets],
             queries=[ingest.store.uri(ingest.part_path("queries", bucket)) for bucket in buckets],
-            dev=_dev_inputs(retrieve, ingest, config.dev_depth, context.buckets) if config.dev_points else None,
+            dev=_dev_inputs(retrieve, ingest, config.dev_depth, context.buckets) if wants_dev else None,
             false_negative_rate=mine.read_json("summary.json")["false_negative_rate"]["mean"],
         )
 
     result = train_artifact(artifact, sources, config, context, lambda row: _report_row(context, row))
     clear_checkpoints(artifact, context.execution.training)
-    facts = {"best_step": result.best_step, "steps": result.steps, "dev": result.dev}
+    facts = {"best_step": result.best_step, "steps": result.steps, "dev": result.dev, **interpolated(result)}
     return {"flows": [Flow("examples of queries", examples, examples)], **facts}
 
 

@@ -33,6 +33,7 @@ from anmi_ray.config.paths import as_written
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core import logs
 from anmi_ray.core.errors import ConfigError, DataError, TrainingError
+from anmi_ray.models.card import weights_in_words
 from anmi_ray.models.kinds import load_student
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime.capacity import check_room
@@ -86,13 +87,18 @@ class TrainSources:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The log (a row per step and dev point), and the exported model: of the best dev point, in `folder`."""
+    """The log (a row per step and dev point), and the exported model: of the best dev point, in `folder`.
+
+    `share` and `shares` are as in `Trained`.
+    """
 
     rows: list[Row]
     best_step: int
     dev: float | None
     steps: int
     folder: str
+    share: float = 1.0
+    shares: list[Row] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -252,7 +258,7 @@ def _work(loop_config: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             folder = trained.model.export(Path(scratch) / "model", _card(job, trained))
             content = {"rows": trained.rows, "best_step": trained.best_step, "dev": trained.dev, "steps": trained.steps}
-            (folder / RESULT).write_text(json.dumps(content), encoding="utf-8")
+            (folder / RESULT).write_text(json.dumps(content | interpolated(trained)), encoding="utf-8")
             publish_folder(folder, job.output)
 
 
@@ -329,13 +335,18 @@ def collect(output: str) -> TrainResult:
         return TrainResult(folder=output, **json.loads(stream.read()))
 
 
+def interpolated(found: Trained | TrainResult) -> dict[str, Any]:
+    """What a record says of the mix with the start's weights; nothing where none was asked for."""
+    return {"share": found.share, "shares": found.shares} if found.shares else {}
+
+
 def _card(job: Job, trained: Trained) -> str:
     settings = job.config.model_dump(exclude_defaults=True)
     inputs = getattr(job.sources, "dev", None)
     dev = "" if trained.dev is None or inputs is None else f", {inputs.measure} {trained.dev:.4f} on dev"
     return (
         f"Started from {as_written(job.config.model)}; "
-        f"the weights after step {trained.best_step} of {trained.steps}{dev}.\n"
+        f"the weights {weights_in_words(trained.best_step, trained.steps, trained.share)}{dev}.\n"
         f"Settings that differ from the defaults: `{json.dumps(settings)}`"
     )
 
