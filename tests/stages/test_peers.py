@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from anmi_ray.runtime.costs import StageCost
 from anmi_ray.stages import evaluate
 from anmi_ray.stages.rerank import peers
 from anmi_ray.stages.rerank.ranking import pairs_of, rerank
+from anmi_ray.stages.rerank.scoring import Asked
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.store.folders import seal_folder
 from tests.judging.rerank_server import Served, serving
@@ -79,7 +81,14 @@ class World:
 
     def score(self, peer: PeerConfig, name: str = "made") -> tuple[Artifact, list[Flow]]:
         artifact = Artifact(self.store, "peer", name)
-        return artifact, peers._bucket(artifact, 0, self.retrieve, self.ingest, DEPTH, peer, None)  # pyright: ignore[reportPrivateUsage]
+        return artifact, self.commit(artifact, peer)
+
+    def commit(self, artifact: Artifact, peer: PeerConfig, trained: Artifact | None = None) -> list[Flow]:
+        load = partial(peers._load, peer, trained)  # pyright: ignore[reportPrivateUsage]
+        return peers._bucket(artifact, 0, self.asked(peer), peer, load, None)  # pyright: ignore[reportPrivateUsage]
+
+    def asked(self, peer: PeerConfig) -> Asked:
+        return Asked(self.retrieve, self.ingest, DEPTH, peers.HELD_OUT if peer.dev else peers.HELD_OUT[1:])
 
     @property
     def top(self) -> pa.Table:
@@ -118,7 +127,7 @@ def test_a_model_without_a_scoring_head_is_refused_and_the_untrained_is_the_star
     with pytest.raises(ConfigError, match="has no scoring head"):
         world.score(PeerConfig(name="bare", model=str(folder)))
     train = TrainConfig(model=str(folder), max_tokens=32, seed=5, pooling="mean")
-    untrained = PeerConfig(name="start", untrained=True).started(train)
+    untrained = PeerConfig(name="bare", untrained=True).started(train)
     artifact, _ = world.score(untrained)
     start = CrossEncoder.load(str(folder), pooling="mean", max_tokens=32, seed=5, threads=1, dtype="auto")
     scores = start.score(*pairs_of(world.top, world.queries, world.texts))
@@ -186,6 +195,8 @@ def test_one_passing_failure_may_stay(tmp_path: Path, server: Served) -> None:
         ({"name": "a"}, "exactly one"),
         ({"name": "a", "model": "m", "untrained": True}, "exactly one"),
         ({"name": "reranked", "model": "m"}, "is a system already"),
+        ({"name": "start", "untrained": True}, "start is a system already, which rerank.start measures"),
+        ({"name": "a", "endpoint": {"base_url": "http://h", "model": "m"}, "dev": True}, "leave dev out"),
         ({"name": "a+b", "model": "m"}, "name"),
         ({"name": "a", "untrained": True, "max_tokens": 32}, "training decides that"),
         ({"name": "a", "endpoint": {"base_url": "http://h", "model": "m"}, "max_tokens": 32}, "server decides that"),
@@ -258,7 +269,7 @@ def test_rejects_of_a_bucket_without_any(tmp_path: Path, server: Served) -> None
 
 def test_the_plan_says_what_is_sent_where() -> None:
     endpoint = {"base_url": "https://api.example.org/v2", "model": "m", "documents_per_call": 40}
-    peers = [{"name": "start", "untrained": True}, {"name": "far", "endpoint": endpoint}]
+    peers = [{"name": "bare", "untrained": True}, {"name": "far", "endpoint": endpoint}]
     counts = {"documents": 1000, "train": 50, "dev": 5, "test": 30}
 
     def line(**rerank: object) -> StageCost:
@@ -333,7 +344,7 @@ def test_another_runs_reranker_scores_as_it_does_alone(tmp_path: Path) -> None:
     seal_folder(trained, "model")
     peer = PeerConfig(name="panel", run="other", precision="float32")
     artifact = peers.artifact_of(peer, world.retrieve, world.ingest, DEPTH, trained)
-    peers._bucket(artifact, 0, world.retrieve, world.ingest, DEPTH, peer, trained)  # pyright: ignore[reportPrivateUsage]
+    world.commit(artifact, peer, trained)
     alone = CrossEncoder.load(str(folder), threads=1)
     assert peers.of_bucket(artifact, "panel", 0).equals(rerank(world.top, world.queries, world.texts, alone, "panel"))
     again = peers.artifact_of(
