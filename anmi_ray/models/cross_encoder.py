@@ -99,7 +99,7 @@ class CrossEncoder(Reranker):
         limit = token_limit(network.encoder, int(tokenizer.model_max_length), max_tokens)
         pairs = PairTokenizer(tokenizer, limit, asked)
         loaded = cls(network.to(device).eval(), pairs, source.name, threads)
-        loaded.drawn_head = new and not trained_head
+        loaded.drawn_head = new and not (trained_head and isinstance(network, MeanScorer))
         loaded._cast(dtype)
         return loaded
 
