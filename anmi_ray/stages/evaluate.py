@@ -86,7 +86,8 @@ def _evaluate(
     if config.fusion:
         if _judged(dev_qrels):
             sweeps = {name: _sweep(name, dev_runs, dev_qrels, config, depth, seed) for name in rerankers}
-        fused = pa.concat_tables([*(_fused(name, runs, sweeps, config, depth) for name in rerankers)])
+        fused = pa.concat_tables([_fused(name, runs, sweeps, config, depth) for name in rerankers])
+        fused = fused.sort_by([(name, "ascending") for name in ("query_id", "system", "rank")])
         runs = pa.concat_tables([runs, fused])
     metrics = _without_failed(measures.evaluate(runs, qrels, config.measures), runs, peers)
     there = set(pc.unique(runs["system"]).to_pylist())
@@ -194,8 +195,9 @@ def _fused(reranker: str, runs: pa.Table, sweeps: Sweeps, config: EvaluateConfig
         wanted[control(config)] = sweeps[reranker].control if sweeps else even
     tables = [_system(runs, name) for name in partners]
     own, hybrid = _system(runs, reranker), _system(runs, "hybrid")
-    fused = [fusion.fuse(own, hybrid, weights, depth, name, tables) for name, weights in wanted.items()]
-    return pa.concat_tables(fused).sort_by([("query_id", "ascending"), ("system", "ascending"), ("rank", "ascending")])
+    return pa.concat_tables(
+        [fusion.fuse(own, hybrid, weights, depth, name, tables) for name, weights in wanted.items()]
+    )
 
 
 def _sweep(

@@ -117,7 +117,7 @@ def test_a_run_with_a_late_interaction_student(prepared: Path, small_collection:
     run(settings, reporter=again)
     assert not again.computed
 
-    peers = [{"name": "first", "run": record["name"]}]
+    peers = [{"name": "first", "run": record["name"], "precision": "float32"}]
     others = {"name": "ensemble", "train": {**train, "max_steps": 1}, "rerank": {**rerank, "peers": peers}}
     partners = {"partners": ["bm25", "dense", "first"]}
     config = write_config(tmp_path / "second.yaml", small_collection, **others, evaluate=partners)
@@ -131,5 +131,5 @@ def test_a_run_with_a_late_interaction_student(prepared: Path, small_collection:
             .equals(runs.filter(pc.equal(runs["system"], before)).drop("system"))
         )
     assert made["evaluate"].read_json("fusion.json")["parts"] == ["reranked", "bm25", "dense", "first"]
-    starts = [one for one in store.tree("peer") if one.endswith("manifest.json")]
+    starts = [one for one in store.tree("artifacts/peer") if one.endswith("manifest.json")]
     assert len(starts) == 2  # the start's, which both runs share, and the first run's model
