@@ -165,6 +165,8 @@ def test_the_start_scores_dev_and_test_as_it_would_as_an_untrained_peer(tmp_path
     assert peers.of_bucket(before, "p", 0).equals(
         run.filter(pc.not_equal(run["query_id"], pa.scalar(query_id("two"), ID))).combine_chunks()
     )
+    seeded = experiment.model_copy(update={"train": experiment.train.model_copy(update={"seed": 7})})
+    assert start_of(config_of(seeded)) == start
     off = Experiment.model_validate({"rerank": {"start": False}, "train": {"student": student}})
     assert start_of(config_of(off)) is None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from anmi_ray.config.evaluate import HeldOutConfig, PeerConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.models import loading
@@ -22,4 +24,7 @@ def start_of(config: HeldOutConfig) -> PeerConfig | None:
     if peer is None or peer.start is None or peer.model is None:
         return None
     source = loading.resolve(peer.model, peer.trust_remote_code)
-    return None if draws_head(source, peer.start.student, peer.start.pooling) else peer
+    if draws_head(source, peer.start.student, peer.start.pooling):
+        return None
+    # nothing is drawn, so trainings of other seeds share its scores
+    return peer.model_copy(update={"start": replace(peer.start, seed=0)})
