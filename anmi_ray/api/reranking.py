@@ -46,7 +46,7 @@ def rerank(
 
     `model` is a folder that holds one, a run, or the name of a run under `root`. Higher scores are more relevant; of
     equal ones the earlier text stands first. The model is kept in memory for the next call. `threads`: 0 takes all
-    cores. `scores`: what the first stage's retrievers said of the texts, a list a retriever; the model's are then fused
+    cores. `scores`: what retrievers and other rerankers said of the texts, a list each; the model's are then fused
     with them by the weights that the run has chosen on dev queries (of a folder, those of its fusion.json).
     Raises ConfigError where there is no such run, it has no model, or `scores` are not those of its fusion; DataError
     where a folder holds no model or scores are not finite or not of all texts.
@@ -140,7 +140,7 @@ def rerank_run(
 ) -> Flow:
     """Score the top `depth` of every query in a TREC run with a trained model and write a TREC run of them.
 
-    `partners`: TREC runs of the retrievers that the model's fusion.json names; their scores are added as it says.
+    `partners`: TREC runs of the systems that the model's fusion.json names; their scores are added as it says.
     Queries of the run that the collection does not have, or none of whose documents it has, are rejected (counted).
     Raises DataError when the run shares no query or no document with the collection.
     """

@@ -19,7 +19,7 @@ def rerank(
     depth: Annotated[int, typer.Option("--depth", min=1, help="documents per query to score, from the top")] = 100,
     fuse: Annotated[
         list[str] | None,
-        typer.Option("--fuse", metavar="NAME=FILE", help="TREC run of a retriever that the model's fusion.json names"),
+        typer.Option("--fuse", metavar="NAME=FILE", help="TREC run of a system that the model's fusion.json names"),
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=0, help="threads; 0: all cores")] = 0,
 ) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,18 +14,19 @@ from anmi_ray.config.paths import FolderOrName
 from anmi_ray.config.retrieve import RETRIEVERS, USUAL, Retriever
 from anmi_ray.config.train import Pooling, Student, TrainConfig
 
-Partner = Literal[Retriever, "hybrid"]
+FIRST_STAGE = (*RETRIEVERS, "hybrid")
+START = "start"
 MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
-_SYSTEMS = (*RETRIEVERS, "hybrid", "reranked")
+_SYSTEMS = (*FIRST_STAGE, START, "reranked")
 _OF_MODELS = ("max_tokens", "precision", "trust_remote_code")
 
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """How training starts from a model: what the untrained peer has in common with it."""
+    """How training starts from a model: what the untrained model has in common with it."""
 
     student: Student
     pooling: Pooling
@@ -70,13 +72,7 @@ class PeerConfig(LoadedModel, Scoring):
         default=None, min_length=1, description="the reranker that another run under the same root has trained"
     )
     start: TrainingStart | None = Field(default=None, description="untrained: filled in from the settings of training")
-
-    @field_validator("name")
-    @classmethod
-    def _free(cls, name: str) -> str:
-        if name in _SYSTEMS:
-            raise ValueError(f"{name} is a system already: give the peer another name")
-        return name
+    dev: bool = Field(default=False, description="dev queries are scored too: filled in where evaluate.partners asks")
 
     @model_validator(mode="after")
     def _one_kind(self) -> PeerConfig:
@@ -85,6 +81,8 @@ class PeerConfig(LoadedModel, Scoring):
         given = [self.model is not None, self.endpoint is not None, self.run is not None, self.untrained]
         if sum(given) != 1:
             raise ValueError("a peer is one of model, endpoint, run and untrained: give exactly one")
+        if self.dev and not self.can_be_partner:
+            raise ValueError("dev queries are scored by a peer that is a model or another run's: leave dev out")
         own = _OF_MODELS if self.run is None else ("trust_remote_code",)
         if self.model is None and (strangers := [name for name in own if self._is_given(name)]):
             kind = "an endpoint's server" if self.endpoint is not None else "training"
@@ -94,12 +92,19 @@ class PeerConfig(LoadedModel, Scoring):
     def _is_given(self, name: str) -> bool:
         return getattr(self, name) != type(self).model_fields[name].default
 
-    def started(self, train: TrainConfig) -> PeerConfig:
-        """With the settings of training filled in, where it is the untrained model."""
+    @property
+    def can_be_partner(self) -> bool:
+        """Whether evaluate.partners may name it: a server's scores of dev queries would have to be paid."""
+        return not self.untrained and self.endpoint is None
+
+    def started(self, train: TrainConfig, scoring: Scoring | None = None) -> PeerConfig:
+        """With the settings of training filled in, and how the trained model scores, where it is the untrained one."""
         if not self.untrained:
             return self
         start = TrainingStart(**{field.name: getattr(train, field.name) for field in fields(TrainingStart)})
         same = {name: getattr(train, name) for name in ("model", "max_tokens", "trust_remote_code")}
+        if scoring is not None:
+            same |= {"max_tokens": scoring.max_tokens or train.max_tokens, "precision": scoring.precision}
         return self.model_copy(update={**same, "start": start})
 
 
@@ -107,6 +112,11 @@ class RerankConfig(Scoring):
     """How the trained model scores the first stage's documents of the dev and test queries."""
 
     depth: int = Field(default=100, ge=1, le=10_000, description="documents per query, from the top of the hybrid run")
+    start: bool = Field(
+        default=True,
+        description="also measure the model that training starts from, before training; a head drawn at random is not "
+        "measured",
+    )
     peers: tuple[PeerConfig, ...] = Field(
         default=(),
         max_length=50,
@@ -117,13 +127,33 @@ class RerankConfig(Scoring):
     @classmethod
     def _named_once(cls, peers: tuple[PeerConfig, ...]) -> tuple[PeerConfig, ...]:
         names = [peer.name for peer in peers]
+        if taken := [name for name in names if name in _SYSTEMS]:
+            more = ", which rerank.start measures" if START in taken else ""
+            raise ValueError(f"{taken[0]} is a system already{more}: give the peer another name")
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two peers are called {', '.join(twice)}: give each a name of its own")
         return peers
 
-    def started(self, train: TrainConfig) -> RerankConfig:
-        """With the settings of training filled in, where a peer is the untrained model."""
-        return self.model_copy(update={"peers": tuple(peer.started(train) for peer in self.peers)})
+
+class HeldOutConfig(RerankConfig):
+    """Reranking with what other groups of settings say about it filled in.
+
+    untrained: the model that training starts from, as a peer; it follows from train, an input of the stage.
+    """
+
+    how_only: ClassVar[frozenset[str]] = frozenset({"untrained"})
+
+    untrained: PeerConfig | None = None
+
+    @classmethod
+    def of(cls, rerank: RerankConfig, train: TrainConfig, partners: Iterable[str]) -> Self:
+        """`partners`: those of evaluate, of which the peers score dev queries too."""
+        names = set(partners)
+        peers = (peer.started(train, rerank) for peer in rerank.peers)
+        filled = tuple(peer.model_copy(update={"dev": peer.name in names}) for peer in peers)
+        start = PeerConfig(name=START, untrained=True).started(train, rerank).model_copy(update={"dev": True})
+        given = {name: getattr(rerank, name) for name in type(rerank).model_fields}
+        return cls.model_construct(**{**given, "peers": filled, "untrained": start if rerank.start else None})
 
 
 class EvaluateConfig(Settings):
@@ -139,7 +169,7 @@ class EvaluateConfig(Settings):
         default=None,
         min_length=1,
         description="system that the others are compared with; null: the best on dev queries of those that nothing was "
-        "trained for, which are the retrievers, hybrid, and the fusion without the reranker",
+        "trained for, which are the retrievers, hybrid, the fusion without the reranker, start and start+hybrid",
     )
     rounds: int = Field(
         default=10_000,
@@ -151,13 +181,23 @@ class EvaluateConfig(Settings):
         default=True,
         description="also evaluate the reranked scores fused with the first stage's, by weights that dev chose",
     )
-    partners: tuple[Partner, ...] = Field(
+    partners: tuple[str, ...] = Field(
         default=USUAL,
         min_length=1,
-        max_length=3,
-        description="systems whose scores are fused with the reranked ones; hybrid: the fused ranks as one score; by "
-        "default the retrievers, or hybrid where they are four",
+        max_length=4,
+        description="systems whose scores are fused with the reranked ones: retrievers; hybrid, the fused ranks as one "
+        "score; peers that are a model or another run's; by default the retrievers, or hybrid where they are four",
     )
+
+    @property
+    def first_stage(self) -> tuple[str, ...]:
+        """The partners of the first stage, which are fused without any reranker too."""
+        return tuple(name for name in self.partners if name in FIRST_STAGE)
+
+    @property
+    def other_rerankers(self) -> tuple[str, ...]:
+        """The partners that are peers."""
+        return tuple(name for name in self.partners if name not in FIRST_STAGE)
 
     def over(self, retrievers: tuple[Retriever, ...]) -> EvaluateConfig:
         """With the retrievers as partners, where none are given."""
@@ -185,7 +225,7 @@ class EvaluateConfig(Settings):
 
     @field_validator("partners")
     @classmethod
-    def _once(cls, partners: tuple[Partner, ...]) -> tuple[Partner, ...]:
+    def _once(cls, partners: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(partners)) != len(partners):
             raise ValueError("a system is named twice")
         return partners

@@ -62,12 +62,6 @@ class Experiment(Settings):
                 f"rerank.depth is {self.rerank.depth}, but a ranking holds retrieve.depth = {self.retrieve.depth} "
                 "documents: lower rerank.depth or raise retrieve.depth"
             )
-        partners = set(self.evaluate.over(self.retrieve.retrievers).partners)
-        if strangers := sorted(partners - {"hybrid", *self.retrieve.retrievers}):
-            raise ValueError(
-                f"evaluate.partners names {', '.join(strangers)}, but retrieve.retrievers is "
-                f"{', '.join(self.retrieve.retrievers)}: name those, or hybrid"
-            )
         for config in (self.train, *([self.distill] if self.judge.distilled else [])):
             if wrong := offload_needs(self.execution.train.offload, config):
                 raise ValueError(f"execution.train.offload: {wrong}")
@@ -79,6 +73,30 @@ class Experiment(Settings):
                 f"rate.judge_weights names {', '.join(strangers)}, but the panel (judge.judges) is {', '.join(judges)}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _partners_have_scores(self) -> Experiment:
+        partners = self.evaluate.over(self.retrieve.retrievers).partners
+        first = ("hybrid", *self.retrieve.retrievers)
+        peers = [peer.name for peer in self.rerank.peers if peer.can_be_partner]
+        if strangers := [name for name in partners if name not in (*first, *peers)]:
+            raise ValueError(
+                f"evaluate.partners names {', '.join(strangers)}, but scores of dev queries are there of "
+                f"{', '.join(first)}, and of the peers that are a model or another run's "
+                f"({', '.join(peers) or 'rerank.peers has none'}): name those"
+            )
+        if not set(partners) & set(first):
+            raise ValueError(
+                "evaluate.partners names no system of the first stage, whose fusion is the control: add one of "
+                f"{', '.join(first)}"
+            )
+        return self
+
+    @property
+    def partners(self) -> tuple[str, ...]:
+        """The systems whose scores are fused with the reranked ones; none where nothing is fused."""
+        fused = self.evaluate.over(self.retrieve.retrievers)
+        return fused.partners if fused.fusion else ()
 
     @property
     def ensemble(self) -> JudgeConfig | None:

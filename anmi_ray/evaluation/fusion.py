@@ -2,7 +2,8 @@
 
 All scores are brought to one scale per query, over the documents that were reranked; the others follow in the hybrid's
 order. The partners of the reranker are the retrievers whose ranks made the hybrid (their scores say more than a rank
-does), or the hybrid itself. A weight of 0 for the reranker is the control: what the fusion gives without training.
+does), or the hybrid itself, and other rerankers. Weights of 0 for all rerankers are the control: what the fusion gives
+without training.
 Segments: N rows sorted by (query, hybrid rank), one segment a query.
 """
 
@@ -32,7 +33,7 @@ class WeightSweep:
     """The measure's mean over the dev queries at all weights tried, the weights chosen, and those of the control.
 
     `parts` names the systems that the weights belong to, the reranker first. `control` are the weights chosen without
-    the reranker; `value` is the measure at the chosen ones. `cross` and `control_cross` are what such choices give on
+    any reranker; `value` is the measure at the chosen ones. `cross` and `control_cross` are what such choices give on
     queries that took no part in them (cross-validation), so that a useless reranker does not look useful where its
     weight was chosen.
     """
@@ -128,13 +129,16 @@ def choose_weights(
     measure: str = "nDCG@10",
     partners: Sequence[pa.Table] = (),
     seed: int = 0,
+    rerankers: int = 0,
 ) -> WeightSweep:
     """Try all weights that are multiples of 1/`steps` on dev, and choose by mean `measure`, bagged over the queries.
 
     On a hundred queries the measure is flat around its largest value, so the largest itself is mostly chance. The
     choice is the mean of the best weights over bootstrap resamples of the queries (Breiman 1996, "Bagging
     predictors"); among equals the most even are the best: the least sum of squares, then the first in order.
-    All tables are of dev queries only; `partners` as in `fuse`.
+    All tables are of dev queries only; `partners` as in `fuse`, the last `rerankers` of which the control leaves out.
+    With tenths as steps, 120 queries of 100 documents take 1.5 s at three parts (66 weights), 4 s at four (286) and
+    12 s at five (1,001), on one core.
     """
     partners = partners or (hybrid,)
     joined = _join(reranked, hybrid, partners, depth)
@@ -145,7 +149,8 @@ def choose_weights(
 
     grid = list(simplex(1 + len(partners), steps))
     value_WQ = np.stack([values(weights) for weights in grid])
-    without = [i for i, weights in enumerate(grid) if weights[0] == 0.0]
+    first_stage = 1 + len(partners) - rerankers
+    without = [i for i, weights in enumerate(grid) if not any((weights[0], *weights[first_stage:]))]
     chosen = _bagged(grid, value_WQ, seed)
     control_grid, control_WQ = [grid[i] for i in without], value_WQ[without]
     return WeightSweep(

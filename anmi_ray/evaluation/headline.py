@@ -1,7 +1,8 @@
 """What a run's headline compares: the reranked system with the best of the systems that nothing was trained for.
 
-Which of these is the best is chosen on dev queries alone. The control, the fusion without the reranker, says what of
-the gain is the reranker's own: the rest is the fusion's.
+Which of these is the best is chosen on dev queries alone; the model that training started from is one of them, alone
+and fused. The control, the fusion without any reranker, says what of the gain is the reranker's own: the rest is the
+fusion's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ BY_DEFAULT = "default"  # no dev query is judged
 class Headline:
     """The system that the headline is about, its baseline, and what dev queries say of both under `measure`.
 
-    chosen: what the baseline was chosen by: BY_DEV, BY_SETTINGS or BY_DEFAULT. control: the fusion without the
+    chosen: what the baseline was chosen by: BY_DEV, BY_SETTINGS or BY_DEFAULT. control: the fusion without any
     reranker, "" where nothing was fused. queries: judged dev queries, over which `dev` has the mean by system; that of
     a fusion is cross-validated, as its weights were chosen there too. weights: of the scores that `system` is made of.
     shares: the reranked systems compared with the control on test queries.

@@ -32,7 +32,7 @@ class ServedFusion:
 
     @property
     def partners(self) -> tuple[str, ...]:
-        """The systems of the first stage whose scores are added."""
+        """The systems whose scores are added: of the first stage, and other rerankers."""
         return tuple(self.weights)[1:]
 
     def check(self, given: Mapping[str, Any], place: str) -> None:
@@ -68,12 +68,12 @@ def read(folder: Path) -> ServedFusion:
         raise ConfigError(
             "the model has no weights of a fusion",
             str(path),
-            "export it from a run that has chosen them on dev queries, or give no scores of the first stage",
+            "export it from a run that has chosen them on dev queries, or give no other scores",
         )
     try:
         made = TypeAdapter(ServedFusion).validate_json(path.read_bytes())
     except ValidationError as error:
         raise DataError(f"is damaged: {error.errors()[0]['msg']}", str(path), "export the model anew") from None
     if len(made.weights) < 2 or made.normalisation != "zscore":
-        raise DataError("names no system of a first stage, or a scale that is not read", str(path), "export it anew")
+        raise DataError("names no other system, or a scale that is not read", str(path), "export it anew")
     return made

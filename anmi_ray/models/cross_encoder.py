@@ -7,7 +7,6 @@ Legend: N pairs, T tokens.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,9 +36,10 @@ from anmi_ray.models.heads import ClassifierScorer, MeanScorer, Scorer, start
 from anmi_ray.models.loading import ModelSource, loadable, resolve
 from anmi_ray.models.lora import add_adapters, is_adapted, merged
 from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, length_batches
+from anmi_ray.models.pooling import SCORE_FOLDER, has_mean_head
 from anmi_ray.models.prompts import prompt_for
 from anmi_ray.models.reranker import Precision, Reranker
-from anmi_ray.models.reranker_folder import DENSE_FOLDER, SCORE_FOLDER, write
+from anmi_ray.models.reranker_folder import DENSE_FOLDER, write
 
 SCORE_TOKENS = 4096  # padded tokens of a scoring batch: larger ones leave a CPU's cache
 
@@ -99,7 +99,7 @@ class CrossEncoder(Reranker):
         limit = token_limit(network.encoder, int(tokenizer.model_max_length), max_tokens)
         pairs = PairTokenizer(tokenizer, limit, asked)
         loaded = cls(network.to(device).eval(), pairs, source.name, threads)
-        loaded.drawn_head = new and not trained_head
+        loaded.drawn_head = new and not (trained_head and isinstance(network, MeanScorer))
         loaded._cast(dtype)
         return loaded
 
@@ -223,8 +223,7 @@ def check_vocabulary(encoder: nn.Module, tokenizer: transformers.PreTrainedToken
 
 def trained_mean_head(where: str) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
     """The weights of an exported mean head in a local folder: (dense, out)."""
-    config = Path(where) / SCORE_FOLDER / "config.json"
-    if not config.is_file() or json.loads(config.read_text()).get("module_output_name") != "scores":
+    if not has_mean_head(where):
         return None
     states = [load_file(Path(where) / folder / "model.safetensors") for folder in (DENSE_FOLDER, SCORE_FOLDER)]
     dense, out = ({name.removeprefix("linear."): value for name, value in state.items()} for state in states)

@@ -27,9 +27,9 @@ def load_reranker(
     return kind.load(source, max_tokens=max_tokens, dtype=dtype, threads=threads)
 
 
-def reads_apart(model: str) -> bool:
+def reads_apart(model: str | ModelSource) -> bool:
     """Whether a trained reranker encodes each text alone, so that one encoding serves every pair."""
-    source = resolve(model)
+    source = resolve(model) if isinstance(model, str) else model
     return is_colbert(source) or is_bi_encoder(source)
 
 

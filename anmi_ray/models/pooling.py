@@ -1,4 +1,4 @@
-"""How a folder or repository says that its texts become vectors: the files of sentence-transformers, without torch."""
+"""How a folder or repository says that its texts become vectors, and whether it has a scoring head, without torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from anmi_ray.config.train import Pooling, Student
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.loading import ModelSource
 
 VectorPooling = Literal["mean", "cls", "lasttoken"]
+SCORE_FOLDER = "3_Dense"  # of an exported cross-encoder with a mean head
 POOLINGS = ("mean", "cls", "lasttoken")
 _READ = ("Transformer", "Pooling", "Normalize")  # what modules.json may list, by the last part of its class
 _TOKENS_READ = ("Transformer", "MultiVectorMask", "Normalize")  # what it lists of token vectors without a projection
@@ -123,6 +125,25 @@ def is_colbert(source: ModelSource) -> bool:
     if "model_type" in settings or "query_prefix" in settings:
         return settings.get("model_type", "ColBERT") in ("ColBERT", "MultiVectorEncoder")
     return "HF_ColBERT" in ((_json(source, "config.json") or {}).get("architectures") or ())
+
+
+def has_mean_head(folder: str) -> bool:
+    """Whether a local folder is an exported cross-encoder that reads the mean token."""
+    config = Path(folder) / SCORE_FOLDER / "config.json"
+    return config.is_file() and json.loads(config.read_text()).get("module_output_name") == "scores"
+
+
+def draws_head(source: ModelSource, student: Student, pooling: Pooling) -> bool:
+    """Whether training would draw the scoring head at random, as the model's configuration says; no weights are read.
+
+    Vectors need no head, and yes-no reads the language model's own.
+    """
+    if student != "cross-encoder" or pooling == "yes-no":
+        return False
+    if pooling == "mean":
+        return not has_mean_head(source.path_or_id)
+    architectures = (_json(source, "config.json") or {}).get("architectures") or ("",)
+    return not str(architectures[0]).endswith("ForSequenceClassification")
 
 
 def _unread(source: ModelSource, what: str) -> ConfigError:

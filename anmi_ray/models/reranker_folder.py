@@ -21,9 +21,9 @@ from torch import nn
 from anmi_ray.models.heads import MeanScorer, Scorer
 from anmi_ray.models.lora import is_adapted, merged
 from anmi_ray.models.pairs import PairTokenizer
+from anmi_ray.models.pooling import SCORE_FOLDER
 
 DENSE_FOLDER = "2_Dense"
-SCORE_FOLDER = "3_Dense"
 IDENTITY = "torch.nn.modules.linear.Identity"
 _DENSE = "sentence_transformers.base.modules.dense.Dense"
 _TRANSFORMER = ("", "sentence_transformers.base.modules.transformer.Transformer", None)

@@ -1,10 +1,11 @@
 """evaluate: runs and qrels -> metrics per query, comparisons with the baseline, the headline, TREC run files.
 
-The baseline, if the settings name none, is the best of the systems that nothing was trained for, chosen on dev queries.
-Peers, other rerankers beside the trained one, are measured alike; one that failed on some queries is compared on the
-others. The weights of the fusion of reranked and first-stage scores are chosen on the dev queries; the test queries are
-only measured. The same fusion without the reranker is measured beside it, as the control. Qrels and runs alone are
-read: a known positive that was added to candidates is in neither.
+The baseline, if the settings name none, is the best of the systems that nothing was trained for, chosen on dev queries;
+the model that training started from is one of them, alone and fused. Peers, other rerankers beside the trained one, are
+measured alike; one that failed on some queries is compared on the others. The weights of the fusion of reranked scores
+with the partners' (the first stage's, and peers' if the settings say so) are chosen on the dev queries; the test
+queries are only measured. The fusion of the first stage's scores alone is measured beside it, as the control. Qrels and
+runs alone are read: a known positive that was added to candidates is in neither.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.config.evaluate import EvaluateConfig
+from anmi_ray.config.evaluate import FIRST_STAGE, START, EvaluateConfig
 from anmi_ray.config.retrieve import RETRIEVERS
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import METRIC, QREL, RUN, TEXT_OF
@@ -31,7 +32,10 @@ from anmi_ray.tables import trec
 
 _WEIGHT_STEPS = 10  # weights tried on dev are tenths: a hundred queries cannot tell finer ones apart
 FUSED = "reranked+hybrid"
+START_FUSED = "start+hybrid"
+_FUSIONS = {"reranked": FUSED, START: START_FUSED}  # by the reranker that stands first in them
 _QUERY_S = 5.4e-3
+Sweeps = Mapping[str, fusion.WeightSweep]
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConfig, context: Context) -> dict[str, Any]:
@@ -76,18 +80,20 @@ def _evaluate(
     if not _judged(qrels):
         raise DataError("no test query has a relevant document", "qrels", "give qrels of a test split")
     dev_runs, dev_qrels, _ = _held_out(rerank, retrieve, ingest, buckets, "dev")
-    sweep: fusion.WeightSweep | None = None
+    rerankers = [name for name in _FUSIONS if name == "reranked" or _system(runs, name).num_rows]
+    sweeps: Sweeps = {}
     fused = RUN.empty()
     if config.fusion:
         if _judged(dev_qrels):
-            sweep = _sweep(dev_runs, dev_qrels, config, depth, seed)
-        fused = _fused(runs, sweep, config, depth)
+            sweeps = {name: _sweep(name, dev_runs, dev_qrels, config, depth, seed) for name in rerankers}
+        fused = pa.concat_tables([_fused(name, runs, sweeps, config, depth) for name in rerankers])
+        fused = fused.sort_by([(name, "ascending") for name in ("query_id", "system", "rank")])
         runs = pa.concat_tables([runs, fused])
     metrics = _without_failed(measures.evaluate(runs, qrels, config.measures), runs, peers)
     there = set(pc.unique(runs["system"]).to_pylist())
-    order = (*RETRIEVERS, "hybrid", control(config), "reranked", FUSED, *peers)
+    order = (*RETRIEVERS, "hybrid", control(config), START, START_FUSED, "reranked", FUSED, *peers)
     systems = [name for name in dict.fromkeys(order) if name in there]
-    first = _headline(dev_runs, dev_qrels, sweep, config, [name for name in systems if name not in peers])
+    first = _headline(dev_runs, dev_qrels, sweeps, config, [name for name in systems if name not in peers])
     compare = partial(significance.compare, metrics, rounds=config.rounds, seed=seed)
     compared = [compare(first.baseline, systems, measure, partial=peers) for measure in config.measures]
     if first.control:
@@ -95,7 +101,7 @@ def _evaluate(
         first = replace(first, shares=compare(first.control, trained, first.measure)[1:])
     artifact.publish_json("comparisons.json", [asdict(row) for rows in compared for row in rows])
     artifact.publish_json("headline.json", asdict(first))
-    artifact.publish_json("fusion.json", asdict(sweep) if sweep else None)
+    artifact.publish_json("fusion.json", asdict(sweeps["reranked"]) if sweeps else None)
     _write_trec(artifact, runs, queries, retrieve, systems, buckets)
     judged = len(pc.unique(metrics["query_id"]))
     flows = [Flow("test queries", judged, judged)]
@@ -122,7 +128,7 @@ def _judged(qrels: pa.Table) -> bool:
 def _headline(
     runs: pa.Table,
     qrels: pa.Table,
-    sweep: fusion.WeightSweep | None,
+    sweeps: Sweeps,
     config: EvaluateConfig,
     systems: Sequence[str],
 ) -> headline.Headline:
@@ -131,17 +137,16 @@ def _headline(
     dev: dict[str, float] = {}
     queries = 0
     if _judged(qrels):
-        single = [name for name in systems if name in (*RETRIEVERS, "hybrid", "reranked")]
+        single = [name for name in systems if name in (*FIRST_STAGE, *_FUSIONS)]
         metrics = measures.evaluate(runs, qrels, [measure], single)
         queries = len(pc.unique(metrics["query_id"]))
         dev = {name: measures.mean(metrics, name, measure) for name in single}
-    if sweep is not None:
-        dev[FUSED] = sweep.cross
+    for name, sweep in sweeps.items():
+        dev[_FUSIONS[name]] = sweep.cross
         dev.setdefault(control(config), sweep.control_cross)
     without = control(config) if config.fusion and control(config) in systems else ""
-    parts = ("reranked", *config.partners) if config.fusion else ("reranked",)
-    weights = _weights(sweep, config) if config.fusion else (1.0,)
-    untrained = [name for name in dict.fromkeys((without, "hybrid", *RETRIEVERS)) if name in systems]
+    order = (without, "hybrid", *RETRIEVERS, START, START_FUSED)
+    untrained = [name for name in dict.fromkeys(order) if name in systems]
     chosen = headline.BY_DEV if dev else headline.BY_DEFAULT
     return headline.Headline(
         system=FUSED if config.fusion else "reranked",
@@ -151,7 +156,7 @@ def _headline(
         measure=measure,
         queries=queries,
         dev=dev,
-        weights=dict(zip(parts, weights, strict=True)),
+        weights=_weights("reranked", sweeps, config) if config.fusion else {"reranked": 1.0},
     )
 
 
@@ -164,34 +169,44 @@ def _without_failed(metrics: pa.Table, runs: pa.Table, peers: Sequence[str]) -> 
 
 
 def control(config: EvaluateConfig) -> str:
-    """The name of the fusion of the partners alone."""
-    return "+".join(config.partners)
+    """The name of the fusion of the first stage's partners alone."""
+    return "+".join(config.first_stage)
 
 
-def _parts(runs: pa.Table, config: EvaluateConfig) -> tuple[pa.Table, pa.Table, list[pa.Table]]:
-    return _system(runs, "reranked"), _system(runs, "hybrid"), [_system(runs, name) for name in config.partners]
+def _partners(reranker: str, config: EvaluateConfig) -> tuple[str, ...]:
+    """What a reranker's scores are fused with, other rerankers last; the start is fused with the first stage alone."""
+    return (*config.first_stage, *(config.other_rerankers if reranker == "reranked" else ()))
 
 
-def _weights(sweep: fusion.WeightSweep | None, config: EvaluateConfig) -> fusion.Weights:
+def _weights(reranker: str, sweeps: Sweeps, config: EvaluateConfig) -> dict[str, float]:
     """Of the reranker and its partners: those that dev chose, or even ones where no dev query is judged."""
-    count = len(config.partners)
-    return sweep.chosen if sweep else (0.5, *[0.5 / count] * count)
+    partners = _partners(reranker, config)
+    even = (0.5, *[0.5 / len(partners)] * len(partners))
+    return dict(zip((reranker, *partners), sweeps[reranker].chosen if sweeps else even, strict=True))
 
 
-def _fused(runs: pa.Table, sweep: fusion.WeightSweep | None, config: EvaluateConfig, depth: int) -> pa.Table:
-    """The fusion, and, where several partners are fused, the control without the reranker."""
-    reranked, hybrid, partners = _parts(runs, config)
-    count = len(partners)
-    without = sweep.control if sweep else (0.0, *[1.0 / count] * count)
-    wanted = {FUSED: _weights(sweep, config)} | ({control(config): without} if count > 1 else {})
-    fused = [fusion.fuse(reranked, hybrid, weights, depth, name, partners) for name, weights in wanted.items()]
-    return pa.concat_tables(fused).sort_by([("query_id", "ascending"), ("system", "ascending"), ("rank", "ascending")])
+def _fused(reranker: str, runs: pa.Table, sweeps: Sweeps, config: EvaluateConfig, depth: int) -> pa.Table:
+    """The fusion, and with the trained reranker's the control, where several of the first stage are fused."""
+    partners = _partners(reranker, config)
+    wanted = {_FUSIONS[reranker]: tuple(_weights(reranker, sweeps, config).values())}
+    count = len(config.first_stage)
+    if reranker == "reranked" and count > 1:
+        even = (0.0, *[1.0 / count] * count, *[0.0] * (len(partners) - count))
+        wanted[control(config)] = sweeps[reranker].control if sweeps else even
+    tables = [_system(runs, name) for name in partners]
+    own, hybrid = _system(runs, reranker), _system(runs, "hybrid")
+    return pa.concat_tables(
+        [fusion.fuse(own, hybrid, weights, depth, name, tables) for name, weights in wanted.items()]
+    )
 
 
-def _sweep(runs: pa.Table, qrels: pa.Table, config: EvaluateConfig, depth: int, seed: int) -> fusion.WeightSweep:
-    """The weights tried on dev."""
-    reranked, hybrid, partners = _parts(runs, config)
-    return fusion.choose_weights(reranked, hybrid, qrels, _WEIGHT_STEPS, depth, config.measures[0], partners, seed)
+def _sweep(
+    reranker: str, runs: pa.Table, qrels: pa.Table, config: EvaluateConfig, depth: int, seed: int
+) -> fusion.WeightSweep:
+    """The weights of a reranker's fusion that were tried on dev."""
+    tables = [_system(runs, name) for name in _partners(reranker, config)]
+    own, hybrid, others = _system(runs, reranker), _system(runs, "hybrid"), len(tables) - len(config.first_stage)
+    return fusion.choose_weights(own, hybrid, qrels, _WEIGHT_STEPS, depth, config.measures[0], tables, seed, others)
 
 
 def _write_trec(
@@ -217,7 +232,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="evaluate",
-    version=3,
+    version=4,
     inputs=("rerank", "retrieve", "ingest"),
     does="measure every system on test, with intervals and tests",
     run=run,

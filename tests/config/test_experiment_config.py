@@ -13,6 +13,8 @@ from anmi_ray.config.load import load, validate
 from anmi_ray.core.errors import ConfigError
 from tests.shipped import EXPERIMENTS
 
+CROSS, FAR = "{name: cross, run: other}", "{name: far, endpoint: {base_url: 'http://h', model: m}}"
+
 
 def write(folder: Path, text: str) -> Path:
     path = folder / "some.yaml"
@@ -49,6 +51,16 @@ def test_overrides_reach_into_groups_and_are_yaml(tmp_path: Path) -> None:
         (["compare.degre=4"], "did you mean compare.degree?"),
         (["copmare.degree=4"], "did you mean compare?"),
         (["retrieve.retrievers=[dense]", "evaluate.partners=[bm25]"], "names bm25"),
+        (
+            ["evaluate.partners=[bm25, cross]"],
+            "names cross, but scores of dev queries are there of hybrid, bm25, dense",
+        ),
+        ([f"rerank.peers=[{FAR}]", "evaluate.partners=[bm25, far]"], "rerank.peers has none"),
+        ([f"rerank.peers=[{FAR}, {CROSS}]", "evaluate.partners=[bm25, far]"], "another run's (cross): name those"),
+        ([f"rerank.peers=[{CROSS}]", "evaluate.partners=[bm25, start, cross]"], "names start"),
+        ([f"rerank.peers=[{CROSS}]", "evaluate.partners=[cross]"], "no system of the first stage"),
+        ([f"rerank.peers=[{CROSS}]", "evaluate.partners=[cross, bm25, cross]"], "named twice"),
+        ([f"rerank.peers=[{CROSS}]", "evaluate.partners=[bm25, dense, hybrid, cross, late]"], "at most 4 items"),
         (["retrieve.retrievers=[dense, dense]"], "named twice"),
         (["retrieve.retrievers=[late]"], "ranks what other retrievers found"),
         (["retrieve.late.query_tokens=2"], "query_tokens"),

@@ -295,12 +295,12 @@ def test_the_first_screen_says_whether_to_deploy(html: str, data: ReportData):
     ends = f"{page.signed(share.difference_low)} to {page.signed(share.difference_high)}"
     for said in (
         "baseline hybrid, the best untrained system on 131 dev queries",
-        f"own share fused {page.signed(share.difference)} {ends} over dense, the first stage's scores without",
+        f"own share fused {page.signed(share.difference)} {ends} over dense, the first stage's scores without any",
         f"queries {row.losses} lose , {row.wins} gain , {row.ties} are equal",
         "time 193 ms a query of 100 documents: 407 queries in 1 min 18 s, start included, on 2 cores",
         "their 5,120 documents encoded once. With 100 encoded for a query alone: about 1,530 ms",
         "model 22.7 M parameters, 90.9 MB",
-        "needs first-stage scores of the same documents; weights reranked 0.70, dense 0.30",
+        "needs its partners' scores of the same documents; weights reranked 0.70, dense 0.30",
         "anmi export quickstart --to FOLDER",
         "anmi rerank --model FOLDER",
         "anmi run CONFIG name=NAME",

@@ -7,27 +7,37 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from anmi_ray.config.evaluate import EvaluateConfig
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.core.errors import DataError
-from anmi_ray.core.identity import doc_id, query_id, rng
+from anmi_ray.core.identity import ID, doc_id, query_id, rng
 from anmi_ray.core.records import QREL, QUERY, RUN, TEXT_OF
+from anmi_ray.evaluation import fusion
 from anmi_ray.evaluation.headline import Headline
+from anmi_ray.evaluation.served_fusion import of_sweep
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import evaluate
 from anmi_ray.store import Artifact, Flow, Store
 
 DOCUMENTS = [f"d{i}" for i in range(12)]
+UNTRAINED = ("bm25", "dense", "hybrid", "bm25+dense", "start", "start+hybrid")
 DEV, TEST = [f"dev{i}" for i in range(30)], [f"test{i}" for i in range(24)]
-SKILL = {"bm25": 1.0, "dense": 2.0, "reranked": 4.0}  # how far the relevant document's score stands above the noise
+SKILL = {
+    "bm25": 1.0,
+    "dense": 2.0,
+    "reranked": 4.0,
+    "start": 1.5,
+}  # how far the relevant document's score stands above the noise
 
 
 class World:
     """Inputs of evaluate: rankings of one relevant document among twelve by systems of some skill, all in one bucket.
 
-    skill: by system, on all queries; test_skill: on the test queries, where it is another.
+    skill: by system, on all queries; test_skill: on the test queries, where it is another. What is no retriever,
+    reranked or start is a peer.
     """
 
     def __init__(
@@ -67,7 +77,10 @@ class World:
         self.ingest = self._made("ingest", {"queries": (QUERY, table), "qrels": (QREL, qrels)})
         first = [self._run("bm25"), self._run("dense"), self._run("hybrid", "bm25", "dense")]
         self.retrieve = self._made("retrieve", {"runs": (RUN, pa.concat_tables(first)), "texts": (TEXT_OF, texts)})
-        self.rerank = self._made("rerank", {"runs": (RUN, self._run("reranked"))}, depth=len(DOCUMENTS))
+        rerankers = [name for name in skill if name not in ("bm25", "dense")]
+        runs = pa.concat_tables([self._run(name) for name in rerankers])
+        peers = [name for name in rerankers if name not in ("reranked", "start")]
+        self.rerank = self._made("rerank", {"runs": (RUN, runs)}, depth=len(DOCUMENTS), peers=peers)
 
     def _made(self, stage: str, parts: dict[str, object], **facts: object) -> Artifact:
         artifact = Artifact(self.store, stage, f"f-{stage}")
@@ -106,7 +119,7 @@ class World:
 
 def test_the_baseline_is_the_best_untrained_system_on_dev(tmp_path: Path) -> None:
     first, artifact = World(tmp_path, SKILL).measured()
-    untrained = {name: first.dev[name] for name in ("bm25", "dense", "hybrid", "bm25+dense")}
+    untrained = {name: first.dev[name] for name in UNTRAINED}
     assert first.dev[first.baseline] == max(untrained.values())
     assert (first.chosen, first.system, first.control, first.queries) == ("dev", "reranked+hybrid", "bm25+dense", 30)
     assert evaluate.baseline_of(artifact) == first.baseline
@@ -131,7 +144,7 @@ def test_the_reranker_s_share_is_the_difference_to_the_control(tmp_path: Path) -
 def test_test_labels_and_rankings_never_enter_the_choice(tmp_path: Path) -> None:
     """With every skill on test the other way round, all that is chosen stays as it was."""
     there, _ = World(tmp_path / "a", SKILL).measured()
-    turned = {"bm25": 5.0, "dense": 0.0, "reranked": 0.0}
+    turned = {"bm25": 5.0, "dense": 0.0, "reranked": 0.0, "start": 0.0}
     other, artifact = World(tmp_path / "b", SKILL, turned).measured()
     assert replace(other, shares=()) == replace(there, shares=())
     means = {
@@ -151,11 +164,66 @@ def test_a_reranker_that_knows_nothing_is_said_to_be_no_better(tmp_path: Path) -
     assert "reranked is no better than" in alone.no_better()
 
 
+def test_a_training_that_adds_nothing_is_no_better_than_its_start(tmp_path: Path) -> None:
+    """A start better than any retriever is the baseline; where nothing is fused, alone."""
+    world = World(tmp_path / "a", {**SKILL, "reranked": 3.0, "start": 6.0})
+    first, _ = world.measured()
+    assert first.baseline in ("start", "start+hybrid")
+    assert f"reranked+hybrid is no better than {first.baseline}" in first.no_better()
+    assert first.control == "bm25+dense"
+    alone, _ = world.measured(fusion=False)
+    assert alone.baseline == "start"
+    assert "start+hybrid" not in alone.dev
+
+
+def test_without_a_start_it_is_in_no_table(tmp_path: Path) -> None:
+    skill = {name: value for name, value in SKILL.items() if name != "start"}
+    first, artifact = World(tmp_path / "a", skill).measured()
+    there, with_start = World(tmp_path / "b", SKILL).measured()
+    assert {name for name in there.dev if name not in first.dev} == {"start", "start+hybrid"}
+    assert artifact.read_json("fusion.json") == with_start.read_json("fusion.json")
+    assert {**first.dev, **there.dev} == dict(there.dev)
+    assert "start" not in {row["system"] for row in artifact.read_json("comparisons.json")}
+
+
+def test_a_peer_as_partner_counts_in_the_fusion_alone(tmp_path: Path) -> None:
+    """The fusion is the one made by hand; the control and the start's fusion know nothing of the peer."""
+    world = World(tmp_path, {**SKILL, "cross": 3.0})
+    plain, of_plain = world.measured()
+    first, artifact = world.measured(partners=["cross", "bm25", "dense"])
+    assert set(first.weights) == {"reranked", "bm25", "dense", "cross"}
+    assert first.weights["cross"] > 0.1
+    assert first.control == plain.control == "bm25+dense"
+    assert {name: first.dev[name] for name in UNTRAINED} == {name: plain.dev[name] for name in UNTRAINED}
+    assert first.dev["reranked+hybrid"] > plain.dev["reranked+hybrid"]
+    without = [of_systems(one, "bm25+dense", "start+hybrid").drop("score") for one in (artifact, of_plain)]
+    assert without[0].equals(without[1])  # scores differ by rounding: a weight of zero is added
+    runs = pa.concat_tables([one.read_part("runs", 0, RUN) for one in (world.retrieve, world.rerank)])
+    runs = runs.filter(pc.is_in(runs["query_id"], value_set=pa.array(list(map(query_id, TEST)), ID)))
+    of = {name: runs.filter(pc.equal(runs["system"], name)) for name in ("hybrid", *first.weights)}
+    weights = [first.weights[name] for name in ("reranked", "bm25", "dense", "cross")]
+    partners = [of["bm25"], of["dense"], of["cross"]]
+    by_hand = fusion.fuse(of["reranked"], of["hybrid"], weights, len(DOCUMENTS), partners=partners)
+    assert of_systems(artifact, "reranked+hybrid").equals(by_hand.combine_chunks())
+    served = of_sweep(artifact.read_json("fusion.json"))
+    assert served.partners == ("bm25", "dense", "cross")
+    again = served.fuse(of["reranked"], of["hybrid"], of, len(DOCUMENTS))
+    assert again["doc_id"].equals(by_hand["doc_id"])
+
+
+def of_systems(artifact: Artifact, *systems: str) -> pa.Table:
+    """What was fused, of some systems."""
+    fused = artifact.read_part("fused", 0, RUN)
+    return fused.filter(pc.is_in(fused["system"], value_set=pa.array(systems))).combine_chunks()
+
+
 def test_without_judged_dev_queries_it_is_the_control_or_the_hybrid(tmp_path: Path) -> None:
     world = World(tmp_path, SKILL, dev=False)
     first, artifact = world.measured()
     assert (first.baseline, first.chosen, first.dev, first.queries) == ("bm25+dense", "default", {}, 0)
     assert first.weights == {"reranked": 0.5, "bm25": 0.25, "dense": 0.25}
+    fused = pc.unique(artifact.read_part("fused", 0, RUN)["system"]).to_pylist()
+    assert set(fused) == {"reranked+hybrid", "bm25+dense", "start+hybrid"}
     assert first.no_better() == ""
     assert artifact.read_json("fusion.json") is None
     assert world.measured(fusion=False)[0].baseline == "hybrid"

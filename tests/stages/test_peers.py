@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,15 @@ from anmi_ray.config.base import result_settings
 from anmi_ray.config.evaluate import PeerConfig, RerankConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import validate
-from anmi_ray.config.train import TrainConfig
+from anmi_ray.config.train import Pooling, Student, TrainConfig
 from anmi_ray.core.errors import ConfigError, JudgeError
-from anmi_ray.core.identity import doc_id, query_id, text_hash
+from anmi_ray.core.identity import ID, doc_id, query_id, text_hash
 from anmi_ray.core.records import METRIC, QUERY, REJECT, RUN, TEXT_OF
+from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.late_interaction import LateInteraction
+from anmi_ray.models.loading import resolve as resolve_model
+from anmi_ray.models.pooling import draws_head
 from anmi_ray.pipeline.resolve import Resolved, resolve
 from anmi_ray.planning import plan
 from anmi_ray.planning.plan import costs
@@ -28,11 +32,13 @@ from anmi_ray.runtime.costs import StageCost
 from anmi_ray.stages import evaluate
 from anmi_ray.stages.rerank import peers
 from anmi_ray.stages.rerank.ranking import pairs_of, rerank
+from anmi_ray.stages.rerank.scoring import Asked
+from anmi_ray.stages.rerank.start import config_of, start_of
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.store.folders import seal_folder
 from tests.judging.rerank_server import Served, serving
 from tests.models.test_token_vectors import write_pylate
-from tests.models.tiny import WORDS, write_tiny_bert, write_tiny_classifier
+from tests.models.tiny import WORDS, write_tiny_bert, write_tiny_classifier, write_tiny_decoder
 
 DEPTH = 4
 
@@ -46,12 +52,17 @@ def server() -> Iterator[Served]:
 class World:
     """One bucket of held-out queries, each with five documents in the hybrid's order; documents hold a number."""
 
-    def __init__(self, folder: Path, queries: list[str], without: str | None = None) -> None:
+    def __init__(self, folder: Path, queries: list[str], without: str | None = None, dev: Sequence[str] = ()) -> None:
         self.store = Store(str(folder))
         self.ingest, self.retrieve = Artifact(self.store, "ingest", "i"), Artifact(self.store, "retrieve", "r")
         ids = [query_id(text) for text in queries]
         columns = {"query_id": ids, "external_id": queries, "text": queries, "text_hash": map(text_hash, queries)}
-        self.queries = QUERY.table({**{k: list(v) for k, v in columns.items()}, "split": ["test"] * len(queries)})
+        self.queries = QUERY.table(
+            {
+                **{k: list(v) for k, v in columns.items()},
+                "split": ["dev" if query in dev else "test" for query in queries],
+            }
+        )
         rows = [(query, d) for query in queries if query != without for d in range(5)]
         random = np.random.default_rng(0)
         text = {(q, d): f"{random.integers(-99, 99)} {' '.join(random.choice(WORDS, 6))}" for q, d in rows}
@@ -79,7 +90,14 @@ class World:
 
     def score(self, peer: PeerConfig, name: str = "made") -> tuple[Artifact, list[Flow]]:
         artifact = Artifact(self.store, "peer", name)
-        return artifact, peers._bucket(artifact, 0, self.retrieve, self.ingest, DEPTH, peer, None)  # pyright: ignore[reportPrivateUsage]
+        return artifact, self.commit(artifact, peer)
+
+    def commit(self, artifact: Artifact, peer: PeerConfig, trained: Artifact | None = None) -> list[Flow]:
+        load = partial(peers._load, peer, trained)  # pyright: ignore[reportPrivateUsage]
+        return peers._bucket(artifact, 0, self.asked(peer), peer, load, None)  # pyright: ignore[reportPrivateUsage]
+
+    def asked(self, peer: PeerConfig) -> Asked:
+        return Asked(self.retrieve, self.ingest, DEPTH, peers.HELD_OUT if peer.dev else peers.HELD_OUT[1:])
 
     @property
     def top(self) -> pa.Table:
@@ -118,12 +136,86 @@ def test_a_model_without_a_scoring_head_is_refused_and_the_untrained_is_the_star
     with pytest.raises(ConfigError, match="has no scoring head"):
         world.score(PeerConfig(name="bare", model=str(folder)))
     train = TrainConfig(model=str(folder), max_tokens=32, seed=5, pooling="mean")
-    untrained = PeerConfig(name="start", untrained=True).started(train)
+    untrained = PeerConfig(name="bare", untrained=True).started(train)
     artifact, _ = world.score(untrained)
     start = CrossEncoder.load(str(folder), pooling="mean", max_tokens=32, seed=5, threads=1, dtype="auto")
     scores = start.score(*pairs_of(world.top, world.queries, world.texts))
     run = artifact.read_part("runs", 0, RUN)
     assert sorted(run["score"].to_pylist()) == sorted(scores.astype(np.float64).tolist())
+
+
+@pytest.mark.parametrize("student", ["late-interaction", "bi-encoder"])
+def test_the_start_scores_dev_and_test_as_it_would_as_an_untrained_peer(tmp_path: Path, student: Student) -> None:
+    world = World(tmp_path / "store", ["one", "two", "three"], dev=["two"])
+    folder = str(write_tiny_bert(tmp_path / "model"))
+    experiment = Experiment.model_validate(
+        {"train": {"model": folder, "student": student, "max_tokens": 32}, "rerank": {"precision": "float32"}}
+    )
+    start = start_of(config_of(experiment))
+    assert start is not None
+    artifact, flows = world.score(start)
+    assert flows == [Flow("held-out queries", 3, 3)]
+    kind = LateInteraction if student == "late-interaction" else BiEncoder
+    alone = kind.load(folder, max_tokens=32, threads=1)
+    assert peers.of_bucket(artifact, "start", 0).equals(rerank(world.top, world.queries, world.texts, alone, "start"))
+    untrained = PeerConfig(name="bare", untrained=True).started(experiment.train, experiment.rerank)
+    before, flows = world.score(untrained, "before")
+    assert flows == [Flow("test queries", 2, 2)]
+    run = peers.of_bucket(artifact, "p", 0)
+    assert peers.of_bucket(before, "p", 0).equals(
+        run.filter(pc.not_equal(run["query_id"], pa.scalar(query_id("two"), ID))).combine_chunks()
+    )
+    seeded = experiment.model_copy(update={"train": experiment.train.model_copy(update={"seed": 7})})
+    assert start_of(config_of(seeded)) == start
+    off = Experiment.model_validate({"rerank": {"start": False}, "train": {"student": student}})
+    assert start_of(config_of(off)) is None
+
+
+def test_a_head_that_would_be_drawn_is_known_without_its_weights(tmp_path: Path) -> None:
+    bare = write_tiny_bert(tmp_path / "bare")
+    CrossEncoder.load(str(bare), pooling="mean").export(tmp_path / "mean")
+    CrossEncoder.load(str(bare)).export(tmp_path / "cls")
+    decoder = write_tiny_decoder(tmp_path / "decoder", "qwen3")
+    CrossEncoder.load(str(decoder), pooling="last").export(tmp_path / "last")
+    drawn: dict[tuple[str, Pooling], bool] = {
+        ("bare", "cls"): True,
+        ("bare", "mean"): True,
+        ("cls", "cls"): False,
+        ("cls", "mean"): True,
+        ("mean", "mean"): False,
+        ("mean", "cls"): True,
+        ("decoder", "last"): True,
+        ("decoder", "yes-no"): False,
+        ("last", "last"): False,
+    }
+    for (name, pooling), expected in drawn.items():
+        source = resolve_model(str(tmp_path / name))
+        assert CrossEncoder.load(source, pooling=pooling).drawn_head == expected, (name, pooling)
+        assert draws_head(source, "cross-encoder", pooling) == expected, (name, pooling)
+        train = {"model": source.path_or_id, "pooling": pooling}
+        start = start_of(config_of(Experiment.model_validate({"train": train})))
+        assert (start is None) == expected
+    assert not draws_head(resolve_model(str(bare)), "bi-encoder", "cls")
+
+
+def test_a_partner_scores_dev_queries_and_what_it_is_called_by(tmp_path: Path) -> None:
+    folder = str(write_tiny_classifier(tmp_path / "model", ["relevance"]))
+    given = {"rerank": {"peers": [{"name": "cross", "model": folder}, {"name": "other", "model": folder}]}}
+
+    def made(**of_evaluate: object) -> tuple[dict[str, str], list[bool]]:
+        settings = Experiment.model_validate({**given, "evaluate": of_evaluate})
+        found = {name: one.fingerprint for name, one in resolve(settings, "content").items()}
+        return found, [peer.dev for peer in config_of(settings).peers]
+
+    plain, partner = made(), made(partners=["dense", "cross"])
+    assert (plain[1], partner[1]) == ([False, False], [True, False])
+    assert {name for name in plain[0] if plain[0][name] != partner[0][name]} == {"rerank", "evaluate", "report"}
+    assert made(partners=["dense", "cross"], fusion=False)[0]["rerank"] == plain[0]["rerank"]
+    world = World(tmp_path / "store", ["one", "two"])
+    once, dev = (PeerConfig(name="cross", model=folder, dev=dev) for dev in (False, True))
+    assert peers.artifact_of(once, world.retrieve, world.ingest, DEPTH) != peers.artifact_of(
+        dev, world.retrieve, world.ingest, DEPTH
+    )
 
 
 def test_an_endpoint_ranks_by_its_scores(tmp_path: Path, server: Served) -> None:
@@ -186,6 +278,8 @@ def test_one_passing_failure_may_stay(tmp_path: Path, server: Served) -> None:
         ({"name": "a"}, "exactly one"),
         ({"name": "a", "model": "m", "untrained": True}, "exactly one"),
         ({"name": "reranked", "model": "m"}, "is a system already"),
+        ({"name": "start", "untrained": True}, "start is a system already, which rerank.start measures"),
+        ({"name": "a", "endpoint": {"base_url": "http://h", "model": "m"}, "dev": True}, "leave dev out"),
         ({"name": "a+b", "model": "m"}, "name"),
         ({"name": "a", "untrained": True, "max_tokens": 32}, "training decides that"),
         ({"name": "a", "endpoint": {"base_url": "http://h", "model": "m"}, "max_tokens": 32}, "server decides that"),
@@ -258,7 +352,7 @@ def test_rejects_of_a_bucket_without_any(tmp_path: Path, server: Served) -> None
 
 def test_the_plan_says_what_is_sent_where() -> None:
     endpoint = {"base_url": "https://api.example.org/v2", "model": "m", "documents_per_call": 40}
-    peers = [{"name": "start", "untrained": True}, {"name": "far", "endpoint": endpoint}]
+    peers = [{"name": "bare", "untrained": True}, {"name": "far", "endpoint": endpoint}]
     counts = {"documents": 1000, "train": 50, "dev": 5, "test": 30}
 
     def line(**rerank: object) -> StageCost:
@@ -333,7 +427,7 @@ def test_another_runs_reranker_scores_as_it_does_alone(tmp_path: Path) -> None:
     seal_folder(trained, "model")
     peer = PeerConfig(name="panel", run="other", precision="float32")
     artifact = peers.artifact_of(peer, world.retrieve, world.ingest, DEPTH, trained)
-    peers._bucket(artifact, 0, world.retrieve, world.ingest, DEPTH, peer, trained)  # pyright: ignore[reportPrivateUsage]
+    world.commit(artifact, peer, trained)
     alone = CrossEncoder.load(str(folder), threads=1)
     assert peers.of_bucket(artifact, "panel", 0).equals(rerank(world.top, world.queries, world.texts, alone, "panel"))
     again = peers.artifact_of(

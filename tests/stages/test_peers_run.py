@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 def test_peers_are_measured_beside_the_trained_model(prepared: Path, small_collection: Path, tmp_path: Path) -> None:
     with serving() as server:
         peers = [
-            {"name": "start", "untrained": True},
+            {"name": "bare", "untrained": True},
             {"name": "served", "endpoint": server.config(documents_per_call=4).model_dump()},
         ]
         tiny = str(write_tiny_bert(tmp_path / "tiny"))
@@ -47,10 +47,10 @@ def test_peers_are_measured_beside_the_trained_model(prepared: Path, small_colle
         assert len(server.bodies) == 3 * test.num_rows  # ten documents, four a call; no dev query is paid for
 
         runs = part(record, "rerank", "runs", RUN)
-        assert set(runs["system"].to_pylist()) == {"reranked", "start", "served"}
+        assert set(runs["system"].to_pylist()) == {"reranked", "bare", "served"}  # the start's head would be drawn
         evaluate = Artifact(store, "evaluate", record["stages"]["evaluate"]["fingerprint"])
         rows = {row["system"]: row for row in evaluate.read_json("comparisons.json") if row["measure"] == "nDCG@10"}
-        assert rows["start"]["queries"] == rows["reranked"]["queries"] == test.num_rows
+        assert rows["bare"]["queries"] == rows["reranked"]["queries"] == test.num_rows
         assert rows["served"]["queries"] == test.num_rows - 1
         metrics = evaluate.read_part("metrics", 0, METRIC)
         assert metrics.filter(pc.equal(metrics["system"], "served")).num_rows == 3 * (test.num_rows - 1)

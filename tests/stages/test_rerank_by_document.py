@@ -76,7 +76,10 @@ def test_nothing_asked_nothing_scored(tmp_path: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_run_with_a_late_interaction_student(prepared: Path, small_collection: Path, tmp_path: Path) -> None:
-    """Its scores are those of the exported model; the start is measured beside it; again nothing is computed."""
+    """Its scores are the exported model's, the start's those of before; again nothing is computed.
+
+    Another training fuses the first one's model with its own, and finds the start's scores.
+    """
     train = {
         "student": "late-interaction",
         "model": str(write_tiny_bert(tmp_path / "tiny")),
@@ -85,7 +88,7 @@ def test_a_run_with_a_late_interaction_student(prepared: Path, small_collection:
         "max_tokens": 48,
         "dev_points": [1.0],
     }
-    rerank = {"depth": 10, "precision": "float32", "peers": [{"name": "start", "untrained": True}]}
+    rerank = {"depth": 10, "precision": "float32"}
     config = write_config(tmp_path / "small.yaml", small_collection, train=train, rerank=rerank)
     settings = load(config, [f"execution.root={start_from(prepared, tmp_path / 'root', 'mine')}"])
     first = Remembering()
@@ -97,17 +100,36 @@ def test_a_run_with_a_late_interaction_student(prepared: Path, small_collection:
     buckets = range(settings.execution.buckets)
     runs = pa.concat_tables([artifacts["rerank"].read_part("runs", bucket, RUN) for bucket in buckets])
     assert set(runs["system"].to_pylist()) == {"reranked", "start"}
-    model = LateInteraction.load(str(Path(settings.execution.root) / artifacts["train"].path / "model"))
-    for bucket in buckets:
-        retrieve, ingest = artifacts["retrieve"], artifacts["ingest"]
-        found = artifacts["rerank"].read_part("runs", bucket, RUN)
-        found = found.filter(pc.and_(pc.equal(found["system"], "reranked"), pc.less_equal(found["rank"], 10)))
-        texts, queries = retrieve.read_part("texts", bucket, TEXT_OF), ingest.read_part("queries", bucket, QUERY)
-        scores = model.score(*by_document.pairs_of(found, queries, texts))
-        np.testing.assert_allclose(found["score"].to_numpy(), scores, atol=1e-5)
-    assert not store.tree(f"{artifacts['rerank'].path}/exchange")
+    folder = str(Path(settings.execution.root) / artifacts["train"].path / "model")
+    models = {"reranked": folder, "start": train["model"]}
+    for system, model in ((name, LateInteraction.load(name_of, max_tokens=48)) for name, name_of in models.items()):
+        for bucket in buckets:
+            retrieve, ingest = artifacts["retrieve"], artifacts["ingest"]
+            found = artifacts["rerank"].read_part("runs", bucket, RUN)
+            found = found.filter(pc.and_(pc.equal(found["system"], system), pc.less_equal(found["rank"], 10)))
+            texts, queries = retrieve.read_part("texts", bucket, TEXT_OF), ingest.read_part("queries", bucket, QUERY)
+            scores = model.score(*by_document.pairs_of(found, queries, texts))
+            np.testing.assert_allclose(found["score"].to_numpy(), scores, atol=1e-5)
+    assert not [name for name in store.tree("") if "/exchange/" in name]
     metrics = artifacts["evaluate"].read_part("metrics", 0, METRIC)
-    assert {"reranked", "start", "reranked+hybrid"} <= set(metrics["system"].to_pylist())
+    assert {"reranked", "start", "start+hybrid", "reranked+hybrid"} <= set(metrics["system"].to_pylist())
     again = Remembering()
     run(settings, reporter=again)
     assert not again.computed
+
+    peers = [{"name": "first", "run": record["name"], "precision": "float32"}]
+    others = {"name": "ensemble", "train": {**train, "max_steps": 1}, "rerank": {**rerank, "peers": peers}}
+    partners = {"partners": ["bm25", "dense", "first"]}
+    config = write_config(tmp_path / "second.yaml", small_collection, **others, evaluate=partners)
+    second = run(load(config, [f"execution.root={settings.execution.root}"]))
+    made = {name: Artifact(store, name, second["stages"][name]["fingerprint"]) for name in ("rerank", "evaluate")}
+    both = pa.concat_tables([made["rerank"].read_part("runs", bucket, RUN) for bucket in buckets])
+    for system, before in (("first", "reranked"), ("start", "start")):  # dev queries too, and the same scores
+        assert (
+            both.filter(pc.equal(both["system"], system))
+            .drop("system")
+            .equals(runs.filter(pc.equal(runs["system"], before)).drop("system"))
+        )
+    assert made["evaluate"].read_json("fusion.json")["parts"] == ["reranked", "bm25", "dense", "first"]
+    starts = [one for one in store.tree("artifacts/peer") if one.endswith("manifest.json")]
+    assert len(starts) == 2  # the start's, which both runs share, and the first run's model

@@ -75,14 +75,14 @@ def result(experiment: Experiment, record: Mapping[str, Any]) -> Result:
 
 
 def _cost(load: Workload) -> StageCost:
-    systems = len(load.experiment.retrieve.retrievers) + 4 + len(load.experiment.rerank.peers)
+    systems = len(load.experiment.retrieve.retrievers) + 6 + len(load.experiment.rerank.peers)
     kept = _PAGE_BYTES + load.test * load.experiment.retrieve.depth * systems * RUN_BYTES
     return StageCost("the page, its numbers, run files", 2.0, kept, files=len(_FILES))
 
 
 STAGE = Stage(
     name="report",
-    version=8,
+    version=9,
     inputs=(),  # all stages of the run: pipeline/stages.py
     does="write the page, its numbers and a run file of every system",
     run=run,

@@ -1,28 +1,29 @@
-"""rerank: the trained model, and what is compared with it, score the hybrid's top documents of dev and test queries."""
+"""rerank: the trained model, its start and other rerankers score the hybrid's top documents of held-out queries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from anmi_ray.config.evaluate import RerankConfig
+from anmi_ray.config.evaluate import HeldOutConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import RUN_BYTES, SCORE_TOKEN_S, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
+from anmi_ray.stages.rerank.start import config_of, start_of
 from anmi_ray.store import Artifact, runs
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RerankConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfig, context: Context) -> dict[str, Any]:
     """One task per bucket, as many at once as there are cores, one thread each; returns flows for the manifest."""
     from anmi_ray.stages.rerank import held_out
 
     return held_out.run(artifact, inputs, config, context)
 
 
-def _also(config: RerankConfig, experiment: Experiment, content: str) -> dict[str, str]:
+def _also(config: HeldOutConfig, experiment: Experiment, content: str) -> dict[str, str]:
     """The models of peers; those of other runs, which have to be over the same collection."""
     found: dict[str, str] = {}
     for peer in config.peers:
@@ -43,7 +44,7 @@ def _also(config: RerankConfig, experiment: Experiment, content: str) -> dict[st
 def _cost(load: Workload) -> StageCost:
     """Peers that are models count as much as a cross-encoder, whatever their size; those behind servers by their calls.
 
-    Of a student that reads texts alone each document is computed once.
+    Of a student that reads texts alone, and of its start, each document is computed once.
     """
     config = load.experiment.rerank
     train = load.experiment.train
@@ -51,23 +52,24 @@ def _cost(load: Workload) -> StageCost:
     pair_s = (config.max_tokens or train.max_tokens) * SCORE_TOKEN_S
     others = sum(peer.endpoint is None for peer in config.peers)
     read = pairs if train.student == "cross-encoder" else min(pairs, load.documents)
-    models = 1 + others
+    ours = 1 if start_of(load.config) is None else 2
+    models = ours + others
     work = f"score {pairs:,} pairs" + (f" with {models} models" if models > 1 else "")
     for peer in config.peers:
         if peer.endpoint is not None:
             calls = load.test * -(-config.depth // peer.endpoint.documents_per_call)
             work += f"; at most {calls:,} calls to {peer.endpoint.base_url} for {peer.name}"
-    kept = (1 + len(config.peers)) * pairs * RUN_BYTES
-    return StageCost(work, (read + others * pairs) * pair_s, kept, files=load.buckets)
+    kept = (ours + len(config.peers)) * pairs * RUN_BYTES
+    return StageCost(work, (ours * read + others * pairs) * pair_s, kept, files=load.buckets)
 
 
 STAGE = Stage(
     name="rerank",
-    version=1,
+    version=2,
     inputs=("train", "retrieve", "ingest"),
     does="score the hybrid's top documents of dev and test queries",
     run=run,
     cost=_cost,
-    config=lambda experiment: experiment.rerank.started(experiment.train),
+    config=config_of,
     also=_also,
 )

@@ -1,9 +1,10 @@
 """Other rerankers beside the trained one: each scores the same documents, and keeps its scores for every later run.
 
 A peer's scores are an artifact of their own, under what it is, the first stage's runs and the depth: another training
-asks no server again and runs no model again. Only test queries are scored: nothing is chosen by a peer on dev, and a
-server wants to be paid. An endpoint's scores are kept as each bucket of queries is asked, failed
-ones left out, so that a run that dies buys again what one bucket had in flight at most.
+asks no server again and runs no model again. Dev queries are scored by the start of training, with which results are
+compared, and by peers whose scores are fused; on dev nothing is chosen by the others. An endpoint's scores are kept as
+each bucket of queries is asked, failed ones left out, so that a run that dies buys again what one bucket had in flight
+at most.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -22,21 +23,24 @@ import pyarrow.compute as pc
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.evaluate import PeerConfig
 from anmi_ray.core.errors import ConfigError, JudgeError
-from anmi_ray.core.records import REJECT, RUN, TEXT_OF, rejects
+from anmi_ray.core.records import REJECT, RUN, rejects
 from anmi_ray.judging.http import access
 from anmi_ray.judging.http.client import Failed
 from anmi_ray.judging.http.reranking import RerankClient, Scores
 from anmi_ray.models import loading
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.kinds import load_reranker, loader
+from anmi_ray.models.kinds import load_reranker, loader, reads_apart
 from anmi_ray.models.reranker import Reranker
+from anmi_ray.runtime import exchange
 from anmi_ray.runtime.tasks import Context, run_buckets
-from anmi_ray.stages.ingest import of_queries, queries_of
+from anmi_ray.stages.rerank import scoring
 from anmi_ray.stages.rerank.ranking import pairs_of, ranked
+from anmi_ray.stages.rerank.scoring import Asked
 from anmi_ray.store import Artifact, Flow, fingerprint
 from anmi_ray.store.folders import local_folder
 
 VERSION = 1
+HELD_OUT = ("dev", "test")
 _SYSTEM = "peer"  # in the artifact, which knows no name: whoever renames a peer does not buy it again
 _BOUGHT = "bought"
 # Share of a bucket's queries (one at least) that may stay without scores for reasons that may go away. With more the
@@ -47,7 +51,7 @@ _MAX_FAILURES = 0.1
 def artifact_of(
     peer: PeerConfig, retrieve: Artifact, ingest: Artifact, depth: int, trained: Artifact | None = None
 ) -> Artifact:
-    """Where a peer's scores of the test queries stand, complete or not. Raises ConfigError where there is no model.
+    """Where a peer's scores stand, complete or not. Raises ConfigError where there is no model.
 
     trained: the other run's model, where the peer is that.
     """
@@ -75,7 +79,7 @@ def scored(
     context: Context,
     trained: Artifact | None = None,
 ) -> Artifact:
-    """The artifact with a peer's Run of every bucket's test queries, made as far as it is not there.
+    """The artifact with a peer's Run of every bucket's queries, made as far as it is not there.
 
     Raises ConfigError where a model cannot be loaded or has no scoring head; JudgeError where a server cannot be
     asked, or too many queries failed for reasons that may go away.
@@ -87,7 +91,10 @@ def scored(
         access.read_key(peer.endpoint)
         # one bucket at a time: what bounds requests a minute and in flight stands in the process that asks
         context = replace(context, execution=context.execution.model_copy(update={"window": 1}))
-    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, retrieve, ingest, depth, peer, trained)
+    asked, load = Asked(retrieve, ingest, depth, HELD_OUT if peer.dev else HELD_OUT[1:]), partial(_load, peer, trained)
+    slices = scoring.score_documents(context, artifact, asked, load) if _apart(peer, trained) else None
+    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, asked, peer, load, slices)
+    exchange.forget(artifact)
     settings, inputs = _made_of(peer, retrieve, ingest, trained)
     artifact.complete(flows, version=VERSION, inputs=inputs, settings=settings)
     return artifact
@@ -107,42 +114,44 @@ def refused(artifact: Artifact, name: str, bucket: int) -> tuple[Flow, pa.Table]
     assert flows is not None, "a complete artifact has every bucket"
     flow = flows[0]
     if not flow.rejected:
-        return replace(flow, unit=f"test queries of {name}"), REJECT.empty()
+        return replace(flow, unit=f"{flow.unit} of {name}"), REJECT.empty()
     why = artifact.read_part("rejects", bucket, REJECT)
     rows = [(row["key"], row["reason"], row["detail"]) for row in why.to_pylist()]
-    return replace(flow, unit=f"test queries of {name}"), rejects(f"rerank {name}", rows)
+    return replace(flow, unit=f"{flow.unit} of {name}"), rejects(f"rerank {name}", rows)
 
 
 def _bucket(
-    artifact: Artifact,
-    bucket: int,
-    retrieve: Artifact,
-    ingest: Artifact,
-    depth: int,
-    peer: PeerConfig,
-    trained: Artifact | None,
+    artifact: Artifact, bucket: int, asked: Asked, peer: PeerConfig, load: scoring.Load, slices: int | None
 ) -> list[Flow]:
-    queries = queries_of(ingest, bucket, "test")
-    top = of_queries(retrieve.read_part("runs", bucket, RUN), queries)
-    top = top.filter(pc.and_(pc.equal(top["system"], "hybrid"), pc.less_equal(top["rank"], depth)))
-    texts = retrieve.read_part("texts", bucket, TEXT_OF)
+    queries, _, top, texts = asked.of_bucket(bucket)
     why: list[tuple[str, str, str]] = []
-    if not top.num_rows:
-        found = RUN.empty()
-    elif peer.endpoint is not None:
+    if top.num_rows and peer.endpoint is not None:
         found, failed = _bought(artifact, bucket, top, queries, texts, peer)
         why = [(query.hex(), one.reason, one.detail) for query, one in failed.items()]
     else:
-        model = _model(peer.model_dump_json(), None if trained is None else str(local_folder(trained, "model")))
-        found = ranked(top, model.score(*pairs_of(top, queries, texts)).astype(np.float64), _SYSTEM)
+        found = scoring.scored(artifact, bucket, (top, queries, texts), load, slices, _SYSTEM)
     there, scored_ = set(top["query_id"].to_pylist()), pc.count_distinct(found["query_id"]).as_py()
     ids = queries["query_id"].to_pylist()
     why += [
         (query.hex(), "no candidate", "the hybrid run holds nothing to rerank") for query in ids if query not in there
     ]
-    flows = [Flow("test queries", len(ids), scored_, len(why))]
+    unit = "held-out queries" if peer.dev else "test queries"
+    flows = [Flow(unit, len(ids), scored_, len(why))]
     artifact.commit_bucket(bucket, {"runs": (RUN, found)}, flows, rejects("peer", why))
     return flows
+
+
+def _apart(peer: PeerConfig, trained: Artifact | None) -> bool:
+    """Whether the peer is a model that reads each text alone."""
+    if peer.start is not None:
+        return peer.start.student != "cross-encoder"
+    if trained is not None:
+        return reads_apart(str(local_folder(trained, "model")))
+    return peer.model is not None and reads_apart(loading.resolve(peer.model, peer.trust_remote_code))
+
+
+def _load(peer: PeerConfig, trained: Artifact | None) -> Reranker:
+    return _model(peer.model_dump_json(), None if trained is None else str(local_folder(trained, "model")))
 
 
 @lru_cache(maxsize=1)
