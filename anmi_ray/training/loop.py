@@ -34,7 +34,7 @@ from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.engine import Engine, make_engine
 from anmi_ray.training.interpolation import NO_DEV, START_IS_BEST, best_share, copied, take_best_mix
 from anmi_ray.training.manifest import Origin, seal
-from anmi_ray.training.memory import memory_named
+from anmi_ray.training.memory import freed_memory_kept, memory_named
 from anmi_ray.training.module import Average, rate_factor
 from anmi_ray.training.preemption import NOTICE
 from anmi_ray.training.prefetch import Ahead, pinned
@@ -132,6 +132,7 @@ def carry_out(
         stack.enter_context(torch_threads(execution.threads))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(memory_named(config, execution))
+        stack.enter_context(freed_memory_kept())
         if checkpoints is not None:
             stack.enter_context(NOTICE.listening())
         run = _Run(task(), execution, checkpoints, on_row, on_notice)

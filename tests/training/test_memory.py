@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,3 +79,34 @@ def test_a_step_that_does_not_fit_on_this_machine_names_the_settings(tmp_path: P
     small = TrainExecution(micro_batch_tokens=512, forward_tokens=512)
     with at_most(32 << 20):
         assert len(train(model, data, None, config, small).rows) == 2
+
+
+# Page faults of ten tensors of 64 MB, one after another, outside and within, and the memory held within and after.
+_FAULTS = """
+import resource, torch
+from anmi_ray.training.memory import freed_memory_kept
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        torch.ones(1 << 24)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def held():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+
+outside = faults()
+with freed_memory_kept():
+    faults()
+    within = faults()
+    kept = held()
+print(outside, within, kept, held())
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="another C library than glibc")
+def test_freed_memory_is_kept_while_training_and_given_back_after() -> None:
+    told = subprocess.run([sys.executable, "-c", _FAULTS], capture_output=True, text=True, check=True).stdout
+    outside, within, kept, after = map(int, told.split())
+    assert within < outside / 10
+    assert after < kept - (1 << 25)
