@@ -297,10 +297,10 @@ def test_the_first_screen_says_whether_to_deploy(html: str, data: ReportData):
         "baseline hybrid, the best untrained system on 131 dev queries",
         f"own share fused {page.signed(share.difference)} {ends} over dense, the first stage's scores without any",
         f"queries {row.losses} lose , {row.wins} gain , {row.ties} are equal",
-        "time 193 ms a query of 100 documents: 407 queries in 1 min 18 s, start included, on 2 cores",
+        "time 193 ms a query of 100 documents: 407 queries in 1 min 18 s, loading included, on 2 cores",
         "their 5,120 documents encoded once. With 100 encoded for a query alone: about 1,530 ms",
         "model 22.7 M parameters, 90.9 MB",
-        "needs its partners' scores of the same documents; weights reranked 0.70, dense 0.30",
+        "needs scores of dense for the same documents; weights reranked 0.70, dense 0.30",
         "anmi export quickstart --to FOLDER",
         "anmi rerank --model FOLDER",
         "anmi run CONFIG name=NAME",
@@ -318,7 +318,7 @@ def test_the_first_screen_says_whether_to_deploy(html: str, data: ReportData):
     assert "the documents of the hybrid, none of its scores" in words
     assert "own share" not in words
     apart = replace(data, serving=replace(data.serving, documents=None, cores=None))
-    assert "start included, on a cluster" in Page(run.to_html(apart)).words()
+    assert "loading included, on a cluster" in Page(run.to_html(apart)).words()
 
 
 def test_what_is_no_better_on_dev_is_said_first(data: ReportData):
