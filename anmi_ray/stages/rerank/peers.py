@@ -151,17 +151,15 @@ def _apart(peer: PeerConfig, trained: Artifact | None) -> bool:
 
 
 def _load(peer: PeerConfig, trained: Artifact | None) -> Reranker:
-    return _model(peer.model_dump_json(), None if trained is None else str(local_folder(trained, "model")))
+    return _model(peer, None if trained is None else str(local_folder(trained, "model")))
 
 
 @lru_cache(maxsize=1)
-def _model(settings: str, trained: str | None) -> Reranker:
+def _model(peer: PeerConfig, trained: str | None) -> Reranker:
     """The model, loaded once per worker process.
 
-    settings: those of the peer as JSON, which can be a cache's key; trained: the folder of another run's model.
-    Raises ConfigError where its head would have to be drawn.
+    trained: the folder of another run's model. Raises ConfigError where its head would have to be drawn.
     """
-    peer = PeerConfig.model_validate_json(settings)
     if trained is not None:
         return load_reranker(trained, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1)
     assert peer.model is not None
