@@ -220,7 +220,7 @@ def picture(outcome: Outcome) -> str:
 
 def main(path: str) -> None:
     """Write the picture."""
-    with tempfile.TemporaryDirectory(prefix="anmi-") as temp:
+    with tempfile.TemporaryDirectory(prefix="anmi-", ignore_cleanup_errors=True) as temp:
         folder = Path(temp)
         collection = write_collection(folder / "collection")
         write_prepared(folder / "prepared", collection)

@@ -62,7 +62,8 @@ def alone(ray_local: None, overrides: tuple[str, ...], tmp_path: Path) -> Path:
 @pytest.fixture
 def cluster(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A head that a job's driver fills, and two nodes for all that it starts."""
-    with tempfile.TemporaryDirectory(prefix="anmi-", dir="/tmp") as folder:
+    # agents of its nodes may still be writing their logs when it is removed
+    with tempfile.TemporaryDirectory(prefix="anmi-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         for name, value in environment(RAY_TMPDIR=folder).items():
             monkeypatch.setenv(name, value)
         (Path(folder) / "ray").mkdir()
