@@ -151,15 +151,19 @@ def _apart(peer: PeerConfig, trained: Artifact | None) -> bool:
 
 
 def _load(peer: PeerConfig, trained: Artifact | None) -> Reranker:
-    return _model(peer, None if trained is None else str(local_folder(trained, "model")))
+    folder = None if trained is None else str(local_folder(trained, "model"))
+    return _model(peer.model_dump_json(), peer.model, folder)
 
 
 @lru_cache(maxsize=1)
-def _model(peer: PeerConfig, trained: str | None) -> Reranker:
+def _model(settings: str, model: str | None, trained: str | None) -> Reranker:
     """The model, loaded once per worker process.
 
-    trained: the folder of another run's model. Raises ConfigError where its head would have to be drawn.
+    settings: those of the peer as JSON, which can be a cache's key; model: its own, since JSON has a path as it was
+    written, and a worker has a folder of its own; trained: the folder of another run's model.
+    Raises ConfigError where its head would have to be drawn.
     """
+    peer = PeerConfig.model_validate_json(settings).model_copy(update={"model": model})
     if trained is not None:
         return load_reranker(trained, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1)
     assert peer.model is not None
@@ -167,14 +171,14 @@ def _model(peer: PeerConfig, trained: str | None) -> Reranker:
     if start is not None:
         load = loader(start.student, start.pooling, start.prompt)
         return load(source, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1, seed=start.seed)
-    model = load_reranker(source, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1)
-    if isinstance(model, CrossEncoder) and model.drawn_head:
+    found = load_reranker(source, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1)
+    if isinstance(found, CrossEncoder) and found.drawn_head:
         raise ConfigError(
             f"model {peer.model} has no scoring head: it is no reranker, and one drawn at random would be measured",
             f"peer {peer.name}",
             "give a cross-encoder, or untrained: true for the model that training starts from",
         )
-    return model
+    return found
 
 
 def _bought(
