@@ -40,6 +40,7 @@ from anmi_ray.core.records import RUN
 from anmi_ray.evaluation import fusion, measures
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
 from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.retrieval.fusion import rrf
 from anmi_ray.stages.rerank.ranking import ranked
 from anmi_ray.store import Store
 from jobs.studies import harness, peer_trainers
@@ -321,7 +322,7 @@ def recall_table(of: Students) -> Table:
 def _by_ranks(*runs: pa.Table) -> pa.Table:
     """Reciprocal ranks of runs over the same queries fused, as the hybrid's are: the first 100 documents."""
     rows = pa.concat_tables(runs)
-    gain = pa.array(1.0 / (60 + rows["rank"].to_numpy()))
+    gain = pa.array(rrf(rows["rank"].to_numpy()[None].astype(np.int64)))
     summed = rows.select(["query_id", "doc_id"]).append_column("gain", gain)
     summed = summed.group_by(["query_id", "doc_id"]).aggregate([("gain", "sum")])
     summed = summed.sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
