@@ -1,0 +1,232 @@
+"""P(relevant) of rated documents where no label says it: from rating, rank in the first stage, and direct answers.
+
+A document is of one of two classes, relevant or other, and nobody says of which. Three things speak of it: its rank in
+the first stage (how often a document there is relevant), its rating (relevant ones stand `gain` points above others of
+the same rank), and, where judges were asked directly, their answer. What each is worth is fitted by EM on the run's own
+ratings, as Dawid and Skene (1979) fit observers without a known truth. So a useless first stage gets no weight. How
+ratings follow the rank among the other documents is fitted too: a judge who likes what retrieval likes, rightly or not,
+is not believed twice. Nor is a judge who errs alike on a document in comparisons and in the direct answer, for an
+answer is modelled given the rating. The spread of ratings within a class holds the judges' lasting errors, which no
+standard error of a rating knows.
+Letters: N documents of many queries, C columns of a design.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special
+
+from anmi_ray.core.arrays import Ints, Reals
+from anmi_ray.core.errors import DataError
+from anmi_ray.mining.categories import PLACE
+
+FEWEST = 200  # documents below which nothing is fitted: five queries of forty
+WEAKEST = 1.0  # sds between the classes: on pure noise EM ends near .6, and is calibrated from about 1 on
+STEPS = 500
+_TOLERANCE = 1e-7  # nats per document that a step must still gain
+_PRIOR = 3  # powers of log rank that the prior has
+_NARROWEST = 0.05  # least sd of a class, in sds of all ratings
+_RIDGE = 1e-3  # of a logistic regression: coefficients stay finite where answers are told apart whole
+# Where EM starts: a query's relevant documents sum to _FOUND, shared by exp(_SHARP · rating beside its rank, in sds) /
+# rank. A start by rank alone ends where the class is "the first ten" if ratings follow the rank.
+_FOUND = 0.9
+_SHARP = 1.5
+
+
+class Evidence(NamedTuple):
+    """What is known of N documents. answer is in [0, 1], NaN where nobody was asked."""
+
+    query: Ints  # any numbering
+    rating: Reals  # points, centred within the query
+    error: Reals  # points, of the rating
+    rank: Reals  # from 1
+    answer: Reals
+
+    @property
+    def asked(self) -> np.ndarray:
+        """Who has an answer, bool[N]."""
+        return np.isfinite(self.answer)
+
+
+@dataclass(frozen=True)
+class RelevanceModel:
+    """How rank, rating and answer follow from the class; ratings in points, L = log rank.
+
+    logit P(relevant) = prior · (1, L, L²); rating ~ N(level · (1, L, L², L³) + gain · [relevant], sd² + error²);
+    logit P(yes) = answer · (1, (rating − level)/sd, [relevant]), all 0 where nobody was asked.
+    log_likelihood is per document.
+    """
+
+    documents: int
+    asked: int
+    prior: tuple[float, ...]
+    level: tuple[float, ...]
+    gain: float
+    sd: float
+    answer: tuple[float, ...]
+    log_likelihood: float = -math.inf
+    steps: int = 0
+    converged: bool = False
+
+    @property
+    def apart(self) -> float:
+        """Sds between the ratings of the two classes."""
+        return self.gain / self.sd
+
+    @property
+    def tells(self) -> bool:
+        """Whether the classes stand apart: below WEAKEST sds two are found where ratings are noise alone."""
+        return self.apart >= WEAKEST
+
+    def posterior(self, known: Evidence) -> Reals:
+        """P(relevant | rank, rating, answer), float64[N]."""
+        return special.expit(_log_odds(self, known, _powers(known.rank))[0])
+
+    def said(self) -> str:
+        """One line for the report."""
+        first, tenth = special.expit(_powers(np.array([1.0, 10.0]))[:, :_PRIOR] @ np.array(self.prior))
+        answers = f", {self.asked:,} of them asked about directly" if self.asked else ""
+        return (
+            f"{self.documents:,} documents{answers}: of those at rank 1 {first:.0%} are relevant, at rank 10 {tenth:.0%}; "
+            f"they are rated {self.gain:.0f} points higher than others of their rank, {self.apart:.1f} sds"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RelevanceModel:
+        """The inverse of `to_dict`; DataError on anything else."""
+        if set(values) != {field.name for field in fields(cls)}:
+            raise DataError(f"not a fitted model of relevance: fields {sorted(values)}", PLACE, "recompute the stage")
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+def fit(known: Evidence) -> RelevanceModel | None:
+    """The model of largest likelihood near the start; None where there are fewer than FEWEST documents, or no spread.
+
+    The likelihood never falls from step to step. Raises DataError on values that are not finite, ranks below 1.
+    """
+    _check(known)
+    spread = float(known.rating.std()) if len(known.rating) else 0.0
+    if len(known.rating) < FEWEST or spread < 1e-6:
+        return None
+    model = RelevanceModel(len(known.rating), int(known.asked.sum()), (0.0,) * 3, (0.0,) * 4, 0.0, spread, (0.0,) * 3)
+    power_N4 = _powers(known.rank)
+    share = _start(known, power_N4)
+    before = -math.inf
+    for step in range(1, STEPS + 1):
+        model = _maximised(model, known, power_N4, share, spread)
+        log_odds, density = _log_odds(model, known, power_N4)
+        value = float(density.mean())
+        model = replace(model, log_likelihood=value, steps=step, converged=value - before < _TOLERANCE)
+        if model.converged:
+            break
+        before = value
+        share = special.expit(log_odds)
+    return model
+
+
+def _start(known: Evidence, power_N4: Reals) -> Reals:
+    """P(relevant) of every document before anything is fitted."""
+    beside = known.rating - power_N4 @ np.linalg.lstsq(power_N4, known.rating, rcond=None)[0]
+    share = np.exp(_SHARP * beside / max(float(beside.std()), 1e-9)) / known.rank
+    query = np.unique(known.query, return_inverse=True)[1]
+    return _FOUND * share / np.bincount(query, share)[query]
+
+
+def _powers(rank: Reals) -> Reals:
+    """1, L, L², L³ with L = log rank, float64[N, 4]."""
+    return np.vander(np.log(rank), 4, increasing=True)
+
+
+def _log_odds(model: RelevanceModel, known: Evidence, power_N4: Reals) -> tuple[Reals, Reals]:
+    """Log odds of relevant against other, and log density of all that is known, float64[N] each."""
+    variance = model.sd**2 + known.error**2
+    prior = power_N4[:, :_PRIOR] @ np.array(model.prior)
+    beside = known.rating - power_N4 @ np.array(model.level)
+    log_other = special.log_expit(-prior) - 0.5 * beside**2 / variance
+    log_relevant = special.log_expit(prior) - 0.5 * (beside - model.gain) ** 2 / variance
+    asked = known.asked
+    yes, by_rating, by_class = model.answer
+    logit = yes + by_rating * beside[asked] / model.sd
+    log_other[asked] += _fractional(known.answer[asked], logit)
+    log_relevant[asked] += _fractional(known.answer[asked], logit + by_class)
+    density = np.logaddexp(log_other, log_relevant) - 0.5 * np.log(2.0 * math.pi * variance)
+    return log_relevant - log_other, density
+
+
+def _maximised(
+    model: RelevanceModel, known: Evidence, power_N4: Reals, share: Reals, spread: float
+) -> RelevanceModel:
+    """The M step: `share` float64[N] is P(relevant) of every document."""
+    precision = 1.0 / (model.sd**2 + known.error**2)
+    level, gain = _regressed(power_N4, known.rating, share, precision)
+    beside = known.rating - power_N4 @ level
+    # the rating without its error is hidden too: its mean and variance given the class make the sd
+    kept = model.sd**2 * precision
+    squares = (1.0 - share) * (kept * beside) ** 2 + share * (kept * (beside - gain)) ** 2
+    sd = max(float(np.sqrt((squares + kept * known.error**2).mean())), _NARROWEST * spread)
+    prior = _logistic(power_N4[:, :_PRIOR], share, np.ones(len(share)), np.array(model.prior))
+    moved = replace(model, prior=tuple(prior.tolist()), level=tuple(level.tolist()), gain=gain, sd=sd)
+    asked = known.asked
+    if not asked.any():
+        return moved
+    other_N3 = np.stack([np.ones(asked.sum()), beside[asked] / sd, np.zeros(asked.sum())], axis=1)
+    design = np.concatenate([other_N3, other_N3 + [0.0, 0.0, 1.0]])
+    weight = np.concatenate([1.0 - share[asked], share[asked]])
+    answer = _logistic(design, np.tile(known.answer[asked], 2), weight, np.array(model.answer))
+    return replace(moved, answer=tuple(answer.tolist()))
+
+
+def _regressed(level_NC: Reals, rating: Reals, share: Reals, precision: Reals) -> tuple[Reals, float]:
+    """Level [C] and gain: least squares of the rating on the rank's powers and the class, of which only `share` is known.
+
+    A document stands in the sums twice, as another and, with weight `share`, as a relevant one.
+    """
+    weighed_NC = level_NC * precision[:, None]
+    crossed = weighed_NC.T @ share
+    relevant = share @ precision
+    normal = np.block([[level_NC.T @ weighed_NC, crossed[:, None]], [crossed[None], np.array([[relevant]])]])
+    target = np.append(weighed_NC.T @ rating, (share * precision) @ rating)
+    found = np.linalg.lstsq(normal, target, rcond=None)[0]
+    return found[:-1], float(found[-1])
+
+
+def _logistic(design_NC: Reals, target: Reals, weight: Reals, start: Reals) -> Reals:
+    """One Newton step of weighted logistic regression on targets in [0, 1], halved until it does not lose."""
+
+    def value(coefficients: Reals) -> float:
+        fitted = _fractional(target, design_NC @ coefficients)
+        return float(weight @ fitted) - 0.5 * _RIDGE * float(coefficients @ coefficients)
+
+    p = special.expit(design_NC @ start)
+    gradient = design_NC.T @ (weight * (target - p)) - _RIDGE * start
+    curvature = (design_NC * (weight * p * (1.0 - p))[:, None]).T @ design_NC + _RIDGE * np.eye(len(start))
+    step = np.linalg.solve(curvature, gradient)
+    now = value(start)
+    for _ in range(20):
+        if value(start + step) >= now:
+            return start + step
+        step = step / 2.0
+    return start
+
+
+def _fractional(target: Reals, logit: Reals) -> Reals:
+    """Log-likelihood of targets in [0, 1]: t log σ(x) + (1 − t) log σ(−x)."""
+    return target * special.log_expit(logit) + (1.0 - target) * special.log_expit(-logit)
+
+
+def _check(known: Evidence) -> None:
+    good = np.isfinite(known.rating) & np.isfinite(known.error) & (known.error >= 0) & (known.rank >= 1)
+    if not good.all():
+        raise DataError(
+            f"{int((~good).sum())} documents have a rating or an error that is not finite, or a rank below 1",
+            PLACE,
+            "recompute the rate stage",
+        )

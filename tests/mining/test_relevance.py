@@ -1,0 +1,152 @@
+"""P(relevant) without labels: planted worlds are found, the likelihood rises, what tells nothing is not believed."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anmi_ray.core.arrays import Flags
+from anmi_ray.core.errors import DataError
+from anmi_ray.mining import relevance
+from anmi_ray.mining.relevance import Evidence, RelevanceModel, fit
+
+DOCUMENTS = 40
+GAIN = 550.0  # points
+
+
+class World(NamedTuple):
+    """Q queries of 40 documents: what is known of them, and which are relevant, bool[Q, 40]."""
+
+    known: Evidence
+    relevant: Flags
+
+
+def planted(
+    queries: int = 600,
+    seed: int = 0,
+    *,
+    error: float = 250.0,
+    lasting: float = 250.0,
+    retrieval: float = 1.6,
+    follows: float = 0.0,
+    answers: str = "none",
+) -> World:
+    """One relevant document a query or two; ratings err by `error`, which they know, and by `lasting`, which they do not.
+
+    retrieval: how far the first stage tells relevant ones, in sds; follows: points that ratings rise with an sd of the
+    first stage's score. answers: none, of a judge who errs as the ratings do (alike), or of another one (apart), of the
+    four best rated.
+    """
+    rng = np.random.default_rng(seed)
+    relevant = np.zeros((queries, DOCUMENTS), np.bool_)
+    relevant[:, 0] = rng.random(queries) < 0.9
+    relevant[:, 1] = rng.random(queries) < 0.2
+    score = rng.normal(size=relevant.shape) + retrieval * relevant
+    rank = np.argsort(np.argsort(-score, axis=1), axis=1) + 1.0
+    seen = GAIN * relevant + follows * score + lasting * rng.normal(size=relevant.shape)
+    rating = seen + error * rng.normal(size=relevant.shape)
+    rating -= rating.mean(axis=1, keepdims=True)
+    answer = np.full(relevant.shape, np.nan)
+    if answers != "none":
+        shown = seen if answers == "alike" else GAIN * relevant + lasting * rng.normal(size=relevant.shape)
+        best = np.argsort(-rating, axis=1)[:, :4]
+        yes = (shown - shown.mean(axis=1, keepdims=True) > GAIN / 2).astype(np.float64)
+        np.put_along_axis(answer, best, np.take_along_axis(yes, best, axis=1), axis=1)
+    query = np.repeat(np.arange(queries), DOCUMENTS)
+    known = Evidence(query, rating.ravel(), np.full(rating.size, error), rank.ravel(), answer.ravel())
+    return World(known, relevant)
+
+
+def best_of(world: World, score: np.ndarray) -> Flags:
+    """Whether a query's document of largest score is relevant, bool[Q]."""
+    best = score.reshape(world.relevant.shape).argmax(axis=1)
+    return world.relevant[np.arange(len(best)), best]
+
+
+def fitted(known: Evidence) -> RelevanceModel:
+    found = fit(known)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("follows", [0.0, 150.0])
+def test_what_was_planted_is_found_and_the_posterior_is_calibrated(follows: float) -> None:
+    world = planted(follows=follows)
+    model = fitted(world.known)
+    assert model.converged
+    assert model.tells
+    assert model.gain == pytest.approx(GAIN, rel=0.15)
+    assert model.sd == pytest.approx(250.0, rel=0.1)
+    p = model.posterior(world.known)
+    for low, high in ((0.1, 0.3), (0.3, 0.5), (0.5, 0.7), (0.7, 1.0)):
+        within = (p > low) & (p <= high)
+        assert world.relevant.ravel()[within].mean() == pytest.approx(p[within].mean(), abs=0.1)
+
+
+@pytest.mark.parametrize("follows", [-150.0, 0.0, 150.0])
+def test_both_together_tell_more_than_either(follows: float) -> None:
+    world = planted(follows=follows)
+    p = fitted(world.known).posterior(world.known)
+    alone = max(best_of(world, world.known.rating).mean(), best_of(world, -world.known.rank).mean())
+    assert best_of(world, p).mean() > alone + 0.02
+
+
+def test_a_first_stage_that_tells_nothing_is_ignored() -> None:
+    world = planted(retrieval=0.0)
+    model = fitted(world.known)
+    assert best_of(world, model.posterior(world.known)).mean() >= best_of(world, world.known.rating).mean() - 0.02
+
+
+def test_direct_answers_tell_more_where_they_err_otherwise_than_the_ratings() -> None:
+    right: dict[str, float] = {}
+    for kind in ("none", "alike", "apart"):
+        world = planted(answers=kind)
+        model = fitted(world.known)
+        p = model.posterior(world.known)
+        right[kind] = best_of(world, p).mean()
+        assert world.relevant.ravel()[p > 0.5].mean() == pytest.approx(p[p > 0.5].mean(), abs=0.08)
+        assert any(model.answer) == (kind != "none")
+    assert right["none"] - 0.01 < right["alike"] < right["apart"] - 0.03
+
+
+def test_the_likelihood_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = planted(80, answers="apart")
+    values: list[float] = []
+    for steps in range(1, 30):
+        monkeypatch.setattr(relevance, "STEPS", steps)
+        values.append(fitted(world.known).log_likelihood)
+    assert min(np.diff(values)) > -1e-9
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_the_order_and_the_numbers_of_queries_do_not_matter(seed: int) -> None:
+    known = planted(60, answers="alike").known
+    order = np.random.default_rng(seed).permutation(len(known.rating))
+    shuffled = Evidence(*(column[order] for column in known))._replace(query=7 - 3 * known.query[order])
+    np.testing.assert_allclose(fitted(shuffled).posterior(known), fitted(known).posterior(known), atol=1e-4)
+
+
+@pytest.mark.parametrize("lasting", [1e3, 1e4])
+def test_ratings_that_are_noise_are_said_to_tell_nothing(lasting: float) -> None:
+    assert not fitted(planted(lasting=lasting).known).tells
+
+
+def test_too_little_is_no_model_and_what_is_not_finite_is_refused() -> None:
+    world = planted(4)
+    assert fit(world.known) is None
+    assert fit(planted(10).known._replace(rating=np.zeros(10 * DOCUMENTS))) is None
+    with pytest.raises(DataError, match="1 documents have a rating"):
+        fit(world.known._replace(rank=np.append(0.0, world.known.rank[1:])))
+
+
+def test_a_model_is_kept_as_json() -> None:
+    model = fitted(planted(40).known)
+    assert RelevanceModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
+    with pytest.raises(DataError, match="not a fitted model"):
+        RelevanceModel.from_dict({"gain": 1.0})
