@@ -52,10 +52,12 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     machine = f"{environment['processor']}, {environment['cores']} cores"
     yield f"run {run_name} over {record['corpus_name']}; {machine}; revision {environment['git'] or 'unknown'}"
     yield _boundaries(store, record, artifacts)
-    for name in ("label", "judge", "validate"):
+    for name in ("label", "judge", "confirm", "validate"):
         if name in artifacts:
             spent = (artifacts[name].manifest() or {}).get("spent", {})
             yield from (f"{name} {line}" for line in audits.spent(spent))
+    if "confirm" in artifacts:
+        yield from audits.confirming(artifacts["confirm"].read_json("audit.json") or {})
     if "evaluate" in artifacts and artifacts["evaluate"].manifest() is not None:
         yield f"baseline: {baseline_of(artifacts['evaluate'])}"
     if "train" in artifacts:

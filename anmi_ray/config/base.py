@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -45,6 +45,11 @@ class OneJudge(Kind[Word], Generic[Word]):
     def unpriced(self) -> bool:
         """Whether it costs dollars, and nobody said how many."""
         return False
+
+    @property
+    def direct(self) -> Self | None:
+        """Its settings as it is asked whether one document answers a query; None: it only compares."""
+        return None
 
 
 class LoadedModel(Settings):

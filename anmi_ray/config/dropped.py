@@ -59,6 +59,9 @@ DROPPED: dict[str, Dropped] = {
     "mine.random_weight": Dropped(1.0, "mine.random_negatives says how many there are"),
     "mine.rating_sd_floor": Dropped(10.0),
     "mine.anchor_p": Dropped(0.01),
+    "mine.top_rated_anchors": Dropped(
+        False, "anchors: confirmed asks judges which of a query's top-rated documents answer it"
+    ),
     "mine.allow.N.positive_above": Dropped(0.9),
     "mine.allow.N.origin": Dropped(1500.0),
     "mine.weigh.origin": Dropped(1500.0),

@@ -82,6 +82,11 @@ class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
             self._check_pairwise()
         return self
 
+    @property
+    def direct(self) -> EncoderJudgeConfig | None:
+        """See OneJudge: the logit of a reranker, against 0."""
+        return self if self.form == "pointwise" else None
+
     def _is_default(self, name: str) -> bool:
         return getattr(self, name) == type(self).model_fields[name].default
 

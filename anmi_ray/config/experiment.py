@@ -67,6 +67,12 @@ class Experiment(Settings):
                 raise ValueError(f"execution.train.offload: {wrong}")
         if self.judge.target_dollars is not None and self.execution.gpu_dollars_hour is None:
             raise ValueError("judge.target_dollars needs execution.gpu_dollars_hour, the price of a GPU for an hour")
+        if self.mine.anchors == "confirmed" and not self.judge.direct.judges:
+            raise ValueError(
+                "mine.anchors: confirmed asks judges whether one document answers a query, and those of judge.judges "
+                "only compare two: add one of kind api, vllm, encoder (form: pointwise) or simulated, or give labels "
+                "and set mine.anchors: known"
+            )
         judges = [judge.name for judge in self.judge.judges]
         if strangers := sorted(set(self.rate.judge_weights) - set(judges)):
             raise ValueError(

@@ -63,6 +63,11 @@ class SimulatedJudgeConfig(OneJudge[Literal["simulated"]]):
     failure_rate: float = Field(default=0.0, ge=0, le=1, description="share of requests that fail")
     readout: Readout = Field(default="sign", description="sign: 0, 1/2 or 1; soft: Φ of the perceived difference")
 
+    @property
+    def direct(self) -> SimulatedJudgeConfig:
+        """See OneJudge."""
+        return self
+
 
 class SimilarityJudgeConfig(OneJudge[Literal["similarity"]]):
     """A judge without labels: the bi-encoder's similarity decides, the same in both orders, without noise.
@@ -75,6 +80,11 @@ class NullJudgeConfig(OneJudge[Literal["null"]]):
     """A judge that answers at random, by hash, without reading: for measuring what everything but judging costs."""
 
     reads_texts: ClassVar[bool] = True
+
+    @property
+    def direct(self) -> NullJudgeConfig:
+        """See OneJudge."""
+        return self
 
 
 class ApiJudgeConfig(OneJudge[Literal["api"]]):
@@ -94,6 +104,11 @@ class ApiJudgeConfig(OneJudge[Literal["api"]]):
     def unpriced(self) -> bool:
         """See OneJudge."""
         return self.endpoint.input_price is None
+
+    @property
+    def direct(self) -> ApiJudgeConfig:
+        """See OneJudge."""
+        return self.model_copy(update={"prompt": self.prompt.direct})
 
     @model_validator(mode="after")
     def _logprobs_are_asked_for(self) -> ApiJudgeConfig:
@@ -287,6 +302,12 @@ class JudgeConfig(Settings):
     def reading(self) -> tuple[TextJudgeConfig, ...]:
         """The judges of the panel that read texts."""
         return cast(tuple[TextJudgeConfig, ...], tuple(judge for judge in self.judges if judge.reads_texts))
+
+    @property
+    def direct(self) -> JudgeConfig:
+        """The panel as it is asked whether one document answers a query: those of its judges that can say."""
+        asked = (judge.direct for judge in self.judges)
+        return self.model_copy(update={"judges": tuple(judge for judge in asked if judge is not None)})
 
     @property
     def imported(self) -> tuple[ImportedJudgeConfig, ...]:

@@ -91,10 +91,11 @@ class MineConfig(Settings):
         le=1000,
         description="further rated documents of weight 0, for the regression loss only",
     )
-    top_rated_anchors: bool = Field(
-        default=False,
-        description="the top-rated document anchors queries without a known positive, if their fit rejects equal "
-        "ratings (p < .01)",
+    anchors: Literal["known", "confirmed"] = Field(
+        default="known",
+        description="what anchors a query: its known positives, and queries without one are refused; confirmed: of a "
+        "query without one those of its four top-rated documents of which judges say, asked directly, that they "
+        "answer it",
     )
 
     @model_validator(mode="before")
@@ -170,7 +171,7 @@ class MineConfig(Settings):
         if self.validation is None:
             raise AssertionError(f"{self.composition} validates nothing")
         band = {"rule": "validate", "low": self.validation.low, "high": self.validation.high}
-        kept = {name: getattr(self, name) for name in ("gap", "top_rated_anchors")}
+        kept = {name: getattr(self, name) for name in ("gap", "anchors")}
         return MineConfig.model_validate({"allow": [band], **kept})
 
     @property

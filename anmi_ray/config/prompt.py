@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,10 +15,19 @@ PromptReadout = Literal["sign", "soft", "logprob"]
 class PromptConfig(Settings):
     """The prompt of a language model that judges, and how its answer becomes a preference."""
 
+    # what the template says is part of the identity under which the answers about one document are kept
+    how_only: ClassVar[frozenset[str]] = frozenset({"relevance"})
+
     template: FileOrName = Field(
         default="scale",
         min_length=1,
         description="scale (a number from -1 to 1), letters (A, B or T), or the path of a template of your own",
+    )
+    relevance: FileOrName = Field(
+        default="relevance",
+        min_length=1,
+        description="what it is asked of one document (mine.anchors: confirmed): relevance (yes or no), or the path of "
+        "a template of your own with form: yes-no",
     )
     query_tokens: int = Field(
         default=256, ge=16, le=131_072, description="tokens of a query that are shown; the rest is cut off, with a mark"
@@ -39,6 +48,30 @@ class PromptConfig(Settings):
         default="sign",
         description="sign: 0, 1/2 or 1; soft: (1 + number) / 2; logprob: from the probabilities of the letters",
     )
+
+    @property
+    def direct(self) -> Self:
+        """The prompt that asks about one document; its template is `relevance`."""
+        return self.model_copy(update={"template": self.relevance})
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it asks about one document."""
+        return self.template == self.relevance
+
+    @property
+    def documents(self) -> int:
+        """Documents that it shows."""
+        return 1 if self.is_direct else 2
+
+    @model_validator(mode="after")
+    def _templates_differ(self) -> PromptConfig:
+        if self.template in (self.relevance, "relevance"):
+            raise ValueError(
+                f"template {self.template} asks about one document, and pairs are compared: set template: scale or "
+                "letters; relevance is where the question about one document stands"
+            )
+        return self
 
     @model_validator(mode="after")
     def _readout_fits_template(self) -> PromptConfig:

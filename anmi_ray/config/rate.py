@@ -71,9 +71,10 @@ class RateConfig(Settings):
     hide_positives: float = Field(
         default=0.0,
         ge=0.0,
-        lt=1.0,
-        description="share of a query's known positives that rating and mining are not told of (one stays known): how "
-        "many of them are then mined checks the estimated rate of false negatives",
+        le=1.0,
+        description="share of a query's known positives that rating and mining are not told of (one stays known, but "
+        "at 1): how many of them are then mined checks the estimated rate of false negatives, and at 1 which of them "
+        "are confirmed (mine.anchors)",
     )
 
     @model_validator(mode="after")

@@ -101,6 +101,11 @@ class VllmJudgeConfig(ModelJudge[Literal["vllm"]]):
     )
     execution: VllmExecution = Field(default=VllmExecution(), description="with what the engines run")
 
+    @property
+    def direct(self) -> VllmJudgeConfig:
+        """See OneJudge."""
+        return self.model_copy(update={"prompt": self.prompt.direct})
+
     @field_validator("engine_kwargs")
     @classmethod
     def _not_own(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 ID_BYTES = 16
 ID = pa.binary(ID_BYTES)
+# In the place of a second document, where a question is about one alone: no collection has it, and it sorts last.
+NOTHING = b"\xff" * ID_BYTES
 
 
 def digest(kind: str, *parts: str | bytes | int) -> bytes:

@@ -11,7 +11,15 @@ from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core.records import TRUTH
 from anmi_ray.judging import kinds
 from anmi_ray.judging.kinds import simulated
-from anmi_ray.judging.protocol import Answers, AnswerSource, Order, Questions, answer, documents, questions
+from anmi_ray.judging.protocol import (
+    Answers,
+    AnswerSource,
+    Order,
+    Questions,
+    answer,
+    documents,
+    questions,
+)
 
 
 def judge(
@@ -20,13 +28,15 @@ def judge(
     config: JudgeConfig,
     seed: int,
     given: Mapping[str, AnswerSource] | None = None,
+    direct: bool = False,
 ) -> pa.Table:
     """Judgment table of one bucket, sorted by (query_id, comparison_id, judge, order); every judge, both orders.
 
-    `given`: by name, the judges whose answers were bought or stand in files. A failure is a row with an error and no
-    p_a. Raises DataError if a compared document is not a candidate.
+    `given`: by name, the judges whose answers were bought or stand in files. `direct`: comparisons are with nothing,
+    and asked in one order. A failure is a row with an error and no p_a. Raises DataError if a compared document is not
+    a candidate.
     """
-    asked = questions(comparisons, candidates)
+    asked = questions(comparisons, candidates, direct)
     difference = np.zeros(len(asked.ids))
     if config.simulated:
         difference = simulated.perceived(asked, config.truth, config.shared_noise, seed)

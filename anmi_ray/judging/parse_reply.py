@@ -3,6 +3,7 @@
 p in [0, 1] is (1 + s)/2 of the number s that the template `scale` asks for; for `letters` A is 1, B 0, T (a tie) ½.
 An answer is read only where one reading is possible: it is all there is, or whatever is marked as the answer agrees (as
 final before anything else). All else is a failure with a name, never a vote. `readout.vote` makes 0, ½ and 1 of p.
+For `relevance` p is that the document answers the query: yes is 1, no is 0.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ Reason = Literal[
     "against its own words",  # "B is better: 0.5"
     "a number per document",  # "A: 0.8, B: 0.3" is another scale
     "neither letter",
+    "neither yes nor no",
     "several answers",
     "no letter among the tokens",
     "letters too improbable",
@@ -32,13 +34,17 @@ Reason = Literal[
 ]
 _LEAST_MASS = 0.1  # below it the model was about to say something else, and the letters' ratio is its noise
 _LETTERS = {"A": 1.0, "B": 0.0, "T": 0.5}
-_COLUMNS = {"log_first": "A", "log_second": "B", "log_tie": "T"}
+_WORDS = {"yes": 1.0, "no": 0.0}
+_COLUMNS = {
+    "letters": {"log_first": "A", "log_second": "B", "log_tie": "T"},
+    "yes-no": {"log_first": "yes", "log_second": "no"},
+}
 _SPACES = " \t\n\r▁ĠĊ"  # as text, and as the marks of SentencePiece and byte-level vocabularies
 
 
 def read(answer: str, form: Form) -> float | Reason:
     """p of the document shown first, from an answer to a template of this form."""
-    return read_scale(answer) if form == "scale" else read_letter(answer)
+    return {"scale": read_scale, "letters": read_letter, "yes-no": read_word}[form](answer)
 
 
 def read_scale(answer: str) -> float | Reason:
@@ -65,23 +71,37 @@ def read_letter(answer: str) -> float | Reason:
     return _read(answer, _letter)
 
 
-def letter_columns(logprobs: Mapping[str, float]) -> dict[str, float | str]:
+def read_word(answer: str) -> float | Reason:
+    """P that the document answers the query, from a word: yes is 1, no is 0.
+
+    A word is the answer if it is all there is, it begins the answer and a stop or a comma follows, or it is the only
+    one that is marked, as numbers are. A mere mention is no answer.
+
+    >>> read_word("Yes, it names the option."), read_word("There is no answer in it.")
+    (1.0, 'neither yes nor no')
+    """
+    return _read(answer, _word)
+
+
+def letter_columns(logprobs: Mapping[str, float], form: Form = "letters") -> dict[str, float | str]:
     """The columns of an Answer row that first-token log-probabilities fill: log_first, log_second, log_tie, or error.
 
     A letter's probability is summed over its token with and without white space before it, as text or as vocabularies
-    write it ("A", " A", "ĠA", "▁A"). Lower case does not count: "a" begins sentences. A letter that is not among the
+    write it ("A", " A", "ĠA", "▁A"). Lower case does not count: "a" begins sentences. Of form yes-no these are the
+    words yes and no in any case, and there is no tie. A letter that is not among the
     tokens has probability 0, so give as many as the engine will. Together the three must have at least 0.1, which
     lets pass what a constrained answer is forced into, but not what it never considered.
 
     >>> letter_columns({"A": -0.1, "B": -3.0})["log_second"], letter_columns({"Hi": -0.1})
     (-3.0, {'error': 'no letter among the tokens'})
     """
-    mass = dict.fromkeys(_LETTERS, 0.0)
+    columns = _COLUMNS[form]
+    mass = dict.fromkeys(columns.values(), 0.0)
     found = False
     for token, logprob in logprobs.items():
         if math.isnan(logprob) or logprob > 1e-3:
             return {"error": "not log-probabilities"}
-        letter = token.strip(_SPACES)
+        letter = token.strip(_SPACES) if form == "letters" else token.strip(_SPACES).lower()
         if letter in mass:
             found = True
             mass[letter] += math.exp(logprob)
@@ -90,7 +110,7 @@ def letter_columns(logprobs: Mapping[str, float]) -> dict[str, float | str]:
     total = math.fsum(mass.values())
     if not _LEAST_MASS <= total <= 1.01:
         return {"error": "not log-probabilities" if total > 1 else "letters too improbable"}
-    return {name: math.log(mass[letter] + 1e-300) for name, letter in _COLUMNS.items()}
+    return {name: math.log(mass[letter] + 1e-300) for name, letter in columns.items()}
 
 
 def _read(answer: str, value_of: Callable[[str], float | Reason]) -> float | Reason:
@@ -153,6 +173,29 @@ def _letter(text: str) -> float | Reason:
     if len(votes) != 1:
         return "several answers" if votes else "neither letter"
     return cast(float, votes.pop())
+
+
+def _word(text: str) -> float | Reason:
+    pairs = _json_pairs(text)
+    if pairs is not None:
+        words = [value for value in map(_yes, _answers_in(pairs, _yes)) if value is not None]
+        return words[0] if len(words) == 1 else "several answers" if words else "neither yes nor no"
+    text = text.translate(reply_patterns.PLAIN)
+    whole = _yes(text)
+    if whole is not None:
+        return whole
+    said = {_WORDS[_said(match).lower()] for match in _marked(reply_patterns.MARKED_WORDS, text, but=_taken_back)}
+    if len(said) != 1:
+        return "several answers" if said else "neither yes nor no"
+    return said.pop()
+
+
+def _yes(value: object) -> float | None:
+    """A text that is nothing but yes or no; JSON's true and false."""
+    if isinstance(value, bool):
+        return float(value)
+    whole = reply_patterns.WHOLE_WORD.fullmatch(value) if isinstance(value, str) else None
+    return None if whole is None else _WORDS[whole[1].lower()]
 
 
 def _marked(

@@ -5,6 +5,8 @@ chat messages, `cue`, which ends the text. It places {{ query }}, {{ first }} an
 order, so that prompts with the same query and first document share all up to the end of that document, which engines
 compute once. The three arrive neutralised and fenced; a template cannot forget to.
 
+A template of form yes-no asks about one document: it places {{ query }} and {{ first }}, and yes is for that document.
+
 Signs: an answer s in [-1, 1], or a letter, speaks of the document shown first, which the judge knows as document A.
 1 and A are for it, -1 and B against it, whatever the two are called elsewhere.
 """
@@ -29,15 +31,17 @@ from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.judging.sanitize import LABELS, fenced, neutralise
 
-Form = Literal["scale", "letters"]
+Form = Literal["scale", "letters", "yes-no"]
 Message = dict[str, str]  # role, content
 SHIPPED = ("scale", "letters")
+RELEVANCE = "relevance"  # the shipped template about one document
 LAYOUT = 1  # of what is around a template: neutralising, fences, the joints of the text; part of every content hash
 
 _BLOCKS = ("system", "user", "cue")
+_NAMES = ("query", "first", "second")
 _PARTS = ("query", "first document", "second document")
 _FRONT = re.compile(r"\A---\n(.*?)\n---\n(.*)\Z", re.DOTALL)
-_REMEDY = "see the shipped templates scale.jinja and letters.jinja in anmi_ray/judging/templates"
+_REMEDY = "see the shipped templates scale.jinja, letters.jinja and relevance.jinja in anmi_ray/judging/templates"
 # What rendering somebody's template may raise, besides its own errors.
 _FAULTS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError)
 
@@ -60,6 +64,11 @@ class Template:
     place: str
 
     @property
+    def documents(self) -> int:
+        """Documents that it shows."""
+        return 1 if self.form == "yes-no" else 2
+
+    @property
     def content_hash(self) -> str:
         """Hash (32 hexadecimal digits) of all that the template gives to a prompt: its file, and the layout around."""
         return identity.digest("template", LAYOUT, self.source).hex()
@@ -67,16 +76,19 @@ class Template:
     def messages(self, query: str, first: str, second: str, special_tokens: Iterable[str] = ()) -> list[Message]:
         """The system and the user message that ask which of two documents answers the query better.
 
+        A template about one document asks whether `first` answers it, and leaves out `second`.
         `special_tokens` of the judge's tokenizer are broken where the texts hold them, beside the common ones.
         Raises DataError naming the text that is empty, ConfigError if the template does not show the three texts whole.
         """
-        texts = [_shown(*part, special_tokens) for part in zip(_PARTS, LABELS, (query, first, second), strict=True)]
-        values: dict[str, str] = dict(zip(("query", "first", "second"), texts, strict=True))
+        parts = list(zip(_NAMES, _PARTS, LABELS, (query, first, second), strict=True))[: 1 + self.documents]
+        values = {name: _shown(part, label, text, special_tokens) for name, part, label, text in parts}
+        texts = list(values.values())
         system = self._render("system", {})
         user = self._render("user", values)
         places = [user.find(text) for text in texts]
         if places != sorted(places) or any(user.count(text) != 1 for text in texts):
-            message = "must show query, first and second whole, once each and in this order, in its block user"
+            named = f"{', '.join(list(values)[:-1])} and {list(values)[-1]}"
+            message = f"must show {named} whole, once each and in this order, in its block user"
             raise ConfigError(message, self.place, _REMEDY)
         return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
@@ -103,7 +115,7 @@ def load_template(name_or_path: str) -> Template:
 
     Raises ConfigError if there is none, its front matter lacks something, or what it renders does not suit a judge.
     """
-    if name_or_path in SHIPPED:
+    if name_or_path in (*SHIPPED, RELEVANCE):
         file = resources.files("anmi_ray.judging").joinpath(f"templates/{name_or_path}.jinja")
         template = _parse(file.read_text(encoding="utf-8"), f"template {name_or_path}")
     else:
@@ -111,7 +123,7 @@ def load_template(name_or_path: str) -> Template:
             source = Path(name_or_path).expanduser().read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             reason = "no such template" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
-            remedy = f"name a shipped template ({', '.join(SHIPPED)}), or give the path of a file"
+            remedy = f"name a shipped template ({', '.join((*SHIPPED, RELEVANCE))}), or give the path of a file"
             raise ConfigError(reason, f"template {name_or_path}", remedy) from None
         template = _parse(source, f"template {name_or_path}")
     _probe(template)
@@ -137,7 +149,9 @@ def _parse(source: str, place: str) -> Template:
             f"{'.'.join(map(str, detail['loc'])) or 'front matter'}: {detail['msg']}"
             for detail in error.errors(include_url=False)
         )
-        raise ConfigError(wrong, place, "begin with name, version (1, 2, …) and form (scale or letters)") from None
+        raise ConfigError(
+            wrong, place, "begin with name, version (1, 2, …) and form (scale, letters or yes-no)"
+        ) from None
     return Template(front.name, front.version, front.form, source, place)
 
 

@@ -60,7 +60,15 @@ class PromptBuilder:
     def load(config: PromptConfig) -> PromptBuilder:
         """Read the template and the tokenizer. Raises ConfigError if one fails or the readout does not suit."""
         template = load_template(config.template)
-        if config.readout == "logprob" and template.form != "letters":
+        if template.documents != config.documents:
+            one = config.is_direct
+            raise ConfigError(
+                f"of form {template.form}, which {'compares two documents' if one else 'asks about one document'}",
+                template.place,
+                f"prompt.{'relevance' if one else 'template'} takes "
+                f"{'one of form yes-no' if one else 'scale, letters, or a template of either form'}",
+            )
+        if config.readout == "logprob" and template.form == "scale":
             raise ConfigError(
                 f"readout logprob needs a template of form letters, not {template.form}",
                 template.place,
@@ -77,7 +85,7 @@ class PromptBuilder:
         return self._prepare(text, self.document_tokens)
 
     def messages(self, query: ShownText, first: ShownText, second: ShownText) -> list[Message]:
-        """The prompt for prepared texts. Raises DataError if one is empty."""
+        """The prompt for prepared texts, `second` left out where the template is about one. DataError: one is empty."""
         return self.template.messages(query.text, first.text, second.text, self.tokens.special_tokens)
 
     def prompts(self, questions: TextQuestions) -> Callable[[int], list[Message]]:
@@ -112,19 +120,23 @@ class PromptBuilder:
 
 
 def preview(builder: PromptBuilder, query: str, first: str, second: str) -> Preview:
-    """The prompt about `query` that shows document `first` before `second`. Raises DataError naming an empty text."""
+    """The prompt about `query` that shows document `first` before `second`. Raises DataError naming an empty text.
+
+    Of a template about one document, that of `first`.
+    """
     parts = {
         "query": builder.query(query),
         "first document": builder.document(first),
         "second document": builder.document(second),
     }
     messages = builder.messages(*parts.values())
+    shown = list(parts)[: 1 + builder.template.documents]
     return Preview(
         template=f"{builder.template.name}/{builder.template.version}",
         messages=messages,
         text=builder.template.flat(messages),
         tokens=builder.tokens.count_tokens(messages),
         exact=builder.tokens.exact,
-        truncated=tuple(name for name, part in parts.items() if part.truncated),
-        altered=tuple(name for name, part in parts.items() if part.altered),
+        truncated=tuple(name for name in shown if parts[name].truncated),
+        altered=tuple(name for name in shown if parts[name].altered),
     )

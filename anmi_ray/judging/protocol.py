@@ -41,8 +41,9 @@ class Questions:
     table: pa.Table
     ids: NDArray[np.uint8]  # [P, 16], comparison ids
     a: NDArray[np.int64]  # [P]
-    b: NDArray[np.int64]  # [P]
+    b: NDArray[np.int64]  # [P], -1: nothing
     documents: Documents
+    orders: tuple[Order, ...] = ORDERS  # that they are asked in
 
 
 @dataclass(frozen=True)
@@ -74,21 +75,30 @@ def documents(candidates: pa.Table) -> Documents:
     )
 
 
-def questions(comparisons: pa.Table, candidates: pa.Table) -> Questions:
-    """Join a bucket's Comparisons to its Candidates. Raises DataError if a compared document is not a candidate."""
+def questions(comparisons: pa.Table, candidates: pa.Table, direct: bool = False) -> Questions:
+    """Join a bucket's Comparisons to its Candidates. Raises DataError if a compared document is not a candidate.
+
+    `direct`: comparisons are with nothing, and asked in one order.
+    """
     order = identity.id_order(
         identity.id_matrix(comparisons["query_id"]), identity.id_matrix(comparisons["comparison_id"])
     )
     table = comparisons.take(pa.array(order))
     known = documents(candidates)
-    a, b = candidate_rows(table, known.table)
-    return Questions(table, identity.id_matrix(table["comparison_id"]), a, b, known)
+    a, b = candidate_rows(table, known.table, direct)
+    orders = ORDERS[:1] if direct else ORDERS
+    return Questions(table, identity.id_matrix(table["comparison_id"]), a, b, known, orders)
 
 
-def candidate_rows(comparisons: pa.Table, candidates: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows int64[P] of doc_a and of doc_b among Candidates. Raises DataError if a document is not a candidate."""
+def candidate_rows(
+    comparisons: pa.Table, candidates: pa.Table, direct: bool = False
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows int64[P] of doc_a and of doc_b among Candidates; `direct`: doc_b is nothing, row -1.
+
+    Raises DataError if a document is not a candidate.
+    """
     a, b = document_rows(comparisons, candidates)
-    if missing := int((a < 0).sum() + (b < 0).sum()):
+    if missing := int((a < 0).sum()) + (0 if direct else int((b < 0).sum())):
         raise DataError(
             f"{missing} compared documents are not candidates of their query", PLACE, "recompute the compare stage"
         )
@@ -105,9 +115,11 @@ def document_rows(comparisons: pa.Table, table: pa.Table) -> tuple[NDArray[np.in
 
 
 def answer(asked: Questions, judges: Sequence[tuple[str, AnswerSource]]) -> pa.Table:
-    """Judgment table of all judges in both orders, sorted by (query_id, comparison_id, judge, order)."""
+    """Judgment table of all judges in all orders, sorted by (query_id, comparison_id, judge, order)."""
     panel = sorted(judges, key=lambda judge: judge[0])
-    slots: list[tuple[str, AnswerSource, Order]] = [(name, judge, order) for name, judge in panel for order in ORDERS]
+    slots: list[tuple[str, AnswerSource, Order]] = [
+        (name, judge, order) for name, judge in panel for order in asked.orders
+    ]
     answers = [judge(asked, order) for _, judge, order in slots]
     pairs = len(asked.ids)
     width = len(slots)

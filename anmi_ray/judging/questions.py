@@ -1,5 +1,8 @@
 """Questions to judges that read texts: which of two documents, shown in this order, answers a query better.
 
+Direct questions are about one document: whether it answers the query. Nothing is in the place of the other, with a text
+and a hash of its own.
+
 A question is named by the hashes of its three texts, so documents and queries of equal text share it, and what was
 bought for one run answers another. Questions stand sorted by query, first-shown and second document: prompts that begin
 alike are neighbours, and both orders of a pair are two questions. A chunk is a range of whole queries.
@@ -15,11 +18,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anmi_ray.core.errors import DataError
-from anmi_ray.core.identity import id_column, id_matrix, id_order, mix_ids
-from anmi_ray.core.records import find_rows
+from anmi_ray.core.identity import NOTHING, digest, id_column, id_matrix, id_order, mix_ids
+from anmi_ray.core.records import TEXT_OF, find_rows
 from anmi_ray.judging.protocol import PLACE
 
 Rows = NDArray[np.int64]
+_NO_TEXT = digest("nothing")  # no document's text has it
 AT_ONCE = 256  # questions whose answers are published together: no more are lost when a process dies
 
 
@@ -29,7 +33,7 @@ class TextQuestions:
 
     queries: Query rows; texts: Text rows; query, first, second int64[N]: rows of them; ids uint8[N, 16] (`mix_ids` of
     the texts' hashes); of_comparison int64[P, 2]: the question of each comparison in the orders ab and ba, comparisons
-    in the order of (query_id, comparison_id).
+    in the order of (query_id, comparison_id). documents: how many a question shows; direct ones (1) have one order.
     """
 
     queries: pa.Table
@@ -39,6 +43,7 @@ class TextQuestions:
     second: Rows
     ids: NDArray[np.uint8]
     of_comparison: Rows
+    documents: int = 2
 
     def hashes(self, which: Rows) -> dict[str, pa.Array]:
         """Columns query_hash, first_hash, second_hash of the questions `which`."""
@@ -63,6 +68,16 @@ class TextQuestions:
 
 def text_questions(comparisons: pa.Table, queries: pa.Table, texts: pa.Table) -> TextQuestions:
     """The questions of a bucket's Comparisons. Raises DataError where a query's or a document's text is not there."""
+    return _questions(comparisons, queries, texts, 2)
+
+
+def direct_questions(comparisons: pa.Table, queries: pa.Table, texts: pa.Table) -> TextQuestions:
+    """The same of Comparisons with nothing (`identity.NOTHING`): whether doc_a answers the query."""
+    nothing = {"doc_id": [NOTHING], "external_id": [""], "text_hash": [_NO_TEXT], "title": [""], "text": ["nothing"]}
+    return _questions(comparisons, queries, pa.concat_tables([texts, TEXT_OF.table(nothing)]), 1)
+
+
+def _questions(comparisons: pa.Table, queries: pa.Table, texts: pa.Table, documents: int) -> TextQuestions:
     order = id_order(id_matrix(comparisons["query_id"]), id_matrix(comparisons["comparison_id"]))
     comparisons = comparisons.take(pa.array(order))
     query = find_rows(queries, {"query_id": comparisons["query_id"]})
@@ -74,7 +89,8 @@ def text_questions(comparisons: pa.Table, queries: pa.Table, texts: pa.Table) ->
             PLACE,
             "recompute the retrieve stage",
         )
-    rows = np.stack([np.tile(query, 2), np.concatenate([a, b]), np.concatenate([b, a])])
+    orders = ((a, b), (b, a))[:documents]
+    rows = np.stack([np.tile(query, len(orders)), *(np.concatenate(sides) for sides in zip(*orders, strict=True))])
     sort = np.lexsort((rows[2], rows[1], rows[0]))
     text_hashes = id_matrix(texts["text_hash"])
     hashes = (id_matrix(queries["text_hash"])[rows[0]], text_hashes[rows[1]], text_hashes[rows[2]])
@@ -85,4 +101,5 @@ def text_questions(comparisons: pa.Table, queries: pa.Table, texts: pa.Table) ->
     of_row[sort] = number
     kept = sort[once]
     query_row, first, second = rows[:, kept]
-    return TextQuestions(queries, texts, query_row, first, second, ids[once], of_row.reshape(2, -1).T)
+    of_comparison = of_row.reshape(documents, -1).T
+    return TextQuestions(queries, texts, query_row, first, second, ids[once], of_comparison, documents)

@@ -82,6 +82,15 @@ MARKED_LETTERS = (
     BETTER,
     re.compile(r"\b(?:it's|it is|is|are|call it)\s(?:a\s)?(tie|tied|draw)\b", re.IGNORECASE),
 )
+# --- yes or no
+_YES = r"(yes|no)"
+WHOLE_WORD = re.compile(rf"\W*{_YES}\W*", re.IGNORECASE)
+MARKED_WORDS = (
+    re.compile(rf"{_FINAL}\b(?:{_KEY}|relevant|relevance)\b{_JOINT}{_YES}{_ENDS}", re.IGNORECASE),
+    re.compile(rf"\b(?P<final>boxed)\s?\{{\s?(?:text\s?\{{)?\s?{_YES}\b", re.IGNORECASE),
+    re.compile(rf"^[ \t\"'(\[]{{0,3}}{_YES}[ \t\"')\].,;:!]{{0,4}}$", re.MULTILINE | re.IGNORECASE),
+    re.compile(rf"\A\W{{0,3}}{_YES}\s?[,.;:!\n-]", re.IGNORECASE),  # "Yes, it says …"
+)
 # Before a marked letter, in its clause: "I don't think A is better", "If A is better, …"
 UNSAID = re.compile(r"\b(?:not|never|neither|nor|cannot|hardly|if|unless|whether)\b|n't\b", re.IGNORECASE)
 CLAUSE_END = re.compile(r"[.!?;\n]")

@@ -1,8 +1,10 @@
 """Negatives: from gaps and their errors to weighted examples."""
 
+from anmi_ray.mining.anchors import measured
 from anmi_ray.mining.borderline import Borderline, borderline, mixture_gaps, verdicts
 from anmi_ray.mining.compose import RuleInputs, mine, pooled, weights
 from anmi_ray.mining.negatives import Negatives
+from anmi_ray.mining.shortlist import shortlist
 from anmi_ray.mining.summary import summary
 
 __all__ = [
@@ -10,9 +12,11 @@ __all__ = [
     "Negatives",
     "RuleInputs",
     "borderline",
+    "measured",
     "mine",
     "mixture_gaps",
     "pooled",
+    "shortlist",
     "summary",
     "verdicts",
     "weights",

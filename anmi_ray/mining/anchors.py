@@ -1,11 +1,13 @@
 """Anchors: the document each example measures its gaps from, and the queries that have none.
 
-A known positive anchors its own example. Without one, the top-rated document may, but only where the query's ratings
-vary more than noise would (a deviance test against equal ratings): the maximum of pure-noise ratings looks excellent.
+A known positive anchors its own example. In a query without one, each of the top-rated documents does of which judges
+say, asked directly, that it answers the query: by comparisons alone, the best of documents that all miss the point
+looks as good.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +16,12 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.core import identity
-from anmi_ray.core.arrays import Flags, Ints, Reals
+from anmi_ray.core.arrays import Flags, Ints
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import find_rows
 from anmi_ray.mining.categories import PLACE
 
 Refused = tuple[str, str, str]
-_EQUAL_P = 0.01  # p-value below which equal ratings are rejected: one query in a hundred is anchored by noise
 
 
 @dataclass(frozen=True)
@@ -37,39 +38,66 @@ def codes(column: pa.ChunkedArray | pa.Array, queries: pa.Array) -> Ints:
     return pc.fill_null(pc.index_in(column, value_set=queries), -1).to_numpy().astype(np.int64)
 
 
+def measured(gaps: pa.Table, config: MineConfig, confirmed: pa.Table | None = None) -> pa.Table:
+    """The Gap rows whose anchor anchors an example: known positives, and confirmed documents where these may.
+
+    `confirmed` as in `compose.RuleInputs`. Raises ConfigError if `config` wants it and it is not given.
+    """
+    return gaps.filter(pa.array(_anchors_of(gaps, config, confirmed)))
+
+
 def choose(
-    gaps: pa.Table,
-    candidates: pa.Table,
-    queries: pa.Array,
-    config: MineConfig,
-    fits: pa.Table | None,
+    gaps: pa.Table, candidates: pa.Table, queries: pa.Array, config: MineConfig, confirmed: pa.Table | None = None
 ) -> tuple[Anchors, list[Refused]]:
     """The anchors of a bucket, and (key, reason, detail) for every query of `queries` without any.
 
-    Raises ConfigError if top-rated anchors are wanted but no fits are given.
+    `confirmed` and errors as of `measured`.
     """
-    positive_rows = candidates.filter(candidates["is_positive"])
-    labelled = pc.is_in(queries, value_set=pc.unique(positive_rows["query_id"])).to_numpy(zero_copy_only=False)
-    varied, p_values = _varied(queries, config, fits)
-
-    every = gaps.select(["query_id", "anchor_id", "anchor_kind"]).group_by(["query_id", "anchor_id", "anchor_kind"])
-    table = every.aggregate([])
-    query = codes(table["query_id"], queries)
-    is_known = pc.equal(table["anchor_kind"], "known").to_numpy()
-    table = table.filter(pa.array(np.where(labelled[query], is_known, ~is_known & varied[query])))
+    pairs = ["query_id", "anchor_id", "anchor_kind"]
+    table = measured(gaps.select(pairs).group_by(pairs).aggregate([]), config, confirmed)
     anchored = pc.is_in(queries, value_set=pc.unique(table["query_id"])).to_numpy(zero_copy_only=False)
+    left = queries.filter(pa.array(~anchored))
+    return _sorted(table, queries), _refused(left, gaps, candidates, config, confirmed)
 
-    refused: list[Refused] = []
-    for index in np.flatnonzero(~anchored).tolist():
-        key = queries[index].as_py().hex()
-        if labelled[index]:
-            refused.append((key, "no gap to a known positive", "its known positives are not rated, or nothing else is"))
-        elif config.top_rated_anchors:
-            detail = f"p-value of equal ratings {p_values[index]:.3g}, must be below {_EQUAL_P}"
-            refused.append((key, "no known positive, and the ratings may be noise", detail))
-        else:
-            refused.append((key, "no known positive", "mine.top_rated_anchors is false"))
-    return _sorted(table, queries), refused
+
+def _anchors_of(table: pa.Table, config: MineConfig, confirmed: pa.Table | None) -> Flags:
+    """For each row of query_id, anchor_id and anchor_kind, whether its anchor anchors an example."""
+    known = pc.equal(table["anchor_kind"], "known").to_numpy().astype(bool)
+    if config.anchors == "known":
+        return known
+    if confirmed is None:
+        raise ConfigError(
+            "mine.anchors: confirmed needs what judges say of top-rated documents", PLACE, "set anchors: known"
+        )
+    row = find_rows(confirmed, {"query_id": table["query_id"], "doc_id": table["anchor_id"]})
+    return known | np.append(confirmed["confirmed"].to_numpy(), False)[row]  # row -1: not asked about
+
+
+def _refused(
+    left: pa.Array, gaps: pa.Table, candidates: pa.Table, config: MineConfig, confirmed: pa.Table | None
+) -> list[Refused]:
+    """Why queries have no anchor."""
+    positive = set(pc.unique(candidates.filter(candidates["is_positive"])["query_id"]).to_pylist())
+    asked: dict[bytes, list[float]] = defaultdict(list)
+    if confirmed is not None and config.anchors == "confirmed":
+        for query, p in zip(confirmed["query_id"].to_pylist(), confirmed["probability"].to_pylist(), strict=True):
+            asked[query].append(p)
+    return [(query.hex(), *_why(asked.get(query), query in positive)) for query in left.to_pylist()]
+
+
+def _why(asked: list[float] | None, labelled: bool) -> tuple[str, str]:
+    """Reason and detail: by the probabilities of the documents asked about, None where none was."""
+    if asked is None and labelled:
+        return "no gap to a known positive", "its known positives are not rated, or nothing else is"
+    if asked is None:
+        return "no known positive", "mine.anchors is known; with confirmed, judges are asked which documents answer it"
+    said = [p for p in asked if np.isfinite(p)]
+    if not said:
+        return "no judge answered about its candidates", f"{len(asked)} top-rated documents asked about"
+    return (
+        "nothing among its candidates answers it",
+        f"{len(said)} top-rated documents asked about, P(it answers) of the best {max(said):.2f}",
+    )
 
 
 def _sorted(table: pa.Table, queries: pa.Array) -> Anchors:
@@ -78,20 +106,3 @@ def _sorted(table: pa.Table, queries: pa.Array) -> Anchors:
     order = pa.array(identity.id_order(identity.id_matrix(table["query_id"]), identity.id_matrix(example_ids)))
     table = table.take(order)
     return Anchors(table, example_ids.take(order).to_pylist(), codes(table["query_id"], queries))
-
-
-def _varied(queries: pa.Array, config: MineConfig, fits: pa.Table | None) -> tuple[Flags, Reals]:
-    """Queries whose fit converged and rejects equal ratings, with the p-values."""
-    p_values = np.ones(len(queries))
-    if not config.top_rated_anchors:
-        return np.zeros(len(queries), dtype=bool), p_values
-    if fits is None:
-        raise ConfigError(
-            "mine.top_rated_anchors needs the fits of the ratings", PLACE, "pass fits, or set top_rated_anchors: false"
-        )
-    row = find_rows(fits, {"query_id": queries})
-    there = row >= 0
-    p_values[there] = fits["equal_ratings_p"].to_numpy()[row[there]]
-    converged = np.zeros(len(queries), dtype=bool)
-    converged[there] = fits["converged"].to_numpy()[row[there]]
-    return converged & (p_values < _EQUAL_P), p_values

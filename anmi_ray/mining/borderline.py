@@ -14,7 +14,7 @@ from anmi_ray.core import identity
 from anmi_ray.core.arrays import Reals
 from anmi_ray.core.records import COMPARISON, find_rows
 from anmi_ray.mining import denoise
-from anmi_ray.mining.compose import pooled
+from anmi_ray.mining.compose import RuleInputs, pooled
 from anmi_ray.mining.negatives import Negatives
 
 DESIGN = "validation"
@@ -36,18 +36,19 @@ def borderline(
     candidates: pa.Table,
     comparisons: pa.Table,
     config: MineConfig,
-    fits: pa.Table | None = None,
+    confirmed: pa.Table | None = None,
 ) -> Borderline:
     """The borderline pairs of one bucket, both parts sorted by (query_id, doc_a, doc_b).
 
-    An anchor is a known positive, or the top-rated document where mine takes it for one; a document is borderline by
-    the gap that `config.gap` says, and is paired with every anchor of its query for which it is. Known positives are
-    never asked about. Wanted pairs are of round 1 and bear the ids of first askings: they were in no comparison, and
-    somebody's own file knows them by these. Raises as `compose.mine`; AssertionError where no rule validates.
+    An anchor is a known positive, or a document that judges confirmed (`compose.RuleInputs`); a document is borderline
+    by the gap that `config.gap` says, and is paired with every anchor of its query for which it is. Known positives and
+    confirmed documents are never asked about. Wanted pairs are of round 1 and bear the ids of first askings: they were
+    in no comparison, and somebody's own file knows them by these. Raises as
+    `compose.mine`; AssertionError where no rule validates.
     """
     if config.validation is None:
         raise AssertionError(f"{config.composition} validates nothing")
-    bucket, anchors, _, pool = pooled(ratings, gaps, candidates, config, fits)
+    bucket, anchors, _, pool = pooled(ratings, gaps, candidates, config, RuleInputs(confirmed=confirmed))
     rows = np.flatnonzero(denoise.to_validate(pool.negatives, config.validation))
     example = pa.array(pool.negatives.example[rows])
     anchor = anchors.table["anchor_id"].take(example).combine_chunks()
@@ -61,7 +62,7 @@ def borderline(
     table = pa.table({name: identity.id_column(ids[order]) for name, ids in zip(_PAIR, pair, strict=True)})
     compared = _once(comparisons)
     row = find_rows(compared, {name: table[name] for name in _PAIR})
-    return Borderline(_comparisons(table.filter(pa.array(row < 0))), compared.take(pa.array(row[row >= 0])))
+    return Borderline(comparisons_of(table.filter(pa.array(row < 0)), DESIGN), compared.take(pa.array(row[row >= 0])))
 
 
 def _once(comparisons: pa.Table) -> pa.Table:
@@ -71,11 +72,12 @@ def _once(comparisons: pa.Table) -> pa.Table:
     return comparisons.take(first.aggregate([("row", "min")])["row_min"].combine_chunks().sort())
 
 
-def _comparisons(pairs: pa.Table) -> pa.Table:
+def comparisons_of(pairs: pa.Table, design: str) -> pa.Table:
+    """Comparisons of round 1 of pairs (query_id, doc_a, doc_b)."""
     columns = {name: pairs[name].to_pylist() for name in _PAIR}
     ids = [identity.comparison_id(*pair) for pair in zip(*columns.values(), strict=True)]
     count = len(ids)
-    more = {"round": np.full(count, ROUND, dtype=np.int32), "design": pa.repeat(pa.scalar(DESIGN), count)}
+    more = {"round": np.full(count, ROUND, dtype=np.int32), "design": pa.repeat(pa.scalar(design), count)}
     return COMPARISON.table({"comparison_id": identity.id_array(ids), **{n: pairs[n] for n in _PAIR}, **more})
 
 

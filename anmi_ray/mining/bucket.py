@@ -29,6 +29,7 @@ class RatedBucket:
     queries: pa.Array  # [Q]
     query: Ints  # [C]
     is_positive: Flags  # [C] known positives; rating may have hidden some
+    is_confirmed: Flags  # [C] judges say that it answers the query
     is_random: Flags  # [C]
     rating: Reals  # [C] points, NaN where not rated
     mean: Reals  # [Q]
@@ -49,8 +50,13 @@ class Pool:
     negatives: Negatives
 
 
-def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineConfig) -> RatedBucket:
-    """Join ratings to candidates. Raises DataError on values that are not finite or rows without a candidate."""
+def read(
+    ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineConfig, confirmed: pa.Table | None = None
+) -> RatedBucket:
+    """Join ratings to candidates. Raises DataError on values that are not finite or rows without a candidate.
+
+    `confirmed` as in `compose.RuleInputs`.
+    """
     _check("ratings", ratings, "rating_elo")
     _check("gaps", gaps, "gap_elo")
     _check("gaps", gaps, "gap_se_elo", least=0.0)
@@ -72,6 +78,7 @@ def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineCo
         queries=queries,
         query=query,
         is_positive=candidates["is_positive"].to_numpy(),
+        is_confirmed=_confirmed(candidates, confirmed),
         is_random=pc.equal(candidates["source"], "random").to_numpy().astype(bool),
         rating=rating,
         mean=mean,
@@ -80,6 +87,13 @@ def read(ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineCo
         rank=pc.fill_null(pc.cast(candidates["rank"], pa.float64()), np.nan).to_numpy(),
         score=candidates["similarity"].to_numpy(),
     )
+
+
+def _confirmed(candidates: pa.Table, confirmed: pa.Table | None) -> Flags:
+    if confirmed is None:
+        return np.zeros(candidates.num_rows, dtype=bool)
+    row = find_rows(confirmed, {name: candidates[name] for name in ("query_id", "doc_id")})
+    return np.append(confirmed["confirmed"].to_numpy(), False)[row]  # row -1: not asked about
 
 
 def _check(name: str, table: pa.Table, column: str, least: float = -np.inf) -> None:
@@ -145,7 +159,7 @@ def pool(
         draw_ids=example_ids[example] ^ identity.id_matrix(gaps["doc_id"]),
         gap=ruled_gap,
         gap_se=ruled_se,
-        is_positive=(bucket.is_positive & seen)[doc],
+        is_positive=((bucket.is_positive & seen) | bucket.is_confirmed)[doc],
         anchor_rating=bucket.rating[anchor][example],
         spread=bucket.spread[anchors.query][example],
         rank=bucket.rank[doc],

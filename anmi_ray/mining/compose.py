@@ -34,6 +34,8 @@ class RuleInputs:
     direct: pa.Table | None = None
     relevance: pa.Table | None = None  # query_id, doc_id, relevance: P(relevant) of a pointwise model
     mixture: Mixture | None = None  # fitted on gaps of many queries
+    # query_id, doc_id, probability (NaN: no answer), confirmed: documents that judges were asked about one by one
+    confirmed: pa.Table | None = None
 
 
 NOTHING = RuleInputs()
@@ -53,12 +55,11 @@ def pooled(
     gaps: pa.Table,
     candidates: pa.Table,
     config: MineConfig,
-    fits: pa.Table | None = None,
     beside: RuleInputs = NOTHING,
 ) -> Pooled:
     """What the rules of `mine` look at. Raises as `mine`."""
-    bucket = buckets.read(ratings, gaps, candidates, config)
-    anchors, refused = choose(gaps, bucket.candidates, bucket.queries, config, fits)
+    bucket = buckets.read(ratings, gaps, candidates, config, beside.confirmed)
+    anchors, refused = choose(gaps, bucket.candidates, bucket.queries, config, beside.confirmed)
     return Pooled(
         bucket, anchors, refused, buckets.pool(gaps, bucket, anchors, config, beside.direct, beside.relevance)
     )
@@ -70,7 +71,6 @@ def mine(
     candidates: pa.Table,
     config: MineConfig,
     seed: int,
-    fits: pa.Table | None = None,
     beside: RuleInputs = NOTHING,
 ) -> tuple[pa.Table, pa.Table]:
     """Example table of one bucket, sorted by (query_id, example_id), and the Rejects.
@@ -78,9 +78,9 @@ def mine(
     Every rated query becomes at least one example or Reject, and so does every anchor with gaps: a Reject's key is the
     query, its detail names the anchor. Queries without ratings were refused before and are not seen here.
     Raises DataError on ratings or gaps that are not finite or belong to no candidate, ConfigError if a rule needs
-    something that is not given (`fits` for top_rated_anchors, a mixture in `beside`).
+    something that is not given in `beside` (a mixture, confirmed documents).
     """
-    bucket, anchors, refused, pool = pooled(ratings, gaps, candidates, config, fits, beside)
+    bucket, anchors, refused, pool = pooled(ratings, gaps, candidates, config, beside)
     common = Common(config, seed, beside.mixture)
     ruled = weights_of(pool.negatives, common)
     chosen = _choose_negatives(pool.negatives, ruled.weight, common)
@@ -99,15 +99,14 @@ def weights(
     candidates: pa.Table,
     config: MineConfig,
     seed: int,
-    fits: pa.Table | None = None,
     beside: RuleInputs = NOTHING,
 ) -> pa.Table:
     """What the allow and weigh rules say of every rated document beside an anchor, taken or not.
 
-    Columns query_id, anchor_id, doc_id, gap_elo (the gap that rules see), weight, category; known positives are left
-    out. Inputs and errors as in `mine`.
+    Columns query_id, anchor_id, doc_id, gap_elo (the gap that rules see), weight, category; known positives and
+    confirmed documents are left out. Inputs and errors as in `mine`.
     """
-    bucket, anchors, _, pool = pooled(ratings, gaps, candidates, config, fits, beside)
+    bucket, anchors, _, pool = pooled(ratings, gaps, candidates, config, beside)
     ruled = weights_of(pool.negatives, Common(config, seed, beside.mixture))
     assert ruled.category is not None
     rows = np.flatnonzero(~pool.negatives.is_positive)
@@ -128,7 +127,8 @@ def weights(
 def weights_of(negatives: Negatives, common: Common) -> RuleVerdict:
     """Weight and category of all N documents by the allow rules, one after another, and then the weigh rule.
 
-    Known positives weigh 0. What an allow rule refused or weighed is settled: later rules speak of the rest.
+    Known positives and confirmed documents weigh 0. What an allow rule refused or weighed is settled: later rules
+    speak of the rest.
     """
     settled = np.where(negatives.is_positive, 0.0, np.nan)
     for rule in common.config.allow:

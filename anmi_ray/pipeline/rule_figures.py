@@ -75,7 +75,7 @@ def gather(
     sample = _sample(made, buckets, experiment.simulated)
     taken = {rule: _taken(one.artifact, buckets, sample.queries) for rule, one in mined.items()}
     baseline = DEFAULT if DEFAULT in mined else next(iter(mined))
-    gaps = _gaps(rate, buckets, sample.queries[:_POOL])
+    gaps = _gaps(mined[baseline], buckets, sample.queries[:_POOL])
     curves = _Curves(buckets, experiment.seed, compared.gap_edges(gaps["gap_elo"].to_numpy()))
     rules = [_rule(rule, one, taken[rule], sample, curves) for rule, one in mined.items()]
     against = _against(taken, mined, sample, baseline, experiment.seed)
@@ -113,9 +113,11 @@ def _sample(made: Mapping[str, Artifact], buckets: int, simulated: tuple[str, Ju
     return _Sample(sampled["query_id"].combine_chunks(), *(table if table.num_rows else None for table in found))
 
 
-def _gaps(rate: Artifact, buckets: int, queries: pa.Array) -> pa.Table:
+def _gaps(mined: MinedRule, buckets: int, queries: pa.Array) -> pa.Table:
+    """The gaps to what anchors."""
     wanted = pa.table({"query_id": queries})
-    return pa.concat_tables([of_queries(rate.read_part("gaps", bucket, GAP), wanted) for bucket in range(buckets)])
+    tables = (mine.read(mined.inputs, bucket, mined.config).of(wanted) for bucket in range(buckets))
+    return pa.concat_tables([mining.measured(one.gaps, mined.config, one.confirmed) for one in tables])
 
 
 def _taken(artifact: Artifact, buckets: int, queries: pa.Array) -> pa.Table:
@@ -199,8 +201,8 @@ def _weights(mined: MinedRule, mixture: Mixture | None, bucket: int, queries: pa
     relevance = None
     if config.pointwise:
         relevance = mine.relevance_of(mined.artifact.read_part("relevance", bucket, RUN))
-    beside = mining.RuleInputs(tables.direct, relevance, mixture)
-    return mining.weights(tables.ratings, tables.gaps, tables.candidates, config, seed, tables.fits, beside)
+    beside = mining.RuleInputs(tables.direct, relevance, mixture, tables.confirmed)
+    return mining.weights(tables.ratings, tables.gaps, tables.candidates, config, seed, beside)
 
 
 def _mixture(artifact: Artifact) -> Mixture | None:

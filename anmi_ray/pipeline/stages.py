@@ -27,16 +27,21 @@ from anmi_ray.stages import (
     rerank,
     retrieve,
     sample,
+    shortlist,
     train,
 )
 
 # Where the panel holds a distilled judge: pairs, what an ensemble says of them, and the model that learns from it.
 _DISTILLATION = (sample.STAGE, judge.LABEL, distill.STAGE)
+# Where queries without a known positive are anchored: documents to ask about, and which of them judges confirm.
+_CONFIRMATION = (shortlist.STAGE, judge.CONFIRM)
 # Where borderline documents are validated: which, what judges say of them, and the fit of both rounds' answers.
 _SECOND_ROUND = (borderline.STAGE, judge.VALIDATE, rate.REFIT)
 
 
-def _path(distillation: tuple[Stage, ...], second_round: tuple[Stage, ...]) -> tuple[Stage, ...]:
+def _path(
+    distillation: tuple[Stage, ...], confirmation: tuple[Stage, ...], second_round: tuple[Stage, ...]
+) -> tuple[Stage, ...]:
     return (
         ingest.STAGE,
         retrieve.STAGE,
@@ -44,6 +49,7 @@ def _path(distillation: tuple[Stage, ...], second_round: tuple[Stage, ...]) -> t
         compare.STAGE,
         judge.STAGE,
         rate.STAGE,
+        *confirmation,
         *second_round,
         mine.STAGE,
         train.STAGE,
@@ -57,9 +63,10 @@ def _names(stages: tuple[Stage, ...]) -> tuple[str, ...]:
     return tuple(stage.name for stage in stages)
 
 
-STAGES = _path((), ())
+STAGES = _path((), (), ())
 NAMES = _names(STAGES)
 DISTILLATION = _names(_DISTILLATION)
+CONFIRMATION = _names(_CONFIRMATION)
 SECOND_ROUND = _names(_SECOND_ROUND)
 FIRST = NAMES[0]
 LAST = NAMES[-1]
@@ -78,8 +85,9 @@ DISTILL = distill.STAGE.name
 def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
     """The stages of an experiment, in order, as they are in it; the last one reads all that stand before it."""
     made = _DISTILLATION if experiment.judge.distilled else ()
+    confirmed = _CONFIRMATION if experiment.mine.anchors == "confirmed" else ()
     second = _SECOND_ROUND if experiment.mine.validation else ()
-    *path, last = (stage.of(stage, experiment) for stage in _path(made, second))
+    *path, last = (stage.of(stage, experiment) for stage in _path(made, confirmed, second))
     return (*path, replace(last, inputs=_names(tuple(path))))
 
 
@@ -97,7 +105,7 @@ def recorded_names(record: Mapping[str, Any]) -> tuple[str, ...]:
     if "path" in record:
         return tuple(record["path"])
     known = {*NAMES[:-1], *record["stages"]}
-    return tuple(name for name in _names(_path(_DISTILLATION, _SECOND_ROUND)) if name in known)
+    return tuple(name for name in _names(_path(_DISTILLATION, _CONFIRMATION, _SECOND_ROUND)) if name in known)
 
 
 def stage_name(text: str, names: tuple[str, ...] = NAMES) -> str:
@@ -105,6 +113,7 @@ def stage_name(text: str, names: tuple[str, ...] = NAMES) -> str:
     if text in names:
         return text
     for there, hint in (
+        (CONFIRMATION, "it is there where judges confirm anchors: mine.anchors: confirmed"),
         (SECOND_ROUND, "it is there where borderline documents are validated: mine.allow begins with validate"),
         (DISTILLATION, "it is there where judge.judges holds {kind: distilled}; or see `anmi distill`"),
     ):

@@ -102,23 +102,26 @@ class _Calls:
         self._experiment = experiment
         self._resolved = resolved
         self._store = store
-        self._known: dict[str, list[CallCost]] = {}  # by group of settings: a panel's prompts are as long in each round
+        # by group of settings and what is asked: a panel's prompts are as long in each round of the same questions
+        self._known: dict[tuple[str, bool], list[CallCost]] = {}
         self.said: list[str] = []
         self.pairs: Counter[str] = Counter()  # by group of settings
 
     def __call__(self, stage: Stage, pairs: int) -> list[CallCost]:
-        self.pairs[stage.group] += pairs
-        if stage.group in self._known:
-            return of_pairs(self._experiment, stage, self._known[stage.group], pairs)
+        kind = (stage.group, stage.direct)
+        if not stage.direct:
+            self.pairs[stage.group] += pairs
+        if kind in self._known:
+            return of_pairs(self._experiment, stage, self._known[kind], pairs)
         made = {
             role: self._resolved[name].artifact(self._store) for role, name in stage.reads.items() if self._resolved
         }
         found: list[CallCost] = []
-        panel = stage.config_of(self._experiment)
+        panel = stage.panel(self._experiment)
         for cost, size in _pools(self._experiment, panel, prices_of(self._experiment, stage, made, pairs)):
-            self.said += [*cost.said(), *size]
+            self.said += [*(["about single documents:"] if stage.direct and not found else []), *cost.said(), *size]
             found.append(cost)
-        self._known[stage.group] = found
+        self._known[kind] = found
         return found
 
 

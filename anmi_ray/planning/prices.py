@@ -8,7 +8,7 @@ Letters: N prompts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from anmi_ray.judging import kinds
 from anmi_ray.judging.audit.intervals import Z95
 from anmi_ray.judging.kinds import PromptJudge
 from anmi_ray.judging.prompt_builder import PromptBuilder
-from anmi_ray.judging.questions import text_questions
+from anmi_ray.judging.questions import TextQuestions, direct_questions, text_questions
 from anmi_ray.judging.spend import CallCost, CallTokens
 from anmi_ray.pipeline.stages import COMPARE, INGEST, RETRIEVE
 from anmi_ray.runtime.stage import Stage
@@ -36,7 +36,7 @@ QUERIES, PAIRS = 200, 2  # so many queries' prompts are counted, and so many of 
 COUNTED = 50  # answers of a judge from which its server's own counts are taken
 LOOKED_UP = 500_000  # pairs up to which the answer log is searched for those that are bought
 _SHARDS = 4  # of the documents that are looked at where the collection is not read anyway
-_ANSWER = {"letters": 1, "scale": 4}  # tokens of an answer that is no more than asked for
+_ANSWER = {"letters": 1, "scale": 4, "yes-no": 1}  # tokens of an answer that is no more than asked for
 
 
 @dataclass(frozen=True)
@@ -49,28 +49,32 @@ class Prompts:
 
 
 def costs(experiment: Experiment, stage: Stage, made: Mapping[str, Artifact], pairs: int) -> list[CallCost]:
-    """Of every judge of a stage's panel that reads prompts, about `pairs` comparisons in both orders; in its order.
+    """Of every judge of a stage's panel that reads prompts, about `pairs` comparisons in all orders; in its order.
 
     made: by role, what the stage reads, complete or not; not looked at where `plan` says what the collection is.
     """
-    judges = kinds.prompted(stage.config_of(experiment))
+    judges = kinds.prompted(stage.panel(experiment))
     if not judges:
         return []
     if experiment.plan.documents is not None:
-        return [_priced(experiment, judge, _stated(experiment, judge), 2 * pairs, 0) for judge in judges]
+        return [_priced(experiment, judge, _stated(experiment, judge), stage.orders * pairs, 0) for judge in judges]
     prompts = sample(experiment, made)
-    return [_cost(experiment, judge, prompts, made, pairs) for judge in judges]
+    return [_cost(experiment, stage, judge, prompts, made, pairs) for judge in judges]
 
 
 def of_pairs(experiment: Experiment, stage: Stage, known: Sequence[CallCost], pairs: int) -> list[CallCost]:
-    """What `pairs` other comparisons in both orders cost, none of them bought, at the tokens of `known` costs."""
-    judges = {judge.name: judge for judge in kinds.prompted(stage.config_of(experiment))}
-    return [_priced(experiment, judges[cost.judge], cost.tokens, 2 * pairs, 0) for cost in known]
+    """What `pairs` other comparisons in all orders cost, none of them bought, at the tokens of `known` costs."""
+    judges = {judge.name: judge for judge in kinds.prompted(stage.panel(experiment))}
+    return [_priced(experiment, judges[cost.judge], cost.tokens, stage.orders * pairs, 0) for cost in known]
 
 
 def sample(experiment: Experiment, made: Mapping[str, Artifact]) -> Prompts:
-    """Prompts of the run's own pairs, else of its candidates, else of random documents."""
+    """Prompts of the run's own pairs, else of its candidates, else of random documents.
+
+    Of single documents those of the first round's pairs are taken: they are of about the same length.
+    """
     ingest = made[INGEST].manifest()
+    made = {**made, COMPARE: made.get("first", made[COMPARE])}
     if ingest is not None and made[RETRIEVE].manifest() is not None:
         return _of_candidates(made, ingest["buckets"], made[COMPARE].manifest() is not None)
     return _of_documents(experiment, made[INGEST])
@@ -168,13 +172,19 @@ def _stated(experiment: Experiment, judge: PromptJudge) -> CallTokens:
 
 
 def _cost(
-    experiment: Experiment, judge: PromptJudge, prompts: Prompts, made: Mapping[str, Artifact], pairs: int
+    experiment: Experiment,
+    stage: Stage,
+    judge: PromptJudge,
+    prompts: Prompts,
+    made: Mapping[str, Artifact],
+    pairs: int,
 ) -> CallCost:
     log = AnswerLog(made[COMPARE].store, judge.identity)
     tokens = _by_server(log) or count(judge.prompt_builder(), prompts, judge.longest_answer)
-    calls, bought = 2 * pairs, 0
+    calls, bought = stage.orders * pairs, 0
     if log.buckets():
-        calls, bought = _bought(log, made, pairs) or (calls, None)
+        questions = direct_questions if stage.direct else text_questions
+        calls, bought = _bought(log, made, pairs, questions) or (calls, None)
     return _priced(experiment, judge, tokens, calls, bought)
 
 
@@ -222,14 +232,16 @@ def _by_server(log: AnswerLog) -> CallTokens | None:
     )
 
 
-def _bought(log: AnswerLog, made: Mapping[str, Artifact], pairs: int) -> tuple[int, int] | None:
+def _bought(
+    log: AnswerLog, made: Mapping[str, Artifact], pairs: int, questions_of: Callable[..., TextQuestions]
+) -> tuple[int, int] | None:
     """(questions of the run, those with a final answer); None where the pairs are not there, or too many to look up."""
     ingest = made[INGEST].manifest()
     if ingest is None or made[COMPARE].manifest() is None or pairs > LOOKED_UP:
         return None
     asked = final = 0
     for bucket in range(ingest["buckets"]):
-        questions = text_questions(
+        questions = questions_of(
             made[COMPARE].read_part("comparisons", bucket, COMPARISON),
             made[INGEST].read_part("queries", bucket, QUERY),
             made[RETRIEVE].read_part("texts", bucket, TEXT_OF),

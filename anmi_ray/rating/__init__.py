@@ -4,7 +4,7 @@ judgments -> pairs (games) -> globals (prior, dispersion; once) -> weighting (st
 diagnostics -> tables.
 """
 
-from anmi_ray.rating.bucket import RateResult, rate, rate_games
+from anmi_ray.rating.bucket import TOP_RATED, RateResult, rate, rate_games
 from anmi_ray.rating.compiled import compile_solver
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.heldout_positives import hide_positives
@@ -15,6 +15,7 @@ from anmi_ray.rating.weighting import fit_globals, shared_numbers
 
 __all__ = [
     "SAMPLE_QUERIES",
+    "TOP_RATED",
     "Games",
     "Globals",
     "NamedRatings",

@@ -20,6 +20,8 @@ from anmi_ray.rating.solver import Posterior, Solution, solve
 from anmi_ray.rating.uncertainty import Errors, GapAnchors, anchors, errors
 from anmi_ray.rating.weighting import weighed
 
+TOP_RATED = 4  # documents that gaps of a bucket's queries without a known positive are measured to
+
 
 class RateResult(NamedTuple):
     """Tables of one bucket, sorted by (query_id, doc_id); gaps by (query_id, anchor_id, doc_id)."""
@@ -36,14 +38,14 @@ def rate(
     """Rate every query of a bucket; see `rate_games`. Rejects are judgments and candidates that no game holds."""
     how = (config.inconsistent_strength, config.judge_offsets, config.judge_weights)
     games, rejects = read_games(judgments, comparisons, candidates, *how)
-    return rate_games(games, globals_, config)._replace(rejects=rejects)
+    return rate_games(games, globals_, config, top=TOP_RATED)._replace(rejects=rejects)
 
 
-def rate_games(games: Games, globals_: Globals, config: RateConfig, threads: int = 1) -> RateResult:
+def rate_games(games: Games, globals_: Globals, config: RateConfig, threads: int = 1, top: int = 1) -> RateResult:
     """Rate every query: posterior means or modes, centred per component, with errors, gaps and diagnostics.
 
     Gaps go from every rated known positive to every other rated document of its query; in a query without one, from
-    the top-rated document. FitError: plain maximum likelihood was asked for and a query has no finite maximum.
+    each of its `top` best ones. FitError: plain maximum likelihood was asked for and a query has no finite maximum.
     """
     if not games.queries:
         return RateResult(records.RATING.empty(), records.FIT.empty(), records.GAP.empty(), records.REJECT.empty())
@@ -54,7 +56,7 @@ def rate_games(games: Games, globals_: Globals, config: RateConfig, threads: int
     found = propagate(target, mode, threads) if config.estimate == "mean" else laplace(target, mode)
     parts = diagnostics.components(games)
     centred = centre(games, parts.component, found.mean)
-    to = anchors(games, centred)
+    to = anchors(games, centred, top)
     uncertain = errors(found, parts.component, to, threads)
     return RateResult(
         _ratings(target, globals_.model, centred, parts.component, uncertain),

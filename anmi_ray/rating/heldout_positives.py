@@ -16,6 +16,8 @@ from anmi_ray.core import identity
 def hide_positives(candidates: pa.Table, share: float) -> pa.Table:
     """Candidates with `is_positive` unset for `share` of every query's known positives (rounded down, one stays).
 
+    A share of 1 hides them all.
+
     Which ones follows from a hash of query and document: neither order nor buckets matter.
     """
     rows = np.flatnonzero(candidates["is_positive"].to_numpy())
@@ -26,7 +28,8 @@ def hide_positives(candidates: pa.Table, share: float) -> pa.Table:
     order = np.lexsort((identity.uniforms(query_ids ^ doc_ids, "rate", "hide"), query))
     count = np.bincount(query)
     place = np.arange(len(rows)) - (np.cumsum(count) - count)[query[order]]
-    hidden = order[place < np.minimum(np.floor(share * count), count - 1)[query[order]]]
+    most = count if share == 1 else count - 1
+    hidden = order[place < np.minimum(np.floor(share * count), most)[query[order]]]
     known = candidates["is_positive"].to_numpy().copy()
     known[rows[hidden]] = False
     at = candidates.schema.get_field_index("is_positive")

@@ -42,16 +42,14 @@ class Errors(NamedTuple):
     gap_se: Floats
 
 
-def anchors(games: Games, latent: Floats) -> GapAnchors:
-    """The known positives that were rated; in a query without one the top-rated document (ties: the smallest id)."""
+def anchors(games: Games, latent: Floats, top: int = 1) -> GapAnchors:
+    """The known positives that were rated; in a query without one its `top` best documents (ties: smaller ids)."""
     query = games.query_of_doc
     known = np.bincount(query[games.positive], minlength=games.queries) > 0
-    best = np.full(games.queries, -np.inf)
-    np.maximum.at(best, query, latent)
-    top = np.flatnonzero(latent == best[query])
-    top = top[np.unique(query[top], return_index=True)[1]]
+    best = np.lexsort((-latent, query))
+    rank = np.arange(len(best)) - games.doc_start[query]  # sorting left every query's documents in their rows
     chosen = games.positive.copy()
-    chosen[top[~known]] = True
+    chosen[best[(rank < top) & ~known[query]]] = True
     where = np.flatnonzero(chosen)
     counts = np.bincount(query[where], minlength=games.queries)
     start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

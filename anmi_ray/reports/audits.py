@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,13 @@ def distilled_values(page: Mapping[str, Any], summary: Mapping[str, Any]) -> tup
         if isinstance(value, list):
             values.append(JudgeValue(name, value[0], low=value[1], high=value[2]))
     return tuple(values)
+
+
+def confirming(audit: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each judge that was asked about single documents."""
+    for judge, found in audit.get("judges", {}).items():
+        said = "no answer" if found["yes_rate"] is None else f"yes to {found['yes_rate']:.0%}"
+        yield f"confirm {judge}: {said} of {found['questions']:,} documents, {found['failure_rate']:.1%} failed"
 
 
 def spent(judges: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:

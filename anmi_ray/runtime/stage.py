@@ -12,6 +12,7 @@ from typing import Any
 
 from anmi_ray.config.base import Settings, result_settings
 from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.needs import Need
 from anmi_ray.runtime.tasks import Context
@@ -46,6 +47,7 @@ class Stage:
     also: by name, what else its result follows from: models' revisions, templates, files; the last argument is the hash
         of the collection's content.
     asks: its settings are a panel of judges, whom it asks.
+    direct: it asks them about single documents, in one order, and only those of the panel that can say.
     needs: what it asks of a cluster at once, beside room for plain tasks.
     check: raises AnmiError before anything starts where it could not end well on the machine that starts it.
     split: the queries without which it cannot begin.
@@ -65,6 +67,7 @@ class Stage:
     of: Callable[[Stage, Experiment], Stage] = lambda stage, _: stage
     also: Callable[[Any, Experiment, str], Mapping[str, str]] = lambda *_: {}
     asks: bool = False
+    direct: bool = False
     needs: Callable[[Stage, Experiment], Iterable[Need]] = lambda *_: ()
     check: Callable[[Experiment], None] = lambda _: None
     split: Split | None = None
@@ -83,6 +86,16 @@ class Stage:
     def config_of(self, experiment: Experiment) -> Any:
         """The settings that it works with."""
         return attrgetter(self.group)(experiment) if self.config is None else self.config(experiment)
+
+    def panel(self, experiment: Experiment) -> JudgeConfig:
+        """The judges that it asks, as it asks them."""
+        panel: JudgeConfig = self.config_of(experiment)
+        return panel.direct if self.direct else panel
+
+    @property
+    def orders(self) -> int:
+        """Orders in which it asks about a comparison."""
+        return 1 if self.direct else 2
 
     def settings_of(self, experiment: Experiment) -> dict[str, Any]:
         """What of them can change its result and is not the default, the run's seed among it."""

@@ -6,13 +6,16 @@ Pairs that were compared already are not asked again: they stand beside, in the 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, RATING
+from anmi_ray.core.records import CANDIDATE, COMPARISON, GAP, RATING
 from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
+from anmi_ray.stages.mine import CONFIRMING
 from anmi_ray.store import Artifact, Flow
 
 # Share of candidates that are borderline (80 to 150 points) and not yet compared with their anchor, on the long side:
@@ -23,22 +26,21 @@ _WANTED = "to ask about"
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, context: Context) -> dict[str, Any]:
     """One task per bucket; returns flows for the manifest."""
-    sources = (inputs["rate"], inputs["compare"], inputs["retrieve"])
-    return {"flows": run_buckets(context, artifact, ("comparisons", COMPARISON), _bucket, *sources, config)}
+    return {"flows": run_buckets(context, artifact, ("comparisons", COMPARISON), _bucket, inputs, config)}
 
 
-def _bucket(
-    artifact: Artifact, bucket: int, rate: Artifact, compare: Artifact, retrieve: Artifact, config: MineConfig
-) -> list[Flow]:
+def _bucket(artifact: Artifact, bucket: int, inputs: Mapping[str, Artifact], config: MineConfig) -> list[Flow]:
     from anmi_ray import mining
+    from anmi_ray.stages.mine.examples import confirmed
 
+    rate = inputs["rate"]
     found = mining.borderline(
         rate.read_part("ratings", bucket, RATING),
         rate.read_part("gaps", bucket, GAP),
-        retrieve.read_part("candidates", bucket, CANDIDATE),
-        compare.read_part("comparisons", bucket, COMPARISON),
+        inputs["retrieve"].read_part("candidates", bucket, CANDIDATE),
+        inputs["compare"].read_part("comparisons", bucket, COMPARISON),
         config,
-        rate.read_part("fits", bucket, FIT),
+        confirmed(inputs, bucket),
     )
     wanted, known = found.wanted.num_rows, found.known.num_rows
     counts = {"borderline documents": wanted + known, "compared before": known, _WANTED: wanted}
@@ -46,6 +48,11 @@ def _bucket(
     parts = {"comparisons": (COMPARISON, found.wanted), "known": (COMPARISON, found.known)}
     artifact.commit_bucket(bucket, parts, flows, None)
     return flows
+
+
+def _of(stage: Stage, experiment: Experiment) -> Stage:
+    """It reads what judges confirmed where that anchors."""
+    return replace(stage, inputs=(*stage.inputs, *CONFIRMING[experiment.mine.anchors]))
 
 
 def _cost(load: Workload) -> StageCost:
@@ -66,4 +73,5 @@ STAGE = Stage(
     cost=_cost,
     settings="mine",
     config=lambda experiment: experiment.mine.asking,
+    of=_of,
 )

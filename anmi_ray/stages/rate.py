@@ -131,9 +131,9 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="rate",
-    version=3,
+    version=4,
     inputs=("judge", "compare", "retrieve"),
-    does="fit ratings, their errors, and gaps to the known positives",
+    does="fit ratings, their errors, and gaps to the known positives, else to the top-rated documents",
     run=run,
     cost=_cost,
     settings="rate",

@@ -34,7 +34,7 @@ def pairs(rows: list[tuple[int, bytes]]) -> pa.Table:
 
 def taken(specs: list[Any], config: MineConfig = TABLE) -> tuple[Any, pa.Table]:
     tables = make_tables(specs)
-    examples, _ = mine(tables.ratings, tables.gaps, tables.candidates, config, 0, tables.fits)
+    examples, _ = mine(tables.ratings, tables.gaps, tables.candidates, config, 0)
     return tables, compared.chosen(examples)
 
 
@@ -68,7 +68,7 @@ def test_nothing_chosen_of_nothing() -> None:
 def test_weights_are_of_the_whole_pool_and_agree_with_what_was_taken() -> None:
     specs = [Query([300.0, 250.0, 150.0, 0.0, -150.0, 290.0], positives=(0, 5)), Query([10.0, -100.0])]
     tables, chosen = taken(specs)
-    found = weights(tables.ratings, tables.gaps, tables.candidates, TABLE, 0, tables.fits)
+    found = weights(tables.ratings, tables.gaps, tables.candidates, TABLE, 0)
     by_pair = {(row["anchor_id"], row["doc_id"]): row for row in found.to_pylist()}
     assert len(by_pair) == found.num_rows == 2 * 4 + 1  # neither anchor is the other's negative
     assert by_pair[doc_id(0, 0), doc_id(0, 1)]["weight"] == 0.0

@@ -104,7 +104,7 @@ def test_every_legal_composition_holds_on_hostile_queries(
     if weigh["rule"].endswith("mixture"):
         fitted = mixture.fit(tables.gaps["gap_elo"].to_numpy(), config.weigh)  # type: ignore[arg-type]
         beside = RuleInputs(beside.direct, beside.relevance, fitted)
-    found, refused = mine(tables.ratings, tables.gaps, tables.candidates, config, seed, tables.fits, beside)
+    found, refused = mine(tables.ratings, tables.gaps, tables.candidates, config, seed, beside)
     EXAMPLE.check(found, "test")
     REJECT.check(refused, "test")
     examples = found.to_pylist()
@@ -141,7 +141,7 @@ def test_every_legal_composition_holds_on_hostile_queries(
                 assert weight == (1.0 if p > verdict.full_above else verdict.weight)
 
     again = tables.shuffled(seed)
-    same, _ = mine(again.ratings, again.gaps, again.candidates, config, seed, again.fits, beside)
+    same, _ = mine(again.ratings, again.gaps, again.candidates, config, seed, beside)
     assert same.equals(found)
 
 

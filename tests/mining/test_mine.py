@@ -13,19 +13,16 @@ from anmi_ray.config.mine import MineConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import EXAMPLE, REJECT
-from anmi_ray.mining import mine, summary
+from anmi_ray.mining import RuleInputs, mine, shortlist, summary
 from tests.mining.world import Query, doc_id, make_tables
 
 TABLE = MineConfig(rule="table2", random_negatives=0, rated_extra=0)
 WEIGHTED = MineConfig.model_validate({"rule": "table2", "sample": "weighted"})
 
 
-def run(
-    tables: Any, config: MineConfig, seed: int = 0, with_fits: bool = True
-) -> tuple[list[dict[str, Any]], pa.Table]:
-    examples, refused = mine(
-        tables.ratings, tables.gaps, tables.candidates, config, seed, tables.fits if with_fits else None
-    )
+def run(tables: Any, config: MineConfig, seed: int = 0) -> tuple[list[dict[str, Any]], pa.Table]:
+    beside = RuleInputs(confirmed=tables.confirmed if config.anchors == "confirmed" else None)
+    examples, refused = mine(tables.ratings, tables.gaps, tables.candidates, config, seed, beside)
     EXAMPLE.check(examples, "test")
     REJECT.check(refused, "test")
     return examples.to_pylist(), refused
@@ -124,18 +121,66 @@ def test_extras_fill_the_regression_with_what_was_not_taken() -> None:
 
 
 def test_queries_without_a_known_positive() -> None:
+    """Of what judges were asked about, what they confirm anchors; nothing else does, however well it is rated."""
+    none = float("nan")
     tables = make_tables(
-        [Query([0.0, 400.0, -300.0], positives=()), Query([10.0, -10.0], positives=(), equal_ratings_p=0.4)]
+        [
+            Query([0.0, 400.0, 350.0, -300.0], positives=(), said=((0, 0.5), (1, 0.2), (2, 0.9), (3, 0.1))),
+            Query([10.0, -10.0], positives=(), said=((0, 0.5), (1, 0.4))),
+            Query([10.0, -10.0], positives=(), said=((0, none), (1, none))),
+            Query([300.0, 0.0]),
+        ]
     )
     examples, refused = run(tables, TABLE)
-    assert not examples
-    assert refused["reason"].to_pylist() == ["no known positive"] * 2
-    config = TABLE.model_copy(update={"top_rated_anchors": True})
-    (example,), refused = run(tables, config)
-    assert example["doc_ids"][0] == doc_id(0, 1)
-    assert refused["reason"].to_pylist() == ["no known positive, and the ratings may be noise"]
-    with pytest.raises(ConfigError, match="needs the fits"):
-        run(tables, config, with_fits=False)
+    assert [example["doc_ids"][0] for example in examples] == [doc_id(3, 0)]
+    assert refused["reason"].to_pylist() == ["no known positive"] * 3
+    assert all("mine.anchors" in detail for detail in refused["detail"].to_pylist())
+    config = TABLE.model_copy(update={"anchors": "confirmed"})
+    examples, refused = run(tables, config)
+    assert {example["doc_ids"][0] for example in examples} == {doc_id(0, 2), doc_id(3, 0)}
+    assert dict(zip(refused["key"].to_pylist(), refused["reason"].to_pylist(), strict=True)) == {
+        identity.query_id("q1").hex(): "nothing among its candidates answers it",
+        identity.query_id("q2").hex(): "no judge answered about its candidates",
+    }
+    with pytest.raises(ConfigError, match="needs what judges say"):
+        mine(tables.ratings, tables.gaps, tables.candidates, config, 0)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.floats(-900, 900), min_size=2, max_size=8),
+            st.lists(st.sampled_from([0.1, 0.5, 0.8, 1.0, float("nan")]), min_size=4, max_size=4),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_confirmed_documents_anchor_whatever_the_order_of_rows(rows: list[Any], seed: int) -> None:
+    def query(ratings: list[float], answers: list[float]) -> Query:
+        top = np.argsort(-np.array(ratings), kind="stable")[:4].tolist()
+        return Query(ratings, positives=(), randoms=2, said=tuple(zip(top, answers, strict=False)))
+
+    tables = make_tables([query(*row) for row in rows])
+    asked = shortlist(tables.gaps)
+    keys = ("query_id", "doc_id")
+    assert {pair for pair in zip(*(asked[name].to_pylist() for name in ("query_id", "doc_a")), strict=True)} == {
+        pair for pair in zip(*(tables.confirmed[name].to_pylist() for name in keys), strict=True)
+    }
+    config = MineConfig(anchors="confirmed", allow=(), negatives=8, rated_extra=8)
+    examples, refused = run(tables, config, seed)
+    again, refused_again = run(tables.shuffled(seed), config, seed)
+    assert again == examples
+    assert refused_again.equals(refused)
+    confirmed = {(row["query_id"], row["doc_id"]) for row in tables.confirmed.to_pylist() if row["confirmed"]}
+    assert {(row["query_id"], row["doc_ids"][0]) for row in examples} == confirmed  # random ones are always left
+    for row in examples:
+        others = zip(row["doc_ids"][1:], row["weights"][1:], strict=True)
+        assert not any(weight and (row["query_id"], doc) in confirmed for doc, weight in others)
+    queries = {identity.query_id(f"q{q}") for q in range(len(rows))}
+    assert {row["key"] for row in refused.to_pylist()} == {one.hex() for one in queries - {key for key, _ in confirmed}}
 
 
 def test_every_rated_query_is_used_or_refused() -> None:

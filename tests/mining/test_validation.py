@@ -47,7 +47,7 @@ def named(table: pa.Table, query: int = 0, size: int = 20) -> set[frozenset[int]
 
 
 def find(tables: Any, comparisons: pa.Table, config: MineConfig = CONFIG) -> Any:
-    found = borderline(tables.ratings, tables.gaps, tables.candidates, comparisons, config, tables.fits)
+    found = borderline(tables.ratings, tables.gaps, tables.candidates, comparisons, config, tables.confirmed)
     for part in found:
         COMPARISON.check(part, "test")
     return found
@@ -72,7 +72,7 @@ def judged(preferences: dict[Pair, float], was: set[Pair] | None = None) -> pa.T
 
 def weights(tables: Any, direct: pa.Table, config: MineConfig = CONFIG) -> dict[bytes, dict[bytes, float]]:
     """By anchor, the weights of the negatives that were taken."""
-    examples, _ = mine(tables.ratings, tables.gaps, tables.candidates, config, 0, tables.fits, RuleInputs(direct))
+    examples, _ = mine(tables.ratings, tables.gaps, tables.candidates, config, 0, RuleInputs(direct))
     lists = zip(examples["doc_ids"].to_pylist(), examples["weights"].to_pylist(), strict=True)
     return {docs[0]: dict(zip(docs[1:], values[1:], strict=True)) for docs, values in lists}
 
@@ -99,10 +99,12 @@ def test_with_the_least_gap_a_document_is_judged_against_every_positive() -> Non
     assert named(least.wanted) == {frozenset((0, 2)), frozenset((1, 2))}  # d3 is 200 above the second
 
 
-def test_top_rated_anchors_are_asked_about_where_mining_takes_them() -> None:
-    specs = [Query([0.0, 400.0, 300.0], positives=()), Query([100.0, 0.0], positives=(), equal_ratings_p=0.5)]
+def test_documents_are_validated_against_confirmed_anchors() -> None:
+    """A confirmed document is not asked about again, however near it is to another."""
+    said = ((0, 0.9), (1, 0.8), (2, 0.2), (3, 0.1))
+    specs = [Query([400.0, 300.0, 200.0, -500.0], positives=(), said=said), Query([100.0, 0.0], positives=())]
     assert find(make_tables(specs), compared([])).wanted.num_rows == 0
-    found = find(make_tables(specs), compared([]), CONFIG.model_copy(update={"top_rated_anchors": True}))
+    found = find(make_tables(specs), compared([]), CONFIG.model_copy(update={"anchors": "confirmed"}))
     assert named(found.wanted) == {frozenset((1, 2))}
     assert found.wanted.num_rows == 1
 
@@ -160,7 +162,7 @@ def test_the_verdicts_of_the_report() -> None:
     expected = {2: 0.3, 3: 0.3, 4: 1.0, 5: 0.5, 6: 0.5, 7: 1.0}  # d7's gap of 200 is not borderline
     assert found == {doc_id(0, d): weight for d, weight in expected.items()}
     beside = RuleInputs(judged(answers))
-    negatives = pooled(tables.ratings, tables.gaps, tables.candidates, CONFIG, tables.fits, beside).pool.negatives
+    negatives = pooled(tables.ratings, tables.gaps, tables.candidates, CONFIG, beside).pool.negatives
     counts = {"borderline": 6, "rejected": 1, "reduced": 2, "full": 1, "unjudged": 2}
     assert verdicts(negatives, CONFIG) == {"validate": counts}
 
@@ -205,9 +207,9 @@ def test_pseudo_positives_are_counted_and_never_negatives() -> None:
         }
     )
     args = (tables.ratings, tables.gaps, tables.candidates, config)
-    examples, _ = mine(*args, 0, tables.fits, RuleInputs(relevance=relevance))
+    examples, _ = mine(*args, 0, RuleInputs(relevance=relevance))
     assert [docs[1:] for docs in examples["doc_ids"].to_pylist()] == [[doc_id(0, 3)]] * 2
-    found = verdicts(pooled(*args, tables.fits, RuleInputs(relevance=relevance)).pool.negatives, config)
+    found = verdicts(pooled(*args, RuleInputs(relevance=relevance)).pool.negatives, config)
     assert found == {"rocketqa": {"documents": 6, "negatives": 2, "pseudo_positives": 2}}  # of two examples
 
 
@@ -216,7 +218,7 @@ def test_what_decides_who_is_asked() -> None:
     band = {"rule": "validate", "low": 60.0}
     plain = MineConfig.model_validate({"allow": [band]})
     assert plain.asking == MineConfig.model_validate({"allow": [{**band, "weight": 0.1}], "negatives": 3}).asking
-    for other in ({"gap": "minimum"}, {"top_rated_anchors": True}, {"allow": [{**band, "high": 160.0}]}):
+    for other in ({"gap": "minimum"}, {"anchors": "confirmed"}, {"allow": [{**band, "high": 160.0}]}):
         assert MineConfig.model_validate({"allow": [band], **other}).asking != plain.asking
     with pytest.raises(AssertionError, match="validates nothing"):
         _ = MineConfig().asking

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from anmi_ray.core import identity
-from anmi_ray.core.records import CANDIDATE, FIT, GAP, RATING, Record
+from anmi_ray.core.identity import ID
+from anmi_ray.core.records import CANDIDATE, GAP, RATING, Record
 from anmi_ray.mining.negatives import Negatives
 
 
@@ -20,11 +21,11 @@ class Tables:
     ratings: pa.Table
     gaps: pa.Table
     candidates: pa.Table
-    fits: pa.Table
+    confirmed: pa.Table
 
     def shuffled(self, seed: int) -> Tables:
         rng = np.random.default_rng(seed)
-        parts = (self.ratings, self.gaps, self.candidates, self.fits)
+        parts = (self.ratings, self.gaps, self.candidates, self.confirmed)
         return Tables(*(table.take(pa.array(rng.permutation(table.num_rows))) for table in parts))
 
 
@@ -32,7 +33,8 @@ class Tables:
 class Query:
     """Ratings of its documents in points, which are known positives, the error of every gap.
 
-    The retriever ranks documents in the order of `ratings`; `scores` are its similarities, 0 where not given.
+    The retriever ranks documents in the order of `ratings`; `scores` are its similarities, 0 where not given. `said`
+    are judges' probabilities that documents answer the query, by document, NaN where nobody answered.
     """
 
     ratings: list[float]
@@ -40,8 +42,8 @@ class Query:
     gap_se: float = 50.0
     randoms: int = 0
     rated: bool = True
-    equal_ratings_p: float = 1e-6
     scores: tuple[float, ...] = ()
+    said: tuple[tuple[int, float], ...] = ()
 
 
 def doc_id(query: int, document: int) -> bytes:
@@ -49,11 +51,11 @@ def doc_id(query: int, document: int) -> bytes:
 
 
 def make_tables(queries: list[Query]) -> Tables:
-    """Documents are d0, d1, ... in the order of `ratings`, then random ones; unlabelled queries anchor the top."""
+    """Documents are d0, d1, ... in the order of `ratings`, then random ones; without a positive the top four have gaps."""
     candidates: list[tuple[Any, ...]] = []
     ratings: list[tuple[Any, ...]] = []
     gaps: list[tuple[Any, ...]] = []
-    fits: list[tuple[Any, ...]] = []
+    confirmed: list[tuple[Any, ...]] = []
     for q, of in enumerate(queries):
         query, size = identity.query_id(f"q{q}"), len(of.ratings)
         candidates += [
@@ -63,9 +65,9 @@ def make_tables(queries: list[Query]) -> Tables:
         candidates += [(query, doc_id(q, size + r), "random", False, None, 0.0) for r in range(of.randoms)]
         if not of.rated:
             continue
-        fits.append((query, of.equal_ratings_p))
+        confirmed += [(query, doc_id(q, d), p, p > 0.5) for d, p in of.said]
         ratings += [(query, doc_id(q, d), rating, rating / 277.21) for d, rating in enumerate(of.ratings)]
-        anchors = of.positives or (int(np.argmax(of.ratings)),)
+        anchors = of.positives or tuple(np.argsort(-np.array(of.ratings), kind="stable")[:4].tolist())
         kind = "known" if of.positives else "top-rated"
         gaps += [
             (query, doc_id(q, a), doc_id(q, d), of.ratings[a] - of.ratings[d], of.gap_se, kind)
@@ -76,12 +78,12 @@ def make_tables(queries: list[Query]) -> Tables:
     names = "query_id doc_id source is_positive rank similarity"
     none = pa.array([[] for _ in candidates], type=pa.map_(pa.string(), pa.int32()))
     fused = [None if row[4] is None else 1.0 / row[4] for row in candidates]
-    one = dict.fromkeys(FIT.schema.names, 1) | {"converged": True, "estimate": "mean"}
+    said = {"query_id": ID, "doc_id": ID, "probability": pa.float64(), "confirmed": pa.bool_()}
     return Tables(
         _table(RATING, ratings, "query_id doc_id rating_elo latent", std_err_elo=90.0, games=24.0, component=0),
         _table(GAP, gaps, "query_id anchor_id doc_id gap_elo gap_se_elo anchor_kind"),
         _table(CANDIDATE, candidates, names, fused_score=fused, retriever_ranks=none),
-        _table(FIT, fits, "query_id equal_ratings_p", **one),
+        pa.table({name: pa.array([row[i] for row in confirmed], t) for i, (name, t) in enumerate(said.items())}),
     )
 
 

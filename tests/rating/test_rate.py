@@ -89,11 +89,14 @@ def _of(table: pa.Table, query: bytes) -> pa.Table:
     return table.filter(pc.equal(table["query_id"], pa.scalar(query, pa.binary(16)))).combine_chunks()
 
 
-def test_without_positive_the_top_rated_is_the_anchor() -> None:
+def test_without_positive_gaps_are_measured_to_the_top_rated() -> None:
     result = checked(run(tournament(4, 12, 6, positives=False, seed=6)))
     assert result.gaps["anchor_kind"].unique().to_pylist() == ["top-rated"]
-    assert pc.min(result.gaps["gap_elo"]).as_py() >= 0
-    assert result.gaps.num_rows == 4 * 11
+    assert result.gaps.num_rows == 4 * 4 * 11
+    for query in result.fits["query_id"].to_pylist():
+        ratings, gaps = (_of(table, query).to_pylist() for table in (result.ratings, result.gaps))
+        best = sorted(ratings, key=lambda row: (-row["rating_elo"], row["doc_id"]))[:4]
+        assert {row["anchor_id"] for row in gaps} == {row["doc_id"] for row in best}
 
 
 def test_two_positives_are_two_anchors() -> None:

@@ -92,7 +92,8 @@ class ApiJudge(PromptJudge):
     @property
     def dearest(self) -> float:
         """See TextJudge."""
-        prompt = TEMPLATE_TOKENS + self.prompt.query_tokens + 2 * self.prompt.document_tokens
+        documents = self.prompt.documents * self.prompt.document_tokens
+        prompt = TEMPLATE_TOKENS + self.prompt.query_tokens + documents
         return spend.dollars(self.server, TokenCounts(prompt, 0, self._answer_tokens)) or 0.0
 
     def likely_dollars(self, questions: TextQuestions) -> Reals:
@@ -201,7 +202,7 @@ class ApiEngine:
             row["dollars"] = spend.dollars(self.config.endpoint, tokens) or 0.0
         if self.config.prompt.readout != "logprob":
             return row | {"text": answer.text}
-        return row | letter_columns(answer.logprobs or {})
+        return row | letter_columns(answer.logprobs or {}, self.builder.template.form)
 
 
 JUDGE = ApiJudge

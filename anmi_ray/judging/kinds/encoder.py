@@ -202,7 +202,10 @@ class Texts:
 
 
 class Pointwise:
-    """A reranker: the preference is σ(slope · (score of the first − score of the second))."""
+    """A reranker: the preference is σ(slope · (score of the first − score of the second)).
+
+    P that one document answers the query is σ(slope · score).
+    """
 
     at_once = 8192  # questions about so many documents that batches are full
 
@@ -220,9 +223,9 @@ class Pointwise:
             forget()
 
     def answers(self, texts: Texts, which: Rows) -> Answered:
-        """Questions in their order, as soon as both documents are scored; each (query, document) is scored once."""
+        """Questions in their order, as soon as their documents are scored; each (query, document) is scored once."""
         asked = texts.questions
-        sides = np.stack([asked.first[which], asked.second[which]], axis=1)
+        sides = np.stack([side[which] for side in (asked.first, asked.second)[: asked.documents]], axis=1)
         keys = asked.query[which, None] * texts.documents + sides
         once, place = np.unique(keys.ravel(), return_index=True)
         row = np.searchsorted(once, keys)
@@ -236,16 +239,17 @@ class Pointwise:
             queries, documents = np.divmod(once[now], texts.documents)
             shown = [texts.query(q) for q in queries.tolist()], [texts.document(d) for d in documents.tolist()]
             scores[now] = self._score(self.scorer, *shown, self.use)
-            stop = int(place[later[0]]) // 2 if len(later) else len(which)
+            stop = int(place[later[0]]) // asked.documents if len(later) else len(which)
             for part in _parts(np.arange(done, stop)):
                 yield which[part], self._logs(scores[row[part]])
             done = stop
         texts.remember(once, scores)
 
     def _logs(self, scores: Reals) -> Logs:
-        """Of scores float64[N, 2]."""
+        """Of scores float64[N, 2], or [N, 1] of documents that stand against none, whose score is 0."""
         finite = np.where(np.isfinite(scores), scores, np.nan)
-        difference = self.slope * (finite[:, 0] - finite[:, 1])
+        other = finite[:, 1] if finite.shape[1] == 2 else 0.0
+        difference = self.slope * (finite[:, 0] - other)
         return {"log_first": log_sigmoid(difference), "log_second": log_sigmoid(-difference)}
 
 

@@ -30,9 +30,14 @@ def latent(known: Documents, config: TruthConfig, seed: int) -> Reals:
 
 
 def perceived(asked: Questions, truth: TruthConfig, shared: SharedNoiseConfig, seed: int) -> Reals:
-    """What the whole panel sees of doc_a − doc_b in probits, float[P]: the truth plus the panel's common errors."""
+    """What the whole panel sees of doc_a − doc_b in probits, float[P]: the truth plus the panel's common errors.
+
+    Nothing, where it is in the place of doc_b, stands halfway between a known positive and another document, both of
+    the query's mean similarity: what is above answers the query.
+    """
     known = asked.documents
     seen = latent(known, truth, seed) + shared.document_sd * _normals(known.ids, "judge", seed, "document")
+    seen = np.append(seen, truth.positive_bonus / 2)  # row -1 is nothing
     return seen[asked.a] - seen[asked.b] + shared.pair_sd * _normals(asked.ids, "judge", seed, "pair")
 
 
@@ -52,6 +57,7 @@ class SimulatedJudge(Judge):
         seen = difference + _noise(asked, order, config, key)
         if config.taste_sd:
             taste = config.taste_sd * _normals(asked.documents.ids, *key, "taste")
+            taste = np.append(taste, 0.0)  # row -1 is nothing
             seen = seen + taste[asked.a] - taste[asked.b]
         seen = seen + (config.position_bias if order == "ab" else -config.position_bias)
         p_a = preferences.of_difference(seen, config.readout, config.tie_width)

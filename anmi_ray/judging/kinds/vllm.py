@@ -41,6 +41,7 @@ from anmi_ray.models import loading
 from anmi_ray.models.loading import ModelSource
 
 LETTERS = ("A", "B", "T")
+WORDS = ("yes", "no")
 TOO_LONG = "context length"
 TOO_LONG_TEXT = "maximum context length"
 FAILED = "__inference_error__"  # Ray's name of the column; what has one before the engine passes it by
@@ -158,6 +159,9 @@ class VllmModel:
         if not self.by_letters:
             chosen = {"temperature": self.config.temperature, "seed": self.config.seed}
             return {"max_tokens": self.config.max_tokens, **chosen}
+        if self.config.prompt.is_direct:
+            # what begins no word has probability 0 then: with "y", "ye" and "n" five alternatives are all
+            return {"max_tokens": 1, "temperature": 0.0, "logprobs": 5, "structured_outputs": {"choice": list(WORDS)}}
         choice = {"choice": list(LETTERS)}  # what is not a letter has probability 0 then, so three alternatives are all
         return {"max_tokens": 1, "temperature": 0.0, "logprobs": len(LETTERS), "structured_outputs": choice}
 
@@ -244,7 +248,8 @@ def _row(judge: VllmModel, output: Mapping[str, Any]) -> dict[str, object]:
         text = str(output["generated_text"])
         return row | ({"text": text} if text.strip() else {"error": "empty answer"})
     first = output["logprobs"][0] if output["logprobs"] else {}
-    return row | letter_columns({one["decoded_token"]: float(one["logprob"]) for one in first.values()})
+    form = "yes-no" if judge.config.prompt.is_direct else "letters"
+    return row | letter_columns({one["decoded_token"]: float(one["logprob"]) for one in first.values()}, form)
 
 
 def revision(config: VllmJudgeConfig) -> str:
@@ -309,7 +314,8 @@ def _tokens(builder: PromptBuilder) -> TokenizerTokens:
 
 def _check_letters(config: VllmJudgeConfig, builder: PromptBuilder) -> None:
     tokenizer = _tokens(builder).tokenizer
-    torn = [letter for letter in LETTERS if len(tokenizer.encode(letter, add_special_tokens=False)) != 1]
+    answers = WORDS if config.prompt.is_direct else LETTERS
+    torn = [letter for letter in answers if len(tokenizer.encode(letter, add_special_tokens=False)) != 1]
     if torn:
         raise ConfigError(
             f"{' and '.join(torn)} {'are not single tokens' if len(torn) > 1 else 'is not one token'} of the model, "
@@ -357,7 +363,9 @@ def _length(config: VllmJudgeConfig, source: ModelSource, builder: PromptBuilder
     ids = _Encoder(config, builder)
     frame = len(ids(builder.messages(builder.query("a"), builder.document("b"), builder.document("c"))))
     answer = VllmJudge(config).longest_answer
-    needed = frame + config.prompt.query_tokens + 2 * config.prompt.document_tokens + answer + _SLACK
+    needed = (
+        frame + config.prompt.query_tokens + config.prompt.documents * config.prompt.document_tokens + answer + _SLACK
+    )
     made_for = _positions(source)
     length = min(needed, made_for or needed)
     if length < frame + answer + _SLACK:

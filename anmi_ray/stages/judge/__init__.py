@@ -1,7 +1,8 @@
 """judge: comparisons -> signed preferences of every judge in both orders; failures stay failures.
 
 validate is the same over the comparisons of the second round; label is it over the sample that a judge is distilled
-from, where a panel that holds that judge asks the model that distill made.
+from, where a panel that holds that judge asks the model that distill made. confirm asks about single documents, each
+compared with nothing: does it answer the query?
 """
 
 from __future__ import annotations
@@ -34,6 +35,15 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig,
     return panel.run(artifact, inputs, config, context)
 
 
+def confirm(
+    artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context
+) -> dict[str, Any]:
+    """The same about single documents. JudgeError: judges confirm none of them, or all."""
+    from anmi_ray.stages.judge import panel
+
+    return panel.run(artifact, inputs, config, context, direct=True)
+
+
 def _of(stage: Stage, experiment: Experiment) -> Stage:
     """A panel that holds a distilled judge reads what was distilled."""
     return replace(stage, inputs=(*stage.inputs, "distill")) if experiment.judge.distilled else stage
@@ -44,6 +54,10 @@ def _also(config: JudgeConfig, *_: Any) -> dict[str, str]:
     from anmi_ray.judging import kinds
 
     return kinds.fingerprint_inputs(config)
+
+
+def _also_direct(config: JudgeConfig, *_: Any) -> dict[str, str]:
+    return _also(config.direct)
 
 
 def _needs(stage: Stage, experiment: Experiment) -> Iterable[Need]:
@@ -72,19 +86,27 @@ def _needs(stage: Stage, experiment: Experiment) -> Iterable[Need]:
 
 
 def _cost(load: Workload) -> StageCost:
+    return _asking(load, load.config, 2)
+
+
+def _cost_direct(load: Workload) -> StageCost:
+    return _asking(load, load.config.direct, 1)
+
+
+def _asking(load: Workload, config: JudgeConfig, orders: int) -> StageCost:
     """A round of judging: what is computed here, and the calls to language models, judge after judge."""
     from anmi_ray.judging import kinds
     from anmi_ray.judging.questions import AT_ONCE
 
-    config: JudgeConfig = load.config
     pairs = load.pairs[COMPARED]
     prompted = kinds.prompted(config)
     models = {judge.name: judge.model_inputs(load.experiment.distill) for judge in map(kinds.of, config.judges)}
     encoders = [(name, read.form, read.tokens) for name, read in models.items() if read is not None]
-    calls = 2 * pairs
+    calls = orders * pairs
     here = len(config.judges) - len(prompted) - len(encoders)
     missing = {judge.name: calls for judge in prompted} | {cost.judge: cost.missing for cost in load.calls}
-    work = [f"{calls * here:,} judgments by {here} in-process judges, both orders"] if here else []
+    both = ", both orders" if orders == 2 else ""
+    work = [f"{calls * here:,} judgments by {here} in-process judges{both}"] if here else []
     work += [f"{count:,} calls to {name}" for name, count in missing.items()]
     scored = 0
     for name, form, tokens in encoders:
@@ -122,6 +144,18 @@ VALIDATE = replace(
     inputs=(*STAGE.inputs, "first"),
     does="ask the judges about borderline documents, each against its anchor",
     played_by={COMPARED: "borderline", "first": "compare"},
+)
+CONFIRM = replace(
+    STAGE,
+    name="confirm",
+    version=1,
+    inputs=(*STAGE.inputs, "first"),
+    does="ask the judges of top-rated documents, one by one, whether they answer the query",
+    run=confirm,
+    cost=_cost_direct,
+    also=_also_direct,
+    played_by={COMPARED: "shortlist", "first": "compare"},
+    direct=True,
 )
 LABEL = replace(
     STAGE,

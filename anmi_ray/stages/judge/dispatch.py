@@ -39,6 +39,7 @@ from anmi_ray.store.answer_log import AnswerLog
 from anmi_ray.store.spend_log import SpendLog
 
 NO_BUDGET_LEFT = "budget"  # why a question was not asked
+_DIRECT_ROUND = 2  # of the spend log
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,14 @@ def log_of(store: Store, judge: TextJudge) -> AnswerLog:
 def spend_log_of(store: Store, sources: QuestionSources, config: JudgeConfig) -> SpendLog:
     """What was spent on a panel's answers about these comparisons, whatever the budget.
 
-    A second round is of the first one's campaign: one budget holds for both, the second spends what the first left.
+    Later rounds are of the first one's campaign: one budget holds for all, each spends what those before it left.
     """
-    panel = json.dumps([whole(judge) for judge in config.reading], sort_keys=True, ensure_ascii=False)
+    reading = (sources.direct or config).reading
+    panel = json.dumps([whole(judge) for judge in reading], sort_keys=True, ensure_ascii=False)
     compared = sources.first or sources.compare
     campaign = digest("campaign", compared.fingerprint, panel).hex()[:16]
-    return SpendLog(store, campaign, 0 if sources.first is None else 1)
+    later = 1 if sources.direct is None else _DIRECT_ROUND
+    return SpendLog(store, campaign, 0 if sources.first is None else later)
 
 
 def ask(artifact: Artifact, sources: QuestionSources, config: JudgeConfig, context: Context) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from anmi_ray import judging
 from anmi_ray.config.judge import BudgetConfig, JudgeConfig
 from anmi_ray.core.errors import JudgeError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, TRUTH, rejects
-from anmi_ray.judging import budget, kinds
+from anmi_ray.judging import budget, confirmation, kinds
 from anmi_ray.rating.graph import count_triads
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import of_queries, sample_queries, stacked
@@ -28,21 +28,29 @@ from anmi_ray.store import Artifact, Flow
 from anmi_ray.store.folders import local_folder
 
 _AUDIT_QUERIES = 1000
+_TELLING = 50  # queries with an answer from which on all or none confirmed is no chance
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
-    """What the stage's `run` does."""
+def run(
+    artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context, direct: bool = False
+) -> dict[str, Any]:
+    """What the stage's `run` does; `direct`: about single documents."""
     made = inputs.get("distill")
-    config = bound(config, made)
-    sources = QuestionSources(inputs["compare"], inputs["retrieve"], inputs["ingest"], inputs.get("first"), made)
+    whole = bound(config, made)
+    config = config.direct if direct else whole
+    read = inputs["compare"], inputs["retrieve"], inputs["ingest"]
+    sources = QuestionSources(*read, first=inputs.get("first"), distill=made, direct=whole if direct else None)
     asked = dispatch.ask(artifact, sources, config, context) if config.reading else {}
     brought = importing.judges(config, inputs["ingest"], context)
     flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed, brought)
-    if sources.first is None:
+    if direct or sources.first is None:
         _check_any(flows, config, artifact.stage)
+    if direct:
+        _check_telling(flows, artifact.stage)
     audit = artifact.read_json("audit.json")
     if audit is None:
-        audit = run_task(context, _audit, artifact, inputs["compare"], config, context.buckets)
+        figures = _audit_direct if direct else _audit
+        audit = run_task(context, figures, artifact, inputs["compare"], config, context.buckets)
         artifact.publish_json("audit.json", audit)
     spent = dispatch.spend_log_of(artifact.store, sources, config).records_of_round() if config.reading else []
     return {"flows": flows, "asked": asked, "spent": budget.total(spent)}
@@ -73,6 +81,22 @@ def _check_any(flows: list[Flow], config: JudgeConfig, stage: str) -> None:
         )
 
 
+def _check_telling(flows: list[Flow], stage: str) -> None:
+    """Say here that no query would have an anchor, or that no answer tells documents apart."""
+    found = {unit: sum(flow.rows_out for flow in flows if flow.unit == unit) for unit in confirmation.UNITS}
+    queries, documents = found[confirmation.QUERIES], found[confirmation.ANSWERED]
+    none, every = not found[confirmation.CONFIRMED], found[confirmation.CONFIRMED] == documents
+    if queries < _TELLING or not (none or every):
+        return
+    raise JudgeError(
+        f"judges confirm none of {documents:,} documents of {queries:,} queries: no query has an anchor"
+        if none
+        else f"judges confirm all {documents:,} documents of {queries:,} queries: their yes says nothing",
+        f"stage {stage}",
+        "see what they are asked with anmi judge CONFIG --dry-run; prompt.relevance of a judge takes another template",
+    )
+
+
 def _bucket(
     artifact: Artifact,
     bucket: int,
@@ -85,13 +109,19 @@ def _bucket(
     candidates = sources.retrieve.read_part("candidates", bucket, CANDIDATE)
     given = dict(dispatch.bought(artifact.store, sources, config, bucket))
     given |= {name: one.answers(bucket) for name, one in brought.items()}
-    judgments = judging.judge(comparisons, candidates, config, seed, given)
+    direct = sources.direct is not None
+    judgments = judging.judge(comparisons, candidates, config, seed, given, direct)
     asked, answered = judgments.num_rows, len(judgments["p_a"]) - judgments["p_a"].null_count
     flows, left_out = [Flow("judgments", asked, answered, asked - answered)], None
     if config.budget != BudgetConfig():
         left_out, queries = _left_out(judgments), pc.count_distinct(judgments["query_id"]).as_py()
         flows.append(Flow("queries", queries, queries - left_out.num_rows, left_out.num_rows))
-    parts = {"judgments": (JUDGMENT, judgments), "truth": (TRUTH, judging.truth(candidates, config, seed))}
+    parts = {"judgments": (JUDGMENT, judgments)}
+    if direct:
+        counts = confirmation.counts(judging.confirmations(judgments, comparisons))
+        flows += [Flow(unit, count, count) for unit, count in counts.items()]
+    else:
+        parts["truth"] = (TRUTH, judging.truth(candidates, config, seed))
     artifact.commit_bucket(bucket, parts, flows, left_out, explained=asked - answered)
     return flows
 
@@ -103,6 +133,13 @@ def _left_out(judgments: pa.Table) -> pa.Table:
     rows = zip(by_query["query_id"].to_pylist(), by_query["judge_distinct"].to_pylist(), strict=True)
     why = [(query.hex(), "budget", f"not asked: {', '.join(sorted(names))}") for query, names in rows]
     return rejects("judge", why)
+
+
+def _audit_direct(judge: Artifact, compare: Artifact, config: JudgeConfig, buckets: int) -> dict[str, Any]:
+    """Each judge's failures and yeses over a hash sample of queries."""
+    sample = sample_queries(compare, "comparisons", buckets, _AUDIT_QUERIES, "audit")
+    parts = [of_queries(judge.read_part("judgments", bucket, JUDGMENT), sample) for bucket in range(buckets)]
+    return {"queries": sample.num_rows, **confirmation.audit(pa.concat_tables(parts))}
 
 
 def _audit(judge: Artifact, compare: Artifact, config: JudgeConfig, buckets: int) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core.records import COMPARISON, QUERY, TEXT_OF
-from anmi_ray.judging.questions import TextQuestions, text_questions
+from anmi_ray.judging.questions import TextQuestions, direct_questions, text_questions
 from anmi_ray.store import Artifact
 from anmi_ray.store.folders import local_folder
 
@@ -14,8 +15,8 @@ from anmi_ray.store.folders import local_folder
 class QuestionSources:
     """Where questions come from.
 
-    first: the comparisons of the first round, where this is the second; distill: the model that a distilled judge of
-    the panel is.
+    first: the comparisons of the first round, where this is a later one; distill: the model that a distilled judge of
+    the panel is; direct: the panel of the first round, where this is about single documents.
     """
 
     compare: Artifact
@@ -23,6 +24,7 @@ class QuestionSources:
     ingest: Artifact
     first: Artifact | None = None
     distill: Artifact | None = None
+    direct: JudgeConfig | None = None
 
     def fetch(self) -> None:
         """See that a distilled judge's model lies on this machine's disk, where its settings say it does."""
@@ -31,7 +33,8 @@ class QuestionSources:
 
     def questions(self, bucket: int) -> TextQuestions:
         """All questions of a bucket."""
-        return text_questions(
+        ask = text_questions if self.direct is None else direct_questions
+        return ask(
             self.compare.read_part("comparisons", bucket, COMPARISON),
             self.ingest.read_part("queries", bucket, QUERY),
             self.retrieve.read_part("texts", bucket, TEXT_OF),

@@ -14,6 +14,8 @@ from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
 
+# By mine.anchors, the stages that say which documents may anchor beside known positives.
+CONFIRMING: dict[str, tuple[str, ...]] = {"known": (), "confirmed": ("shortlist", "confirm")}
 _QUERY_S = 2.2e-4
 _EXAMPLE_BYTES = 500
 
@@ -26,14 +28,16 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, 
 
 
 def _of(stage: Stage, experiment: Experiment) -> Stage:
-    """It reads the judgments of all rounds where a rule needs them, and queries where one asks a model."""
+    """It reads the judgments of all rounds where a rule needs them, and queries where one asks a model.
+
+    Where judges confirm anchors, it reads what they said.
+    """
     config = experiment.mine
     second = ("validate", "borderline") if config.validation else ()
     judged = ("judge", "compare", *second) if config.needs_direct else ()
     asked = ("ingest",) if config.pointwise else ()
-    return replace(
-        stage, inputs=(*stage.inputs, *judged, *asked), played_by={"rate": "refit"} if config.validation else {}
-    )
+    inputs = (*stage.inputs, *judged, *asked, *CONFIRMING[config.anchors])
+    return replace(stage, inputs=inputs, played_by={"rate": "refit"} if config.validation else {})
 
 
 def _also(config: MineConfig, *_: Any) -> dict[str, str]:
@@ -53,7 +57,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="mine",
-    version=2,
+    version=3,
     inputs=("rate", "retrieve"),
     does="choose and weigh negatives by their gap",
     run=run,

@@ -18,7 +18,19 @@ from anmi_ray import mining, rating
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import BetaMixture, GaussianMixture
 from anmi_ray.core.errors import DataError
-from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, FIT, GAP, QUERY, RATING, RUN, TEXT_OF, find_rows
+from anmi_ray.core.records import (
+    CANDIDATE,
+    COMPARISON,
+    EXAMPLE,
+    FIT,
+    GAP,
+    JUDGMENT,
+    QUERY,
+    RATING,
+    RUN,
+    TEXT_OF,
+    find_rows,
+)
 from anmi_ray.core.scale import sigmoid
 from anmi_ray.mining.mixture import Mixture, fit
 from anmi_ray.models import loading
@@ -60,6 +72,7 @@ class Tables(NamedTuple):
     candidates: pa.Table
     fits: pa.Table
     direct: pa.Table | None
+    confirmed: pa.Table | None
 
     def of(self, queries: pa.Table) -> Tables:
         """The rows of some queries."""
@@ -67,9 +80,8 @@ class Tables(NamedTuple):
 
     def negatives(self, config: MineConfig, relevance: pa.Table | None = None) -> mining.Negatives:
         """The documents beside their anchors as the rules see them."""
-        ratings, gaps, candidates, fits, direct = self
-        beside = mining.RuleInputs(direct, relevance)
-        return mining.pooled(ratings, gaps, candidates, config, fits, beside).pool.negatives
+        beside = mining.RuleInputs(self.direct, relevance, confirmed=self.confirmed)
+        return mining.pooled(self.ratings, self.gaps, self.candidates, config, beside).pool.negatives
 
 
 def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
@@ -81,7 +93,18 @@ def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
         inputs["retrieve"].read_part("candidates", bucket, CANDIDATE),
         rate.read_part("fits", bucket, FIT),
         _direct(inputs, bucket) if config.needs_direct else None,
+        confirmed(inputs, bucket),
     )
+
+
+def confirmed(inputs: Inputs, bucket: int) -> pa.Table | None:
+    """What judges say of documents that they were asked about one by one (`RuleInputs`); None where they were not."""
+    if "confirm" not in inputs:
+        return None
+    from anmi_ray import judging
+
+    comparisons = inputs["shortlist"].read_part("comparisons", bucket, COMPARISON)
+    return judging.confirmations(inputs["confirm"].read_part("judgments", bucket, JUDGMENT), comparisons)
 
 
 def _direct(inputs: Inputs, bucket: int) -> pa.Table:
@@ -104,13 +127,12 @@ def _bucket(
     artifact: Artifact, bucket: int, inputs: Inputs, config: MineConfig, seed: int, mixture: dict[str, Any] | None
 ) -> list[Flow]:
     tables = read(inputs, bucket, config)
-    scores = _scored(inputs, bucket, tables.gaps, config.pointwise) if config.pointwise else None
+    gaps = mining.measured(tables.gaps, config, tables.confirmed)
+    scores = _scored(inputs, bucket, gaps, config.pointwise) if config.pointwise else None
     relevance = None if scores is None else relevance_of(scores)
     fitted = None if mixture is None else Mixture.from_dict(mixture)
-    beside = mining.RuleInputs(tables.direct, relevance, fitted)
-    examples, rejects = mining.mine(
-        tables.ratings, tables.gaps, tables.candidates, config, seed, fits=tables.fits, beside=beside
-    )
+    beside = mining.RuleInputs(tables.direct, relevance, fitted, tables.confirmed)
+    examples, rejects = mining.mine(tables.ratings, tables.gaps, tables.candidates, config, seed, beside)
     out = _queries(examples)
     flows = [Flow("train queries", tables.fits.num_rows, out, tables.fits.num_rows - out)]
     parts = {"examples": (EXAMPLE, examples)} | ({} if scores is None else {"relevance": (RUN, scores)})
@@ -167,7 +189,8 @@ def _summary(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: in
     """Counts, weights and the estimated share of false negatives, over a hash sample of queries."""
     sample = sample_queries(artifact, "examples", buckets, _SUMMARY_QUERIES, "mine")
     examples = [of_queries(artifact.read_part("examples", bucket, EXAMPLE), sample) for bucket in range(buckets)]
-    gaps = [of_queries(inputs["rate"].read_part("gaps", bucket, GAP), sample) for bucket in range(buckets)]
+    read = ((inputs["rate"].read_part("gaps", bucket, GAP), confirmed(inputs, bucket)) for bucket in range(buckets))
+    gaps = [mining.measured(of_queries(rows, sample), config, said) for rows, said in read]
     found = mining.summary(pa.concat_tables(examples), pa.concat_tables(gaps), config)
     return found | _verdicts(artifact, inputs, config, buckets)
 

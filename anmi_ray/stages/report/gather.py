@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import yaml
 from numpy.typing import NDArray
 
+from anmi_ray import mining
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.core import scale
@@ -44,6 +45,7 @@ from anmi_ray.reports.run import to_html
 from anmi_ray.stages.distill import PAGES
 from anmi_ray.stages.evaluate import headline_of
 from anmi_ray.stages.ingest import of_queries, sample_queries
+from anmi_ray.stages.mine.examples import confirmed
 from anmi_ray.stages.report.serving import serving
 from anmi_ray.store import Artifact, Flow
 
@@ -174,8 +176,12 @@ def _truth(run: _Run, sample: pa.Array, stage: str) -> report.TruthSample | None
 
 
 def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.GapSample | None:
-    gaps = run.part(run.fit, "gaps", GAP, sample)
-    gaps = gaps.filter(pc.equal(gaps["anchor_kind"], "known"))
+    said = [confirmed(run.artifacts, bucket) for bucket in range(run.buckets)]
+    found = (
+        mining.measured(gaps, experiment.mine, one)
+        for gaps, one in zip(run.tables(run.fit, "gaps", GAP), said, strict=True)
+    )
+    gaps = pa.concat_tables(table.filter(pc.is_in(table["query_id"], value_set=sample)) for table in found)
     if not gaps.num_rows:
         return None
     values = gaps["gap_elo"].to_numpy()
@@ -247,7 +253,7 @@ def _ensemble(run: _Run) -> tuple[report.JudgeAudit, ...]:
 
 def _spent(run: _Run) -> tuple[str, ...]:
     """What judges took, round by round."""
-    rounds = {"label": "ensemble, ", "judge": "", "validate": "validation, "}
+    rounds = {"label": "ensemble, ", "judge": "", "confirm": "confirmation, ", "validate": "validation, "}
     return tuple(
         f"{name}{said}"
         for stage, name in rounds.items()

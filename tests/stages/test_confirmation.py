@@ -1,0 +1,131 @@
+"""Queries whose positives are hidden, on a small real collection: who is asked, and what anchors are made of it."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anmi_ray.core.identity import NOTHING
+from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, JUDGMENT, RATING
+from anmi_ray.pipeline.stages import SECOND_ROUND, names_of
+from tests.judging.serving import Chat, serving
+from tests.small import start_from
+from tests.stages.test_validation import Done, World
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+HIDDEN = ("rate.hide_positives=1", "mine.anchors=confirmed", "name=hidden")
+Pair = tuple[bytes, bytes]  # query, document
+
+
+@pytest.fixture(scope="module")
+def world(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
+    world = World(tmp_path_factory.mktemp("confirmation"), small_collection)
+    start_from(prepared, world.root, "judge")
+    return world
+
+
+@pytest.fixture(scope="module")
+def done(world: World) -> Done:
+    return world.carry_out(*HIDDEN, last="report")
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with serving() as number:
+        yield number
+
+
+def said(done: Done) -> dict[Pair, list[float]]:
+    """By document asked about, what judges answered."""
+    rows = done.part("shortlist", "comparisons", COMPARISON).to_pylist()
+    pair = {row["comparison_id"]: (row["query_id"], row["doc_a"]) for row in rows}
+    found: dict[Pair, list[float]] = {one: [] for one in pair.values()}
+    for row in done.part("confirm", "judgments", JUDGMENT).to_pylist():
+        if row["p_a"] is not None:
+            found[pair[row["comparison_id"]]].append(row["p_a"])
+    return found
+
+
+def confirmed(done: Done) -> set[Pair]:
+    return {pair for pair, answers in said(done).items() if answers and np.mean(answers) > 0.5}
+
+
+def test_the_top_rated_are_asked_about_once_and_alone(done: Done) -> None:
+    assert done.told.computed == list(names_of(done.settings)[names_of(done.settings).index("rate") :])
+    rated: dict[bytes, list[tuple[float, bytes]]] = defaultdict(list)
+    for row in done.part("rate", "ratings", RATING).to_pylist():
+        rated[row["query_id"]].append((-row["rating_elo"], row["doc_id"]))
+    wanted = {(query, doc) for query, rows in rated.items() for _, doc in sorted(rows)[:4]}
+    assert {pair[2] for pair in done.pairs("shortlist")} == {NOTHING}
+    assert {pair[:2] for pair in done.pairs("shortlist")} == wanted
+    judgments = done.part("confirm", "judgments", JUDGMENT)
+    assert judgments["order"].unique().to_pylist() == ["ab"]
+    assert judgments.num_rows == 3 * len(wanted)
+
+
+def test_confirmed_documents_anchor_and_are_no_negatives(done: Done) -> None:
+    wanted = confirmed(done)
+    anchors = set[Pair]()
+    rows = done.part("mine", "examples", EXAMPLE).to_pylist()
+    for row in rows:
+        anchors.add((row["query_id"], row["doc_ids"][0]))
+        others = zip(row["doc_ids"][1:], row["weights"][1:], strict=True)
+        assert not any(weight and (row["query_id"], doc) in wanted for doc, weight in others)
+    assert anchors <= wanted
+    # a query's examples may be refused for want of negatives, never for want of an anchor
+    refused = {row["key"]: row["reason"] for row in done.artifact("mine").rejects().to_pylist()}
+    asked = {query for query, _ in said(done)}
+    without = asked - {query for query, _ in wanted}
+    assert {bytes.fromhex(key) for key, why in refused.items() if why.startswith("nothing among")} == without
+    assert set(refused.values()) <= {"nothing among its candidates answers it", "no negative left"}
+    counts = done.told.flows["confirm"]
+    found = {unit: counts[unit].rows_out for unit in counts}
+    several = sum(sum(pair[0] == query for pair in wanted) > 1 for query in asked)
+    assert found["queries confirmed"] == len(asked) - len(without) > 0
+    assert found["queries with several"] == several > 0
+    assert found["documents confirmed"] == len(wanted)
+
+
+def test_judges_that_know_the_truth_confirm_what_is_relevant(done: Done) -> None:
+    rows = done.part("retrieve", "candidates", CANDIDATE).to_pylist()
+    positive = {(row["query_id"], row["doc_id"]) for row in rows if row["is_positive"]}
+    asked, wanted = set(said(done)), confirmed(done)
+    assert len(positive & wanted) / len(positive & asked) > 0.8
+    assert len(wanted - positive) / len(asked - positive) < 0.4
+
+
+def test_a_part_of_the_queries_may_have_known_positives(world: World, done: Done) -> None:
+    """Where all positives are known nothing is asked, and mining is what it is with known anchors."""
+    known = world.carry_out("name=known")
+    both = world.carry_out("mine.anchors=confirmed", "name=both")
+    assert both.told.flows["shortlist"]["documents to ask about"].rows_in == 0
+    assert both.part("mine", "examples", EXAMPLE).equals(known.part("mine", "examples", EXAMPLE))
+    without = world.carry_out(HIDDEN[0], "name=without")
+    assert set(without.artifact("mine").rejects()["reason"].to_pylist()) == {"no gap to a known positive"}
+
+
+def test_borderline_documents_are_validated_against_confirmed_anchors(world: World, done: Done) -> None:
+    found = world.carry_out(
+        *HIDDEN[:2], "name=validated", "mine.rule=validated", "mine.allow=[{rule: validate, high: 450}]"
+    )
+    assert found.told.computed == [*SECOND_ROUND, "mine"]
+    wanted = confirmed(found)
+    pairs = found.pairs("borderline") | found.pairs("borderline", "known")
+    assert len(pairs) > 20
+    assert all(((query, a) in wanted) != ((query, b) in wanted) for query, a, b in pairs)
+    for row in found.part("mine", "examples", EXAMPLE).to_pylist():
+        assert not any(
+            w and (row["query_id"], d) in wanted for d, w in zip(row["doc_ids"][1:], row["weights"][1:], strict=True)
+        )
+
+
+def panel(chat: Chat, **more: Any) -> str:
+    endpoint = chat.config(input_price=1.0, output_price=1.0, max_tokens=2).model_dump(exclude_defaults=True)
+    judge = {"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {"template": "letters"}}
+    return f"judge={json.dumps({'judges': [judge], **more})}"
