@@ -249,6 +249,18 @@ GAP = Record(
     ),
     (finite("gap_elo", "gap_se_elo"), one_of("anchor_kind", ("known", "top-rated"))),
 )
+# How likely a document of a query without a known positive answers it, by all that speaks of it; answer is the mean of
+# the judges who were asked about it directly, null where nobody answered. confirmed: they were, and it is likelier
+# than not: an example may measure its gaps from it.
+RELEVANCE = Record(
+    "Relevance",
+    1,
+    ("query_id", "doc_id"),
+    schema_of(
+        {"query_id": ID, "doc_id": ID, "probability": REAL, "answer": REAL, "confirmed": FLAG}, nullable=("answer",)
+    ),
+    (between("probability", 0.0, 1.0), between("answer", 0.0, 1.0)),
+)
 # The anchor stands first in every list with weight 1, gap 0 and category "anchor". Random documents have a null
 # rating, gap and gap error, category "random". rating_mean and rating_sd are the query's, over all rated candidates.
 EXAMPLE = Record(
@@ -320,7 +332,7 @@ PREDICTION = Record(
 REJECT = Record("Reject", 1, (), schema_of({"place": TEXT, "key": TEXT, "reason": TEXT, "detail": TEXT}))
 
 _ALL = (DOCUMENT, QUERY, QREL, RUN, CANDIDATE, TEXT_OF, COMPARISON, JUDGMENT, IMPORTED, ANSWER)
-_ALL += (TRUTH, RATING, FIT, GAP, EXAMPLE, METRIC, PREDICTION, REJECT)
+_ALL += (TRUTH, RATING, FIT, GAP, RELEVANCE, EXAMPLE, METRIC, PREDICTION, REJECT)
 RECORDS: dict[str, Record] = {record.name: record for record in _ALL}
 
 

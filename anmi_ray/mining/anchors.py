@@ -1,13 +1,12 @@
 """Anchors: the document each example measures its gaps from, and the queries that have none.
 
-A known positive anchors its own example. In a query without one, each of the top-rated documents does of which judges
-say, asked directly, that it answers the query: by comparisons alone, the best of documents that all miss the point
-looks as good.
+A known positive anchors its own example. In a query without one, each document does that judges were asked about directly
+and that is likelier than not to answer the query, by its rank, its rating and their answer (`relevance`): by comparisons
+alone, the best of documents that all miss the point looks as good.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +21,12 @@ from anmi_ray.core.records import find_rows
 from anmi_ray.mining.categories import PLACE
 
 Refused = tuple[str, str, str]
+# Above it an anchor is likelier right than wrong; a query without one costs all of its judgments.
+LIKELY = 0.5
+_LABELS = {
+    True: ("no gap to a known positive", "its known positives are not rated, or nothing else is"),
+    False: ("no known positive", "mine.anchors is known; with confirmed, judges are asked which documents answer it"),
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ def choose(
     table = measured(gaps.select(pairs).group_by(pairs).aggregate([]), config, confirmed)
     anchored = pc.is_in(queries, value_set=pc.unique(table["query_id"])).to_numpy(zero_copy_only=False)
     left = queries.filter(pa.array(~anchored))
-    return _sorted(table, queries), _refused(left, gaps, candidates, config, confirmed)
+    return _sorted(table, queries), _refused(left, candidates, config, confirmed)
 
 
 def _anchors_of(table: pa.Table, config: MineConfig, confirmed: pa.Table | None) -> Flags:
@@ -74,30 +79,27 @@ def _anchors_of(table: pa.Table, config: MineConfig, confirmed: pa.Table | None)
 
 
 def _refused(
-    left: pa.Array, gaps: pa.Table, candidates: pa.Table, config: MineConfig, confirmed: pa.Table | None
+    left: pa.Array, candidates: pa.Table, config: MineConfig, confirmed: pa.Table | None
 ) -> list[Refused]:
     """Why queries have no anchor."""
-    positive = set(pc.unique(candidates.filter(candidates["is_positive"])["query_id"]).to_pylist())
-    asked: dict[bytes, list[float]] = defaultdict(list)
-    if confirmed is not None and config.anchors == "confirmed":
-        for query, p in zip(confirmed["query_id"].to_pylist(), confirmed["probability"].to_pylist(), strict=True):
-            asked[query].append(p)
-    return [(query.hex(), *_why(asked.get(query), query in positive)) for query in left.to_pylist()]
+    labelled = set(pc.unique(candidates.filter(candidates["is_positive"])["query_id"]).to_pylist())
+    if confirmed is None or config.anchors == "known":
+        return [(query.hex(), *_LABELS[query in labelled]) for query in left.to_pylist()]
+    aggregated = confirmed.group_by("query_id").aggregate([("probability", "max"), ("answer", "count")])
+    columns = (aggregated[name].to_pylist() for name in ("query_id", "probability_max", "answer_count"))
+    told = {query: (best, answers) for query, best, answers in zip(*columns, strict=True)}
+    return [(query.hex(), *_why(told.get(query), query in labelled)) for query in left.to_pylist()]
 
 
-def _why(asked: list[float] | None, labelled: bool) -> tuple[str, str]:
-    """Reason and detail: by the probabilities of the documents asked about, None where none was."""
-    if asked is None and labelled:
-        return "no gap to a known positive", "its known positives are not rated, or nothing else is"
-    if asked is None:
-        return "no known positive", "mine.anchors is known; with confirmed, judges are asked which documents answer it"
-    said = [p for p in asked if np.isfinite(p)]
-    if not said:
-        return "no judge answered about its candidates", f"{len(asked)} top-rated documents asked about"
-    return (
-        "nothing among its candidates answers it",
-        f"{len(said)} top-rated documents asked about, P(it answers) of the best {max(said):.2f}",
-    )
+def _why(told: tuple[float, int] | None, labelled: bool) -> tuple[str, str]:
+    """Reason and detail: by the probability of the query's likeliest document and the count of those with an answer."""
+    if told is None:
+        return _LABELS[True] if labelled else ("no judge answered about its candidates", "none was asked about")
+    best, answers = told
+    if not answers:
+        return "no judge answered about its candidates", f"P(relevant) of the likeliest is {best:.2f}"
+    detail = f"P(relevant) of the likeliest is {best:.2f}, must be above {LIKELY}; judges answered about {answers}"
+    return "nothing among its candidates answers it", detail
 
 
 def _sorted(table: pa.Table, queries: pa.Array) -> Anchors:

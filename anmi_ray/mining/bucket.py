@@ -13,7 +13,7 @@ from anmi_ray.core import identity
 from anmi_ray.core.arrays import Flags, Ints, Reals
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import find_rows
-from anmi_ray.mining.anchors import Anchors, codes
+from anmi_ray.mining.anchors import LIKELY, Anchors, codes
 from anmi_ray.mining.categories import PLACE
 from anmi_ray.mining.negatives import LEAST_SD, Negatives, grouped_quantiles
 
@@ -29,7 +29,7 @@ class RatedBucket:
     queries: pa.Array  # [Q]
     query: Ints  # [C]
     is_positive: Flags  # [C] known positives; rating may have hidden some
-    is_confirmed: Flags  # [C] judges say that it answers the query
+    is_likely: Flags  # [C] likelier than not to answer the query, confirmed or never asked about
     is_random: Flags  # [C]
     rating: Reals  # [C] points, NaN where not rated
     mean: Reals  # [Q]
@@ -78,7 +78,7 @@ def read(
         queries=queries,
         query=query,
         is_positive=candidates["is_positive"].to_numpy(),
-        is_confirmed=_confirmed(candidates, confirmed),
+        is_likely=_likely(candidates, confirmed),
         is_random=pc.equal(candidates["source"], "random").to_numpy().astype(bool),
         rating=rating,
         mean=mean,
@@ -89,11 +89,11 @@ def read(
     )
 
 
-def _confirmed(candidates: pa.Table, confirmed: pa.Table | None) -> Flags:
+def _likely(candidates: pa.Table, confirmed: pa.Table | None) -> Flags:
     if confirmed is None:
         return np.zeros(candidates.num_rows, dtype=bool)
     row = find_rows(confirmed, {name: candidates[name] for name in ("query_id", "doc_id")})
-    return np.append(confirmed["confirmed"].to_numpy(), False)[row]  # row -1: not asked about
+    return np.append(confirmed["probability"].to_numpy() > LIKELY, False)[row]  # row -1: nothing is known
 
 
 def _check(name: str, table: pa.Table, column: str, least: float = -np.inf) -> None:
@@ -159,7 +159,7 @@ def pool(
         draw_ids=example_ids[example] ^ identity.id_matrix(gaps["doc_id"]),
         gap=ruled_gap,
         gap_se=ruled_se,
-        is_positive=((bucket.is_positive & seen) | bucket.is_confirmed)[doc],
+        is_positive=((bucket.is_positive & seen) | bucket.is_likely)[doc],
         anchor_rating=bucket.rating[anchor][example],
         spread=bucket.spread[anchors.query][example],
         rank=bucket.rank[doc],

@@ -34,7 +34,7 @@ class RuleInputs:
     direct: pa.Table | None = None
     relevance: pa.Table | None = None  # query_id, doc_id, relevance: P(relevant) of a pointwise model
     mixture: Mixture | None = None  # fitted on gaps of many queries
-    # query_id, doc_id, probability (NaN: no answer), confirmed: documents that judges were asked about one by one
+    # Relevance rows: how likely documents of queries without a known positive answer them, and which are confirmed
     confirmed: pa.Table | None = None
 
 

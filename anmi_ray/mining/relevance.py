@@ -18,10 +18,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from scipy import special
 
-from anmi_ray.core.arrays import Ints, Reals
+from anmi_ray.core.arrays import Flags, Ints, Reals
 from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import find_rows
 from anmi_ray.mining.categories import PLACE
 
 FEWEST = 200  # documents below which nothing is fitted: five queries of forty
@@ -47,7 +50,7 @@ class Evidence(NamedTuple):
     answer: Reals
 
     @property
-    def asked(self) -> np.ndarray:
+    def asked(self) -> Flags:
         """Who has an answer, bool[N]."""
         return np.isfinite(self.answer)
 
@@ -105,6 +108,35 @@ class RelevanceModel:
         if set(values) != {field.name for field in fields(cls)}:
             raise DataError(f"not a fitted model of relevance: fields {sorted(values)}", PLACE, "recompute the stage")
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+def evidence(
+    ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, answers: pa.Table | None = None
+) -> tuple[pa.Table, Evidence]:
+    """(query_id, doc_id) of the rated documents of queries without a known positive, as they stand in Ratings; of each
+    what is known.
+
+    gaps say which queries these are: theirs are measured from top-rated documents. answers: query_id, doc_id,
+    probability (NaN: no answer) of those asked about. A rated document that no retriever found is ranked behind all.
+    """
+    wanted = pc.unique(gaps.filter(pc.equal(gaps["anchor_kind"], "top-rated"))["query_id"])
+    rated = ratings.filter(pc.is_in(ratings["query_id"], value_set=wanted))
+    keys = {"query_id": rated["query_id"], "doc_id": rated["doc_id"]}
+    rank = pc.cast(candidates["rank"], pa.float64()).to_numpy()  # null is NaN
+    found = np.append(rank, np.nan)[find_rows(candidates, keys)]
+    last = np.nanmax(rank, initial=0.0) + 1.0
+    answer = np.full(rated.num_rows, np.nan)
+    if answers is not None:
+        answer = np.append(answers["probability"].to_numpy(), np.nan)[find_rows(answers, keys)]
+    query = pc.dictionary_encode(rated["query_id"].combine_chunks()).indices.to_numpy().astype(np.int64)
+    known = Evidence(
+        query=query,
+        rating=rated["rating_elo"].to_numpy().astype(np.float64),
+        error=rated["std_err_elo"].to_numpy().astype(np.float64),
+        rank=np.where(np.isnan(found), last, found),
+        answer=answer,
+    )
+    return pa.table(keys), known
 
 
 def fit(known: Evidence) -> RelevanceModel | None:

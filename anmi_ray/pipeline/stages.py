@@ -23,6 +23,7 @@ from anmi_ray.stages import (
     judge,
     mine,
     rate,
+    relevance,
     report,
     rerank,
     retrieve,
@@ -33,8 +34,9 @@ from anmi_ray.stages import (
 
 # Where the panel holds a distilled judge: pairs, what an ensemble says of them, and the model that learns from it.
 _DISTILLATION = (sample.STAGE, judge.LABEL, distill.STAGE)
-# Where queries without a known positive are anchored: documents to ask about, and which of them judges confirm.
-_CONFIRMATION = (shortlist.STAGE, judge.CONFIRM)
+# Where queries without a known positive are anchored: documents to ask about, what judges say of them, and which
+# answer the query by all that is known.
+_CONFIRMATION = (shortlist.STAGE, judge.CONFIRM, relevance.STAGE)
 # Where borderline documents are validated: which, what judges say of them, and the fit of both rounds' answers.
 _SECOND_ROUND = (borderline.STAGE, judge.VALIDATE, rate.REFIT)
 

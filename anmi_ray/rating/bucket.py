@@ -20,7 +20,9 @@ from anmi_ray.rating.solver import Posterior, Solution, solve
 from anmi_ray.rating.uncertainty import Errors, GapAnchors, anchors, errors
 from anmi_ray.rating.weighting import weighed
 
-TOP_RATED = 4  # documents that gaps of a bucket's queries without a known positive are measured to
+# Documents from which gaps of a query without a known positive are measured: where a judge of 80 % compares, 97 % of
+# those that rank and rating together take for relevant are among the best eight by rating alone, 78 % among four.
+TOP_RATED = 8
 
 
 class RateResult(NamedTuple):

@@ -1,4 +1,4 @@
-"""shortlist: gaps -> documents to ask judges about one by one: the top-rated of queries without a known positive."""
+"""shortlist: ratings -> documents to ask judges about one by one: the likeliest of queries without a known positive."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anmi_ray.config.base import Settings
+from anmi_ray.core.errors import JudgeError
 from anmi_ray.core.records import COMPARISON, GAP
 from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
@@ -17,14 +18,32 @@ _DOCUMENTS = "documents to ask about"
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Settings, context: Context) -> dict[str, Any]:
-    """One task per bucket; returns flows for the manifest."""
-    return {"flows": run_buckets(context, artifact, ("comparisons", COMPARISON), _bucket, inputs["rate"])}
+    """The model of relevance from a sample, then one task per bucket; returns flows for the manifest.
+
+    Raises JudgeError where ratings do not tell relevant documents from others, before anybody is asked about them.
+    """
+    from anmi_ray.mining.relevance import WEAKEST
+    from anmi_ray.stages import relevance
+
+    model = relevance.fitted(artifact, inputs, context)
+    if model is not None and not model.tells:
+        raise JudgeError(
+            f"the judges' ratings do not tell relevant documents from others: {model.said()}; {WEAKEST:g} must be reached",
+            f"stage {artifact.stage}",
+            "ask better judges or more of them (anmi audit RUN says how they answered), raise compare.degree, or label "
+            "train queries and set mine.anchors: known",
+        )
+    parts = ("comparisons", COMPARISON)
+    return {"flows": run_buckets(context, artifact, parts, _bucket, dict(inputs), model)}
 
 
-def _bucket(artifact: Artifact, bucket: int, rate: Artifact) -> list[Flow]:
+def _bucket(artifact: Artifact, bucket: int, inputs: Mapping[str, Artifact], model: Any) -> list[Flow]:
     from anmi_ray import mining
+    from anmi_ray.stages import relevance
 
-    pairs = mining.shortlist(rate.read_part("gaps", bucket, GAP))
+    documents, known = relevance.known(inputs, bucket)
+    score = known.rating if model is None else model.posterior(known)
+    pairs = mining.shortlist(inputs["rate"].read_part("gaps", bucket, GAP), documents, score)
     queries = len(set(pairs["query_id"].to_pylist()))
     flows = [Flow(_QUERIES, queries, queries), Flow(_DOCUMENTS, pairs.num_rows, pairs.num_rows)]
     artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, pairs)}, flows, None)
@@ -33,10 +52,10 @@ def _bucket(artifact: Artifact, bucket: int, rate: Artifact) -> list[Flow]:
 
 def _cost(load: Workload) -> StageCost:
     """As many as it found, else of all train queries: which have no known positive is not known before."""
-    from anmi_ray.rating import TOP_RATED
+    from anmi_ray.mining.shortlist import ASKED
 
-    pairs = TOP_RATED * load.train
-    work = f"at most {pairs:,} documents to ask about, {TOP_RATED} of each query without a known positive"
+    pairs = ASKED * load.train
+    work = f"at most {pairs:,} documents to ask about, {ASKED} of each query without a known positive"
     if load.manifest is not None:
         pairs = next(flow["rows_out"] for flow in load.manifest["flows"] if flow["unit"] == _DOCUMENTS)
         work = f"{pairs:,} documents to ask about"
@@ -46,8 +65,8 @@ def _cost(load: Workload) -> StageCost:
 STAGE = Stage(
     name="shortlist",
     version=1,
-    inputs=("rate",),
-    does="find the top-rated documents of queries without a known positive",
+    inputs=("rate", "retrieve"),
+    does="find the likeliest documents of queries without a known positive",
     run=run,
     cost=_cost,
     settings="mine",

@@ -164,7 +164,7 @@ def test_confirmed_documents_anchor_whatever_the_order_of_rows(rows: list[Any], 
         return Query(ratings, positives=(), randoms=2, said=tuple(zip(top, answers, strict=False)))
 
     tables = make_tables([query(*row) for row in rows])
-    asked = shortlist(tables.gaps)
+    asked = shortlist(tables.gaps, tables.ratings, tables.ratings["rating_elo"].to_numpy())
     keys = ("query_id", "doc_id")
     assert {pair for pair in zip(*(asked[name].to_pylist() for name in ("query_id", "doc_a")), strict=True)} == {
         pair for pair in zip(*(tables.confirmed[name].to_pylist() for name in keys), strict=True)

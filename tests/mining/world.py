@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from anmi_ray.core import identity
-from anmi_ray.core.identity import ID
-from anmi_ray.core.records import CANDIDATE, GAP, RATING, Record
+from anmi_ray.core.records import CANDIDATE, GAP, RATING, RELEVANCE, Record
 from anmi_ray.mining.negatives import Negatives
 
 
@@ -65,7 +64,7 @@ def make_tables(queries: list[Query]) -> Tables:
         candidates += [(query, doc_id(q, size + r), "random", False, None, 0.0) for r in range(of.randoms)]
         if not of.rated:
             continue
-        confirmed += [(query, doc_id(q, d), p, p > 0.5) for d, p in of.said]
+        confirmed += [(query, doc_id(q, d), 0.0 if p != p else p, None if p != p else p, p > 0.5) for d, p in of.said]
         ratings += [(query, doc_id(q, d), rating, rating / 277.21) for d, rating in enumerate(of.ratings)]
         anchors = of.positives or tuple(np.argsort(-np.array(of.ratings), kind="stable")[:4].tolist())
         kind = "known" if of.positives else "top-rated"
@@ -78,12 +77,11 @@ def make_tables(queries: list[Query]) -> Tables:
     names = "query_id doc_id source is_positive rank similarity"
     none = pa.array([[] for _ in candidates], type=pa.map_(pa.string(), pa.int32()))
     fused = [None if row[4] is None else 1.0 / row[4] for row in candidates]
-    said = {"query_id": ID, "doc_id": ID, "probability": pa.float64(), "confirmed": pa.bool_()}
     return Tables(
         _table(RATING, ratings, "query_id doc_id rating_elo latent", std_err_elo=90.0, games=24.0, component=0),
         _table(GAP, gaps, "query_id anchor_id doc_id gap_elo gap_se_elo anchor_kind"),
         _table(CANDIDATE, candidates, names, fused_score=fused, retriever_ranks=none),
-        pa.table({name: pa.array([row[i] for row in confirmed], t) for i, (name, t) in enumerate(said.items())}),
+        _table(RELEVANCE, confirmed, "query_id doc_id probability answer confirmed"),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from anmi_ray.core.identity import NOTHING
-from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, JUDGMENT, RATING
+from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, JUDGMENT, RATING, RELEVANCE
 from anmi_ray.pipeline.stages import SECOND_ROUND, names_of
 from tests.judging.serving import Chat, serving
 from tests.small import start_from
@@ -53,7 +53,11 @@ def said(done: Done) -> dict[Pair, list[float]]:
 
 
 def confirmed(done: Done) -> set[Pair]:
-    return {pair for pair, answers in said(done).items() if answers and np.mean(answers) > 0.5}
+    """Who anchors: asked about, and likelier than not to answer the query."""
+    rows = done.part("relevance", "relevance", RELEVANCE).to_pylist()
+    found = {(row["query_id"], row["doc_id"]) for row in rows if row["confirmed"]}
+    assert found <= {pair for pair, answers in said(done).items() if answers}
+    return found
 
 
 def test_the_top_rated_are_asked_about_once_and_alone(done: Done) -> None:

@@ -27,6 +27,7 @@ from anmi_ray.core.records import (
     JUDGMENT,
     QUERY,
     RATING,
+    RELEVANCE,
     RUN,
     TEXT_OF,
     find_rows,
@@ -98,13 +99,9 @@ def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
 
 
 def confirmed(inputs: Inputs, bucket: int) -> pa.Table | None:
-    """What judges say of documents that they were asked about one by one (`RuleInputs`); None where they were not."""
-    if "confirm" not in inputs:
-        return None
-    from anmi_ray import judging
-
-    comparisons = inputs["shortlist"].read_part("comparisons", bucket, COMPARISON)
-    return judging.confirmations(inputs["confirm"].read_part("judgments", bucket, JUDGMENT), comparisons)
+    """How likely documents of queries without a known positive answer them; None where nobody was asked."""
+    relevance = inputs.get("relevance")
+    return None if relevance is None else relevance.read_part("relevance", bucket, RELEVANCE)
 
 
 def _direct(inputs: Inputs, bucket: int) -> pa.Table:

@@ -1,0 +1,124 @@
+"""relevance: ratings, ranks and direct answers -> how likely each document of an unlabelled query answers it.
+
+What rank, rating and answer are worth is fitted once to a hash sample of queries; shortlist fits the same before
+anybody was asked. Where documents are too few for a fit, the judges' answers stand for themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.config.base import Settings
+from anmi_ray.core.records import CANDIDATE, COMPARISON, GAP, JUDGMENT, RATING, RELEVANCE
+from anmi_ray.runtime.costs import StageCost, Workload
+from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.tasks import Context, run_buckets, run_task
+from anmi_ray.stages.ingest import of_queries, sample_queries
+from anmi_ray.store import Artifact, Flow
+
+if TYPE_CHECKING:
+    from anmi_ray.mining.relevance import Evidence, RelevanceModel
+
+_QUERIES = 1000  # of the sample: 40,000 documents tell the few numbers of the model to a hundredth
+_MODEL = "relevance.json"
+_ROW_BYTES = 40
+Inputs = Mapping[str, Artifact]
+
+
+def run(artifact: Artifact, inputs: Inputs, config: Settings, context: Context) -> dict[str, Any]:
+    """The model from a sample, then one task per bucket; returns flows for the manifest."""
+    model = fitted(artifact, inputs, context)
+    return {"flows": run_buckets(context, artifact, ("relevance", RELEVANCE), _bucket, dict(inputs), model)}
+
+
+def fitted(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceModel | None:
+    """The model of the stage that makes `artifact`, kept there; None where there is too little to fit."""
+    from anmi_ray.mining.relevance import RelevanceModel
+
+    kept = artifact.read_json(_MODEL)
+    if kept is None:
+        kept = run_task(context, _fit, dict(inputs), context.buckets)
+        artifact.publish_json(_MODEL, kept)
+    return RelevanceModel.from_dict(kept["model"]) if kept["model"] else None
+
+
+def known(inputs: Inputs, bucket: int, sample: pa.Table | None = None) -> tuple[pa.Table, Evidence]:
+    """Documents of a bucket (query_id, doc_id) and what is known of them, answers where inputs hold them."""
+    from anmi_ray.mining import relevance
+
+    rate = inputs["rate"]
+    tables = [rate.read_part("ratings", bucket, RATING), rate.read_part("gaps", bucket, GAP)]
+    tables.append(inputs["retrieve"].read_part("candidates", bucket, CANDIDATE))
+    if sample is not None:
+        tables = [of_queries(table, sample) for table in tables]
+    return relevance.evidence(*tables, _answers(inputs, bucket))
+
+
+def _answers(inputs: Inputs, bucket: int) -> pa.Table | None:
+    """What judges said of documents that they were asked about one by one; None where they were not yet."""
+    if "confirm" not in inputs:
+        return None
+    from anmi_ray import judging
+
+    comparisons = inputs["shortlist"].read_part("comparisons", bucket, COMPARISON)
+    return judging.confirmations(inputs["confirm"].read_part("judgments", bucket, JUDGMENT), comparisons)
+
+
+def _fit(inputs: Inputs, buckets: int) -> dict[str, Any]:
+    from anmi_ray.mining import relevance
+
+    sample = sample_queries(inputs["rate"], "gaps", buckets, _QUERIES, "relevance")
+    parts = [known(inputs, bucket, sample)[1] for bucket in range(buckets)]
+    # queries are numbered bucket by bucket
+    first = np.cumsum([0, *(int(part.query.max(initial=-1)) + 1 for part in parts)])
+    parts = [part._replace(query=part.query + start) for part, start in zip(parts, first[:-1], strict=True)]
+    model = relevance.fit(relevance.Evidence(*(np.concatenate(column) for column in zip(*parts, strict=True))))
+    return {"model": model.to_dict() if model else None, "said": model.said() if model else "too few documents"}
+
+
+def _bucket(artifact: Artifact, bucket: int, inputs: Inputs, model: RelevanceModel | None) -> list[Flow]:
+    from anmi_ray.mining.anchors import LIKELY
+
+    documents, evidence = known(inputs, bucket)
+    answered = evidence.asked
+    probability = evidence.answer if model is None else model.posterior(evidence)
+    table = pa.table(
+        {
+            **{name: documents[name] for name in ("query_id", "doc_id")},
+            "probability": probability,
+            "answer": pa.array(evidence.answer, mask=~answered),
+            "confirmed": answered & (probability > LIKELY),
+        }
+    )
+    if model is None:
+        table = table.filter(pa.array(answered))
+    queries = pc.count_distinct(documents["query_id"]).as_py()
+    anchored = pc.count_distinct(table.filter(table["confirmed"])["query_id"]).as_py()
+    anchors = pc.sum(table["confirmed"]).as_py() or 0
+    counts = {"queries without a known positive": queries, "of them with an anchor": anchored, "anchors": anchors}
+    flows = [Flow(unit, count, count) for unit, count in counts.items()]
+    rows = RELEVANCE.table({name: table[name] for name in table.column_names})
+    artifact.commit_bucket(bucket, {"relevance": (RELEVANCE, rows)}, flows, None)
+    return flows
+
+
+def _cost(load: Workload) -> StageCost:
+    work = f"P(relevant) of at most {load.candidates:,} documents"
+    return StageCost(work, 5.0, load.candidates * _ROW_BYTES, files=load.buckets)
+
+
+STAGE = Stage(
+    name="relevance",
+    version=1,
+    inputs=("rate", "retrieve", "shortlist", "confirm"),
+    does="weigh rank, rating and direct answers: which documents answer queries without a known positive",
+    run=run,
+    cost=_cost,
+    settings="mine",
+    config=lambda _: Settings(),
+)
