@@ -84,7 +84,7 @@ def test_a_document_is_confirmed_by_the_mean_of_those_who_answer(make_world: Wor
     [(50, 0, "confirm none of 200"), (50, 200, "confirm all 200"), (50, 1, None), (50, 199, None), (49, 0, None)],
 )
 def test_a_round_that_confirms_all_or_nothing_is_a_fault(queries: int, confirmed: int, said: str | None) -> None:
-    counts = dict.fromkeys(confirmation.UNITS, 0)
+    counts: dict[str, int] = dict.fromkeys(confirmation.UNITS, 0)
     counts |= {confirmation.ANSWERED: 200, confirmation.CONFIRMED: confirmed, confirmation.QUERIES: queries}
     found = confirmation.fault(counts)
     assert found == said or (found is not None and said is not None and said in found)
@@ -144,7 +144,10 @@ def test_equal_texts_share_a_question_and_no_text_is_nothing() -> None:
     rows = [(identity.comparison_id(query, doc, NOTHING), query, doc, NOTHING, 1, "test") for doc in docs]
     asked = direct_questions(
         COMPARISON.table(dict(zip(COMPARISON.schema.names, zip(*rows, strict=True), strict=True))),
-        QUERY.table({"query_id": [query], "external_id": ["q"], "text": ["q"], "text_hash": [identity.text_hash("q")], "split": ["train"]}),
+        QUERY.table({
+            "query_id": [query], "external_id": ["q"], "text": ["q"], "text_hash": [identity.text_hash("q")],
+            "split": ["train"],
+        }),
         TEXT_OF.table({
             "doc_id": docs, "external_id": ["", "", ""], "text_hash": [identity.text_hash("", t) for t in texts],
             "title": ["", "", ""], "text": texts,

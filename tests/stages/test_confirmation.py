@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anmi_ray.core.errors import ConfigError, JudgeError
 from anmi_ray.core.identity import NOTHING
 from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, JUDGMENT, RATING
 from anmi_ray.pipeline.stages import SECOND_ROUND, names_of
