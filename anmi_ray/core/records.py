@@ -86,7 +86,8 @@ TEXT_OF = Record(
     ("doc_id",),
     schema_of({"doc_id": ID, "external_id": TEXT, "text_hash": ID, "title": TEXT, "text": TEXT}),
 )
-# A pair of a query's documents that judges are asked about; round 1 is of borderline documents.
+# A pair of a query's documents that judges are asked about; round 1 is of borderline documents, or of a document and
+# nothing (design confirmation): 16 bytes of ff stand for doc_b, and p_a is P(doc_a answers the query).
 COMPARISON = Record(
     "Comparison",
     1,
@@ -240,6 +241,7 @@ FIT = Record(
     ),
 )
 # How far a document stands below an anchor (anchor minus document, Elo points), with the error of the difference.
+# Anchors are known positives; in a query without one its four top-rated documents, which mining may or may not take.
 GAP = Record(
     "Gap",
     1,

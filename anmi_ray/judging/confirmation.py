@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from anmi_ray.judging.ensemble import scores
 # Above it an anchor is by the judges' own word more likely right than wrong. Who is asked about is among its query's
 # best by all pairs, so a yes is not the only witness; and a query without an anchor costs all of its judgments.
 _CONFIRMED = 0.5
+_TELLING = 50  # queries with an answer from which on all or none confirmed is no chance
 ANSWERED, CONFIRMED = "documents with an answer", "documents confirmed"
 QUERIES, WITH_ONE, WITH_SEVERAL = "queries with an answer", "queries confirmed", "queries with several"
 UNITS = (ANSWERED, CONFIRMED, QUERIES, WITH_ONE, WITH_SEVERAL)
@@ -45,6 +47,16 @@ def counts(found: pa.Table) -> dict[str, int]:
     confirmed = np.bincount(query, flags)
     each = (asked.num_rows, int(flags.sum()), len(confirmed), int((confirmed > 0).sum()), int((confirmed > 1).sum()))
     return dict(zip(UNITS, each, strict=True))
+
+
+def fault(counts: Mapping[str, int]) -> str | None:
+    """What is wrong with a round of these `counts`: judges confirm no document, or every one; None where nothing is."""
+    documents, queries = counts[ANSWERED], counts[QUERIES]
+    if queries < _TELLING or 0 < counts[CONFIRMED] < documents:
+        return None
+    if counts[CONFIRMED]:
+        return f"judges confirm all {documents:,} documents of {queries:,} queries: their yes says nothing"
+    return f"judges confirm none of {documents:,} documents of {queries:,} queries: no query has an anchor"
 
 
 def audit(judgments: pa.Table) -> dict[str, Any]:

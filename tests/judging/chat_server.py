@@ -75,6 +75,12 @@ def answer(text: str, model: str, finish: str = "stop", logprobs: bool = False) 
     }
 
 
+def word(question: str) -> str:
+    """A of two documents; of one, yes or no by a hash of the question."""
+    even = hashlib.sha256(question.encode()).digest()[0] % 2 == 0
+    return ("yes" if even else "no") if "yes or no" in question else "A"
+
+
 async def drip(request: web.Request, body: bytes) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     await response.prepare(request)
@@ -95,7 +101,8 @@ def reset(request: web.Request) -> None:
 async def perform(request: web.Request, action: str, asked: dict[str, Any]) -> web.StreamResponse:
     """Do what `action` says; those with a colon carry the Retry-After."""
     kind, _, wait = action.partition(":")
-    good = answer("wrong letters" if kind == "wrong" else "A", asked["model"], logprobs=bool(asked.get("logprobs")))
+    said = "wrong letters" if kind == "wrong" else word(asked["messages"][-1]["content"])
+    good = answer(said, asked["model"], logprobs=bool(asked.get("logprobs")))
     if kind in ("ok", "wrong"):
         return web.json_response(good)
     if kind == "hang":

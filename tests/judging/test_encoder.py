@@ -20,12 +20,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from anmi_ray.config.judge import EncoderJudgeConfig, JudgeSettings
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.core.identity import comparison_id, doc_id, query_id, rng, text_hash
+from anmi_ray.core.identity import NOTHING, comparison_id, doc_id, query_id, rng, text_hash
 from anmi_ray.core.records import ANSWER, COMPARISON, QUERY, TEXT_OF
 from anmi_ray.judging import kinds
 from anmi_ray.judging.kinds.encoder import NOT_FINITE, EncoderEngine, Texts
 from anmi_ray.judging.preferences import of_answers
-from anmi_ray.judging.questions import AT_ONCE, TextQuestions, text_questions
+from anmi_ray.judging.questions import AT_ONCE, TextQuestions, direct_questions, text_questions
 from anmi_ray.judging.truncate import Truncator
 from anmi_ray.models.classifier import Classifier
 from anmi_ray.models.cross_encoder import CrossEncoder
@@ -155,6 +155,24 @@ def test_a_rerankers_preference_is_the_sigmoid_of_its_scores_difference(folders:
     assert np.std(p_first) > 0.05
     forward, back = of.of_comparison.T
     np.testing.assert_allclose(p_first[forward] + p_first[back], 1.0, atol=1e-12)
+
+
+def test_a_reranker_says_of_one_document_the_sigmoid_of_its_score(folders: dict[str, Path]) -> None:
+    pairs, folder = questions(), folders["reranker"]
+    docs = pairs.texts["doc_id"].to_pylist()
+    rows = [
+        (comparison_id(q, d, NOTHING), q, d, NOTHING, 1, "x")
+        for q in pairs.queries["query_id"].to_pylist()
+        for d in docs
+    ]
+    comparisons = COMPARISON.table(dict(zip(COMPARISON.schema.names, zip(*rows, strict=True), strict=True)))
+    of = direct_questions(comparisons, pairs.queries, pairs.texts)
+    _, table = asked(settings("pointwise", folder, slope=2.5), of, 5)
+    seen = shown(of)
+    score = direct(folder, [q for q, _, _ in seen], [a for _, a, _ in seen])[:, 0]
+    p, _ = of_answers(table, kinds.of(settings("pointwise", folder)).read_reply())
+    np.testing.assert_allclose(p, 1 / (1 + np.exp(-2.5 * score)), atol=1e-5)
+    assert np.std(p) > 0.01
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,16 @@ LETTER: list[tuple[str, float | str]] = [
 ]
 
 
+WORD: list[tuple[str, float | str]] = [
+    ("yes", 1.0), ("No.", 0.0), ("**Yes**", 1.0), ("Answer: no", 0.0), ('{"answer": "yes"}', 1.0),
+    ('{"relevant": false}', 0.0), ("<think>no, yes</think>\nYes", 1.0), ("Yes, it names the option.", 1.0),
+    ("No - it is about something else.", 0.0), ("It is on topic.\nFinal answer: No", 0.0),
+    ("", "empty answer"), ("<think>yes", "cut short"), ("yes or no", "neither yes nor no"),
+    ("There is no answer in it.", "neither yes nor no"), ("The answer no one knows", "neither yes nor no"),
+    ("Answer: yes\nAnswer: no", "several answers"), ("A", "neither yes nor no"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(("answer", "expected"), SCALE)
 def test_numbers_are_read_or_named(answer: str, expected: float | str) -> None:
     value = read(answer, "scale")
@@ -183,8 +193,13 @@ def test_letters_are_read_or_named(answer: str, expected: float | str) -> None:
     assert value == (expected if isinstance(expected, str) else pytest.approx(expected, abs=1e-12)), value
 
 
+@pytest.mark.parametrize(("answer", "expected"), WORD)
+def test_words_are_read_or_named(answer: str, expected: float | str) -> None:
+    assert read(answer, "yes-no") == expected
+
+
 def test_every_reason_happens() -> None:
-    seen = {expected for _, expected in [*SCALE, *LETTER, *LOGPROBS] if isinstance(expected, str)}
+    seen = {expected for _, expected in [*SCALE, *LETTER, *WORD, *LOGPROBS] if isinstance(expected, str)}
     assert seen == set(REASONS)
 
 

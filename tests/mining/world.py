@@ -50,7 +50,7 @@ def doc_id(query: int, document: int) -> bytes:
 
 
 def make_tables(queries: list[Query]) -> Tables:
-    """Documents are d0, d1, ... in the order of `ratings`, then random ones; without a positive the top four have gaps."""
+    """Documents are d0, d1, … by `ratings`, then random ones; in a query without a positive the top four have gaps."""
     candidates: list[tuple[Any, ...]] = []
     ratings: list[tuple[Any, ...]] = []
     gaps: list[tuple[Any, ...]] = []

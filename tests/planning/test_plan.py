@@ -50,6 +50,16 @@ def test_a_million_queries_over_a_billion_documents() -> None:
     assert "nothing is sent" in said
 
 
+def test_questions_about_single_documents_are_planned_at_most() -> None:
+    """Four of every train query, in one order, of the judges that can say; which queries need it is not known yet."""
+    rows, _ = told("mine.anchors=confirmed")
+    assert list(rows)[list(rows).index("rate") :][1:3] == ["shortlist", "confirm"]
+    assert rows["shortlist"]["work"].startswith("at most 4,000,000 documents")
+    assert rows["confirm"]["work"].count("4,000,000 calls") == 3
+    hours = {stage: float(rows[stage]["GPU hours"].replace(",", "")) for stage in ("judge", "confirm")}
+    assert hours["confirm"] == pytest.approx(hours["judge"] * 4 / 800, rel=0.1)
+
+
 def test_what_is_planned_grows_with_rows_alone() -> None:
     """Ten times the queries and the documents, in as many shards: ten times of all but searches, which are both."""
 

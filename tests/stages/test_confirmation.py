@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anmi_ray.core.errors import ConfigError, JudgeError
 from anmi_ray.core.identity import NOTHING
 from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, JUDGMENT, RATING, RELEVANCE
 from anmi_ray.pipeline.stages import SECOND_ROUND, names_of
 from tests.judging.serving import Chat, serving
 from tests.small import start_from
-from tests.stages.test_validation import Done, World
+from tests.stages.test_validation import VALIDATED, Done, World
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 HIDDEN = ("rate.hide_positives=1", "mine.anchors=confirmed", "name=hidden")
@@ -60,6 +61,15 @@ def confirmed(done: Done) -> set[Pair]:
     return found
 
 
+def negatives(done: Done) -> set[Pair]:
+    """Documents with weight beside an anchor."""
+    found = set[Pair]()
+    for row in done.part("mine", "examples", EXAMPLE).to_pylist():
+        beside = zip(row["doc_ids"][1:], row["weights"][1:], strict=True)
+        found |= {(row["query_id"], doc) for doc, weight in beside if weight}
+    return found
+
+
 def test_the_top_rated_are_asked_about_once_and_alone(done: Done) -> None:
     assert done.told.computed == list(names_of(done.settings)[names_of(done.settings).index("rate") :])
     rated: dict[bytes, list[tuple[float, bytes]]] = defaultdict(list)
@@ -75,13 +85,9 @@ def test_the_top_rated_are_asked_about_once_and_alone(done: Done) -> None:
 
 def test_confirmed_documents_anchor_and_are_no_negatives(done: Done) -> None:
     wanted = confirmed(done)
-    anchors = set[Pair]()
-    rows = done.part("mine", "examples", EXAMPLE).to_pylist()
-    for row in rows:
-        anchors.add((row["query_id"], row["doc_ids"][0]))
-        others = zip(row["doc_ids"][1:], row["weights"][1:], strict=True)
-        assert not any(weight and (row["query_id"], doc) in wanted for doc, weight in others)
-    assert anchors <= wanted
+    examples = done.part("mine", "examples", EXAMPLE).to_pylist()
+    assert {(row["query_id"], row["doc_ids"][0]) for row in examples} <= wanted
+    assert not negatives(done) & wanted
     # a query's examples may be refused for want of negatives, never for want of an anchor
     refused = {row["key"]: row["reason"] for row in done.artifact("mine").rejects().to_pylist()}
     asked = {query for query, _ in said(done)}
@@ -115,21 +121,53 @@ def test_a_part_of_the_queries_may_have_known_positives(world: World, done: Done
 
 
 def test_borderline_documents_are_validated_against_confirmed_anchors(world: World, done: Done) -> None:
-    found = world.carry_out(
-        *HIDDEN[:2], "name=validated", "mine.rule=validated", "mine.allow=[{rule: validate, high: 450}]"
-    )
+    found = world.carry_out(*HIDDEN[:2], "name=validated", *VALIDATED)
     assert found.told.computed == [*SECOND_ROUND, "mine"]
     wanted = confirmed(found)
     pairs = found.pairs("borderline") | found.pairs("borderline", "known")
     assert len(pairs) > 20
     assert all(((query, a) in wanted) != ((query, b) in wanted) for query, a, b in pairs)
-    for row in found.part("mine", "examples", EXAMPLE).to_pylist():
-        assert not any(
-            w and (row["query_id"], d) in wanted for d, w in zip(row["doc_ids"][1:], row["weights"][1:], strict=True)
-        )
+    assert not negatives(found) & wanted
 
 
 def panel(chat: Chat, **more: Any) -> str:
     endpoint = chat.config(input_price=1.0, output_price=1.0, max_tokens=2).model_dump(exclude_defaults=True)
     judge = {"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {"template": "letters"}}
     return f"judge={json.dumps({'judges': [judge], **more})}"
+
+
+def test_a_server_is_asked_about_single_documents_in_the_rounds_one_budget(world: World, port: int) -> None:
+    """It says A of pairs, and yes of every other document. What a budget ended is asked later, and nothing twice."""
+    chat = Chat(port, "direct")
+    chat.setup()
+    served = (*HIDDEN[:2], "name=served")
+    first = world.carry_out(*served, panel(chat), last="rate")
+    asked = len(chat.log())
+    assert asked == 2 * len(first.pairs("compare")) > 0
+    short = world.carry_out(*served, panel(chat, budget={"calls": asked + 30}))
+    bought = len(chat.log()) - asked
+    wanted = short.pairs("shortlist")
+    answered = {query for (query, _), answers in said(short).items() if answers}
+    assert 0 < bought <= 30 < len(wanted)
+    assert sum(query in answered for query, *_ in wanted) == bought  # whole queries
+    assert short.artifact("confirm").manifest()["spent"]["llm"]["calls"] == bought  # type: ignore[index]
+    reasons = {row["key"]: row["reason"] for row in short.artifact("mine").rejects().to_pylist()}
+    silent = {bytes.fromhex(key) for key, why in reasons.items() if why == "no judge answered about its candidates"}
+    assert silent == {query for query, *_ in wanted} - answered
+    whole = world.carry_out(*served, panel(chat))
+    assert whole.pairs("shortlist") == wanted
+    assert all(entry["visit"] == 0 for entry in chat.log())  # nothing was asked twice
+    questions = [entry["question"] for entry in chat.log()[asked:]]
+    assert len(questions) == len({one for one in questions}) <= len(wanted)
+    assert all("One word, yes or no" in one and "document-B" not in one for one in questions)
+    assert 0 < len(confirmed(whole)) < len(wanted)
+    examples = whole.part("mine", "examples", EXAMPLE).to_pylist()
+    assert {(row["query_id"], row["doc_ids"][0]) for row in examples} <= confirmed(whole)
+    with pytest.raises(JudgeError, match="within the budget"):
+        world.carry_out(*served, panel(chat, budget={"calls": asked}), last="confirm")
+
+
+def test_a_panel_that_only_compares_is_refused(world: World) -> None:
+    with pytest.raises(ConfigError, match="only compare two") as raised:
+        world.settings(*HIDDEN, "judge.preset=similarity")
+    assert "kind api" in str(raised.value)

@@ -28,7 +28,6 @@ from anmi_ray.store import Artifact, Flow
 from anmi_ray.store.folders import local_folder
 
 _AUDIT_QUERIES = 1000
-_TELLING = 50  # queries with an answer from which on all or none confirmed is no chance
 
 
 def run(
@@ -83,18 +82,12 @@ def _check_any(flows: list[Flow], config: JudgeConfig, stage: str) -> None:
 
 def _check_telling(flows: list[Flow], stage: str) -> None:
     """Say here that no query would have an anchor, or that no answer tells documents apart."""
-    found = {unit: sum(flow.rows_out for flow in flows if flow.unit == unit) for unit in confirmation.UNITS}
-    queries, documents = found[confirmation.QUERIES], found[confirmation.ANSWERED]
-    none, every = not found[confirmation.CONFIRMED], found[confirmation.CONFIRMED] == documents
-    if queries < _TELLING or not (none or every):
-        return
-    raise JudgeError(
-        f"judges confirm none of {documents:,} documents of {queries:,} queries: no query has an anchor"
-        if none
-        else f"judges confirm all {documents:,} documents of {queries:,} queries: their yes says nothing",
-        f"stage {stage}",
-        "see what they are asked with anmi judge CONFIG --dry-run; prompt.relevance of a judge takes another template",
-    )
+    counts = {unit: sum(flow.rows_out for flow in flows if flow.unit == unit) for unit in confirmation.UNITS}
+    if said := confirmation.fault(counts):
+        remedy = (
+            "see what they are asked with anmi judge CONFIG --dry-run; a judge's prompt.relevance says it otherwise"
+        )
+        raise JudgeError(said, f"stage {stage}", remedy)
 
 
 def _bucket(
