@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -25,7 +25,7 @@ import pyarrow as pa
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.core.records import DOCUMENT
+from anmi_ray.core.records import DOCUMENT, SPLITS
 from anmi_ray.corpus.reader import QueryRow, Reader, qrel_table, split_of
 
 EXTRACTION_VERSION = 1
@@ -103,11 +103,28 @@ class PydocsReader(Reader):
                 self._relevant[first.name] = [thing.name for thing in things]
         shares = (self.config.dev_share, self.config.test_fraction)
         splits = split_of([row.text_key for row in rows], *shares, self.config.split_seed)
-        rows = [QueryRow(row.external_id, row.text, split, row.place) for row, split in zip(rows, splits, strict=True)]
-        table = self._query_table(rows)
+        table = self._query_table(self._with_splits(rows, splits))
         kept = set(table["external_id"].to_pylist())
         self._relevant = {name: objects for name, objects in self._relevant.items() if name in kept}
         return table
+
+    def _with_splits(self, rows: list[QueryRow], splits: list[str]) -> list[QueryRow]:
+        """The queries in their splits; those whose labels are not read are train queries, or left out."""
+        kept: list[QueryRow] = []
+        for row, split in zip(rows, splits, strict=True):
+            if split in self.config.labels:
+                kept.append(replace(row, split=split))
+                continue
+            del self._relevant[row.external_id]
+            if self.config.unlabelled == "train":
+                kept.append(row)
+            else:
+                self._left_out += 1
+        return kept
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        return tuple(f"qrels of {split} queries" for split in SPLITS if split not in self.config.labels)
 
     def qrels(self) -> pa.Table:
         """Grade 1 for every object that shared a query's sentence."""

@@ -1,7 +1,7 @@
 """What every collection reader gives: documents, queries with their split, qrels, and what it refused.
 
 The ingest stage consumes a reader in this order: documents, queries, qrels, rejects. For each of the three kinds
-rows in = rows out + rejects. A share of malformed rows above `max_reject_fraction` is an error, not a smaller corpus.
+rows in = rows out + rejects; unlabelled queries that the settings leave out are none of these rows. A share of malformed rows above `max_reject_fraction` is an error, not a smaller corpus.
 """
 
 from __future__ import annotations
@@ -48,6 +48,17 @@ class Reader(ABC):
         self._seen: Counter[str] = Counter()
         self._malformed: dict[str, list[str]] = {kind: [] for kind in KINDS}
         self._rejects: list[tuple[str, str, str, str]] = []
+        self._left_out = 0
+
+    @property
+    @abstractmethod
+    def unread(self) -> tuple[str, ...]:
+        """What names the relevance grades that are there and are not read; they are not looked into."""
+
+    @property
+    def left_out(self) -> int:
+        """Unlabelled queries that were met and left out, as `unlabelled` says; complete after `queries()`."""
+        return self._left_out
 
     @abstractmethod
     def content_fingerprint(self) -> str:
@@ -71,8 +82,8 @@ class Reader(ABC):
         return REJECT.table(dict(zip(REJECT.schema.names, map(list, columns), strict=True)))
 
     def rows_in(self) -> dict[str, int]:
-        """Rows met so far: documents, queries, qrels."""
-        return {kind: self._seen[kind] for kind in KINDS}
+        """Rows met so far: documents, queries (but for those left out), qrels."""
+        return {**{kind: self._seen[kind] for kind in KINDS}, "queries": self._seen["queries"] - self._left_out}
 
     def _refuse(self, kind: str, where: str, key: str, reason: str, detail: str = "", malformed: bool = True) -> None:
         """Record a reject; only `malformed` ones count towards max_reject_fraction."""

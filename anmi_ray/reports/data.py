@@ -34,13 +34,19 @@ class RejectCount:
 
 @dataclass(frozen=True)
 class Collection:
-    """What was searched: counts of documents, of queries by split, of relevance grades, and what was refused."""
+    """What was searched: counts of documents, of queries by split, of relevance grades, and what was refused.
+
+    labelled: the queries that have a relevant document, by split; empty where that was not counted. left_out: unlabelled
+    queries that are no part of it.
+    """
 
     name: str
     documents: int
     queries: Mapping[str, int]
     qrels: int
     rejects: tuple[RejectCount, ...] = ()
+    labelled: Mapping[str, int] = field(default_factory=dict)
+    left_out: int = 0
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from anmi_ray.config.paths import as_written
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, IMPORTED
 from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
-from anmi_ray.runtime.stage import Split, Stage
+from anmi_ray.runtime.stage import TRAIN_QUERIES, Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.store import Artifact, Flow
 
@@ -103,5 +103,5 @@ STAGE = Stage(
     run=run,
     cost=_cost,
     also=_also,
-    split=Split("train", "give qrels of a train split"),
+    split=TRAIN_QUERIES,
 )

@@ -6,32 +6,39 @@ The only stage that touches the user's files. It runs in one task: readers strea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import bucket_of, hash_sample, id_array
-from anmi_ray.core.records import DOCUMENT, QREL, QUERY, SPLITS
+from anmi_ray.core.records import DOCUMENT, QREL, QUERY
 from anmi_ray.runtime.costs import TEXT_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.store import Artifact, Flow
+
+if TYPE_CHECKING:
+    from anmi_ray.corpus.counts import Counts
 
 _DOCUMENT_S = 2e-5
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: CorpusConfig, context: Context) -> dict[str, Any]:
     """Read the collection and write it into the store; returns flows and facts for the manifest."""
-    flows, facts = run_task(context, _ingest, artifact, config, context.buckets)
-    return {"flows": flows, **facts}
+    flows, shards, counts = run_task(context, _ingest, artifact, config, context.buckets)
+    for said in counts.notices():
+        context.notice(said)
+    facts = {"shards": shards, "splits": counts.queries}
+    facts |= {"labelled": counts.labelled, "left_out": counts.left_out, "unread": counts.unread}
+    return {"flows": flows, **facts, "buckets": context.buckets}
 
 
-def _ingest(artifact: Artifact, config: CorpusConfig, buckets: int) -> tuple[list[Flow], dict[str, Any]]:
+def _ingest(artifact: Artifact, config: CorpusConfig, buckets: int) -> tuple[list[Flow], int, Counts]:
     from anmi_ray import corpus
+    from anmi_ray.corpus.counts import counted
 
     reader = corpus.read(config)
     documents = shards = 0
@@ -40,11 +47,7 @@ def _ingest(artifact: Artifact, config: CorpusConfig, buckets: int) -> tuple[lis
         documents, shards = documents + table.num_rows, shard + 1
     queries, qrels, rejects = reader.queries(), reader.qrels(), reader.rejects()
     rows_in = reader.rows_in()
-    if documents < 2:
-        raise DataError(f"holds {documents} document(s)", "corpus", "a ranking needs at least two documents")
-    if not queries.num_rows:
-        raise DataError("holds no usable query", "corpus", "check queries and qrels; rejects were: " + _top(rejects))
-    splits = {split: pc.sum(pc.equal(queries["split"], split)).as_py() or 0 for split in SPLITS}
+    counts = counted(reader, documents, queries, qrels)
     rows_out = {"documents": documents, "queries": queries.num_rows, "qrels": qrels.num_rows}
     flows = [Flow(unit, rows_in[unit], rows_out[unit], rows_in[unit] - rows_out[unit]) for unit in rows_out]
     _check_rejects(rejects, flows)
@@ -61,7 +64,7 @@ def _ingest(artifact: Artifact, config: CorpusConfig, buckets: int) -> tuple[lis
         }
         first = bucket == 0  # the counts of a whole-collection pass stand in the first bucket's footer
         artifact.commit_bucket(bucket, parts, flows if first else [], rejects if first else None)
-    return flows, {"shards": shards, "splits": splits, "buckets": buckets}
+    return flows, shards, counts
 
 
 def _sorted(table: pa.Table) -> pa.Table:
@@ -74,11 +77,6 @@ def _check_rejects(rejects: pa.Table, flows: list[Flow]) -> None:
         rows = sum(place.split(" ", 1)[0] == flow.unit for place in rejects["place"].to_pylist())
         if rows != flow.rejected:
             raise AssertionError(f"{flow.unit}: {flow.rejected} rows went missing, {rows} rejects were written")
-
-
-def _top(rejects: pa.Table) -> str:
-    counts = rejects.group_by("reason").aggregate([([], "count_all")]).sort_by([("count_all", "descending")])
-    return ", ".join(f"{row['reason']} ({row['count_all']})" for row in counts.slice(0, 3).to_pylist()) or "none"
 
 
 def queries_of(ingest: Artifact, bucket: int, *splits: str) -> pa.Table:
@@ -119,7 +117,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="ingest",
-    version=2,
+    version=3,
     inputs=(),
     does="read the collection, refuse what is malformed, split the queries",
     run=run,

@@ -7,7 +7,7 @@ from typing import Any
 
 from anmi_ray.config.sample import SampleConfig
 from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
-from anmi_ray.runtime.stage import Split, Stage
+from anmi_ray.runtime.stage import TRAIN_QUERIES, Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
 
@@ -36,5 +36,5 @@ STAGE = Stage(
     run=run,
     cost=_cost,
     settings="distill.sample",
-    split=Split("train", "give qrels of a train split"),
+    split=TRAIN_QUERIES,
 )
