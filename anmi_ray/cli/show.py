@@ -41,7 +41,7 @@ def show(
 def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     """Lines and tables that describe a run. Raises ConfigError when there is no such run."""
     from anmi_ray.corpus.counts import of_manifest
-    from anmi_ray.pipeline.stages import recorded_names
+    from anmi_ray.pipeline.stages import INGEST, recorded_names
     from anmi_ray.reports import audits
     from anmi_ray.stages.evaluate import baseline_of
     from anmi_ray.store import Artifact
@@ -53,7 +53,7 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     machine = f"{environment['processor']}, {environment['cores']} cores"
     yield f"run {run_name} over {record['corpus_name']}; {machine}; revision {environment['git'] or 'unknown'}"
     yield _boundaries(store, record, artifacts)
-    ingested = artifacts["ingest"].manifest() if "ingest" in artifacts else None
+    ingested = artifacts[INGEST].manifest() if INGEST in artifacts else None
     if ingested is not None:
         counts = of_manifest(ingested)
         left_out = f"; {counts.left_out:,} unlabelled left out" if counts.left_out else ""

@@ -1,7 +1,7 @@
 """Collections in BEIR layout: corpus.jsonl, queries.jsonl, qrels/{train,dev,test}.tsv, each plain, .gz or .zst.
 
-Any of the qrels may be missing, and all of them. The folder may be on any filesystem that pyarrow knows (s3://bucket/folder). Lines that cannot be used become rejects
-with file and line; too many of them are an error.
+Any of the qrels may be missing, and all of them. The folder may be on any filesystem that pyarrow knows
+(s3://bucket/folder). Lines that cannot be used become rejects with file and line; too many of them are an error.
 """
 
 from __future__ import annotations

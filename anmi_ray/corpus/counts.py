@@ -15,7 +15,7 @@ from anmi_ray.corpus.reader import Reader
 
 
 @dataclass(frozen=True)
-class Counts:
+class CollectionCounts:
     """Documents, and by split the queries and those of them that have a relevant document (grade 1 or more).
 
     labelled: empty where nobody counted. left_out: unlabelled queries that are no part of the collection. unread: names
@@ -32,7 +32,7 @@ class Counts:
     def in_words(self) -> str:
         """The queries by split, with how many are labelled where not all are.
 
-        >>> Counts(9, {"train": 40, "dev": 0, "test": 7}, {"train": 0, "dev": 0, "test": 5}).in_words
+        >>> CollectionCounts(9, {"train": 40, "dev": 0, "test": 7}, {"train": 0, "dev": 0, "test": 5}).in_words
         '40 train (none labelled), 0 dev, 7 test (5 labelled)'
         """
         return ", ".join(f"{self.queries[split]:,} {split}{self._share(split)}" for split in SPLITS)
@@ -56,7 +56,7 @@ class Counts:
         return "" if labelled == count else f" ({f'{labelled:,}' if labelled else 'none'} labelled)"
 
 
-def counted(reader: Reader, documents: int, queries: pa.Table, qrels: pa.Table) -> Counts:
+def counted(reader: Reader, documents: int, queries: pa.Table, qrels: pa.Table) -> CollectionCounts:
     """The counts of what a reader gave. DataError where there are too few documents for a ranking, or no queries."""
     if documents < 2:
         raise DataError(f"holds {documents} document(s)", "corpus", "a ranking needs at least two documents")
@@ -65,14 +65,16 @@ def counted(reader: Reader, documents: int, queries: pa.Table, qrels: pa.Table) 
         raise DataError("holds no usable query", "corpus", f"check the queries; rejects were: {reasons}")
     relevant = qrels.filter(pc.greater(qrels["grade"], 0))["query_id"]
     labelled = queries.filter(pc.is_in(queries["query_id"], value_set=relevant.combine_chunks()))
-    return Counts(documents, _by_split(queries), _by_split(labelled), reader.left_out, reader.unread)
+    return CollectionCounts(documents, _by_split(queries), _by_split(labelled), reader.left_out, reader.unread)
 
 
-def of_manifest(manifest: Mapping[str, Any]) -> Counts:
+def of_manifest(manifest: Mapping[str, Any]) -> CollectionCounts:
     """The counts that the manifest of a complete ingest holds; before it counted labels it named none."""
     documents = next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "documents")
     unread = tuple(manifest.get("unread", ()))
-    return Counts(documents, manifest["splits"], manifest.get("labelled", {}), manifest.get("left_out", 0), unread)
+    return CollectionCounts(
+        documents, manifest["splits"], manifest.get("labelled", {}), manifest.get("left_out", 0), unread
+    )
 
 
 def _by_split(queries: pa.Table) -> dict[str, int]:

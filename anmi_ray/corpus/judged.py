@@ -154,7 +154,7 @@ class JudgedReader(Reader):
 
     def _read_qrels(self) -> list[QrelRow]:
         rows = []
-        for split in self.judged_splits:
+        for split in self.judged_splits if self._known else ():  # else each grade would be refused for that reason
             for place, row in self._qrel_records(split):
                 self._seen["qrels"] += 1
                 try:

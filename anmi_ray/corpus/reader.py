@@ -1,7 +1,8 @@
 """What every collection reader gives: documents, queries with their split, qrels, and what it refused.
 
-The ingest stage consumes a reader in this order: documents, queries, qrels, rejects. For each of the three kinds
-rows in = rows out + rejects; unlabelled queries that the settings leave out are none of these rows. A share of malformed rows above `max_reject_fraction` is an error, not a smaller corpus.
+The ingest stage consumes a reader in this order: documents, queries, qrels, rejects. For each of the three kinds rows
+in = rows out + rejects; unlabelled queries that the settings leave out are none of these rows. A share of malformed
+rows above `max_reject_fraction` is an error, not a smaller corpus.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from rich.table import Table
 from anmi_ray import corpus
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
-from anmi_ray.corpus.counts import Counts, counted, of_manifest
+from anmi_ray.corpus.counts import CollectionCounts, counted, of_manifest
 from anmi_ray.judging import autoscale, kinds
 from anmi_ray.judging.autoscale import Limits, Target
 from anmi_ray.judging.spend import CallCost
@@ -231,11 +231,11 @@ def _states(experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[st
     return {name: (state, why) for name, state, why in changes(experiment, resolved)}
 
 
-def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> Counts:
-    """The collection's: as `plan` says, from the ingest artifact, else by reading it. DataError where it is too small."""
+def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> CollectionCounts:
+    """The collection's: as `plan` says, by the ingest artifact, else by reading it. DataError where it is too small."""
     given = experiment.plan
     if given.documents is not None:
-        return Counts(given.documents, {"train": given.train, "dev": given.dev, "test": given.test})
+        return CollectionCounts(given.documents, {"train": given.train, "dev": given.dev, "test": given.test})
     manifest = resolved[FIRST].artifact(store).manifest()
     if manifest is not None:
         return of_manifest(manifest)
@@ -245,7 +245,7 @@ def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Sto
     return counted(reader, documents, queries, reader.qrels())
 
 
-def _in_vain(experiment: Experiment, counts: Counts) -> Iterator[str]:
+def _in_vain(experiment: Experiment, counts: CollectionCounts) -> Iterator[str]:
     """Which stages have nothing to begin with."""
     first = next((one for one in stages_of(experiment) if one.split and not counts.queries[one.split.name]), None)
     if first is not None and first.split is not None:

@@ -36,8 +36,7 @@ class RejectCount:
 class Collection:
     """What was searched: counts of documents, of queries by split, of relevance grades, and what was refused.
 
-    labelled: the queries that have a relevant document, by split; empty where that was not counted. left_out: unlabelled
-    queries that are no part of it.
+    labelled: of the queries, those that have a relevant document. left_out: unlabelled queries that are no part of it.
     """
 
     name: str

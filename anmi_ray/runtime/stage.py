@@ -28,11 +28,6 @@ class Split:
     remedy: str
 
 
-TRAIN_QUERIES = Split(
-    "train", "give queries beside those of dev and test: they need no label (corpus.unlabelled, corpus.max_train_queries)"
-)
-
-
 @dataclass(frozen=True)
 class Stage:
     """One step of a run.

@@ -16,13 +16,17 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.identity import bucket_of, hash_sample, id_array
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY
 from anmi_ray.runtime.costs import TEXT_BYTES, StageCost, Workload
-from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.stage import Split, Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.store import Artifact, Flow
 
 if TYPE_CHECKING:
-    from anmi_ray.corpus.counts import Counts
+    from anmi_ray.corpus.counts import CollectionCounts
 
+TRAIN_QUERIES = Split(
+    "train",
+    "give queries beside those of dev and test: they need no label (corpus.unlabelled, corpus.max_train_queries)",
+)
 _DOCUMENT_S = 2e-5
 
 
@@ -36,7 +40,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: CorpusConfig
     return {"flows": flows, **facts, "buckets": context.buckets}
 
 
-def _ingest(artifact: Artifact, config: CorpusConfig, buckets: int) -> tuple[list[Flow], int, Counts]:
+def _ingest(artifact: Artifact, config: CorpusConfig, buckets: int) -> tuple[list[Flow], int, CollectionCounts]:
     from anmi_ray import corpus
     from anmi_ray.corpus.counts import counted
 

@@ -278,7 +278,9 @@ def test_an_unknown_format_and_a_folder_without_tables(tmp_path: Path) -> None:
     settings = write_parquet(tmp_path, SMALL)
     (tmp_path / "bare").mkdir()
     write_lines(tmp_path / "queries.xlsx", ["id,text"])
-    with pytest.raises(DataError, match=r"queries\.xlsx: its format .* allowed: \.parquet, \.jsonl, \.json, \.csv, \.tsv"):
+    with pytest.raises(
+        DataError, match=r"queries\.xlsx: its format .* allowed: \.parquet, \.jsonl, \.json, \.csv, \.tsv"
+    ):
         corpus.read(CorpusConfig(**{**settings, "queries": str(tmp_path / "queries.xlsx")}))
     with pytest.raises(DataError, match=r"bare: no \.parquet.* file in this folder; there is: nothing"):
         corpus.read(CorpusConfig(**{**settings, "documents": str(tmp_path / "bare")}))

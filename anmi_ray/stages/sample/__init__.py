@@ -7,8 +7,9 @@ from typing import Any
 
 from anmi_ray.config.sample import SampleConfig
 from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
-from anmi_ray.runtime.stage import TRAIN_QUERIES, Stage
+from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
+from anmi_ray.stages.ingest import TRAIN_QUERIES
 from anmi_ray.store import Artifact
 
 
