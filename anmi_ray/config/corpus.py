@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -216,7 +216,31 @@ class CorpusConfig(Settings):
         ids = [one for names in self.datasets.named.values() for one in names] if self.datasets else []
         return as_written(self.path or "") or ", ".join(map(as_written, self.documents or ids)) or self.reader
 
+    @property
+    def hidden(self) -> tuple[SplitName, ...]:
+        """Splits whose grades are read all the same, and kept apart from all others."""
+        return ()
+
     def max_queries(self, split: str) -> int | None:
         """How many queries of `split` (train, dev, test) to keep; None is all."""
         limit: int | None = getattr(self, f"max_{split}_queries")
         return limit
+
+
+class IngestConfig(CorpusConfig):
+    """The corpus as ingest reads it: grades that `labels` leaves out are kept apart where the panel is simulated.
+
+    Such judges stand in for ones who know what is relevant, so they may be told what nothing else is.
+    """
+
+    tells_panel: bool = False
+
+    @classmethod
+    def of(cls, corpus: CorpusConfig, simulated: bool) -> Self:
+        """simulated: whether the judges are."""
+        given = {name: getattr(corpus, name) for name in type(corpus).model_fields}
+        return cls.model_construct(**given, tells_panel=simulated and corpus.labels != _SPLITS)
+
+    @property
+    def hidden(self) -> tuple[SplitName, ...]:
+        return tuple(split for split in _SPLITS if split not in self.labels) if self.tells_panel else ()

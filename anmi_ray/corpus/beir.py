@@ -110,7 +110,7 @@ class BeirReader(JudgedReader):
         self._files = BeirFiles(config.path or "")
         self._corpus = self._files.find("corpus.jsonl")
         self._queries = self._files.find("queries.jsonl")
-        found = {split: self._files.find_optional(f"qrels/{split}.tsv") for split in config.labels}
+        found = {split: self._files.find_optional(f"qrels/{split}.tsv") for split in (*config.labels, *config.hidden)}
         self._qrels = {split: name for split, name in found.items() if name}
         there = (f"qrels/{name}" for name in self._files.names("qrels") if name.endswith(_QREL_FILES))
         self._unread = tuple(name for name in there if name not in self._qrels.values())

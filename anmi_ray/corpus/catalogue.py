@@ -35,9 +35,10 @@ class CatalogueReader(JudgedReader):
             for name in names
         }
         labelled = {split: self._with_qrels(names) for split, names in self._splits.items()}
-        self._judged_by = {split: names for split, names in labelled.items() if names and split in config.labels}
-        hidden = (name for split, names in labelled.items() if split not in config.labels for name in names)
-        self._unread = tuple(f"qrels of {name}" for name in hidden)
+        read = (*config.labels, *config.hidden)
+        self._judged_by = {split: names for split, names in labelled.items() if names and split in read}
+        unread = (name for split, names in labelled.items() if split not in read for name in names)
+        self._unread = tuple(f"qrels of {name}" for name in unread)
         self._first = next(iter(self._datasets))
         for name in self._datasets:
             self._check_documents(name)

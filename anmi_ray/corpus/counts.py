@@ -19,7 +19,7 @@ class CollectionCounts:
     """Documents, and by split the queries and those of them that have a relevant document (grade 1 or more).
 
     labelled: empty where nobody counted. left_out: unlabelled queries that are no part of the collection. unread: names
-    of relevance grades that are there and were not read.
+    of relevance grades that are there and were not read. hidden: grades that only a simulated panel may be told.
     """
 
     documents: int
@@ -27,6 +27,7 @@ class CollectionCounts:
     labelled: Mapping[str, int] = field(default_factory=dict[str, int])
     left_out: int = 0
     unread: tuple[str, ...] = ()
+    hidden: int = 0
 
     @property
     def in_words(self) -> str:
@@ -41,6 +42,8 @@ class CollectionCounts:
         """What follows from labels that are missing, a sentence each; nothing where every query is labelled."""
         if self.unread:
             yield f"relevance grades that are there and are not read: {', '.join(self.unread)} (corpus.labels)"
+        if self.hidden:
+            yield f"{self.hidden:,} relevance grades are kept for the simulated panel alone (corpus.labels)"
         if self.left_out:
             yield f"{self.left_out:,} unlabelled queries are left out (corpus.unlabelled)"
         if not self.labelled:
@@ -56,7 +59,7 @@ class CollectionCounts:
         return "" if labelled == count else f" ({f'{labelled:,}' if labelled else 'none'} labelled)"
 
 
-def counted(reader: Reader, documents: int, queries: pa.Table, qrels: pa.Table) -> CollectionCounts:
+def counted(reader: Reader, documents: int, queries: pa.Table, qrels: pa.Table, hidden: pa.Table) -> CollectionCounts:
     """The counts of what a reader gave. DataError where there are too few documents for a ranking, or no queries."""
     if documents < 2:
         raise DataError(f"holds {documents} document(s)", "corpus", "a ranking needs at least two documents")
@@ -65,15 +68,20 @@ def counted(reader: Reader, documents: int, queries: pa.Table, qrels: pa.Table) 
         raise DataError("holds no usable query", "corpus", f"check the queries; rejects were: {reasons}")
     relevant = qrels.filter(pc.greater(qrels["grade"], 0))["query_id"]
     labelled = queries.filter(pc.is_in(queries["query_id"], value_set=relevant.combine_chunks()))
-    return CollectionCounts(documents, _by_split(queries), _by_split(labelled), reader.left_out, reader.unread)
+    splits = _by_split(queries)
+    return CollectionCounts(documents, splits, _by_split(labelled), reader.left_out, reader.unread, hidden.num_rows)
 
 
 def of_manifest(manifest: Mapping[str, Any]) -> CollectionCounts:
     """The counts that the manifest of a complete ingest holds; before it counted labels it named none."""
     documents = next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "documents")
-    unread = tuple(manifest.get("unread", ()))
     return CollectionCounts(
-        documents, manifest["splits"], manifest.get("labelled", {}), manifest.get("left_out", 0), unread
+        documents=documents,
+        queries=manifest["splits"],
+        labelled=manifest.get("labelled", {}),
+        left_out=manifest.get("left_out", 0),
+        unread=tuple(manifest.get("unread", ())),
+        hidden=manifest.get("hidden", 0),
     )
 
 

@@ -54,7 +54,7 @@ class JudgedReader(Reader):
     @property
     @abstractmethod
     def judged_splits(self) -> tuple[str, ...]:
-        """The splits that have qrels and whose qrels are read, of train, dev, test."""
+        """The splits that have qrels which may be read: of the settings' labels, or hidden ones."""
 
     @abstractmethod
     def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
@@ -100,7 +100,7 @@ class JudgedReader(Reader):
                 self._left_out += 1
             else:
                 rows.append(QueryRow(key, text, splits.get(key, "train"), place))
-        if "dev" not in self.judged_splits:
+        if "dev" not in self._labelled_splits:
             rows = self._carve_dev(rows)
         table = self._query_table(rows)
         self._kept = set(table["external_id"].to_pylist())
@@ -122,6 +122,24 @@ class JudgedReader(Reader):
                 kept[row.query, row.document] = max(0, row.grade)
         self._check_fraction("qrels")
         return qrel_table(kept)
+
+    def hidden_qrels(self) -> pa.Table:
+        """Of a pair that is judged twice the first grade, as of others."""
+        unlabelled = self._kept - set(self._split_of)
+        kept: dict[tuple[str, str], int] = {}
+        for split in self.judged_splits:
+            for _, row in self._qrel_records(split) if split in self.config.hidden else ():
+                if (
+                    not isinstance(row, LineError)
+                    and row[0] in unlabelled
+                    and identity.doc_id(row[1]) in self._documents
+                ):
+                    kept.setdefault(row[:2], max(0, row[2]))
+        return qrel_table(kept)
+
+    @property
+    def _labelled_splits(self) -> list[str]:
+        return [split for split in self.judged_splits if split in self.config.labels]
 
     def _new_documents(self) -> Iterator[tuple[str, Document | LineError]]:
         """The documents with, in the place of one whose id was seen before, an error."""
@@ -154,7 +172,7 @@ class JudgedReader(Reader):
 
     def _read_qrels(self) -> list[QrelRow]:
         rows = []
-        for split in self.judged_splits if self._known else ():  # else each grade would be refused for that reason
+        for split in self._labelled_splits if self._known else ():  # else each grade would be refused for that reason
             for place, row in self._qrel_records(split):
                 self._seen["qrels"] += 1
                 try:
@@ -209,9 +227,9 @@ class FilesReader(JudgedReader):
         self._qrel_files = {
             split: sources.files_of(names, f"qrels.{split}", self.kinds)
             for split, names in places.items()
-            if split in config.labels
+            if split in (*config.labels, *config.hidden)
         }
-        self._unread = tuple(f"corpus.qrels.{split}" for split in places if split not in config.labels)
+        self._unread = tuple(f"corpus.qrels.{split}" for split in places if split not in self._qrel_files)
 
     def content_fingerprint(self) -> str:
         """Hash of roles, names and bytes as stored; every byte is read once more than ingest reads it.

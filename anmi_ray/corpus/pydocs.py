@@ -15,7 +15,7 @@ import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -61,6 +61,7 @@ class PydocsReader(Reader):
         self._files = source_files(config.packages)
         self._objects: list[PythonObject] = []
         self._relevant: dict[str, list[str]] = {}  # query's external id -> names of its objects
+        self._hidden: dict[str, list[str]] = {}  # the same of queries whose labels are hidden
 
     def content_fingerprint(self) -> str:
         """Hash of the extraction's version, Python's version, and every source file's name and content."""
@@ -106,6 +107,7 @@ class PydocsReader(Reader):
         table = self._query_table(self._with_splits(rows, splits))
         kept = set(table["external_id"].to_pylist())
         self._relevant = {name: objects for name, objects in self._relevant.items() if name in kept}
+        self._hidden = {name: objects for name, objects in self._hidden.items() if name in kept}
         return table
 
     def _with_splits(self, rows: list[QueryRow], splits: list[str]) -> list[QueryRow]:
@@ -115,22 +117,28 @@ class PydocsReader(Reader):
             if split in self.config.labels:
                 kept.append(replace(row, split=split))
                 continue
-            del self._relevant[row.external_id]
+            relevant = self._relevant.pop(row.external_id)
             if self.config.unlabelled == "train":
                 kept.append(row)
+                self._hidden |= {row.external_id: relevant} if split in self.config.hidden else {}
             else:
                 self._left_out += 1
         return kept
 
     @property
     def unread(self) -> tuple[str, ...]:
-        return tuple(f"qrels of {split} queries" for split in SPLITS if split not in self.config.labels)
+        read = (*self.config.labels, *self.config.hidden)
+        return tuple(f"qrels of {split} queries" for split in SPLITS if split not in read)
 
     def qrels(self) -> pa.Table:
         """Grade 1 for every object that shared a query's sentence."""
-        grades = {(query, thing): 1 for query, things in self._relevant.items() for thing in things}
-        self._seen["qrels"] += len(grades)
-        return qrel_table(grades)
+        table = _qrels(self._relevant)
+        self._seen["qrels"] += table.num_rows
+        return table
+
+    def hidden_qrels(self) -> pa.Table:
+        """The same of the queries whose labels are hidden."""
+        return _qrels(self._hidden)
 
     def _extract(self) -> Iterator[PythonObject]:
         names: set[str] = set()
@@ -156,6 +164,10 @@ class PydocsReader(Reader):
                 names.add(name)
                 summary, body = split_docstring(docstring)
                 yield PythonObject(name, signature(node, name), summary, body, place)
+
+
+def _qrels(relevant: Mapping[str, Sequence[str]]) -> pa.Table:
+    return qrel_table({(query, thing): 1 for query, things in relevant.items() for thing in things})
 
 
 def source_files(packages: tuple[str, ...]) -> list[tuple[str, Path]]:

@@ -77,6 +77,13 @@ class Reader(ABC):
     def qrels(self) -> pa.Table:
         """The Qrel table over documents and queries that were read; call after `queries()`. Raises DataError."""
 
+    @abstractmethod
+    def hidden_qrels(self) -> pa.Table:
+        """The Qrel table of unlabelled queries by the splits that the settings hide; call after `qrels()`.
+
+        What is malformed there is passed over: nothing but a simulated panel is told of it.
+        """
+
     def rejects(self) -> pa.Table:
         """The Reject table; a place begins with the kind: "documents corpus.jsonl:17"."""
         columns = zip(*self._rejects, strict=True) if self._rejects else ((), (), (), ())

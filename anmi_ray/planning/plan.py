@@ -27,7 +27,8 @@ from anmi_ray.planning.prices import costs as prices_of
 from anmi_ray.planning.prices import of_pairs
 from anmi_ray.runtime.costs import COMPARED, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
-from anmi_ray.stages import judge
+from anmi_ray.stages import ingest, judge
+from anmi_ray.stages.ingest import TRAIN_QUERIES
 from anmi_ray.store import Store
 
 _COLUMNS = ("stage", "work", "about", "keeps", "files", "GPU hours", "dollars", "state", "why")
@@ -239,17 +240,24 @@ def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Sto
     manifest = resolved[FIRST].artifact(store).manifest()
     if manifest is not None:
         return of_manifest(manifest)
-    reader = corpus.read(experiment.corpus)
+    reader = corpus.read(ingest.config_of(experiment))
     documents = sum(table.num_rows for table in reader.documents())
     queries = reader.queries()
-    return counted(reader, documents, queries, reader.qrels())
+    return counted(reader, documents, queries, reader.qrels(), reader.hidden_qrels())
 
 
 def _in_vain(experiment: Experiment, counts: CollectionCounts) -> Iterator[str]:
-    """Which stages have nothing to begin with."""
+    """Which stage has nothing to begin with, and whose judges see less than they seem to."""
     first = next((one for one in stages_of(experiment) if one.split and not counts.queries[one.split.name]), None)
     if first is not None and first.split is not None:
         yield f"there is no {first.split.name} query: a run ends before {first.name}; {first.split.remedy}"
+    train = TRAIN_QUERIES.name
+    blind = counts.queries[train] - counts.labelled.get(train, counts.queries[train])
+    if blind and experiment.simulated and not counts.hidden:
+        yield (
+            f"{blind:,} train queries are not labelled: what simulated judges see there is similarity and noise alone "
+            "(judge.truth)"
+        )
 
 
 def _size(count: float) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.config.corpus import IngestConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.identity import bucket_of, hash_sample, id_array
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY
@@ -27,20 +27,22 @@ TRAIN_QUERIES = Split(
     "train",
     "give queries beside those of dev and test: they need no label (corpus.unlabelled, corpus.max_train_queries)",
 )
+HIDDEN = "hidden"  # the part of Qrel rows that a simulated panel alone may be told; there where one is and some are
 _DOCUMENT_S = 2e-5
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: CorpusConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: IngestConfig, context: Context) -> dict[str, Any]:
     """Read the collection and write it into the store; returns flows and facts for the manifest."""
     flows, shards, counts = run_task(context, _ingest, artifact, config, context.buckets)
     for said in counts.notices():
         context.notice(said)
     facts = {"shards": shards, "splits": counts.queries}
     facts |= {"labelled": counts.labelled, "left_out": counts.left_out, "unread": counts.unread}
+    facts |= {"hidden": counts.hidden} if config.hidden else {}
     return {"flows": flows, **facts, "buckets": context.buckets}
 
 
-def _ingest(artifact: Artifact, config: CorpusConfig, buckets: int) -> tuple[list[Flow], int, CollectionCounts]:
+def _ingest(artifact: Artifact, config: IngestConfig, buckets: int) -> tuple[list[Flow], int, CollectionCounts]:
     from anmi_ray import corpus
     from anmi_ray.corpus.counts import counted
 
@@ -50,8 +52,9 @@ def _ingest(artifact: Artifact, config: CorpusConfig, buckets: int) -> tuple[lis
         artifact.publish_part("documents", shard, table, DOCUMENT)
         documents, shards = documents + table.num_rows, shard + 1
     queries, qrels, rejects = reader.queries(), reader.qrels(), reader.rejects()
+    hidden = reader.hidden_qrels()
     rows_in = reader.rows_in()
-    counts = counted(reader, documents, queries, qrels)
+    counts = counted(reader, documents, queries, qrels, hidden)
     rows_out = {"documents": documents, "queries": queries.num_rows, "qrels": qrels.num_rows}
     flows = [Flow(unit, rows_in[unit], rows_out[unit], rows_in[unit] - rows_out[unit]) for unit in rows_out]
     _check_rejects(rejects, flows)
@@ -59,12 +62,16 @@ def _ingest(artifact: Artifact, config: CorpusConfig, buckets: int) -> tuple[lis
         query: bucket_of(text, buckets)
         for query, text in zip(queries["query_id"].to_pylist(), queries["text_hash"].to_pylist(), strict=True)
     }
-    query_bucket = pa.array([bucket_by_query[i] for i in queries["query_id"].to_pylist()], type=pa.int64())
-    qrel_bucket = pa.array([bucket_by_query[i] for i in qrels["query_id"].to_pylist()], type=pa.int64())
+    made = {"queries": (QUERY, queries), "qrels": (QREL, qrels)}
+    made |= {HIDDEN: (QREL, hidden)} if config.hidden else {}
+    places = {
+        part: pa.array([bucket_by_query[i] for i in table["query_id"].to_pylist()], type=pa.int64())
+        for part, (_, table) in made.items()
+    }
     for bucket in range(buckets):
         parts = {
-            "queries": (QUERY, _sorted(queries.filter(pc.equal(query_bucket, bucket)))),
-            "qrels": (QREL, _sorted(qrels.filter(pc.equal(qrel_bucket, bucket)))),
+            part: (record, _sorted(table.filter(pc.equal(places[part], bucket))))
+            for part, (record, table) in made.items()
         }
         first = bucket == 0  # the counts of a whole-collection pass stand in the first bucket's footer
         artifact.commit_bucket(bucket, parts, flows if first else [], rejects if first else None)
@@ -108,7 +115,12 @@ def stacked(of_buckets: Iterable[Sequence[pa.Table]]) -> list[pa.Table]:
     return [pa.concat_tables(tables) for tables in zip(*of_buckets, strict=True)]
 
 
-def _content(_: CorpusConfig, __: Experiment, content: str) -> dict[str, str]:
+def config_of(experiment: Experiment) -> IngestConfig:
+    """The settings that it works with, by which the collection is read."""
+    return IngestConfig.of(experiment.corpus, experiment.simulated is not None)
+
+
+def _content(_: IngestConfig, __: Experiment, content: str) -> dict[str, str]:
     """What it reads is told by its content's hash, wherever it lies."""
     return {"content": content}
 
@@ -127,6 +139,7 @@ STAGE = Stage(
     run=run,
     cost=_cost,
     settings="corpus",
+    config=config_of,
     left_out=frozenset({"path", "documents", "queries", "qrels"}),
     also=_content,
 )

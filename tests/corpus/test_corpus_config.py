@@ -68,7 +68,7 @@ def test_one_name_or_several_may_be_given() -> None:
 
 def test_splits_whose_labels_are_read_have_no_order() -> None:
     assert CorpusConfig(labels=("test", "train")) == CorpusConfig(labels=("train", "test"))
-    assert CorpusConfig(**{"labels": "test"}).labels == ("test",)
+    assert CorpusConfig.model_validate({"labels": "test"}).labels == ("test",)
 
 
 def test_a_collection_is_called_by_where_it_is() -> None:

@@ -8,16 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray import corpus
-from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.config.corpus import CorpusConfig, IngestConfig
 from anmi_ray.core.errors import DataError
+from anmi_ray.core.identity import doc_id, query_id
+from anmi_ray.core.records import QREL, QUERY
 from anmi_ray.corpus import pydocs
 from anmi_ray.corpus.counts import counted, of_manifest
 from anmi_ray.corpus.reader import SPLITS_BY_RANK
+from anmi_ray.stages import ingest
+from anmi_ray.store import Artifact, Store
 from tests.corpus.layouts import (
     SMALL,
     Collection,
@@ -25,6 +30,7 @@ from tests.corpus.layouts import (
     Settings,
     collections,
     read,
+    read_with,
     write_beir,
     write_csv,
     write_jsonl,
@@ -54,6 +60,11 @@ def mixed(draw: st.DrawFn) -> Collection:
 def tables(found: Reading) -> list[Any]:
     """All tables, to be compared byte for byte."""
     return [table.combine_chunks() for table in found[1:]]
+
+
+def pairs(qrels: pa.Table) -> set[tuple[bytes, bytes]]:
+    """Query and document of every grade."""
+    return set(zip(qrels["query_id"].to_pylist(), qrels["doc_id"].to_pylist(), strict=True))
 
 
 @given(mixed(), st.sampled_from(WRITERS), st.sampled_from(["train", "leave-out"]), st.sampled_from([0.0, 0.4]))
@@ -92,6 +103,15 @@ def test_hidden_labels_are_as_good_as_deleted(
         assert tables(hidden) == tables(without)
         assert hidden.reader.content_fingerprint() == without.reader.content_fingerprint()
         assert len(hidden.reader.unread) == len(collection.qrels) - len(left)
+        told = read_with(IngestConfig.of(hidden.reader.config, simulated=True))
+        assert tables(told) == tables(hidden)
+        whole = read(settings, dev_fraction=dev)
+        assert told.reader.content_fingerprint() == whole.reader.content_fingerprint()
+        labelled = set(hidden.qrels["query_id"].to_pylist())
+        here = set(hidden.queries["query_id"].to_pylist())
+        wanted = {pair for pair in pairs(whole.qrels) if pair[0] in here - labelled}
+        every = {(query_id(query), doc_id(doc)) for rows in collection.qrels.values() for query, doc, _ in rows}
+        assert wanted <= pairs(told.reader.hidden_qrels()) <= every - pairs(hidden.qrels)
         for split in set(collection.qrels) - set(left):  # nor are the files looked into
             for path in (folder / "whole").rglob(f"*{split}*"):
                 path.unlink()
@@ -111,6 +131,8 @@ def test_hidden_labels_of_pydocs(monkeypatch: pytest.MonkeyPatch, labels: tuple[
     assert set(split.values()) == set(SPLITS)
     kept = [row for row in whole.qrels.to_pylist() if split[row["query_id"]] in labels]
     assert hidden.qrels.to_pylist() == kept
+    told = read_with(IngestConfig.of(hidden.reader.config, simulated=True)).reader
+    assert pairs(told.hidden_qrels()) == pairs(whole.qrels) - pairs(hidden.qrels)
     left_out = read({"reader": "pydocs", "dev_fraction": 0.2, "labels": labels, "unlabelled": "leave-out"})
     assert set(left_out.queries["query_id"].to_pylist()) == {query for query in split if split[query] in labels}
     assert left_out.reader.left_out + left_out.queries.num_rows == hidden.queries.num_rows
@@ -119,7 +141,8 @@ def test_hidden_labels_of_pydocs(monkeypatch: pytest.MonkeyPatch, labels: tuple[
 def test_counts_say_who_has_a_relevant_document(tmp_path: Path) -> None:
     rows = {"train": [("q0", "d0", 1), ("q1", "d1", 0)], "test": [("q2", "d1", 2), ("q2", "d2", 1), ("q3", "d2", -1)]}
     found = read(write_beir(tmp_path, replace(SMALL, qrels=rows)), labels=("train", "dev", "test"))
-    counts = counted(found.reader, found.documents.num_rows, found.queries, found.qrels)
+    hidden = found.reader.hidden_qrels()
+    counts = counted(found.reader, found.documents.num_rows, found.queries, found.qrels, hidden)
     assert counts.in_words == "10 train (1 labelled), 0 dev, 2 test (1 labelled)"
     assert list(counts.notices()) == [
         "no dev query is labelled: nothing is chosen on dev, the weights of fusions are even"
@@ -136,7 +159,23 @@ def test_an_empty_file_is_an_error(tmp_path: Path, name: str, message: str) -> N
     (tmp_path / name).write_bytes(b"")
     found = read(settings)
     with pytest.raises(DataError, match=f"holds {message}"):
-        counted(found.reader, found.documents.num_rows, found.queries, found.qrels)
+        counted(found.reader, found.documents.num_rows, found.queries, found.qrels, QREL.empty())
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_ingest_keeps_hidden_grades_for_a_simulated_panel_alone(tmp_path: Path, simulated: bool) -> None:
+    corpus_config = CorpusConfig(**write_beir(tmp_path / "c", SMALL), labels=("test",))
+    artifact = Artifact(Store(str(tmp_path / "root")), "ingest", "f")
+    ingest._ingest(artifact, IngestConfig.of(corpus_config, simulated), 4)  # pyright: ignore[reportPrivateUsage]
+    assert artifact.store.exists(artifact.part_path(ingest.HIDDEN, 0)) == simulated
+    found: set[tuple[bytes, bytes]] = set()
+    for bucket in range(4 if simulated else 0):
+        hidden = pairs(artifact.read_part(ingest.HIDDEN, bucket, QREL))
+        assert {query for query, _ in hidden} <= set(
+            artifact.read_part("queries", bucket, QUERY)["query_id"].to_pylist()
+        )
+        found |= hidden
+    assert found == ({(query_id(query), doc_id(doc)) for query, doc, _ in SMALL.qrels["train"]} if simulated else set())
 
 
 def test_grades_that_are_not_read_are_called_as_the_settings_call_them(tmp_path: Path) -> None:

@@ -135,6 +135,10 @@ def test_a_collection_without_labels_is_planned_and_said_to_be_one(tmp_path: Pat
     said = printed("plan", QUICKSTART, "corpus.split_seed=0", *settings)
     assert "queries: 8 train (7 labelled), 1 dev, 4 test;" in said
     assert "no test query" not in said
+    assert "1 train queries are not labelled: what simulated judges see" in said
+    told = printed("plan", QUICKSTART, *settings, "corpus.labels=[test]")
+    assert "8 relevance grades are kept for the simulated panel alone" in told
+    settings.append("judge.judges=[{kind: similarity}]")
     hidden = printed("plan", QUICKSTART, *settings, "corpus.labels=[]")
     assert "queries: 13 train (none labelled), 0 dev, 0 test;" in hidden
     assert "relevance grades that are there and are not read: qrels/test.tsv, qrels/train.tsv" in hidden
