@@ -41,10 +41,12 @@ NEEDS = {
     "lucene": "a JDK",
     "jobs/configs/cluster.yaml": "a download",
     "jobs/configs/api-judge.yaml": "a key",
+    "jobs/configs/own-documents.yaml": "a key",
     "jobs/configs/vllm-judge.yaml": "a GPU",
     "jobs/configs/encoder-judge.yaml": "a download",
 }
 SAYS_ONLY = {"plan", "--dry-run"}  # with which no judge is asked
+STAND_IN = "kind: similarity"  # a judge in the place of the file's
 PILOT_EXITS = {0, 3, 4}
 
 SMALL: dict[str, Any] = {
@@ -75,7 +77,7 @@ def needs(line: str) -> str | None:
         return f"{words[0]} of the reader's machine"
     if words[0] == "anmi" and words[1] in ON_A_CLUSTER:
         return "a cluster"
-    says_only = bool(SAYS_ONLY & set(words))
+    says_only = bool(SAYS_ONLY & set(words)) or STAND_IN in line
     wanted = [what for word, what in NEEDS.items() if word in line]
     return next((what for what in wanted if not (says_only and what in ("a key", "a GPU"))), None)
 

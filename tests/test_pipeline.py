@@ -23,6 +23,8 @@ from anmi_ray.pipeline.stages import NAMES
 from anmi_ray.stages import evaluate
 from anmi_ray.store import Artifact, Store
 from anmi_ray.tables import trec
+from tests.commands import printed
+from tests.models.tiny import write_tiny_bert
 from tests.small import Remembering, write_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -101,16 +103,38 @@ def test_a_report_that_is_not_what_the_name_stands_for_is_put_there_again(finish
     assert page.read_bytes() == before
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_a_missing_split_is_said_before_the_work(
-    ray_local: None, small_collection: Path, tmp_path: Path, split: str
-) -> None:
+def test_a_missing_train_split_is_said_before_the_work(ray_local: None, small_collection: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path / "small.yaml", small_collection)
-    settings = load(config, [f"execution.root={tmp_path / 'root'}", f"corpus.max_{split}_queries=0"])
+    settings = load(config, [f"execution.root={tmp_path / 'root'}", "corpus.max_train_queries=0"])
     told = Remembering()
-    with pytest.raises(DataError, match=f"no {split} query is judged"):
+    with pytest.raises(DataError, match="there is no train query"):
         run(settings, told)
     assert told.computed == ["ingest"]
+
+
+def test_documents_and_queries_alone_give_a_model(
+    ray_local: None, small_collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "unlabelled"
+    folder.mkdir()
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (folder / name).symlink_to(small_collection / name)
+    train = {"student": "late-interaction", "model": str(write_tiny_bert(tmp_path / "tiny")), "freeze_layers": 1}
+    train |= {"max_steps": 2, "max_tokens": 48}
+    judge = {"judges": [{"kind": "similarity"}]}
+    config = write_config(tmp_path / "c.yaml", folder, train=train, judge=judge, mine={"top_rated_anchors": True})
+    settings = load(config, [f"execution.root={tmp_path / 'root'}"])
+    carry_out(settings, "", "")
+    said = capsys.readouterr().out
+    assert "ingest: no test query is labelled: nothing will be measured" in said
+    assert "evaluate: no test query is labelled: nothing was measured" in said
+    page = (tmp_path / "root" / "reports" / "small" / "report.html").read_text(encoding="utf-8")
+    assert "No test query is labelled: nothing was measured" in page
+    shown = printed("show", "small", "--root", settings.execution.root)
+    assert "queries: 80 train (none labelled), 0 dev, 0 test" in shown
+    assert "baseline" not in shown
+    printed("export", "small", "--root", settings.execution.root, "--to", tmp_path / "model")
+    assert "train queries | 80, 0 of them labelled" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
 
 
 def test_known_positives_never_enter_an_evaluated_run(finished: Finished) -> None:

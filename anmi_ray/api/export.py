@@ -114,8 +114,10 @@ def _data(collection: str, artifacts: Mapping[str, Artifact]) -> Any:
     flows = {flow["unit"]: flow["rows_out"] for flow in manifest.get("flows", ())}
     yield "collection", collection
     yield "documents", f"{flows.get('documents', 0):,}"
+    labelled = manifest.get("labelled", {})
     for split, count in sorted(manifest.get("splits", {}).items()):
-        yield f"{split} queries", f"{count:,}"
+        said = f", {labelled[split]:,} of them labelled" if labelled.get(split, count) != count else ""
+        yield f"{split} queries", f"{count:,}{said}"
     judged = (artifacts["judge"].manifest() or {}).get("flows", ())
     for flow in judged:
         yield f"judged: {flow['unit']}", f"{flow['rows_out']:,} of {flow['rows_in']:,}"

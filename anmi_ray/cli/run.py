@@ -38,8 +38,11 @@ def carry_out(experiment: Experiment, first: str, last: str) -> None:
         doubt = found.no_better()
         facts = {"baseline": found.baseline, "no_better_on_dev": bool(doubt)}
         output.told("report is written", run=experiment.name, path=finished.report, **facts)
-        output.show("", console.systems_table(finished.systems(), experiment.evaluate.measures, found.baseline))
-        output.show(f"baseline: {found.baseline}, {found.how()}")
+        if systems := finished.systems():
+            output.show("", console.systems_table(systems, experiment.evaluate.measures, found.baseline))
+            output.show(f"baseline: {found.baseline}, {found.how()}")
+        else:
+            output.show("", "no test query is labelled: nothing was measured")
         if doubt:
             output.show(f"{doubt}: look at the report before you deploy it")
         if experiment.simulated is not None:

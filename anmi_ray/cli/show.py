@@ -40,7 +40,8 @@ def show(
 
 def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     """Lines and tables that describe a run. Raises ConfigError when there is no such run."""
-    from anmi_ray.pipeline.stages import recorded_names
+    from anmi_ray.corpus.counts import of_manifest
+    from anmi_ray.pipeline.stages import INGEST, recorded_names
     from anmi_ray.reports import audits
     from anmi_ray.stages.evaluate import baseline_of
     from anmi_ray.store import Artifact
@@ -52,13 +53,19 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     machine = f"{environment['processor']}, {environment['cores']} cores"
     yield f"run {run_name} over {record['corpus_name']}; {machine}; revision {environment['git'] or 'unknown'}"
     yield _boundaries(store, record, artifacts)
+    ingested = artifacts[INGEST].manifest() if INGEST in artifacts else None
+    if ingested is not None:
+        counts = of_manifest(ingested)
+        left_out = f"; {counts.left_out:,} unlabelled left out" if counts.left_out else ""
+        yield f"queries: {counts.in_words}{left_out}"
     for name in ("label", "judge", "confirm", "validate"):
         if name in artifacts:
             spent = (artifacts[name].manifest() or {}).get("spent", {})
             yield from (f"{name} {line}" for line in audits.spent(spent))
     if "confirm" in artifacts:
         yield from audits.confirming(artifacts["confirm"].read_json("audit.json") or {})
-    if "evaluate" in artifacts and artifacts["evaluate"].manifest() is not None:
+    evaluated = artifacts["evaluate"].manifest() if "evaluate" in artifacts else None
+    if evaluated is not None and evaluated.get("measured", True):
         yield f"baseline: {baseline_of(artifacts['evaluate'])}"
     if "train" in artifacts:
         curves = store.read_json(f"tracking/{artifacts['train'].fingerprint}/curves.json") or {}

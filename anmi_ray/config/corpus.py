@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -24,8 +24,8 @@ _ONLY = {
 }
 _NEEDS = {
     "beir": {"path": "the folder that holds corpus.jsonl"},
-    "trec": {"documents": "files or folders", "queries": "topics", "qrels": "such as {test: qrels.txt}"},
-    "table": {"documents": "files or folders", "queries": "a table", "qrels": "such as {test: qrels.parquet}"},
+    "trec": {"documents": "files or folders", "queries": "topics"},
+    "table": {"documents": "files or folders", "queries": "a table"},
     "ir_datasets": {"datasets": "such as {train: beir/scifact/train, test: beir/scifact/test}"},
     "pydocs": {},
 }
@@ -36,6 +36,9 @@ _LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else 
 Names = Annotated[tuple[str, ...], _LISTED]
 Paths = Annotated[tuple[PathOrUri, ...], _LISTED]
 Topic = Literal["title", "desc", "narr"]
+SplitName = Literal["train", "dev", "test"]
+SplitNames = Annotated[tuple[SplitName, ...], _LISTED]
+_SPLITS: tuple[SplitName, ...] = ("train", "dev", "test")
 
 
 Named = TypeVar("Named", bound=tuple[str, ...])
@@ -93,10 +96,11 @@ class CorpusConfig(Settings):
     reader: Literal["pydocs", "beir", "trec", "table", "ir_datasets"] = Field(
         default="pydocs",
         description="pydocs: this Python's own docstrings (embedded, no network); beir: a folder in BEIR layout; "
-        "trec: SGML or MS MARCO's tsv, topics, qrels; table: Parquet or JSON lines; ir_datasets: by that library's ids",
+        "trec: SGML or MS MARCO's tsv, topics, qrels; table: Parquet, JSON lines, csv or tsv; ir_datasets: by that "
+        "library's ids",
     )
     path: PathOrUri | None = Field(
-        default=None, description="beir: folder with corpus.jsonl, queries.jsonl and qrels/*.tsv"
+        default=None, description="beir: folder with corpus.jsonl, queries.jsonl and, where there are any, qrels/*.tsv"
     )
     documents: Paths = Field(
         default=(),
@@ -104,11 +108,22 @@ class CorpusConfig(Settings):
     )
     queries: Paths = Field(
         default=(),
-        description="trec: files of topics (<top> or tsv); table: of queries. Their split is that of their qrels",
+        description="trec: files of topics (<top> or tsv); table: of queries. Their split is that of their qrels; "
+        "without any, train",
     )
     qrels: Splits[Paths] | None = Field(
         default=None,
-        description="trec, table: files of relevance grades by split; a grade below 0 counts as 0, not relevant",
+        description="trec, table: files of relevance grades by split; a grade below 0 counts as 0, not relevant; "
+        "null: there are none",
+    )
+    labels: SplitNames = Field(
+        default=_SPLITS,
+        description="splits whose relevance grades are read, where there are any. Those of others are never looked at, "
+        "and their queries are unlabelled: [test] trains without labels, and measures with them",
+    )
+    unlabelled: Literal["train", "leave-out"] = Field(
+        default="train",
+        description="queries without a grade in any split that is read: train queries, or left out of the collection",
     )
     topic_fields: tuple[Topic, ...] = Field(
         default=("title",), min_length=1, description="trec: what of a <top> is the query, joined in this order"
@@ -130,7 +145,7 @@ class CorpusConfig(Settings):
         ge=0.0,
         lt=1.0,
         description="share of queries that become dev, by hash of their text; null is .06 for pydocs, "
-        "for all others .1 of the train queries (used only where the collection has no dev qrels)",
+        "for all others .1 of the train queries that have a grade (used only where no dev grades are read)",
     )
     test_fraction: float = Field(default=0.12, ge=0.0, lt=1.0, description="pydocs: share of queries that become test")
     split_seed: int = Field(
@@ -167,6 +182,13 @@ class CorpusConfig(Settings):
             raise ValueError("a package is named twice")
         return tuple(sorted(packages))
 
+    @field_validator("labels")
+    @classmethod
+    def _each_once(cls, labels: tuple[SplitName, ...]) -> tuple[SplitName, ...]:
+        if len(set(labels)) < len(labels):
+            raise ValueError("a split is named twice")
+        return tuple(split for split in _SPLITS if split in labels)
+
     @model_validator(mode="after")
     def _keys_of_this_reader(self) -> CorpusConfig:
         for key, readers in _ONLY.items():
@@ -194,7 +216,31 @@ class CorpusConfig(Settings):
         ids = [one for names in self.datasets.named.values() for one in names] if self.datasets else []
         return as_written(self.path or "") or ", ".join(map(as_written, self.documents or ids)) or self.reader
 
+    @property
+    def hidden(self) -> tuple[SplitName, ...]:
+        """Splits whose grades are read all the same, and kept apart from all others."""
+        return ()
+
     def max_queries(self, split: str) -> int | None:
         """How many queries of `split` (train, dev, test) to keep; None is all."""
         limit: int | None = getattr(self, f"max_{split}_queries")
         return limit
+
+
+class IngestConfig(CorpusConfig):
+    """The corpus as ingest reads it: grades that `labels` leaves out are kept apart where the panel is simulated.
+
+    Such judges stand in for ones who know what is relevant, so they may be told what nothing else is.
+    """
+
+    tells_panel: bool = False
+
+    @classmethod
+    def of(cls, corpus: CorpusConfig, simulated: bool) -> Self:
+        """simulated: whether the judges are."""
+        given = {name: getattr(corpus, name) for name in type(corpus).model_fields}
+        return cls.model_construct(**given, tells_panel=simulated and corpus.labels != _SPLITS)
+
+    @property
+    def hidden(self) -> tuple[SplitName, ...]:
+        return tuple(split for split in _SPLITS if split not in self.labels) if self.tells_panel else ()

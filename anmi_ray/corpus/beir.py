@@ -1,7 +1,7 @@
 """Collections in BEIR layout: corpus.jsonl, queries.jsonl, qrels/{train,dev,test}.tsv, each plain, .gz or .zst.
 
-The folder may be on any filesystem that pyarrow knows (s3://bucket/folder). Lines that cannot be used become rejects
-with file and line; too many of them are an error.
+Any of the qrels may be missing, and all of them. The folder may be on any filesystem that pyarrow knows
+(s3://bucket/folder). Lines that cannot be used become rejects with file and line; too many of them are an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
 
 _SUFFIXES = ("", ".gz", ".zst")
 _COLUMNS = ("query-id", "corpus-id", "score")
-_LAYOUT = "a BEIR folder holds corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv, each plain, .gz or .zst"
+_LAYOUT = "a BEIR folder holds corpus.jsonl, queries.jsonl and perhaps qrels/{train,dev,test}.tsv, also as .gz or .zst"
+_QREL_FILES = tuple(f".tsv{suffix}" for suffix in _SUFFIXES)
 
 
 class BeirFiles:
@@ -109,13 +110,10 @@ class BeirReader(JudgedReader):
         self._files = BeirFiles(config.path or "")
         self._corpus = self._files.find("corpus.jsonl")
         self._queries = self._files.find("queries.jsonl")
-        found = {split: self._files.find_optional(f"qrels/{split}.tsv") for split in ("train", "dev", "test")}
+        found = {split: self._files.find_optional(f"qrels/{split}.tsv") for split in (*config.labels, *config.hidden)}
         self._qrels = {split: name for split, name in found.items() if name}
-        if not self._qrels:
-            there = ", ".join(self._files.names("qrels")) or "nothing"
-            raise DataError(
-                f"no train.tsv, dev.tsv or test.tsv in qrels/; there is: {there}", self._files.place, _LAYOUT
-            )
+        there = (f"qrels/{name}" for name in self._files.names("qrels") if name.endswith(_QREL_FILES))
+        self._unread = tuple(name for name in there if name not in self._qrels.values())
 
     def content_fingerprint(self) -> str:
         """Hash of the files' names and bytes (as stored, so compression is not undone)."""
@@ -125,6 +123,10 @@ class BeirReader(JudgedReader):
     @property
     def judged_splits(self) -> tuple[str, ...]:
         return tuple(self._qrels)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        return self._unread
 
     def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
         return parsed(self._files.file(self._corpus).lines(), document)

@@ -18,7 +18,6 @@ from anmi_ray.corpus.judged import JudgedReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
 
 _BODIES = ("text", "body", "abstract")  # what types of documents with a title call the rest
-_PARTS = ("docs", "queries", "qrels")
 
 
 class CatalogueReader(JudgedReader):
@@ -31,8 +30,15 @@ class CatalogueReader(JudgedReader):
         self._library = _library()
         self._splits = config.datasets.named
         self._datasets = {
-            name: _load(self._library, name, split) for split, names in self._splits.items() for name in names
+            name: _load(self._library, name, split, split in config.labels and split != "train")
+            for split, names in self._splits.items()
+            for name in names
         }
+        labelled = {split: self._with_qrels(names) for split, names in self._splits.items()}
+        read = (*config.labels, *config.hidden)
+        self._judged_by = {split: names for split, names in labelled.items() if names and split in read}
+        unread = (name for split, names in labelled.items() if split not in read for name in names)
+        self._unread = tuple(f"qrels of {name}" for name in unread)
         self._first = next(iter(self._datasets))
         for name in self._datasets:
             self._check_documents(name)
@@ -42,7 +48,9 @@ class CatalogueReader(JudgedReader):
         h = hashlib.blake2b(digest_size=16)
         h.update(f"{self._library.__version__}\0{self._splits}\0".encode())
         parts = [(self._first, "docs")]
-        parts += [(name, part) for name in self._datasets for part in ("queries", "qrels")]
+        judged = [name for names in self._judged_by.values() for name in names]
+        for name in self._datasets:
+            parts += [(name, "queries"), *([(name, "qrels")] if name in judged else [])]
         for name, part in parts:
             h.update(f"\0{name} {part}\0".encode())
             for _, record in self._iterate(name, part):
@@ -51,7 +59,11 @@ class CatalogueReader(JudgedReader):
 
     @property
     def judged_splits(self) -> tuple[str, ...]:
-        return tuple(self._splits)
+        return tuple(self._judged_by)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        return self._unread
 
     def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
         return parsed(self._iterate(self._first, "docs"), _document)
@@ -70,8 +82,12 @@ class CatalogueReader(JudgedReader):
             met |= mine
 
     def _qrel_records(self, split: str) -> Iterator[tuple[str, Judged | LineError]]:
-        for name in self._splits[split]:
+        for name in self._judged_by[split]:
             yield from parsed(self._iterate(name, "qrels"), _judged)
+
+    def _with_qrels(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of the datasets that have relevance grades."""
+        return tuple(name for name in names if self._datasets[name].has("qrels"))
 
     def _check_documents(self, name: str) -> None:
         """Raise ConfigError where a dataset's documents are not those of the first."""
@@ -112,19 +128,21 @@ def _library() -> Any:
     return ir_datasets
 
 
-def _load(library: Any, name: str, split: str) -> Any:
+def _load(library: Any, name: str, split: str, judged: bool) -> Any:
+    """The dataset; `judged`: it must have qrels. Raises ConfigError where there is none such."""
     try:
         dataset = library.load(name)
     except KeyError:
         near = difflib.get_close_matches(name, list(library.registry), n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(near)}?" if near else "see https://ir-datasets.com for all ids"
         raise ConfigError(f"ir_datasets knows no dataset {name!r}", f"corpus.datasets.{split}", hint) from None
-    if missing := [part for part in _PARTS if not dataset.has(part)]:
+    parts = ("docs", "queries", "qrels") if judged else ("docs", "queries")
+    if missing := [part for part in parts if not dataset.has(part)]:
         below = sorted(one for one in library.registry if one.startswith(f"{name}/"))[:12]
         raise ConfigError(
             f"{name} has no {' and no '.join(missing)}",
             f"corpus.datasets.{split}",
-            f"name one that has: {', '.join(below)}" if below else "name one with documents, queries and qrels",
+            f"name one that has: {', '.join(below)}" if below else f"name one with {', '.join(parts)}",
         )
     return dataset
 

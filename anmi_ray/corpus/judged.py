@@ -1,7 +1,7 @@
-"""What readers share whose collection comes with queries and with relevance grades per split.
+"""What readers share whose collection comes with queries and, perhaps, with relevance grades per split.
 
 A layout (`beir`, `trec`, `table`, `ir_datasets`) says where records stand and how one is parsed; which are kept, and
-why the others are not, is said here once.
+why the others are not, is said here once. A query that nobody judged in any split that is read is a train query.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class QrelRow:
 
 
 class JudgedReader(Reader):
-    """A collection whose qrels say which split a query belongs to. The records come as (place, record or LineError)."""
+    """A collection whose qrels, where it has any, say which split a query belongs to.
+
+    The records come as (place, record or LineError).
+    """
 
     def __init__(self, config: CorpusConfig) -> None:
         super().__init__(config)
@@ -51,7 +54,7 @@ class JudgedReader(Reader):
     @property
     @abstractmethod
     def judged_splits(self) -> tuple[str, ...]:
-        """The splits that have qrels, of train, dev, test."""
+        """The splits that have qrels which may be read: of the settings' labels, or hidden ones."""
 
     @abstractmethod
     def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
@@ -83,7 +86,7 @@ class JudgedReader(Reader):
             yield _document_table(rows)
 
     def queries(self) -> pa.Table:
-        """Queries judged in a split; those without any usable qrel are rejects that count towards no limit."""
+        """Queries in the split that judges them; those without any usable qrel are train queries, or left out."""
         if not self._documents_read:
             raise AssertionError("documents() must be consumed before queries()")
         texts = self._read_queries()
@@ -93,11 +96,11 @@ class JudgedReader(Reader):
             splits[row.query] = min(row.split, splits.get(row.query, row.split), key=SPLITS_BY_RANK.index)
         rows = []
         for key, (text, place) in texts.items():
-            if key in splits:
-                rows.append(QueryRow(key, text, splits[key], place))
+            if key not in splits and self.config.unlabelled == "leave-out":
+                self._left_out += 1
             else:
-                self._refuse("queries", place, key, "not judged in any split", malformed=False)
-        if "dev" not in self.judged_splits:
+                rows.append(QueryRow(key, text, splits.get(key, "train"), place))
+        if "dev" not in self._labelled_splits:
             rows = self._carve_dev(rows)
         table = self._query_table(rows)
         self._kept = set(table["external_id"].to_pylist())
@@ -119,6 +122,24 @@ class JudgedReader(Reader):
                 kept[row.query, row.document] = max(0, row.grade)
         self._check_fraction("qrels")
         return qrel_table(kept)
+
+    def hidden_qrels(self) -> pa.Table:
+        """Of a pair that is judged twice the first grade, as of others."""
+        unlabelled = self._kept - set(self._split_of)
+        kept: dict[tuple[str, str], int] = {}
+        for split in self.judged_splits:
+            for _, row in self._qrel_records(split) if split in self.config.hidden else ():
+                if (
+                    not isinstance(row, LineError)
+                    and row[0] in unlabelled
+                    and identity.doc_id(row[1]) in self._documents
+                ):
+                    kept.setdefault(row[:2], max(0, row[2]))
+        return qrel_table(kept)
+
+    @property
+    def _labelled_splits(self) -> list[str]:
+        return [split for split in self.judged_splits if split in self.config.labels]
 
     def _new_documents(self) -> Iterator[tuple[str, Document | LineError]]:
         """The documents with, in the place of one whose id was seen before, an error."""
@@ -151,7 +172,7 @@ class JudgedReader(Reader):
 
     def _read_qrels(self) -> list[QrelRow]:
         rows = []
-        for split in self.judged_splits:
+        for split in self._labelled_splits if self._known else ():  # else each grade would be refused for that reason
             for place, row in self._qrel_records(split):
                 self._seen["qrels"] += 1
                 try:
@@ -173,12 +194,13 @@ class JudgedReader(Reader):
         return QrelRow(query, document, grade, split, place)
 
     def _carve_dev(self, rows: list[QueryRow]) -> list[QueryRow]:
-        """Where the collection has no dev split, a share of its train queries, chosen by hash, becomes one.
+        """Where the collection has no dev split, a share of its judged train queries, chosen by hash, becomes one.
 
+        Unlabelled ones would choose nothing there: where none is judged, there is no dev query.
         Queries that share a relevant document stay together: a reranker remembers documents, and a dev whose documents
         it was trained on promises more than a test whose documents are new to it.
         """
-        train = [row for row in rows if row.split == "train"]
+        train = [row for row in rows if row.split == "train" and row.external_id in self._split_of]
         relevant: dict[str, list[str]] = {}
         for judged in self._judged:
             if judged.grade > 0:
@@ -199,14 +221,15 @@ class FilesReader(JudgedReader):
 
     def __init__(self, config: CorpusConfig) -> None:
         super().__init__(config)
-        if config.qrels is None:
-            raise AssertionError("a configuration without qrels was let through")
         self._document_files = sources.files_of(config.documents, "documents", self.kinds)
         self._query_files = sources.files_of(config.queries, "queries", self.kinds)
+        places = config.qrels.named if config.qrels is not None else {}
         self._qrel_files = {
-            split: sources.files_of(places, f"qrels.{split}", self.kinds)
-            for split, places in config.qrels.named.items()
+            split: sources.files_of(names, f"qrels.{split}", self.kinds)
+            for split, names in places.items()
+            if split in (*config.labels, *config.hidden)
         }
+        self._unread = tuple(f"corpus.qrels.{split}" for split in places if split not in self._qrel_files)
 
     def content_fingerprint(self) -> str:
         """Hash of roles, names and bytes as stored; every byte is read once more than ingest reads it.
@@ -220,6 +243,10 @@ class FilesReader(JudgedReader):
     @property
     def judged_splits(self) -> tuple[str, ...]:
         return tuple(self._qrel_files)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        return self._unread
 
 
 def _document_table(rows: list[Document]) -> pa.Table:

@@ -15,8 +15,8 @@ import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -25,7 +25,7 @@ import pyarrow as pa
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.core.records import DOCUMENT
+from anmi_ray.core.records import DOCUMENT, SPLITS
 from anmi_ray.corpus.reader import QueryRow, Reader, qrel_table, split_of
 
 EXTRACTION_VERSION = 1
@@ -61,6 +61,7 @@ class PydocsReader(Reader):
         self._files = source_files(config.packages)
         self._objects: list[PythonObject] = []
         self._relevant: dict[str, list[str]] = {}  # query's external id -> names of its objects
+        self._hidden: dict[str, list[str]] = {}  # the same of queries whose labels are hidden
 
     def content_fingerprint(self) -> str:
         """Hash of the extraction's version, Python's version, and every source file's name and content."""
@@ -103,17 +104,41 @@ class PydocsReader(Reader):
                 self._relevant[first.name] = [thing.name for thing in things]
         shares = (self.config.dev_share, self.config.test_fraction)
         splits = split_of([row.text_key for row in rows], *shares, self.config.split_seed)
-        rows = [QueryRow(row.external_id, row.text, split, row.place) for row, split in zip(rows, splits, strict=True)]
-        table = self._query_table(rows)
+        table = self._query_table(self._with_splits(rows, splits))
         kept = set(table["external_id"].to_pylist())
         self._relevant = {name: objects for name, objects in self._relevant.items() if name in kept}
+        self._hidden = {name: objects for name, objects in self._hidden.items() if name in kept}
         return table
+
+    def _with_splits(self, rows: list[QueryRow], splits: list[str]) -> list[QueryRow]:
+        """The queries in their splits; those whose labels are not read are train queries, or left out."""
+        kept: list[QueryRow] = []
+        for row, split in zip(rows, splits, strict=True):
+            if split in self.config.labels:
+                kept.append(replace(row, split=split))
+                continue
+            relevant = self._relevant.pop(row.external_id)
+            if self.config.unlabelled == "train":
+                kept.append(row)
+                self._hidden |= {row.external_id: relevant} if split in self.config.hidden else {}
+            else:
+                self._left_out += 1
+        return kept
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        read = (*self.config.labels, *self.config.hidden)
+        return tuple(f"qrels of {split} queries" for split in SPLITS if split not in read)
 
     def qrels(self) -> pa.Table:
         """Grade 1 for every object that shared a query's sentence."""
-        grades = {(query, thing): 1 for query, things in self._relevant.items() for thing in things}
-        self._seen["qrels"] += len(grades)
-        return qrel_table(grades)
+        table = _qrels(self._relevant)
+        self._seen["qrels"] += table.num_rows
+        return table
+
+    def hidden_qrels(self) -> pa.Table:
+        """The same of the queries whose labels are hidden."""
+        return _qrels(self._hidden)
 
     def _extract(self) -> Iterator[PythonObject]:
         names: set[str] = set()
@@ -139,6 +164,10 @@ class PydocsReader(Reader):
                 names.add(name)
                 summary, body = split_docstring(docstring)
                 yield PythonObject(name, signature(node, name), summary, body, place)
+
+
+def _qrels(relevant: Mapping[str, Sequence[str]]) -> pa.Table:
+    return qrel_table({(query, thing): 1 for query, things in relevant.items() for thing in things})
 
 
 def source_files(packages: tuple[str, ...]) -> list[tuple[str, Path]]:

@@ -1,7 +1,8 @@
 """What every collection reader gives: documents, queries with their split, qrels, and what it refused.
 
-The ingest stage consumes a reader in this order: documents, queries, qrels, rejects. For each of the three kinds
-rows in = rows out + rejects. A share of malformed rows above `max_reject_fraction` is an error, not a smaller corpus.
+The ingest stage consumes a reader in this order: documents, queries, qrels, rejects. For each of the three kinds rows
+in = rows out + rejects; unlabelled queries that the settings leave out are none of these rows. A share of malformed
+rows above `max_reject_fraction` is an error, not a smaller corpus.
 """
 
 from __future__ import annotations
@@ -48,6 +49,17 @@ class Reader(ABC):
         self._seen: Counter[str] = Counter()
         self._malformed: dict[str, list[str]] = {kind: [] for kind in KINDS}
         self._rejects: list[tuple[str, str, str, str]] = []
+        self._left_out = 0
+
+    @property
+    @abstractmethod
+    def unread(self) -> tuple[str, ...]:
+        """What names the relevance grades that are there and are not read; they are not looked into."""
+
+    @property
+    def left_out(self) -> int:
+        """Unlabelled queries that were met and left out, as `unlabelled` says; complete after `queries()`."""
+        return self._left_out
 
     @abstractmethod
     def content_fingerprint(self) -> str:
@@ -65,14 +77,21 @@ class Reader(ABC):
     def qrels(self) -> pa.Table:
         """The Qrel table over documents and queries that were read; call after `queries()`. Raises DataError."""
 
+    @abstractmethod
+    def hidden_qrels(self) -> pa.Table:
+        """The Qrel table of unlabelled queries by the splits that the settings hide; call after `qrels()`.
+
+        What is malformed there is passed over: nothing but a simulated panel is told of it.
+        """
+
     def rejects(self) -> pa.Table:
         """The Reject table; a place begins with the kind: "documents corpus.jsonl:17"."""
         columns = zip(*self._rejects, strict=True) if self._rejects else ((), (), (), ())
         return REJECT.table(dict(zip(REJECT.schema.names, map(list, columns), strict=True)))
 
     def rows_in(self) -> dict[str, int]:
-        """Rows met so far: documents, queries, qrels."""
-        return {kind: self._seen[kind] for kind in KINDS}
+        """Rows met so far: documents, queries (but for those left out), qrels."""
+        return {**{kind: self._seen[kind] for kind in KINDS}, "queries": self._seen["queries"] - self._left_out}
 
     def _refuse(self, kind: str, where: str, key: str, reason: str, detail: str = "", malformed: bool = True) -> None:
         """Record a reject; only `malformed` ones count towards max_reject_fraction."""

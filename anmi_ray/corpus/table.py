@@ -1,4 +1,4 @@
-"""Collections as tables: Parquet, JSON lines (.jsonl, .json) or tsv with a header, the text ones also .gz or .zst.
+"""Collections as tables: Parquet, JSON lines (.jsonl, .json), csv or tsv with a header, the text ones also .gz or .zst.
 
 Documents, queries and qrels are files or folders on any filesystem that pyarrow knows. Files are read one after the
 other, sorted by path, and a Parquet file page by page, so memory is that of a shard of documents. Rows that cannot be
@@ -7,6 +7,8 @@ used become rejects with file and row; too many of them are an error.
 
 from __future__ import annotations
 
+import csv
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 
@@ -46,7 +48,7 @@ Choose = Callable[[tuple[str, ...]], dict[str, str]]  # of the columns that ther
 class TableReader(FilesReader):
     """Reads tables. Raises DataError where a file or column is missing, or a file is broken, naming what is there."""
 
-    kinds = (".parquet", ".jsonl", ".json", ".tsv")
+    kinds = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
 
     def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
         return parsed(self._titled(self._records(self._document_files, _DOCUMENT)), _document)
@@ -72,7 +74,7 @@ class TableReader(FilesReader):
 
     def _records(self, files: Iterable[File], roles: tuple[str, ...]) -> Iterator[tuple[str, Record | LineError]]:
         for file in files:
-            read = {".parquet": _parquet, ".tsv": _tsv}.get(file.kind, _json)
+            read = {".parquet": _parquet, ".csv": _csv, ".tsv": _tsv}.get(file.kind, _json)
             yield from read(file, _chooser(file, self.config.columns, roles))
 
 
@@ -189,6 +191,56 @@ def _tsv(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]
             yield place, LineError("not as many columns as the header", detail=detail)
         else:
             yield place, {role: cells[names.index(name)] for role, name in chosen.items()}
+
+
+def _csv(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]:
+    """Rows count from 1 below the header, as Parquet's do: a quoted cell may run over several lines."""
+    names: tuple[str, ...] = ()
+    chosen: dict[str, str] = {}
+    for number, cells in enumerate(_csv_rows(file)):
+        place = f"{file.name} row {number}"
+        if isinstance(cells, LineError):
+            if not names:
+                raise DataError(f"its header is no CSV: {cells.detail}", file.place, "write the columns' names there")
+            yield place, cells
+        elif not names:
+            names = tuple(cell.strip() for cell in cells)
+            chosen = choose(names)
+        elif len(cells) != len(names):
+            detail = f"{len(cells)} columns, must be {len(names)}, separated by commas"
+            yield place, LineError("not as many columns as the header", detail=detail)
+        else:
+            # Back to bytes: those that are no UTF-8 went through the parser as lone surrogates.
+            raw = {role: cells[names.index(name)] for role, name in chosen.items()}
+            yield place, {role: cell.encode("utf-8", "surrogateescape") for role, cell in raw.items()}
+
+
+def _csv_rows(file: File) -> Iterator[list[str] | LineError]:
+    """The cells of every row that is not blank, the header among them.
+
+    Raises DataError where a quotation mark is never closed: the rows below it are in that cell.
+    """
+    csv.field_size_limit(sys.maxsize)  # of the whole process: the default refuses documents of 128 KiB
+    lines = (f"{line.decode('utf-8', 'surrogateescape')}\n" for _, line in file.lines(blank=True))
+    rows = csv.reader(lines, strict=True)
+    number = 0
+    while True:
+        start = rows.line_num + 1
+        try:
+            cells = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if "unexpected end" in str(error):
+                message = f"a quotation mark in row {number} is never closed"
+                remedy = 'close it, and write a quotation mark inside of a quoted cell twice ("")'
+                raise DataError(message, f"{file.place}:{start}", remedy) from None
+            yield LineError("broken CSV", detail=str(error))
+        else:
+            if not cells:
+                continue
+            yield cells
+        number += 1
 
 
 def _document(row: Record) -> Document:

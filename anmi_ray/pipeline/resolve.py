@@ -13,6 +13,7 @@ from typing import Any
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.pipeline.stages import stages_of
 from anmi_ray.runtime.stage import Stage
+from anmi_ray.stages import ingest
 from anmi_ray.store import Artifact, Store, fingerprint
 
 
@@ -43,7 +44,7 @@ def resolve(experiment: Experiment, content: str | None = None) -> dict[str, Res
     if content is None:
         from anmi_ray import corpus
 
-        content = corpus.read(experiment.corpus).content_fingerprint()
+        content = corpus.read(ingest.config_of(experiment)).content_fingerprint()
     resolved: dict[str, Resolved] = {}
     for stage in stages_of(experiment):
         settings = stage.settings_of(experiment)

@@ -80,11 +80,11 @@ def run(
 
 
 def _check_splits(splits: Mapping[str, int], chosen: Mapping[str, Resolved]) -> None:
-    """Say before hours of work, not after, that there is nothing to train on or to measure."""
+    """Say before hours of work, not after, that there is nothing to train on."""
     for name, item in chosen.items():
         split = item.stage.split
         if split is not None and not splits.get(split.name):
-            raise DataError(f"no {split.name} query is judged", f"stage {name}", split.remedy)
+            raise DataError(f"there is no {split.name} query", f"stage {name}", split.remedy)
 
 
 def _start(

@@ -17,6 +17,7 @@ from rich.table import Table
 from anmi_ray import corpus
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.corpus.counts import CollectionCounts, counted, of_manifest
 from anmi_ray.judging import autoscale, kinds
 from anmi_ray.judging.autoscale import Limits, Target
 from anmi_ray.judging.spend import CallCost
@@ -26,7 +27,8 @@ from anmi_ray.planning.prices import costs as prices_of
 from anmi_ray.planning.prices import of_pairs
 from anmi_ray.runtime.costs import COMPARED, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
-from anmi_ray.stages import judge
+from anmi_ray.stages import ingest, judge
+from anmi_ray.stages.ingest import TRAIN_QUERIES
 from anmi_ray.store import Store
 
 _COLUMNS = ("stage", "work", "about", "keeps", "files", "GPU hours", "dollars", "state", "why")
@@ -39,12 +41,15 @@ def plan(experiment: Experiment) -> Iterator[str | Table]:
     """What a run would do, as text and a table. Reads the collection to count it; writes nothing."""
     store = Store(experiment.execution.root)
     resolved = resolve(experiment) if experiment.plan.documents is None else {}
-    counts = _counts(experiment, resolved, store)
+    found_there = _counts(experiment, resolved, store)
+    counts = {"documents": found_there.documents, **found_there.queries}
     cores = experiment.plan.cores or experiment.execution.cores
     yield (
-        f"{counts['documents']:,} documents; queries: {counts['train']:,} train, {counts['dev']:,} dev, "
-        f"{counts['test']:,} test; {cores:,} cores, {experiment.execution.buckets:,} buckets"
+        f"{found_there.documents:,} documents; queries: {found_there.in_words}; {cores:,} cores, "
+        f"{experiment.execution.buckets:,} buckets"
     )
+    yield from found_there.notices()
+    yield from _in_vain(experiment, found_there)
     calls = _Calls(experiment, resolved, store)
     found = costs(
         experiment,
@@ -230,19 +235,32 @@ def _states(experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[st
     return {name: (state, why) for name, state, why in changes(experiment, resolved)}
 
 
-def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> dict[str, int]:
-    """Documents, and queries by split: as `plan` says, from the ingest artifact, else by reading the collection."""
+def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> CollectionCounts:
+    """The collection's: as `plan` says, by the ingest artifact, else by reading it. DataError where it is too small."""
     given = experiment.plan
     if given.documents is not None:
-        return {"documents": given.documents, "train": given.train, "dev": given.dev, "test": given.test}
+        return CollectionCounts(given.documents, {"train": given.train, "dev": given.dev, "test": given.test})
     manifest = resolved[FIRST].artifact(store).manifest()
     if manifest is not None:
-        documents = next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "documents")
-        return {"documents": documents, **manifest["splits"]}
-    reader = corpus.read(experiment.corpus)
+        return of_manifest(manifest)
+    reader = corpus.read(ingest.config_of(experiment))
     documents = sum(table.num_rows for table in reader.documents())
-    splits = reader.queries()["split"].to_pylist()
-    return {"documents": documents, **{split: splits.count(split) for split in ("train", "dev", "test")}}
+    queries = reader.queries()
+    return counted(reader, documents, queries, reader.qrels(), reader.hidden_qrels())
+
+
+def _in_vain(experiment: Experiment, counts: CollectionCounts) -> Iterator[str]:
+    """Which stage has nothing to begin with, and whose judges see less than they seem to."""
+    first = next((one for one in stages_of(experiment) if one.split and not counts.queries[one.split.name]), None)
+    if first is not None and first.split is not None:
+        yield f"there is no {first.split.name} query: a run ends before {first.name}; {first.split.remedy}"
+    train = TRAIN_QUERIES.name
+    blind = counts.queries[train] - counts.labelled.get(train, counts.queries[train])
+    if blind and experiment.simulated and not counts.hidden:
+        yield (
+            f"{blind:,} train queries are not labelled: what simulated judges see there is similarity and noise alone "
+            "(judge.truth)"
+        )
 
 
 def _size(count: float) -> str:

@@ -34,13 +34,18 @@ class RejectCount:
 
 @dataclass(frozen=True)
 class Collection:
-    """What was searched: counts of documents, of queries by split, of relevance grades, and what was refused."""
+    """What was searched: counts of documents, of queries by split, of relevance grades, and what was refused.
+
+    labelled: of the queries, those that have a relevant document. left_out: unlabelled queries that are no part of it.
+    """
 
     name: str
     documents: int
     queries: Mapping[str, int]
     qrels: int
     rejects: tuple[RejectCount, ...] = ()
+    labelled: Mapping[str, int] = field(default_factory=dict)
+    left_out: int = 0
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ def headline(data: ReportData) -> str:
 
 def finding(data: ReportData) -> str:
     """What came out: better, worse, or not to be told apart at the level of the intervals."""
+    if not data.metrics.num_rows:
+        return "No test query is labelled: nothing was measured"
     row = headline_row(data)
     if row is None or row.p is None or row.difference is None:
         return f"No comparison of {data.system} with {data.baseline} under {data.measure}"

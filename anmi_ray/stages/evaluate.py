@@ -5,7 +5,8 @@ the model that training started from is one of them, alone and fused. Peers, oth
 measured alike; one that failed on some queries is compared on the others. The weights of the fusion of reranked scores
 with the partners' (the first stage's, and peers' if the settings say so) are chosen on the dev queries; the test
 queries are only measured. The fusion of the first stage's scores alone is measured beside it, as the control. Qrels and
-runs alone are read: a known positive that was added to candidates is in neither.
+runs alone are read: a known positive that was added to candidates is in neither. Where no test query has a relevant
+document nothing is measured, and what dev chose is all there is.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.evaluate import FIRST_STAGE, START, EvaluateConfig
 from anmi_ray.config.retrieve import RETRIEVERS
-from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import METRIC, QREL, RUN, TEXT_OF
 from anmi_ray.evaluation import fusion, headline, measures, significance
 from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
-from anmi_ray.runtime.stage import Split, Stage
+from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.stages.ingest import of_queries, queries_of, stacked
 from anmi_ray.store import Artifact, Flow
@@ -44,6 +44,8 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConf
     made = run_task(context, _evaluate, *args)
     if config.fusion and artifact.read_json("fusion.json") is None:
         context.notice(f"no dev query has a relevant document: {FUSED} takes even weights; dev qrels would choose them")
+    if not made["measured"]:
+        context.notice("no test query is labelled: nothing was measured")
     return made
 
 
@@ -77,8 +79,7 @@ def _evaluate(
     reranked = rerank.manifest() or {}
     depth, peers = int(reranked["depth"]), list(reranked.get("peers", ()))
     runs, qrels, queries = _held_out(rerank, retrieve, ingest, buckets, "test")
-    if not _judged(qrels):
-        raise DataError("no test query has a relevant document", "qrels", "give qrels of a test split")
+    measured = _judged(qrels)
     dev_runs, dev_qrels, _ = _held_out(rerank, retrieve, ingest, buckets, "dev")
     rerankers = [name for name in _FUSIONS if name == "reranked" or _system(runs, name).num_rows]
     sweeps: Sweeps = {}
@@ -89,14 +90,17 @@ def _evaluate(
         fused = pa.concat_tables([_fused(name, runs, sweeps, config, depth) for name in rerankers])
         fused = fused.sort_by([(name, "ascending") for name in ("query_id", "system", "rank")])
         runs = pa.concat_tables([runs, fused])
-    metrics = _without_failed(measures.evaluate(runs, qrels, config.measures), runs, peers)
+    values = measures.evaluate(runs, qrels, config.measures) if measured else METRIC.empty()
+    metrics = _without_failed(values, runs, peers)
     there = set(pc.unique(runs["system"]).to_pylist())
     order = (*RETRIEVERS, "hybrid", control(config), START, START_FUSED, "reranked", FUSED, *peers)
     systems = [name for name in dict.fromkeys(order) if name in there]
-    first = _headline(dev_runs, dev_qrels, sweeps, config, [name for name in systems if name not in peers])
+    comparable = systems or pc.unique(dev_runs["system"]).to_pylist() or ["hybrid"]  # without a test query: dev's
+    first = _headline(dev_runs, dev_qrels, sweeps, config, [name for name in comparable if name not in peers])
     compare = partial(significance.compare, metrics, rounds=config.rounds, seed=seed)
-    compared = [compare(first.baseline, systems, measure, partial=peers) for measure in config.measures]
-    if first.control:
+    of = config.measures if measured else ()
+    compared = [compare(first.baseline, systems, measure, partial=peers) for measure in of]
+    if first.control and measured:
         trained = [name for name in (FUSED, "reranked") if name in there]
         first = replace(first, shares=compare(first.control, trained, first.measure)[1:])
     artifact.publish_json("comparisons.json", [asdict(row) for rows in compared for row in rows])
@@ -106,7 +110,7 @@ def _evaluate(
     judged = len(pc.unique(metrics["query_id"]))
     flows = [Flow("test queries", judged, judged)]
     artifact.commit_bucket(0, {"metrics": (METRIC, metrics), "fused": (RUN, fused)}, flows, None)
-    return {"flows": flows, "systems": systems, "baseline": first.baseline}
+    return {"flows": flows, "systems": systems, "baseline": first.baseline, "measured": measured}
 
 
 def headline_of(artifact: Artifact) -> headline.Headline:
@@ -238,5 +242,4 @@ STAGE = Stage(
     run=run,
     cost=_cost,
     config=lambda experiment: experiment.evaluate.over(experiment.retrieve.retrievers),
-    split=Split("test", "give qrels of a test split, or stop with --until rerank"),
 )

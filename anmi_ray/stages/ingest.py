@@ -6,32 +6,45 @@ The only stage that touches the user's files. It runs in one task: readers strea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.config.corpus import IngestConfig
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import bucket_of, hash_sample, id_array
-from anmi_ray.core.records import DOCUMENT, QREL, QUERY, SPLITS
+from anmi_ray.core.records import DOCUMENT, QREL, QUERY
 from anmi_ray.runtime.costs import TEXT_BYTES, StageCost, Workload
-from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.stage import Split, Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.store import Artifact, Flow
 
+if TYPE_CHECKING:
+    from anmi_ray.corpus.counts import CollectionCounts
+
+TRAIN_QUERIES = Split(
+    "train",
+    "give queries beside those of dev and test: they need no label (corpus.unlabelled, corpus.max_train_queries)",
+)
+HIDDEN = "hidden"  # the part of Qrel rows that a simulated panel alone may be told; there where one is and some are
 _DOCUMENT_S = 2e-5
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: CorpusConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: IngestConfig, context: Context) -> dict[str, Any]:
     """Read the collection and write it into the store; returns flows and facts for the manifest."""
-    flows, facts = run_task(context, _ingest, artifact, config, context.buckets)
-    return {"flows": flows, **facts}
+    flows, shards, counts = run_task(context, _ingest, artifact, config, context.buckets)
+    for said in counts.notices():
+        context.notice(said)
+    facts = {"shards": shards, "splits": counts.queries}
+    facts |= {"labelled": counts.labelled, "left_out": counts.left_out, "unread": counts.unread}
+    facts |= {"hidden": counts.hidden} if config.hidden else {}
+    return {"flows": flows, **facts, "buckets": context.buckets}
 
 
-def _ingest(artifact: Artifact, config: CorpusConfig, buckets: int) -> tuple[list[Flow], dict[str, Any]]:
+def _ingest(artifact: Artifact, config: IngestConfig, buckets: int) -> tuple[list[Flow], int, CollectionCounts]:
     from anmi_ray import corpus
+    from anmi_ray.corpus.counts import counted
 
     reader = corpus.read(config)
     documents = shards = 0
@@ -39,12 +52,9 @@ def _ingest(artifact: Artifact, config: CorpusConfig, buckets: int) -> tuple[lis
         artifact.publish_part("documents", shard, table, DOCUMENT)
         documents, shards = documents + table.num_rows, shard + 1
     queries, qrels, rejects = reader.queries(), reader.qrels(), reader.rejects()
+    hidden = reader.hidden_qrels()
     rows_in = reader.rows_in()
-    if documents < 2:
-        raise DataError(f"holds {documents} document(s)", "corpus", "a ranking needs at least two documents")
-    if not queries.num_rows:
-        raise DataError("holds no usable query", "corpus", "check queries and qrels; rejects were: " + _top(rejects))
-    splits = {split: pc.sum(pc.equal(queries["split"], split)).as_py() or 0 for split in SPLITS}
+    counts = counted(reader, documents, queries, qrels, hidden)
     rows_out = {"documents": documents, "queries": queries.num_rows, "qrels": qrels.num_rows}
     flows = [Flow(unit, rows_in[unit], rows_out[unit], rows_in[unit] - rows_out[unit]) for unit in rows_out]
     _check_rejects(rejects, flows)
@@ -52,16 +62,20 @@ def _ingest(artifact: Artifact, config: CorpusConfig, buckets: int) -> tuple[lis
         query: bucket_of(text, buckets)
         for query, text in zip(queries["query_id"].to_pylist(), queries["text_hash"].to_pylist(), strict=True)
     }
-    query_bucket = pa.array([bucket_by_query[i] for i in queries["query_id"].to_pylist()], type=pa.int64())
-    qrel_bucket = pa.array([bucket_by_query[i] for i in qrels["query_id"].to_pylist()], type=pa.int64())
+    made = {"queries": (QUERY, queries), "qrels": (QREL, qrels)}
+    made |= {HIDDEN: (QREL, hidden)} if config.hidden else {}
+    places = {
+        part: pa.array([bucket_by_query[i] for i in table["query_id"].to_pylist()], type=pa.int64())
+        for part, (_, table) in made.items()
+    }
     for bucket in range(buckets):
         parts = {
-            "queries": (QUERY, _sorted(queries.filter(pc.equal(query_bucket, bucket)))),
-            "qrels": (QREL, _sorted(qrels.filter(pc.equal(qrel_bucket, bucket)))),
+            part: (record, _sorted(table.filter(pc.equal(places[part], bucket))))
+            for part, (record, table) in made.items()
         }
         first = bucket == 0  # the counts of a whole-collection pass stand in the first bucket's footer
         artifact.commit_bucket(bucket, parts, flows if first else [], rejects if first else None)
-    return flows, {"shards": shards, "splits": splits, "buckets": buckets}
+    return flows, shards, counts
 
 
 def _sorted(table: pa.Table) -> pa.Table:
@@ -74,11 +88,6 @@ def _check_rejects(rejects: pa.Table, flows: list[Flow]) -> None:
         rows = sum(place.split(" ", 1)[0] == flow.unit for place in rejects["place"].to_pylist())
         if rows != flow.rejected:
             raise AssertionError(f"{flow.unit}: {flow.rejected} rows went missing, {rows} rejects were written")
-
-
-def _top(rejects: pa.Table) -> str:
-    counts = rejects.group_by("reason").aggregate([([], "count_all")]).sort_by([("count_all", "descending")])
-    return ", ".join(f"{row['reason']} ({row['count_all']})" for row in counts.slice(0, 3).to_pylist()) or "none"
 
 
 def queries_of(ingest: Artifact, bucket: int, *splits: str) -> pa.Table:
@@ -106,7 +115,12 @@ def stacked(of_buckets: Iterable[Sequence[pa.Table]]) -> list[pa.Table]:
     return [pa.concat_tables(tables) for tables in zip(*of_buckets, strict=True)]
 
 
-def _content(_: CorpusConfig, __: Experiment, content: str) -> dict[str, str]:
+def config_of(experiment: Experiment) -> IngestConfig:
+    """The settings that it works with, by which the collection is read."""
+    return IngestConfig.of(experiment.corpus, experiment.simulated is not None)
+
+
+def _content(_: IngestConfig, __: Experiment, content: str) -> dict[str, str]:
     """What it reads is told by its content's hash, wherever it lies."""
     return {"content": content}
 
@@ -119,12 +133,13 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="ingest",
-    version=2,
+    version=3,
     inputs=(),
     does="read the collection, refuse what is malformed, split the queries",
     run=run,
     cost=_cost,
     settings="corpus",
+    config=config_of,
     left_out=frozenset({"path", "documents", "queries", "qrels"}),
     also=_content,
 )

@@ -27,6 +27,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from anmi_ray.config.tune import AshaConfig
 from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, DataError
+from anmi_ray.corpus.counts import of_manifest
 from anmi_ray.pipeline import run as path
 from anmi_ray.pipeline.progress import Everyone
 from anmi_ray.pipeline.stages import FIRST, TRAIN
@@ -73,9 +74,10 @@ class _Splits(Reporter):
         if name != FIRST:
             return
         ingest = self._campaign.resolved[name].artifact(self._campaign.store)
-        if not (ingest.manifest() or {})["splits"].get("dev"):
+        if not of_manifest(ingest.manifest() or {}).labelled["dev"]:
             place = self._campaign.place
-            raise DataError("no dev query is judged, and trials are compared on dev", place, "give a dev split")
+            remedy = "give a dev split, or labels to train queries, of which some then become dev queries"
+            raise DataError("no dev query is labelled, and trials are compared on dev", place, remedy)
 
 
 def search(campaign: Campaign, reporter: Reporter, ended: Ended) -> list[Trial]:

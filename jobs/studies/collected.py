@@ -128,7 +128,7 @@ def retrieval_of(name: str, folder: str, root: str) -> Experiment:
     """The experiment that retrieves for the queries of a collection, DEPTH deep. Raises ConfigError."""
     content = {
         "name": name,
-        "corpus": {"reader": "beir", "path": folder, "dev_fraction": 0.0},
+        "corpus": {"reader": "beir", "path": folder, "dev_fraction": 0.0, "unlabelled": "leave-out"},
         "retrieve": {"depth": DEPTH, "random_negatives": 0},
         "execution": {"root": root},
     }

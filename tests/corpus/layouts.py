@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import html
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -147,7 +149,7 @@ def write_trec(folder: Path, collection: Collection) -> Settings:
         split: write_lines(folder / f"qrels.{split}", [f"{query} 0 {doc} {grade}" for query, doc, grade in rows])
         for split, rows in collection.qrels.items()
     }
-    return {"reader": "trec", "documents": str(folder / "disk"), "queries": topics, "qrels": qrels}
+    return {"reader": "trec", "documents": str(folder / "disk"), "queries": topics, "qrels": qrels or None}
 
 
 def write_jsonl(folder: Path, collection: Collection) -> Settings:
@@ -167,8 +169,32 @@ def write_jsonl(folder: Path, collection: Collection) -> Settings:
         "reader": "table",
         "documents": str(folder / "documents"),
         "queries": write_lines(folder / "queries.jsonl", asked),
-        "qrels": qrels,
+        "qrels": qrels or None,
         "columns": {"title": "head", "text": "body"},
+    }
+
+
+def write_csv(folder: Path, collection: Collection) -> Settings:
+    """CSV as Python's own writer makes it, documents in two files."""
+
+    def write(name: str, header: list[str], rows: Sequence[tuple[object, ...]]) -> str:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([header, *rows])
+        return str(path)
+
+    for number, part in enumerate(collection.parts):
+        write(f"documents/{number}.csv", ["id", "title", "text"], part)
+    return {
+        "reader": "table",
+        "documents": str(folder / "documents"),
+        "queries": write("queries.csv", ["id", "query"], collection.queries),
+        "qrels": {
+            split: write(f"{split}.csv", ["query_id", "doc_id", "grade"], rows)
+            for split, rows in collection.qrels.items()
+        }
+        or None,
     }
 
 
@@ -190,5 +216,5 @@ def write_parquet(folder: Path, collection: Collection) -> Settings:
         "reader": "table",
         "documents": str(folder / "documents"),
         "queries": str(folder / "queries.parquet"),
-        "qrels": {split: str(folder / f"{split}.parquet") for split in collection.qrels},
+        "qrels": {split: str(folder / f"{split}.parquet") for split in collection.qrels} or None,
     }

@@ -176,18 +176,29 @@ def test_too_many_bad_rows_are_an_error_with_places_and_remedy(write: Write) -> 
     read(folder, max_reject_fraction=0.167)
 
 
-def test_queries_without_a_qrel_are_left_out_without_counting_as_malformed(write: Write) -> None:
+def test_queries_without_a_qrel_are_train_queries_or_left_out(write: Write) -> None:
     extra = [{"_id": f"x{i}", "text": f"unjudged {i}"} for i in range(30)]
-    _, _, queries, _, rejects = read(write(queries=lines(QUERIES + extra)), max_reject_fraction=0.0)
-    assert queries.num_rows == 12
-    assert set(rejects["reason"].to_pylist()) == {"not judged in any split"}
-    assert rejects.num_rows == 30
+    folder = write(queries=lines(QUERIES + extra))
+    found = read(folder, max_reject_fraction=0.0, dev_fraction=0.0)
+    assert found.queries["split"].to_pylist().count("train") == 8 + 30
+    assert found.rejects.num_rows == 0
+    without = read(folder, max_reject_fraction=0.0, dev_fraction=0.0, unlabelled="leave-out")
+    assert without.reader.left_out == 30
+    assert without.rows == read(write(), dev_fraction=0.0).rows
 
 
-def test_only_test_qrels_is_legal(write: Write) -> None:
-    _, _, queries, qrels, _ = read(write(train=None))
-    assert set(queries["split"].to_pylist()) == {"test"}
+def test_without_train_qrels_the_others_are_train_and_none_is_dev(write: Write) -> None:
+    _, _, queries, qrels, _ = read(write(train=None), dev_fraction=0.5)
+    assert sorted(queries["split"].to_pylist()) == ["test"] * 4 + ["train"] * 8
     assert qrels.num_rows == 4
+
+
+def test_dev_comes_from_judged_train_queries_alone(write: Write) -> None:
+    extra = [{"_id": f"x{i}", "text": f"unjudged {i}"} for i in range(40)]
+    found = read(write(queries=lines(QUERIES + extra)), dev_fraction=0.5)
+    dev = {row["external_id"] for row in found.queries.to_pylist() if row["split"] == "dev"}
+    assert len(dev) == 4
+    assert dev < {query for query, _, _ in TRAIN}
 
 
 def test_dev_comes_from_the_train_texts_by_hash(write: Write) -> None:
@@ -271,11 +282,24 @@ def test_a_missing_file_names_what_is_there(write: Write, name: str) -> None:
         read(write(**{name: None}))
 
 
-def test_missing_qrels_name_what_is_there(write: Write) -> None:
+@pytest.mark.parametrize("labels", [("train", "dev", "test"), ("test",), ()])
+def test_qrels_that_are_not_read_are_named_and_not_opened(write: Write, labels: tuple[str, ...]) -> None:
+    folder = write()
+    for name in ("train", "test", "validation"):
+        if name not in labels:
+            (folder / "qrels" / f"{name}.tsv").write_bytes(b"\xff not\ta table")
+    (folder / "qrels" / "README").write_text("no grades")
+    reader = read(folder, labels=labels).reader
+    unread = [name for name in ("test", "train", "validation") if name not in labels]
+    assert reader.unread == tuple(f"qrels/{name}.tsv" for name in unread)
+
+
+def test_a_folder_without_qrels_is_a_collection(write: Write) -> None:
     folder = write(train=None, test=None)
-    (folder / "qrels" / "validation.tsv").write_bytes(b"")
-    with pytest.raises(DataError, match=r"there is: validation\.tsv"):
-        read(folder)
+    (folder / "qrels").rmdir()
+    found = read(folder)
+    assert set(found.queries["split"].to_pylist()) == {"train"}
+    assert (found.queries.num_rows, found.qrels.num_rows, found.reader.unread) == (12, 0, ())
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:

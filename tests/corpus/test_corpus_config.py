@@ -25,7 +25,9 @@ TREC: dict[str, Any] = {"reader": "trec", "documents": "d", "queries": "t", "qre
         ({"packages": ["numpy", "numpy"]}, "named twice"),
         ({"reader": "parquet"}, "'pydocs', 'beir', 'trec', 'table' or 'ir_datasets'"),
         ({"reader": "trec"}, "reader: trec needs `documents`, files or folders"),
-        ({"reader": "trec", "documents": "x", "queries": "y"}, "needs `qrels`, such as {test: qrels.txt}"),
+        ({"labels": ["validation"]}, "'train', 'dev' or 'test'"),
+        ({"labels": ["test", "test"]}, "a split is named twice"),
+        ({"unlabelled": "reject"}, "'train' or 'leave-out'"),
         ({"reader": "table", "documents": "x"}, "needs `queries`, a table"),
         ({"reader": "ir_datasets"}, "needs `datasets`, such as"),
         ({"reader": "trec", "path": "x"}, "`path` belongs to reader: beir;"),
@@ -62,6 +64,11 @@ def test_one_name_or_several_may_be_given() -> None:
     assert one == CorpusConfig(**{**TREC, "documents": ["d"], "qrels": {"test": ["q"]}})
     assert one.qrels is not None
     assert one.qrels.named == {"test": (str(Path("q").absolute()),)}
+
+
+def test_splits_whose_labels_are_read_have_no_order() -> None:
+    assert CorpusConfig(labels=("test", "train")) == CorpusConfig(labels=("train", "test"))
+    assert CorpusConfig.model_validate({"labels": "test"}).labels == ("test",)
 
 
 def test_a_collection_is_called_by_where_it_is() -> None:

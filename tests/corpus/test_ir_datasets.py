@@ -68,6 +68,16 @@ def test_a_sound_dataset_gives_what_the_same_files_give(named: dict[str, str], t
     assert found.rejects.num_rows == 0
 
 
+def test_train_queries_need_no_qrels_and_hidden_ones_are_not_read(named: dict[str, str], tmp_path: Path) -> None:
+    without = {**named, "train": named["train"].removesuffix("/train")}
+    found = read({"reader": "ir_datasets", "datasets": without})
+    assert sorted(found.queries["split"].to_pylist()) == ["test"] * 4 + ["train"] * 8
+    (tmp_path / "train.qrels").unlink()
+    hidden = read({"reader": "ir_datasets", "datasets": named, "labels": ["test"]})
+    assert hidden.rows == found.rows
+    assert hidden.reader.unread == (f"qrels of {named['train']}",)
+
+
 def test_documents_without_a_title_have_the_librarys_default_text(library: Any, tmp_path: Path) -> None:
     paths = [
         write_lines(tmp_path / "docs", ["a\tfirst text", "b\tsecond text", "c\t ", "a\tagain"]),

@@ -15,7 +15,16 @@ from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core.errors import DataError
 from tests import s3 as endpoints
-from tests.corpus.layouts import SMALL, Settings, read, write_beir, write_jsonl, write_lines, write_parquet
+from tests.corpus.layouts import (
+    SMALL,
+    Settings,
+    read,
+    write_beir,
+    write_csv,
+    write_jsonl,
+    write_lines,
+    write_parquet,
+)
 
 
 def not_utf8(values: list[bytes]) -> pa.Array:
@@ -31,7 +40,7 @@ def with_documents(folder: Path, table: pa.Table, **columns: str) -> Settings:
     return {**settings, "documents": str(folder / "own.parquet"), "columns": columns}
 
 
-@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet, write_csv])
 def test_a_sound_collection(tmp_path: Path, write: Any) -> None:
     found = read(write(tmp_path, SMALL))
     assert found.documents["external_id"].to_pylist() == [row[0] for row in SMALL.documents]
@@ -82,6 +91,44 @@ def test_tsv_with_a_header(tmp_path: Path) -> None:
     assert sorted(found.qrels["grade"].to_pylist()) == [0, 2]
     places = {row["place"]: row["reason"] for row in found.rejects.to_pylist()}
     assert places == {"qrels q.tsv:3": "not as many columns as the header", "qrels q.tsv:4": "grade is not an integer"}
+
+
+def csv_documents(folder: Path, *records: bytes) -> Settings:
+    """The small collection with these records of a CSV file as documents."""
+    settings = write_csv(folder, SMALL)
+    (folder / "own.csv").write_bytes(b"\xef\xbb\xbfid,title,text\r\n" + b"".join(records))
+    return {**settings, "documents": str(folder / "own.csv")}
+
+
+def test_bad_rows_of_csv_are_rejects_with_file_and_row(tmp_path: Path) -> None:
+    records = (
+        b'd0,,"a ""quoted"" word,\r\n\r\nand a blank line"\r\n',
+        b"\r\n",
+        b"d1,too few\n",
+        b'd2,,"closed"too early\n',
+        b"d3,,\xff\xfe\n",
+        b'd4,,5" tall\n',
+        b"d0,,again\n",
+        b'd5,,"' + b"ten bytes " * 20_000 + b'"',
+    )
+    found = read(csv_documents(tmp_path, *records))
+    texts = {row["external_id"]: row["text"] for row in found.documents.to_pylist()}
+    assert list(texts) == ["d0", "d4", "d5"]
+    assert texts["d0"] == 'a "quoted" word,\n\nand a blank line'
+    assert len(texts["d5"]) == 199_999
+    places = {row["place"]: row["reason"] for row in found.rejects.to_pylist() if "own" in row["place"]}
+    assert places == {
+        "documents own.csv row 2": "not as many columns as the header",
+        "documents own.csv row 3": "broken CSV",
+        "documents own.csv row 4": "not UTF-8",
+        "documents own.csv row 6": "duplicate id",
+    }
+
+
+def test_a_quotation_mark_that_is_never_closed_is_an_error_that_says_where(tmp_path: Path) -> None:
+    settings = csv_documents(tmp_path, b"d0,,one\n", b'd1,,"two\n', b"d2,,three\n")
+    with pytest.raises(DataError, match=r"own\.csv:3: a quotation mark in row 2 is never closed"):
+        read(settings)
 
 
 def test_types_that_are_as_good_as_text(tmp_path: Path) -> None:
@@ -230,9 +277,11 @@ def test_a_named_title_that_no_line_has_is_an_error(tmp_path: Path) -> None:
 def test_an_unknown_format_and_a_folder_without_tables(tmp_path: Path) -> None:
     settings = write_parquet(tmp_path, SMALL)
     (tmp_path / "bare").mkdir()
-    write_lines(tmp_path / "queries.csv", ["id,text"])
-    with pytest.raises(DataError, match=r"queries\.csv: its format .* allowed: \.parquet, \.jsonl, \.json, \.tsv"):
-        corpus.read(CorpusConfig(**{**settings, "queries": str(tmp_path / "queries.csv")}))
+    write_lines(tmp_path / "queries.xlsx", ["id,text"])
+    with pytest.raises(
+        DataError, match=r"queries\.xlsx: its format .* allowed: \.parquet, \.jsonl, \.json, \.csv, \.tsv"
+    ):
+        corpus.read(CorpusConfig(**{**settings, "queries": str(tmp_path / "queries.xlsx")}))
     with pytest.raises(DataError, match=r"bare: no \.parquet.* file in this folder; there is: nothing"):
         corpus.read(CorpusConfig(**{**settings, "documents": str(tmp_path / "bare")}))
 

@@ -25,6 +25,7 @@ from tests.corpus.layouts import (
     read,
     topic,
     write_beir,
+    write_csv,
     write_jsonl,
     write_lines,
     write_parquet,
@@ -44,7 +45,7 @@ def documents_of(content: bytes, **settings: Any) -> list[tuple[str, str, str]]:
 @given(collections())
 def test_one_collection_is_the_same_in_every_layout(collection: Collection) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        writers = (write_beir, write_trec, write_jsonl, write_parquet)
+        writers = (write_beir, write_trec, write_jsonl, write_parquet, write_csv)
         first, *others = [read(write(Path(folder) / write.__name__, collection)) for write in writers]
     names = [(row["external_id"], row["title"], row["text"]) for row in first.documents.to_pylist()]
     assert names == collection.documents
@@ -235,11 +236,12 @@ def test_negative_grades_are_not_relevant(tmp_path: Path) -> None:
     assert sorted(read(settings).qrels["grade"].to_pylist()) == [0, 0, 4]
 
 
-def test_topics_without_qrels_count_towards_no_limit(tmp_path: Path) -> None:
+def test_topics_without_qrels_are_train_queries(tmp_path: Path) -> None:
     settings = write_trec(tmp_path, SMALL)
     more = write_lines(tmp_path / "more.txt", [topic(f"x{i}", f"unjudged {i}") for i in range(30)])
     found = read({**settings, "queries": [settings["queries"], more]}, max_reject_fraction=0.0)
-    assert set(found.rejects["reason"].to_pylist()) == {"not judged in any split"}
+    assert sorted(found.queries["split"].to_pylist()) == ["test"] * 4 + ["train"] * 38
+    assert found.rejects.num_rows == 0
 
 
 @pytest.mark.parametrize("name", ["disk/part1", "topics.txt", "qrels.test"])
@@ -270,7 +272,7 @@ def test_empty_files_hold_nothing(tmp_path: Path) -> None:
     for name in ("disk/part1", "qrels.train"):
         (tmp_path / name).write_bytes(b"")
     found = read(settings)
-    assert (found.documents.num_rows, set(found.queries["split"].to_pylist())) == (10, {"test"})
+    assert (found.documents.num_rows, sorted(found.queries["split"].to_pylist())) == (10, ["test"] * 2 + ["train"] * 10)
 
 
 @pytest.mark.parametrize(

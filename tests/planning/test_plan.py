@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,12 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.judging.spend import gpu_hours
 from anmi_ray.planning.plan import costs, plan
 from anmi_ray.runtime.costs import StageCost
+from tests.commands import printed, refused
+from tests.corpus.layouts import SMALL, write_beir
 
-CAMPAIGN = Path(__file__).parents[2] / "jobs/configs/campaign-1m.yaml"
+CONFIGS = Path(__file__).parents[2] / "jobs/configs"
+CAMPAIGN = CONFIGS / "campaign-1m.yaml"
+QUICKSTART = CONFIGS / "quickstart.yaml"
 
 
 def told(*overrides: str) -> tuple[dict[str, dict[str, str]], str]:
@@ -131,3 +136,25 @@ def test_planning_settings_change_no_result() -> None:
     given: dict[str, Any] = {"plan": {"cores": 7}, "judge": {"target_hours": 3.0}, "execution": {"askers": [1, 4]}}
     experiment = Experiment.model_validate(given)
     assert result_settings(experiment) == {}
+
+
+def test_a_collection_without_labels_is_planned_and_said_to_be_one(tmp_path: Path) -> None:
+    beir = tmp_path / "beir"
+    write_beir(beir, replace(SMALL, queries=[*SMALL.queries, ("new", "a question that nobody judged")]))
+    settings = ["corpus.reader=beir", f"corpus.path={beir}", f"execution.root={tmp_path / 'root'}"]
+    said = printed("plan", QUICKSTART, "corpus.split_seed=0", *settings)
+    assert "queries: 8 train (7 labelled), 1 dev, 4 test;" in said
+    assert "no test query" not in said
+    assert "1 train queries are not labelled: what simulated judges see" in said
+    told = printed("plan", QUICKSTART, *settings, "corpus.labels=[test]")
+    assert "8 relevance grades are kept for the simulated panel alone" in told
+    settings.append("judge.judges=[{kind: similarity}]")
+    hidden = printed("plan", QUICKSTART, *settings, "corpus.labels=[]")
+    assert "queries: 13 train (none labelled), 0 dev, 0 test;" in hidden
+    assert "relevance grades that are there and are not read: qrels/test.tsv, qrels/train.tsv" in hidden
+    assert "no test query is labelled: nothing will be measured" in hidden
+    left_out = printed("plan", QUICKSTART, *settings, "corpus.labels=[test]", "corpus.unlabelled=leave-out")
+    assert "9 unlabelled queries are left out" in left_out
+    assert "there is no train query: a run ends before compare" in left_out
+    (beir / "queries.jsonl").write_text("")
+    assert "corpus: holds no usable query" in refused("plan", QUICKSTART, *settings)

@@ -14,7 +14,7 @@ from anmi_ray.config.evaluate import EvaluateConfig
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import ID, doc_id, query_id, rng
-from anmi_ray.core.records import QREL, QUERY, RUN, TEXT_OF
+from anmi_ray.core.records import METRIC, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.evaluation import fusion
 from anmi_ray.evaluation.headline import Headline
 from anmi_ray.evaluation.served_fusion import of_sweep
@@ -41,13 +41,18 @@ class World:
     """
 
     def __init__(
-        self, root: Path, skill: dict[str, float], test_skill: dict[str, float] | None = None, dev: bool = True
+        self,
+        root: Path,
+        skill: dict[str, float],
+        test_skill: dict[str, float] | None = None,
+        dev: bool = True,
+        test: bool = True,
     ) -> None:
         self.store, self.times = Store(str(root)), 0
         self.skill, self.test_skill, self.dev = skill, test_skill or skill, dev
         queries = [*DEV, *TEST]
         splits = ["dev"] * len(DEV) + ["test"] * len(TEST)
-        judged = queries if dev else TEST
+        judged = [*(DEV if dev else ()), *(TEST if test else ())]
         ids = [query_id(name) for name in queries]
         table = QUERY.table(
             {
@@ -115,6 +120,17 @@ class World:
         )
         artifact.complete(facts.pop("flows"), **facts)
         return evaluate.headline_of(artifact), artifact
+
+
+@pytest.mark.parametrize("dev", [True, False])
+def test_without_a_labelled_test_query_nothing_is_measured_and_dev_still_chooses(tmp_path: Path, dev: bool) -> None:
+    first, artifact = World(tmp_path, SKILL, dev=dev, test=False).measured()
+    assert artifact.read_json("comparisons.json") == []
+    assert artifact.read_part("metrics", 0, METRIC).num_rows == 0
+    assert (artifact.manifest() or {})["measured"] is False
+    assert (artifact.read_json("fusion.json") is not None) == dev
+    whole, _ = World(tmp_path / "whole", SKILL, dev=dev).measured()
+    assert first == replace(whole, shares=())
 
 
 def test_the_baseline_is_the_best_untrained_system_on_dev(tmp_path: Path) -> None:

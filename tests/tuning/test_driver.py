@@ -180,6 +180,6 @@ def test_a_campaign_of_which_all_fail_says_so(done: Done, small_collection: Path
 
 def test_without_dev_queries_nothing_is_searched(ray_local: None, small_collection: Path, tmp_path: Path) -> None:
     campaign = open_campaign(load(write_campaign(tmp_path, small_collection), ["corpus.max_dev_queries=0"]))
-    with pytest.raises(DataError, match="no dev query is judged"):
+    with pytest.raises(DataError, match="no dev query is labelled"):
         campaigns.run(campaign, Reporter(), lambda _: None)
     assert campaign.read() == []

@@ -36,6 +36,7 @@ from anmi_ray.core.records import (
     TRUTH,
     Record,
 )
+from anmi_ray.corpus.counts import of_manifest
 from anmi_ray.evaluation import fusion
 from anmi_ray.evaluation.headline import Headline
 from anmi_ray.evaluation.significance import LEVEL, SystemComparison
@@ -153,10 +154,13 @@ def _collection(run: _Run, name: str) -> report.Collection:
     counted = pa.table({"kind": kinds, "reason": rejects["reason"]}).group_by(["kind", "reason"])
     rows = counted.aggregate([([], "count_all")]).sort_by([("kind", "ascending"), ("count_all", "descending")])
     flows = {flow["unit"]: flow for flow in run.manifest("ingest")["flows"]}
+    counts = of_manifest(run.manifest("ingest"))
     return report.Collection(
         name=name,
-        documents=flows["documents"]["rows_out"],
-        queries=run.manifest("ingest")["splits"],
+        documents=counts.documents,
+        queries=counts.queries,
+        labelled=counts.labelled,
+        left_out=counts.left_out,
         qrels=flows["qrels"]["rows_out"],
         rejects=tuple(report.RejectCount(row["kind"], row["reason"], row["count_all"]) for row in rows.to_pylist()),
     )
@@ -302,6 +306,8 @@ def _stages(run: _Run) -> tuple[report.StageTime, ...]:
 
 def _extremes(run: _Run, metrics: pa.Table, first: Headline) -> tuple[report.QueryPair, ...]:
     """The queries that lose most, then those that gain most, with the top five documents of both systems."""
+    if not metrics.num_rows:
+        return ()
     system, baseline, measure = first.system, first.baseline, first.measure
     gains, losses = report.extremes(metrics, measure, system, baseline)
     chosen = pa.array([*losses, *gains], type=ID)

@@ -103,9 +103,8 @@ def scored(
 def of_bucket(artifact: Artifact, name: str, bucket: int) -> pa.Table:
     """The Run of a bucket's queries, under the peer's name."""
     run = artifact.read_part("runs", bucket, RUN)
-    return run.set_column(
-        run.schema.get_field_index("system"), RUN.schema.field("system"), [pa.array([name] * len(run))]
-    )
+    names = pa.array([name] * len(run), type=pa.string())  # of an empty list the type would be null
+    return run.set_column(run.schema.get_field_index("system"), RUN.schema.field("system"), [names])
 
 
 def refused(artifact: Artifact, name: str, bucket: int) -> tuple[Flow, pa.Table]:

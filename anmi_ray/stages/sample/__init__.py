@@ -7,8 +7,9 @@ from typing import Any
 
 from anmi_ray.config.sample import SampleConfig
 from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
-from anmi_ray.runtime.stage import Split, Stage
+from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
+from anmi_ray.stages.ingest import TRAIN_QUERIES
 from anmi_ray.store import Artifact
 
 
@@ -36,5 +37,5 @@ STAGE = Stage(
     run=run,
     cost=_cost,
     settings="distill.sample",
-    split=Split("train", "give qrels of a train split"),
+    split=TRAIN_QUERIES,
 )

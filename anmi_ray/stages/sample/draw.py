@@ -56,8 +56,8 @@ def _draw(artifact: Artifact, retrieve: Artifact, config: SampleConfig, context:
         raise DataError(
             f"{'one query only has' if total else 'no query has'} two candidates to compare",
             "stage sample",
-            "a judge is distilled from pairs of several queries: give more train queries (corpus.max_train_queries, "
-            "qrels of the train split), or let the ensemble judge (judge.judges)",
+            "a judge is distilled from pairs of several queries: give more train queries (they need no label; see "
+            "corpus.max_train_queries), or let the ensemble judge (judge.judges)",
         )
 
     def ask(wanted: pa.Table) -> pa.Table:

@@ -1,0 +1,94 @@
+"""How large a collection is, how many of its queries are labelled, and what is to be said of it before work begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import SPLITS
+from anmi_ray.corpus.reader import Reader
+
+
+@dataclass(frozen=True)
+class CollectionCounts:
+    """Documents, and by split the queries and those of them that have a relevant document (grade 1 or more).
+
+    labelled: empty where nobody counted. left_out: unlabelled queries that are no part of the collection. unread: names
+    of relevance grades that are there and were not read. hidden: grades that only a simulated panel may be told.
+    """
+
+    documents: int
+    queries: Mapping[str, int]
+    labelled: Mapping[str, int] = field(default_factory=dict[str, int])
+    left_out: int = 0
+    unread: tuple[str, ...] = ()
+    hidden: int = 0
+
+    @property
+    def in_words(self) -> str:
+        """The queries by split, with how many are labelled where not all are.
+
+        >>> CollectionCounts(9, {"train": 40, "dev": 0, "test": 7}, {"train": 0, "dev": 0, "test": 5}).in_words
+        '40 train (none labelled), 0 dev, 7 test (5 labelled)'
+        """
+        return ", ".join(f"{self.queries[split]:,} {split}{self._share(split)}" for split in SPLITS)
+
+    def notices(self) -> Iterator[str]:
+        """What follows from labels that are missing, a sentence each; nothing where every query is labelled."""
+        if self.unread:
+            yield f"relevance grades that are there and are not read: {', '.join(self.unread)} (corpus.labels)"
+        if self.hidden:
+            yield f"{self.hidden:,} relevance grades are kept for the simulated panel alone (corpus.labels)"
+        if self.left_out:
+            yield f"{self.left_out:,} unlabelled queries are left out (corpus.unlabelled)"
+        if not self.labelled:
+            return
+        if not self.labelled["dev"]:
+            yield "no dev query is labelled: nothing is chosen on dev, the weights of fusions are even"
+        if not self.labelled["test"]:
+            yield "no test query is labelled: nothing will be measured"
+
+    def _share(self, split: str) -> str:
+        count = self.queries[split]
+        labelled = self.labelled.get(split, count)
+        return "" if labelled == count else f" ({f'{labelled:,}' if labelled else 'none'} labelled)"
+
+
+def counted(reader: Reader, documents: int, queries: pa.Table, qrels: pa.Table, hidden: pa.Table) -> CollectionCounts:
+    """The counts of what a reader gave. DataError where there are too few documents for a ranking, or no queries."""
+    if documents < 2:
+        raise DataError(f"holds {documents} document(s)", "corpus", "a ranking needs at least two documents")
+    if not queries.num_rows:
+        reasons = _most_frequent(reader.rejects())
+        raise DataError("holds no usable query", "corpus", f"check the queries; rejects were: {reasons}")
+    relevant = qrels.filter(pc.greater(qrels["grade"], 0))["query_id"]
+    labelled = queries.filter(pc.is_in(queries["query_id"], value_set=relevant.combine_chunks()))
+    splits = _by_split(queries)
+    return CollectionCounts(documents, splits, _by_split(labelled), reader.left_out, reader.unread, hidden.num_rows)
+
+
+def of_manifest(manifest: Mapping[str, Any]) -> CollectionCounts:
+    """The counts that the manifest of a complete ingest holds; before it counted labels it named none."""
+    documents = next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "documents")
+    return CollectionCounts(
+        documents=documents,
+        queries=manifest["splits"],
+        labelled=manifest.get("labelled", {}),
+        left_out=manifest.get("left_out", 0),
+        unread=tuple(manifest.get("unread", ())),
+        hidden=manifest.get("hidden", 0),
+    )
+
+
+def _by_split(queries: pa.Table) -> dict[str, int]:
+    return {split: pc.sum(pc.equal(queries["split"], split)).as_py() or 0 for split in SPLITS}
+
+
+def _most_frequent(rejects: pa.Table) -> str:
+    counts = rejects.group_by("reason").aggregate([([], "count_all")]).sort_by([("count_all", "descending")])
+    return ", ".join(f"{row['reason']} ({row['count_all']})" for row in counts.slice(0, 3).to_pylist()) or "none"
