@@ -122,7 +122,7 @@ def test_documents_and_queries_alone_give_a_model(
     train = {"student": "late-interaction", "model": str(write_tiny_bert(tmp_path / "tiny")), "freeze_layers": 1}
     train |= {"max_steps": 2, "max_tokens": 48}
     judge = {"judges": [{"kind": "similarity"}]}
-    config = write_config(tmp_path / "c.yaml", folder, train=train, judge=judge, mine={"top_rated_anchors": True})
+    config = write_config(tmp_path / "c.yaml", folder, train=train, judge=judge, mine={"anchors": "confirmed"})
     settings = load(config, [f"execution.root={tmp_path / 'root'}"])
     carry_out(settings, "", "")
     said = capsys.readouterr().out

@@ -72,8 +72,13 @@ class SimulatedJudgeConfig(OneJudge[Literal["simulated"]]):
 class SimilarityJudgeConfig(OneJudge[Literal["similarity"]]):
     """A judge without labels: the bi-encoder's similarity decides, the same in both orders, without noise.
 
-    p_a = Φ(10 (similarity_a − similarity_b)).
+    p_a = Φ(10 (similarity_a − similarity_b)). Asked about one document, it takes a similarity of .5 for the other's.
     """
+
+    @property
+    def direct(self) -> SimilarityJudgeConfig:
+        """See OneJudge."""
+        return self
 
 
 class NullJudgeConfig(OneJudge[Literal["null"]]):

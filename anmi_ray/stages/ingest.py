@@ -27,7 +27,7 @@ TRAIN_QUERIES = Split(
     "train",
     "give queries beside those of dev and test: they need no label (corpus.unlabelled, corpus.max_train_queries)",
 )
-HIDDEN = "hidden"  # the part of Qrel rows that a simulated panel alone may be told; there where one is and some are
+HIDDEN = "hidden"  # the part of Qrel rows that a simulated panel alone is told; there where one is and some are
 _DOCUMENT_S = 2e-5
 
 

@@ -104,7 +104,6 @@ class LabelFree:
         own: dict[str, Any] = {"corpus": {"path": str(path)}}
         if of.positives == "judges":
             own["corpus"]["labels"] = ["dev", "test"]
-            own["judge"] = {"truth": {"labels": str(path / "qrels" / "train.tsv")}}
         if of.positives == "first":
             own["corpus"]["path"] = str(self._first(part))
         content = merged([self.plan.settings, one.settings, of.settings, own, {"execution": {"root": self.root}}])

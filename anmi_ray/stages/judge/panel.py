@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from anmi_ray import judging
 from anmi_ray.config.judge import BudgetConfig, JudgeConfig
 from anmi_ray.core.errors import JudgeError
-from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, TRUTH, rejects
+from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, QREL, TRUTH, find_rows, rejects
 from anmi_ray.judging import budget, confirmation, kinds
 from anmi_ray.rating.graph import count_triads
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
-from anmi_ray.stages.ingest import of_queries, sample_queries, stacked
+from anmi_ray.stages.ingest import HIDDEN, of_queries, sample_queries, stacked
 from anmi_ray.stages.judge import dispatch, importing
 from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Artifact, Flow
@@ -100,6 +100,8 @@ def _bucket(
 ) -> list[Flow]:
     comparisons = sources.compare.read_part("comparisons", bucket, COMPARISON)
     candidates = sources.retrieve.read_part("candidates", bucket, CANDIDATE)
+    if config.simulated:
+        candidates = _told(candidates, sources.ingest, bucket)
     given = dict(dispatch.bought(artifact.store, sources, config, bucket))
     given |= {name: one.answers(bucket) for name, one in brought.items()}
     direct = sources.direct is not None
@@ -117,6 +119,17 @@ def _bucket(
         parts["truth"] = (TRUTH, judging.truth(candidates, config, seed))
     artifact.commit_bucket(bucket, parts, flows, left_out, explained=asked - answered)
     return flows
+
+
+def _told(candidates: pa.Table, ingest: Artifact, bucket: int) -> pa.Table:
+    """Candidates with the positives that are hidden from all but a simulated panel, which stands in for who knows them."""
+    if not (ingest.manifest() or {}).get("hidden"):
+        return candidates
+    hidden = ingest.read_part(HIDDEN, bucket, QREL)
+    relevant = hidden.filter(pc.greater(hidden["grade"], 0))
+    known = find_rows(relevant, {name: candidates[name] for name in ("query_id", "doc_id")}) >= 0
+    at = candidates.schema.get_field_index("is_positive")
+    return candidates.set_column(at, candidates.schema.field(at), pc.or_(candidates["is_positive"], pa.array(known)))
 
 
 def _left_out(judgments: pa.Table) -> pa.Table:
