@@ -94,8 +94,8 @@ class MineConfig(Settings):
     anchors: Literal["known", "confirmed"] = Field(
         default="known",
         description="what anchors a query: its known positives, and queries without one are refused; confirmed: of a "
-        "query without one those of its four top-rated documents of which judges say, asked directly, that they "
-        "answer it",
+        "query without one those of its four likeliest documents that are likelier than not to answer it, by their "
+        "rank, their rating, and what judges say who are asked directly",
     )
 
     @model_validator(mode="before")

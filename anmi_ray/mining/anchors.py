@@ -1,8 +1,8 @@
 """Anchors: the document each example measures its gaps from, and the queries that have none.
 
-A known positive anchors its own example. In a query without one, each document does that judges were asked about directly
-and that is likelier than not to answer the query, by its rank, its rating and their answer (`relevance`): by comparisons
-alone, the best of documents that all miss the point looks as good.
+A known positive anchors its own example. In a query without one, each document does that judges were asked about
+directly and that is likelier than not to answer the query, by its rank, its rating and their answer (`relevance`): by
+comparisons alone, the best of documents that all miss the point looks as good.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ def _anchors_of(table: pa.Table, config: MineConfig, confirmed: pa.Table | None)
     return known | np.append(confirmed["confirmed"].to_numpy(), False)[row]  # row -1: not asked about
 
 
-def _refused(
-    left: pa.Array, candidates: pa.Table, config: MineConfig, confirmed: pa.Table | None
-) -> list[Refused]:
+def _refused(left: pa.Array, candidates: pa.Table, config: MineConfig, confirmed: pa.Table | None) -> list[Refused]:
     """Why queries have no anchor."""
     labelled = set(pc.unique(candidates.filter(candidates["is_positive"])["query_id"]).to_pylist())
     if confirmed is None or config.anchors == "known":

@@ -94,7 +94,7 @@ class RelevanceModel:
         first, tenth = special.expit(_powers(np.array([1.0, 10.0]))[:, :_PRIOR] @ np.array(self.prior))
         answers = f", {self.asked:,} of them asked about directly" if self.asked else ""
         return (
-            f"{self.documents:,} documents{answers}: of those at rank 1 {first:.0%} are relevant, at rank 10 {tenth:.0%}; "
+            f"{self.documents:,} documents{answers}: at rank 1 {first:.0%} are relevant, at rank 10 {tenth:.0%}; "
             f"they are rated {self.gain:.0f} points higher than others of their rank, {self.apart:.1f} sds"
         )
 
@@ -193,9 +193,7 @@ def _log_odds(model: RelevanceModel, known: Evidence, power_N4: Reals) -> tuple[
     return log_relevant - log_other, density
 
 
-def _maximised(
-    model: RelevanceModel, known: Evidence, power_N4: Reals, share: Reals, spread: float
-) -> RelevanceModel:
+def _maximised(model: RelevanceModel, known: Evidence, power_N4: Reals, share: Reals, spread: float) -> RelevanceModel:
     """The M step: `share` float64[N] is P(relevant) of every document."""
     precision = 1.0 / (model.sd**2 + known.error**2)
     level, gain = _regressed(power_N4, known.rating, share, precision)
@@ -210,14 +208,14 @@ def _maximised(
     if not asked.any():
         return moved
     other_N3 = np.stack([np.ones(asked.sum()), beside[asked] / sd, np.zeros(asked.sum())], axis=1)
-    design = np.concatenate([other_N3, other_N3 + [0.0, 0.0, 1.0]])
+    design = np.concatenate([other_N3, other_N3 + np.array([0.0, 0.0, 1.0])])
     weight = np.concatenate([1.0 - share[asked], share[asked]])
     answer = _logistic(design, np.tile(known.answer[asked], 2), weight, np.array(model.answer))
     return replace(moved, answer=tuple(answer.tolist()))
 
 
 def _regressed(level_NC: Reals, rating: Reals, share: Reals, precision: Reals) -> tuple[Reals, float]:
-    """Level [C] and gain: least squares of the rating on the rank's powers and the class, of which only `share` is known.
+    """Level [C] and gain: least squares of the rating on the rank's powers and the class, known by `share` alone.
 
     A document stands in the sums twice, as another and, with weight `share`, as a relevant one.
     """

@@ -28,7 +28,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Settings, co
     model = relevance.fitted(artifact, inputs, context)
     if model is not None and not model.tells:
         raise JudgeError(
-            f"the judges' ratings do not tell relevant documents from others: {model.said()}; {WEAKEST:g} must be reached",
+            f"the judges' ratings do not tell relevant documents from others: {model.said()}; {WEAKEST:g} are needed",
             f"stage {artifact.stage}",
             "ask better judges or more of them (anmi audit RUN says how they answered), raise compare.degree, or label "
             "train queries and set mine.anchors: known",

@@ -5,6 +5,7 @@ A study's collections are runs of the main path up to retrieve under ROOT, so wh
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from anmi_ray import corpus
 from anmi_ray.cli.console import ConsoleReporter
+from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import validate
 from anmi_ray.core import identity
@@ -110,6 +112,44 @@ def halves(folder: str, target: Path, least_grade: int = 1) -> list[Path]:
             splits[split] = [(query, doc, grade if grade >= floor else 0) for query, doc, grade in kept]
         made.append(view(folder, target / str(number), splits))
     return made
+
+
+def exported(config: CorpusConfig, folder: Path) -> Path:
+    """A collection of any reader in BEIR layout, its splits as they are."""
+    if (folder / "queries.jsonl").exists():
+        return folder
+    reader = corpus.read(config)
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    name: dict[bytes, str] = {}
+    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
+        for table in reader.documents():
+            for row in table.to_pylist():
+                name[row["doc_id"]] = row["external_id"]
+                line = {"_id": row["external_id"], "title": row["title"], "text": row["text"]}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    queries = {row["query_id"]: row for row in reader.queries().to_pylist()}
+    rows = reader.qrels().to_pylist()
+    for split in ("train", "dev", "test"):
+        lines = [f"{queries[one['query_id']]['external_id']}\t{name[one['doc_id']]}\t{one['grade']}"
+                 for one in rows if queries[one["query_id"]]["split"] == split]  # fmt: skip
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    with (folder / "queries.jsonl").open("w", encoding="utf-8") as file:
+        for row in queries.values():
+            file.write(json.dumps({"_id": row["external_id"], "text": row["text"]}, ensure_ascii=False) + "\n")
+    return folder
+
+
+def judged_queries(path: Path, target: Path) -> Path:
+    """The collection without queries that nobody judged: where labels are hidden they would be train queries too."""
+    files = BeirFiles(str(path))
+    names = {split: files.find_optional(f"qrels/{split}.tsv") for split in ("train", "dev", "test")}
+    splits = {split: list(files.grades(name)) for split, name in names.items() if name}
+    judged = {query for rows in splits.values() for query, _, _ in rows}
+    target = view(str(path), target, splits)
+    (target / "queries.jsonl").unlink()
+    lines = (json.dumps({"_id": key, "text": text}) for key, text in files.queries() if key in judged)
+    (target / "queries.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return target
 
 
 def count_test_queries(of: Experiment) -> int:

@@ -18,7 +18,6 @@ is over resamples of queries. Intervals of differences are over queries, and ove
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -26,15 +25,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field
 
-from anmi_ray import corpus
 from anmi_ray.config.base import Settings
-from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.load import validate
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import rng
@@ -45,7 +41,7 @@ from anmi_ray.evaluation.replicates import Contrast, contrast, family
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.store import Artifact, Store
 from jobs.studies import harness
-from jobs.studies.collected import Part, all_parts, by_collection, halves, view
+from jobs.studies.collected import Part, all_parts, by_collection, exported, halves, judged_queries, view
 from jobs.studies.harness import Results, Table
 from jobs.studies.student_training import READ, Material, run_file, work
 
@@ -175,38 +171,15 @@ def task_name(part: Part, condition: str, seed: int) -> str:
     return f"label-free-{part.name}-{condition}-s{seed}"
 
 
-def exported(config: CorpusConfig, folder: Path) -> Path:
-    """A collection of any reader in BEIR layout, its splits as they are."""
-    if (folder / "queries.jsonl").exists():
-        return folder
-    reader = corpus.read(config)
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    name: dict[bytes, str] = {}
-    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
-        for table in reader.documents():
-            for row in table.to_pylist():
-                name[row["doc_id"]] = row["external_id"]
-                line = {"_id": row["external_id"], "title": row["title"], "text": row["text"]}
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
-    queries = {row["query_id"]: row for row in reader.queries().to_pylist()}
-    rows = reader.qrels().to_pylist()
-    for split in ("train", "dev", "test"):
-        lines = [f"{queries[one['query_id']]['external_id']}\t{name[one['doc_id']]}\t{one['grade']}"
-                 for one in rows if queries[one["query_id"]]["split"] == split]  # fmt: skip
-        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
-    with (folder / "queries.jsonl").open("w", encoding="utf-8") as file:
-        for row in queries.values():
-            file.write(json.dumps({"_id": row["external_id"], "text": row["text"]}, ensure_ascii=False) + "\n")
-    return folder
-
-
 def prepare(plan: Plan, given: argparse.Namespace) -> LabelFree:
     """What the command line leaves of the plan, every experiment with true labels validated. Raises ConfigError."""
     folders = harness.folders(given.data, plan.collections)
     conditions = tuple(filter(None, (given.conditions or "").split(","))) or tuple(plan.conditions)
     if strangers := [name for name in conditions if name not in plan.conditions]:
         raise ConfigError(
-            f"no condition is called {', '.join(strangers)}", "--conditions", f"choose from {', '.join(plan.conditions)}"
+            f"no condition is called {', '.join(strangers)}",
+            "--conditions",
+            f"choose from {', '.join(plan.conditions)}",
         )
     chosen = set(filter(None, (given.collections or "").split(",")))
     parts: list[Part] = []
@@ -218,6 +191,7 @@ def prepare(plan: Plan, given: argparse.Namespace) -> LabelFree:
         place = Path(given.root) / FOLDER / "collections" / name
         if name in folders:
             paths = halves(str(folders[name]), place) if one.halves else [Path(folders[name])]
+            paths = [judged_queries(path, place / f"judged-{number}") for number, path in enumerate(paths)]
         else:
             paths = [exported(validate({"corpus": corpus_settings}, f"the study, {name}").corpus, place)]
         settings = {key: value for key, value in one.settings.items() if key != "corpus"}
@@ -225,7 +199,9 @@ def prepare(plan: Plan, given: argparse.Namespace) -> LabelFree:
         for number, path in enumerate(paths):
             own = {"corpus": {"reader": "beir", "path": str(path)}, "execution": {"root": given.root}}
             content = merged([plan.settings, settings, own])
-            part = Part(name, number, validate({**content, "name": f"label-free-{name}-{number}"}, f"the study, {name}"))
+            part = Part(
+                name, number, validate({**content, "name": f"label-free-{name}-{number}"}, f"the study, {name}")
+            )
             parts.append(part)
             folder[part.name] = path
     if not parts:
@@ -296,7 +272,10 @@ def levels_table(of: LabelFree, values: Values, collection: str) -> Table:
         cells = []
         for every in (values.alone, values.fused):
             one = every[collection, condition]
-            cells += [harness.interval(contrast(condition, "", [one])), " ".join(f"{value:.3f}" for value in one.mean(1))]
+            cells += [
+                harness.interval(contrast(condition, "", [one])),
+                " ".join(f"{value:.3f}" for value in one.mean(1)),
+            ]
         rows.append((condition, *cells))
     queries = values.alone[collection, CONTROL].shape[1]
     columns = ("condition", "alone", "by seed", "fused", "by seed")
@@ -339,7 +318,9 @@ def results(of: LabelFree, values: Values, found: Mapping[str, Mapping[str, Any]
             tables.append(harness.contrasts_table(title, corrected))
     if LABELS in of.conditions:
         others = [name for name in of.conditions if name != LABELS]
-        rows_of = [(scope, *(recovered(values.alone, within, name) for name in others)) for scope, within in scopes.items()]
+        rows_of = [
+            (scope, *(recovered(values.alone, within, name) for name in others)) for scope, within in scopes.items()
+        ]
         tables.append(Table("Recovered of what labels gain, alone", ("", *others), rows_of))
     tables.append(mined_counts(of))
     levels = {f"{kind}: {collection} {name}": rows.mean(1).tolist()
@@ -368,7 +349,9 @@ def main(words: Sequence[str] | None = None) -> None:
     def run() -> Results | None:
         of = prepare(harness.read_settings(Plan, given.config), given)
         count = sum(of.seeds_of(name) for name in (UNTRAINED, *of.conditions)) * len(of.parts)
-        print(f"{count} trainings of {', '.join((UNTRAINED, *of.conditions))} on {len(of.parts)} collections and halves\n")
+        print(
+            f"{count} trainings of {', '.join((UNTRAINED, *of.conditions))} on {len(of.parts)} collections and halves\n"
+        )
         if given.dry_run:
             return None
         harness.make_mined([part.experiment for part in of.parts])

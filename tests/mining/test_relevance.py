@@ -36,7 +36,7 @@ def planted(
     follows: float = 0.0,
     answers: str = "none",
 ) -> World:
-    """One relevant document a query or two; ratings err by `error`, which they know, and by `lasting`, which they do not.
+    """One relevant document a query or two; ratings err by `error`, which they know, and by `lasting`, not known.
 
     retrieval: how far the first stage tells relevant ones, in sds; follows: points that ratings rise with an sd of the
     first stage's score. answers: none, of a judge who errs as the ratings do (alike), or of another one (apart), of the

@@ -24,7 +24,6 @@ from anmi_ray.core.records import (
     EXAMPLE,
     FIT,
     GAP,
-    JUDGMENT,
     QUERY,
     RATING,
     RELEVANCE,
