@@ -254,6 +254,7 @@ def test_empty_and_degenerate_parts(data: ReportData):
     nothing = np.array([])
     thin = replace(
         data,
+        collection=replace(data.collection, labelled={**data.collection.queries, "test": 0}, left_out=7),
         metrics=METRIC.empty(),
         comparisons=(),
         truth=TruthSample(nothing.astype(np.int64), nothing, nothing),
@@ -265,6 +266,7 @@ def test_empty_and_degenerate_parts(data: ReportData):
     words = check_safe(run.to_html(thin)).words()
     assert json.loads(report.to_json(thin))["agreement"] is None
     assert "No test query is labelled: nothing was measured" in words
+    assert f"test queries {data.collection.queries['test']}, 0 of them labelled unlabelled queries left out 7" in words
     flat = replace(
         data,
         truth=TruthSample(np.zeros(3, np.int64), np.ones(3), np.zeros(3)),

@@ -122,7 +122,7 @@ def _bucket(
 
 
 def _told(candidates: pa.Table, ingest: Artifact, bucket: int) -> pa.Table:
-    """Candidates with the positives that are hidden from all but a simulated panel, which stands in for a knowing one."""
+    """Candidates with the positives that are hidden from all but a simulated panel, who stands in for one who knows."""
     if not (ingest.manifest() or {}).get("hidden"):
         return candidates
     hidden = ingest.read_part(HIDDEN, bucket, QREL)
