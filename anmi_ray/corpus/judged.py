@@ -197,11 +197,13 @@ class FilesReader(JudgedReader):
 
     kinds: ClassVar[tuple[str, ...]] = ()  # suffixes; none: any
 
-    def __init__(self, config: CorpusConfig) -> None:
+    def __init__(self, config: CorpusConfig, documents_alone: bool = False) -> None:
         super().__init__(config)
+        self._document_files = sources.files_of(config.documents, "documents", self.kinds)
+        if documents_alone:
+            return
         if config.qrels is None:
             raise AssertionError("a configuration without qrels was let through")
-        self._document_files = sources.files_of(config.documents, "documents", self.kinds)
         self._query_files = sources.files_of(config.queries, "queries", self.kinds)
         self._qrel_files = {
             split: sources.files_of(places, f"qrels.{split}", self.kinds)
