@@ -21,10 +21,11 @@ from typing import IO, TYPE_CHECKING, Any
 from anmi_ray.core import identity, redaction
 from anmi_ray.core.errors import ConfigError, DataError, from_os_error
 from anmi_ray.queries import choose
-from anmi_ray.queries.choose import Candidate, LeftOut
+from anmi_ray.queries.choose import LeftOutQuery, QueryCandidate
 from anmi_ray.queries.frequency import DocumentFrequency
 from anmi_ray.queries.kinds import KINDS, Offer, offers
 from anmi_ray.queries.masking import masked
+from anmi_ray.queries.words import words
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,14 +48,18 @@ _REMEDY = {
 
 @dataclass(frozen=True)
 class MadeQueries:
-    """What was written to `folder`. `ranks`: at which BM25 finds each query's document, before and after masking."""
+    """What was written to `folder`, and at which rank BM25 finds each query's document.
+
+    `searched`: the ranks of all candidates that were searched, in a collection without any of them; 0: not found.
+    """
 
     folder: Path
     documents: int
     refused_documents: int
-    queries: list[Candidate]
+    queries: list[QueryCandidate]
     ranks: list[int]
-    left_out: list[LeftOut]
+    searched: dict[QueryCandidate, int]
+    left_out: list[LeftOutQuery]
 
     def counts(self) -> dict[str, Counter[str]]:
         """By kind, how many candidates were kept ("kept") and left out, by reason."""
@@ -102,7 +107,8 @@ class _Maker:
         self._place = f"corpus {redaction.scrub(experiment.corpus.name)}"
         self._documents = 0
         self._refused = 0
-        self._left: list[LeftOut] = []
+        self._searched: dict[QueryCandidate, int] = {}
+        self._left: list[LeftOutQuery] = []
 
     def make(self, to: Path) -> MadeQueries:
         self._say("reading documents, counting what stands in them")
@@ -111,7 +117,7 @@ class _Maker:
         with tempfile.TemporaryDirectory(prefix="counts-", dir=self._folder) as scratch:
             index, variants = self._index(tried, Path(scratch))
             maskable = {candidate for sets in variants.values() for some in sets for candidate in some}
-            self._left += [LeftOut(candidate, choose.BARE) for candidate in tried if candidate not in maskable]
+            self._left += [LeftOutQuery(candidate, choose.BARE) for candidate in tried if candidate not in maskable]
             tried = [candidate for candidate in tried if candidate in maskable]
             self._say("searching each query's document")
             queries, ranks = self._found(tried, index, variants)
@@ -119,7 +125,7 @@ class _Maker:
             raise self._nothing_left()
         self._say(f"writing {self._documents:,} documents and {len(queries):,} queries")
         self._write(queries, ranks)
-        return MadeQueries(to, self._documents, self._refused, queries, ranks, self._left)
+        return MadeQueries(to, self._documents, self._refused, queries, ranks, self._searched, self._left)
 
     def _tables(self) -> Iterator[pa.Table]:
         """The documents, shard by shard, read anew."""
@@ -132,7 +138,7 @@ class _Maker:
             yield table
         self._refused = reader.rows_in()["documents"] - self._documents
 
-    def _candidates(self) -> list[Candidate]:
+    def _candidates(self) -> list[QueryCandidate]:
         """The queries that are worth a search, from a sample of the documents."""
         frequency = DocumentFrequency()
         sample = _Sample(_DOCUMENTS * self._number, self._experiment.seed)
@@ -140,29 +146,29 @@ class _Maker:
             for source, title, text in _rows(table):
                 found = list(offers(title, text, self._stop_words))
                 frequency.add({offer.key for offer in found})
-                sample.offer(source, found)
+                sample.offer(source, len(words(title)) + len(words(text)), found)
         if self._documents < 2:
             remedy = "a ranking needs at least two documents"
             raise DataError(f"holds {self._documents} document(s)", self._place, remedy)
         seed = self._experiment.seed
-        fit: list[Candidate] = []
-        for source, found in sample.drawn():
-            for candidate, reason in choose.best_offers(found, source, seed, frequency, self._stop_words):
+        fit: list[QueryCandidate] = []
+        for source, length, found in sample.drawn():
+            for candidate, reason in choose.best_offers(found, source, length, seed, frequency, self._stop_words):
                 if reason:
-                    self._left.append(LeftOut(candidate, reason))
+                    self._left.append(LeftOutQuery(candidate, reason))
                 else:
                     fit.append(candidate)
         fit.sort(key=lambda candidate: candidate.order)
         near = choose.near_duplicates(fit)
-        self._left += [LeftOut(candidate, choose.NEAR) for candidate in fit if candidate in near]
+        self._left += [LeftOutQuery(candidate, choose.NEAR) for candidate in fit if candidate in near]
         apart = [candidate for candidate in fit if candidate not in near]
         tried, spare = choose.balanced(apart, _TRIED * self._number)
         self._left += spare
         return tried
 
     def _index(
-        self, tried: list[Candidate], scratch: Path
-    ) -> tuple[KnownItems, dict[bytes, list[frozenset[Candidate]]]]:
+        self, tried: list[QueryCandidate], scratch: Path
+    ) -> tuple[KnownItems, dict[bytes, list[frozenset[QueryCandidate]]]]:
         """The collection to search, and which queries are masked in each variant of a document.
 
         Those without which too little is left of their document are in none.
@@ -171,7 +177,7 @@ class _Maker:
 
         index = KnownItems(self._experiment.retrieve.bm25, scratch)
         of_document = _by_document(tried)
-        variants: dict[bytes, list[frozenset[Candidate]]] = {}
+        variants: dict[bytes, list[frozenset[QueryCandidate]]] = {}
         for table in self._tables():
             texts: dict[bytes, list[str]] = {}
             for source, title, text in _rows(table):
@@ -185,8 +191,8 @@ class _Maker:
         return index, variants
 
     def _found(
-        self, tried: list[Candidate], index: KnownItems, variants: Mapping[bytes, list[frozenset[Candidate]]]
-    ) -> tuple[list[Candidate], list[int]]:
+        self, tried: list[QueryCandidate], index: KnownItems, variants: Mapping[bytes, list[frozenset[QueryCandidate]]]
+    ) -> tuple[list[QueryCandidate], list[int]]:
         """The queries whose document BM25 finds, in the collection as it is written, and at which rank.
 
         Which are written says which documents are masked, and that moves ranks: others are taken for those that fall
@@ -194,7 +200,7 @@ class _Maker:
         """
         pool = tried
         chosen = tried
-        spare: list[LeftOut] = []
+        spare: list[LeftOutQuery] = []
         settled = False
         while chosen:
             places = {doc: variants[doc].index(frozenset(some)) for doc, some in _by_document(chosen).items()}
@@ -204,14 +210,15 @@ class _Maker:
             if settled and not lost:
                 self._left += spare
                 return chosen, ranks
-            self._left += [LeftOut(candidate, choose.LOST) for candidate in chosen if candidate in lost]
+            self._searched = self._searched or dict(zip(chosen, ranks, strict=True))
+            self._left += [LeftOutQuery(candidate, choose.LOST) for candidate in chosen if candidate in lost]
             pool = [candidate for candidate in pool if candidate not in lost]
             chosen, spare = choose.balanced(pool, self._number)
             chosen.sort(key=lambda candidate: candidate.query_id)
             settled = True
         return [], []
 
-    def _write(self, queries: Sequence[Candidate], ranks: Sequence[int]) -> None:
+    def _write(self, queries: Sequence[QueryCandidate], ranks: Sequence[int]) -> None:
         of_document = _by_document(queries)
         with (self._folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
             for table in self._tables():
@@ -244,18 +251,20 @@ class _Sample:
     def __init__(self, size: int, seed: int) -> None:
         self._size = size
         self._seed = seed
-        self._held: dict[bytes, tuple[str, list[Offer]]] = {}
+        self._held: dict[bytes, tuple[str, int, list[Offer]]] = {}
         self._limit: bytes | None = None
 
-    def offer(self, source: str, found: list[Offer]) -> None:
+    def offer(self, source: str, length: int, found: list[Offer]) -> None:
+        """A document, its length in words, and all that it offers."""
         key = identity.digest("sample", "documents", self._seed, source)
         if not found or (self._limit is not None and key >= self._limit):
             return
-        self._held[key] = source, choose.kept_until_counted(found)
+        self._held[key] = source, length, choose.kept_until_counted(found)
         if len(self._held) >= 2 * self._size:
             self._prune()
 
-    def drawn(self) -> Iterable[tuple[str, list[Offer]]]:
+    def drawn(self) -> Iterable[tuple[str, int, list[Offer]]]:
+        """(external id, words, offers) of each of them."""
         self._prune()
         return self._held.values()
 
@@ -271,30 +280,35 @@ def _rows(table: pa.Table) -> Iterator[tuple[str, str, str]]:
     return zip(*(table[name].to_pylist() for name in ("external_id", "title", "text")), strict=True)
 
 
-def _by_document(candidates: Iterable[Candidate]) -> dict[bytes, list[Candidate]]:
-    found: dict[bytes, list[Candidate]] = {}
+def _by_document(candidates: Iterable[QueryCandidate]) -> dict[bytes, list[QueryCandidate]]:
+    found: dict[bytes, list[QueryCandidate]] = {}
     for candidate in candidates:
         found.setdefault(candidate.doc_id, []).append(candidate)
     return found
 
 
-def _masked(title: str, text: str, queries: Iterable[Candidate]) -> tuple[str, str]:
+def _masked(title: str, text: str, queries: Iterable[QueryCandidate]) -> tuple[str, str]:
     """Title and text without queries that can be taken out."""
-    passages = sorted({passage for query in queries for passage in query.passages}, key=lambda one: (-len(one), one))
+    passages = _passages(queries)
     found = masked(title, text, passages) if passages else (title, text)
     if found is None:
         raise AssertionError("a query that cannot be masked was let through")
     return found
 
 
-def _maskable(title: str, text: str, queries: Iterable[Candidate]) -> list[Candidate]:
+def _maskable(title: str, text: str, queries: Iterable[QueryCandidate]) -> list[QueryCandidate]:
     """The first of these queries without which enough is left of their document."""
-    kept: list[Candidate] = []
+    kept: list[QueryCandidate] = []
     for query in queries:
-        passages = [passage for one in (*kept, query) for passage in one.passages]
-        if masked(title, text, sorted(passages, key=lambda one: (-len(one), one))) is not None:
+        if all(masked(title, text, _passages(some)) is not None for some in ([query], [*kept, query])):
             kept.append(query)
     return kept
+
+
+def _passages(queries: Iterable[QueryCandidate]) -> list[str]:
+    """What is masked, the longest first: a shorter one may be a part of it."""
+    found = {passage for query in queries for passage in query.passages}
+    return sorted(found, key=lambda passage: (-len(passage), passage))
 
 
 def _line(file: IO[str], row: Mapping[str, Any]) -> None:

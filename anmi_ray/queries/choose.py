@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from anmi_ray.core import identity
 from anmi_ray.queries.frequency import DocumentFrequency
 from anmi_ray.queries.kinds import KINDS, Offer
+from anmi_ray.queries.masking import LEAST_LEFT
 from anmi_ray.queries.words import normal, says, words
 
 PER_DOCUMENT = 2  # queries of one document: more would train on a few documents
@@ -30,7 +31,7 @@ _MOST = 24  # words
 _MOST_CHARACTERS = 300
 _SHARED = 8  # documents: a title, heading or sentence of more is boilerplate
 _ALIKE = 0.8  # Jaccard
-_TOP = 24  # offers of a kind that are kept of a document until all documents are counted
+_TOP = 16  # offers of a kind that are kept of a document until all documents are counted
 _FOUND_ONCE = ("phrase",)  # kinds of which many stand in a document, most of them fragments
 # Headings of two words and more that name no subject, in collections too small for their number to show it.
 _USUAL = frozenset(
@@ -40,7 +41,7 @@ _USUAL = frozenset(
 
 
 @dataclass(frozen=True)
-class Candidate:
+class QueryCandidate:
     """A query that a document offers; `order` is its place among all, by hash."""
 
     kind: str
@@ -62,10 +63,10 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class LeftOutQuery:
     """A candidate that is no query, and why."""
 
-    candidate: Candidate
+    candidate: QueryCandidate
     reason: str
 
 
@@ -84,24 +85,31 @@ def kept_until_counted(offers: Iterable[Offer]) -> list[Offer]:
 
 
 def best_offers(
-    offers: Iterable[Offer], source: str, seed: int, frequency: DocumentFrequency, stop_words: frozenset[str]
-) -> list[tuple[Candidate, str]]:
-    """At most one candidate of each kind, with why it is no query, or "".
+    offers: Iterable[Offer],
+    source: str,
+    length: int,
+    seed: int,
+    frequency: DocumentFrequency,
+    stop_words: frozenset[str],
+) -> list[tuple[QueryCandidate, str]]:
+    """At most one candidate of each kind, with why it is no query, or "". `length`: words of the document.
 
     The best is, of those that can be asked, the one of highest tf-idf, the longest of these, and then by hash.
     """
-    best: dict[str, tuple[tuple[bool, float, int, bytes], Candidate, str]] = {}
+    best: dict[str, tuple[tuple[bool, float, int, bytes], QueryCandidate, str]] = {}
     doc_id = identity.doc_id(source)
     for offer in offers:
         if offer.kind in _FOUND_ONCE and offer.times < 2 and frequency.of(offer.key) < 2:
             continue  # a run of words that nobody says again is a fragment, not a term
         reason = _unfit(offer, frequency, stop_words)
+        if not reason and length - len(words(offer.passage)) < LEAST_LEFT:
+            reason = BARE
         value = offer.times * frequency.idf(offer.key) if offer.kind in ("phrase", "identifier") else 0.0
         longest = len(words(offer.text)) if offer.kind == "phrase" else 0
         rank = (bool(reason), -value, -longest, identity.digest("offer", seed, offer.key))
         if offer.kind not in best or rank < best[offer.kind][0]:
             order = identity.digest("made order", seed, offer.kind, source)
-            candidate = Candidate(offer.kind, offer.text, offer.passage, source, doc_id, order)
+            candidate = QueryCandidate(offer.kind, offer.text, offer.passage, source, doc_id, order)
             best[offer.kind] = rank, candidate, reason
     return [(candidate, reason) for _, candidate, reason in best.values()]
 
@@ -120,7 +128,7 @@ def _unfit(offer: Offer, frequency: DocumentFrequency, stop_words: frozenset[str
     return ""
 
 
-def near_duplicates(candidates: Sequence[Candidate]) -> set[Candidate]:
+def near_duplicates(candidates: Sequence[QueryCandidate]) -> set[QueryCandidate]:
     """Those whose set of words has a Jaccard similarity of .8 or more with one before them that is none itself.
 
     Exact, by prefixes (Chaudhuri, Ganti and Kaushik 2006): of two sets that are so alike, each has one of their common
@@ -129,7 +137,7 @@ def near_duplicates(candidates: Sequence[Candidate]) -> set[Candidate]:
     sets = [frozenset(words(candidate.text)) for candidate in candidates]
     held = Counter(word for one in sets for word in one)
     by_word = defaultdict[str, list[frozenset[str]]](list)
-    found: set[Candidate] = set()
+    found: set[QueryCandidate] = set()
     for candidate, mine in zip(candidates, sets, strict=True):
         rarest = sorted(mine, key=lambda word: (held[word], word))
         prefix = rarest[: len(mine) - math.ceil(_ALIKE * len(mine)) + 1]
@@ -146,23 +154,23 @@ def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
     return common / (len(one) + len(other) - common)
 
 
-def balanced(candidates: Iterable[Candidate], number: int) -> tuple[list[Candidate], list[LeftOut]]:
+def balanced(candidates: Iterable[QueryCandidate], number: int) -> tuple[list[QueryCandidate], list[LeftOutQuery]]:
     """`number` candidates, as many of each kind as there are, at most two of a document; and the others.
 
     The kinds take turns, each with its next in order, until there are enough.
     """
-    queues = {kind: list[Candidate]() for kind in KINDS}
+    queues = {kind: list[QueryCandidate]() for kind in KINDS}
     for candidate in sorted(candidates, key=lambda one: one.order, reverse=True):
         queues[candidate.kind].append(candidate)
-    taken: list[Candidate] = []
-    left: list[LeftOut] = []
+    taken: list[QueryCandidate] = []
+    left: list[LeftOutQuery] = []
     given = Counter[bytes]()
     while len(taken) < number and any(queues.values()):
         for queue in queues.values():
             while queue and given[queue[-1].doc_id] == PER_DOCUMENT:
-                left.append(LeftOut(queue.pop(), CROWDED))
+                left.append(LeftOutQuery(queue.pop(), CROWDED))
             if queue and len(taken) < number:
                 taken.append(queue.pop())
                 given[taken[-1].doc_id] += 1
-    left += [LeftOut(candidate, SPARE) for queue in queues.values() for candidate in queue]
+    left += [LeftOutQuery(candidate, SPARE) for queue in queues.values() for candidate in queue]
     return taken, left

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anmi_ray.core import identity
 from anmi_ray.queries import choose
-from anmi_ray.queries.choose import Candidate
+from anmi_ray.queries.choose import QueryCandidate
 from anmi_ray.queries.frequency import DocumentFrequency
 from anmi_ray.queries.kinds import KINDS, offers
 from anmi_ray.queries.words import words
@@ -18,10 +18,10 @@ from anmi_ray.queries.words import words
 STOP = frozenset({"the", "of", "a", "in", "how"})
 
 
-def candidate(text: str, kind: str = "title", source: str = "d") -> Candidate:
+def candidate(text: str, kind: str = "title", source: str = "d") -> QueryCandidate:
     """A candidate of a document."""
     order = identity.digest("made", kind, source, text)
-    return Candidate(kind, text, text, source, identity.doc_id(source), order)
+    return QueryCandidate(kind, text, text, source, identity.doc_id(source), order)
 
 
 def reasons(*documents: tuple[str, str]) -> dict[str, str]:
@@ -29,7 +29,7 @@ def reasons(*documents: tuple[str, str]) -> dict[str, str]:
     frequency = DocumentFrequency()
     for title, text in documents:
         frequency.add({offer.key for offer in offers(title, text, STOP)})
-    found = choose.best_offers(offers(*documents[0], STOP), "d", 0, frequency, STOP)
+    found = choose.best_offers(offers(*documents[0], STOP), "d", 100, 0, frequency, STOP)
     return {one.kind: reason for one, reason in found}
 
 
@@ -70,7 +70,7 @@ _texts = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=7).map(" ".j
 def test_near_duplicates_are_those_that_comparing_all_pairs_finds(texts: list[str]) -> None:
     candidates = [candidate(text, source=str(i)) for i, text in enumerate(texts)]
     kept: list[set[str]] = []
-    expected: set[Candidate] = set()
+    expected: set[QueryCandidate] = set()
     for one in candidates:
         mine = set(words(one.text))
         if any(len(mine & other) >= 0.8 * len(mine | other) for other in kept):
