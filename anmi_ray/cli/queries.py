@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from collections import Counter
 from pathlib import Path
@@ -41,8 +43,17 @@ def queries(
     out.print(_counted(made))
     print()
     out.print(_sample(made))
-    corpus = f"corpus={{reader: beir, path: {str(to)!r}}}"
-    print(f"\nnext: anmi run {shlex.quote(config)} {shlex.quote(corpus)} name={shlex.quote(to.name)}")
+    print(f"\nnext: {_next(config, overrides or [], to)}")
+
+
+def _next(config: str, overrides: list[str], to: Path) -> str:
+    """The command that runs over what was written, with the other settings that were given here."""
+    from anmi_ray.config.load import run_name
+
+    path = str(to) if re.fullmatch(r"[\w./-]+", str(to)) else json.dumps(str(to))
+    others = [one for one in overrides if not one.startswith(("corpus.", "corpus=", "name="))]
+    corpus = f"corpus={{reader: beir, path: {path}}}"
+    return shlex.join(["anmi", "run", config, *others, corpus, f"name={run_name(to.resolve())}"])
 
 
 def _counted(made: MadeQueries) -> Table:

@@ -89,7 +89,7 @@ def first_sentence(text: str) -> str:
             continue
         else:
             paragraph.append(line)
-    whole = cleaned(" ".join(paragraph))
+    whole = cleaned(" ".join(paragraph)).lstrip("->*+|• ")  # marks of quotes and lists
     for match in _END.finditer(whole):
         word = whole[max(0, match.start() - _TOKEN) : match.start()].rpartition(" ")[2].casefold()
         if len(word) > 1 and word not in _ABBREVIATIONS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def config(tmp_path: Path, documents: list[tuple[str, str, str]], monkeypatch: p
 def test_a_collection_is_written_whose_sources_lack_their_queries(
     config: str, documents: list[tuple[str, str, str]]
 ) -> None:
-    said = printed("queries", config, "--to", "out", "--number", 60)
+    said = printed("queries", config, "retrieve.bm25.b=.5", "--to", "out", "--number", 60)
     corpus = {row["_id"]: row for row in rows_of(Path("out"), "corpus")}
     queries = rows_of(Path("out"), "queries")
     assert [*corpus] == [key for key, _, _ in documents]
@@ -72,7 +73,14 @@ def test_a_collection_is_written_whose_sources_lack_their_queries(
         "queries-left-out.jsonl",
         "queries.jsonl",
     ]
-    assert "next: anmi run c.yaml" in said
+    command = shlex.split(said.splitlines()[-1])
+    assert command[:4] == ["next:", "anmi", "run", "c.yaml"]
+    following = load("c.yaml", command[4:])
+    assert (following.name, following.corpus.path, following.retrieve.bm25.b) == (
+        "out",
+        str(Path("out").resolve()),
+        0.5,
+    )
 
 
 def test_every_query_is_found_in_the_collection_as_it_is_written(config: str) -> None:

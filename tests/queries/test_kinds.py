@@ -57,6 +57,7 @@ def test_headings(text: str, headings: list[str]) -> None:
         ("As Smith et al. Found in Fig. B, it leaks! Truly.", "As Smith et al. Found in Fig. B, it leaks!"),
         ("## Leaks\n\nno end\nof it\n\nAnother one.", "no end of it"),
         ("Before it\n```\ncode\n```\nafter it.", "Before it"),
+        ("> - Mend a leak.", "Mend a leak."),
         ("...\n\n***", ""),
     ],
 )
