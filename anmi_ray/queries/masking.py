@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from anmi_ray.queries.words import WORD, normal, stands_in, words
+from anmi_ray.queries.words import WORD, normal, words
 
 LEAST_LEFT = 8  # words of a document without its queries: less leaves nothing to find, or to judge
 _ROUNDS = 4  # taking a copy out may join its neighbours into another; a text made to do so for ever is refused
@@ -25,11 +25,13 @@ def masked(title: str, text: str, passages: Sequence[str]) -> tuple[str, str] | 
     ...        ["slow leaks"])
     ('', 'A tyre that loses air () is mended in these seven steps.')
     """
+    every = [wanted for passage in passages if (wanted := normal(passage))]
     for _ in range(_ROUNDS):
-        for passage in passages:
-            title = _without(title, passage)
-            text = _without(text, passage)
-        if not any(stands_in(passage, part) for passage in passages for part in (title, text)):
+        for wanted in every:
+            title = _without(title, wanted)
+            text = _without(text, wanted)
+        folded = f" {normal(title)} \n {normal(text)} "
+        if not any(f" {wanted} " in folded for wanted in every):
             break
     else:
         return None
@@ -37,10 +39,13 @@ def masked(title: str, text: str, passages: Sequence[str]) -> tuple[str, str] | 
     return (title, text.strip()) if len(words(f"{title} {text}")) >= LEAST_LEFT else None
 
 
-def _without(text: str, passage: str) -> str:
+def _without(text: str, wanted: str) -> str:
+    """A text without the words of `wanted`, folded and joined."""
+    if f" {wanted} " not in f" {normal(text)} ":
+        return text
     kept: list[str] = []
     end = 0
-    for first, last in _places(text, normal(passage)):
+    for first, last in _places(text, wanted):
         begin, after = _widened(text, first, last)
         kept.append(text[end : max(end, begin)])
         end = max(end, after)
@@ -49,8 +54,6 @@ def _without(text: str, passage: str) -> str:
 
 def _places(text: str, wanted: str) -> list[tuple[int, int]]:
     """(begin, end) of every place where the words of `wanted`, folded and joined, stand in `text`."""
-    if not wanted:
-        return []
     found = list(WORD.finditer(text))
     folded = [match.group().casefold() for match in found]
     at: list[int] = []  # where each word begins in the words joined

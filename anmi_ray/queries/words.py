@@ -24,12 +24,12 @@ def words(text: str) -> list[str]:
     >>> words("The *first* ORA-00942, again")
     ['the', 'first', 'ora', '00942', 'again']
     """
-    return [match.group().casefold() for match in WORD.finditer(text)]
+    return normal(text).split()
 
 
 def normal(text: str) -> str:
     """The words of a text, joined: what "the same words" means."""
-    return " ".join(words(text))
+    return " ".join(WORD.findall(text)).casefold()
 
 
 def stands_in(query: str, text: str) -> bool:
@@ -53,4 +53,6 @@ def cleaned(text: str) -> str:
 
     Its words are those of `text`: characters that are not printed stand in no word.
     """
+    if text.isprintable():
+        return " ".join(text.split())
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
