@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "anmi_ray"
 STANDING: dict[str, Any] = json.loads((ROOT / "tests" / "architecture.json").read_text(encoding="utf-8"))
 
-DOMAINS = ("comparisons", "corpus", "evaluation", "judging", "mining", "rating", "retrieval", "training")
+DOMAINS = ("comparisons", "corpus", "evaluation", "judging", "mining", "queries", "rating", "retrieval", "training")
 # Lowest first. A room imports from lower rows and itself; rooms of one row know nothing of each other.
 LAYERS = (
     ("core",),

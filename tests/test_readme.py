@@ -29,7 +29,7 @@ ALL = [
     *sorted((ROOT / "docs" / "results").rglob("*.md")),
 ]
 TEXT = {path: path.read_text(encoding="utf-8") for path in ALL}
-CONFIGURED = ("run", "plan", "config", "judge", "distill", "compare-rules", "submit")
+CONFIGURED = ("queries", "run", "plan", "config", "judge", "distill", "compare-rules", "submit")
 
 
 def blocks(language: str) -> list[str]:

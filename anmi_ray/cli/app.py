@@ -19,6 +19,7 @@ from anmi_ray.cli.jobs import jobs
 from anmi_ray.cli.judge import judge
 from anmi_ray.cli.mine import mine
 from anmi_ray.cli.plan import plan
+from anmi_ray.cli.queries import queries
 from anmi_ray.cli.rate import rate
 from anmi_ray.cli.rerank import rerank
 from anmi_ray.cli.run import run
@@ -34,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (run, plan, judge, distill, config, show, mine, compare_rules, export, submit, jobs, cancel)
+COMMANDS = (queries, run, plan, judge, distill, config, show, mine, compare_rules, export, submit, jobs, cancel)
 COMMANDS += (rate, audit, rerank, evaluate, tune, doctor)
 for command in COMMANDS:
     app.command()(command)

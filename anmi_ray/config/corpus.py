@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.paths import PathOrUri, as_written
@@ -29,6 +29,8 @@ _NEEDS = {
     "ir_datasets": {"datasets": "such as {train: beir/scifact/train, test: beir/scifact/test}"},
     "pydocs": {},
 }
+DOCUMENTS_ALONE = "documents alone"  # the key of a validation's context that says that no query and label is read
+_OF_QUERIES = ("queries", "qrels")
 _DEV_FRACTION = {"pydocs": 0.06}
 _DEV_FRACTION_OF_JUDGED = 0.1
 
@@ -190,13 +192,14 @@ class CorpusConfig(Settings):
         return tuple(split for split in _SPLITS if split in labels)
 
     @model_validator(mode="after")
-    def _keys_of_this_reader(self) -> CorpusConfig:
+    def _keys_of_this_reader(self, info: ValidationInfo) -> CorpusConfig:
         for key, readers in _ONLY.items():
             value = getattr(self, key)
             if self.reader not in readers and key in self.model_fields_set and value and value != Columns():
                 raise ValueError(f"`{key}` belongs to reader: {' or '.join(readers)}; remove it or set the reader so")
+        spared = _OF_QUERIES if info.context and info.context.get(DOCUMENTS_ALONE) else ()
         for key, what in _NEEDS[self.reader].items():
-            if not getattr(self, key):
+            if key not in spared and not getattr(self, key):
                 raise ValueError(f"reader: {self.reader} needs `{key}`, {what}")
         if len(set(self.topic_fields)) < len(self.topic_fields):
             raise ValueError("topic_fields: a field is named twice")

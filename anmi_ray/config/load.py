@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from anmi_ray.config.corpus import DOCUMENTS_ALONE
 from anmi_ray.config.dropped import Dropped, dropped, without
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.paths import FOLDER
@@ -25,16 +26,17 @@ from anmi_ray.core.errors import ConfigError
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+def load(path: str | Path, overrides: Iterable[str] = (), documents_alone: bool = False) -> Experiment:
     """Read a YAML file, apply `key=value` overrides (dotted keys, YAML values), and validate.
 
-    Relative paths inside the file are relative to the working directory. Raises ConfigError.
+    Relative paths inside the file are relative to the working directory. `documents_alone`: of the collection nothing
+    else is read, so it need not have queries and labels. Raises ConfigError.
     """
     content = read(path)
     content.setdefault("name", run_name(path))
     for override in overrides:
         apply(content, override)
-    return validate(content, str(path))
+    return validate(content, str(path), documents_alone=documents_alone)
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -62,13 +64,15 @@ def run_name(path: str | Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", Path(path).stem)
 
 
-def validate(content: Mapping[str, Any], place: str, folder: str | None = None) -> Experiment:
+def validate(
+    content: Mapping[str, Any], place: str, folder: str | None = None, documents_alone: bool = False
+) -> Experiment:
     """Validate settings. Raises ConfigError with every mistake, one line each, and the nearest known key.
 
     Relative paths are relative to `folder`; None: the working directory.
     """
     every = "`anmi config jobs/configs/quickstart.yaml` prints every setting with its value"
-    return validate_as(Experiment, content, place, every, folder)
+    return validate_as(Experiment, content, place, every, folder, documents_alone)
 
 
 def validate_record(content: Mapping[str, Any], place: str) -> Experiment:
@@ -82,11 +86,16 @@ def validate_record(content: Mapping[str, Any], place: str) -> Experiment:
 
 
 def validate_as(
-    model: type[_Model], content: Mapping[str, Any], place: str, remedy: str, folder: str | None = None
+    model: type[_Model],
+    content: Mapping[str, Any],
+    place: str,
+    remedy: str,
+    folder: str | None = None,
+    documents_alone: bool = False,
 ) -> _Model:
     """`validate` for any group of settings; `remedy` says where to read what it may hold."""
     try:
-        return model.model_validate(content, context={FOLDER: folder})
+        return model.model_validate(content, context={FOLDER: folder, DOCUMENTS_ALONE: documents_alone})
     except ValidationError as error:
         lines = [_explain(detail, model) for detail in error.errors(include_url=False)]
         message = lines[0] if len(lines) == 1 else "\n  " + "\n  ".join(lines)

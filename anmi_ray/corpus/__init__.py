@@ -8,20 +8,23 @@ from anmi_ray.corpus.reader import Reader
 __all__ = ["Reader", "read"]
 
 
-def read(config: CorpusConfig) -> Reader:
-    """The reader that `config` names. Raises ConfigError, or DataError where its files are missing."""
+def read(config: CorpusConfig, documents_alone: bool = False) -> Reader:
+    """The reader that `config` names. Raises ConfigError, or DataError where its files are missing.
+
+    `documents_alone`: nothing but its documents is read, so in files and folders queries and labels need not be there.
+    """
     if config.reader == "beir":
         from anmi_ray.corpus.beir import BeirReader
 
-        return BeirReader(config)
+        return BeirReader(config, documents_alone)
     if config.reader == "trec":
         from anmi_ray.corpus.trec import TrecReader
 
-        return TrecReader(config)
+        return TrecReader(config, documents_alone)
     if config.reader == "table":
         from anmi_ray.corpus.table import TableReader
 
-        return TableReader(config)
+        return TableReader(config, documents_alone)
     if config.reader == "ir_datasets":
         from anmi_ray.corpus.catalogue import CatalogueReader
 

@@ -105,10 +105,12 @@ class BeirFiles:
 class BeirReader(JudgedReader):
     """Reads a BEIR folder. Raises DataError where a file or column is missing, naming what is there."""
 
-    def __init__(self, config: CorpusConfig) -> None:
+    def __init__(self, config: CorpusConfig, documents_alone: bool = False) -> None:
         super().__init__(config)
         self._files = BeirFiles(config.path or "")
         self._corpus = self._files.find("corpus.jsonl")
+        if documents_alone:
+            return
         self._queries = self._files.find("queries.jsonl")
         found = {split: self._files.find_optional(f"qrels/{split}.tsv") for split in (*config.labels, *config.hidden)}
         self._qrels = {split: name for split, name in found.items() if name}

@@ -219,9 +219,11 @@ class FilesReader(JudgedReader):
 
     kinds: ClassVar[tuple[str, ...]] = ()  # suffixes; none: any
 
-    def __init__(self, config: CorpusConfig) -> None:
+    def __init__(self, config: CorpusConfig, documents_alone: bool = False) -> None:
         super().__init__(config)
         self._document_files = sources.files_of(config.documents, "documents", self.kinds)
+        if documents_alone:
+            return
         self._query_files = sources.files_of(config.queries, "queries", self.kinds)
         places = config.qrels.named if config.qrels is not None else {}
         self._qrel_files = {

@@ -16,7 +16,7 @@ from typing import Any
 import bm25s
 import numpy as np
 import Stemmer
-from bm25s.tokenization import Tokenized
+from bm25s.tokenization import Tokenized, Tokenizer
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -146,6 +146,12 @@ def tokenize(texts: Sequence[str], stopwords: str | None, stemmer: Any) -> Token
     tokens = bm25s.tokenize(list(texts), stopwords=words, stemmer=stemmer, show_progress=False)
     assert isinstance(tokens, Tokenized)
     return tokens
+
+
+def stop_words(config: Bm25Config) -> frozenset[str]:
+    """The words of the settings' language that say nothing by themselves; of English more than those not indexed."""
+    listed = "en_plus" if config.stopwords in ("en", "english") else config.stopwords
+    return frozenset(Tokenizer(stopwords=listed or []).stopwords)
 
 
 def _stemmer(config: Bm25Config) -> Stemmer.Stemmer | None:

@@ -1,0 +1,315 @@
+"""`anmi queries`: a collection's documents in, a collection with queries that were made of them out.
+
+The documents are read three times, shard by shard: to count what stands in them and to draw a sample, to count the
+words of the sample's documents as they are and masked, and to write them. What is held besides a shard are ids, a table
+of counts and what the sample offers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from anmi_ray.core import identity, redaction
+from anmi_ray.core.errors import ConfigError, DataError, from_os_error
+from anmi_ray.queries import choose
+from anmi_ray.queries.choose import LeftOutQuery, QueryCandidate
+from anmi_ray.queries.frequency import DocumentFrequency
+from anmi_ray.queries.kinds import KINDS, Offer, offers
+from anmi_ray.queries.masking import masked
+from anmi_ray.queries.words import words
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from anmi_ray.config.experiment import Experiment
+    from anmi_ray.retrieval.known_items import KnownItems
+
+DEPTH = 10  # BM25 must find a query's document among so many
+_DOCUMENTS = 4  # documents that are drawn for each query that is wanted: most offers are refused
+_TRIED = 3  # queries that are searched for each that is wanted
+_REMEDY = {
+    choose.SHORT: "documents need titles, headings or sentences of several words; check which columns are read",
+    choose.LONG: "its documents have no short titles, headings or sentences; check which columns are read",
+    choose.EMPTY: "titles and headings are the same in many documents; read their texts without what repeats",
+    choose.NEAR: "documents repeat each other; leave copies out",
+    choose.BARE: "documents are a line long; join what belongs together to longer ones",
+    choose.LOST: "set retrieve.bm25.stemmer and retrieve.bm25.stopwords to the documents' language",
+}
+
+
+@dataclass(frozen=True)
+class MadeQueries:
+    """What was written to `folder`, and at which rank BM25 finds each query's document.
+
+    `searched`: the ranks of all candidates that were searched, in a collection without any of them; 0: not found.
+    """
+
+    folder: Path
+    documents: int
+    refused_documents: int
+    queries: list[QueryCandidate]
+    ranks: list[int]
+    searched: dict[QueryCandidate, int]
+    left_out: list[LeftOutQuery]
+
+    def counts(self) -> dict[str, Counter[str]]:
+        """By kind, how many candidates were kept ("kept") and left out, by reason."""
+        found = {kind: Counter[str]() for kind in KINDS}
+        for query in self.queries:
+            found[query.kind]["kept"] += 1
+        for one in self.left_out:
+            found[one.candidate.kind][one.reason] += 1
+        return found
+
+
+def make_queries(experiment: Experiment, to: Path, number: int, say: Callable[[str], None]) -> MadeQueries:
+    """Make `number` queries, or as many as there are, of the collection that `experiment` names, into the folder `to`.
+
+    `say` is told what is done. Raises ConfigError where `to` is not an empty folder or absent, DataError where the
+    collection has no document or gives no query, StoreError where the storage refuses.
+    """
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise ConfigError("is not empty", str(to), "give a new or an empty folder")
+    try:
+        to.absolute().parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{to.name}-", dir=to.absolute().parent))
+        try:
+            made = _Maker(experiment, number, beside, say).make(to)
+            beside.chmod(0o755)
+            os.replace(beside, to)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+    except OSError as error:
+        raise from_os_error(error, str(to)) from error
+    return made
+
+
+class _Maker:
+    """The passes over the documents, in their order."""
+
+    def __init__(self, experiment: Experiment, number: int, folder: Path, say: Callable[[str], None]) -> None:
+        from anmi_ray.retrieval import bm25
+
+        self._experiment = experiment
+        self._number = number
+        self._folder = folder
+        self._say = say
+        self._stop_words = bm25.stop_words(experiment.retrieve.bm25)
+        self._place = f"corpus {redaction.scrub(experiment.corpus.name)}"
+        self._documents = 0
+        self._refused = 0
+        self._searched: dict[QueryCandidate, int] = {}
+        self._left: list[LeftOutQuery] = []
+
+    def make(self, to: Path) -> MadeQueries:
+        self._say("reading documents, counting what stands in them")
+        tried = self._candidates()
+        self._say(f"masking {len(tried):,} queries in their documents, counting words")
+        with tempfile.TemporaryDirectory(prefix="counts-", dir=self._folder) as scratch:
+            index, variants = self._index(tried, Path(scratch))
+            maskable = {candidate for sets in variants.values() for some in sets for candidate in some}
+            self._left += [LeftOutQuery(candidate, choose.BARE) for candidate in tried if candidate not in maskable]
+            tried = [candidate for candidate in tried if candidate in maskable]
+            self._say("searching each query's document")
+            queries, ranks = self._found(tried, index, variants)
+        if not queries:
+            raise self._nothing_left()
+        self._say(f"writing {self._documents:,} documents and {len(queries):,} queries")
+        self._write(queries, ranks)
+        return MadeQueries(to, self._documents, self._refused, queries, ranks, self._searched, self._left)
+
+    def _tables(self) -> Iterator[pa.Table]:
+        """The documents, shard by shard, read anew."""
+        from anmi_ray import corpus
+
+        reader = corpus.read(self._experiment.corpus, documents_alone=True)
+        self._documents = 0
+        for table in reader.documents():
+            self._documents += table.num_rows
+            yield table
+        self._refused = reader.rows_in()["documents"] - self._documents
+
+    def _candidates(self) -> list[QueryCandidate]:
+        """The queries that are worth a search, from a sample of the documents."""
+        frequency = DocumentFrequency()
+        sample = _Sample(_DOCUMENTS * self._number, self._experiment.seed)
+        for table in self._tables():
+            for source, title, text in _rows(table):
+                found = list(offers(title, text, self._stop_words))
+                frequency.add({offer.key for offer in found})
+                sample.offer(source, len(words(title)) + len(words(text)), found)
+        if self._documents < 2:
+            remedy = "a ranking needs at least two documents"
+            raise DataError(f"holds {self._documents} document(s)", self._place, remedy)
+        seed = self._experiment.seed
+        fit: list[QueryCandidate] = []
+        for source, length, found in sample.drawn():
+            for candidate, reason in choose.best_offers(found, source, length, seed, frequency, self._stop_words):
+                if reason:
+                    self._left.append(LeftOutQuery(candidate, reason))
+                else:
+                    fit.append(candidate)
+        fit.sort(key=lambda candidate: candidate.order)
+        near = choose.near_duplicates(fit)
+        self._left += [LeftOutQuery(candidate, choose.NEAR) for candidate in fit if candidate in near]
+        apart = [candidate for candidate in fit if candidate not in near]
+        tried, spare = choose.balanced(apart, _TRIED * self._number)
+        self._left += spare
+        return tried
+
+    def _index(
+        self, tried: list[QueryCandidate], scratch: Path
+    ) -> tuple[KnownItems, dict[bytes, list[frozenset[QueryCandidate]]]]:
+        """The collection to search, and which queries are masked in each variant of a document.
+
+        Those without which too little is left of their document are in none.
+        """
+        from anmi_ray.retrieval.known_items import KnownItems
+
+        index = KnownItems(self._experiment.retrieve.bm25, scratch)
+        of_document = _by_document(tried)
+        variants: dict[bytes, list[frozenset[QueryCandidate]]] = {}
+        for table in self._tables():
+            texts: dict[bytes, list[str]] = {}
+            for source, title, text in _rows(table):
+                doc_id = identity.doc_id(source)
+                if doc_id in of_document:
+                    kept = _maskable(title, text, of_document[doc_id])
+                    sets = [frozenset(some) for size in (1, 2) for some in combinations(kept, size)]
+                    variants[doc_id] = sets
+                    texts[doc_id] = [" ".join(_masked(title, text, some)).strip() for some in sets]
+            index.add(table, texts)
+        return index, variants
+
+    def _found(
+        self, tried: list[QueryCandidate], index: KnownItems, variants: Mapping[bytes, list[frozenset[QueryCandidate]]]
+    ) -> tuple[list[QueryCandidate], list[int]]:
+        """The queries whose document BM25 finds, in the collection as it is written, and at which rank.
+
+        Which are written says which documents are masked, and that moves ranks: others are taken for those that fall
+        out, and all are searched again, until every one is found.
+        """
+        pool = tried
+        chosen = tried
+        spare: list[LeftOutQuery] = []
+        settled = False
+        while chosen:
+            places = {doc: variants[doc].index(frozenset(some)) for doc, some in _by_document(chosen).items()}
+            sources = [candidate.doc_id for candidate in chosen]
+            ranks = index.ranks([candidate.text for candidate in chosen], sources, places, DEPTH).tolist()
+            lost = {candidate for candidate, rank in zip(chosen, ranks, strict=True) if not rank}
+            if settled and not lost:
+                self._left += spare
+                return chosen, ranks
+            self._searched = self._searched or dict(zip(chosen, ranks, strict=True))
+            self._left += [LeftOutQuery(candidate, choose.LOST) for candidate in chosen if candidate in lost]
+            pool = [candidate for candidate in pool if candidate not in lost]
+            chosen, spare = choose.balanced(pool, self._number)
+            chosen.sort(key=lambda candidate: candidate.query_id)
+            settled = True
+        return [], []
+
+    def _write(self, queries: Sequence[QueryCandidate], ranks: Sequence[int]) -> None:
+        of_document = _by_document(queries)
+        with (self._folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
+            for table in self._tables():
+                for source, title, text in _rows(table):
+                    title, text = _masked(title, text, of_document.get(identity.doc_id(source), ()))
+                    _line(file, {"_id": source, "title": title, "text": text})
+        with (self._folder / "queries.jsonl").open("w", encoding="utf-8") as file:
+            for query, rank in zip(queries, ranks, strict=True):
+                about = {"kind": query.kind, "source": query.source, "bm25_rank": rank}
+                _line(file, {"_id": query.query_id, "text": query.text, "metadata": about})
+        with (self._folder / "queries-left-out.jsonl").open("w", encoding="utf-8") as file:
+            for one in sorted(self._left, key=lambda one: one.candidate.order):
+                query = one.candidate
+                _line(file, {"kind": query.kind, "source": query.source, "text": query.text, "reason": one.reason})
+
+    def _nothing_left(self) -> DataError:
+        reasons = Counter(one.reason for one in self._left if one.reason != choose.SPARE)
+        if not reasons:
+            what = f"its {self._documents:,} documents have no title, sentence, heading, phrase or identifier of words"
+            return DataError(what, self._place, "check which columns or fields are read as title and text")
+        most, count = reasons.most_common(1)[0]
+        told = ", ".join(f"{reason} {some:,}" for reason, some in reasons.most_common())
+        what = f"gives no query: of {sum(reasons.values()):,} candidates {count:,} fell to '{most}' (all: {told})"
+        return DataError(what, self._place, _REMEDY.get(most, "give more documents"))
+
+
+class _Sample:
+    """The documents of smallest hash that offer something, with what they offer, whatever their order."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self._size = size
+        self._seed = seed
+        self._held: dict[bytes, tuple[str, int, list[Offer]]] = {}
+        self._limit: bytes | None = None
+
+    def offer(self, source: str, length: int, found: list[Offer]) -> None:
+        """A document, its length in words, and all that it offers."""
+        key = identity.digest("sample", "documents", self._seed, source)
+        if not found or (self._limit is not None and key >= self._limit):
+            return
+        self._held[key] = source, length, choose.kept_until_counted(found)
+        if len(self._held) >= 2 * self._size:
+            self._prune()
+
+    def drawn(self) -> Iterable[tuple[str, int, list[Offer]]]:
+        """(external id, words, offers) of each of them."""
+        self._prune()
+        return self._held.values()
+
+    def _prune(self) -> None:
+        kept = sorted(self._held)[: self._size]
+        self._held = {key: self._held[key] for key in kept}
+        if len(kept) == self._size:
+            self._limit = kept[-1]
+
+
+def _rows(table: pa.Table) -> Iterator[tuple[str, str, str]]:
+    """(external id, title, text) of each document of a shard."""
+    return zip(*(table[name].to_pylist() for name in ("external_id", "title", "text")), strict=True)
+
+
+def _by_document(candidates: Iterable[QueryCandidate]) -> dict[bytes, list[QueryCandidate]]:
+    found: dict[bytes, list[QueryCandidate]] = {}
+    for candidate in candidates:
+        found.setdefault(candidate.doc_id, []).append(candidate)
+    return found
+
+
+def _masked(title: str, text: str, queries: Iterable[QueryCandidate]) -> tuple[str, str]:
+    """Title and text without queries that can be taken out."""
+    passages = _passages(queries)
+    found = masked(title, text, passages) if passages else (title, text)
+    if found is None:
+        raise AssertionError("a query that cannot be masked was let through")
+    return found
+
+
+def _maskable(title: str, text: str, queries: Iterable[QueryCandidate]) -> list[QueryCandidate]:
+    """The first of these queries without which enough is left of their document."""
+    kept: list[QueryCandidate] = []
+    for query in queries:
+        if all(masked(title, text, _passages(some)) is not None for some in ([query], [*kept, query])):
+            kept.append(query)
+    return kept
+
+
+def _passages(queries: Iterable[QueryCandidate]) -> list[str]:
+    """What is masked, the longest first: a shorter one may be a part of it."""
+    found = {passage for query in queries for passage in query.passages}
+    return sorted(found, key=lambda passage: (-len(passage), passage))
+
+
+def _line(file: IO[str], row: Mapping[str, Any]) -> None:
+    file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -1,0 +1,84 @@
+"""`anmi queries`: queries made of documents alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anmi_ray.cli.flags import ConfigArg, OverrideArg
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from anmi_ray.api.queries import MadeQueries
+
+_SHOWN = 20  # queries that are printed
+
+
+def queries(
+    config: ConfigArg,
+    to: Annotated[Path, typer.Option("--to", help="folder to write: new, or empty")],
+    overrides: OverrideArg = None,
+    number: Annotated[int, typer.Option("--number", min=1, help="queries to make, at most")] = 2000,
+) -> None:
+    """Make train queries of documents alone: of their titles, first sentences, headings, key phrases and identifiers.
+
+    The folder is a collection in BEIR layout, whose documents lack the queries that were made of them, without labels.
+    No model is asked, and the collection's own queries and labels are not read. Another seed=NUMBER draws others.
+    """
+    from anmi_ray.api.queries import make_queries
+    from anmi_ray.cli import console
+    from anmi_ray.config.load import load
+
+    made = make_queries(load(config, overrides or [], documents_alone=True), to, number, console.note)
+    out = console.stdout()
+    refused = f", {made.refused_documents:,} refused" if made.refused_documents else ""
+    print(f"{made.documents:,} documents{refused}; {len(made.queries):,} queries\n")
+    out.print(_counted(made))
+    print()
+    out.print(_sample(made))
+    print(f"\nnext: {_next(config, overrides or [], to)}")
+
+
+def _next(config: str, overrides: list[str], to: Path) -> str:
+    """The command that runs over what was written, with the other settings that were given here."""
+    from anmi_ray.config.load import run_name
+
+    path = str(to) if re.fullmatch(r"[\w./-]+", str(to)) else json.dumps(str(to))
+    others = [one for one in overrides if not one.startswith(("corpus.", "corpus=", "name="))]
+    corpus = f"corpus={{reader: beir, path: {path}}}"
+    unlabelled = [] if any(one.startswith("mine.anchors=") for one in others) else ["mine.anchors=confirmed"]
+    return shlex.join(["anmi", "run", config, *others, *unlabelled, corpus, f"name={run_name(to.resolve())}"])
+
+
+def _counted(made: MadeQueries) -> Table:
+    """A row a kind: candidates, kept, and why others were left out."""
+    from anmi_ray.cli import console
+
+    table = console.table("kind", "candidates", "kept", "left out", right=("candidates", "kept"))
+    for kind, counts in made.counts().items():
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.most_common() if reason != "kept")
+        table.add_row(kind, f"{sum(counts.values()):,}", f"{counts['kept']:,}", reasons)
+    return table
+
+
+def _sample(made: MadeQueries) -> Table:
+    """The first queries of each kind: their order is that of a hash."""
+    from rich.markup import escape
+
+    from anmi_ray.cli import console
+
+    table = console.table("kind", "query", "BM25's rank of its document", right=("BM25's rank of its document",))
+    kinds = Counter(query.kind for query in made.queries)
+    shown = Counter[str]()
+    for query, rank in zip(made.queries, made.ranks, strict=True):
+        shown[query.kind] += 1
+        if shown[query.kind] <= _SHOWN // len(kinds):
+            table.add_row(query.kind, escape(query.text), str(rank))
+    return table
