@@ -3,9 +3,10 @@
     python -m jobs.studies.transfer [--data scifact=FOLDER] [--data npl=FOLDER] ... [--preferences FILE] [--dry-run]
 
 Claim tested, source by source: on collections that it has not seen, the trained model ranks the hybrid's top documents
-better than the untrained one (the same start, its head drawn and not trained), better than the hybrid itself, and as
-well as the model that was trained there. nDCG@10 of the reranked documents alone, fused with nothing; one training a
-cell. The recipe and what is known of the collections stand in transfer.yaml.
+better than the untrained one (the same start), better than the hybrid itself, and as well as the model that was trained
+there. nDCG@10 of the reranked documents alone, and fused half way: half the weight is the model's, half BM25's and
+dense's, of scores standardised query by query, so that no weight is learned on the target; `bm25+dense` is the even
+fusion of these two. One training a cell. The recipe and what is known of the collections stand in transfer.yaml.
 
 A collection that has test queries only (`halves`) is cut in two by a hash of its queries: one model is trained on each
 half. Elsewhere both are tested and their values averaged; at home every query is ranked by the model that did not see
@@ -15,7 +16,8 @@ doc_b, preference, round; GPT-4o's pairs whose two orders disagreed are ties, .5
 rerank.peers, are published rerankers (models or endpoints) that are measured beside ours.
 
 To read: a row is a system, a column the collection that it is tested on; in brackets at home. Bold is told apart, after
-Holm's correction over all cells of a table. What another seed would do is not in the intervals.
+Holm's correction over all cells of a table. `trained elsewhere` is the mean of all models that were trained on other
+collections. What another seed would do is not in the intervals.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 from rich.console import Console
@@ -37,17 +40,23 @@ from anmi_ray.config.evaluate import PeerConfig
 from anmi_ray.config.load import validate
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.records import RUN
+from anmi_ray.evaluation import fusion, measures
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
 from anmi_ray.pipeline.per_query import STARTS, of_artifact
 from anmi_ray.store import Artifact, Store
 from jobs.studies import harness
-from jobs.studies.collected import Part, by_collection, count_test_queries, halves
+from jobs.studies.collected import Part, all_parts, by_collection, count_test_queries, halves
 from jobs.studies.harness import Results, Table
+from jobs.studies.student_training import READ, Material
 
 STUDY = harness.study("transfer", "Transfer", __doc__ or "")
 MEASURE = "nDCG@10"
 UNTRAINED = "untrained"
 HOME = "in-domain"
+ELSEWHERE = "trained elsewhere"
+CONTROL = "bm25+dense"
+HALF_WAY, EVEN = (0.5, 0.25, 0.25), (0.0, 0.5, 0.5)  # weights of a model, of BM25 and of dense
 Reals = NDArray[np.float64]
 Cells = Mapping[tuple[str, int], Mapping[str, Mapping[str, float]]]
 """(target, part of its queries) -> system -> query -> value."""
@@ -150,8 +159,8 @@ def _imported_judge(path: Path | None) -> dict[str, Any]:
     }
 
 
-def score(of: Transfer, records: Mapping[str, Mapping[str, Any]]) -> Cells:
-    """Every system's nDCG@10 on the test queries of every part.
+def score(of: Transfer, records: Mapping[str, Mapping[str, Any]]) -> tuple[Cells, Cells]:
+    """Every system's nDCG@10 on the test queries of every part: alone, and fused half way.
 
     A model is a peer of the run whose queries it is tested on: `stages.peers` keeps its scores.
     """
@@ -188,16 +197,33 @@ def score(of: Transfer, records: Mapping[str, Mapping[str, Any]]) -> Cells:
         for system, part in missing:
             peers.scored(system, *at[part.name], context)
             console.print(f"✓ {system.name} on {part.name}", highlight=False)
-    cells: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
+    alone: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
+    fused: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
     for part in of.parts:
+        scored = {one.name: peers.artifact_of(one, *at[part.name]) for one, on in wanted if on is part}
         of_part = [(name, stages[part.name]["retrieve"], name) for name in STARTS]
-        of_part += [(one.name, peers.artifact_of(one, *at[part.name]), "peer") for one, on in wanted if on is part]
-        ingest = stages[part.name]["ingest"]
-        cells[part.collection, part.number] = {
+        of_part += [(name, made, "peer") for name, made in scored.items()]
+        ingest, key = stages[part.name]["ingest"], (part.collection, part.number)
+        alone[key] = {
             name: of_artifact(ingest, made, context.buckets, MEASURE, system, only_ranked=system == "peer")
             for name, made, system in of_part
         }
-    return cells
+        read = Material(first.execution.root, {name: stages[part.name][name].fingerprint for name in READ})
+        runs = {name: all_parts(made, "runs", RUN, context.buckets) for name, made in scored.items()}
+        fused[key] = {"hybrid": alone[key]["hybrid"], **half_way(read, runs, of.plan.depth)}
+    return alone, fused
+
+
+def half_way(read: Material, runs: Mapping[str, pa.Table], depth: int) -> dict[str, dict[str, float]]:
+    """nDCG@10 by test query, in hexadecimal, of every run fused half way with both retrievers, and of these two."""
+    hybrid, judged = read.system("hybrid", "test"), read.of_split(read.qrels, "test")
+    partners = [read.system(name, "test") for name in ("bm25", "dense")]
+    found = {}
+    for name, run, weights in [(CONTROL, hybrid, EVEN), *((name, run, HALF_WAY) for name, run in runs.items())]:
+        table = fusion.fuse(run, hybrid, weights, depth, name, partners)
+        rows = measures.evaluate(table, judged, [MEASURE], [name]).to_pylist()
+        found[name] = {row["query_id"].hex(): row["value"] for row in rows}
+    return found
 
 
 def print_plan(of: Transfer) -> None:
@@ -270,25 +296,33 @@ def contrasts(values: Values, systems: Sequence[str], reference: str, rounds: in
 
 
 def elsewhere(values: Values, references: Sequence[str], rounds: int = 10_000) -> Contrasts:
-    """Every source on all targets but its own, queries counted alike, less each reference; Holm over the sources."""
+    """Every source on all targets but its own, queries counted alike, less each reference; Holm over a reference.
+
+    `ELSEWHERE` is the mean over all sources but a target itself, query by query.
+    """
     found: dict[tuple[str, str], Contrast] = {}
     for reference in references if len(values.sources) > 1 else ():
         rows = []
         for source in values.sources:
             strata = [values.less(source, reference, target) for target in values.sources if target != source]
             rows.append(contrast(source, reference, strata, rounds))
+        means = [
+            np.mean([values.less(one, reference, target) for one in values.sources if one != target], axis=0)
+            for target in values.sources
+        ]
+        rows.append(contrast(ELSEWHERE, reference, means, rounds))
         found |= {(row.system, reference): row for row in family(rows)}
     return found
 
 
-def levels_table(values: Values) -> Table:
+def levels_table(values: Values, how: str) -> Table:
     """Every system on every target with its interval over queries; at home in brackets."""
     rows = []
     for name in (*values.others, *values.sources):
         cells = [harness.interval(contrast(name, "", [values.of[name, target][None]])) for target in values.sources]
         home = [f"({cell})" if name == target else cell for cell, target in zip(cells, values.sources, strict=True)]
         rows.append((values.label(name), *home))
-    return Table(f"{MEASURE}, 95 % over queries, (at home)", ("system", *values.sources), rows)
+    return Table(f"{MEASURE}, {how}, 95 % over queries, (at home)", ("system", *values.sources), rows)
 
 
 def contrasts_table(title: str, values: Values, found: Contrasts, level: float) -> Table:
@@ -305,35 +339,42 @@ def contrasts_table(title: str, values: Values, found: Contrasts, level: float) 
     return Table(title, ("system", *columns), rows)
 
 
-def results(of: Transfer, cells: Cells) -> Results:
-    """Levels, differences from every reference, and all collections but the own together."""
+def results(of: Transfer, alone: Cells, fused: Cells) -> Results:
+    """Levels, differences from every reference, and all collections but the own together; alone and half way."""
     names = [peer.name for peer in of.peers]
-    found = values_of(cells, of.models, [*STARTS, *names])
     compared = [*(name for name in names if name != UNTRAINED), *of.models]
-    by_reference = {one: contrasts(found, compared, one) for one in (UNTRAINED, "hybrid", "dense", HOME)}
-    tables = [levels_table(found)]
-    for reference, table in by_reference.items():
-        tables.append(contrasts_table(f"Less {reference}", found, table, of.plan.level))
-    if together := elsewhere(found, list(by_reference)):
-        title = "On all collections but its own, queries counted alike, less each reference, Holm over a column"
-        tables.append(contrasts_table(title, found, together, of.plan.level))
+    tables, content = list[Table](), dict[str, Any]()
+    for how, cells, others, references in (
+        ("alone", alone, STARTS, (UNTRAINED, "hybrid", "dense", HOME)),
+        ("fused half way", fused, ("hybrid", CONTROL), ("hybrid", CONTROL, UNTRAINED)),
+    ):
+        found = values_of(cells, of.models, [*others, *names])
+        by_reference = {one: contrasts(found, compared, one) for one in references}
+        tables.append(levels_table(found, how))
+        for reference, table in by_reference.items():
+            tables.append(contrasts_table(f"{how.capitalize()}, less {reference}", found, table, of.plan.level))
+        if together := elsewhere(found, references):
+            title = f"{how.capitalize()}, on all collections but its own, queries counted alike, Holm over a column"
+            tables.append(contrasts_table(title, found, together, of.plan.level))
+        tables.append(of.detectable(f"as observed, {how}, against the hybrid", *_noise(by_reference["hybrid"], found)))
+        content[how] = {
+            "cells": {f"{target}-{part}": by_system for (target, part), by_system in cells.items()},
+            "differences": {
+                reference: {f"{a} on {b}": asdict(one) for (a, b), one in rows.items()}
+                for reference, rows in by_reference.items()
+            },
+            "elsewhere": {f"{a} less {b}": asdict(one) for (a, b), one in together.items()},
+        }
+    return Results(tables, values=content)
+
+
+def _noise(rows: Contrasts, values: Values) -> tuple[dict[str, float], dict[str, int]]:
+    """By target: the sd of a query's difference, the root of its mean square over the systems, and the queries."""
     sds = {
-        name: float(
-            np.sqrt(np.mean([row.query_sd**2 for (_, on), row in by_reference["hybrid"].items() if on == name]))
-        )
-        for name in of.models
+        name: float(np.sqrt(np.mean([row.query_sd**2 for (_, on), row in rows.items() if on == name])))
+        for name in values.sources
     }
-    queries = {name: len(found.of[name, name]) for name in of.models}
-    tables.append(of.detectable("as observed against the hybrid", sds, queries))
-    values = {
-        "cells": {f"{target}-{part}": by_system for (target, part), by_system in cells.items()},
-        "differences": {
-            reference: {f"{a} on {b}": asdict(one) for (a, b), one in rows.items()}
-            for reference, rows in by_reference.items()
-        },
-        "elsewhere": {f"{a} less {b}": asdict(one) for (a, b), one in together.items()},
-    }
-    return Results(tables, values=values)
+    return sds, {name: len(values.of[name, name]) for name in values.sources}
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -350,7 +391,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if given.dry_run:
             return None
         records = harness.run_side_by_side([part.experiment for part in of.parts], "train", given.workers)
-        return results(of, score(of, records))
+        return results(of, *score(of, records))
 
     harness.carry_out(STUDY, given, run)
 

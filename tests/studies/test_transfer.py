@@ -7,18 +7,23 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
 
 from anmi_ray import corpus
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.identity import rng
+from anmi_ray.core.records import QREL, RUN
 from anmi_ray.evaluation.replicates import contrast
+from anmi_ray.stages.rerank.ranking import ranked
 from jobs.studies import transfer as study
 from jobs.studies.collected import count_test_queries, halves
 from jobs.studies.harness import read_settings
+from jobs.studies.student_training import Material
 from tests.small import write_collection
 
 SHIPPED = Path(study.__file__).with_name("transfer.yaml")
@@ -181,12 +186,43 @@ def test_elsewhere_leaves_the_own_collection_out() -> None:
     assert (found.difference, found.low, found.high, found.p) == (one.difference, one.low, one.high, one.p)
     assert found.queries == 120
     assert found.p_holm >= found.p
+    rest = {"a": "bc", "b": "ac", "c": "ab"}
+    means = [np.mean([values.of[one, on] for one in others], axis=0) for on, others in rest.items()]
+    every = np.concatenate(means) - np.concatenate([values.of["hybrid", on] for on in rest])
+    assert table[study.ELSEWHERE, "hybrid"].difference == pytest.approx(every.mean())
     alone = study.Values(("a",), ("hybrid",), values.of)
     assert study.elsewhere(alone, ["hybrid"]) == {}
 
 
+class Two:
+    """Two queries of six documents, the retrievers' scores drawn; what `half_way` reads of a Material."""
+
+    qrels = QREL.table({"query_id": [b"q" * 16, b"r" * 16], "doc_id": [b"3" * 16] * 2, "grade": [1, 1]})
+
+    def of_split(self, rows: pa.Table, split: str) -> pa.Table:
+        return rows
+
+    def system(self, name: str, split: str) -> pa.Table:
+        return self.scored(name, rng(name).random(12))
+
+    def scored(self, name: str, score_N: study.Reals) -> pa.Table:
+        ids = {"query_id": [b"q" * 16] * 6 + [b"r" * 16] * 6, "doc_id": [str(n).encode() * 16 for n in range(6)] * 2}
+        rows = {**ids, "system": [name] * 12, "rank": np.tile(np.arange(1, 7, dtype=np.int32), 2), "score": score_N}
+        return ranked(RUN.table(rows), score_N, name)
+
+
+def test_half_way_no_weight_is_learned_and_who_says_nothing_changes_nothing() -> None:
+    read = Two()
+    knows = np.tile(np.arange(6) == 3, 2).astype(float)
+    runs = {"silent": np.zeros(12), "knows": knows, "loud": 1000 * knows + 7}
+    runs = {name: read.scored("peer", score_N) for name, score_N in runs.items()}
+    found = study.half_way(cast(Material, read), runs, 6)
+    assert found["silent"] == found[study.CONTROL] != found["knows"]
+    assert found["loud"] == found["knows"]
+
+
 def test_a_table_has_a_row_a_system_and_a_column_a_target() -> None:
-    table = study.levels_table(many(0.0))
+    table = study.levels_table(many(0.0), "alone")
     assert list(table.columns) == ["system", "a", "b", "c"]
     assert {len(row) for row in table.rows} == {4}
     assert table.rows[1][0] == "trained on a"
@@ -217,14 +253,16 @@ def test_a_small_study_prints_its_tables_and_does_nothing_twice(folder: Path, tm
         return done.stdout
 
     first = ran()
-    for row in ("| untrained |", "| trained on npl | (", "Less in-domain", "npl: 21 test queries; two halves"):
+    for row in ("| untrained |", "| trained on npl | (", "Alone, less in-domain", "npl: 21 test queries; two halves"):
         assert row in first
     values = json.loads((tmp_path / "root" / "studies" / "transfer.json").read_text())["values"]
-    assert sorted(values["cells"]) == ["npl-0", "npl-1"]
-    for part, systems in values["cells"].items():
-        assert set(systems) == {"bm25", "dense", "hybrid", "untrained", part}
-        assert len({frozenset(values) for values in systems.values()}) == 1
-    assert sum(len(systems["untrained"]) for systems in values["cells"].values()) == 21
+    for how, others in (("alone", {"bm25", "dense"}), ("fused half way", {"bm25+dense"})):
+        cells = values[how]["cells"]
+        assert sorted(cells) == ["npl-0", "npl-1"]
+        for part, systems in cells.items():
+            assert set(systems) == {*others, "hybrid", "untrained", part}
+            assert len({frozenset(values) for values in systems.values()}) == 1
+        assert sum(len(systems["untrained"]) for systems in cells.values()) == 21
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "root" / "artifacts").rglob("*.parquet")}
     assert ran() == first
     assert made == {path: path.stat().st_mtime_ns for path in (tmp_path / "root" / "artifacts").rglob("*.parquet")}
