@@ -29,7 +29,7 @@ SAMPLE: dict[str, Sample[Any]] = sampling.SAMPLE
 class RuleInputs:
     """What some rules need besides ratings and gaps; None where no rule of the settings does."""
 
-    # query_id, doc_a, doc_b, preference (of doc_a, 0 to 1): pairs judged directly; after a round of validation with
+    # query_id, doc_a, doc_b, preference (of doc_a, 0 to 1): pairs judged directly, for validation; after its round with
     # was_borderline, whether the pair was an anchor and a borderline document by the fit before it
     direct: pa.Table | None = None
     relevance: pa.Table | None = None  # query_id, doc_id, relevance: P(relevant) of a pointwise model

@@ -26,10 +26,9 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, 
 
 
 def _of(stage: Stage, experiment: Experiment) -> Stage:
-    """It reads the judgments of all rounds where a rule needs them, and queries where one asks a model."""
+    """It reads the judgments of both rounds where a rule validates, and queries where one asks a model."""
     config = experiment.mine
-    second = ("validate", "borderline") if config.validation else ()
-    judged = ("judge", "compare", *second) if config.needs_direct else ()
+    judged = ("judge", "compare", "validate", "borderline") if config.validation else ()
     asked = ("ingest",) if config.pointwise else ()
     return replace(
         stage, inputs=(*stage.inputs, *judged, *asked), played_by={"rate": "refit"} if config.validation else {}
@@ -53,7 +52,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="mine",
-    version=2,
+    version=3,
     inputs=("rate", "retrieve"),
     does="choose and weigh negatives by their gap",
     run=run,
