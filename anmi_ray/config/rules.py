@@ -178,8 +178,9 @@ class MixtureRule(RuleSettings[Word], Generic[Word]):
     """Base of the mixtures."""
 
     criterion: Literal["bic", "icl"] = Field(
-        default="bic",
-        description="chooses the number of components; icl (BIC and the overlap) wants groups apart",
+        default="icl",
+        description="chooses the number of components: icl (BIC and the overlap) wants groups apart; bic takes the "
+        "shape of one for several",
     )
 
 

@@ -52,7 +52,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="mine",
-    version=3,
+    version=4,
     inputs=("rate", "retrieve"),
     does="choose and weigh negatives by their gap",
     run=run,
