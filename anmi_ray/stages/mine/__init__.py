@@ -52,7 +52,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="mine",
-    version=4,
+    version=5,
     inputs=("rate", "retrieve"),
     does="choose and weigh negatives by their gap",
     run=run,
