@@ -52,7 +52,9 @@ def _described(mined: Mined) -> Iterator[str | Table]:
     yield _categories(summary["categories"])
     yield "\n" + rows(Flow(**flow) for flow in mined.flows)
     each = summary["negatives_per_example"]
+    rated = summary["rated_share"]
     negatives = f", {each:.1f} negatives each" if each is not None else ""
+    negatives += f", {rated:.0%} of their weight on rated ones" if rated is not None else ""
     yield f"{summary['examples']:,} examples of {summary['queries']:,} queries{negatives}"
     gap = summary["mean_gap_elo"]
     if gap is None:

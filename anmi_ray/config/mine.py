@@ -151,15 +151,8 @@ class MineConfig(Settings):
         return " -> ".join([*(rule.rule for rule in self.allow), self.weigh.rule, self.sample.rule])
 
     @property
-    def needs_direct(self) -> bool:
-        """Some rule reads direct judgments."""
-        return self.weigh.rule == "reliability" or any(
-            rule.rule in ("denoise", "rocketqa", "validate") for rule in self.allow
-        )
-
-    @property
     def validation(self) -> Validate | None:
-        """The rule that asks for direct judgments of borderline documents, if there is one."""
+        """The rule that asks for direct judgments of borderline documents, and alone reads any, if there is one."""
         return next((rule for rule in self.allow if isinstance(rule, Validate)), None)
 
     @property

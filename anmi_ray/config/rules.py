@@ -33,7 +33,7 @@ class GateRule(RuleSettings[Literal["gate"]]):
 
 
 class Denoise(RuleSettings[Literal["denoise"]]):
-    """Keep what the anchor surely beats: max(0, (p - .5)/.5) above `keep_above`, p the P(anchor is better)."""
+    """Keep what the anchor surely beats: max(0, (p - .5)/.5) above `keep_above`, p = P(gap > 0)."""
 
     keep_above: float = Field(default=0.1, ge=0, lt=1, description="least denoising weight that is kept")
 
@@ -46,8 +46,8 @@ class RocketQA(RuleSettings[Literal["rocketqa"]]):
     )
     model: FolderOrName | None = Field(
         default=None,
-        description="cross-encoder (folder or hub id) whose sigmoid is P(relevant); null: P(the anchor is not better) "
-        "from judgments and ratings",
+        description="cross-encoder (folder or hub id) whose sigmoid is P(relevant); null: P(the anchor is not better), "
+        "P(gap <= 0)",
     )
 
 
@@ -178,8 +178,9 @@ class MixtureRule(RuleSettings[Word], Generic[Word]):
     """Base of the mixtures."""
 
     criterion: Literal["bic", "icl"] = Field(
-        default="bic",
-        description="chooses the number of components; icl (BIC and the overlap) wants groups apart",
+        default="icl",
+        description="chooses the number of components: icl (BIC and the overlap) wants groups apart; bic takes the "
+        "shape of one for several",
     )
 
 
@@ -192,7 +193,7 @@ class GaussianMixture(MixtureRule[Literal["gaussian-mixture"]]):
 
 
 class Reliability(RuleSettings[Literal["reliability"]]):
-    """RocketQA's confidence as a weight: max(0, (p - .5)/.5), p the P(anchor is better)."""
+    """RocketQA's confidence as a weight: max(0, (p - .5)/.5), p = P(gap > 0)."""
 
 
 class Optimum(RuleSettings[Literal["optimum"]]):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from anmi_ray.config.mine import MineConfig
+from anmi_ray.config.rules import BetaMixture, GaussianMixture, Optimum
 from anmi_ray.core import identity
 from anmi_ray.core.arrays import Flags, Ints, Reals
 from anmi_ray.core.records import rejects
@@ -23,13 +24,14 @@ from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict, Samp
 ALLOW: dict[str, Rule[Any]] = posterior.ALLOW | denoise.ALLOW | relative.ALLOW
 WEIGH: dict[str, Rule[Any]] = posterior.WEIGH | denoise.WEIGH | relative.WEIGH | optimum.WEIGH
 SAMPLE: dict[str, Sample[Any]] = sampling.SAMPLE
+_IN_BITS = (BetaMixture, GaussianMixture, Optimum)  # rules whose weights have no 1 that means full weight
 
 
 @dataclass(frozen=True)
 class RuleInputs:
     """What some rules need besides ratings and gaps; None where no rule of the settings does."""
 
-    # query_id, doc_a, doc_b, preference (of doc_a, 0 to 1): pairs judged directly; after a round of validation with
+    # query_id, doc_a, doc_b, preference (of doc_a, 0 to 1): pairs judged directly, for validation; after its round with
     # was_borderline, whether the pair was an anchor and a borderline document by the fit before it
     direct: pa.Table | None = None
     relevance: pa.Table | None = None  # query_id, doc_id, relevance: P(relevant) of a pointwise model
@@ -82,8 +84,12 @@ def mine(
     """
     bucket, anchors, refused, pool = pooled(ratings, gaps, candidates, config, beside)
     common = Common(config, seed, beside.mixture)
-    ruled = weights_of(pool.negatives, common)
+    settled = _settled(pool.negatives, common)
+    ruled = _weighed(pool.negatives, settled, common)
     chosen = _choose_negatives(pool.negatives, ruled.weight, common)
+    if isinstance(config.weigh, _IN_BITS):
+        own = chosen[np.isnan(settled[chosen])]  # verdicts of allow rules are final
+        ruled = replace(ruled, weight=_full(ruled.weight, own, pool.negatives.example))
     spare = _choose_extra(pool.negatives, chosen, config, seed)
     rated = members.rated_members(chosen, pool, ruled)
     random = members.random_members(anchors, bucket, config, seed)
@@ -130,14 +136,32 @@ def weights_of(negatives: Negatives, common: Common) -> RuleVerdict:
     Known positives and confirmed documents weigh 0. What an allow rule refused or weighed is settled: later rules
     speak of the rest.
     """
+    return _weighed(negatives, _settled(negatives, common), common)
+
+
+def _settled(negatives: Negatives, common: Common) -> Reals:
+    """The weight that the allow rules leave no other rule to say, NaN where there is none."""
     settled = np.where(negatives.is_positive, 0.0, np.nan)
     for rule in common.config.allow:
         allowed = ALLOW[rule.rule](negatives, rule, common).weight
         settled = np.where(np.isnan(settled), allowed, settled)
+    return settled
+
+
+def _weighed(negatives: Negatives, settled: Reals, common: Common) -> RuleVerdict:
     weigh = common.config.weigh
     ruled = WEIGH[weigh.rule](negatives, weigh, common)
     category = posterior.categories(negatives.gap, common.config) if ruled.category is None else ruled.category
     return RuleVerdict(np.where(np.isnan(settled), ruled.weight, settled), category)
+
+
+def _full(weight: Reals, rows: Ints, example: Ints) -> Reals:
+    """Weights of which the largest of an example's `rows` counts 1, as a random negative does."""
+    largest = np.zeros(int(example.max(initial=-1)) + 1)
+    np.maximum.at(largest, example[rows], weight[rows])
+    scaled = weight.copy()
+    scaled[rows] /= largest[example[rows]]
+    return scaled
 
 
 def _choose_negatives(negatives: Negatives, weights: Reals, common: Common) -> Ints:

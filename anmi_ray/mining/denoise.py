@@ -1,4 +1,4 @@
-"""Denoising and validation: is the anchor truly better? A direct judgment says so where there is one, else the gap."""
+"""Denoising and validation: is the anchor truly better? By the gap, or a judgment that was asked for on purpose."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from anmi_ray.mining.posterior import below
 
 
 def anchor_better(negatives: Negatives) -> Reals:
-    """P(the anchor is truly better): the direct judgment's preference where there is one, else P(Δ > 0) = Φ(Δ̂/se)."""
-    estimated = 1.0 - below(0.0, negatives.gap, negatives.gap_se)
-    return np.where(np.isnan(negatives.direct), estimated, negatives.direct)
+    """P(the anchor is truly better), P(Δ > 0) = Φ(Δ̂/se): the posterior holds what judges said of the pair itself."""
+    return 1.0 - below(0.0, negatives.gap, negatives.gap_se)
 
 
 def confidence(negatives: Negatives) -> Reals:

@@ -206,9 +206,10 @@ def fit(gaps: Reals, settings: BetaMixture | GaussianMixture) -> Mixture:
     Betas: one, or two as ProGCL fits them on u = 1 − scaled gap, whose scale runs from the 1st to the 99th percentile
     and a quarter of that further on both sides: with the percentiles at its ends, gaps clipped to them would pull a
     component of their own to u = 0 and 1. The number is the criterion's choice. Both take gaps as independent, though
-    those of a query share their anchor, and BIC takes the shape of the components at its word: on many gaps it prefers
-    several to one as soon as they are skewed or heavy-tailed, groups or not (and two Betas to one on 20,000 gaps of any
-    kind). ICL errs the other way: a tenth N(40, 90²) beside N(420, 160²) is one to it. `said` notes where they differ.
+    those of a query share their anchor's error, and BIC takes the shape of the components at its word: estimated gaps
+    of one population are no Gaussian, and it sees two to four (two Betas on 20,000 gaps of any kind), where ICL sees
+    one. ICL errs the other way: a tenth N(40, 90²) beside N(420, 160²) is one to it, and each gap's own error then
+    speaks. `said` notes where they differ.
     One component, and no thresholds, also where there are fewer than FEWEST gaps, or they are constant.
     The result does not depend on the order of the gaps. Raises DataError on gaps that are not finite.
     """

@@ -33,7 +33,7 @@ class Negatives:
     rank: Reals  # [N] the retriever's fused rank, from 1
     score: Reals  # [N] the dense retriever's similarity to the query
     anchor_score: Reals  # [N] that of the anchor
-    direct: Reals  # [N] judged preference for the anchor over the document, 0 to 1
+    direct: Reals  # [N] judged preference for the anchor over the document, 0 to 1, for validation
     relevance: Reals  # [N] P(relevant) of a pointwise model
     was_borderline: Flags | None = None  # [N] by the fit before the validation round; None: there was no such round
 

@@ -16,6 +16,7 @@ from anmi_ray.mining.posterior import band, false_negative
 def summary(examples: pa.Table, gaps: pa.Table, config: MineConfig | None = None) -> dict[str, object]:
     """JSON-able counts of `examples` and of the pool (`gaps`) that they were chosen from.
 
+    `rated_share` is the share of all negatives' weight that rated ones have, random ones the rest.
     `false_negative_rate` is ρ̂ = Σ w·P(Δ < δ₀) / Σ w over the chosen rated negatives (weight > 0), with a 95 % interval
     of the true share among them (see `false_negatives`); `false_negative_rate_unweighted` gives every chosen negative
     weight 1.
@@ -33,6 +34,7 @@ def summary(examples: pa.Table, gaps: pa.Table, config: MineConfig | None = None
         "examples": examples.num_rows,
         "queries": len(pc.unique(examples["query_id"])),
         "negatives_per_example": _mean(np.bincount(owner[negative], minlength=examples.num_rows)),
+        "rated_share": float(weight[rated].sum() / weight[negative].sum()) if negative.any() else None,
         "categories": {
             name: {
                 "negatives": int((negative & (category == name)).sum()),

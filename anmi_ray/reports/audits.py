@@ -105,6 +105,7 @@ def mining_facts(summary: Mapping[str, Any]) -> MiningFacts:
         rate["mean"],
         rate["low"],
         rate["high"],
+        rated_share=summary.get("rated_share"),  # artifacts of before have none
         **_verdicts(summary.get("verdicts", {})),
     )
 

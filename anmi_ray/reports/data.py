@@ -193,6 +193,7 @@ class MiningFacts:
     false_negative_high: float | None = None
     validated: Mapping[str, int] | None = None  # borderline documents by what their direct judgment said
     pseudo_positives: int | None = None
+    rated_share: float | None = None  # of the negatives' weight, on rated ones; random ones have the rest
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ BESIDE_RATE = 0.02  # learning rate of what is learned beside the model, a few s
 SHARPEST = 100.0  # largest 1/τ of a learned temperature (CLIP)
 CONSTANT_SPREAD = 1e-6  # scores of a list that differ by less are one score
 CLAMPED_STEPS = 50  # steps in a row with half of the corrections cut off before training is given up
-_NAMES = ("loss", "ranking", "regression", "pairs", "tokens", "varied", "clamped")
+_NAMES = ("loss", "ranking", "regression", "pairs", "tokens", "varied", "clamped", "rated_weight", "negative_weight")
 _GRID = ("slot_N", "mask_BK", "weight_BK", "rating_BK", "mean_B", "spread_B")
 Figures = dict[str, float | int | None]
 
@@ -84,7 +84,8 @@ class Objective:
             varied = (highest - lowest > CONSTANT_SPREAD).sum()
             counts = torch.tensor([len(score_N), batch.tokens], dtype=torch.float64).to(self.device)
             seen = torch.stack([part.detach().double() for part in (loss, ranking, error)])
-            self._sums += torch.cat([seen, counts, torch.stack([varied, clamped.sum()]).double()])
+            weights = _negative_weights(grid)
+            self._sums += torch.cat([seen, counts, torch.stack([varied, clamped.sum(), *weights]).double()])
             self._measure(grid, score_N, predicted_N, *other_N)
             return loss
 
@@ -184,7 +185,10 @@ class Objective:
         gradients = torch.tensor(learned[weights + sharpness :], dtype=torch.float64).reshape(2, -1)
         gradients = self.module.gradients(gradients)
         first, second = numbers(self.balance.weights(self.weights, phase.alpha))
+        rated = named.pop("rated_weight")
+        negative = named.pop("negative_weight")
         figures = named | self._shares(gradients, first, second) | self._learned(first, second)
+        figures["rated_share"] = rated / negative if negative > 0 else None
         figures["minimum_gap_elo"] = phase.minimum_gap_elo if math.isfinite(phase.minimum_gap_elo) else None
         if self.config.loss.ranking == "debiased":
             figures["clamped"] = self._check_clamped(named["clamped"] / self.config.lists_per_step, step)
@@ -245,6 +249,12 @@ class Objective:
         for name in ("weights", "sharpness", "balance"):
             getattr(self, name).load(state[name])
         self._clamped_steps = state["clamped_steps"]
+
+
+def _negative_weights(on: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Σ w of the rated negatives of a micro-batch, and of all: random and lent ones are not rated."""
+    weight = torch.where(on["mask_BK"], on["weight_BK"], 0.0)[:, 1:]
+    return weight[on["rating_BK"][:, 1:].isfinite()].sum(), weight.sum()
 
 
 def _is_zero(weight: float | Tensor) -> bool:

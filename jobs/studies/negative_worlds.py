@@ -3,7 +3,8 @@
 A world is a query's true ratings and the games about them. `near` = None: ratings N(0, sd²), and the best document is
 the known positive. `near` = m ≥ 0: the positive and m unlabelled documents are drawn alike, each as the maximum of n
 draws would be; those m are planted false negatives, and the positive may well be the least of them. With m = 0 this is
-what the ratings' priors say, and in every second query some document is better than the positive.
+what the ratings' priors say, and in every second query some document is better than the positive. With `apart` a
+quarter of the documents are N(apart, .25²), the positive among them, the others N(0, .35²).
 Everything that a rule sees is estimated from the games: prior, dispersion, ratings, gaps and their errors.
 Letters: Q queries, n documents of each, N = Q (n - 1) documents beside their positive, in order of query.
 """
@@ -11,7 +12,7 @@ Letters: Q queries, n documents of each, N = Q (n - 1) documents beside their po
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -43,12 +44,13 @@ FALSE_GAP = 100.0  # points: a true gap below it is a false negative
 
 @dataclass(frozen=True)
 class World:
-    """Degree k of the graph, judges a pair, planted documents a query (`near`), sd of the truth in probits."""
+    """Degree k of the graph, judges a pair, planted documents a query (`near`); sd of the truth, `apart` in probits."""
 
     degree: int = 8
     judges: int = 3
     near: int | None = None
     sd: float = 1.0
+    apart: float | None = field(default=None, repr=False)  # a world is seeded by how it is written
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,11 @@ def played(world: World, queries: int, seed: int, documents: int = DOCUMENTS) ->
         generator = rng("negatives", seed, world.degree, world.judges, str(world.near), str(world.sd), q)
         pairs = k_regular(documents, world.degree, generator)
         latent = generator.normal(0.0, world.sd, documents)
-        if world.near is not None:
+        if world.apart is not None:
+            chosen = generator.permutation(documents)[: documents // 4]
+            latent *= 0.35
+            latent[chosen] = generator.normal(world.apart, 0.25, len(chosen))
+        elif world.near is not None:
             chosen = generator.permutation(documents)[: world.near + 1]
             latent[chosen] = world.sd * normal_quantile(generator.random(len(chosen)) ** (1.0 / documents))
         else:

@@ -1,6 +1,6 @@
 """Which rule of mining takes the best negatives? Simulated queries with planted false negatives; chooses the default.
 
-    python -m jobs.studies.negatives [--queries 400] [--rules NAME ...] [--settings]
+    python -m jobs.studies.negatives [--queries 400] [--rules NAME ...] [--settings] [--components WORLDS]
 
 Worlds: 4, 6 or 8 comparisons a document, one or three judges; the known positive is the best of 100 documents, or
 drawn as the best would be with 3 or with 10 unlabelled documents like it (`negative_worlds`). Prior, dispersion,
@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,8 +33,10 @@ import numpy as np
 import yaml
 
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.config.rules import NAMED
+from anmi_ray.config.rules import NAMED, GaussianMixture
 from anmi_ray.core import environment
+from anmi_ray.core.scale import to_elo
+from anmi_ray.mining import mixture
 from anmi_ray.mining.false_negatives import share
 from anmi_ray.mining.negatives import Reals
 from anmi_ray.mining.optimum import information
@@ -54,6 +57,10 @@ WORLDS = [World(k, judges, near) for near in (None, 3, 10) for k in (4, 6, 8) fo
 SPREADS = [World(8, 3, near, sd) for near in (None, 3) for sd in (0.5, 2.0)]
 OF_SETTINGS = [World(k, judges, near) for near in (None, 3) for k, judges in ((4, 1), (8, 3))]
 AGAINST = ("table2", "posterior, gate .05")
+ONE = [World(8, 3), World(4, 1), World(16, 3)]  # populations of true gaps, for the number of components
+TWO = [World(8, 3, apart=2.2), World(8, 3, apart=3.0), World(4, 1, apart=3.0)]
+COMPONENT_QUERIES = 200
+COMPONENT_DOCUMENTS = 40
 _TRIED: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 RULES = {name: {"rule": name} for name in NAMED if name != "posterior"} | _TRIED["rules"]
 SETTINGS = _TRIED["settings"]
@@ -241,6 +248,42 @@ def tables_of(found: Found) -> list[Table]:
     return tables
 
 
+def chosen_components(data: Mined) -> dict[str, int]:
+    """The number of Gaussians of a world's gaps by criterion: with all N gaps, with N_eff, with one a query, and ICL.
+
+    Of an effective number n, log-likelihood and entropy count n/N; N_eff = N / (1 + (m - 1) ρ), m gaps a query and ρ
+    their intraclass correlation (analysis of variance).
+    """
+    gap = data.negatives.gap.reshape(data.queries, -1)
+    size = gap.shape[1]
+    between = size * float(gap.mean(axis=1).var(ddof=1))
+    within = float(gap.var(axis=1, ddof=1).mean())
+    correlation = max((between - within) / (between + (size - 1) * within), 0.0)
+    numbers = {"BIC": gap.size, "BIC, N_eff": gap.size / (1 + (size - 1) * correlation), "BIC, queries": data.queries}
+    tried = mixture.fit(gap.ravel(), GaussianMixture(rule="gaussian-mixture")).tried
+
+    def charged(count: float, one: mixture.Tried) -> float:
+        return -2.0 * one.log_likelihood * count / gap.size + (3 * one.components - 1) * math.log(count)
+
+    found = {name: min(tried, key=partial(charged, count)).components for name, count in numbers.items()}
+    return found | {"ICL": min(tried, key=lambda one: one.icl).components}
+
+
+def components_table(trials: int, seed: int) -> Table:
+    """How often each criterion chooses how many Gaussians where there are one or two populations of true gaps."""
+    rows = []
+    for planted, worlds in ((1, ONE), (2, TWO)):
+        for world in worlds:
+            seen = (mined(world, COMPONENT_QUERIES, seed + n, COMPONENT_DOCUMENTS) for n in range(trials))
+            chosen = [chosen_components(data) for data in seen]
+            apart = "" if world.apart is None else f", {to_elo(world.apart, 'thurstone'):.0f} points apart"
+            counts = {name: np.bincount([one[name] for one in chosen], minlength=5)[1:] for name in chosen[0]}
+            cells = [", ".join(f"{n} × {k}" for k, n in enumerate(of, 1) if n) for of in counts.values()]
+            rows.append((f"{planted}{apart}", f"k = {world.degree}, judges: {world.judges}", *cells))
+    names = ("BIC", "BIC, N_eff", "BIC, queries", "ICL")
+    return Table(f"Worlds × Gaussians chosen, {trials} worlds a row", ("populations", "world", *names), rows)
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Simulate, print the tables."""
     parser = harness.parser(STUDY)
@@ -248,9 +291,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rules", metavar="NAME", nargs="+", choices=list(RULES), help="these alone")
     parser.add_argument("--settings", action="store_true", help="settings of rules instead, on queries of their own")
+    parser.add_argument("--components", type=int, metavar="WORLDS", help="how many Gaussians criteria choose instead")
     given = parser.parse_args(words)
 
     def run() -> Results:
+        if given.components:
+            return Results([components_table(given.components, given.seed)])
         if given.settings:
             return Results(tables_of(study(OF_SETTINGS, SETTINGS, given.queries, given.seed + 1000)))
         rules = {name: RULES[name] for name in given.rules or RULES}

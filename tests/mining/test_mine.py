@@ -13,7 +13,12 @@ from anmi_ray.config.mine import MineConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import EXAMPLE, REJECT
+<<<<<<< HEAD
 from anmi_ray.mining import RuleInputs, mine, shortlist, summary
+=======
+from anmi_ray.mining import RuleInputs, mine, summary, weights
+from anmi_ray.mining.mixture import Component, Mixture
+>>>>>>> science
 from tests.mining.world import Query, doc_id, make_tables
 
 TABLE = MineConfig(rule="table2", random_negatives=0, rated_extra=0)
@@ -330,6 +335,58 @@ def test_summary_counts_and_estimates_false_negatives() -> None:
     assert rate["low"] < rate["mean"] < rate["high"] <= 0.05
     literal: Any = reports["table2"]["false_negative_rate"]
     assert literal["mean"] > rate["mean"]
+
+
+@pytest.mark.parametrize("rule", ["gaussian-mixture", "optimum"])
+def test_of_weights_in_bits_the_largest_of_an_example_is_full(rule: str) -> None:
+    """Rated negatives do not vanish beside random ones, which weigh 1; inside a list nothing changes."""
+    rng = np.random.default_rng(3)
+    specs = [Query([400.0, *rng.normal(-350, 120, 30).tolist()], gap_se=120.0, randoms=3) for _ in range(20)]
+    tables = make_tables(specs)
+    args = (tables.ratings, tables.gaps, tables.candidates)
+    config = MineConfig(rule=rule)
+    mixture = Mixture("gaussian", 600, 0.0, 1.0, "icl", (Component(1.0, 750.0, 120.0),), (), ())
+    beside = RuleInputs(mixture=mixture)
+    bits = weights(*args, config, 0, beside=beside)
+    keys = zip(*(bits[name].to_pylist() for name in ("query_id", "doc_id", "weight")), strict=True)
+    raw = {(query, doc): weight for query, doc, weight in keys}
+    examples, _ = mine(*args, config, 0, beside=beside)
+    assert examples.num_rows == len(specs)
+    for example in examples.to_pylist():
+        taken = [
+            (weight, raw[example["query_id"], doc])
+            for doc, weight, category in zip(*(example[n] for n in ("doc_ids", "weights", "categories")), strict=True)
+            if weight > 0 and category not in ("anchor", "random")
+        ]
+        ours, theirs = np.array(taken).T
+        assert theirs.max() < 0.5
+        np.testing.assert_allclose(ours, theirs / theirs.max())
+    report: Any = summary(examples, tables.gaps, config)
+    counts = report["categories"]
+    rated = sum(one["negatives"] * one["mean_weight"] for name, one in counts.items() if one["negatives"]) - 2.0 * 20
+    assert report["rated_share"] == pytest.approx(rated / (rated + 2.0 * 20))
+    assert report["rated_share"] > 0.5
+
+
+def test_verdicts_of_validation_stay_beside_weights_in_bits() -> None:
+    tables = make_tables([Query([300.0, 200.0, -300.0, -400.0])])
+    direct = pa.table(
+        {
+            "query_id": identity.id_array([identity.query_id("q0")]),
+            "doc_a": identity.id_array([doc_id(0, 0)]),
+            "doc_b": identity.id_array([doc_id(0, 1)]),
+            "preference": [0.7],
+        }
+    )
+    config = MineConfig.model_validate({"allow": ["validate"], "weigh": "optimum", "rated_extra": 0})
+    examples, _ = mine(
+        tables.ratings, tables.gaps, tables.candidates, config, 0, tables.fits, RuleInputs(direct=direct)
+    )
+    (example,) = examples.to_pylist()
+    found = dict(zip(example["doc_ids"], example["weights"], strict=True))
+    assert found[doc_id(0, 1)] == 0.3
+    assert found[doc_id(0, 2)] == 1.0
+    assert 0.0 < found[doc_id(0, 3)] < 1.0
 
 
 def test_summary_of_nothing() -> None:

@@ -122,7 +122,7 @@ def test_what_was_taken_by_gap_is_all_that_was_taken(done: Done) -> None:
 
 
 def test_every_named_rule_works_with_simulated_judges(done: Done) -> None:
-    """Those that need more than ratings too: a mixture, direct judgments, a second round of them."""
+    """Those that need more than ratings too: a mixture, a second round of judgments."""
     told = Remembering()
     settings = done.settings.model_copy(update={"name": "all"})
     found = compare_rules.run(settings, told).figures

@@ -229,10 +229,10 @@ def test_validation_is_a_second_round_before_mining(config: Path) -> None:
     assert changed(config, (), (VALIDATED,)) == {"mine", "train", "rerank", "evaluate", "report"}
 
 
-def test_rules_that_read_direct_judgments_have_them_read(config: Path) -> None:
+def test_denoising_reads_ratings_alone(config: Path) -> None:
     stages = {stage.name: stage for stage in stages_of(load(config, ["mine.rule=denoise"]))}
     assert tuple(stages) == NAMES
-    assert stages["mine"].inputs == ("rate", "retrieve", "judge", "compare")
+    assert stages["mine"].inputs == ("rate", "retrieve")
 
 
 def test_a_pointwise_model_is_an_input_of_mining(config: Path, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from anmi_ray.config.mine import MineConfig
+from anmi_ray.config.rules import GaussianMixture
+from anmi_ray.mining.mixture import fit
 from anmi_ray.mining.optimum import information
 from jobs.studies import negatives as study
 from jobs.studies.negative_worlds import Mined, Taken, World, in_order, mined
@@ -130,6 +132,23 @@ def test_tables_and_winners(found: study.Found) -> None:
     rows = study.winners(found["weight 5"])
     assert [cost for cost, *_ in rows] == list(COSTS)
     assert all(first != second and lead.value >= 0 for _, first, second, _, lead in rows)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("worlds", "components"), [(study.ONE, 1), (study.TWO, 2)], ids=["one population", "two populations"]
+)
+def test_a_mixture_has_as_many_components_as_there_are_populations(
+    worlds: list[World], components: int, seed: int
+) -> None:
+    for world in worlds[:2]:
+        gaps = mined(world, study.COMPONENT_QUERIES, seed, study.COMPONENT_DOCUMENTS).negatives.gap
+        assert len(fit(gaps, GaussianMixture(rule="gaussian-mixture")).components) == components
+
+
+def test_bic_takes_the_shape_of_one_population_for_several() -> None:
+    data = mined(World(4, 1), study.COMPONENT_QUERIES, 0, study.COMPONENT_DOCUMENTS)
+    assert study.chosen_components(data) == {"BIC": 4, "BIC, N_eff": 4, "BIC, queries": 1, "ICL": 1}
 
 
 @pytest.mark.studies

@@ -168,6 +168,9 @@ def test_negatives_are_drawn_anew_in_every_epoch_by_weight_and_rated_ones_first(
     assert one == [read(1, epoch) for epoch in range(3000)]
     assert {document for (document,) in one} == set(positions[rated[:2]].tolist())
     assert np.mean([document == positions[rated[1]] for (document,) in one]) == pytest.approx(2 / 3, abs=0.03)
+    many = dataclasses.replace(data, weight_P=np.where(np.isfinite(data.rating_P), 7.0 * weight, weight))
+    scaled = [listed(many, TrainConfig(negatives=1), 0, phase, epoch).documents[1] for epoch in range(300)]
+    assert scaled == [document for (document,) in one[:300]]  # the scale of a rule's weights does not matter
     random = positions[~np.isfinite(few.rating_P[positions])].tolist()
     assert read(3, 0) == sorted([*positions[rated[:2]].tolist(), *random]) == read(99, 0)
     hybrid = listed(few, TrainConfig(negatives=1), 0, Phase(0.5), 0)  # regression reads every rating, as always

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -83,6 +84,16 @@ def test_workers_sums_give_one_workers_step(base: Path) -> None:
         for ours, theirs in ((objective.weights, alone.weights), (objective.sharpness, alone.sharpness)):
             assert ours.state()["values"] == pytest.approx(theirs.state()["values"], rel=1e-4)
             assert ours.state()["values"] != Objective(module, config, 1, None).weights.state()["values"]
+
+
+def test_a_step_says_how_much_of_the_negatives_weight_is_on_rated_ones(base: Path) -> None:
+    module, batches = step(base, settings())
+    objective = Objective(module, settings(), 1, None)
+    weights = np.concatenate([batch.weight_BK[:, 1:][batch.mask_BK[:, 1:]] for batch in batches])
+    rated = np.concatenate([np.isfinite(batch.rating_BK[:, 1:][batch.mask_BK[:, 1:]]) for batch in batches])
+    assert 0 < rated.sum() < len(rated)
+    figures = objective.finish(objective_sums(objective, module, batches), ALL, 0)
+    assert figures["rated_share"] == pytest.approx(weights[rated].sum() / weights.sum())
 
 
 def test_a_learned_temperature_stays_between_its_ends(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:

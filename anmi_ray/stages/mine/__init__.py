@@ -28,13 +28,16 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, 
 
 
 def _of(stage: Stage, experiment: Experiment) -> Stage:
+<<<<<<< HEAD
     """It reads the judgments of all rounds where a rule needs them, and queries where one asks a model.
 
     Where judges confirm anchors, it reads what they said.
     """
+=======
+    """It reads the judgments of both rounds where a rule validates, and queries where one asks a model."""
+>>>>>>> science
     config = experiment.mine
-    second = ("validate", "borderline") if config.validation else ()
-    judged = ("judge", "compare", *second) if config.needs_direct else ()
+    judged = ("judge", "compare", "validate", "borderline") if config.validation else ()
     asked = ("ingest",) if config.pointwise else ()
     inputs = (*stage.inputs, *judged, *asked, *CONFIRMING[config.anchors])
     return replace(stage, inputs=inputs, played_by={"rate": "refit"} if config.validation else {})
@@ -57,7 +60,11 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="mine",
+<<<<<<< HEAD
     version=3,
+=======
+    version=5,
+>>>>>>> science
     inputs=("rate", "retrieve"),
     does="choose and weigh negatives by their gap",
     run=run,

@@ -1,6 +1,6 @@
 """The body of mine.
 
-What some rules need besides is made here: direct judgments of the rounds there were, P(relevant) by a cross-encoder,
+What some rules need besides is made here: direct judgments where a rule validates, P(relevant) by a cross-encoder,
 and a mixture that is fitted once to the gaps of a sample of queries.
 """
 
@@ -92,8 +92,12 @@ def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
         rate.read_part("gaps", bucket, GAP),
         inputs["retrieve"].read_part("candidates", bucket, CANDIDATE),
         rate.read_part("fits", bucket, FIT),
+<<<<<<< HEAD
         _direct(inputs, bucket) if config.needs_direct else None,
         confirmed(inputs, bucket),
+=======
+        _direct(inputs, bucket) if config.validation else None,
+>>>>>>> science
     )
 
 
@@ -108,8 +112,6 @@ def _direct(inputs: Inputs, bucket: int) -> pa.Table:
     config = settings_of(inputs["rate"])
     answers = sources_of(inputs).answers(bucket)
     table = rating.preferences(*answers, config.inconsistent_strength, config.judge_weights)
-    if "borderline" not in inputs:
-        return table
     parts = [inputs["borderline"].read_part(part, bucket, COMPARISON) for part in ("comparisons", "known")]
     asked = pa.concat_tables(parts).select(_PAIR)
     silent = asked.filter(pa.array(find_rows(table, {name: asked[name] for name in _PAIR}) < 0))
