@@ -15,6 +15,7 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import (
+    anchor,
     borderline,
     compare,
     distill,
@@ -23,7 +24,6 @@ from anmi_ray.stages import (
     judge,
     mine,
     rate,
-    relevance,
     report,
     rerank,
     retrieve,
@@ -36,7 +36,7 @@ from anmi_ray.stages import (
 _DISTILLATION = (sample.STAGE, judge.LABEL, distill.STAGE)
 # Where queries without a known positive are anchored: documents to ask about, what judges say of them, and which
 # answer the query by all that is known.
-_CONFIRMATION = (shortlist.STAGE, judge.CONFIRM, relevance.STAGE)
+_CONFIRMATION = (shortlist.STAGE, judge.CONFIRM, anchor.STAGE)
 # Where borderline documents are validated: which, what judges say of them, and the fit of both rounds' answers.
 _SECOND_ROUND = (borderline.STAGE, judge.VALIDATE, rate.REFIT)
 

@@ -34,9 +34,8 @@ class RejectCount:
 
 @dataclass(frozen=True)
 class Collection:
-    """What was searched: counts of documents, of queries by split, of relevance grades, and what was refused.
-
-    labelled: of the queries, those that have a relevant document. left_out: unlabelled queries that are no part of it.
+    """What was searched: counts of documents, of queries by split (labelled: with a relevant document; left_out: those
+    without that are no part of it), of relevance grades, and what was refused.
     """
 
     name: str

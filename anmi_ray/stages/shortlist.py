@@ -23,9 +23,9 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Settings, co
     Raises JudgeError where ratings do not tell relevant documents from others, before anybody is asked about them.
     """
     from anmi_ray.mining.relevance import WEAKEST
-    from anmi_ray.stages import relevance
+    from anmi_ray.stages import anchor
 
-    model = relevance.fitted(artifact, inputs, context)
+    model = anchor.fitted(artifact, inputs, context)
     if model is not None and not model.tells:
         raise JudgeError(
             f"the judges' ratings do not tell relevant documents from others: {model.said()}; {WEAKEST:g} are needed",
@@ -39,9 +39,9 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Settings, co
 
 def _bucket(artifact: Artifact, bucket: int, inputs: Mapping[str, Artifact], model: Any) -> list[Flow]:
     from anmi_ray import mining
-    from anmi_ray.stages import relevance
+    from anmi_ray.stages import anchor
 
-    documents, known = relevance.known(inputs, bucket)
+    documents, known = anchor.known(inputs, bucket)
     score = known.rating if model is None else model.posterior(known)
     pairs = mining.shortlist(inputs["rate"].read_part("gaps", bucket, GAP), documents, score)
     queries = len(set(pairs["query_id"].to_pylist()))

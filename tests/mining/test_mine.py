@@ -13,12 +13,8 @@ from anmi_ray.config.mine import MineConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import EXAMPLE, REJECT
-<<<<<<< HEAD
-from anmi_ray.mining import RuleInputs, mine, shortlist, summary
-=======
-from anmi_ray.mining import RuleInputs, mine, summary, weights
+from anmi_ray.mining import RuleInputs, mine, shortlist, summary, weights
 from anmi_ray.mining.mixture import Component, Mixture
->>>>>>> science
 from tests.mining.world import Query, doc_id, make_tables
 
 TABLE = MineConfig(rule="table2", random_negatives=0, rated_extra=0)

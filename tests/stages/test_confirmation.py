@@ -54,7 +54,7 @@ def said(done: Done) -> dict[Pair, list[float]]:
 
 def confirmed(done: Done) -> set[Pair]:
     """Who anchors: asked about, and likelier than not to answer the query."""
-    rows = done.part("relevance", "relevance", RELEVANCE).to_pylist()
+    rows = done.part("anchor", "relevance", RELEVANCE).to_pylist()
     found = {(row["query_id"], row["doc_id"]) for row in rows if row["confirmed"]}
     assert found <= {pair for pair, answers in said(done).items() if answers}
     return found

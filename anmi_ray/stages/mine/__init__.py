@@ -15,7 +15,7 @@ from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
 
 # By mine.anchors, the stages that say which documents may anchor beside known positives.
-CONFIRMING: dict[str, tuple[str, ...]] = {"known": (), "confirmed": ("relevance",)}
+CONFIRMING: dict[str, tuple[str, ...]] = {"known": (), "confirmed": ("anchor",)}
 _QUERY_S = 2.2e-4
 _EXAMPLE_BYTES = 500
 
@@ -28,14 +28,10 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, 
 
 
 def _of(stage: Stage, experiment: Experiment) -> Stage:
-<<<<<<< HEAD
-    """It reads the judgments of all rounds where a rule needs them, and queries where one asks a model.
+    """It reads the judgments of both rounds where a rule validates, and queries where one asks a model.
 
-    Where judges confirm anchors, it reads what they said.
+    Where judges confirm anchors, it reads how likely documents are.
     """
-=======
-    """It reads the judgments of both rounds where a rule validates, and queries where one asks a model."""
->>>>>>> science
     config = experiment.mine
     judged = ("judge", "compare", "validate", "borderline") if config.validation else ()
     asked = ("ingest",) if config.pointwise else ()
@@ -60,11 +56,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="mine",
-<<<<<<< HEAD
-    version=3,
-=======
     version=5,
->>>>>>> science
     inputs=("rate", "retrieve"),
     does="choose and weigh negatives by their gap",
     run=run,

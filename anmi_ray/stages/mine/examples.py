@@ -92,19 +92,15 @@ def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
         rate.read_part("gaps", bucket, GAP),
         inputs["retrieve"].read_part("candidates", bucket, CANDIDATE),
         rate.read_part("fits", bucket, FIT),
-<<<<<<< HEAD
-        _direct(inputs, bucket) if config.needs_direct else None,
-        confirmed(inputs, bucket),
-=======
         _direct(inputs, bucket) if config.validation else None,
->>>>>>> science
+        confirmed(inputs, bucket),
     )
 
 
 def confirmed(inputs: Inputs, bucket: int) -> pa.Table | None:
     """How likely documents of queries without a known positive answer them; None where nobody was asked."""
-    relevance = inputs.get("relevance")
-    return None if relevance is None else relevance.read_part("relevance", bucket, RELEVANCE)
+    anchor = inputs.get("anchor")
+    return None if anchor is None else anchor.read_part("relevance", bucket, RELEVANCE)
 
 
 def _direct(inputs: Inputs, bucket: int) -> pa.Table:

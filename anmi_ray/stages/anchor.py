@@ -1,4 +1,4 @@
-"""relevance: ratings, ranks and direct answers -> how likely each document of an unlabelled query answers it.
+"""anchor: ratings, ranks and direct answers -> how likely each document of an unlabelled query answers it.
 
 What rank, rating and answer are worth is fitted once to a hash sample of queries; shortlist fits the same before
 anybody was asked. Where documents are too few for a fit, the judges' answers stand for themselves.
@@ -113,7 +113,7 @@ def _cost(load: Workload) -> StageCost:
 
 
 STAGE = Stage(
-    name="relevance",
+    name="anchor",
     version=1,
     inputs=("rate", "retrieve", "shortlist", "confirm"),
     does="weigh rank, rating and direct answers: which documents answer queries without a known positive",
