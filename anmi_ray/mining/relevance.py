@@ -107,7 +107,8 @@ class RelevanceModel:
         """The inverse of `to_dict`; DataError on anything else."""
         if set(values) != {field.name for field in fields(cls)}:
             raise DataError(f"not a fitted model of relevance: fields {sorted(values)}", PLACE, "recompute the stage")
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        lists = {name: tuple(values[name]) for name in ("prior", "level", "answer")}
+        return cls(**{**values, **lists})
 
 
 def evidence(
@@ -174,7 +175,7 @@ def _start(known: Evidence, power_N4: Reals) -> Reals:
 
 def _powers(rank: Reals) -> Reals:
     """1, L, L², L³ with L = log rank, float64[N, 4]."""
-    return np.vander(np.log(rank), 4, increasing=True)
+    return np.vander(np.log(rank), 4, increasing=True).astype(np.float64)
 
 
 def _log_odds(model: RelevanceModel, known: Evidence, power_N4: Reals) -> tuple[Reals, Reals]:
@@ -225,7 +226,7 @@ def _regressed(level_NC: Reals, rating: Reals, share: Reals, precision: Reals) -
     normal = np.block([[level_NC.T @ weighed_NC, crossed[:, None]], [crossed[None], np.array([[relevant]])]])
     target = np.append(weighed_NC.T @ rating, (share * precision) @ rating)
     found = np.linalg.lstsq(normal, target, rcond=None)[0]
-    return found[:-1], float(found[-1])
+    return found[:-1].astype(np.float64), float(found[-1])
 
 
 def _logistic(design_NC: Reals, target: Reals, weight: Reals, start: Reals) -> Reals:

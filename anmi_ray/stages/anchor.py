@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.base import Settings
 from anmi_ray.core.records import CANDIDATE, COMPARISON, GAP, JUDGMENT, RATING, RELEVANCE
+from anmi_ray.core.schema import Record
 from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
@@ -51,12 +52,14 @@ def known(inputs: Inputs, bucket: int, sample: pa.Table | None = None) -> tuple[
     """Documents of a bucket (query_id, doc_id) and what is known of them, answers where inputs hold them."""
     from anmi_ray.mining import relevance
 
-    rate = inputs["rate"]
-    tables = [rate.read_part("ratings", bucket, RATING), rate.read_part("gaps", bucket, GAP)]
-    tables.append(inputs["retrieve"].read_part("candidates", bucket, CANDIDATE))
-    if sample is not None:
-        tables = [of_queries(table, sample) for table in tables]
-    return relevance.evidence(*tables, _answers(inputs, bucket))
+    def read(role: str, part: str, record: Record) -> pa.Table:
+        table = inputs[role].read_part(part, bucket, record)
+        return table if sample is None else of_queries(table, sample)
+
+    ratings = read("rate", "ratings", RATING)
+    gaps = read("rate", "gaps", GAP)
+    candidates = read("retrieve", "candidates", CANDIDATE)
+    return relevance.evidence(ratings, gaps, candidates, _answers(inputs, bucket))
 
 
 def _answers(inputs: Inputs, bucket: int) -> pa.Table | None:
@@ -77,7 +80,7 @@ def _fit(inputs: Inputs, buckets: int) -> dict[str, Any]:
     # queries are numbered bucket by bucket
     first = np.cumsum([0, *(int(part.query.max(initial=-1)) + 1 for part in parts)])
     parts = [part._replace(query=part.query + start) for part, start in zip(parts, first[:-1], strict=True)]
-    model = relevance.fit(relevance.Evidence(*(np.concatenate(column) for column in zip(*parts, strict=True))))
+    model = relevance.fit(relevance.Evidence._make(np.concatenate(column) for column in zip(*parts, strict=True)))
     return {"model": model.to_dict() if model else None, "said": model.said() if model else "too few documents"}
 
 

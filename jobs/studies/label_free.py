@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -154,9 +154,8 @@ def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
-            there = content.get(key)
-            both = isinstance(there, dict) and isinstance(value, Mapping)
-            content[key] = merged([there, value]) if both else value
+            groups = [cast("Mapping[str, Any]", one) for one in (content.get(key), value) if isinstance(one, Mapping)]
+            content[key] = merged(groups) if len(groups) == 2 else value
     return content
 
 

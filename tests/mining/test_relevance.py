@@ -47,7 +47,7 @@ def planted(
     relevant[:, 0] = rng.random(queries) < 0.9
     relevant[:, 1] = rng.random(queries) < 0.2
     score = rng.normal(size=relevant.shape) + retrieval * relevant
-    rank = np.argsort(np.argsort(-score, axis=1), axis=1) + 1.0
+    rank = np.argsort(np.argsort(-score, axis=1), axis=1).astype(np.float64) + 1.0
     seen = GAIN * relevant + follows * score + lasting * rng.normal(size=relevant.shape)
     rating = seen + error * rng.normal(size=relevant.shape)
     rating -= rating.mean(axis=1, keepdims=True)
@@ -128,7 +128,7 @@ def test_the_likelihood_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_order_and_the_numbers_of_queries_do_not_matter(seed: int) -> None:
     known = planted(60, answers="alike").known
     order = np.random.default_rng(seed).permutation(len(known.rating))
-    shuffled = Evidence(*(column[order] for column in known))._replace(query=7 - 3 * known.query[order])
+    shuffled = Evidence._make(column[order] for column in known)._replace(query=7 - 3 * known.query[order])
     np.testing.assert_allclose(fitted(shuffled).posterior(known), fitted(known).posterior(known), atol=1e-4)
 
 
