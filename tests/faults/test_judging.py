@@ -204,3 +204,30 @@ def test_a_wrong_key_stops_at_once(campaign: Campaign, tmp_path: Path) -> None:
         path for path in campaign.root.rglob("*") if path.is_file() and b"quite-another-key" in path.read_bytes()
     ]
     assert not written
+
+
+def test_killed_while_documents_are_confirmed(campaign: Campaign) -> None:
+    """What was published about single documents before all is killed is not asked again."""
+    confirming = ("name=confirming", "rate.hide_positives=1", "mine.anchors=confirmed", "--until")
+    campaign.chat.setup()
+    carried_out(campaign.config, campaign.root, *confirming, "shortlist")
+    judge = kinds.reading(campaign.experiment.judge.direct)[0]
+    log = log_of(Store(str(campaign.root)), judge)
+
+    def published() -> int:
+        return sum(log.read(bucket).table.num_rows for bucket in log.buckets())
+
+    campaign.chat.setup(latency_s=2.0)  # answers are published every five seconds
+    with subprocess.Popen(
+        heeding([*command(campaign.config, campaign.root, *confirming), "confirm"]),
+        stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True, text=True,
+    ) as process:  # fmt: skip
+        while process.poll() is None and not published():
+            time.sleep(0.05)
+        before = published()
+        kill_tree(process)
+    carried_out(campaign.config, campaign.root, *confirming, "confirm")
+    asked = [entry["question"] for entry in campaign.chat.log()]
+    assert 0 < before < published() == len(set(asked))
+    assert len(asked) - len(set(asked)) <= published() - before
+    assert all("yes or no" in question for question in asked)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from anmi_ray.core.errors import ConfigError, JudgeError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import NOTHING
 from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, JUDGMENT, RATING, RELEVANCE
-from anmi_ray.pipeline.stages import SECOND_ROUND, names_of
+from anmi_ray.pipeline.stages import CONFIRMATION, SECOND_ROUND
 from tests.judging.serving import Chat, serving
 from tests.small import start_from
 from tests.stages.test_validation import VALIDATED, Done, World
@@ -32,7 +32,7 @@ def world(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="module")
 def done(world: World) -> Done:
-    return world.carry_out(*HIDDEN, last="report")
+    return world.carry_out(*HIDDEN)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def negatives(done: Done) -> set[Pair]:
 
 
 def test_the_top_rated_are_asked_about_once_and_alone(done: Done) -> None:
-    assert done.told.computed == list(names_of(done.settings)[names_of(done.settings).index("rate") :])
+    assert done.told.computed == ["rate", *CONFIRMATION, "mine"]
     rated: dict[bytes, list[tuple[float, bytes]]] = defaultdict(list)
     for row in done.part("rate", "ratings", RATING).to_pylist():
         rated[row["query_id"]].append((-row["rating_elo"], row["doc_id"]))
@@ -162,8 +162,6 @@ def test_a_server_is_asked_about_single_documents_in_the_rounds_one_budget(world
     assert 0 < len(confirmed(whole)) < len(wanted)
     examples = whole.part("mine", "examples", EXAMPLE).to_pylist()
     assert {(row["query_id"], row["doc_ids"][0]) for row in examples} <= confirmed(whole)
-    with pytest.raises(JudgeError, match="within the budget"):
-        world.carry_out(*served, panel(chat, budget={"calls": asked}), last="confirm")
 
 
 def test_a_panel_that_only_compares_is_refused(world: World) -> None:
