@@ -32,11 +32,6 @@ def normal(text: str) -> str:
     return " ".join(WORD.findall(text)).casefold()
 
 
-def stands_in(query: str, text: str) -> bool:
-    """Whether the words of `query` stand in `text` one after the other, whatever is between them."""
-    return f" {normal(query)} " in f" {normal(text)} "
-
-
 def says(word: str, stop_words: frozenset[str]) -> bool:
     """Whether a word, its case folded, says something by itself: two characters or more, a letter, no stop word."""
     return (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from anmi_ray.queries.words import normal
+
 MEGABYTE = 1 << 20
 # Repeated to a megabyte, each has made some pattern of some program look back over all of it again and again.
 PATTERNS = (
@@ -49,3 +51,8 @@ _marks = st.sampled_from(
 )
 texts = st.lists(st.tuples(_words, _marks), max_size=40).map(lambda parts: "".join(a + b for a, b in parts))
 documents = st.tuples(st.one_of(st.just(""), texts, st.text(max_size=20)), st.one_of(texts, st.text(max_size=60)))
+
+
+def stands_in(query: str, text: str) -> bool:
+    """Whether the words of `query` stand in `text` one after the other, whatever is between them."""
+    return f" {normal(query)} " in f" {normal(text)} "
