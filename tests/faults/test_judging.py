@@ -62,7 +62,8 @@ class Campaign:
         judge = self.experiment.judge.reading[0]
         assert isinstance(judge, ApiJudgeConfig)
         engine = ApiEngine(judge)
-        sources = QuestionSources(*(self.artifact(stage) for stage in ("compare", "retrieve", "ingest")))
+        compare, retrieve, ingest = (self.artifact(stage) for stage in ("compare", "retrieve", "ingest"))
+        sources = QuestionSources(compare, retrieve, ingest)
         found = {}
         for bucket in range(self.experiment.execution.buckets):
             questions = sources.questions(bucket)

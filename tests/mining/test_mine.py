@@ -375,9 +375,7 @@ def test_verdicts_of_validation_stay_beside_weights_in_bits() -> None:
         }
     )
     config = MineConfig.model_validate({"allow": ["validate"], "weigh": "optimum", "rated_extra": 0})
-    examples, _ = mine(
-        tables.ratings, tables.gaps, tables.candidates, config, 0, tables.fits, RuleInputs(direct=direct)
-    )
+    examples, _ = mine(tables.ratings, tables.gaps, tables.candidates, config, 0, RuleInputs(direct=direct))
     (example,) = examples.to_pylist()
     found = dict(zip(example["doc_ids"], example["weights"], strict=True))
     assert found[doc_id(0, 1)] == 0.3

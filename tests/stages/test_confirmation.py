@@ -12,8 +12,10 @@ import pytest
 
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import NOTHING
-from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, JUDGMENT, RATING, RELEVANCE
+from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, JUDGMENT, RELEVANCE
+from anmi_ray.mining.relevance import RelevanceModel
 from anmi_ray.pipeline.stages import CONFIRMATION, SECOND_ROUND
+from anmi_ray.stages import anchor
 from tests.judging.serving import Chat, serving
 from tests.small import start_from
 from tests.stages.test_validation import VALIDATED, Done, World
@@ -69,12 +71,18 @@ def negatives(done: Done) -> set[Pair]:
     return found
 
 
-def test_the_top_rated_are_asked_about_once_and_alone(done: Done) -> None:
+def test_the_likeliest_of_the_best_rated_are_asked_about_once_and_alone(done: Done) -> None:
     assert done.told.computed == ["rate", *CONFIRMATION, "mine"]
-    rated: dict[bytes, list[tuple[float, bytes]]] = defaultdict(list)
-    for row in done.part("rate", "ratings", RATING).to_pylist():
-        rated[row["query_id"]].append((-row["rating_elo"], row["doc_id"]))
-    wanted = {(query, doc) for query, rows in rated.items() for _, doc in sorted(rows)[:4]}
+    inputs = {name: done.artifact(name) for name in ("rate", "retrieve")}
+    model = RelevanceModel.from_dict((done.artifact("shortlist").read_json("relevance.json") or {})["model"])
+    likely: dict[bytes, list[tuple[float, float, bytes]]] = defaultdict(list)
+    for bucket in range(done.settings.execution.buckets):
+        documents, known = anchor.known(inputs, bucket)
+        rows = zip(documents["query_id"].to_pylist(), documents["doc_id"].to_pylist(), strict=True)
+        for (query, doc), rating, p in zip(rows, known.rating, model.posterior(known), strict=True):
+            likely[query].append((-rating, -p, doc))
+    best = {query: sorted((p, doc) for _, p, doc in sorted(rows)[:8]) for query, rows in likely.items()}
+    wanted = {(query, doc) for query, rows in best.items() for _, doc in rows[:4]}
     assert {pair[2] for pair in done.pairs("shortlist")} == {NOTHING}
     assert {pair[:2] for pair in done.pairs("shortlist")} == wanted
     judgments = done.part("confirm", "judgments", JUDGMENT)
