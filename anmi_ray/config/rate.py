@@ -38,10 +38,11 @@ class RateConfig(Settings):
         "pearson from fitted residuals (too small where games are few), 1.0 trusts every answer",
     )
     inconsistent_strength: float = Field(
-        default=0.5,
+        default=1.0,
         gt=0.0,
         le=1.0,
-        description="strength of a judge's answer whose two orders prefer different documents",
+        description="strength of a judge's answer whose two orders prefer different documents, where orders are "
+        "averaged (judge_offsets: false); below 1 gaps are overstated, for such pairs are the close ones",
     )
     judge_weights: dict[str, Annotated[float, Field(ge=0.0, le=1000.0)]] = Field(
         default={}, description="by judge, how many answers one of its answers counts for; 1 where it is not named"
@@ -63,10 +64,11 @@ class RateConfig(Settings):
     lapse: Literal["fitted"] | Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
         default=0.0, description="share of answers that are a coin's, whatever the documents; with ties: half only"
     )
-    judge_offsets: bool = Field(
-        default=False,
+    judge_offsets: Literal["both-orders"] | bool = Field(
+        default="both-orders",
         description="fit how far every judge leans towards the document it is shown first; answers are then games of "
-        "their own, not averaged over the two orders",
+        "their own, not averaged over the two orders: both-orders learns it from pairs that a judge answered in both, "
+        "true from all answers, false not at all",
     )
     hide_positives: float = Field(
         default=0.0,

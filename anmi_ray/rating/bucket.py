@@ -34,16 +34,22 @@ def rate(
     judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, globals_: Globals, config: RateConfig
 ) -> RateResult:
     """Rate every query of a bucket; see `rate_games`. Rejects are judgments and candidates that no game holds."""
-    how = (config.inconsistent_strength, config.judge_offsets, config.judge_weights)
-    games, rejects = read_games(judgments, comparisons, candidates, *how)
-    return rate_games(games, globals_, config)._replace(rejects=rejects)
+    tables = judgments, comparisons, candidates
+    games, rejects = read_games(*tables, config.inconsistent_strength, config.judge_offsets, config.judge_weights)
+    pairs = None
+    if config.judge_offsets:
+        pairs, _ = read_games(*tables, config.inconsistent_strength, weights=config.judge_weights)
+    return rate_games(games, globals_, config, pairs=pairs)._replace(rejects=rejects)
 
 
-def rate_games(games: Games, globals_: Globals, config: RateConfig, threads: int = 1) -> RateResult:
+def rate_games(
+    games: Games, globals_: Globals, config: RateConfig, threads: int = 1, pairs: Games | None = None
+) -> RateResult:
     """Rate every query: posterior means or modes, centred per component, with errors, gaps and diagnostics.
 
     Gaps go from every rated known positive to every other rated document of its query; in a query without one, from
-    the top-rated document. FitError: plain maximum likelihood was asked for and a query has no finite maximum.
+    the top-rated document. `pairs`: the answers with a game a pair where `games` are single answers; facts about fits
+    are of these. FitError: plain maximum likelihood was asked for and a query has no finite maximum.
     """
     if not games.queries:
         return RateResult(records.RATING.empty(), records.FIT.empty(), records.GAP.empty(), records.REJECT.empty())
@@ -56,9 +62,10 @@ def rate_games(games: Games, globals_: Globals, config: RateConfig, threads: int
     centred = centre(games, parts.component, found.mean)
     to = anchors(games, centred)
     uncertain = errors(found, parts.component, to, threads)
+    told = target if pairs is None else globals_.posterior(weighed(pairs, globals_, config, threads))
     return RateResult(
         _ratings(target, globals_.model, centred, parts.component, uncertain),
-        _fits(found, globals_.model, centred, parts, solution, threads),
+        _fits(found, told, globals_.model, centred, parts, solution, threads),
         _gaps(games, globals_.model, to, uncertain),
         records.REJECT.empty(),
     )
@@ -92,14 +99,14 @@ def _ratings(target: Posterior, model: Model, centred: Floats, component: np.nda
 
 def _fits(
     found: Gaussian,
+    target: Posterior,
     model: Model,
     centred: Floats,
     parts: diagnostics.Components,
     solution: Solution,
     threads: int,
 ) -> pa.Table:
-    target = found.posterior
-    games = found.posterior.games
+    games = target.games
     graph = graph_facts(games, target.m, threads)
     return records.FIT.table(
         {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -88,13 +89,14 @@ def read_games(
     comparisons: pa.Table,
     candidates: pa.Table,
     inconsistent_strength: float,
-    single_answers: bool = False,
+    single_answers: Literal["both-orders"] | bool = False,
     weights: Mapping[str, float] | None = None,
 ) -> tuple[Games, pa.Table]:
     """The games of one bucket, and Reject rows for what could not become one.
 
     A game is a pair with all its answers, or with `single_answers` each answer alone, half as strong as an answer in
-    both orders, with its judge and what was shown first. Documents come sorted by (query_id, doc_id) and games by their
+    both orders, with its judge and what was shown first; "both-orders" knows that only of pairs that the judge answered
+    in both, for a file may name the winner first. Documents come sorted by (query_id, doc_id) and games by their
     documents, so row order in the inputs is immaterial. `weights`: by judge, how many answers one of its counts for.
     """
     doc_keys, positive = _candidate_keys(candidates)
@@ -110,7 +112,7 @@ def read_games(
     used = used[np.lexsort((second[used], first[used]))]
     games, rated = _games(doc_keys, positive, first[used], second[used], w[used], answers[used], inconsistent[used])
     if single_answers:
-        games = _single(games, p_CJ2[used], judges, weight_J)
+        games = _single(games, p_CJ2[used], judges, weight_J, single_answers is True)
 
     pair_ids = id_matrix(comparisons["comparison_id"])
     silent = np.flatnonzero(known & (answers <= 0.0))
@@ -125,9 +127,11 @@ def read_games(
     return games, pa.concat_tables(rejects)
 
 
-def _single(games: Games, p_PJ2: Floats, judges: tuple[str, ...], weight_J: Floats) -> Games:
-    """Every answer p_a[P, J, order] of the games as a game of its own."""
+def _single(games: Games, p_PJ2: Floats, judges: tuple[str, ...], weight_J: Floats, every: bool) -> Games:
+    """Every answer p_a[P, J, order] of the games as a game of its own; what `every` says is shown first is known."""
     game, judge, order = np.nonzero(~np.isnan(p_PJ2) & (weight_J > 0.0)[:, None])
+    both_PJ = np.asarray(~np.isnan(p_PJ2).any(axis=2), dtype=np.bool_)
+    told = every | both_PJ[game, judge]
     per_query = np.bincount(games.query_of_game[game], minlength=games.queries)
     return replace(
         games,
@@ -139,7 +143,7 @@ def _single(games: Games, p_PJ2: Floats, judges: tuple[str, ...], weight_J: Floa
         inconsistent=games.inconsistent[game],
         judges=judges,
         judge=judge.astype(np.int32),
-        shown=np.where(order == 0, 1, -1).astype(np.int8),
+        shown=np.where(told, np.where(order == 0, 1, -1), 0).astype(np.int8),
     )
 
 

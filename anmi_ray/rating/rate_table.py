@@ -68,7 +68,7 @@ def rate_read(preferences: Preferences, config: RateConfig, threads: int = 1) ->
             preferences.place,
             "give rows in which two different documents are compared, with games above 0 and without an error",
         )
-    judged = config.judge_offsets
+    judged = config.judge_offsets is True  # what a file names first is what was shown first only if its owner says so
     try:
         sample = preferences.games(_sample(preferences, SAMPLE_QUERIES), judged)
         globals_ = shared_numbers(sample, config, threads)

@@ -161,7 +161,7 @@ def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
     positives = int(games.positive.sum())
     fitted = config.positive_prior == "fitted" and positives >= MIN_POSITIVES and config.prior is not None
     sample = _Sample(games, config, components(games), threads)
-    free = Free(config.prior == "empirical-bayes", fitted, offsets=config.judge_offsets)
+    free = Free(config.prior == "empirical-bayes", fitted, offsets=bool(config.judge_offsets))
     state = _settle(sample, _first_state(sample), free)
     lapse_how = "none"
     if config.lapse == "fitted":

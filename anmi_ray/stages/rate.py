@@ -25,7 +25,7 @@ from anmi_ray.store import Artifact, Flow
 if TYPE_CHECKING:
     from anmi_ray.rating import Globals
 
-_COMPARISON_S = 7e-6
+_COMPARISON_S = 3e-5
 _RATING_BYTES = 60
 _PARTS = 3  # of a bucket
 _ROUNDS = (("judge", "compare"), ("validate", "borderline"))  # stages whose judgments and comparisons make a round
@@ -131,7 +131,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="rate",
-    version=3,
+    version=4,
     inputs=("judge", "compare", "retrieve"),
     does="fit ratings, their errors, and gaps to the known positives",
     run=run,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
+from anmi_ray import rating
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import records
 from anmi_ray.core.identity import rng
@@ -115,7 +117,7 @@ def test_planted_leanings_are_found() -> None:
     assert Globals.from_json(found.to_json()) == found
     assert found.sigma0 == pytest.approx(1.0, rel=0.1)
     # the leanings explain what would otherwise be noise
-    ignored = globals_of(games, RateConfig(dispersion=found.dispersion))
+    ignored = globals_of(games, RateConfig(dispersion=found.dispersion, judge_offsets=False))
     kept = globals_of(games, RateConfig(dispersion=found.dispersion, judge_offsets=True))
     assert kept.log_marginal > ignored.log_marginal + 10.0
 
@@ -133,6 +135,23 @@ def test_gradient_in_the_leanings() -> None:
             )
             if shape is not None:
                 assert gradient[j] == pytest.approx((up - down) / (2 * h), rel=1e-5)
+
+
+def test_what_stands_first_in_one_order_alone_is_no_leaning() -> None:
+    """A file may name the winner first; only a pair that a judge answered in both orders tells."""
+    t, _ = leaning_judges(np.array([0.5, 0.5]), seed=7)
+    one_order = pc.and_(pc.equal(t.judgments["judge"], "judge0"), pc.equal(t.judgments["order"], "ba"))
+    tables = t.judgments.filter(pc.invert(one_order)), t.comparisons, t.candidates
+    games, _ = read_games(*tables, 1.0, "both-orders")
+    assert games.shown is not None
+    assert games.judge is not None
+    assert not games.shown[games.judge == 0].any()
+    assert (np.abs(games.shown[games.judge == 1]) == 1).all()
+    offsets = rating.fit_globals(*tables, RateConfig()).offsets
+    assert offsets["judge0"] == 0.0
+    assert offsets["judge1"] == pytest.approx(0.5, abs=0.08)
+    fits = rating.rate(*tables, rating.fit_globals(*tables, RateConfig()), RateConfig()).fits
+    assert sum(fits["comparisons"].to_pylist()) == t.comparisons.num_rows  # a pair is one, however many answered
 
 
 def test_leanings_without_orders_are_none() -> None:

@@ -1,0 +1,133 @@
+"""Judgments of simulated judges in both orders, as the rate stage reads them, and how right the gaps are that it fits.
+
+A query's documents have true ratings N(0, 1) in probits, and its best document is its known positive. Three judges see
+true differences with noise of sd 1, half of whose variance both orders of a pair have alike (as judges of the realistic
+preset), and lean towards the document that is shown first. Judgments become games and ratings by the stage's own
+functions.
+Letters: Q queries, D documents of all queries, P pairs, G gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray import rating
+from anmi_ray.comparisons.graph import k_regular
+from anmi_ray.config.judge import SimulatedJudgeConfig
+from anmi_ray.config.rate import RateConfig
+from anmi_ray.core.arrays import Reals
+from anmi_ray.core.identity import comparison_id, doc_id, query_id, rng
+from anmi_ray.core.records import CANDIDATE, COMPARISON, find_rows
+from anmi_ray.core.scale import to_elo
+from anmi_ray.judging import protocol
+from anmi_ray.judging.kinds.simulated import SimulatedJudge
+
+ORDER_CORRELATION = 0.5  # of the realistic preset
+_DEGREE = 8
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the rate stage reads of a bucket, and the true rating of every candidate, points, float64[D]."""
+
+    judgments: pa.Table
+    comparisons: pa.Table
+    candidates: pa.Table
+    truth: Reals
+
+
+@dataclass(frozen=True)
+class GapError:
+    """Of gaps to the known positive: true points that a fitted one stands for (regression slope), mean and root mean
+    square of fitted less true, in points, and how often the 95 % interval holds the truth, with its half-width over
+    queries."""
+
+    slope: float
+    bias: float
+    rmse: float
+    coverage: float
+    half_width: float
+
+
+def judged(leanings: Sequence[float], queries: int, documents: int, seed: int = 0) -> Judged:
+    """Everything that judges of these leanings (probits towards the first shown) say, in both orders."""
+    rows: list[tuple[bytes, bytes, bool, float]] = []
+    pairs: list[tuple[bytes, bytes, bytes]] = []
+    for q in range(queries):
+        generator = rng("both orders", seed, q)
+        query = query_id(f"{seed}-{q}")
+        ids = [doc_id(f"{seed}-{q}-{d}") for d in range(documents)]
+        latent = generator.normal(size=documents)
+        best = int(latent.argmax())
+        rows += [(query, ids[d], d == best, float(latent[d])) for d in range(documents)]
+        drawn = k_regular(documents, _DEGREE, generator)
+        pairs += [(query, *sorted((ids[i], ids[j]))) for i, j in drawn]  # pyright: ignore[reportArgumentType]
+    candidates = _candidates(rows)
+    columns = dict(zip(("query_id", "doc_a", "doc_b"), zip(*pairs, strict=True), strict=True))
+    comparisons = COMPARISON.table(
+        {"comparison_id": [comparison_id(*pair) for pair in pairs], **{n: list(v) for n, v in columns.items()}}
+        | {"round": [0] * len(pairs), "design": ["k-regular"] * len(pairs)}
+    )
+    asked = protocol.questions(comparisons, candidates)
+    truth = np.array([row[3] for row in rows])
+    latent = truth[_rows(candidates, asked.documents.table, "doc_id")]
+    difference = latent[asked.a] - latent[asked.b]
+
+    def ask(config: SimulatedJudgeConfig, asked: protocol.Questions, order: protocol.Order) -> protocol.Answers:
+        return SimulatedJudge(config).ask(asked, order, difference, seed)
+
+    panel = [
+        SimulatedJudgeConfig(
+            kind="simulated", name=f"judge{j}", position_bias=leaning, order_correlation=ORDER_CORRELATION
+        )
+        for j, leaning in enumerate(leanings)
+    ]
+    judgments = protocol.answer(asked, [(config.name, partial(ask, config)) for config in panel])
+    return Judged(judgments, comparisons, candidates, to_elo(truth, "thurstone"))
+
+
+def gap_error(data: Judged, config: RateConfig) -> GapError:
+    """How right the gaps are that the rate stage fits with these settings."""
+    tables = data.judgments, data.comparisons, data.candidates
+    gaps = rating.rate(*tables, rating.fit_globals(*tables, config), config).gaps
+    gaps = gaps.filter(pc.not_equal(gaps["anchor_id"], gaps["doc_id"]))
+    anchor, doc = (data.truth[_rows(data.candidates, gaps, name)] for name in ("anchor_id", "doc_id"))
+    fitted = gaps["gap_elo"].to_numpy()
+    off = fitted - (anchor - doc)
+    inside = np.abs(off) <= 1.96 * gaps["gap_se_elo"].to_numpy()
+    query = gaps["query_id"].combine_chunks().dictionary_encode().indices.to_numpy()
+    by_query = np.bincount(query, inside) / np.bincount(query)
+    return GapError(
+        slope=float(np.polyfit(fitted, anchor - doc, 1)[0]),
+        bias=float(off.mean()),
+        rmse=float(np.sqrt(np.mean(off * off))),
+        coverage=float(inside.mean()),
+        half_width=1.96 * float(by_query.std()) / len(by_query) ** 0.5,
+    )
+
+
+def _rows(candidates: pa.Table, table: pa.Table, name: str) -> np.ndarray:
+    return find_rows(candidates, {"query_id": table["query_id"], "doc_id": table[name]})
+
+
+def _candidates(rows: Sequence[tuple[bytes, bytes, bool, float]]) -> pa.Table:
+    """Retrieved candidates of (query, document, is the positive, true rating)."""
+    size = len(rows)
+    return CANDIDATE.table(
+        {
+            "query_id": [row[0] for row in rows],
+            "doc_id": [row[1] for row in rows],
+            "source": ["retrieved"] * size,
+            "is_positive": [row[2] for row in rows],
+            "rank": [1] * size,
+            "fused_score": [0.0] * size,
+            "retriever_ranks": [[] for _ in rows],
+            "similarity": [0.0] * size,
+        }
+    )
