@@ -86,8 +86,7 @@ class Done:
         return {(row["query_id"], row["doc_id"]) for row in rows if row["is_positive"]}
 
     def direct(self) -> dict[Key, float]:
-        """By pair, the mean over judges of the mean over orders, each judge by half a vote for every order answered;
-        judges whose orders disagree count half."""
+        """By pair, the mean over judges of the mean over orders, each judge by half a vote for every order answered."""
         votes: dict[bytes, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         keys: dict[bytes, Key] = {}
         for judge, compare in (("judge", "compare"), ("validate", "borderline")):
@@ -99,10 +98,7 @@ class Done:
         found = {}
         for comparison, by_judge in votes.items():
             mean = [np.mean(both) for both in by_judge.values()]
-            disagree = [len(both) == 2 and (both[0] - 0.5) * (both[1] - 0.5) < 0 for both in by_judge.values()]
-            weight = [
-                len(both) / 2 * (0.5 if odd else 1) for both, odd in zip(by_judge.values(), disagree, strict=True)
-            ]
+            weight = [len(both) / 2 for both in by_judge.values()]
             found[keys[comparison]] = float(np.average(mean, weights=weight))
         return found
 
