@@ -1,7 +1,8 @@
 """anchor: ratings, ranks and direct answers -> how likely each document of an unlabelled query answers it.
 
 What rank, rating and answer are worth is fitted once to a hash sample of queries; shortlist fits the same before
-anybody was asked. Where documents are too few for a fit, the judges' answers stand for themselves.
+anybody was asked. Where documents are too few for a fit, the judges' answers stand for themselves, 0 where there is
+none.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def _bucket(artifact: Artifact, bucket: int, inputs: Inputs, model: RelevanceMod
 
     documents, evidence = known(inputs, bucket)
     answered = evidence.asked
-    probability = evidence.answer if model is None else model.posterior(evidence)
+    probability = np.nan_to_num(evidence.answer) if model is None else model.posterior(evidence)
     table = pa.table(
         {
             **{name: documents[name] for name in ("query_id", "doc_id")},
@@ -98,8 +99,6 @@ def _bucket(artifact: Artifact, bucket: int, inputs: Inputs, model: RelevanceMod
             "confirmed": answered & (probability > LIKELY),
         }
     )
-    if model is None:
-        table = table.filter(pa.array(answered))
     queries = pc.count_distinct(documents["query_id"]).as_py()
     anchored = pc.count_distinct(table.filter(table["confirmed"])["query_id"]).as_py()
     anchors = pc.sum(table["confirmed"]).as_py() or 0

@@ -101,12 +101,10 @@ def test_confirmed_documents_anchor_and_are_no_negatives(done: Done) -> None:
     without = asked - {query for query, _ in wanted}
     assert {bytes.fromhex(key) for key, why in refused.items() if why.startswith("nothing among")} == without
     assert set(refused.values()) <= {"nothing among its candidates answers it", "no negative left"}
-    counts = done.told.flows["confirm"]
-    found = {unit: counts[unit].rows_out for unit in counts}
-    several = sum(sum(pair[0] == query for pair in wanted) > 1 for query in asked)
-    assert found["queries confirmed"] == len(asked) - len(without) > 0
-    assert found["queries with several"] == several > 0
-    assert found["documents confirmed"] == len(wanted)
+    found = {unit: flow.rows_out for unit, flow in done.told.flows["anchor"].items()}
+    assert found["queries without a known positive"] == len(asked)
+    assert found["of them with an anchor"] == len(asked) - len(without) > 0
+    assert found["anchors"] == len(wanted) > found["of them with an anchor"]
 
 
 def test_judges_that_know_the_truth_confirm_what_is_relevant(done: Done) -> None:
@@ -114,7 +112,7 @@ def test_judges_that_know_the_truth_confirm_what_is_relevant(done: Done) -> None
     positive = {(row["query_id"], row["doc_id"]) for row in rows if row["is_positive"]}
     asked, wanted = set(said(done)), confirmed(done)
     assert len(positive & wanted) / len(positive & asked) > 0.8
-    assert len(wanted - positive) / len(asked - positive) < 0.4
+    assert len(wanted - positive) / len(asked - positive) < 0.5
 
 
 def test_a_part_of_the_queries_may_have_known_positives(world: World, done: Done) -> None:
@@ -173,6 +171,7 @@ def test_a_server_is_asked_about_single_documents_in_the_rounds_one_budget(world
 
 
 def test_a_panel_that_only_compares_is_refused(world: World) -> None:
+    judge = {"kind": "encoder", "name": "pairs", "model": "folder", "form": "pairwise"}
     with pytest.raises(ConfigError, match="only compare two") as raised:
-        world.settings(*HIDDEN, "judge.preset=similarity")
+        world.settings(*HIDDEN, f"judge={json.dumps({'judges': [judge]})}")
     assert "kind api" in str(raised.value)
