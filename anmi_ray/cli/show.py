@@ -64,6 +64,8 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
             yield from (f"{name} {line}" for line in audits.spent(spent))
     if "confirm" in artifacts:
         yield from audits.confirming(artifacts["confirm"].read_json("audit.json") or {})
+    if "anchor" in artifacts:
+        yield f"anchor: {(artifacts['anchor'].read_json('relevance.json') or {}).get('said', 'not made yet')}"
     evaluated = artifacts["evaluate"].manifest() if "evaluate" in artifacts else None
     if evaluated is not None and evaluated.get("measured", True):
         yield f"baseline: {baseline_of(artifacts['evaluate'])}"

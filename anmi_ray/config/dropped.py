@@ -60,7 +60,7 @@ DROPPED: dict[str, Dropped] = {
     "mine.rating_sd_floor": Dropped(10.0),
     "mine.anchor_p": Dropped(0.01),
     "mine.top_rated_anchors": Dropped(
-        False, "anchors: confirmed asks judges which of a query's top-rated documents answer it"
+        False, "anchors: confirmed asks judges which of a query's likeliest documents answer it"
     ),
     "mine.allow.N.positive_above": Dropped(0.9),
     "mine.allow.N.origin": Dropped(1500.0),

@@ -12,9 +12,7 @@ import pyarrow.compute as pc
 from anmi_ray.core.records import find_rows
 from anmi_ray.judging.ensemble import scores
 
-# Above it an anchor is by the judges' own word more likely right than wrong. Who is asked about is among its query's
-# best by all pairs, so a yes is not the only witness; and a query without an anchor costs all of its judgments.
-_CONFIRMED = 0.5
+_CONFIRMED = 0.5  # above it the judges' mean answer is a yes; whether the document anchors, `mining.relevance` weighs
 _TELLING = 50  # queries with an answer from which on all or none confirmed is no chance
 ANSWERED, CONFIRMED = "documents with an answer", "documents confirmed"
 QUERIES, WITH_ONE, WITH_SEVERAL = "queries with an answer", "queries confirmed", "queries with several"
