@@ -7,7 +7,7 @@ documents of the same test queries. `labels`: train queries have their known pos
 the retriever's ranks, no judge is heard: what most would do who have labels. `pseudo-labels`: the same, with the
 hybrid's first document taken for relevant. `judges-N`: labels are hidden; a judge who puts N % of pairs of a relevant
 and another candidate right compares and confirms, and half of the variance of its errors is a lasting misreading of
-documents, which no further question averages away. `untrained` is the start, bm25+dense the fusion of both retrievers.
+documents, which no further question averages away; `panel-N` are three such judges, each with errors of its own. `untrained` is the start, bm25+dense the fusion of both retrievers.
 A collection of test queries alone (`halves`) is cut in two, each half trained on for the other. Nothing is chosen on
 test; settings are the quickstart's. `fused` is the mean of a system's score and of bm25+dense, weights fixed.
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -32,7 +32,7 @@ from pydantic import Field
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.load import validate
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.errors import ConfigError, JudgeError
 from anmi_ray.core.identity import rng
 from anmi_ray.core.records import CANDIDATE
 from anmi_ray.corpus.beir import BeirFiles
@@ -91,6 +91,7 @@ class LabelFree:
     conditions: tuple[str, ...]
     seeds: int
     root: str
+    refused: tuple[str, ...] = ()
 
     def experiment(self, part: Part, condition: str) -> Any:
         """The experiment that makes a condition's examples. `first` needs the part's candidates to be there."""
@@ -325,7 +326,7 @@ def results(of: LabelFree, values: Values, found: Mapping[str, Mapping[str, Any]
     levels = {f"{kind}: {collection} {name}": rows.mean(1).tolist()
               for kind, every in (("alone", values.alone), ("fused", values.fused))
               for (collection, name), rows in every.items()}  # fmt: skip
-    return Results(tables, values={"levels": levels, "differences": differences, "costs": dict(found)})
+    return Results(tables, of.refused, {"levels": levels, "differences": differences, "costs": dict(found)})
 
 
 def _less(rows: Reals, other: Reals) -> Reals:
@@ -334,6 +335,19 @@ def _less(rows: Reals, other: Reals) -> Reals:
         return rows - other
     seeds = min(len(rows), len(other))
     return rows[:seeds] - other[:seeds]
+
+
+def _judged(of: LabelFree) -> LabelFree:
+    """Every condition's examples are made; a condition that a run refuses, for its judges tell nothing, is left out."""
+    refused: dict[str, str] = {}
+    for part in of.parts:
+        for name in of.conditions:
+            try:
+                harness.make_mined([of.experiment(part, name)])
+            except JudgeError as error:
+                refused.setdefault(name, f"{part.name}: {name} is refused, {error.message}")
+    kept = tuple(name for name in of.conditions if name not in refused)
+    return replace(of, conditions=kept, refused=tuple(refused.values()))
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -354,7 +368,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if given.dry_run:
             return None
         harness.make_mined([part.experiment for part in of.parts])
-        harness.make_mined([of.experiment(part, name) for part in of.parts for name in of.conditions])
+        of = _judged(of)
         out = Store(str(Path(given.root) / FOLDER / "trainings"))
         found = harness.work_side_by_side(of.tasks(), partial(work, of.root), out, given.workers)
         return results(of, values_of(of), found)

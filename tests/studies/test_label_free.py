@@ -35,15 +35,15 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         study.prepare(PLAN, arguments(tmp_path, collections="scifact"))
 
 
-@pytest.mark.parametrize("share", [70, 80, 90])
-def test_a_judge_puts_as_many_pairs_right_as_its_name_says(share: int) -> None:
-    judge = PLAN.conditions[f"judges-{share}"].settings["judge"]
-    truth, shared = judge["truth"], judge["shared_noise"]
-    lasting = 2 * shared["document_sd"] ** 2
-    error = lasting + shared["pair_sd"] ** 2 + judge["judges"][0]["noise_sd"] ** 2
-    assert lasting == pytest.approx(error / 2)
+@pytest.mark.parametrize("name", ["judges-70", "judges-80", "judges-90", "panel-70", "panel-80"])
+def test_a_judge_puts_as_many_pairs_right_as_its_name_says(name: str) -> None:
+    panel = PLAN.conditions[name].settings["judge"]
+    truth, shared, judge = panel["truth"], panel["shared_noise"], panel["judges"][-1]
+    lasting = 2 * (shared["document_sd"] ** 2 + judge.get("taste_sd", 0.0) ** 2)
+    error = lasting + shared["pair_sd"] ** 2 + judge["noise_sd"] ** 2
+    assert lasting == pytest.approx(error / 2, rel=0.001)
     sd = math.sqrt(2 * truth["relevance_sd"] ** 2 + error)
-    assert norm.cdf(truth["positive_bonus"] / sd) == pytest.approx(share / 100, abs=0.001)
+    assert norm.cdf(truth["positive_bonus"] / sd) == pytest.approx(int(name[-2:]) / 100, abs=0.001)
 
 
 def test_later_settings_win_key_by_key() -> None:
