@@ -8,8 +8,9 @@ the retriever's ranks, no judge is heard: what most would do who have labels. `p
 hybrid's first document taken for relevant. `judges-N`: labels are hidden; a judge who puts N % of pairs of a relevant
 and another candidate right compares and confirms, and half of the variance of its errors is a lasting misreading of
 documents, which no further question averages away; `panel-N` are three such judges, each with errors of its own.
-`untrained` is the start, bm25+dense the fusion of both retrievers. A collection of test queries alone (`halves`) is cut in two, each half trained on for the
-other. Nothing is chosen on test; settings are the quickstart's. `fused` is the mean of a system's score and of bm25+dense, weights fixed.
+`untrained` is the start, bm25+dense the fusion of both retrievers. A collection of test queries alone (`halves`) is cut
+in two, each half trained on for the other. Nothing is chosen on test; settings are the quickstart's. `fused` is the
+mean of a system's score and of bm25+dense, weights fixed.
 
 To read: Recovered is what a condition gains over the untrained start, as a share of what true labels gain; its interval
 is over resamples of queries. Intervals of differences are over queries, and over queries and seeds.
