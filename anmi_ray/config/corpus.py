@@ -236,7 +236,7 @@ class IngestConfig(CorpusConfig):
     Such judges stand in for ones who know what is relevant, so they may be told what nothing else is.
     """
 
-    tells_panel: bool = False
+    tells_panel: bool = Field(default=False, description="whether hidden grades are kept for a simulated panel")
 
     @classmethod
     def of(cls, corpus: CorpusConfig, simulated: bool) -> Self:

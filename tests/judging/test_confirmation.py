@@ -92,7 +92,7 @@ def test_a_round_that_confirms_all_or_nothing_is_a_fault(queries: int, confirmed
 
 def test_which_kinds_are_asked() -> None:
     panel = JudgeConfig.model_validate({"judges": [{"kind": kind, **given} for kind, given in GIVEN.items()]})
-    assert {one.kind for one in panel.direct.judges} == {"simulated", "null", "api", "encoder", "vllm"}
+    assert {one.kind for one in panel.direct.judges} == {"simulated", "similarity", "null", "api", "encoder", "vllm"}
     labels = {"form": "pairwise", "first_label": "a", "second_label": "b"}
     assert judge_of("encoder", **labels).config.direct is None
 

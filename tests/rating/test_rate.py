@@ -12,7 +12,7 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import records
 from anmi_ray.core.errors import FitError
 from anmi_ray.core.scale import Model, to_elo
-from anmi_ray.rating import RateResult, fit_globals, rate
+from anmi_ray.rating import TOP_RATED, RateResult, fit_globals, rate
 from tests.rating.tournaments import Tournament, latent_of, tournament, truth_of
 
 
@@ -92,10 +92,10 @@ def _of(table: pa.Table, query: bytes) -> pa.Table:
 def test_without_positive_gaps_are_measured_to_the_top_rated() -> None:
     result = checked(run(tournament(4, 12, 6, positives=False, seed=6)))
     assert result.gaps["anchor_kind"].unique().to_pylist() == ["top-rated"]
-    assert result.gaps.num_rows == 4 * 4 * 11
+    assert result.gaps.num_rows == 4 * TOP_RATED * 11
     for query in result.fits["query_id"].to_pylist():
         ratings, gaps = (_of(table, query).to_pylist() for table in (result.ratings, result.gaps))
-        best = sorted(ratings, key=lambda row: (-row["rating_elo"], row["doc_id"]))[:4]
+        best = sorted(ratings, key=lambda row: (-row["rating_elo"], row["doc_id"]))[:TOP_RATED]
         assert {row["anchor_id"] for row in gaps} == {row["doc_id"] for row in best}
 
 

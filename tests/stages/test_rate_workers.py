@@ -25,7 +25,7 @@ from anmi_ray.core.errors import DataError, LostError
 from anmi_ray.core.identity import bucket_of
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, REJECT
 from anmi_ray.core.schema import Record
-from anmi_ray.rating import Globals
+from anmi_ray.rating import TOP_RATED, Globals
 from anmi_ray.runtime import actors, tasks
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.stages import rate
@@ -98,7 +98,7 @@ def test_what_is_compared_is_whole(alone: dict[str, bytes], tmp_path: Path) -> N
         record.name: sum(artifact.read_part(part, bucket, record).num_rows for bucket in range(BUCKETS))
         for part, record in (("ratings", RATING), ("fits", FIT), ("gaps", GAP))
     }
-    assert rows == {"Rating": 40 * 16 + 24 * 24, "Fit": 64, "Gap": 40 * 15 + 24 * 23}
+    assert rows == {"Rating": 40 * 16 + 24 * 24, "Fit": 64, "Gap": 40 * 15 + 24 * TOP_RATED * 23}
     assert set(artifact.rejects()["reason"].to_pylist()) == {"no answer"}
     assert artifact.rejects().schema == REJECT.schema
 
