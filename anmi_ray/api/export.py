@@ -7,20 +7,17 @@ is written here, from the run's record and manifests.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from anmi_ray.core.errors import ConfigError, DataError, from_os_error
+from anmi_ray.core.errors import DataError
 from anmi_ray.evaluation.served_fusion import ServedFusion, of_sweep
 from anmi_ray.evaluation.significance import LEVEL
 from anmi_ray.models.card import Card, text, weights_in_words
 from anmi_ray.stages.evaluate import baseline_of
 from anmi_ray.store import Artifact, Store
-from anmi_ray.store.folders import copy_sealed
+from anmi_ray.store.folders import copy_sealed, new_folder
 from anmi_ray.store.runs import find_run
 
 METHODS = (
@@ -43,24 +40,13 @@ def export(name: str, root: str, to: Path, license: str | None = None, title: st
     artifacts = {stage: Artifact(store, stage, known["fingerprint"]) for stage, known in record["stages"].items()}
     if "train" not in artifacts or artifacts["train"].manifest() is None:
         raise DataError("has no model: its train stage is not complete", f"run {name}", "finish it with `anmi run`")
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise ConfigError("is not empty", str(to), "give a new or an empty folder")
-    try:
-        to.absolute().parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{to.name}-", dir=to.absolute().parent))
-        try:
-            copy_sealed(artifacts["train"], "model", beside)
-            fusion = fusion_of(artifacts.get("evaluate"))
-            if fusion is not None:
-                fusion.write(beside)
-            card = text(_card(store, record, artifacts, license, title or name, fusion), beside)
-            (beside / "README.md").write_text(card, encoding="utf-8")
-            beside.chmod(0o755)
-            os.replace(beside, to)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
-    except OSError as error:
-        raise from_os_error(error, str(to)) from error
+    with new_folder(to) as beside:
+        copy_sealed(artifacts["train"], "model", beside)
+        fusion = fusion_of(artifacts.get("evaluate"))
+        if fusion is not None:
+            fusion.write(beside)
+        card = text(_card(store, record, artifacts, license, title or name, fusion), beside)
+        (beside / "README.md").write_text(card, encoding="utf-8")
     return to
 
 

@@ -8,8 +8,6 @@ of counts and what the sample offers.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,13 +17,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from anmi_ray.core import identity, redaction
-from anmi_ray.core.errors import ConfigError, DataError, from_os_error
+from anmi_ray.core.errors import DataError
 from anmi_ray.queries import choose
 from anmi_ray.queries.choose import LeftOutQuery, QueryCandidate
 from anmi_ray.queries.frequency import DocumentFrequency
 from anmi_ray.queries.kinds import KINDS, Offer, offers
 from anmi_ray.queries.masking import masked
 from anmi_ray.queries.words import words
+from anmi_ray.store.folders import new_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,19 +76,8 @@ def make_queries(experiment: Experiment, to: Path, number: int, say: Callable[[s
     `say` is told what is done. Raises ConfigError where `to` is not an empty folder or absent, DataError where the
     collection has no document or gives no query, StoreError where the storage refuses.
     """
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise ConfigError("is not empty", str(to), "give a new or an empty folder")
-    try:
-        to.absolute().parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{to.name}-", dir=to.absolute().parent))
-        try:
-            made = _Maker(experiment, number, beside, say).make(to)
-            beside.chmod(0o755)
-            os.replace(beside, to)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
-    except OSError as error:
-        raise from_os_error(error, str(to)) from error
+    with new_folder(to) as beside:
+        made = _Maker(experiment, number, beside, say).make(to)
     return made
 
 

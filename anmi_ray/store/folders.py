@@ -7,15 +7,37 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from anmi_ray.core.errors import StoreError
+from anmi_ray.core.errors import ConfigError, StoreError, from_os_error
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.uri import filesystem
 
 _BLOCK = 1 << 22
+
+
+@contextmanager
+def new_folder(to: Path) -> Iterator[Path]:
+    """A folder beside `to` to write in, which takes its place when the block ends well, and is gone when it does not.
+
+    Raises ConfigError where `to` is there and no empty folder, StoreError where the storage refuses.
+    """
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise ConfigError("is not empty", str(to), "give a new or an empty folder")
+    try:
+        to.absolute().parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{to.name}-", dir=to.absolute().parent))
+        try:
+            yield beside
+            beside.chmod(0o755)
+            os.replace(beside, to)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+    except OSError as error:
+        raise from_os_error(error, str(to)) from error
 
 
 def seal_folder(artifact: Artifact, name: str) -> None:
