@@ -45,6 +45,7 @@ from jobs.studies import harness
 from jobs.studies.collected import Part, all_parts, by_collection, exported, halves, judged_queries, view
 from jobs.studies.harness import Results, Table
 from jobs.studies.student_training import READ, Material, run_file, work
+from jobs.studies.students import Collection
 
 STUDY = harness.study("label_free", "Without labels", __doc__ or "")
 FOLDER = "studies/label_free"
@@ -61,14 +62,6 @@ class Condition(Settings):
     positives: Literal["known", "first", "judges"] = Field(
         description="known: the collection's labels; first: the hybrid's first document; judges: labels are hidden"
     )
-    settings: dict[str, Any] = Field(default={}, description="settings of the experiment that are its own")
-
-
-class Collection(Settings):
-    """One collection."""
-
-    max_tokens: int = Field(ge=16, description="of a text")
-    halves: bool = Field(default=False, description="it has test queries only: each half is trained on for the other")
     settings: dict[str, Any] = Field(default={}, description="settings of the experiment that are its own")
 
 
