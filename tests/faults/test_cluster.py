@@ -13,6 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,26 @@ def at_work(node: Any) -> list[str]:
     return found
 
 
+def driver(cluster: Cluster) -> psutil.Process:
+    """The process that carries out the job's stages, below the head."""
+    raylet = cluster.head_node.all_processes["raylet"][0].process.pid
+    for child in psutil.Process(raylet).children(recursive=True):
+        with suppress(psutil.Error):
+            if {"anmi_ray", "run"} <= set(child.cmdline()):
+                return child
+    raise AssertionError("no driver is at work")
+
+
+@contextmanager
+def standing_still(process: psutil.Process) -> Iterator[None]:
+    """The process is stopped, and goes on afterwards."""
+    process.suspend()
+    try:
+        yield
+    finally:
+        process.resume()
+
+
 def stage_under_way(root: Path) -> str | None:
     """The first stage that is not complete."""
     return next((name for name in NAMES if not list(root.glob(f"artifacts/{name}/*/manifest.json"))), None)
@@ -116,16 +137,20 @@ class Losses:
     before: dict[str, int] = field(default_factory=dict)
 
     def take(self) -> None:
-        """Take a node away that is at work, where none was in this stage, and put another in its place."""
+        """Take a node away that is at work, where none was in this stage, and put another in its place.
+
+        The driver stands still meanwhile: a busy machine takes so long for it that the next stage would be over.
+        """
         stage = stage_under_way(self.root)
         if stage is None or stage in self.hit:
             return
         for node in list(self.cluster.worker_nodes):
             if titles := at_work(node):
-                self.before |= finished_buckets(self.root)
-                self.cluster.remove_node(node, allow_graceful=False)
-                self.hit[stage] = sorted(set(titles))
-                add_node(self.cluster)
+                with standing_still(driver(self.cluster)):
+                    self.before |= finished_buckets(self.root)
+                    self.cluster.remove_node(node, allow_graceful=False)
+                    self.hit[stage] = sorted(set(titles))
+                    add_node(self.cluster)
                 return
 
 
