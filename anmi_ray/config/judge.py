@@ -7,6 +7,7 @@ by field (`judges` as a whole). All latent quantities are in probits.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
@@ -19,7 +20,9 @@ from anmi_ray.config.pilot import PilotConfig
 from anmi_ray.config.prompt import PromptConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
 
-Preset = Literal["realistic", "thurstone", "correlated", "heavy-tailed", "misspecified", "similarity"]
+Preset = Literal[
+    "realistic", "thurstone", "correlated", "heavy-tailed", "misspecified", "similarity", "panel", "one-judge"
+]
 Readout = Literal["sign", "soft"]
 
 
@@ -200,6 +203,40 @@ _PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+# Presets whose judges are as good as judge.accuracy says, and how many judges they have.
+_BY_ACCURACY = {"panel": 3, "one-judge": 1}
+_ACCURACY = 0.8
+
+
+def _of_accuracy(judges: int, accuracy: float) -> dict[str, Any]:
+    """Judges who know no more of the truth than labels and noise, each of whom puts `accuracy` of pairs right.
+
+    Of a relevant and another candidate: Φ(bonus / √(2 relevance_sd² + v)) = accuracy gives v, the variance of a judge's
+    errors. Half of it is the judge's own lasting misreading of documents, which no further question averages away, a
+    quarter lasts with the pair, a quarter is new in every answer.
+    """
+    truth = {"positive_bonus": 2.0, "similarity_slope": 0.0, "relevance_sd": 0.5}
+    bonus = truth["positive_bonus"] / NormalDist().inv_cdf(accuracy)
+    variance = bonus**2 - 2 * truth["relevance_sd"] ** 2
+    errors = {"taste_sd": (variance / 4) ** 0.5, "noise_sd": (variance / 2) ** 0.5, "order_correlation": 0.5}
+    names = ({"name": f"sim-{number}"} for number in range(1, judges + 1))
+    return {"truth": truth, "shared_noise": _NO_SHARED, "judges": _panel(*names, **errors)}
+
+
+def _preset(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the preset that the settings name expands to; None where it is none, or not as good as a judge can be."""
+    name: object = settings.get("preset", "realistic")
+    accuracy: object = settings.get("accuracy")
+    if not isinstance(name, str):
+        return None
+    if name not in _BY_ACCURACY:
+        return _PRESETS.get(name)
+    if accuracy is None:
+        accuracy = _ACCURACY
+    fits = isinstance(accuracy, float) and 0.5 < accuracy < 1.0
+    return _of_accuracy(_BY_ACCURACY[name], cast(float, accuracy)) if fits else None
+
+
 class BudgetConfig(Settings):
     """What judges that read texts may cost, over all resumptions of a run; a query is asked about whole or not at all.
 
@@ -229,6 +266,13 @@ class JudgeConfig(Settings):
     how_only: ClassVar[frozenset[str]] = frozenset({"max_failures", "target_hours", "target_dollars"})
 
     preset: Preset = Field(default="realistic", description="fills every field of this group that is not given")
+    accuracy: float | None = Field(
+        default=None,
+        ge=0.55,
+        le=0.95,
+        description="presets panel and one-judge: the share of pairs of a relevant and another candidate that each "
+        f"judge puts right; null: {_ACCURACY}",
+    )
     truth: TruthConfig = Field(default=TruthConfig(), description="latent relevance that simulated judges perceive")
     shared_noise: SharedNoiseConfig = Field(
         default=SharedNoiseConfig(), description="errors common to simulated judges"
@@ -276,14 +320,23 @@ class JudgeConfig(Settings):
         if not isinstance(given, Mapping):
             return given
         settings = cast(Mapping[str, Any], given)
-        name: object = settings.get("preset", "realistic")
-        preset = _PRESETS.get(name) if isinstance(name, str) else None
-        if preset is None:
+        if (preset := _preset(settings)) is None:
             return cast(object, given)
-        shared: object = settings.get("shared_noise", {})
-        if isinstance(shared, Mapping):
-            shared = preset["shared_noise"] | dict(cast(Mapping[str, Any], shared))
-        return {"judges": preset["judges"]} | dict(settings) | {"shared_noise": shared}
+        groups = {name: settings.get(name, {}) for name in ("truth", "shared_noise")}
+        laid = {
+            name: {**preset.get(name, {}), **cast(Mapping[str, Any], group)} if isinstance(group, Mapping) else group
+            for name, group in groups.items()
+        }
+        return {"judges": preset["judges"]} | dict(settings) | laid
+
+    @model_validator(mode="after")
+    def _accuracy_of_a_preset(self) -> JudgeConfig:
+        if self.accuracy is not None and self.preset not in _BY_ACCURACY:
+            raise ValueError(
+                f"accuracy says how good the judges of the presets {' and '.join(_BY_ACCURACY)} are, and preset is "
+                f"{self.preset}: name one of these, or leave accuracy out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _names_differ(self) -> JudgeConfig:

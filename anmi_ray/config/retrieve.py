@@ -155,6 +155,11 @@ class RetrieveConfig(Settings):
     random_negatives: int = Field(
         default=8, ge=0, description="random documents per train query, trained on, never compared"
     )
+    pseudo_labels: bool = Field(
+        default=False,
+        description="take the hybrid's first document for relevant in train queries without a label: what training "
+        "without labels and without judges would do, to compare with",
+    )
 
     @field_validator("retrievers")
     @classmethod

@@ -8,7 +8,7 @@ N rows (a query and a document), Q queries of the bucket, R retrievers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -43,9 +43,14 @@ def candidates(ranked: MergedHits, train_Q: NDArray[np.bool_], config: RetrieveC
     """The Candidate table of the train queries, sorted by query_id, source (retrieved, added, random), rank, doc_id.
 
     A document is `retrieved` in the top `config.candidates` of the hybrid run, `added` if it is a known positive
-    (grade 1 or more) below that, `random` if it was drawn; each is there once. A train query without a retrieved
-    document gets no candidates at all.
+    (grade 1 or more) below that, `random` if it was drawn; each is there once. With `config.pseudo_labels` the first
+    of a query without a known positive is taken for one. A train query without a retrieved document gets no candidates
+    at all.
     """
+    if config.pseudo_labels:
+        labelled_Q = np.bincount(ranked.query[ranked.is_positive], minlength=len(train_Q)) > 0
+        first = (ranked.hybrid == 1) & ~labelled_Q[ranked.query]
+        ranked = replace(ranked, is_positive=ranked.is_positive | first)
     retrieved = (ranked.hybrid > 0) & (ranked.hybrid <= config.candidates)
     usable_Q = train_Q & (np.bincount(ranked.query[retrieved], minlength=len(train_Q)) > 0)
     usable = usable_Q[ranked.query]

@@ -6,13 +6,13 @@ from pydantic import ValidationError
 from anmi_ray.config.judge import JudgeConfig, SimulatedJudgeConfig
 
 API = {"kind": "api", "name": "llm", "endpoint": {"base_url": "http://127.0.0.1:1/v1", "model": "m"}}
-PRESETS = ["realistic", "thurstone", "correlated", "heavy-tailed", "misspecified", "similarity"]
+PRESETS = ["realistic", "thurstone", "correlated", "heavy-tailed", "misspecified", "similarity", "panel", "one-judge"]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_expand_to_explicit_judges_and_read_back(preset: str) -> None:
     config = JudgeConfig.model_validate({"preset": preset})
-    assert len(config.judges) == (1 if preset == "similarity" else 3)
+    assert len(config.judges) == (1 if preset in ("similarity", "one-judge") else 3)
     assert JudgeConfig.model_validate(config.model_dump()) == config
     assert JudgeConfig.model_validate_json(config.model_dump_json()) == config
     # only what differs from the defaults is needed to get it back
@@ -50,6 +50,10 @@ def test_fields_override_the_preset() -> None:
     ("settings", "message"),
     [
         ({"preset": "perfect"}, "preset"),
+        ({"accuracy": 0.8}, "accuracy says how good the judges of the presets panel and one-judge are"),
+        ({"preset": "panel", "accuracy": 0.5}, "accuracy"),
+        ({"preset": "panel", "accuracy": 1}, "accuracy"),
+        ({"preset": "panel", "accuracy": "good"}, "accuracy"),
         ({"preset": ["realistic"]}, "preset"),
         ({"judges": []}, "at least 1"),
         ({"judges": [{"kind": "oracle", "name": "x"}]}, "kind"),

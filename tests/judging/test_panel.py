@@ -15,7 +15,7 @@ from anmi_ray.core.records import JUDGMENT, TRUTH, find_rows
 from anmi_ray.judging import judge, truth
 
 World = Callable[..., tuple[pa.Table, pa.Table]]
-PRESETS = ["realistic", "thurstone", "correlated", "heavy-tailed", "misspecified", "similarity"]
+PRESETS = ["realistic", "thurstone", "correlated", "heavy-tailed", "misspecified", "similarity", "panel", "one-judge"]
 
 
 def one(**settings: object) -> JudgeConfig:
@@ -217,3 +217,21 @@ def test_golden_votes(make_world: World) -> None:
     judgments = judge(comparisons, candidates, JudgeConfig(), seed=0)
     votes = [row["error"] or row["p_a"] for row in judgments.to_pylist()]
     assert identity.digest("golden", *map(str, votes)).hex() == "c47b1fe4b213f9c3865b641ee22bd9e1"
+
+
+@pytest.mark.parametrize(("preset", "accuracy"), [("panel", 0.7), ("panel", None), ("one-judge", 0.9)])
+def test_judges_are_as_good_as_their_preset_says(make_world: World, preset: str, accuracy: float | None) -> None:
+    candidates, comparisons = make_world(1500, 6)
+    config = JudgeConfig.model_validate({"preset": preset, "accuracy": accuracy})
+    known = candidates.filter(candidates["is_positive"])
+    first, second = (
+        find_rows(known, {"query_id": comparisons["query_id"], "doc_id": comparisons[doc]}) >= 0
+        for doc in ("doc_a", "doc_b")
+    )
+    judgments = judge(comparisons, candidates, config, seed=3)
+    for one_of in config.judges:
+        for order in ("ab", "ba"):
+            p_a = column(judgments, comparisons, one_of.name, order)
+            right = np.concatenate([p_a[first] == 1, p_a[second] == 0])
+            # half of the errors' variance is lasting, so 1,500 positives are less than 7,500 independent pairs
+            assert np.mean(right) == pytest.approx(accuracy or 0.8, abs=0.03)
