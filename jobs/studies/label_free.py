@@ -4,10 +4,12 @@
 
 Every condition trains the same student from the same weights on the same train queries, and ranks the hybrid's top
 documents of the same test queries. `labels`: train queries have their known positives, negatives come from a window of
-the retriever's ranks, no judge is heard: what most would do who have labels. `pseudo-labels`: the same, with the
-hybrid's first document taken for relevant. `judges-N`: labels are hidden; a judge who puts N % of pairs of a relevant
-and another candidate right compares and confirms, and half of the variance of its errors is a lasting misreading of
-documents, which no further question averages away; `panel-N` are three such judges, each with errors of its own.
+the retriever's ranks, no judge is heard: what most would do who have labels. `one-label`: the same with one positive a
+query, drawn by hash, where the collection knows several: its others may become negatives, as in most collections that
+are labelled by clicks or one document a query. `pseudo-labels`: the same, with the hybrid's first document taken for
+relevant. `judges-N`: labels are hidden; a judge who puts N % of pairs of a relevant and another candidate right
+compares and confirms, and half of the variance of its errors is a lasting misreading of documents, which no further
+question averages away; `panel-N` are three such judges, each with errors of its own.
 `untrained` is the start, bm25+dense the fusion of both retrievers. A collection of test queries alone (`halves`) is cut
 in two, each half trained on for the other. Nothing is chosen on test; settings are the quickstart's. `fused` is the
 mean of a system's score and of bm25+dense, weights fixed.
@@ -33,16 +35,16 @@ from pydantic import Field
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.load import validate
+from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, JudgeError
 from anmi_ray.core.identity import rng
-from anmi_ray.core.records import CANDIDATE
 from anmi_ray.corpus.beir import BeirFiles
 from anmi_ray.evaluation import fusion, measures
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
 from anmi_ray.pipeline.resolve import resolve
-from anmi_ray.store import Artifact, Store
+from anmi_ray.store import Store
 from jobs.studies import harness
-from jobs.studies.collected import Part, all_parts, by_collection, exported, halves, judged_queries, view
+from jobs.studies.collected import Grade, Part, by_collection, exported, halves, judged_queries, view
 from jobs.studies.harness import Results, Table
 from jobs.studies.student_training import READ, Material, run_file, work
 from jobs.studies.students import Collection
@@ -59,8 +61,9 @@ Reals = NDArray[np.float64]
 class Condition(Settings):
     """Where the train queries' positives come from."""
 
-    positives: Literal["known", "first", "judges"] = Field(
-        description="known: the collection's labels; first: the hybrid's first document; judges: labels are hidden"
+    positives: Literal["known", "one", "first", "judges"] = Field(
+        description="known: the collection's labels; one: one of them; first: the hybrid's first document; judges: "
+        "labels are hidden"
     )
     settings: dict[str, Any] = Field(default={}, description="settings of the experiment that are its own")
 
@@ -88,35 +91,31 @@ class LabelFree:
     refused: tuple[str, ...] = ()
 
     def experiment(self, part: Part, condition: str) -> Any:
-        """The experiment that makes a condition's examples. `first` needs the part's candidates to be there."""
+        """The experiment that makes a condition's examples."""
         of = self.plan.conditions[condition]
         one = self.plan.collections[part.collection]
-        path = self.folder[part.name]
-        own: dict[str, Any] = {"corpus": {"path": str(path)}}
-        if of.positives == "judges":
+        own: dict[str, Any] = {"corpus": {"path": str(self.folder[part.name])}}
+        if of.positives in ("judges", "first"):
             own["corpus"]["labels"] = ["dev", "test"]
         if of.positives == "first":
-            own["corpus"]["path"] = str(self._first(part))
+            own["retrieve"] = {"pseudo_labels": True}
+        if of.positives == "one":
+            own["corpus"]["path"] = str(self._one_label(part))
         content = merged([self.plan.settings, one.settings, of.settings, own, {"execution": {"root": self.root}}])
         return validate({**content, "name": f"label-free-{part.name}-{condition}"}, f"the study, {condition}")
 
-    def _first(self, part: Part) -> Path:
-        """The collection with the hybrid's first document as the one relevant document of every train query."""
-        store = Store(self.root)
-        resolved = resolve(part.experiment)
-        made = {name: Artifact(store, name, resolved[name].fingerprint) for name in ("ingest", "retrieve")}
-        buckets = int((made["ingest"].manifest() or {})["buckets"])
-        candidates = all_parts(made["retrieve"], "candidates", CANDIDATE, buckets)
-        first = candidates.filter(pc.equal(candidates["rank"], 1))
-        of = Material(self.root, stages_of(part, part.experiment))
-        query = dict(zip(of.queries["query_id"].to_pylist(), of.queries["external_id"].to_pylist(), strict=True))
-        document = dict(zip(of.documents["doc_id"].to_pylist(), of.documents["external_id"].to_pylist(), strict=True))
-        pairs = zip(first["query_id"].to_pylist(), first["doc_id"].to_pylist(), strict=True)
+    def _one_label(self, part: Part) -> Path:
+        """The collection with one of its relevant documents of every train query, drawn by hash."""
         files = BeirFiles(str(self.folder[part.name]))
-        splits = {split: list(files.grades(name)) for split in ("dev", "test")
+        splits = {split: list(files.grades(name)) for split in ("train", "dev", "test")
                   if (name := files.find_optional(f"qrels/{split}.tsv"))}  # fmt: skip
-        splits["train"] = [(query[q], document[d], 1) for q, d in pairs]
-        return view(str(self.folder[part.name]), Path(self.root) / FOLDER / "first" / part.name, splits)
+        drawn: dict[str, tuple[bytes, Grade]] = {}
+        for query, document, grade in splits["train"]:
+            key = identity.digest("label-free", "one-label", query, document)
+            if grade > 0:
+                drawn[query] = min(drawn.get(query, (key, (query, document, grade))), (key, (query, document, grade)))
+        splits["train"] = [row for _, row in drawn.values()]
+        return view(str(self.folder[part.name]), Path(self.root) / FOLDER / "one-label" / part.name, splits)
 
     def seeds_of(self, condition: str) -> int:
         """How often a condition is trained; the untrained has nothing drawn."""
@@ -251,11 +250,24 @@ def mined_counts(of: LabelFree) -> Table:
         for condition in of.conditions:
             read = Material(of.root, stages_of(part, of.experiment(part, condition)))
             queries = read.examples["query_id"].to_pylist()
-            anchors = [docs[0] for docs in read.examples["doc_ids"].to_pylist()]
-            right = np.mean([pair in relevant for pair in zip(queries, anchors, strict=True)]) if queries else 0.0
+            lists = read.examples["doc_ids"].to_pylist()
+            weights = read.examples["weights"].to_pylist()
+            right = np.mean([(query, docs[0]) in relevant for query, docs in zip(queries, lists, strict=True)])
             share = len(set(queries)) / train
-            rows.append((part.name, condition, f"{train:,}", f"{share:.0%}", f"{len(queries):,}", f"{right:.0%}"))
-    columns = ("part", "condition", "train queries", "of them with an anchor", "anchors", "of them labelled relevant")
+            negatives = [(weight, (query, doc) in relevant)
+                         for query, docs, own in zip(queries, lists, weights, strict=True)
+                         for doc, weight in zip(docs[1:], own[1:], strict=True)]  # fmt: skip
+            weight, false = np.array(negatives).T
+            cells = (
+                f"{train:,}",
+                f"{share:.0%}",
+                f"{len(queries):,}",
+                f"{right:.0%}",
+                f"{weight @ false / weight.sum():.1%}",
+            )
+            rows.append((part.name, condition, *cells))
+    columns = ("part", "condition", "train queries", "of them with an anchor", "anchors", "of them labelled relevant",
+               "weight of negatives that is")  # fmt: skip
     return Table("What was learned from", columns, rows)
 
 
