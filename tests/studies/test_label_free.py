@@ -56,7 +56,7 @@ def test_a_small_study(tmp_path: Path) -> None:
     plan |= {"depth": 10, "train": {"student": "late-interaction", "lists_per_step": 8, "max_steps": 2}}
     plan["collections"] = {"whole": {"max_tokens": 32}}
     plan["settings"]["retrieve"] = {"depth": 20, "candidates": 12, "random_negatives": 2, "dense": {"max_tokens": 32}}
-    plan["settings"] |= {"execution": {"buckets": 2, "object_store_gb": 0.1}}
+    plan["settings"] |= {"rerank": {"depth": 10}, "execution": {"buckets": 2, "object_store_gb": 0.1}}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan), encoding="utf-8")
     command = [sys.executable, "-m", "jobs.studies.label_free", "--config", str(tmp_path / "plan.yaml")]
     command += ["--root", str(tmp_path / "root"), "--seeds", "1", "--workers", "1", "--data", f"whole={whole}"]
