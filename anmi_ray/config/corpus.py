@@ -136,8 +136,8 @@ class CorpusConfig(Settings):
     unlabelled_test: int = Field(
         default=0,
         ge=0,
-        description="so many of the queries without a grade, by hash of their text, become test: judges measure on them "
-        "(evaluate.judged)",
+        description="so many of the queries without a grade, by hash of their text, become test: judges measure on "
+        "them (evaluate.judged)",
     )
     topic_fields: tuple[Topic, ...] = Field(
         default=("title",), min_length=1, description="trec: what of a <top> is the query, joined in this order"

@@ -220,7 +220,9 @@ class EvaluateConfig(Settings):
     @model_validator(mode="after")
     def _panel_is_asked(self) -> EvaluateConfig:
         if self.judge is not None and self.judged == "none":
-            raise ValueError("the panel of `judge` is asked nothing: set judged to unlabelled or all, or remove `judge`")
+            raise ValueError(
+                "the panel of `judge` is asked nothing: set judged to unlabelled or all, or remove `judge`"
+            )
         return self
 
     @field_validator("measures")

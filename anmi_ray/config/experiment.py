@@ -75,15 +75,15 @@ class Experiment(Settings):
             )
         if self.assessors is not None and not self.assessors.direct.judges:
             raise ValueError(
-                f"evaluate.judged: {self.evaluate.judged} asks judges whether one document answers a query, and those of "
-                "the panel only compare two: give evaluate.judge one of kind api, vllm, encoder (form: pointwise) or "
-                "simulated, or set evaluate.judged: none"
+                f"evaluate.judged: {self.evaluate.judged} asks judges whether one document answers a query, and those "
+                "of the panel only compare two: give evaluate.judge one of kind api, vllm, encoder (form: pointwise) "
+                "or simulated, or set evaluate.judged: none"
             )
         if self.evaluate.judged == "unlabelled" and not self.corpus.unlabelled_dev + self.corpus.unlabelled_test:
             raise ValueError(
                 "evaluate.judged: unlabelled measures dev and test queries without labels, and none are held out: set "
-                "corpus.unlabelled_test (and corpus.unlabelled_dev, to choose on), such as 100, or evaluate.judged: all "
-                "to have those with labels judged"
+                "corpus.unlabelled_test (and corpus.unlabelled_dev, to choose on), such as 100, or evaluate.judged: "
+                "all to have those with labels judged"
             )
         judges = [judge.name for judge in self.judge.judges]
         if strangers := sorted(set(self.rate.judge_weights) - set(judges)):

@@ -13,7 +13,6 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import SPLITS
 from anmi_ray.corpus.reader import Reader
 
-
 _WITHOUT_LABELS = {
     "dev": "nothing is chosen on dev, the weights of fusions are even",
     "test": "nothing will be measured",

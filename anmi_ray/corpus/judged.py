@@ -87,7 +87,7 @@ class JudgedReader(Reader):
             yield _document_table(rows)
 
     def queries(self) -> pa.Table:
-        """Queries in the split that judges them; those without any usable qrel are held out, train queries, or left out."""
+        """Queries in the split that judges them; without any usable qrel they are held out, train, or left out."""
         if not self._documents_read:
             raise AssertionError("documents() must be consumed before queries()")
         texts = self._read_queries()

@@ -241,9 +241,7 @@ def _tau(by_labels: pa.Table, by_judges: pa.Table, names: tuple[str, str]) -> fl
     """Kendall's tau-b of the systems' means on the queries that both have measured."""
     both = set(by_labels["query_id"].to_pylist()) & set(by_judges["query_id"].to_pylist())
     ids = pa.array(sorted(both), type=ID)
-    labelled, judged = (
-        table.filter(pc.is_in(table["query_id"], value_set=ids)) for table in (by_labels, by_judges)
-    )
+    labelled, judged = (table.filter(pc.is_in(table["query_id"], value_set=ids)) for table in (by_labels, by_judges))
     systems = _systems(labelled, names[0]) & _systems(judged, names[1])
     if len(both) < 2 or len(systems) < 2:
         return None

@@ -110,9 +110,7 @@ def _evaluate(
     compare = partial(significance.compare, metrics, rounds=config.rounds, seed=seed)
     of = config.measures if measured else ()
     shares = _labelled_shares(runs, qrels, config) if measured else {}
-    compared = [
-        judged.with_shares(compare(first.baseline, systems, measure, partial=peers), shares) for measure in of
-    ]
+    compared = [judged.with_shares(compare(first.baseline, systems, measure, partial=peers), shares) for measure in of]
     if first.control and measured:
         trained = [name for name in (FUSED, "reranked") if name in there]
         first = replace(first, shares=compare(first.control, trained, first.measure)[1:])
@@ -258,9 +256,7 @@ def _sweep(
     """The weights of a reranker's fusion that were tried on dev."""
     tables = [_system(runs, name) for name in _partners(reranker, config)]
     own, hybrid, others = _system(runs, reranker), _system(runs, "hybrid"), len(tables) - len(config.first_stage)
-    return fusion.choose_weights(
-        own, hybrid, choice.qrels, _WEIGHT_STEPS, depth, choice.measure, tables, seed, others
-    )
+    return fusion.choose_weights(own, hybrid, choice.qrels, _WEIGHT_STEPS, depth, choice.measure, tables, seed, others)
 
 
 def _write_trec(

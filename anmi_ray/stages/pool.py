@@ -124,6 +124,7 @@ STAGE = Stage(
     config=lambda experiment: experiment.evaluate.over(experiment.retrieve.retrievers),
     left_out=frozenset({"judge", "baseline", "rounds"}),
     split=Split(
-        "test", "hold some out: corpus.unlabelled_test, or qrels of a test split (corpus.qrels); or evaluate.judged: none"
+        "test",
+        "hold some out: corpus.unlabelled_test, or qrels of a test split (corpus.qrels); or evaluate.judged: none",
     ),
 )

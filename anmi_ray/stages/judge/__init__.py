@@ -44,9 +44,7 @@ def confirm(
     return panel.run(artifact, inputs, config, context, direct=True)
 
 
-def assess(
-    artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context
-) -> dict[str, Any]:
+def assess(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
     """The same about top documents of held-out queries. Answers that measure nothing are a notice: a model is there."""
     from anmi_ray.stages.judge import panel
 

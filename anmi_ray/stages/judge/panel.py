@@ -43,7 +43,9 @@ def run(
     whole = bound(config, made)
     config = config.direct if direct else whole
     read = inputs["compare"], inputs["retrieve"], inputs["ingest"]
-    sources = QuestionSources(*read, first=inputs.get("first"), distill=made, direct=whole if direct else None, held_out=held_out)
+    sources = QuestionSources(
+        *read, first=inputs.get("first"), distill=made, direct=whole if direct else None, held_out=held_out
+    )
     asked = dispatch.ask(artifact, sources, config, context) if config.reading else {}
     brought = importing.judges(config, inputs["ingest"], context)
     flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed, brought)

@@ -16,7 +16,8 @@ class QuestionSources:
     """Where questions come from.
 
     first: the comparisons of the first round, where this is a later one; distill: the model that a distilled judge of
-    the panel is; direct: the panel of the first round, where this is about single documents; held_out: of queries that nothing trains on.
+    the panel is; direct: the panel of the first round, where this is about single documents; held_out: of queries that
+    nothing trains on.
     """
 
     compare: Artifact
