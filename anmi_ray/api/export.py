@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.evaluation.served_fusion import ServedFusion, of_sweep
 from anmi_ray.evaluation.significance import LEVEL
 from anmi_ray.models.card import Card, text, weights_in_words
+from anmi_ray.stages import by_judges
 from anmi_ray.stages.evaluate import baseline_of
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.folders import copy_sealed, new_folder
@@ -68,6 +70,8 @@ def _card(
     ensemble = config["distill"]["judge"]["judges"] if any(one["kind"] == "distilled" for one in judges) else ()
     evaluate = artifacts.get("evaluate")
     rows = evaluate.read_json("comparisons.json") if evaluate is not None and evaluate.manifest() is not None else None
+    judged = by_judges.of(evaluate) if evaluate is not None and evaluate.manifest() is not None else None
+    alone = judged if not rows else None
     collection = Path(str(record["corpus_name"])).name
     return Card(
         name=title,
@@ -78,11 +82,12 @@ def _card(
         data=list(_data(collection, artifacts)),
         method=list(_method(config, artifacts["train"], record["environment"])),
         citations=METHODS,
-        comparisons=rows or (),
+        comparisons=rows or [asdict(row) for row in (alone.comparisons if alone else ())],
         baseline=baseline_of(evaluate) if evaluate is not None else "",
         level=config["evaluate"].get("level", LEVEL),  # records of before it was fixed have their own
         license=license,
         fusion=None if fusion is None else fusion.weights,
+        by_judges=alone.said() if alone else "",
     )
 
 

@@ -17,11 +17,14 @@ from anmi_ray.judging.prompt_builder import preview
 def preview_prompts(experiment: Experiment, query: str | None, first: str | None, second: str | None) -> Iterator[str]:
     """Lines to print. Without ids: a train query and, of the collection's first documents, two.
 
-    Where judges confirm anchors, also what they are asked of the document shown first.
+    Where judges confirm anchors or measure held-out queries, also what they are asked of the document shown first.
     Raises ConfigError where no judge reads texts, DataError where an id is not in the collection or a text is empty.
     """
     ensemble = () if experiment.ensemble is None else kinds.prompted(experiment.ensemble)
     confirming = kinds.prompted(experiment.judge.direct) if experiment.mine.anchors == "confirmed" else ()
+    assessing = kinds.prompted(experiment.assessors.direct) if experiment.assessors else ()
+    known = [(judge.name, judge.identity) for judge in confirming]
+    confirming = (*confirming, *(judge for judge in assessing if (judge.name, judge.identity) not in known))
     panel = (*kinds.prompted(experiment.judge), *ensemble, *confirming)
     judges = [(judge, judge.server) for judge in panel if judge.server is not None]
     if not judges:

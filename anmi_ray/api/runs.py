@@ -19,6 +19,7 @@ from anmi_ray.store.runs import find_run
 
 if TYPE_CHECKING:
     from anmi_ray.evaluation.headline import Headline
+    from anmi_ray.evaluation.judged import ByJudges
 
 TableName = Literal[
     "queries", "texts", "candidates", "comparisons", "judgments", "ratings", "fits", "gaps", "examples", "metrics"
@@ -111,6 +112,15 @@ class Run:
         from anmi_ray.stages.evaluate import headline_of
 
         return headline_of(self.artifact("evaluate", "headline"))
+
+    def by_judges(self) -> ByJudges | None:
+        """What judges measured on test queries (evaluate.judged), and which judges; None where nobody was asked.
+
+        Raises ConfigError where the run is not evaluated.
+        """
+        from anmi_ray.stages import by_judges
+
+        return by_judges.of(self.artifact("evaluate", "measures by judges"))
 
     def audit(self) -> tuple[str, dict[str, Any]]:
         """The stage that asked the judges, and the audit that it stored, over a sample of queries: as of `audit`.

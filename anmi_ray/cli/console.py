@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +15,9 @@ from rich.table import Table
 
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Flow
+
+if TYPE_CHECKING:
+    from anmi_ray.evaluation.judged import ByJudges
 
 _PLAIN_WIDTH = 200  # characters of a line where nobody looks at a terminal
 _QUIET_S = 15.0  # plain output says how far a stage is at most this often
@@ -100,9 +104,12 @@ def filled_table(
     return made
 
 
-def systems_table(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], baseline: str) -> Table:
-    """Systems by measure, with intervals, and the difference of the first measure to the baseline."""
-    numbers = [*measures, f"{measures[0]} − {baseline}", "p"]
+def systems_table(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], baseline: str, depth: int = 0) -> Table:
+    """Systems by measure, with intervals, and the difference of the first measure to the baseline.
+
+    depth: of the top documents whose share with a label, or a judge's answer, the rows have; 0: they have none.
+    """
+    numbers = [*measures, f"{measures[0]} − {baseline}", "p", *([f"Judged@{depth} %"] if depth else [])]
     made = table("system", *numbers, right=numbers)
     queries = max((row["queries"] for row in rows), default=0)
     for system in dict.fromkeys(row["system"] for row in rows):
@@ -118,8 +125,29 @@ def systems_table(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], ba
             ends = f"[{first['difference_low']:+.3f}, {first['difference_high']:+.3f}]"
             difference = f"{first['difference']:+.3f} {ends}"
             p = f"{first['p']:.4f}"
-        made.add_row(system, *means, difference, p)
+        made.add_row(system, *means, difference, p, *([percent(first.get("judged"))] if depth else []))
     return made
+
+
+def judged_lines(found: ByJudges, baseline: str) -> list[str | Table]:
+    """What judges measured: their table, beside it that judges gave it, and how they agree with labels."""
+    from anmi_ray.evaluation.measures import depth_of
+
+    made: list[str | Table] = []
+    if found.comparisons:
+        rows = [asdict(row) for row in found.comparisons]
+        made.append(systems_table(rows, [found.measure], baseline, depth_of(found.measure)))
+    made.append(f"by judges, on {found.queries:,} of {found.asked:,} test queries: {found.said()}")
+    rates = (found.win_rates or {}).items()
+    wins = [f"{name} {percent(others[baseline])} %" for name, others in rates if baseline in others]
+    if wins:
+        made.append(f"better lists than {baseline}'s by judges, share of queries: {', '.join(wins)}")
+    if found.agreement is not None:
+        agreed = found.agreement
+        named = {"AUC": agreed.auc, "kappa": agreed.kappa, "Kendall's tau of the systems' order": agreed.tau}
+        figures = ", ".join(f"{name} {value:.2f}" for name, value in named.items() if value is not None)
+        made.append(f"judges and labels on {agreed.queries:,} queries: {figures}")
+    return [*made, *([f"by judges: {found.fault}"] if found.fault else [])]
 
 
 def judges_table(judges: Mapping[str, Mapping[str, Any]]) -> Table:

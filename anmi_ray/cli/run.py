@@ -26,6 +26,7 @@ def carry_out(experiment: Experiment, first: str, last: str) -> None:
     from anmi_ray.api import experiments
     from anmi_ray.cli import console
     from anmi_ray.cli.output import output_of
+    from anmi_ray.evaluation.measures import depth_of
     from anmi_ray.pipeline.stages import names_of
 
     first, last = experiments.part(experiment, first, last)
@@ -38,11 +39,16 @@ def carry_out(experiment: Experiment, first: str, last: str) -> None:
         doubt = found.no_better()
         facts = {"baseline": found.baseline, "no_better_on_dev": bool(doubt)}
         output.told("report is written", run=experiment.name, path=finished.report, **facts)
+        judged = finished.by_judges()
         if systems := finished.systems():
-            output.show("", console.systems_table(systems, experiment.evaluate.measures, found.baseline))
-            output.show(f"baseline: {found.baseline}, {found.how()}")
-        else:
+            depth = depth_of(experiment.evaluate.measures[0])
+            output.show("", console.systems_table(systems, experiment.evaluate.measures, found.baseline, depth))
+        elif judged is None or not judged.comparisons:
             output.show("", "no test query is labelled: nothing was measured")
+        if judged is not None:
+            output.show("", *console.judged_lines(judged, found.baseline))
+        if systems or (judged is not None and judged.comparisons):
+            output.show(f"baseline: {found.baseline}, {found.how()}")
         if doubt:
             output.show(f"{doubt}: look at the report before you deploy it")
         if experiment.simulated is not None:

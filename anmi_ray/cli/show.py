@@ -40,9 +40,11 @@ def show(
 
 def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     """Lines and tables that describe a run. Raises ConfigError when there is no such run."""
+    from anmi_ray.cli import console
     from anmi_ray.corpus.counts import of_manifest
     from anmi_ray.pipeline.stages import INGEST, recorded_names
     from anmi_ray.reports import audits
+    from anmi_ray.stages import by_judges
     from anmi_ray.stages.evaluate import baseline_of
     from anmi_ray.store import Artifact
     from anmi_ray.store.runs import find_run
@@ -58,17 +60,21 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
         counts = of_manifest(ingested)
         left_out = f"; {counts.left_out:,} unlabelled left out" if counts.left_out else ""
         yield f"queries: {counts.in_words}{left_out}"
-    for name in ("label", "judge", "confirm", "validate"):
+    for name in ("label", "judge", "confirm", "validate", "assess"):
         if name in artifacts:
             spent = (artifacts[name].manifest() or {}).get("spent", {})
             yield from (f"{name} {line}" for line in audits.spent(spent))
-    if "confirm" in artifacts:
-        yield from audits.confirming(artifacts["confirm"].read_json("audit.json") or {})
+    for name in ("confirm", "assess"):
+        if name in artifacts:
+            yield from audits.confirming(name, artifacts[name].read_json("audit.json") or {})
     if "anchor" in artifacts:
         yield f"anchor: {(artifacts['anchor'].read_json('relevance.json') or {}).get('said', 'not made yet')}"
     evaluated = artifacts["evaluate"].manifest() if "evaluate" in artifacts else None
-    if evaluated is not None and evaluated.get("measured", True):
+    judged = by_judges.of(artifacts["evaluate"]) if evaluated is not None else None
+    if evaluated is not None and (evaluated.get("measured", True) or judged is not None):
         yield f"baseline: {baseline_of(artifacts['evaluate'])}"
+    if judged is not None:
+        yield from console.judged_lines(judged, baseline_of(artifacts["evaluate"]))
     if "train" in artifacts:
         curves = store.read_json(f"tracking/{artifacts['train'].fingerprint}/curves.json") or {}
         yield from (f"curves: {place}" for place in curves.values())

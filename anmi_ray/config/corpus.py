@@ -127,6 +127,18 @@ class CorpusConfig(Settings):
         default="train",
         description="queries without a grade in any split that is read: train queries, or left out of the collection",
     )
+    unlabelled_dev: int = Field(
+        default=0,
+        ge=0,
+        description="so many of the queries without a grade, by hash of their text, become dev: judges choose on them "
+        "(evaluate.judged)",
+    )
+    unlabelled_test: int = Field(
+        default=0,
+        ge=0,
+        description="so many of the queries without a grade, by hash of their text, become test: judges measure on "
+        "them (evaluate.judged)",
+    )
     topic_fields: tuple[Topic, ...] = Field(
         default=("title",), min_length=1, description="trec: what of a <top> is the query, joined in this order"
     )

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import LoadedModel, Settings
 from anmi_ray.config.endpoint import RerankEndpointConfig
+from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.paths import FolderOrName
 from anmi_ray.config.retrieve import RETRIEVERS, USUAL, Retriever
 from anmi_ray.config.train import Pooling, Student, TrainConfig
@@ -188,6 +189,17 @@ class EvaluateConfig(Settings):
         description="systems whose scores are fused with the reranked ones: retrievers; hybrid, the fused ranks as one "
         "score; peers that are a model or another run's; by default the retrievers, or hybrid where they are four",
     )
+    judged: Literal["none", "unlabelled", "all"] = Field(
+        default="none",
+        description="dev and test queries of whose top documents judges are asked whether they answer: none; "
+        "unlabelled, those without a relevant document among the labels (corpus.unlabelled_test holds such queries "
+        "out); all, so that labels and judges stand side by side",
+    )
+    judge: JudgeConfig | None = Field(
+        default=None,
+        description="the panel that is asked, of one's own, with its own budget; null: the training panel (judge), of "
+        "whose errors a model that it trained may have made a habit, and what its budget has left",
+    )
 
     @property
     def first_stage(self) -> tuple[str, ...]:
@@ -204,6 +216,14 @@ class EvaluateConfig(Settings):
         if "partners" in self.model_fields_set or retrievers == self.partners:
             return self
         return self.model_copy(update={"partners": retrievers if len(retrievers) < 4 else ("hybrid",)})
+
+    @model_validator(mode="after")
+    def _panel_is_asked(self) -> EvaluateConfig:
+        if self.judge is not None and self.judged == "none":
+            raise ValueError(
+                "the panel of `judge` is asked nothing: set judged to unlabelled or all, or remove `judge`"
+            )
+        return self
 
     @field_validator("measures")
     @classmethod

@@ -73,6 +73,18 @@ class Experiment(Settings):
                 "only compare two: add one of kind api, vllm, encoder (form: pointwise) or simulated, or give labels "
                 "and set mine.anchors: known"
             )
+        if self.assessors is not None and not self.assessors.direct.judges:
+            raise ValueError(
+                f"evaluate.judged: {self.evaluate.judged} asks judges whether one document answers a query, and those "
+                "of the panel only compare two: give evaluate.judge one of kind api, vllm, encoder (form: pointwise) "
+                "or simulated, or set evaluate.judged: none"
+            )
+        if self.evaluate.judged == "unlabelled" and not self.corpus.unlabelled_dev + self.corpus.unlabelled_test:
+            raise ValueError(
+                "evaluate.judged: unlabelled measures dev and test queries without labels, and none are held out: set "
+                "corpus.unlabelled_test (and corpus.unlabelled_dev, to choose on), such as 100, or evaluate.judged: "
+                "all to have those with labels judged"
+            )
         judges = [judge.name for judge in self.judge.judges]
         if strangers := sorted(set(self.rate.judge_weights) - set(judges)):
             raise ValueError(
@@ -108,6 +120,11 @@ class Experiment(Settings):
     def ensemble(self) -> JudgeConfig | None:
         """The judges that are asked about a sample of pairs where the panel holds a judge distilled from them."""
         return self.distill.judge if self.judge.distilled else None
+
+    @property
+    def assessors(self) -> JudgeConfig | None:
+        """The judges who are asked about the top documents of held-out queries; None where nobody is."""
+        return None if self.evaluate.judged == "none" else self.evaluate.judge or self.judge
 
     @property
     def simulated(self) -> tuple[str, JudgeConfig] | None:

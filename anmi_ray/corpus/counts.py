@@ -13,6 +13,11 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import SPLITS
 from anmi_ray.corpus.reader import Reader
 
+_WITHOUT_LABELS = {
+    "dev": "nothing is chosen on dev, the weights of fusions are even",
+    "test": "nothing will be measured",
+}
+
 
 @dataclass(frozen=True)
 class CollectionCounts:
@@ -48,10 +53,11 @@ class CollectionCounts:
             yield f"{self.left_out:,} unlabelled queries are left out (corpus.unlabelled)"
         if not self.labelled:
             return
-        if not self.labelled["dev"]:
-            yield "no dev query is labelled: nothing is chosen on dev, the weights of fusions are even"
-        if not self.labelled["test"]:
-            yield "no test query is labelled: nothing will be measured"
+        for split, what in _WITHOUT_LABELS.items():
+            if not self.labelled[split] and not self.queries[split]:
+                yield f"no {split} query is labelled: {what}"
+            elif not self.labelled[split]:
+                yield f"no {split} query is labelled: {what}, unless by judges (evaluate.judged)"
 
     def _share(self, split: str) -> str:
         count = self.queries[split]

@@ -1,7 +1,8 @@
 """What readers share whose collection comes with queries and, perhaps, with relevance grades per split.
 
 A layout (`beir`, `trec`, `table`, `ir_datasets`) says where records stand and how one is parsed; which are kept, and
-why the others are not, is said here once. A query that nobody judged in any split that is read is a train query.
+why the others are not, is said here once. A query that nobody judged in any split that is read is a train query, but
+for those that the settings hold out.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class JudgedReader(Reader):
             yield _document_table(rows)
 
     def queries(self) -> pa.Table:
-        """Queries in the split that judges them; those without any usable qrel are train queries, or left out."""
+        """Queries in the split that judges them; without any usable qrel they are held out, train, or left out."""
         if not self._documents_read:
             raise AssertionError("documents() must be consumed before queries()")
         texts = self._read_queries()
@@ -94,12 +95,16 @@ class JudgedReader(Reader):
         splits = self._split_of
         for row in self._judged:
             splits[row.query] = min(row.split, splits.get(row.query, row.split), key=SPLITS_BY_RANK.index)
+        read = [QueryRow(key, text, splits.get(key, "train"), place) for key, (text, place) in texts.items()]
+        held_out = self._held_out({row.external_id: row.text_key for row in read}, splits)
         rows = []
-        for key, (text, place) in texts.items():
-            if key not in splits and self.config.unlabelled == "leave-out":
+        for row in read:
+            if row.external_id in held_out:
+                rows.append(replace(row, split=held_out[row.external_id]))
+            elif row.external_id not in splits and self.config.unlabelled == "leave-out":
                 self._left_out += 1
             else:
-                rows.append(QueryRow(key, text, splits.get(key, "train"), place))
+                rows.append(row)
         if "dev" not in self._labelled_splits:
             rows = self._carve_dev(rows)
         table = self._query_table(rows)

@@ -111,15 +111,18 @@ class PydocsReader(Reader):
         return table
 
     def _with_splits(self, rows: list[QueryRow], splits: list[str]) -> list[QueryRow]:
-        """The queries in their splits; those whose labels are not read are train queries, or left out."""
+        """The queries in their splits; those whose labels are not read are held out, train queries, or left out."""
         kept: list[QueryRow] = []
-        for row, split in zip(rows, splits, strict=True):
+        pairs = list(zip(rows, splits, strict=True))
+        labelled = {row.external_id for row, split in pairs if split in self.config.labels}
+        held_out = self._held_out({row.external_id: row.text_key for row in rows}, labelled)
+        for row, split in pairs:
             if split in self.config.labels:
                 kept.append(replace(row, split=split))
                 continue
             relevant = self._relevant.pop(row.external_id)
-            if self.config.unlabelled == "train":
-                kept.append(row)
+            if row.external_id in held_out or self.config.unlabelled == "train":
+                kept.append(replace(row, split=held_out.get(row.external_id, "train")))
                 self._hidden |= {row.external_id: relevant} if split in self.config.hidden else {}
             else:
                 self._left_out += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,6 +113,20 @@ class Reader(ABC):
                 self._place(),
                 f"mend these rows{others if len(bad) < seen else '; no others are left'}",
             )
+
+    def _held_out(self, text_keys: Mapping[str, bytes], labelled: Container[str]) -> dict[str, str]:
+        """Of the queries that are not labelled (text by id), those that the settings hold out, with their split.
+
+        So many texts become test, so many others dev, by a salted hash; one that is also a labelled query's does not.
+        """
+        test, dev = self.config.unlabelled_test, self.config.unlabelled_dev
+        if not test + dev:
+            return {}
+        taken = {key for name, key in text_keys.items() if name in labelled}
+        salted = {key: identity.digest("sample", "held out", self.config.split_seed, key) for key in text_keys.values()}
+        order = sorted(salted.keys() - taken, key=salted.__getitem__)
+        split = {key: "test" if place < test else "dev" for place, key in enumerate(order[: test + dev])}
+        return {name: split[key] for name, key in text_keys.items() if name not in labelled and key in split}
 
     def _place(self) -> str:
         return f"corpus {redaction.scrub(self.config.name)}"

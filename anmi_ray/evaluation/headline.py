@@ -25,7 +25,8 @@ class Headline:
     chosen: what the baseline was chosen by: BY_DEV, BY_SETTINGS or BY_DEFAULT. control: the fusion without any
     reranker, "" where nothing was fused. queries: judged dev queries, over which `dev` has the mean by system; that of
     a fusion is cross-validated, as its weights were chosen there too. weights: of the scores that `system` is made of.
-    shares: the reranked systems compared with the control on test queries.
+    shares: the reranked systems compared with the control on test queries. by_judges: the measure that `dev` has where
+    judges gave its gains, "" where labels did.
     """
 
     system: str
@@ -37,6 +38,7 @@ class Headline:
     dev: Mapping[str, float]
     weights: Mapping[str, float]
     shares: tuple[SystemComparison, ...] = ()
+    by_judges: str = ""
 
     def how(self) -> str:
         """What the baseline is, in words."""
@@ -53,11 +55,12 @@ class Headline:
         system, baseline = self.dev[self.system], self.dev[self.baseline]
         if system > baseline:
             return ""
-        means = f"{self.measure} {system:.3f} against {baseline:.3f}"
+        means = f"{self.by_judges or self.measure} {system:.3f} against {baseline:.3f}"
         return f"{self.system} is no better than {self.baseline} on {self._dev_queries()} ({means})"
 
     def _dev_queries(self) -> str:
-        return f"{self.queries:,} dev {'query' if self.queries == 1 else 'queries'}"
+        judged = " that judges judged" if self.by_judges else ""
+        return f"{self.queries:,} dev {'query' if self.queries == 1 else 'queries'}{judged}"
 
 
 def best(dev: Mapping[str, float], untrained: Sequence[str]) -> str:

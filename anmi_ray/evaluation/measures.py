@@ -76,6 +76,16 @@ def evaluate(
     )
 
 
+def depth_of(name: str, otherwise: int = 10) -> int:
+    """The rank to which a measure looks; `otherwise` where it looks at all.
+
+    >>> depth_of("nDCG@5"), depth_of("AP")
+    (5, 10)
+    """
+    cutoff = parse(name).params.get("cutoff")
+    return cutoff if isinstance(cutoff, int) else otherwise
+
+
 def mean(metrics: pa.Table, system: str, measure: str) -> float:
     """Mean over the queries of one system under one measure; DataError if there are none."""
     rows = metrics.filter(pc.and_(pc.equal(metrics["system"], system), pc.equal(metrics["measure"], measure)))

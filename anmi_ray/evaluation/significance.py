@@ -36,7 +36,8 @@ class SystemComparison:
     """One system under one measure: its mean, and how it differs from the baseline on the same queries.
 
     `difference`, its interval and the p-values are None for the baseline itself. `p` is of the paired randomisation
-    test; `p_holm` corrects it for the number of systems compared. wins, ties, losses count queries.
+    test; `p_holm` corrects it for the number of systems compared. wins, ties, losses count queries. `judged`: the share
+    of its top documents that whoever measured had looked at (a label, or a judge's answer), where that was counted.
     """
 
     system: str
@@ -53,6 +54,13 @@ class SystemComparison:
     wins: int = 0
     ties: int = 0
     losses: int = 0
+    judged: float | None = None
+
+    @property
+    def win_rate(self) -> float | None:
+        """Share of the queries on which it is better than the baseline, ties half; None for the baseline."""
+        total = self.wins + self.ties + self.losses
+        return (self.wins + self.ties / 2) / total if total else None
 
 
 def paired_randomisation(a: ArrayLike, b: ArrayLike, rounds: int = 10_000, seed: int = 0) -> float:

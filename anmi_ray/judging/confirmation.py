@@ -54,7 +54,7 @@ def fault(counts: Mapping[str, int]) -> str | None:
         return None
     if counts[CONFIRMED]:
         return f"judges confirm all {documents:,} documents of {queries:,} queries: their yes says nothing"
-    return f"judges confirm none of {documents:,} documents of {queries:,} queries: no query has an anchor"
+    return f"judges confirm none of {documents:,} documents of {queries:,} queries"
 
 
 def audit(judgments: pa.Table) -> dict[str, Any]:

@@ -34,7 +34,8 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 class Card:
     """What a card says. `comparisons` are the evaluation's rows, of all systems and measures (empty: not evaluated).
 
-    fusion: weights by system, where the model's scores are to be added to a first stage's.
+    fusion: weights by system, where the model's scores are to be added to a first stage's. by_judges: which judges gave
+    the gains of `comparisons`; "" where they are labels.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Card:
     split: str = "test"
     license: str | None = None
     fusion: Mapping[str, float] | None = None
+    by_judges: str = ""
 
 
 def text(card: Card, folder: Path) -> str:
@@ -87,6 +89,7 @@ def text(card: Card, folder: Path) -> str:
         split=card.split,
         percent=f"{100 * card.level:g}",
         baseline=card.baseline,
+        by_judges=card.by_judges,
         citations=card.citations,
         fusion=card.fusion and ", ".join(f"{name} {weight:.2f}" for name, weight in card.fusion.items()),
         partners=list(card.fusion or ())[1:],
@@ -135,7 +138,7 @@ def _metadata(card: Card, kind: str) -> Any:
             metric_args={"low": row["low"], "high": row["high"], "level": card.level, "queries": row["queries"]},
         )
         for row in card.comparisons
-        if row["system"] == "reranked"
+        if row["system"] == "reranked" and not card.by_judges
     ]
     base = HUB.get(card.base_model, card.base_model).partition("@")[0]
     return ModelCardData(

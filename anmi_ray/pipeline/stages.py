@@ -23,6 +23,7 @@ from anmi_ray.stages import (
     ingest,
     judge,
     mine,
+    pool,
     rate,
     report,
     rerank,
@@ -39,10 +40,15 @@ _DISTILLATION = (sample.STAGE, judge.LABEL, distill.STAGE)
 _CONFIRMATION = (shortlist.STAGE, judge.CONFIRM, anchor.STAGE)
 # Where borderline documents are validated: which, what judges say of them, and the fit of both rounds' answers.
 _SECOND_ROUND = (borderline.STAGE, judge.VALIDATE, rate.REFIT)
+# Where judges measure held-out queries: the systems' top documents, and what judges say of each.
+_ASSESSMENT = (pool.STAGE, judge.ASSESS)
 
 
 def _path(
-    distillation: tuple[Stage, ...], confirmation: tuple[Stage, ...], second_round: tuple[Stage, ...]
+    distillation: tuple[Stage, ...],
+    confirmation: tuple[Stage, ...],
+    second_round: tuple[Stage, ...],
+    assessment: tuple[Stage, ...],
 ) -> tuple[Stage, ...]:
     return (
         ingest.STAGE,
@@ -56,6 +62,7 @@ def _path(
         mine.STAGE,
         train.STAGE,
         rerank.STAGE,
+        *assessment,
         evaluate.STAGE,
         report.STAGE,
     )
@@ -65,11 +72,12 @@ def _names(stages: tuple[Stage, ...]) -> tuple[str, ...]:
     return tuple(stage.name for stage in stages)
 
 
-STAGES = _path((), (), ())
+STAGES = _path((), (), (), ())
 NAMES = _names(STAGES)
 DISTILLATION = _names(_DISTILLATION)
 CONFIRMATION = _names(_CONFIRMATION)
 SECOND_ROUND = _names(_SECOND_ROUND)
+ASSESSMENT = _names(_ASSESSMENT)
 FIRST = NAMES[0]
 LAST = NAMES[-1]
 # Those whose artifacts other modules read, or up to which a command goes.
@@ -89,7 +97,8 @@ def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
     made = _DISTILLATION if experiment.judge.distilled else ()
     confirmed = _CONFIRMATION if experiment.mine.anchors == "confirmed" else ()
     second = _SECOND_ROUND if experiment.mine.validation else ()
-    *path, last = (stage.of(stage, experiment) for stage in _path(made, confirmed, second))
+    assessed = _ASSESSMENT if experiment.assessors is not None else ()
+    *path, last = (stage.of(stage, experiment) for stage in _path(made, confirmed, second, assessed))
     return (*path, replace(last, inputs=_names(tuple(path))))
 
 
@@ -107,7 +116,8 @@ def recorded_names(record: Mapping[str, Any]) -> tuple[str, ...]:
     if "path" in record:
         return tuple(record["path"])
     known = {*NAMES[:-1], *record["stages"]}
-    return tuple(name for name in _names(_path(_DISTILLATION, _CONFIRMATION, _SECOND_ROUND)) if name in known)
+    every = _path(_DISTILLATION, _CONFIRMATION, _SECOND_ROUND, _ASSESSMENT)
+    return tuple(name for name in _names(every) if name in known)
 
 
 def stage_name(text: str, names: tuple[str, ...] = NAMES) -> str:
@@ -117,6 +127,7 @@ def stage_name(text: str, names: tuple[str, ...] = NAMES) -> str:
     for there, hint in (
         (CONFIRMATION, "it is there where judges confirm anchors: mine.anchors: confirmed"),
         (SECOND_ROUND, "it is there where borderline documents are validated: mine.allow begins with validate"),
+        (ASSESSMENT, "it is there where judges measure held-out queries: evaluate.judged"),
         (DISTILLATION, "it is there where judge.judges holds {kind: distilled}; or see `anmi distill`"),
     ):
         if text in there:

@@ -70,11 +70,11 @@ def distilled_values(page: Mapping[str, Any], summary: Mapping[str, Any]) -> tup
     return tuple(values)
 
 
-def confirming(audit: Mapping[str, Any]) -> Iterator[str]:
+def confirming(stage: str, audit: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for each judge that was asked about single documents."""
     for judge, found in audit.get("judges", {}).items():
         said = "no answer" if found["yes_rate"] is None else f"yes to {found['yes_rate']:.0%}"
-        yield f"confirm {judge}: {said} of {found['questions']:,} documents, {found['failure_rate']:.1%} failed"
+        yield f"{stage} {judge}: {said} of {found['questions']:,} documents, {found['failure_rate']:.1%} failed"
 
 
 def spent(judges: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:

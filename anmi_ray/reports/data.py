@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.evaluation.fusion import WeightSweep
 from anmi_ray.evaluation.headline import Headline
+from anmi_ray.evaluation.judged import ByJudges
 from anmi_ray.evaluation.significance import SystemComparison, by_system
 from anmi_ray.reports.page import a_key_a_line, plain
 
@@ -268,7 +269,8 @@ class ReportData:
     """Everything that the report says.
 
     `system` and `baseline` are what the headline compares, under `measure`; `comparisons` holds a row per system for
-    every measure. `simulated` is true if any judge behind the ratings, and so behind the model, was simulated.
+    every measure, by labels; `judged` what judges measured, query by query in `judged_metrics`. `simulated` is true if
+    any judge behind the ratings, and so behind the model, was simulated.
     `training` rows are the training log: step, loss, ranking, regression, learning_rate, alpha, dev, absent or None
     where not measured; further numbers are kept in report.json.
     """
@@ -300,6 +302,8 @@ class ReportData:
     queries: tuple[QueryPair, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    judged: ByJudges | None = None
+    judged_metrics: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -353,19 +357,6 @@ def agreement(sample: TruthSample) -> Agreement | None:
     )
 
 
-def extremes(
-    metrics: pa.Table, measure: str, system: str, baseline: str, each: int = 3
-) -> tuple[list[bytes], list[bytes]]:
-    """Query ids with the largest gains and with the largest losses of `system`, at most `each`, ties by id."""
-    values = by_system(metrics, measure)
-    ids, after = values[system]
-    difference = after - values[baseline][1]
-    order = sorted(range(len(ids)), key=lambda i: (-difference[i], ids[i]))
-    gains = [ids[i] for i in order if difference[i] > 0][:each]
-    losses = [ids[i] for i in reversed(order) if difference[i] < 0][:each]
-    return gains, losses
-
-
 def headline_row(data: ReportData) -> SystemComparison | None:
     """The headline's comparison, or None if the system or the measure is missing."""
     wanted = (data.system, data.measure)
@@ -378,6 +369,7 @@ def to_json(data: ReportData) -> str:
     for item in dataclasses.fields(data):
         content[item.name] = plain(getattr(data, item.name))
     content["metrics"] = _metrics(data.metrics)
+    content["judged_metrics"] = None if data.judged_metrics is None else _metrics(data.judged_metrics)
     content["agreement"] = plain(agreement(data.truth)) if data.truth is not None else None
     return a_key_a_line(content)
 

@@ -10,9 +10,11 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from anmi_ray.evaluation.measures import depth_of
 from anmi_ray.evaluation.replicates import queries_needed, smallest_difference
 from anmi_ray.evaluation.significance import SystemComparison, by_system
 from anmi_ray.reports.data import GapSample, RatedQuery, ReportData, agreement, centred, headline_row
+from anmi_ray.reports.held_out import judges_alone, shown
 from anmi_ray.reports.page import asset, capital, category_colour, count, decimal, p_value, percent, render, signed
 
 _SECTIONS = ("quality", "queries", "judges", "ratings", "negatives", "training", "cost", "provenance")
@@ -20,6 +22,9 @@ _SECTIONS = ("quality", "queries", "judges", "ratings", "negatives", "training",
 
 def to_html(data: ReportData) -> str:
     """report.html as one self-contained text."""
+    top = (finding(data), evidence(data))
+    alone = judges_alone(data)
+    data = shown(data)
     measures = list(dict.fromkeys(row.measure for row in data.comparisons))
     # Best first under the headline measure, and in that order everywhere.
     best = sorted((row for row in data.comparisons if row.measure == data.measure), key=lambda row: -row.mean)
@@ -27,13 +32,14 @@ def to_html(data: ReportData) -> str:
     return render(
         "run",
         data,
-        finding(data),
-        evidence(data),
+        *top,
         {name: capital(name) for name in _SECTIONS},
         "report.json",
         data.simulated,
         script=asset("sort.js.txt"),
-        filters={"effect": effect},
+        filters={"effect": effect, "capital": capital},
+        by_judges=alone,
+        depth=depth_of(data.measure),
         row=headline_row(data),
         undecided=undecided(data),
         measures=measures,
@@ -55,7 +61,13 @@ def headline(data: ReportData) -> str:
 
 
 def finding(data: ReportData) -> str:
-    """What came out: better, worse, or not to be told apart at the level of the intervals."""
+    """What came out: better, worse, or not to be told apart at the level of the intervals; and where judges say so."""
+    if judges_alone(data):
+        return f"By judges, not labels: {_found(shown(data))}"
+    return _found(data)
+
+
+def _found(data: ReportData) -> str:
     if not data.metrics.num_rows:
         return "No test query is labelled: nothing was measured"
     row = headline_row(data)
@@ -101,6 +113,7 @@ def _per_query(data: ReportData) -> NDArray[np.float64] | None:
 
 def evidence(data: ReportData) -> str:
     """The interval of the difference, the p-value and the number of queries; empty without a comparison."""
+    data = shown(data)
     row = headline_row(data)
     if row is None:
         return ""

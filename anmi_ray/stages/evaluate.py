@@ -6,13 +6,14 @@ measured alike; one that failed on some queries is compared on the others. The w
 with the partners' (the first stage's, and peers' if the settings say so) are chosen on the dev queries; the test
 queries are only measured. The fusion of the first stage's scores alone is measured beside it, as the control. Qrels and
 runs alone are read: a known positive that was added to candidates is in neither. Where no test query has a relevant
-document nothing is measured, and what dev chose is all there is.
+document nothing is measured by labels. Where judges were asked about top documents (`evaluate.judged`) what they said
+is a table of its own beside that of the labels, and what dev queries without labels choose by.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,12 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.evaluate import FIRST_STAGE, START, EvaluateConfig
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.retrieve import RETRIEVERS
 from anmi_ray.core.records import METRIC, QREL, RUN, TEXT_OF
-from anmi_ray.evaluation import fusion, headline, measures, significance
+from anmi_ray.evaluation import fusion, headline, judged, measures, significance
 from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_task
+from anmi_ray.stages import by_judges
 from anmi_ray.stages.ingest import of_queries, queries_of, stacked
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.tables import trec
@@ -41,11 +44,16 @@ Sweeps = Mapping[str, fusion.WeightSweep]
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConfig, context: Context) -> dict[str, Any]:
     """One task over the held-out queries; returns flows, and what the report's headline is made of."""
     args = (artifact, inputs["rerank"], inputs["retrieve"], inputs["ingest"], config, context.buckets, context.seed)
-    made = run_task(context, _evaluate, *args)
+    asked = (inputs["pool"], inputs["assess"]) if "assess" in inputs else None
+    made = run_task(context, _evaluate, *args, asked)
     if config.fusion and artifact.read_json("fusion.json") is None:
         context.notice(f"no dev query has a relevant document: {FUSED} takes even weights; dev qrels would choose them")
+    found = by_judges.of(artifact)
     if not made["measured"]:
-        context.notice("no test query is labelled: nothing was measured")
+        measured = "judges alone measured" if found is not None and found.comparisons else "nothing was measured"
+        context.notice(f"no test query is labelled: {measured}")
+    if found is not None and found.fault:
+        context.notice(f"by judges: {found.fault}")
     return made
 
 
@@ -75,31 +83,34 @@ def _evaluate(
     config: EvaluateConfig,
     buckets: int,
     seed: int,
+    asked: tuple[Artifact, Artifact] | None = None,
 ) -> dict[str, Any]:
+    """`asked`: what pool and assess made, where judges measure too."""
     reranked = rerank.manifest() or {}
     depth, peers = int(reranked["depth"]), list(reranked.get("peers", ()))
     runs, qrels, queries = _held_out(rerank, retrieve, ingest, buckets, "test")
     measured = _judged(qrels)
-    dev_runs, dev_qrels, _ = _held_out(rerank, retrieve, ingest, buckets, "dev")
-    rerankers = [name for name in _FUSIONS if name == "reranked" or _system(runs, name).num_rows]
+    dev_runs, dev_qrels, dev_queries = _held_out(rerank, retrieve, ingest, buckets, "dev")
+    said = None
+    if asked is not None:
+        said = by_judges.read(*asked, pa.concat_tables([qrels, dev_qrels]), buckets, seed)
+    choice = _choice(dev_qrels, dev_queries, said, config)
     sweeps: Sweeps = {}
-    fused = RUN.empty()
-    if config.fusion:
-        if _judged(dev_qrels):
-            sweeps = {name: _sweep(name, dev_runs, dev_qrels, config, depth, seed) for name in rerankers}
-        fused = pa.concat_tables([_fused(name, runs, sweeps, config, depth) for name in rerankers])
-        fused = fused.sort_by([(name, "ascending") for name in ("query_id", "system", "rank")])
-        runs = pa.concat_tables([runs, fused])
+    if config.fusion and _judged(choice.qrels):
+        sweeps = {name: _sweep(name, dev_runs, choice, config, depth, seed) for name in _rerankers(runs)}
+    fused = fusions(runs, sweeps, config, depth)
+    runs = pa.concat_tables([runs, fused])
     values = measures.evaluate(runs, qrels, config.measures) if measured else METRIC.empty()
-    metrics = _without_failed(values, runs, peers)
+    metrics = by_judges.without_failed(values, runs, peers)
     there = set(pc.unique(runs["system"]).to_pylist())
     order = (*RETRIEVERS, "hybrid", control(config), START, START_FUSED, "reranked", FUSED, *peers)
     systems = [name for name in dict.fromkeys(order) if name in there]
     comparable = systems or pc.unique(dev_runs["system"]).to_pylist() or ["hybrid"]  # without a test query: dev's
-    first = _headline(dev_runs, dev_qrels, sweeps, config, [name for name in comparable if name not in peers])
+    first = _headline(dev_runs, choice, sweeps, config, [name for name in comparable if name not in peers])
     compare = partial(significance.compare, metrics, rounds=config.rounds, seed=seed)
     of = config.measures if measured else ()
-    compared = [compare(first.baseline, systems, measure, partial=peers) for measure in of]
+    shares = _labelled_shares(runs, qrels, config) if measured else {}
+    compared = [judged.with_shares(compare(first.baseline, systems, measure, partial=peers), shares) for measure in of]
     if first.control and measured:
         trained = [name for name in (FUSED, "reranked") if name in there]
         first = replace(first, shares=compare(first.control, trained, first.measure)[1:])
@@ -107,9 +118,17 @@ def _evaluate(
     artifact.publish_json("headline.json", asdict(first))
     artifact.publish_json("fusion.json", asdict(sweeps["reranked"]) if sweeps else None)
     _write_trec(artifact, runs, queries, retrieve, systems, buckets)
-    judged = len(pc.unique(metrics["query_id"]))
-    flows = [Flow("test queries", judged, judged)]
-    artifact.commit_bucket(0, {"metrics": (METRIC, metrics), "fused": (RUN, fused)}, flows, None)
+    labelled = len(pc.unique(metrics["query_id"]))
+    flows = [Flow("test queries", labelled, labelled)]
+    parts = {"metrics": (METRIC, metrics), "fused": (RUN, fused)}
+    if said is not None:
+        found, rows = by_judges.measure(said, runs, queries, config, systems, first.baseline, peers, seed)
+        names = (config.measures[0], said.measure)
+        found = replace(found, agreement=judged.agreement(said.of(queries), qrels, metrics, rows, names))
+        artifact.publish_json(f"{by_judges.NAME}.json", asdict(found))
+        parts[by_judges.NAME] = (METRIC, rows)
+        flows.append(Flow("test queries by judges", found.queries, found.queries))
+    artifact.commit_bucket(0, parts, flows, None)
     return {"flows": flows, "systems": systems, "baseline": first.baseline, "measured": measured}
 
 
@@ -129,22 +148,43 @@ def _judged(qrels: pa.Table) -> bool:
     return bool(pc.any(pc.greater(qrels["grade"], 0)).as_py())
 
 
+@dataclass(frozen=True)
+class _Choice:
+    """What dev queries choose by: qrels, the measure, and whether judges gave their grades."""
+
+    qrels: pa.Table
+    measure: str
+    judges: bool = False
+
+
+def _choice(qrels: pa.Table, queries: pa.Table, said: by_judges.Assessed | None, config: EvaluateConfig) -> _Choice:
+    """Labels, where a dev query has any; else what judges said."""
+    if said is None or _judged(qrels):
+        return _Choice(qrels, config.measures[0])
+    return _Choice(said.gains(queries), said.measure, True)
+
+
+def _labelled_shares(runs: pa.Table, qrels: pa.Table, config: EvaluateConfig) -> dict[str, float]:
+    """By system, the share of the top documents of labelled queries that have a label."""
+    labelled = pc.unique(qrels.filter(pc.greater(qrels["grade"], 0))["query_id"])
+    return judged.judged_share(runs, qrels, labelled, measures.depth_of(config.measures[0]))
+
+
 def _headline(
     runs: pa.Table,
-    qrels: pa.Table,
+    choice: _Choice,
     sweeps: Sweeps,
     config: EvaluateConfig,
     systems: Sequence[str],
 ) -> headline.Headline:
-    """What is compared, from the dev queries' runs and qrels; `systems` are those that the run has, without peers."""
-    measure = config.measures[0]
+    """What is compared, from the dev queries' runs and grades; `systems` are those that the run has, without peers."""
     dev: dict[str, float] = {}
     queries = 0
-    if _judged(qrels):
+    if _judged(choice.qrels):
         single = [name for name in systems if name in (*FIRST_STAGE, *_FUSIONS)]
-        metrics = measures.evaluate(runs, qrels, [measure], single)
+        metrics = measures.evaluate(runs, choice.qrels, [choice.measure], single)
         queries = len(pc.unique(metrics["query_id"]))
-        dev = {name: measures.mean(metrics, name, measure) for name in single}
+        dev = {name: measures.mean(metrics, name, choice.measure) for name in single}
     for name, sweep in sweeps.items():
         dev[_FUSIONS[name]] = sweep.cross
         dev.setdefault(control(config), sweep.control_cross)
@@ -157,19 +197,12 @@ def _headline(
         baseline=config.baseline or headline.best(dev, untrained),
         chosen=headline.BY_SETTINGS if config.baseline else chosen,
         control=without,
-        measure=measure,
+        measure=config.measures[0],
         queries=queries,
         dev=dev,
         weights=_weights("reranked", sweeps, config) if config.fusion else {"reranked": 1.0},
+        by_judges=choice.measure if choice.judges and dev else "",
     )
-
-
-def _without_failed(metrics: pa.Table, runs: pa.Table, peers: Sequence[str]) -> pa.Table:
-    """`metrics` without the queries that a peer has no scores of: they would count as its zeros."""
-    for peer in peers:
-        has = pc.is_in(metrics["query_id"], value_set=pc.unique(_system(runs, peer)["query_id"]))
-        metrics = metrics.filter(pc.or_(pc.not_equal(metrics["system"], peer), has))
-    return metrics
 
 
 def control(config: EvaluateConfig) -> str:
@@ -189,6 +222,19 @@ def _weights(reranker: str, sweeps: Sweeps, config: EvaluateConfig) -> dict[str,
     return dict(zip((reranker, *partners), sweeps[reranker].chosen if sweeps else even, strict=True))
 
 
+def _rerankers(runs: pa.Table) -> list[str]:
+    """The rerankers that stand first in fusions, as far as `runs` holds them."""
+    return [name for name in _FUSIONS if name == "reranked" or _system(runs, name).num_rows]
+
+
+def fusions(runs: pa.Table, sweeps: Sweeps, config: EvaluateConfig, depth: int) -> pa.Table:
+    """Runs of all fusions, by the weights that dev chose (`sweeps`, by reranker), or even ones; none without fusion."""
+    if not config.fusion:
+        return RUN.empty()
+    fused = pa.concat_tables([_fused(name, runs, sweeps, config, depth) for name in _rerankers(runs)])
+    return fused.sort_by([(name, "ascending") for name in ("query_id", "system", "rank")])
+
+
 def _fused(reranker: str, runs: pa.Table, sweeps: Sweeps, config: EvaluateConfig, depth: int) -> pa.Table:
     """The fusion, and with the trained reranker's the control, where several of the first stage are fused."""
     partners = _partners(reranker, config)
@@ -205,12 +251,12 @@ def _fused(reranker: str, runs: pa.Table, sweeps: Sweeps, config: EvaluateConfig
 
 
 def _sweep(
-    reranker: str, runs: pa.Table, qrels: pa.Table, config: EvaluateConfig, depth: int, seed: int
+    reranker: str, runs: pa.Table, choice: _Choice, config: EvaluateConfig, depth: int, seed: int
 ) -> fusion.WeightSweep:
     """The weights of a reranker's fusion that were tried on dev."""
     tables = [_system(runs, name) for name in _partners(reranker, config)]
     own, hybrid, others = _system(runs, reranker), _system(runs, "hybrid"), len(tables) - len(config.first_stage)
-    return fusion.choose_weights(own, hybrid, qrels, _WEIGHT_STEPS, depth, config.measures[0], tables, seed, others)
+    return fusion.choose_weights(own, hybrid, choice.qrels, _WEIGHT_STEPS, depth, choice.measure, tables, seed, others)
 
 
 def _write_trec(
@@ -234,12 +280,19 @@ def _cost(load: Workload) -> StageCost:
     return StageCost(f"{load.test:,} test queries", 0.6 + load.test * _QUERY_S, kept)
 
 
+def _of(stage: Stage, experiment: Experiment) -> Stage:
+    """It reads what judges said where they measure."""
+    return stage if experiment.assessors is None else replace(stage, inputs=(*stage.inputs, "pool", "assess"))
+
+
 STAGE = Stage(
     name="evaluate",
-    version=4,
+    version=5,
     inputs=("rerank", "retrieve", "ingest"),
     does="measure every system on test, with intervals and tests",
     run=run,
     cost=_cost,
     config=lambda experiment: experiment.evaluate.over(experiment.retrieve.retrievers),
+    left_out=frozenset({"judged"}),
+    of=_of,
 )

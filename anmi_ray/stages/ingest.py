@@ -117,7 +117,8 @@ def stacked(of_buckets: Iterable[Sequence[pa.Table]]) -> list[pa.Table]:
 
 def config_of(experiment: Experiment) -> IngestConfig:
     """The settings that it works with, by which the collection is read."""
-    return IngestConfig.of(experiment.corpus, experiment.simulated is not None)
+    assessed = experiment.assessors is not None and bool(experiment.assessors.simulated)
+    return IngestConfig.of(experiment.corpus, experiment.simulated is not None or assessed)
 
 
 def _content(_: IngestConfig, __: Experiment, content: str) -> dict[str, str]:

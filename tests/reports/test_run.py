@@ -22,7 +22,7 @@ from anmi_ray.core.records import FIT, METRIC
 from anmi_ray.evaluation.replicates import queries_needed, smallest_difference
 from anmi_ray.evaluation.significance import by_system
 from anmi_ray.rating import fit_globals, rate
-from anmi_ray.reports import audits, page, run
+from anmi_ray.reports import audits, held_out, page, run
 from anmi_ray.reports import data as report
 from anmi_ray.reports.data import GapSample, Hit, Quantiles, QueryPair, RatedDocument, ReportData, TruthSample
 from tests.rating.tournaments import tournament
@@ -382,7 +382,7 @@ def test_extremes(data: ReportData):
             "value": [v for pair in rows.values() for v in pair],
         }
     )
-    gains, losses = report.extremes(table, "nDCG@10", "r", "h", 3)
+    gains, losses = held_out.extremes(table, "nDCG@10", "r", "h", 3)
     assert (gains, losses) == ([identity.query_id(q) for q in "ad"], [identity.query_id("c")])
 
 

@@ -2,7 +2,7 @@
 
 validate is the same over the comparisons of the second round; label is it over the sample that a judge is distilled
 from, where a panel that holds that judge asks the model that distill made. confirm asks about single documents, each
-compared with nothing: does it answer the query?
+compared with nothing: does it answer the query? assess asks that of the held-out queries' top documents.
 """
 
 from __future__ import annotations
@@ -44,9 +44,21 @@ def confirm(
     return panel.run(artifact, inputs, config, context, direct=True)
 
 
+def assess(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
+    """The same about top documents of held-out queries. Answers that measure nothing are a notice: a model is there."""
+    from anmi_ray.stages.judge import panel
+
+    return panel.run(artifact, inputs, config, context, direct=True, held_out=True)
+
+
 def _of(stage: Stage, experiment: Experiment) -> Stage:
     """A panel that holds a distilled judge reads what was distilled."""
     return replace(stage, inputs=(*stage.inputs, "distill")) if experiment.judge.distilled else stage
+
+
+def _of_assessors(stage: Stage, experiment: Experiment) -> Stage:
+    """The training panel, or one of its own."""
+    return replace(stage, settings="evaluate.judge") if experiment.evaluate.judge else _of(stage, experiment)
 
 
 def _also(config: JudgeConfig, *_: Any) -> dict[str, str]:
@@ -156,6 +168,14 @@ CONFIRM = replace(
     also=_also_direct,
     played_by={COMPARED: "shortlist", "first": "compare"},
     direct=True,
+)
+ASSESS = replace(
+    CONFIRM,
+    name="assess",
+    does="ask judges of the top documents of held-out queries, one by one, whether they answer the query",
+    run=assess,
+    of=_of_assessors,
+    played_by={COMPARED: "pool", "first": "compare"},
 )
 LABEL = replace(
     STAGE,

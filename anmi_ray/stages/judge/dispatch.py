@@ -40,6 +40,7 @@ from anmi_ray.store.spend_log import SpendLog
 
 NO_BUDGET_LEFT = "budget"  # why a question was not asked
 _DIRECT_ROUND = 2  # of the spend log
+_HELD_OUT_ROUND = 3
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def spend_log_of(store: Store, sources: QuestionSources, config: JudgeConfig) ->
     panel = json.dumps([whole(judge) for judge in reading], sort_keys=True, ensure_ascii=False)
     compared = sources.first or sources.compare
     campaign = digest("campaign", compared.fingerprint, panel).hex()[:16]
-    later = 1 if sources.direct is None else _DIRECT_ROUND
+    later = 1 if sources.direct is None else _HELD_OUT_ROUND if sources.held_out else _DIRECT_ROUND
     return SpendLog(store, campaign, 0 if sources.first is None else later)
 
 

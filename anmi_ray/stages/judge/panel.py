@@ -1,4 +1,4 @@
-"""How a panel judges a round of comparisons, whichever of the stages judge, validate and label it is.
+"""How a panel judges a round of comparisons, whichever of the stages of `stages/judge` it is.
 
 Judges that read texts are asked first, what is missing in the answer log (`dispatch`); then every bucket's judgments
 are put together from the log, from files of preferences (`importing`), and from the judges that compute in process (a
@@ -31,28 +31,40 @@ _AUDIT_QUERIES = 1000
 
 
 def run(
-    artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context, direct: bool = False
+    artifact: Artifact,
+    inputs: Mapping[str, Artifact],
+    config: JudgeConfig,
+    context: Context,
+    direct: bool = False,
+    held_out: bool = False,
 ) -> dict[str, Any]:
-    """What the stage's `run` does; `direct`: about single documents."""
+    """What the stage's `run` does; `direct`: about single documents, `held_out`: of queries that nothing trains on."""
     made = inputs.get("distill")
     whole = bound(config, made)
     config = config.direct if direct else whole
     read = inputs["compare"], inputs["retrieve"], inputs["ingest"]
-    sources = QuestionSources(*read, first=inputs.get("first"), distill=made, direct=whole if direct else None)
+    sources = QuestionSources(
+        *read, first=inputs.get("first"), distill=made, direct=whole if direct else None, held_out=held_out
+    )
     asked = dispatch.ask(artifact, sources, config, context) if config.reading else {}
     brought = importing.judges(config, inputs["ingest"], context)
     flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed, brought)
-    if direct or sources.first is None:
-        _check_any(flows, config, artifact.stage)
-    if direct:
-        _check_telling(flows, artifact.stage)
+    if held_out:
+        if said := _doubt(flows):
+            context.notice(said)
+    else:
+        if direct or sources.first is None:
+            _check_any(flows, config, artifact.stage)
+        if direct:
+            _check_telling(flows, artifact.stage)
     audit = artifact.read_json("audit.json")
     if audit is None:
         figures = _audit_direct if direct else _audit
         audit = run_task(context, figures, artifact, inputs["compare"], config, context.buckets)
         artifact.publish_json("audit.json", audit)
     spent = dispatch.spend_log_of(artifact.store, sources, config).records_of_round() if config.reading else []
-    return {"flows": flows, "asked": asked, "spent": budget.total(spent)}
+    facts = {"panel": {judge.name: judge.kind for judge in config.judges}} if held_out else {}
+    return {"flows": flows, "asked": asked, "spent": budget.total(spent), **facts}
 
 
 def bound(config: JudgeConfig, made: Artifact | None) -> JudgeConfig:
@@ -80,10 +92,22 @@ def _check_any(flows: list[Flow], config: JudgeConfig, stage: str) -> None:
         )
 
 
+def _doubt(flows: list[Flow]) -> str:
+    """What is wrong with answers about held-out queries, "" where nothing is."""
+    counts = _counts(flows)
+    asked = sum(flow.rows_in for flow in flows if flow.unit == "judgments")
+    if asked and not counts[confirmation.ANSWERED]:
+        return "no question about held-out queries was answered: judges measure nothing (anmi show RUN says why)"
+    return confirmation.fault(counts) or ""
+
+
+def _counts(flows: list[Flow]) -> dict[str, int]:
+    return {unit: sum(flow.rows_out for flow in flows if flow.unit == unit) for unit in confirmation.UNITS}
+
+
 def _check_telling(flows: list[Flow], stage: str) -> None:
     """Say here that no query would have an anchor, or that no answer tells documents apart."""
-    counts = {unit: sum(flow.rows_out for flow in flows if flow.unit == unit) for unit in confirmation.UNITS}
-    if said := confirmation.fault(counts):
+    if said := confirmation.fault(_counts(flows)):
         remedy = (
             "see what they are asked with anmi judge CONFIG --dry-run; a judge's prompt.relevance says it otherwise"
         )
@@ -99,7 +123,7 @@ def _bucket(
     brought: Mapping[str, importing.Brought],
 ) -> list[Flow]:
     comparisons = sources.compare.read_part("comparisons", bucket, COMPARISON)
-    candidates = sources.retrieve.read_part("candidates", bucket, CANDIDATE)
+    candidates = sources.candidates.read_part("candidates", bucket, CANDIDATE)
     if config.simulated:
         candidates = _told(candidates, sources.ingest, bucket)
     given = dict(dispatch.bought(artifact.store, sources, config, bucket))

@@ -16,7 +16,8 @@ class QuestionSources:
     """Where questions come from.
 
     first: the comparisons of the first round, where this is a later one; distill: the model that a distilled judge of
-    the panel is; direct: the panel of the first round, where this is about single documents.
+    the panel is; direct: the panel of the first round, where this is about single documents; held_out: of queries that
+    nothing trains on.
     """
 
     compare: Artifact
@@ -25,6 +26,12 @@ class QuestionSources:
     first: Artifact | None = None
     distill: Artifact | None = None
     direct: JudgeConfig | None = None
+    held_out: bool = False
+
+    @property
+    def candidates(self) -> Artifact:
+        """What holds the documents that may be asked about: retrieve, or of held-out queries whoever pooled them."""
+        return self.compare if self.held_out else self.retrieve
 
     def fetch(self) -> None:
         """See that a distilled judge's model lies on this machine's disk, where its settings say it does."""

@@ -40,9 +40,10 @@ from anmi_ray.corpus.counts import of_manifest
 from anmi_ray.evaluation import fusion
 from anmi_ray.evaluation.headline import Headline
 from anmi_ray.evaluation.significance import LEVEL, SystemComparison
-from anmi_ray.reports import audits
+from anmi_ray.reports import audits, held_out
 from anmi_ray.reports import data as report
 from anmi_ray.reports.run import to_html
+from anmi_ray.stages import by_judges
 from anmi_ray.stages.distill import PAGES
 from anmi_ray.stages.evaluate import headline_of
 from anmi_ray.stages.ingest import of_queries, sample_queries
@@ -113,6 +114,8 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
     sample = fitted[:_SAMPLE]  # they stand in the order of their hash
     audit = run.artifacts["judge"].read_json("audit.json") or {}
     summary = run.artifacts["mine"].read_json("summary.json")
+    judged = by_judges.of(evaluate)
+    judged_metrics = evaluate.read_part(by_judges.NAME, 0, METRIC) if judged is not None else None
     return report.ReportData(
         run=experiment.name,
         collection=_collection(run, experiment.corpus.name),
@@ -143,8 +146,11 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         gaps=_gaps(run, sample, experiment),
         training=tuple(run.artifacts["train"].read_json("log.json") or ()),
         stages=_stages(run),
-        queries=_extremes(run, metrics, first),
+        queries=_extremes(run, metrics, first, first.measure)
+        or (_extremes(run, judged_metrics, first, judged.measure) if judged and judged_metrics else ()),
         environment=_environment(described),
+        judged=judged,
+        judged_metrics=judged_metrics,
     )
 
 
@@ -257,7 +263,13 @@ def _ensemble(run: _Run) -> tuple[report.JudgeAudit, ...]:
 
 def _spent(run: _Run) -> tuple[str, ...]:
     """What judges took, round by round."""
-    rounds = {"label": "ensemble, ", "judge": "", "confirm": "confirmation, ", "validate": "validation, "}
+    rounds = {
+        "label": "ensemble, ",
+        "judge": "",
+        "confirm": "confirmation, ",
+        "validate": "validation, ",
+        "assess": "held-out queries, ",
+    }
     return tuple(
         f"{name}{said}"
         for stage, name in rounds.items()
@@ -304,12 +316,12 @@ def _stages(run: _Run) -> tuple[report.StageTime, ...]:
     return tuple(times)
 
 
-def _extremes(run: _Run, metrics: pa.Table, first: Headline) -> tuple[report.QueryPair, ...]:
+def _extremes(run: _Run, metrics: pa.Table, first: Headline, measure: str) -> tuple[report.QueryPair, ...]:
     """The queries that lose most, then those that gain most, with the top five documents of both systems."""
     if not metrics.num_rows:
         return ()
-    system, baseline, measure = first.system, first.baseline, first.measure
-    gains, losses = report.extremes(metrics, measure, system, baseline)
+    system, baseline = first.system, first.baseline
+    gains, losses = held_out.extremes(metrics, measure, system, baseline)
     chosen = pa.array([*losses, *gains], type=ID)
     if not len(chosen):
         return ()

@@ -1,0 +1,260 @@
+"""Measuring held-out queries by what judges say of pooled documents, where people gave no grades, or beside them.
+
+The gain of a document is P(it answers the query): the mean of the judges who answered, on the scale of the labels where
+some of these queries have labels too. Gains are kept in thousandths, since the library of measures wants whole grades;
+nDCG is the same for grades and any multiple of them. A document that nobody was asked about gains nothing.
+Letters: N pooled documents, S systems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize, special, stats
+
+from anmi_ray.core.identity import ID, rng
+from anmi_ray.core.records import QREL, find_rows
+from anmi_ray.evaluation import measures
+from anmi_ray.evaluation.significance import SystemComparison, by_system
+
+Reals = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+YES = 0.5  # above it the judges' mean answer is a yes
+_GRADES = 1000  # of a gain of 1: more levels cost the library memory for each
+_FOLDS = 5
+_ENOUGH = 20  # labelled queries from which on two numbers are fitted to them
+_PAIR = ("query_id", "doc_id")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How judges agree with labels, on queries that have both.
+
+    auc: the chance that a relevant document has a higher answer than another; kappa: Cohen's, of answers above 1/2;
+    tau: Kendall's tau-b of the systems' order by mean measure. None where it cannot be known. graded: only documents
+    with a label were compared; else those without count as not relevant, as measures count them.
+    """
+
+    queries: int
+    documents: int
+    graded: bool
+    auc: float | None
+    kappa: float | None
+    tau: float | None
+
+
+@dataclass(frozen=True)
+class ByJudges:
+    """Systems as judges measure them on test queries.
+
+    measure: nDCG to the pool's depth. queries: those with a document that judges confirm, of `asked`; the others
+    measure nothing. calibration: in words, on which scale gains are. comparisons: a row per system, with the baseline.
+    win_rates: by two systems, the share of queries on which the first one's list is the better, ties half. agreement:
+    where labels are there too. fault: what is wrong with all of it, "" where nothing is. own_panel: the judges are not
+    those that the model was trained by. simulated: some of them are.
+    """
+
+    measure: str
+    judges: tuple[str, ...]
+    own_panel: bool
+    simulated: bool
+    asked: int
+    queries: int
+    documents: int
+    calibration: str
+    comparisons: tuple[SystemComparison, ...] = ()
+    win_rates: Mapping[str, Mapping[str, float]] | None = None
+    agreement: Agreement | None = None
+    fault: str = ""
+
+    def said(self) -> str:
+        """Whose figures these are, in a sentence."""
+        whose = "a panel of its own" if self.own_panel else "the panel that the model was trained by"
+        simulated = ", simulated" if self.simulated else ""
+        names = ", ".join(self.judges)
+        return f"judges, not people, gave these gains: {names}, {whose}{simulated}; {self.calibration}"
+
+
+def from_json(content: Mapping[str, Any]) -> ByJudges:
+    """What went through JSON."""
+    rows = tuple(SystemComparison(**row) for row in content["comparisons"])
+    agreed = content["agreement"]
+    return ByJudges(
+        **{
+            **content,
+            "judges": tuple(content["judges"]),
+            "comparisons": rows,
+            "agreement": Agreement(**agreed) if agreed else None,
+        }
+    )
+
+
+def gains(answers: pa.Table, probability: Reals) -> pa.Table:
+    """Qrels of thousandths of `probability` float[N], of the queries with a document that judges confirm.
+
+    answers: query_id, doc_id, answer (NaN: nobody answered). A query without any measures nothing, as one without a
+    relevant document does by labels: it is left out.
+    """
+    answer = answers["answer"].to_numpy()
+    confirmed = pc.unique(answers.filter(pa.array(answer > YES))["query_id"])
+    kept = np.isfinite(answer) & pc.is_in(answers["query_id"], value_set=confirmed).to_numpy()
+    grades = np.rint(_GRADES * np.nan_to_num(probability)).astype(np.int32)
+    return QREL.table(
+        {**{name: answers[name].filter(pa.array(kept)) for name in _PAIR}, "grade": pa.array(grades[kept])}
+    )
+
+
+def calibrated(answers: pa.Table, qrels: pa.Table, seed: int = 0) -> tuple[Reals, str]:
+    """P(relevant) float[N] of `answers` as in `gains`, and in words how it was found.
+
+    Where enough queries have labels: a logistic regression of label on the answer's logit, of each of them fitted on
+    the other folds of these, of queries without labels on all. Else, or where answers do not rise with labels, the
+    answers as they are. A document without a label counts as not relevant, as measures count it.
+    """
+    answer = answers["answer"].to_numpy()
+    query = np.array(answers["query_id"].to_pylist(), dtype=object)
+    relevant = qrels.filter(pc.greater(qrels["grade"], 0))
+    known = np.isin(query, np.array(relevant["query_id"].to_pylist(), dtype=object)) & np.isfinite(answer)
+    label = find_rows(relevant, {name: answers[name] for name in _PAIR}) >= 0
+    names = np.unique(query[known])
+    if len(names) < _ENOUGH:
+        return answer, "not calibrated: too few of these queries have labels"
+    logit = special.logit(np.clip(np.nan_to_num(answer, nan=YES), 1e-3, 1 - 1e-3))
+    fold_of = dict(zip(names, rng("judged folds", seed).permutation(len(names)) % _FOLDS, strict=True))
+    fold = np.array([fold_of.get(one, -1) for one in query])
+    found = np.full(len(answer), np.nan)
+    for number in (-1, *range(_FOLDS)):
+        mine = np.isfinite(answer) & (fold == number)
+        line = _logistic(logit[known & (fold != number)], label[known & (fold != number)])
+        if line is None:
+            return answer, "not calibrated: answers do not rise with labels"
+        found[mine] = special.expit(line[0] + line[1] * logit[mine])
+    return found, f"calibrated on the labels of {len(names):,} queries, out of fold"
+
+
+def _logistic(x: Reals, y: Flags) -> Reals | None:
+    """Intercept and slope; None where labels are all alike or the slope is not positive."""
+    if y.all() or not y.any():
+        return None
+
+    def loss(line: Reals) -> tuple[float, Reals]:
+        z = line[0] + line[1] * x
+        error = special.expit(z) - y
+        value = float(np.mean(np.logaddexp(0.0, z) - y * z)) + 1e-6 * float(line @ line)
+        return value, np.array([error.mean(), (error * x).mean()]) + 2e-6 * line
+
+    found = optimize.minimize(loss, np.zeros(2), jac=True, method="BFGS").x
+    return found if found[1] > 0 else None
+
+
+def win_rates(metrics: pa.Table, measure: str, systems: Sequence[str]) -> dict[str, dict[str, float]]:
+    """By two systems, the share of the queries that both have on which the first is the better; ties half."""
+    values = {name: dict(zip(ids, v.tolist(), strict=True)) for name, (ids, v) in by_system(metrics, measure).items()}
+    found: dict[str, dict[str, float]] = {}
+    for a in systems:
+        for b in systems:
+            both = sorted(values[a].keys() & values[b].keys())
+            if a != b and both:
+                sign = [np.sign(values[a][query] - values[b][query]) for query in both]
+                found.setdefault(a, {})[b] = float(0.5 + 0.5 * np.mean(sign))
+    return found
+
+
+def judged_share(runs: pa.Table, known: pa.Table, queries: pa.Array, depth: int) -> dict[str, float]:
+    """By system, the share of the top `depth` documents of `queries` that are among the rows `known`."""
+    top = runs.filter(pc.and_(pc.less_equal(runs["rank"], depth), pc.is_in(runs["query_id"], value_set=queries)))
+    held = find_rows(known, {name: top[name] for name in _PAIR}) >= 0
+    share = pa.table({"system": top["system"], "held": held.astype(np.float64)}).group_by("system")
+    rows = share.aggregate([("held", "mean")]).to_pylist()
+    return {row["system"]: row["held_mean"] for row in rows}
+
+
+def with_shares(rows: Sequence[SystemComparison], shares: Mapping[str, float]) -> tuple[SystemComparison, ...]:
+    """The rows, each with the share of its system."""
+    return tuple(replace(row, judged=shares.get(row.system)) for row in rows)
+
+
+def agreement(
+    answers: pa.Table, qrels: pa.Table, by_labels: pa.Table, by_judges: pa.Table, names: tuple[str, str]
+) -> Agreement | None:
+    """Of `answers` as in `gains` with labels, and of the systems' order; None where no query has both.
+
+    by_labels, by_judges: Metric rows, under the first and the second of the measures `names`.
+    """
+    relevant = qrels.filter(pc.greater(qrels["grade"], 0))
+    both = answers.filter(pc.is_in(answers["query_id"], value_set=pc.unique(relevant["query_id"])))
+    both = both.filter(pc.is_finite(both["answer"]))
+    if not both.num_rows:
+        return None
+    keys = {name: both[name] for name in _PAIR}
+    label = find_rows(relevant, keys) >= 0
+    graded = find_rows(qrels, keys) >= 0
+    has_both = bool(label[graded].any() and not label[graded].all())
+    answer = both["answer"].to_numpy()
+    if has_both:
+        answer, label = answer[graded], label[graded]
+    queries = pc.unique(both["query_id"])
+    return Agreement(
+        len(queries),
+        len(answer),
+        has_both,
+        auc(answer, label),
+        kappa(answer > YES, label),
+        _tau(by_labels, by_judges, names),
+    )
+
+
+def auc(score: ArrayLike, label: ArrayLike) -> float | None:
+    """The chance that one of label true scores above one of label false, ties half; None without both.
+
+    >>> auc([0.9, 0.4, 0.4, 0.1], [True, True, False, False])
+    0.875
+    """
+    yes = np.asarray(label, dtype=bool)
+    positives = int(yes.sum())
+    negatives = len(yes) - positives
+    if not positives or not negatives:
+        return None
+    rank = stats.rankdata(np.asarray(score, dtype=np.float64))
+    return float((rank[yes].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def kappa(a: ArrayLike, b: ArrayLike) -> float | None:
+    """Cohen's kappa of two raters' yes and no; None where chance alone would agree in all.
+
+    >>> kappa([True, True, False, False], [True, False, False, False])
+    0.5
+    """
+    first = np.asarray(a, dtype=bool)
+    second = np.asarray(b, dtype=bool)
+    chance = first.mean() * second.mean() + (1 - first.mean()) * (1 - second.mean())
+    return None if chance >= 1 else float((np.mean(first == second) - chance) / (1 - chance))
+
+
+def _tau(by_labels: pa.Table, by_judges: pa.Table, names: tuple[str, str]) -> float | None:
+    """Kendall's tau-b of the systems' means on the queries that both have measured."""
+    both = set(by_labels["query_id"].to_pylist()) & set(by_judges["query_id"].to_pylist())
+    ids = pa.array(sorted(both), type=ID)
+    labelled, judged = (table.filter(pc.is_in(table["query_id"], value_set=ids)) for table in (by_labels, by_judges))
+    systems = _systems(labelled, names[0]) & _systems(judged, names[1])
+    if len(both) < 2 or len(systems) < 2:
+        return None
+    order = sorted(systems)
+    means = [
+        [round(measures.mean(table, one, name), 12) for one in order]
+        for table, name in zip((labelled, judged), names, strict=True)
+    ]
+    if min(np.ptp(values) for values in means) == 0:
+        return None
+    found: Any = stats.kendalltau(*means)  # a result type of its own that scipy leaves untyped
+    return float(found.statistic)
+
+
+def _systems(metrics: pa.Table, measure: str) -> set[str]:
+    return set(metrics.filter(pc.equal(metrics["measure"], measure))["system"].to_pylist())

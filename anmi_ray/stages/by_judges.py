@@ -1,0 +1,114 @@
+"""What judges said of the top documents of held-out queries, as evaluate reads it: gains to choose and measure by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.config.evaluate import EvaluateConfig
+from anmi_ray.core.records import COMPARISON, JUDGMENT, METRIC
+from anmi_ray.evaluation import judged, measures, significance
+from anmi_ray.store import Artifact
+
+NAME = "by_judges"  # of the file and of the part of evaluate
+
+
+@dataclass(frozen=True)
+class Assessed:
+    """Answers about pooled documents of held-out queries.
+
+    answers: query_id, doc_id, answer (NaN: nobody answered), probability on the scale of labels where these tell.
+    panel: by judge its kind.
+    """
+
+    answers: pa.Table
+    calibration: str
+    measure: str
+    panel: dict[str, str]
+
+    def of(self, queries: pa.Table) -> pa.Table:
+        """The answers about `queries`."""
+        return self.answers.filter(pc.is_in(self.answers["query_id"], value_set=queries["query_id"].combine_chunks()))
+
+    def gains(self, queries: pa.Table) -> pa.Table:
+        """Qrels of `queries`, their grades gains."""
+        mine = self.of(queries)
+        return judged.gains(mine, mine["probability"].to_numpy())
+
+
+def read(pool: Artifact, assess: Artifact, qrels: pa.Table, buckets: int, seed: int) -> Assessed:
+    """All answers; qrels: the labels of dev and test, which say what an answer is worth."""
+    from anmi_ray import judging
+
+    parts = [
+        judging.confirmations(
+            assess.read_part("judgments", bucket, JUDGMENT), pool.read_part("comparisons", bucket, COMPARISON)
+        )
+        for bucket in range(buckets)
+    ]
+    found = pa.concat_tables(parts).select(["query_id", "doc_id", "probability"])
+    found = found.rename_columns(["query_id", "doc_id", "answer"])
+    probability, how = judged.calibrated(found, qrels, seed)
+    depth = (pool.manifest() or {})["depth"]
+    panel = (assess.manifest() or {})["panel"]
+    return Assessed(found.append_column("probability", [probability]), how, f"nDCG@{depth}", panel)
+
+
+def measure(
+    said: Assessed,
+    runs: pa.Table,
+    queries: pa.Table,
+    config: EvaluateConfig,
+    systems: Sequence[str],
+    baseline: str,
+    peers: Sequence[str],
+    seed: int,
+) -> tuple[judged.ByJudges, pa.Table]:
+    """The table by judges, and its Metric rows; `systems` are those of `runs`, of the test queries `queries`."""
+    asked = said.of(queries)
+    gains = said.gains(queries)
+    kept = pc.unique(gains["query_id"])
+    facts: dict[str, Any] = {
+        "measure": said.measure,
+        "judges": tuple(said.panel),
+        "own_panel": config.judge is not None,
+        "simulated": "simulated" in said.panel.values(),
+        "asked": pc.count_distinct(asked["query_id"]).as_py(),
+        "queries": len(kept),
+        "documents": asked.num_rows,
+        "calibration": said.calibration,
+    }
+    if not len(kept):
+        why = "no test query was asked about" if not asked.num_rows else "judges confirm no document of a test query"
+        return judged.ByJudges(**facts, fault=why), METRIC.empty()
+    metrics = without_failed(measures.evaluate(runs, gains, (said.measure,), systems), runs, peers)
+    rows = significance.compare(
+        metrics, baseline, systems, said.measure, rounds=config.rounds, seed=seed, partial=peers
+    )
+    answered = asked.filter(pc.is_finite(asked["answer"]))
+    shares = judged.judged_share(runs, answered, kept, measures.depth_of(said.measure))
+    rates = judged.win_rates(metrics, said.measure, systems)
+    doubt = "" if pc.any(pc.less_equal(answered["answer"], judged.YES)).as_py() else "judges confirm every document"
+    return (
+        judged.ByJudges(**facts, comparisons=judged.with_shares(rows, shares), win_rates=rates, fault=doubt),
+        metrics,
+    )
+
+
+def without_failed(metrics: pa.Table, runs: pa.Table, peers: Sequence[str]) -> pa.Table:
+    """`metrics` without the queries that a peer has no scores of: they would count as its zeros."""
+    for peer in peers:
+        mine = runs.filter(pc.equal(runs["system"], peer))
+        has = pc.is_in(metrics["query_id"], value_set=pc.unique(mine["query_id"]))
+        metrics = metrics.filter(pc.or_(pc.not_equal(metrics["system"], peer), has))
+    return metrics
+
+
+def of(artifact: Artifact) -> judged.ByJudges | None:
+    """What judges measured, of a complete artifact of evaluate; None where nobody was asked."""
+    content = artifact.read_json(f"{NAME}.json")
+    return None if content is None else judged.from_json(content)
