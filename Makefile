@@ -42,8 +42,13 @@ STAMP := $(VENV)/.made-$(STATE)
 env: $(STAMP)
 	@:
 
+# two rerankers to compare with, trained on the collection's labels and on the retrieval's first documents, then the path
+QUICKSTART = $(VENV)/bin/anmi run jobs/configs/quickstart.yaml
+BESIDE = recipe=infonce-mined mine.anchors=known compare.degree=2 --until train
 quickstart: $(STAMP)
-	$(VENV)/bin/anmi run jobs/configs/quickstart.yaml $(ARGS)
+	$(QUICKSTART) name=true-labels 'corpus.labels=[train,dev,test]' corpus.unlabelled_dev=0 $(BESIDE) $(ARGS)
+	$(QUICKSTART) name=pseudo-labels retrieve.pseudo_labels=true $(BESIDE) $(ARGS)
+	$(QUICKSTART) 'rerank.peers=[{name: pseudo-labels, run: pseudo-labels}, {name: true-labels, run: true-labels}]' $(ARGS)
 
 # in the order of tests/conftest.py: by their numbers of tests, the longest files would come last, and alone
 SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder

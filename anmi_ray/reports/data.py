@@ -302,6 +302,7 @@ class ReportData:
     queries: tuple[QueryPair, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
     judged: ByJudges | None = None
     judged_metrics: pa.Table | None = None
 

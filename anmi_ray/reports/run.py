@@ -10,6 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from anmi_ray.config.evaluate import START
 from anmi_ray.evaluation.measures import depth_of
 from anmi_ray.evaluation.replicates import queries_needed, smallest_difference
 from anmi_ray.evaluation.significance import SystemComparison, by_system
@@ -64,7 +65,20 @@ def finding(data: ReportData) -> str:
     """What came out: better, worse, or not to be told apart at the level of the intervals; and where judges say so."""
     if judges_alone(data):
         return f"By judges, not labels: {_found(shown(data))}"
-    return _found(data)
+    return beside(data) or _found(data)
+
+
+def beside(data: ReportData) -> str:
+    """What the reranker reached, beside nothing trained and other runs' rerankers; "" where there are no such."""
+    mean = {row.system: row.mean for row in data.comparisons if row.measure == data.measure}
+    others = [name for name in data.references if name in mean]
+    if not others or "reranked" not in mean:
+        return ""
+    who = "reranked" if data.collection.labelled.get("train", 1) else "judgments alone"
+    untrained = next((name for name in (START, data.baseline) if name in mean), "")
+    named = {f"nothing trained ({untrained})": untrained} | {name: name for name in others}
+    said = [f"{name} {decimal(mean[system])}" for name, system in named.items() if system]
+    return f"{capital(who)} {decimal(mean['reranked'])} {data.measure}: {', '.join(said)}"
 
 
 def _found(data: ReportData) -> str:
@@ -119,7 +133,8 @@ def evidence(data: ReportData) -> str:
         return ""
     interval = f"{percent(data.level, 0)} CI {signed(row.difference_low)} to {signed(row.difference_high)}"
     queries = "query" if row.queries == 1 else "queries"
-    return f"({interval}, {p_value(row.p)}) on {count(row.queries)} held-out {queries}"
+    said = f"({interval}, {p_value(row.p)}) on {count(row.queries)} held-out {queries}"
+    return f"{_found(data)} {said}" if beside(data) else said
 
 
 def _rows(data: ReportData, measure: str, systems: Sequence[str]) -> list[SystemComparison]:

@@ -28,7 +28,7 @@ from tests.heads import REPOSITORY, environment, free_port
 from tests.models.tiny import write_tiny_bert
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(2400)]
-CONFIG = REPOSITORY / "jobs" / "configs" / "quickstart.yaml"
+CONFIG = REPOSITORY / "jobs" / "configs" / "quickstart-labels.yaml"
 LESS = (
     "corpus.max_train_queries=120", "corpus.max_dev_queries=15", "corpus.max_test_queries=30", "retrieve.candidates=20",
     "train.max_steps=8", "train.max_tokens=48", "retrieve.dense.max_tokens=32",

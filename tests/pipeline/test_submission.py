@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def job(
-    *overrides: str, config: Path = ROOT / "jobs/configs/quickstart.yaml", arguments: tuple[str, ...] = ()
+    *overrides: str, config: Path = ROOT / "jobs/configs/quickstart-labels.yaml", arguments: tuple[str, ...] = ()
 ) -> Submission:
     return Submission("pipeline", for_cluster(load.load(config, overrides))[0], arguments)
 
@@ -268,7 +268,7 @@ def test_the_driver_runs_on_rays_python(tmp_path: Path) -> None:
 
 def test_what_the_job_list_says_is_plain() -> None:
     told = job().metadata(3)
-    assert told["run"] == "quickstart"
+    assert told["run"] == "quickstart-labels"
     assert told["attempt"] == "3"
     assert all(isinstance(value, str) and value for value in told.values())
 

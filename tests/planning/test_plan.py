@@ -21,7 +21,7 @@ from tests.corpus.layouts import SMALL, write_beir
 
 CONFIGS = Path(__file__).parents[2] / "jobs/configs"
 CAMPAIGN = CONFIGS / "campaign-1m.yaml"
-QUICKSTART = CONFIGS / "quickstart.yaml"
+QUICKSTART = CONFIGS / "quickstart-labels.yaml"
 
 
 def told(*overrides: str) -> tuple[dict[str, dict[str, str]], str]:

@@ -288,6 +288,18 @@ def test_headline_says_what_the_test_says(data: ReportData):
     assert "cannot be told apart: +0.004 nDCG@10" in run.headline(replace(data, comparisons=(even,)))
 
 
+def test_what_other_runs_trained_is_said_first(data: ReportData):
+    row = report.headline_row(data)
+    assert row
+    others = (replace(row, system="bm25", mean=0.5), replace(row, system="true-labels", mean=0.9), row)
+    beside = replace(data, comparisons=(*others, replace(row, system="hybrid", mean=0.25)), references=("true-labels",))
+    said = f"Reranked {row.mean:.3f} nDCG@10: nothing trained (hybrid) 0.250, true-labels 0.900"
+    assert run.headline(beside).startswith(f"{said} Reranked beats hybrid by ")
+    alone = replace(beside, collection=replace(data.collection, labelled={"train": 0, "test": 276}))
+    assert run.finding(alone).startswith(f"Judgments alone {row.mean:.3f} nDCG@10")
+    assert "true-labels" not in run.finding(replace(beside, references=("other",)))
+
+
 def test_the_first_screen_says_whether_to_deploy(html: str, data: ReportData):
     words = Page(html).words().partition("Quality on held-out queries")[0]
     assert data.first

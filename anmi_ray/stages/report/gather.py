@@ -149,6 +149,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         queries=_extremes(run, metrics, first, first.measure)
         or (_extremes(run, judged_metrics, first, judged.measure) if judged and judged_metrics else ()),
         environment=_environment(described),
+        references=tuple(peer.name for peer in experiment.rerank.peers if peer.run is not None),
         judged=judged,
         judged_metrics=judged_metrics,
     )
