@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from anmi_ray.api.export import export
+from anmi_ray.api.prompts import preview_prompts
 from anmi_ray.api.runs import Run
 from anmi_ray.cli.run import carry_out
 from anmi_ray.cli.show import described
@@ -180,6 +181,9 @@ def test_a_budget_of_its_own_ends_the_asking_and_not_the_run(world: World, label
         endpoint = chat.config(input_price=1.0, output_price=1.0, max_tokens=2).model_dump(exclude_defaults=True)
         judge = {"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {"template": "letters"}}
         served = ("name=served", "evaluate.judged=all")
+        shown = "\n".join(preview_prompts(world.settings(*served, panel({"judges": [judge]})), None, None, None))
+        assert "judge llm" in shown
+        assert "One word, yes or no" in shown
         short = world.carry_out(*served, panel({"judges": [judge], "budget": {"calls": 40}}), last="report")
         asked = len(chat.log())
         assert 0 < asked <= 40 < len(short.pairs("pool"))
