@@ -33,7 +33,7 @@ DOCUMENT = Record(
     schema_of({"doc_id": ID, "external_id": TEXT, "title": TEXT, "text": TEXT}),
     (every(lambda t: pc.greater(pc.add(pc.utf8_length(t["title"]), pc.utf8_length(t["text"])), 0), "empty text"),),
 )
-# A query with its split. Only train queries are compared, judged, rated and mined.
+# A query with its split. Only train queries are compared, rated and mined; of dev and test judges may measure.
 QUERY = Record(
     "Query",
     1,
@@ -87,7 +87,7 @@ TEXT_OF = Record(
     schema_of({"doc_id": ID, "external_id": TEXT, "text_hash": ID, "title": TEXT, "text": TEXT}),
 )
 # A pair of a query's documents that judges are asked about; round 1 is of borderline documents, or of a document and
-# nothing (design confirmation): 16 bytes of ff stand for doc_b, and p_a is P(doc_a answers the query).
+# nothing (confirmation, pool): 16 bytes of ff stand for doc_b, and p_a is P(doc_a answers the query).
 COMPARISON = Record(
     "Comparison",
     1,

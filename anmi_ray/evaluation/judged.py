@@ -33,7 +33,7 @@ _PAIR = ("query_id", "doc_id")
 
 
 @dataclass(frozen=True)
-class Agreement:
+class LabelAgreement:
     """How judges agree with labels, on queries that have both.
 
     auc: the chance that a relevant document has a higher answer than another; kappa: Cohen's, of answers above 1/2;
@@ -53,11 +53,11 @@ class Agreement:
 class ByJudges:
     """Systems as judges measure them on test queries.
 
-    measure: nDCG to the pool's depth. queries: those with a document that judges confirm, of `asked`; the others
-    measure nothing. calibration: in words, on which scale gains are. comparisons: a row per system, with the baseline.
-    win_rates: by two systems, the share of queries on which the first one's list is the better, ties half. agreement:
-    where labels are there too. fault: what is wrong with all of it, "" where nothing is. own_panel: the judges are not
-    those that the model was trained by. simulated: some of them are.
+    measure: nDCG to the pool's depth. queries: those with a document that judges confirm, of `asked`, which judges
+    answered about; the others measure nothing. calibration: in words, on which scale gains are. comparisons: a row per
+    system, with the baseline. win_rates: by two systems, the share of queries on which the first one's list is the
+    better, ties half. agreement: where labels are there too. fault: what is wrong with all of it, "" where nothing is.
+    own_panel: the judges are not those that the model was trained by. simulated: some of them are.
     """
 
     measure: str
@@ -70,7 +70,7 @@ class ByJudges:
     calibration: str
     comparisons: tuple[SystemComparison, ...] = ()
     win_rates: Mapping[str, Mapping[str, float]] | None = None
-    agreement: Agreement | None = None
+    agreement: LabelAgreement | None = None
     fault: str = ""
 
     def said(self) -> str:
@@ -90,7 +90,7 @@ def from_json(content: Mapping[str, Any]) -> ByJudges:
             **content,
             "judges": tuple(content["judges"]),
             "comparisons": rows,
-            "agreement": Agreement(**agreed) if agreed else None,
+            "agreement": LabelAgreement(**agreed) if agreed else None,
         }
     )
 
@@ -182,7 +182,7 @@ def with_shares(rows: Sequence[SystemComparison], shares: Mapping[str, float]) -
 
 def agreement(
     answers: pa.Table, qrels: pa.Table, by_labels: pa.Table, by_judges: pa.Table, names: tuple[str, str]
-) -> Agreement | None:
+) -> LabelAgreement | None:
     """Of `answers` as in `gains` with labels, and of the systems' order; None where no query has both.
 
     by_labels, by_judges: Metric rows, under the first and the second of the measures `names`.
@@ -200,7 +200,7 @@ def agreement(
     if has_both:
         answer, label = answer[graded], label[graded]
     queries = pc.unique(both["query_id"])
-    return Agreement(
+    return LabelAgreement(
         len(queries),
         len(answer),
         has_both,

@@ -15,6 +15,7 @@ from typing import Any
 from rich.table import Table
 
 from anmi_ray import corpus
+from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.corpus.counts import CollectionCounts, counted, of_manifest
@@ -156,15 +157,25 @@ def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]]
 
 def sent(experiment: Experiment) -> str:
     """Which texts go where."""
-    panels = [stage.config_of(experiment) for stage in stages_of(experiment) if stage.asks]
-    judges = [judge.server for panel in panels for judge in map(kinds.of, panel.judges) if judge.server is not None]
+    judges = _servers(experiment.judge, experiment.ensemble)
+    assessors = _servers(experiment.assessors)
     peers = [peer.endpoint for peer in experiment.rerank.peers if peer.endpoint is not None]
     said = []
-    for texts, servers in (("train queries and their candidates", judges), ("test queries and their top", peers)):
+    for texts, servers in (
+        ("train queries and their candidates", judges),
+        ("dev and test queries and their top", assessors),
+        ("test queries and their top", peers),
+    ):
         places = {server.base_url: server for server in servers}
         told = (f"{url} ({'may be' if one.allow_external else 'must not be'} external)" for url, one in places.items())
         said += [f"texts of {texts} are sent to {', '.join(told)}"] if places else []
     return "; ".join(said) or "nothing is sent outside this machine or cluster"
+
+
+def _servers(*panels: JudgeConfig | None) -> list[EndpointConfig]:
+    """Where the panels' judges are asked."""
+    judges = [kinds.of(judge) for panel in panels if panel is not None for judge in panel.judges]
+    return [judge.server for judge in judges if judge.server is not None]
 
 
 def _saved(experiment: Experiment, pairs: int) -> str:

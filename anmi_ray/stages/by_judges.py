@@ -70,6 +70,9 @@ def measure(
 ) -> tuple[judged.ByJudges, pa.Table]:
     """The table by judges, and its Metric rows; `systems` are those of `runs`, of the test queries `queries`."""
     asked = said.of(queries)
+    answered = asked.filter(pc.is_finite(asked["answer"]))
+    pooled, heard = (pc.count_distinct(table["query_id"]).as_py() for table in (asked, answered))
+    doubts = [f"{pooled - heard:,} of {pooled:,} test queries have no answer (budget, failures)"] * (heard < pooled)
     gains = said.gains(queries)
     kept = pc.unique(gains["query_id"])
     facts: dict[str, Any] = {
@@ -77,26 +80,24 @@ def measure(
         "judges": tuple(said.panel),
         "own_panel": config.judge is not None,
         "simulated": "simulated" in said.panel.values(),
-        "asked": pc.count_distinct(asked["query_id"]).as_py(),
+        "asked": heard,
         "queries": len(kept),
         "documents": asked.num_rows,
         "calibration": said.calibration,
     }
     if not len(kept):
-        why = "no test query was asked about" if not asked.num_rows else "judges confirm no document of a test query"
-        return judged.ByJudges(**facts, fault=why), METRIC.empty()
+        doubts.append("judges confirm no document of a test query" if pooled else "no test query was asked about")
+        return judged.ByJudges(**facts, fault="; ".join(doubts)), METRIC.empty()
     metrics = without_failed(measures.evaluate(runs, gains, (said.measure,), systems), runs, peers)
     rows = significance.compare(
         metrics, baseline, systems, said.measure, rounds=config.rounds, seed=seed, partial=peers
     )
-    answered = asked.filter(pc.is_finite(asked["answer"]))
     shares = judged.judged_share(runs, answered, kept, measures.depth_of(said.measure))
     rates = judged.win_rates(metrics, said.measure, systems)
-    doubt = "" if pc.any(pc.less_equal(answered["answer"], judged.YES)).as_py() else "judges confirm every document"
-    return (
-        judged.ByJudges(**facts, comparisons=judged.with_shares(rows, shares), win_rates=rates, fault=doubt),
-        metrics,
-    )
+    if not pc.any(pc.less_equal(answered["answer"], judged.YES)).as_py():
+        doubts.append("judges confirm every document: their yes says nothing")
+    rows = judged.with_shares(rows, shares)
+    return judged.ByJudges(**facts, comparisons=rows, win_rates=rates, fault="; ".join(doubts)), metrics
 
 
 def without_failed(metrics: pa.Table, runs: pa.Table, peers: Sequence[str]) -> pa.Table:

@@ -90,6 +90,35 @@ def test_every_query_is_in_its_split_once(collection: Collection, write: Write, 
     assert found.reader.left_out == (sum(key not in judged for key, _ in collection.queries) * (unlabelled != "train"))
 
 
+@given(mixed(), st.sampled_from(WRITERS), st.integers(0, 4), st.integers(0, 4), st.integers(0, 1))
+def test_unlabelled_queries_are_held_out_by_text(
+    collection: Collection, write: Write, dev: int, test: int, seed: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        settings = write(Path(folder), collection)
+        plain = read(settings, dev_fraction=0.0, unlabelled="leave-out")
+        found = read(
+            settings,
+            dev_fraction=0.0,
+            unlabelled_dev=dev,
+            unlabelled_test=test,
+            split_seed=seed,
+            unlabelled="leave-out",
+        )
+    judged = {query for rows in collection.qrels.values() for query, *_ in rows}
+    free = {text.casefold() for key, text in collection.queries if key not in judged}
+    free -= {text.casefold() for key, text in collection.queries if key in judged}
+    rows = [row for row in found.queries.to_pylist() if row["external_id"] not in judged]
+    texts = {split: {row["text"].casefold() for row in rows if row["split"] == split} for split in SPLITS}
+    assert not texts["train"]
+    assert len(texts["test"]) == min(test, len(free))
+    assert len(texts["dev"]) == min(dev, len(free) - len(texts["test"]))
+    # whoever is labelled stays where it was
+    labelled = [row for row in found.queries.to_pylist() if row["external_id"] in judged]
+    assert labelled == plain.queries.to_pylist()
+    assert found.qrels.equals(plain.qrels)
+
+
 @given(mixed(), st.sampled_from(WRITERS), subsets, st.sampled_from([0.0, 0.4]))
 def test_hidden_labels_are_as_good_as_deleted(
     collection: Collection, write: Write, labels: tuple[str, ...], dev: float
@@ -136,6 +165,8 @@ def test_hidden_labels_of_pydocs(monkeypatch: pytest.MonkeyPatch, labels: tuple[
     left_out = read({"reader": "pydocs", "dev_fraction": 0.2, "labels": labels, "unlabelled": "leave-out"})
     assert set(left_out.queries["query_id"].to_pylist()) == {query for query in split if split[query] in labels}
     assert left_out.reader.left_out + left_out.queries.num_rows == hidden.queries.num_rows
+    held_out = read({"reader": "pydocs", "labels": (), "unlabelled_dev": 5, "unlabelled_test": 7})
+    assert [held_out.queries["split"].to_pylist().count(split) for split in ("dev", "test")] == [5, 7]
 
 
 def test_counts_say_who_has_a_relevant_document(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,21 @@ def test_questions_about_single_documents_are_planned_at_most() -> None:
     assert rows["confirm"]["work"].count("4,000,000 calls") == 3
     hours = {stage: float(rows[stage]["GPU hours"].replace(",", "")) for stage in ("judge", "confirm")}
     assert hours["confirm"] == pytest.approx(hours["judge"] * 4 / 800, rel=0.1)
+
+
+def test_what_judges_measure_is_planned_and_where_its_texts_go() -> None:
+    """Some twenty documents of every held-out query, once; of a panel of its own the server is named."""
+    server = {"base_url": "http://127.0.0.1:9/v1", "model": "other", "input_price": 1.0, "output_price": 1.0}
+    judge = {"kind": "api", "name": "other", "endpoint": server, "prompt": {"template": "letters"}}
+    rows, said = told(
+        "evaluate.judged=all", f"evaluate.judge={json.dumps({'judges': [judge]})}", "plan.test=1000", "plan.dev=0"
+    )
+    assert list(rows)[-4:-1] == ["pool", "assess", "evaluate"]
+    assert "20,000 calls to other" in rows["assess"]["work"]
+    assert float(rows["assess"]["dollars"].replace(",", "")) > 1
+    assert "texts of dev and test queries and their top are sent to http://127.0.0.1:9/v1" in said
+    rows, _ = told("evaluate.judged=all", "plan.test=1000", "plan.dev=0")
+    assert rows["assess"]["work"].count("20,000 calls") == 3  # the training panel
 
 
 def test_what_is_planned_grows_with_rows_alone() -> None:
