@@ -102,14 +102,17 @@ class QueryWriting:
         if not documents:
             raise DataError("no document has the words that a query needs", "corpus", "check what is read as text")
         questions = self._questions(documents)
-        log = AnswerLog(Store(self._experiment.execution.root), self._writer.identity)
-        held = known(log, questions, self._experiment.execution.buckets)
+        store = Store(self._experiment.execution.root)
+        bought = 0
+        if store.exists("root.json"):  # else nobody has used the root, and looking would make it one
+            buckets = store.buckets(self._experiment.execution.buckets)
+            held = known(AnswerLog(store, self._writer.identity), questions, buckets)
+            bought = int(held.final(questions.ids).sum())
         texts = [(self._request, f"{title}\n{text}".strip(), "") for _, title, text in documents[:_COUNTED]]
         source = f"{len(texts):,} of the documents"
         tokens = prices.count(self._builder, prices.Prompts(texts, [*range(len(texts))], source))
         kinds_wanted, each = self._wanted
         answer = min(self._writer.longest_answer, _ANSWER_TOKENS * (1 + len(kinds_wanted) * each))
-        bought = int(held.final(questions.ids).sum())
         cost: CallCost = prices.priced(
             self._experiment, self._writer, replace(tokens, answer=answer), len(questions.ids), bought
         )
@@ -180,7 +183,7 @@ def _asker(
         judge,
         AnswerLog(store, judge.identity),
         BudgetSession(log, budget, judge, panel, remedy),
-        experiment.execution.buckets,
+        store.buckets(experiment.execution.buckets),
         experiment.judge.retry_passes,
         experiment.judge.max_failures,
         say,

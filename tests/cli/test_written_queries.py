@@ -19,6 +19,7 @@ from anmi_ray.store import Store
 from tests.cli.test_queries import rows_of
 from tests.commands import anmi, printed, refused
 from tests.judging.serving import Chat, serving
+from tests.models.tiny import write_tiny_bert
 from tests.small import write_config
 
 DOCUMENTS = 120
@@ -103,7 +104,8 @@ def test_a_dry_run_shows_what_would_be_sent_and_sends_nothing(config: str, chat:
     assert not Path("root").exists()
     printed("queries", config, "--to", "out", "--number", 10)
     assert any(entry["question"] in said for entry in chat.log())
-    assert f"{DOCUMENTS} of them bought already" in printed("queries", config, "--dry-run")
+    other = "execution.buckets=16"  # the root's own number counts
+    assert f"{DOCUMENTS} of them bought already" in printed("queries", config, other, "--dry-run")
 
 
 def test_a_budget_ends_asking_and_more_goes_on(config: str, chat: Chat) -> None:
@@ -201,10 +203,21 @@ def test_killed_while_asking_it_goes_on_and_asks_for_nothing_twice_that_was_kept
 
 @pytest.mark.slow
 @pytest.mark.ray
+@pytest.mark.timeout(1200)
 def test_documents_alone_end_to_end(config: str, ray_local: None, chat: Chat) -> None:
-    printed("queries", config, "--to", "out", "--number", 24)
+    corpus = Path("mine/corpus.jsonl")
+    corpus.write_text("".join(corpus.read_text(encoding="utf-8").splitlines(keepends=True)[:90]), encoding="utf-8")
+    printed("queries", config, "queries.documents=24", "--to", "out", "--number", 24)
     written = len(chat.log())
-    done = printed("run", config, "corpus={reader: beir, path: out}", "mine.anchors=confirmed", "name=alone")
+    assert written == 24
+    model = write_tiny_bert(Path("tiny").absolute())
+    small = (
+        f"train.model={model}",
+        "train.max_steps=2",
+        "train.max_tokens=48",
+        "judge.judges.0.prompt.document_tokens=64",
+    )
+    done = printed("run", config, *small, "corpus={reader: beir, path: out}", "mine.anchors=confirmed", "name=alone")
     assert len(chat.log()) > written
     assert "report" in done
     [page] = Path("root/reports").rglob("*.html")
