@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray import corpus
+from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.judging import kinds
-from anmi_ray.judging.prompt_builder import preview
+from anmi_ray.judging.prompt_builder import Preview, preview
 
 
 def preview_prompts(experiment: Experiment, query: str | None, first: str | None, second: str | None) -> Iterator[str]:
@@ -40,14 +41,18 @@ def preview_prompts(experiment: Experiment, query: str | None, first: str | None
     yield f"query {asked['external_id']}; shown first: {names[0]}, second: {names[1]}"
     for judge, server in judges:
         shown = preview(judge.prompt_builder(), asked["text"], *(_text(document) for document in documents))
-        count = f"{shown.tokens:,} tokens{'' if shown.exact else ' at most, by an estimate from bytes'}"
-        where = f"{server.model} at {server.base_url}"
-        yield f"\njudge {judge.name}: {where}, template {shown.template}, {count}"
-        for what, parts in (("cut", shown.truncated), ("neutralised", shown.altered)):
-            if parts:
-                yield f"{what}: {', '.join(parts)}"
-        for message in shown.messages:
-            yield f"--- {message['role']}\n{message['content']}"
+        yield from said(f"judge {judge.name}", server, shown)
+
+
+def said(who: str, server: EndpointConfig, shown: Preview) -> Iterator[str]:
+    """Lines that show a prompt, and where it would be sent."""
+    count = f"{shown.tokens:,} tokens{'' if shown.exact else ' at most, by an estimate from bytes'}"
+    yield f"\n{who}: {server.model} at {server.base_url}, template {shown.template}, {count}"
+    for what, parts in (("cut", shown.truncated), ("neutralised", shown.altered)):
+        if parts:
+            yield f"{what}: {', '.join(parts)}"
+    for message in shown.messages:
+        yield f"--- {message['role']}\n{message['content']}"
 
 
 def _text(document: dict[str, str]) -> str:

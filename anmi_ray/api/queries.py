@@ -1,6 +1,7 @@
 """`anmi queries`: a collection's documents in, a collection with queries that were made of them out.
 
-The documents are read three times, shard by shard: to count what stands in them and to draw a sample, to count the
+Queries stand in documents, or a language model writes them (`written_queries.py`); one filter is there for both. The
+documents are read three times, shard by shard: to count what stands in them and to draw a sample, to count the
 words of the sample's documents as they are and masked, and to write them. What is held besides a shard are ids, a table
 of counts and what the sample offers.
 """
@@ -16,13 +17,16 @@ from itertools import combinations
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from anmi_ray.api.written_queries import NOT_ASKED, QueryWriting, checking, unconfirmed
 from anmi_ray.core import identity, redaction
 from anmi_ray.core.errors import DataError
+from anmi_ray.judging.writer import UNREADABLE
 from anmi_ray.queries import choose
 from anmi_ray.queries.choose import LeftOutQuery, QueryCandidate
 from anmi_ray.queries.frequency import DocumentFrequency
 from anmi_ray.queries.kinds import KINDS, Offer, offers
 from anmi_ray.queries.masking import masked
+from anmi_ray.queries.sample import DocumentSample
 from anmi_ray.queries.words import words
 from anmi_ray.store.folders import new_folder
 
@@ -42,6 +46,8 @@ _REMEDY = {
     choose.NEAR: "documents repeat each other; leave copies out",
     choose.BARE: "documents are a line long; join what belongs together to longer ones",
     choose.LOST: "set retrieve.bm25.stemmer and retrieve.bm25.stopwords to the documents' language",
+    UNREADABLE: "see what is asked with --dry-run; queries.writer.template and max_tokens must suit the model",
+    NOT_ASKED: "raise queries.budget and run the same command again: what was answered is kept",
 }
 
 
@@ -59,14 +65,15 @@ class MadeQueries:
     ranks: list[int]
     searched: dict[QueryCandidate, int]
     left_out: list[LeftOutQuery]
+    kinds: tuple[str, ...] = KINDS
 
     def counts(self) -> dict[str, Counter[str]]:
         """By kind, how many candidates were kept ("kept") and left out, by reason."""
-        found = {kind: Counter[str]() for kind in KINDS}
+        found = {kind: Counter[str]() for kind in self.kinds}
         for query in self.queries:
             found[query.kind]["kept"] += 1
         for one in self.left_out:
-            found[one.candidate.kind][one.reason] += 1
+            found.setdefault(one.candidate.kind, Counter())[one.reason] += 1
         return found
 
 
@@ -79,6 +86,21 @@ def make_queries(experiment: Experiment, to: Path, number: int, say: Callable[[s
     with new_folder(to) as beside:
         made = _Maker(experiment, number, beside, say).make(to)
     return made
+
+
+def preview_writing(experiment: Experiment, number: int) -> Iterator[str]:
+    """Lines that say what the writer would be asked, what it costs, and its exact prompt; nothing is sent.
+
+    Raises ConfigError where there is none, DataError where no document can be asked about.
+    """
+    from anmi_ray import corpus
+    from anmi_ray.retrieval import bm25
+
+    writing = QueryWriting(experiment, number, bm25.stop_words(experiment.retrieve.bm25))
+    for table in corpus.read(experiment.corpus, documents_alone=True).documents():
+        for source, title, text in _rows(table):
+            writing.offer(source, title, text)
+    yield from writing.foretold()
 
 
 class _Maker:
@@ -97,6 +119,12 @@ class _Maker:
         self._refused = 0
         self._searched: dict[QueryCandidate, int] = {}
         self._left: list[LeftOutQuery] = []
+        self._found_kinds = experiment.queries.found
+        self._writing: QueryWriting | None = None
+        if experiment.queries.writer is not None:
+            self._writing = QueryWriting(experiment, number, self._stop_words)
+        if experiment.queries.check:
+            checking(experiment)  # before anything is asked
 
     def make(self, to: Path) -> MadeQueries:
         self._say("reading documents, counting what stands in them")
@@ -113,7 +141,8 @@ class _Maker:
             raise self._nothing_left()
         self._say(f"writing {self._documents:,} documents and {len(queries):,} queries")
         self._write(queries, ranks)
-        return MadeQueries(to, self._documents, self._refused, queries, ranks, self._searched, self._left)
+        kinds = (*self._found_kinds, *self._experiment.queries.written)
+        return MadeQueries(to, self._documents, self._refused, queries, ranks, self._searched, self._left, kinds)
 
     def _tables(self) -> Iterator[pa.Table]:
         """The documents, shard by shard, read anew."""
@@ -128,24 +157,30 @@ class _Maker:
 
     def _candidates(self) -> list[QueryCandidate]:
         """The queries that are worth a search, from a sample of the documents."""
+        seed = self._experiment.seed
         frequency = DocumentFrequency()
-        sample = _Sample(_DOCUMENTS * self._number, self._experiment.seed)
+        sample = DocumentSample[tuple[str, int, list[Offer]]](_DOCUMENTS * self._number, seed)
         for table in self._tables():
             for source, title, text in _rows(table):
-                found = list(offers(title, text, self._stop_words))
+                if self._writing is not None:
+                    self._writing.offer(source, title, text)
+                if not self._found_kinds:
+                    continue
+                found = [one for one in offers(title, text, self._stop_words) if one.kind in self._found_kinds]
                 frequency.add({offer.key for offer in found})
-                sample.offer(source, len(words(title)) + len(words(text)), found)
+                if found and sample.takes(source):
+                    length = len(words(title)) + len(words(text))
+                    sample.add(source, (source, length, choose.kept_until_counted(found)))
         if self._documents < 2:
             remedy = "a ranking needs at least two documents"
             raise DataError(f"holds {self._documents} document(s)", self._place, remedy)
-        seed = self._experiment.seed
-        fit: list[QueryCandidate] = []
+        told: list[tuple[QueryCandidate, str]] = []
         for source, length, found in sample.drawn():
-            for candidate, reason in choose.best_offers(found, source, length, seed, frequency, self._stop_words):
-                if reason:
-                    self._left.append(LeftOutQuery(candidate, reason))
-                else:
-                    fit.append(candidate)
+            told += choose.best_offers(found, source, length, seed, frequency, self._stop_words)
+        if self._writing is not None:
+            told += self._writing.candidates(self._say)
+        self._left += [LeftOutQuery(candidate, reason) for candidate, reason in told if reason]
+        fit = [candidate for candidate, reason in told if not reason]
         fit.sort(key=lambda candidate: candidate.order)
         near = choose.near_duplicates(fit)
         self._left += [LeftOutQuery(candidate, choose.NEAR) for candidate in fit if candidate in near]
@@ -183,8 +218,8 @@ class _Maker:
     ) -> tuple[list[QueryCandidate], list[int]]:
         """The queries whose document BM25 finds, in the collection as it is written, and at which rank.
 
-        Which are written says which documents are masked, and that moves ranks: others are taken for those that fall
-        out, and all are searched again, until every one is found.
+        Where judges are asked, these confirm them too. Which are written says which documents are masked, and that
+        moves ranks: others are taken for those that fall out, and all are searched again, until every one is found.
         """
         pool = tried
         chosen = tried
@@ -195,9 +230,12 @@ class _Maker:
             sources = [candidate.doc_id for candidate in chosen]
             ranks = index.ranks([candidate.text for candidate in chosen], sources, places, DEPTH).tolist()
             lost = {candidate for candidate, rank in zip(chosen, ranks, strict=True) if not rank}
-            if settled and not lost:
+            refused = {} if lost or not settled else self._unconfirmed(chosen)
+            if settled and not lost and not refused:
                 self._left += spare
                 return chosen, ranks
+            self._left += [LeftOutQuery(candidate, reason) for candidate, reason in refused.items()]
+            pool = [candidate for candidate in pool if candidate not in refused]
             self._searched = self._searched or dict(zip(chosen, ranks, strict=True))
             self._left += [LeftOutQuery(candidate, choose.LOST) for candidate in chosen if candidate in lost]
             pool = [candidate for candidate in pool if candidate not in lost]
@@ -205,6 +243,19 @@ class _Maker:
             chosen.sort(key=lambda candidate: candidate.query_id)
             settled = True
         return [], []
+
+    def _unconfirmed(self, chosen: Sequence[QueryCandidate]) -> dict[QueryCandidate, str]:
+        """Which of the queries judges refuse, where they are asked, and why."""
+        if not self._experiment.queries.check:
+            return {}
+        of_document = _by_document(chosen)
+        documents = {
+            source: _masked(title, text, of_document[identity.doc_id(source)])
+            for table in self._tables()
+            for source, title, text in _rows(table)
+            if identity.doc_id(source) in of_document
+        }
+        return unconfirmed(self._experiment, chosen, documents, self._say)
 
     def _write(self, queries: Sequence[QueryCandidate], ranks: Sequence[int]) -> None:
         of_document = _by_document(queries)
@@ -225,42 +276,14 @@ class _Maker:
     def _nothing_left(self) -> DataError:
         reasons = Counter(one.reason for one in self._left if one.reason != choose.SPARE)
         if not reasons:
-            what = f"its {self._documents:,} documents have no title, sentence, heading, phrase or identifier of words"
+            offered = "title, sentence, heading, phrase or identifier of words"
+            offered = offered if self._found_kinds else "text of a few words"
+            what = f"its {self._documents:,} documents have no {offered}"
             return DataError(what, self._place, "check which columns or fields are read as title and text")
         most, count = reasons.most_common(1)[0]
         told = ", ".join(f"{reason} {some:,}" for reason, some in reasons.most_common())
         what = f"gives no query: of {sum(reasons.values()):,} candidates {count:,} fell to '{most}' (all: {told})"
         return DataError(what, self._place, _REMEDY.get(most, "give more documents"))
-
-
-class _Sample:
-    """The documents of smallest hash that offer something, with what they offer, whatever their order."""
-
-    def __init__(self, size: int, seed: int) -> None:
-        self._size = size
-        self._seed = seed
-        self._held: dict[bytes, tuple[str, int, list[Offer]]] = {}
-        self._limit: bytes | None = None
-
-    def offer(self, source: str, length: int, found: list[Offer]) -> None:
-        """A document, its length in words, and all that it offers."""
-        key = identity.digest("sample", "documents", self._seed, source)
-        if not found or (self._limit is not None and key >= self._limit):
-            return
-        self._held[key] = source, length, choose.kept_until_counted(found)
-        if len(self._held) >= 2 * self._size:
-            self._prune()
-
-    def drawn(self) -> Iterable[tuple[str, int, list[Offer]]]:
-        """(external id, words, offers) of each of them."""
-        self._prune()
-        return self._held.values()
-
-    def _prune(self) -> None:
-        kept = sorted(self._held)[: self._size]
-        self._held = {key: self._held[key] for key in kept}
-        if len(kept) == self._size:
-            self._limit = kept[-1]
 
 
 def _rows(table: pa.Table) -> Iterator[tuple[str, str, str]]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anmi_ray.cli.flags import ConfigArg, OverrideArg
+from anmi_ray.cli.flags import COMMAND_LINE, ConfigArg, OverrideArg, RootOption, overriding
+from anmi_ray.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,21 +24,34 @@ _SHOWN = 20  # queries that are printed
 
 def queries(
     config: ConfigArg,
-    to: Annotated[Path, typer.Option("--to", help="folder to write: new, or empty")],
     overrides: OverrideArg = None,
+    to: Annotated[Path | None, typer.Option("--to", help="folder to write: new, or empty")] = None,
+    root: RootOption = None,
     number: Annotated[int, typer.Option("--number", min=1, help="queries to make, at most")] = 2000,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="say what the writer would be asked and what it costs, with the exact prompt"),
+    ] = False,
 ) -> None:
     """Make train queries of documents alone: of their titles, first sentences, headings, key phrases and identifiers.
 
-    The folder is a collection in BEIR layout, whose documents lack the queries that were made of them, without labels.
-    No model is asked, and the collection's own queries and labels are not read. Another seed=NUMBER draws others.
+    Where queries.writer names a language model, it writes them instead, or beside them (queries.kinds).
+    The folder is a collection in BEIR layout, whose documents lack the queries that stood in them, without labels.
+    The collection's own queries and labels are not read. Another seed=NUMBER draws others.
     """
-    from anmi_ray.api.queries import make_queries
+    from anmi_ray.api.queries import make_queries, preview_writing
     from anmi_ray.cli import console
     from anmi_ray.config.load import load
 
-    made = make_queries(load(config, overrides or [], documents_alone=True), to, number, console.note)
+    experiment = load(config, overriding(overrides, root), documents_alone=True)
     out = console.stdout()
+    if dry_run:
+        for line in preview_writing(experiment, number):
+            out.print(line, markup=False, highlight=False)
+        return
+    if to is None:
+        raise ConfigError("--to names no folder", COMMAND_LINE, "say where the collection is written, or add --dry-run")
+    made = make_queries(experiment, to, number, console.note)
     refused = f", {made.refused_documents:,} refused" if made.refused_documents else ""
     print(f"{made.documents:,} documents{refused}; {len(made.queries):,} queries\n")
     out.print(_counted(made))

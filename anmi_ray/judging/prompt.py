@@ -6,6 +6,8 @@ order, so that prompts with the same query and first document share all up to th
 compute once. The three arrive neutralised and fenced; a template cannot forget to.
 
 A template of form yes-no asks about one document: it places {{ query }} and {{ first }}, and yes is for that document.
+One of form queries asks for queries that a document answers: it places {{ wanted }}, which kinds and how many, and
+{{ document }}.
 
 Signs: an answer s in [-1, 1], or a letter, speaks of the document shown first, which the judge knows as document A.
 1 and A are for it, -1 and B against it, whatever the two are called elsewhere.
@@ -31,17 +33,22 @@ from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.judging.sanitize import LABELS, fenced, neutralise
 
-Form = Literal["scale", "letters", "yes-no"]
+Form = Literal["scale", "letters", "yes-no", "queries"]
 Message = dict[str, str]  # role, content
 SHIPPED = ("scale", "letters")
 RELEVANCE = "relevance"  # the shipped template about one document
+WRITING = "queries"  # the shipped template that asks for queries
 LAYOUT = 1  # of what is around a template: neutralising, fences, the joints of the text; part of every content hash
 
 _BLOCKS = ("system", "user", "cue")
 _NAMES = ("query", "first", "second")
+_WRITING_NAMES = ("wanted", "document")
 _PARTS = ("query", "first document", "second document")
 _FRONT = re.compile(r"\A---\n(.*?)\n---\n(.*)\Z", re.DOTALL)
-_REMEDY = "see the shipped templates scale.jinja, letters.jinja and relevance.jinja in anmi_ray/judging/templates"
+_REMEDY = (
+    "see the shipped templates scale.jinja, letters.jinja, relevance.jinja and queries.jinja in "
+    "anmi_ray/judging/templates"
+)
 # What rendering somebody's template may raise, besides its own errors.
 _FAULTS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError)
 
@@ -66,7 +73,7 @@ class Template:
     @property
     def documents(self) -> int:
         """Documents that it shows."""
-        return 1 if self.form == "yes-no" else 2
+        return 1 if self.form in ("yes-no", "queries") else 2
 
     @property
     def content_hash(self) -> str:
@@ -76,11 +83,13 @@ class Template:
     def messages(self, query: str, first: str, second: str, special_tokens: Iterable[str] = ()) -> list[Message]:
         """The system and the user message that ask which of two documents answers the query better.
 
-        A template about one document asks whether `first` answers it, and leaves out `second`.
+        A template about one document asks whether `first` answers it, and leaves out `second`; one that asks for
+        queries takes for `query` what is wanted.
         `special_tokens` of the judge's tokenizer are broken where the texts hold them, beside the common ones.
         Raises DataError naming the text that is empty, ConfigError if the template does not show the three texts whole.
         """
-        parts = list(zip(_NAMES, _PARTS, LABELS, (query, first, second), strict=True))[: 1 + self.documents]
+        names = _WRITING_NAMES if self.form == "queries" else _NAMES[: 1 + self.documents]
+        parts = zip(names, _PARTS, LABELS, (query, first, second), strict=False)
         values = {name: _shown(part, label, text, special_tokens) for name, part, label, text in parts}
         texts = list(values.values())
         system = self._render("system", {})
@@ -115,7 +124,7 @@ def load_template(name_or_path: str) -> Template:
 
     Raises ConfigError if there is none, its front matter lacks something, or what it renders does not suit a judge.
     """
-    if name_or_path in (*SHIPPED, RELEVANCE):
+    if name_or_path in (*SHIPPED, RELEVANCE, WRITING):
         file = resources.files("anmi_ray.judging").joinpath(f"templates/{name_or_path}.jinja")
         template = _parse(file.read_text(encoding="utf-8"), f"template {name_or_path}")
     else:
@@ -123,7 +132,9 @@ def load_template(name_or_path: str) -> Template:
             source = Path(name_or_path).expanduser().read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             reason = "no such template" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
-            remedy = f"name a shipped template ({', '.join((*SHIPPED, RELEVANCE))}), or give the path of a file"
+            remedy = (
+                f"name a shipped template ({', '.join((*SHIPPED, RELEVANCE, WRITING))}), or give the path of a file"
+            )
             raise ConfigError(reason, f"template {name_or_path}", remedy) from None
         template = _parse(source, f"template {name_or_path}")
     _probe(template)
@@ -150,7 +161,7 @@ def _parse(source: str, place: str) -> Template:
             for detail in error.errors(include_url=False)
         )
         raise ConfigError(
-            wrong, place, "begin with name, version (1, 2, …) and form (scale, letters or yes-no)"
+            wrong, place, "begin with name, version (1, 2, …) and form (scale, letters, yes-no or queries)"
         ) from None
     return Template(front.name, front.version, front.form, source, place)
 

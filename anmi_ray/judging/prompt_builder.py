@@ -16,6 +16,7 @@ from anmi_ray.judging.prompt import Message, Template, load_template
 from anmi_ray.judging.questions import TextQuestions
 from anmi_ray.judging.tokens import ByteTokens, TokenizerTokens, load_tokens
 
+_ASKS = {"yes-no": "asks about one document", "queries": "asks for queries"}  # other forms compare
 EMPTY = "empty text"  # why a question about a text without any is not asked
 _READ = 64  # characters per token of the beginning of a text
 _DOCUMENTS = 4096  # prepared at once: those of a few queries, for prompts stand sorted by query
@@ -60,10 +61,10 @@ class PromptBuilder:
     def load(config: PromptConfig) -> PromptBuilder:
         """Read the template and the tokenizer. Raises ConfigError if one fails or the readout does not suit."""
         template = load_template(config.template)
-        if template.documents != config.documents:
+        if template.documents != config.documents or template.form == "queries":
             one = config.is_direct
             raise ConfigError(
-                f"of form {template.form}, which {'compares two documents' if one else 'asks about one document'}",
+                f"of form {template.form}, which {_ASKS.get(template.form, 'compares two documents')}",
                 template.place,
                 f"prompt.{'relevance' if one else 'template'} takes "
                 f"{'one of form yes-no' if one else 'scale, letters, or a template of either form'}",

@@ -11,6 +11,7 @@ Letters: P comparisons, N questions.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,3 +104,17 @@ def _questions(comparisons: pa.Table, queries: pa.Table, texts: pa.Table, docume
     query_row, first, second = rows[:, kept]
     of_comparison = of_row.reshape(documents, -1).T
     return TextQuestions(queries, texts, query_row, first, second, ids[once], of_comparison, documents)
+
+
+def slices(queries: list[Rows], size: int, admit: Callable[[list[Rows]], int]) -> Iterator[Rows]:
+    """Whole queries, at least `size` questions at a time, as long as `admit` says that all of a group may be asked."""
+    rest = queries[::-1]
+    while rest:
+        group: list[Rows] = []
+        while rest and sum(map(len, group)) < size:
+            group.append(rest.pop())
+        admitted = admit(group)
+        if admitted:
+            yield np.concatenate(group[:admitted])
+        if admitted < len(group):
+            return

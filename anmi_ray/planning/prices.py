@@ -36,7 +36,7 @@ QUERIES, PAIRS = 200, 2  # so many queries' prompts are counted, and so many of 
 COUNTED = 50  # answers of a judge from which its server's own counts are taken
 LOOKED_UP = 500_000  # pairs up to which the answer log is searched for those that are bought
 _SHARDS = 4  # of the documents that are looked at where the collection is not read anyway
-_ANSWER = {"letters": 1, "scale": 4, "yes-no": 1}  # tokens of an answer that is no more than asked for
+_ANSWER = {"letters": 1, "scale": 4, "yes-no": 1, "queries": 50}  # tokens of an answer that is no more than asked for
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def costs(experiment: Experiment, stage: Stage, made: Mapping[str, Artifact], pa
     if not judges:
         return []
     if experiment.plan.documents is not None:
-        return [_priced(experiment, judge, _stated(experiment, judge), stage.orders * pairs, 0) for judge in judges]
+        return [priced(experiment, judge, _stated(experiment, judge), stage.orders * pairs, 0) for judge in judges]
     prompts = sample(experiment, made)
     return [_cost(experiment, stage, judge, prompts, made, pairs) for judge in judges]
 
@@ -65,7 +65,7 @@ def costs(experiment: Experiment, stage: Stage, made: Mapping[str, Artifact], pa
 def of_pairs(experiment: Experiment, stage: Stage, known: Sequence[CallCost], pairs: int) -> list[CallCost]:
     """What `pairs` other comparisons in all orders cost, none of them bought, at the tokens of `known` costs."""
     judges = {judge.name: judge for judge in kinds.prompted(stage.panel(experiment))}
-    return [_priced(experiment, judges[cost.judge], cost.tokens, stage.orders * pairs, 0) for cost in known]
+    return [priced(experiment, judges[cost.judge], cost.tokens, stage.orders * pairs, 0) for cost in known]
 
 
 def sample(experiment: Experiment, made: Mapping[str, Artifact]) -> Prompts:
@@ -185,10 +185,10 @@ def _cost(
     if log.buckets():
         questions = direct_questions if stage.direct else text_questions
         calls, bought = _bought(log, made, pairs, questions) or (calls, None)
-    return _priced(experiment, judge, tokens, calls, bought)
+    return priced(experiment, judge, tokens, calls, bought)
 
 
-def _priced(experiment: Experiment, judge: PromptJudge, tokens: CallTokens, calls: int, bought: int | None) -> CallCost:
+def priced(experiment: Experiment, judge: PromptJudge, tokens: CallTokens, calls: int, bought: int | None) -> CallCost:
     missing = calls - (bought or 0)
     price = judge.price(missing, missing * tokens.prompt, missing * tokens.answer, experiment.plan)
     return CallCost(judge.name, calls, bought, tokens, **vars(price))

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from anmi_ray.config.queries import WRITTEN
 from anmi_ray.core import identity
 from anmi_ray.queries.frequency import DocumentFrequency
 from anmi_ray.queries.kinds import KINDS, Offer
@@ -26,9 +27,9 @@ BARE = "little is left of its document without it"
 LOST = "its document is not found by it"
 SPARE = "not needed"
 
-_FEWEST = dict.fromkeys(KINDS, 2) | {"sentence": 4}  # words
+_FEWEST = {"sentence": 4}  # words; of other kinds 2
 _MOST = 24  # words
-_MOST_CHARACTERS = 300
+MOST_CHARACTERS = 300
 _SHARED = 8  # documents: a title, heading or sentence of more is boilerplate
 _ALIKE = 0.8  # Jaccard
 _TOP = 16  # offers of a kind that are kept of a document until all documents are counted
@@ -42,7 +43,7 @@ _USUAL = frozenset(
 
 @dataclass(frozen=True)
 class QueryCandidate:
-    """A query that a document offers; `order` is its place among all, by hash."""
+    """A query that a document offers; `order` is its place among all, by hash; `number` of its kind and document."""
 
     kind: str
     text: str
@@ -50,16 +51,18 @@ class QueryCandidate:
     source: str
     doc_id: bytes
     order: bytes
+    number: int = 0
 
     @property
     def passages(self) -> tuple[str, ...]:
-        """What is masked in its document."""
-        return tuple(dict.fromkeys((self.text, self.passage)))
+        """What is masked in its document: nothing for one that was written."""
+        return () if self.kind in WRITTEN else tuple(dict.fromkeys((self.text, self.passage)))
 
     @property
     def query_id(self) -> str:
         """Its id, the same whatever else is made."""
-        return f"{self.kind}-{identity.digest('made query', self.kind, self.source).hex()[:16]}"
+        later = (self.number,) if self.number else ()
+        return f"{self.kind}-{identity.digest('made query', self.kind, self.source, *later).hex()[:16]}"
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,8 @@ def kept_until_counted(offers: Iterable[Offer]) -> list[Offer]:
     """Of each kind the offers that may still be the best of their document, once all documents are counted."""
     by_kind = defaultdict[str, list[Offer]](list)
     for offer in offers:
-        if len(offer.text) > _MOST_CHARACTERS:  # is too long, and need not be held whole
-            offer = offer._replace(text=offer.text[: 2 * _MOST_CHARACTERS], passage="", key="")
+        if len(offer.text) > MOST_CHARACTERS:  # is too long, and need not be held whole
+            offer = offer._replace(text=offer.text[: 2 * MOST_CHARACTERS], passage="", key="")
         by_kind[offer.kind].append(offer)
     return [
         offer
@@ -114,15 +117,22 @@ def best_offers(
     return [(candidate, reason) for _, candidate, reason in best.values()]
 
 
+def unfit(kind: str, text: str, stop_words: frozenset[str]) -> str:
+    """Why a text cannot be asked, whatever the collection, or ""."""
+    found = words(text)
+    if len(found) < _FEWEST.get(kind, 2):
+        return SHORT
+    if len(found) > _MOST or len(text) > MOST_CHARACTERS:
+        return LONG
+    if sum(says(word, stop_words) for word in found) < 2 or normal(text) in _USUAL:
+        return EMPTY
+    return ""
+
+
 def _unfit(offer: Offer, frequency: DocumentFrequency, stop_words: frozenset[str]) -> str:
     """Why an offer cannot be asked, or ""."""
-    found = words(offer.text)
-    if len(found) < _FEWEST[offer.kind]:
-        return SHORT
-    if len(found) > _MOST or len(offer.text) > _MOST_CHARACTERS:
-        return LONG
-    if sum(says(word, stop_words) for word in found) < 2 or normal(offer.text) in _USUAL:
-        return EMPTY
+    if reason := unfit(offer.kind, offer.text, stop_words):
+        return reason
     if offer.kind in ("title", "sentence", "heading") and frequency.of(offer.key) > _SHARED:
         return EMPTY
     return ""
@@ -159,7 +169,7 @@ def balanced(candidates: Iterable[QueryCandidate], number: int) -> tuple[list[Qu
 
     The kinds take turns, each with its next in order, until there are enough.
     """
-    queues = {kind: list[QueryCandidate]() for kind in KINDS}
+    queues = {kind: list[QueryCandidate]() for kind in (*KINDS, *WRITTEN)}
     for candidate in sorted(candidates, key=lambda one: one.order, reverse=True):
         queues[candidate.kind].append(candidate)
     taken: list[QueryCandidate] = []

@@ -4,7 +4,7 @@ Started as `python chat_server.py`, it prints its port. POST /NAME/setup {"fault
 "model"} opens a server under /NAME; its questions go to /NAME/v1/chat/completions; GET /NAME/log gives a list of
 {t, question, visit, action, active}, GET /NAME/answered the number of its answers. What a question meets is drawn from
 a hash of it and of how often it was asked; or its text prescribes it: "script 500 429:1 ok", one action a visit, the
-last one for all later ones.
+last one for all later ones. Who is asked for queries writes them by a grammar (`written`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import socket
 import struct
 import time
@@ -81,6 +82,42 @@ def word(question: str) -> str:
     return ("yes" if even else "no") if "yes or no" in question else "A"
 
 
+WANTED = re.compile(r"^(\d+) of kind (\w+)$", re.MULTILINE)
+SHOWN = re.compile(r"<document-A-(\w+)>\n(.*)\n</document-A-\1>", re.DOTALL)
+FRAMES = {
+    "keyword": "{0} {1} {2}",
+    "question": "How do I get {0} to work with {1} and {2}?",
+    "example": "{0} versus {1}, {2} too",
+}
+
+
+def rank(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def written(question: str) -> str:
+    """What a writer of queries answers, by a grammar over the longer words of the document that it is shown.
+
+    Every tenth query is bad: a sentence of its document, an escape, or nothing. "" where no queries are asked for.
+    """
+    wanted = WANTED.findall(question)
+    shown = SHOWN.search(question)
+    if not wanted or shown is None:
+        return ""
+    text = shown.group(2)
+    terms = sorted({w.lower() for w in re.findall(r"[A-Za-z]{5,}", text)}, key=rank) or ["nothing"]
+    sentences = [part.strip() for part in re.split(r"[.\n]", text) if len(part.split()) > 5]
+    queries: dict[str, list[str]] = {}
+    for number, kind in wanted:
+        for turn in range(int(number)):
+            picked = [terms[(3 * turn + place) % len(terms)] for place in range(3)]
+            bad = [sentences[0] if sentences else "", "turn \x1b[31m red wheels", " "]
+            chance = rank(f"{kind} {turn} {text}")
+            query = bad[chance[1] % 3] if chance[0] < 26 else FRAMES.get(kind, "{0} {1}").format(*picked)
+            queries.setdefault(kind, []).append(query)
+    return json.dumps(queries)
+
+
 async def drip(request: web.Request, body: bytes) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     await response.prepare(request)
@@ -101,7 +138,8 @@ def reset(request: web.Request) -> None:
 async def perform(request: web.Request, action: str, asked: dict[str, Any]) -> web.StreamResponse:
     """Do what `action` says; those with a colon carry the Retry-After."""
     kind, _, wait = action.partition(":")
-    said = "wrong letters" if kind == "wrong" else word(asked["messages"][-1]["content"])
+    question = asked["messages"][-1]["content"]
+    said = "wrong letters" if kind == "wrong" else written(question) or word(question)
     good = answer(said, asked["model"], logprobs=bool(asked.get("logprobs")))
     if kind in ("ok", "wrong"):
         return web.json_response(good)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from anmi_ray.config.prompt import PromptConfig
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.judging import sanitize
-from anmi_ray.judging.prompt import RELEVANCE, SHIPPED, load_template, without_system
+from anmi_ray.judging.prompt import RELEVANCE, SHIPPED, WRITING, load_template, without_system
 from anmi_ray.judging.prompt_builder import PromptBuilder, preview
 from anmi_ray.judging.sanitize import KNOWN_TOKENS, LABELS, fenced, neutralise
 
@@ -235,7 +235,7 @@ def test_an_unknown_template_is_named(tmp_path: Path) -> None:
 
 def test_templates_are_files_of_the_package() -> None:
     files = {file.name for file in resources.files("anmi_ray.judging").joinpath("templates").iterdir()}
-    assert files == {f"{name}.jinja" for name in (*SHIPPED, RELEVANCE)}
+    assert files == {f"{name}.jinja" for name in (*SHIPPED, RELEVANCE, WRITING)}
 
 
 def test_settings_of_prompts() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.stages.judge.actor import in_order, slices
+from anmi_ray.judging.questions import slices
+from anmi_ray.stages.judge.actor import in_order
 from tests.judging.test_questions import world
 
 SIZES = st.lists(st.integers(2, 5), min_size=1, max_size=8)  # documents of each query

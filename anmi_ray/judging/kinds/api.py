@@ -81,7 +81,7 @@ class ApiJudge(PromptJudge):
 
     def engine(self, lease: Leases | None = None) -> ApiEngine:
         """See TextJudge."""
-        return ApiEngine(self.config, lease)
+        return ApiEngine(self.config, lease, self.prompt_builder())
 
     def one_of(self, actors: int) -> ApiJudge:
         """See TextJudge: its share of the requests in flight."""
@@ -135,13 +135,18 @@ def _tokens(limit: int, *texts: pa.ChunkedArray) -> Reals:
 
 
 class ApiEngine:
-    """Asks through one client; answers are handed over every AT_ONCE or 5 seconds."""
+    """Asks through one client; answers are handed over every `at_once` or 5 seconds."""
 
-    at_once = AT_ONCE
-
-    def __init__(self, config: ApiJudgeConfig, lease: Leases | None = None) -> None:
+    def __init__(
+        self,
+        config: ApiJudgeConfig,
+        lease: Leases | None = None,
+        builder: PromptBuilder | None = None,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        self.at_once = at_once
         self.config = config
-        self.builder = PromptBuilder.load(config.prompt)
+        self.builder = PromptBuilder.load(config.prompt) if builder is None else builder
         limited = config.endpoint.requests_per_minute or config.endpoint.tokens_per_minute
         self._lease = lease if limited else None
         self._past = Spend()
@@ -181,7 +186,7 @@ class ApiEngine:
         self._client = ChatClient(self.config.endpoint, Leased(self._lease) if self._lease else None)
         try:
             async with self._client as client:
-                await ask_all(client, asked(), publish)
+                await ask_all(client, asked(), publish, self.at_once)
         finally:
             if empty:
                 which = np.array(empty, dtype=np.int64)

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray.config.base import whole
@@ -30,7 +31,7 @@ from anmi_ray.core.identity import digest
 from anmi_ray.core.records import ANSWER
 from anmi_ray.judging import parse_reply
 from anmi_ray.judging.http.limits import Leases
-from anmi_ray.judging.preferences import ReadReply, vote
+from anmi_ray.judging.preferences import ReadReply, of_answers, vote
 from anmi_ray.judging.prompt import load_template
 from anmi_ray.judging.prompt_builder import PromptBuilder
 from anmi_ray.judging.protocol import Answers, Order, Questions
@@ -266,3 +267,9 @@ def answer_rows(questions: TextQuestions, which: Rows, **columns: object) -> pa.
         if name not in columns
     }
     return ANSWER.table({**questions.hashes(which), **nothing, **columns})
+
+
+def failures_of(answers: pa.Table, judge: TextJudge) -> dict[str, int]:
+    """Answer rows without a preference, by reason: those that cannot be read, too."""
+    _, error = of_answers(answers, judge.read_reply())
+    return {row["values"]: row["counts"] for row in pc.value_counts(error.drop_null()).to_pylist()}

@@ -6,25 +6,22 @@ import collections
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import ray
 from numpy.typing import NDArray
 
 from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, flatten
-from anmi_ray.judging import preferences
 from anmi_ray.judging.kinds import TextJudge
-from anmi_ray.judging.kinds.base import JudgeEngine
-from anmi_ray.judging.questions import Rows, TextQuestions
+from anmi_ray.judging.kinds.base import JudgeEngine, failures_of
+from anmi_ray.judging.questions import Rows, TextQuestions, slices
 from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store.answer_log import AnswerLog
 
-Failures = dict[str, int]  # by reason
 _QUESTIONS = ""  # no reason is called so
 _LOG = logging.getLogger(__name__)
 
@@ -81,7 +78,7 @@ class JudgeActor:
         spent = engine.spend
         asked: collections.Counter[str] = collections.Counter()
 
-        def settle(count: int, failures: Failures) -> None:
+        def settle(count: int, failures: dict[str, int]) -> None:
             nonlocal spent
             since = engine.spend - spent
             spent = engine.spend
@@ -108,12 +105,6 @@ def context_of(judge: TextJudge) -> dict[str, Any]:
     return {**logs.context(), "judge": judge.name}
 
 
-def failures_of(answers: pa.Table, judge: TextJudge) -> Failures:
-    """Answer rows without a preference, by reason: those that cannot be read, too."""
-    _, error = preferences.of_answers(answers, judge.read_reply())
-    return {row["values"]: row["counts"] for row in pc.value_counts(error.drop_null()).to_pylist()}
-
-
 def chunk_key(bucket: int, start: int) -> str:
     """How the budget actor knows a chunk."""
     return f"{bucket}-{start}"
@@ -131,17 +122,3 @@ def in_order(questions: TextQuestions, chunk: Rows, missing: NDArray[np.bool_]) 
     ranges = [slice(*ends) for ends in itertools.pairwise(bounds)]
     ranges = sorted((one for one in ranges if missing[one].any()), key=lambda one: bool(missing[one].all()))
     return [chunk[one][missing[one]] for one in ranges]
-
-
-def slices(queries: list[Rows], size: int, admit: Callable[[list[Rows]], int]) -> Iterator[Rows]:
-    """Whole queries, at least `size` questions at a time, as long as `admit` says that all of a group may be asked."""
-    rest = queries[::-1]
-    while rest:
-        group: list[Rows] = []
-        while rest and sum(map(len, group)) < size:
-            group.append(rest.pop())
-        admitted = admit(group)
-        if admitted:
-            yield np.concatenate(group[:admitted])
-        if admitted < len(group):
-            return

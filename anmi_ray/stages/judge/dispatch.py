@@ -25,6 +25,7 @@ from anmi_ray.core.identity import digest
 from anmi_ray.core.records import JUDGMENT
 from anmi_ray.judging import autoscale, kinds
 from anmi_ray.judging.autoscale import Limits, Target
+from anmi_ray.judging.budget_session import BudgetReport
 from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.kinds.base import ACTOR_CPUS
 from anmi_ray.judging.preferences import answer_source
@@ -32,7 +33,6 @@ from anmi_ray.judging.protocol import AnswerSource
 from anmi_ray.runtime.tasks import Context, data_settings, our_errors, over_buckets, rows_of, watched
 from anmi_ray.stages.judge import budget_actor, vllm
 from anmi_ray.stages.judge.actor import JudgeActor, context_of
-from anmi_ray.stages.judge.budget_actor import BudgetReport
 from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.answer_log import AnswerLog

@@ -30,11 +30,12 @@ from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, ConfigError, JudgeError, flatten
 from anmi_ray.judging.kinds import TextJudge
+from anmi_ray.judging.kinds.base import failures_of
 from anmi_ray.judging.kinds.vllm import REQUEST, Requests, VllmModel, answers, check_engine, examine
-from anmi_ray.judging.questions import AT_ONCE
+from anmi_ray.judging.questions import AT_ONCE, slices
 from anmi_ray.runtime.needs import gpu_of_type
 from anmi_ray.runtime.tasks import Context, data_settings, rows_of
-from anmi_ray.stages.judge.actor import admit, chunk_key, context_of, failures_of, in_order, slices
+from anmi_ray.stages.judge.actor import admit, chunk_key, context_of, in_order
 from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store.answer_log import AnswerLog
 from anmi_ray.store.spend_log import Spend
