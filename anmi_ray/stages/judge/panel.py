@@ -60,7 +60,7 @@ def bound(config: JudgeConfig, made: Artifact | None) -> JudgeConfig:
     if made is None:
         return config
     model: dict[str, Any] = {"kind": "encoder", "model": str(local_folder(made, "model")), "form": "pairwise"}
-    if (made.manifest() or {})["settings"].get("form", "pairwise") != "pairwise":
+    if (made.manifest() or {})["settings"].get("form") != "pairwise":
         model |= {"form": "pointwise", "slope": made.read_json("summary.json")["slope"]}
 
     return config.model_copy(update={"judges": tuple(kinds.of(judge).resolved(model) for judge in config.judges)})
