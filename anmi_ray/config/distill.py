@@ -101,6 +101,8 @@ class DistillConfig(LearnConfig):
             raise ValueError("text_pair is the second text: give text too")
         elif self.text is not None:
             check_texts(self.text, self.text_pair)
+        if self.judge.orders == "one":
+            raise ValueError("judge.orders: one needs a fit of what judges prefer for its place: leave it at both")
         if any(judge.kind == "distilled" for judge in self.judge.judges):
             raise ValueError("judge is the ensemble that is distilled: it cannot ask the distilled judge")
         return self
