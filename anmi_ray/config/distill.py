@@ -41,14 +41,14 @@ class DistillConfig(LearnConfig):
     )
 
     form: Literal["pairwise", "pointwise", "bi-encoder"] = Field(
-        default="pairwise",
-        description="pairwise: reads the query and both documents; pointwise: scores each document, the logit of the "
-        "preference being the difference; bi-encoder: the same of cosines, which a small model learns from few pairs",
+        default="bi-encoder",
+        description="bi-encoder: a difference of cosines, which a small model learns from few pairs; pointwise: of a "
+        "cross-encoder's scores of each document; pairwise: reads the query and both documents, for larger models",
     )
     target: Target = Field(
-        default="ternary",
-        description="what is learned of a score c: binary, P(second) = c; ternary, a tie with P = 1 - |2c - 1| and the "
-        "rest on the preferred side; two-head, E[c] and E|2c - 1| by a logit each",
+        default="binary",
+        description="what is learned of a score c: binary, P(second) = c; pairwise alone: ternary, a tie with P = 1 - "
+        "|2c - 1| and the rest on the preferred side; two-head, E[c] and E|2c - 1| by a logit each",
     )
     text: str | None = Field(
         default=None,
@@ -61,14 +61,19 @@ class DistillConfig(LearnConfig):
     )
 
     max_tokens: int = Field(
-        default=192,
+        default=128,
         ge=16,
         le=32_768,
-        description="tokens of the query and both documents (pointwise: one); the longest are cut",
+        description="tokens of a text (bi-encoder), of the query and a document (pointwise) or both (pairwise); the "
+        "longest are cut",
     )
-    epochs: float = Field(default=4.0, gt=0, description="passes over the pairs; fractions are allowed")
+    epochs: float = Field(default=1.0, gt=0, description="passes over the pairs; fractions are allowed")
     pairs_per_step: int = Field(default=16, ge=1, description="pairs of documents per optimiser step")
-    learning_rate: float = Field(default=2e-4, gt=0, le=1.0, description="peak learning rate of the transformer")
+    learning_rate: float = Field(default=2e-5, gt=0, le=1.0, description="peak learning rate of the transformer")
+    dev_points: tuple[float, ...] = Field(
+        default=(0.0, 0.5, 1.0),
+        description="shares of the run at which dev is evaluated, the start among them; the best point is exported",
+    )
     engine: Literal["deepspeed", "ddp"] = Field(default="ddp", description="what carries out a step")
 
     @property
@@ -86,7 +91,7 @@ class DistillConfig(LearnConfig):
     @model_validator(mode="after")
     def _form_fits(self) -> DistillConfig:
         if self.form != "pairwise":
-            if self.target == "two-head" or (self.target == "ternary" and "target" in self.model_fields_set):
+            if self.target != "binary":
                 raise ValueError("a difference of two scores knows no ties: set target: binary, or form: pairwise")
             if self.calibration == "isotonic" or (self.calibration == "none" and self.form == "bi-encoder"):
                 raise ValueError(f"{self.calibration} is for other forms: of differences choose temperature")
@@ -96,6 +101,8 @@ class DistillConfig(LearnConfig):
             raise ValueError("text_pair is the second text: give text too")
         elif self.text is not None:
             check_texts(self.text, self.text_pair)
+        if self.judge.orders == "one":
+            raise ValueError("judge.orders: one needs a fit of what judges prefer for its place: leave it at both")
         if any(judge.kind == "distilled" for judge in self.judge.judges):
             raise ValueError("judge is the ensemble that is distilled: it cannot ask the distilled judge")
         return self

@@ -1,7 +1,7 @@
-"""Settings that there were once: what they are fixed at now, and what does instead.
+"""Settings that there were once: what they are fixed at now, and what does instead; and values by their old names.
 
-Whoever still gives one is told so. The reference lists them, and records of old runs, which name all settings, are read
-without those that have their fixed value.
+Whoever still gives one is told so. The reference lists the settings. Records of old runs, which name all settings, are
+read without those that have their fixed value, and with the new names of values.
 """
 
 from __future__ import annotations
@@ -99,6 +99,9 @@ DROPPED: dict[str, Dropped] = {
     "execution.train.log_every": Dropped(1),
 }
 
+# By dotted name, the values that a setting has under another name now.
+RENAMED: dict[str, dict[str, str]] = {"train.loss.target": {"absolute": "centred"}}
+
 
 def dropped(name: str) -> Dropped | None:
     """What became of the setting of a dotted name (N, or a number, for a place in a list), if there was one.
@@ -115,10 +118,13 @@ def dropped(name: str) -> Dropped | None:
 
 
 def without(content: dict[str, Any], error: ValidationError) -> dict[str, Any]:
-    """A record's settings without the dropped ones that `error` complains of, where they have their fixed values."""
+    """A record's settings as they are said now, in what `error` complains of.
+
+    Without the dropped ones that have their fixed values, and with the new names of values.
+    """
     content = deepcopy(content)
     for detail in error.errors(include_url=False):
-        if detail["type"] != "extra_forbidden":
+        if detail["type"] not in ("extra_forbidden", "literal_error"):
             continue
         node: Any = content
         path: list[str] = []
@@ -128,7 +134,11 @@ def without(content: dict[str, Any], error: ValidationError) -> dict[str, Any]:
             if isinstance(node, list) or part in node:  # else it says which form of a group it is
                 node = node[part]
                 path.append(str(part))
-        known = dropped(".".join([*path, str(last)]))
+        name = ".".join([*path, str(last)])
+        if name in RENAMED:
+            node[last] = RENAMED[name].get(node[last], node[last])
+            continue
+        known = dropped(name)
         if known is not None and node[last] == to_jsonable_python(known.value):
             del node[last]
     return content

@@ -72,6 +72,11 @@ class Experiment(Settings):
                 raise ValueError(f"execution.train.offload: {wrong}")
         if self.judge.target_dollars is not None and self.execution.gpu_dollars_hour is None:
             raise ValueError("judge.target_dollars needs execution.gpu_dollars_hour, the price of a GPU for an hour")
+        if self.judge.orders == "one" and self.rate.judge_offsets is not True:
+            raise ValueError(
+                "judge.orders: one leaves in every answer what its judge prefers for its place: set "
+                "rate.judge_offsets: true, which fits it from all answers"
+            )
         if self.mine.anchors == "confirmed" and not self.judge.direct.judges:
             raise ValueError(
                 "mine.anchors: confirmed asks judges whether one document answers a query, and those of judge.judges "

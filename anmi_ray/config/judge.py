@@ -280,7 +280,13 @@ class JudgeConfig(Settings):
     judges: tuple[JudgeSettings, ...] = Field(
         default_factory=lambda: tuple(SimulatedJudgeConfig(**judge) for judge in _PRESETS["realistic"]["judges"]),
         min_length=1,
-        description="the judges; each answers every comparison in both orders",
+        description="the judges; each answers every comparison, as orders says",
+    )
+    orders: Literal["both", "one"] = Field(
+        default="both",
+        description="orders in which judges are shown a pair: both, so that what they prefer for its place cancels, or "
+        "one, drawn by hash of the pair, at half the calls; one needs rate.judge_offsets: true, which fits that "
+        "preference",
     )
     retry_passes: int = Field(
         default=1, ge=0, le=10, description="times that failures which may go away are asked again when all is done"
@@ -344,6 +350,15 @@ class JudgeConfig(Settings):
         doubled = sorted({name for name in names if names.count(name) > 1})
         if doubled:
             raise ValueError(f"judges share a name ({', '.join(doubled)}): give every judge its own name")
+        return self
+
+    @model_validator(mode="after")
+    def _orders_are_asked(self) -> JudgeConfig:
+        if self.orders == "one" and self.imported:
+            raise ValueError(
+                f"orders: one chooses what judges are asked, and the answers of {self.imported[0].name} stand in a "
+                "file: leave orders out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from anmi_ray.config.corpus import DOCUMENTS_ALONE
-from anmi_ray.config.dropped import Dropped, dropped, without
+from anmi_ray.config.dropped import RENAMED, Dropped, dropped, without
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.paths import FOLDER
 from anmi_ray.config.recipes import clear
@@ -216,6 +216,8 @@ def _explain(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
         within = location and field in _fields_at(location, model)
         return f"{name}.{said}" if within else f"{name}: {said}" if location else said
     given = detail.get("input")
+    if isinstance(given, str) and (renamed := RENAMED.get(name, {}).get(given)):
+        return f"{name}: {given} is called {renamed} now"
     shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool | None) else ""
     return f"{name}: {detail['msg']}{shown}"
 

@@ -44,9 +44,10 @@ class LossConfig(Settings):
         default="ratings",
         description="ratings: squared error of the mapped score; margins: of its distance to the anchor's (MarginMSE)",
     )
-    target: Literal["normalised", "absolute"] = Field(
+    target: Literal["normalised", "centred"] = Field(
         default="normalised",
-        description="regression target: ratings less the query's mean by its spread (40), or ratings as they are (31)",
+        description="regression target: ratings less the query's mean by its spread (40), or less its mean alone, in "
+        "logits (31)",
     )
     in_batch: bool = Field(
         default=False,

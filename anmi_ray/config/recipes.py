@@ -25,8 +25,9 @@ RECIPES: dict[str, dict[str, Any]] = {
         **_INFONCE,
         "train.balance.alpha": 1.0,
     },
-    # zELO: a pointwise reranker from regression on absolute ratings alone; which documents it reads is of no matter to
-    # the loss, so they are drawn alike, and random documents, which have no rating, stay out
+    # zELO: a pointwise reranker from regression on ratings alone (its own are comparable across queries, ours are not);
+    # which documents it reads is of no matter to the loss, so they are drawn alike, and random documents, which have no
+    # rating, stay out
     "zelo": {
         "mine.allow": [],
         "mine.weigh": "equal",
@@ -34,7 +35,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "mine.random_negatives": 0,
         **_INFONCE,
         "train.loss.regression": "ratings",
-        "train.loss.target": "absolute",
+        "train.loss.target": "centred",
         "train.balance.alpha": 0.0,
     },
     # ANMI 2.0: Table 2's weights, a temperature that stays, Table 3's schedule of gaps and alpha

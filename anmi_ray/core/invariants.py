@@ -39,7 +39,7 @@ def mean_zero(table: pa.Table) -> str | None:
 
 def equal_lengths(table: pa.Table) -> str | None:
     """The lists of an example are equally long."""
-    lists = ("doc_ids", "ratings", "weights", "categories", "tiers", "gaps", "gap_errors")
+    lists = ("doc_ids", "ratings", "rating_errors", "weights", "categories", "tiers", "gaps", "gap_errors")
     if not table.num_rows:
         return None
     lengths = [pc.list_value_length(table[name]) for name in lists]
@@ -64,6 +64,8 @@ def members(table: pa.Table) -> str | None:
     unrated = pc.is_null(pc.list_flatten(table["ratings"]))
     if not pc.all(pc.equal(unrated, pc.equal(categories, "random")), skip_nulls=False).as_py():
         return "random documents, and only they, have no rating"
+    if not pc.all(pc.equal(unrated, pc.is_null(pc.list_flatten(table["rating_errors"])))).as_py():
+        return "a rating without its error, or an error without a rating"
     return None
 
 

@@ -264,10 +264,11 @@ RELEVANCE = Record(
     (between("probability", 0.0, 1.0), between("answer", 0.0, 1.0)),
 )
 # The anchor stands first in every list with weight 1, gap 0 and category "anchor". Random documents have a null
-# rating, gap and gap error, category "random". rating_mean and rating_sd are the query's, over all rated candidates.
+# rating, gap and error of both, category "random". Errors are standard errors in Elo points. rating_mean and rating_sd
+# are the query's, over all rated candidates.
 EXAMPLE = Record(
     "Example",
-    1,
+    2,
     ("query_id", "example_id"),
     schema_of(
         {
@@ -275,6 +276,7 @@ EXAMPLE = Record(
             "example_id": ID,
             "doc_ids": pa.list_(ID),
             "ratings": pa.list_(REAL),
+            "rating_errors": pa.list_(REAL),
             "weights": pa.list_(REAL),
             "categories": pa.list_(TEXT),
             "tiers": pa.list_(INT),

@@ -1,4 +1,4 @@
-"""The judge stage for judges that answer in process: every judge of the panel, both orders, one bucket."""
+"""The judge stage for judges that answer in process: every judge of the panel, one bucket."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def judge(
     given: Mapping[str, AnswerSource] | None = None,
     direct: bool = False,
 ) -> pa.Table:
-    """Judgment table of one bucket, sorted by (query_id, comparison_id, judge, order); every judge, both orders.
+    """Judgment table of one bucket, sorted by (query_id, comparison_id, judge, order); every judge, `config.orders`.
 
     `given`: by name, the judges whose answers were bought or stand in files. `direct`: comparisons are with nothing,
     and asked in one order. A failure is a row with an error and no p_a. Raises DataError if a compared document is not
     a candidate.
     """
-    asked = questions(comparisons, candidates, direct)
+    asked = questions(comparisons, candidates, direct, config.orders)
     difference = np.zeros(len(asked.ids))
     if config.simulated:
         difference = simulated.perceived(asked, config.truth, config.shared_noise, seed)

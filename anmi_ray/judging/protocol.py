@@ -44,6 +44,7 @@ class Questions:
     b: NDArray[np.int64]  # [P], -1: nothing
     documents: Documents
     orders: tuple[Order, ...] = ORDERS  # that they are asked in
+    one: NDArray[np.int64] | None = None  # [P], of `orders` the only one of each; None: all
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,17 @@ def documents(candidates: pa.Table) -> Documents:
     )
 
 
-def questions(comparisons: pa.Table, candidates: pa.Table, direct: bool = False) -> Questions:
+def drawn_orders(comparison_ids: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Of comparisons uint8[P, 16] that are asked in one order alone which of ORDERS it is, int64[P], by their hash."""
+    return (identity.uniforms(comparison_ids, "order") < 0.5).astype(np.int64)
+
+
+def questions(
+    comparisons: pa.Table, candidates: pa.Table, direct: bool = False, orders: Literal["both", "one"] = "both"
+) -> Questions:
     """Join a bucket's Comparisons to its Candidates. Raises DataError if a compared document is not a candidate.
 
-    `direct`: comparisons are with nothing, and asked in one order.
+    `direct`: comparisons are with nothing, and asked in one order. `orders` as in JudgeConfig.
     """
     order = identity.id_order(
         identity.id_matrix(comparisons["query_id"]), identity.id_matrix(comparisons["comparison_id"])
@@ -86,8 +94,10 @@ def questions(comparisons: pa.Table, candidates: pa.Table, direct: bool = False)
     table = comparisons.take(pa.array(order))
     known = documents(candidates)
     a, b = candidate_rows(table, known.table, direct)
-    orders = ORDERS[:1] if direct else ORDERS
-    return Questions(table, identity.id_matrix(table["comparison_id"]), a, b, known, orders)
+    ids = identity.id_matrix(table["comparison_id"])
+    if direct:
+        return Questions(table, ids, a, b, known, ORDERS[:1])
+    return Questions(table, ids, a, b, known, one=drawn_orders(ids) if orders == "one" else None)
 
 
 def candidate_rows(
@@ -115,7 +125,7 @@ def document_rows(comparisons: pa.Table, table: pa.Table) -> tuple[NDArray[np.in
 
 
 def answer(asked: Questions, judges: Sequence[tuple[str, AnswerSource]]) -> pa.Table:
-    """Judgment table of all judges in all orders, sorted by (query_id, comparison_id, judge, order)."""
+    """Judgment table of all judges in all orders that are asked, sorted by (query_id, comparison_id, judge, order)."""
     panel = sorted(judges, key=lambda judge: judge[0])
     slots: list[tuple[str, AnswerSource, Order]] = [
         (name, judge, order) for name, judge in panel for order in asked.orders
@@ -133,7 +143,7 @@ def answer(asked: Questions, judges: Sequence[tuple[str, AnswerSource]]) -> pa.T
     flat = failure.ravel()
     error = pa.DictionaryArray.from_arrays(pa.array(flat, mask=flat < 0), pa.array(messages or [""])).cast(pa.string())
     repeated = pa.array(np.repeat(np.arange(pairs), width))
-    return JUDGMENT.table(
+    table = JUDGMENT.table(
         {
             "comparison_id": asked.table["comparison_id"].take(repeated),
             "query_id": asked.table["query_id"].take(repeated),
@@ -143,6 +153,9 @@ def answer(asked: Questions, judges: Sequence[tuple[str, AnswerSource]]) -> pa.T
             "error": error,
         }
     )
+    if asked.one is None:
+        return table
+    return table.filter(pa.array((np.arange(width) % len(asked.orders) == asked.one[:, None]).ravel()))
 
 
 def _cycle(values: Sequence[str], times: int) -> pa.Array:

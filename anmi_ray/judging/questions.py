@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import NOTHING, digest, id_column, id_matrix, id_order, mix_ids
 from anmi_ray.core.records import TEXT_OF, find_rows
-from anmi_ray.judging.protocol import PLACE
+from anmi_ray.judging.protocol import PLACE, drawn_orders
 
 Rows = NDArray[np.int64]
 _NO_TEXT = digest("nothing")  # no document's text has it
@@ -34,7 +35,8 @@ class TextQuestions:
 
     queries: Query rows; texts: Text rows; query, first, second int64[N]: rows of them; ids uint8[N, 16] (`mix_ids` of
     the texts' hashes); of_comparison int64[P, 2]: the question of each comparison in the orders ab and ba, comparisons
-    in the order of (query_id, comparison_id). documents: how many a question shows; direct ones (1) have one order.
+    in the order of (query_id, comparison_id), -1 in an order that is not asked. documents: how many a question shows;
+    direct ones (1) have one order.
     """
 
     queries: pa.Table
@@ -67,9 +69,14 @@ class TextQuestions:
         return [*bounds, (start, len(self.query))] if len(self.query) else []
 
 
-def text_questions(comparisons: pa.Table, queries: pa.Table, texts: pa.Table) -> TextQuestions:
-    """The questions of a bucket's Comparisons. Raises DataError where a query's or a document's text is not there."""
-    return _questions(comparisons, queries, texts, 2)
+def text_questions(
+    comparisons: pa.Table, queries: pa.Table, texts: pa.Table, orders: Literal["both", "one"] = "both"
+) -> TextQuestions:
+    """The questions of a bucket's Comparisons. Raises DataError where a query's or a document's text is not there.
+
+    `orders` as in JudgeConfig.
+    """
+    return _questions(comparisons, queries, texts, 2, orders == "one")
 
 
 def direct_questions(comparisons: pa.Table, queries: pa.Table, texts: pa.Table) -> TextQuestions:
@@ -78,7 +85,9 @@ def direct_questions(comparisons: pa.Table, queries: pa.Table, texts: pa.Table) 
     return _questions(comparisons, queries, pa.concat_tables([texts, TEXT_OF.table(nothing)]), 1)
 
 
-def _questions(comparisons: pa.Table, queries: pa.Table, texts: pa.Table, documents: int) -> TextQuestions:
+def _questions(
+    comparisons: pa.Table, queries: pa.Table, texts: pa.Table, documents: int, one: bool = False
+) -> TextQuestions:
     order = id_order(id_matrix(comparisons["query_id"]), id_matrix(comparisons["comparison_id"]))
     comparisons = comparisons.take(pa.array(order))
     query = find_rows(queries, {"query_id": comparisons["query_id"]})
@@ -92,13 +101,17 @@ def _questions(comparisons: pa.Table, queries: pa.Table, texts: pa.Table, docume
         )
     orders = ((a, b), (b, a))[:documents]
     rows = np.stack([np.tile(query, len(orders)), *(np.concatenate(sides) for sides in zip(*orders, strict=True))])
+    asked = np.ones(rows.shape[1], dtype=bool)
+    if one:
+        asked = (drawn_orders(id_matrix(comparisons["comparison_id"])) == np.arange(documents)[:, None]).ravel()
     sort = np.lexsort((rows[2], rows[1], rows[0]))
+    sort = sort[asked[sort]]
     text_hashes = id_matrix(texts["text_hash"])
     hashes = (id_matrix(queries["text_hash"])[rows[0]], text_hashes[rows[1]], text_hashes[rows[2]])
     ids = mix_ids(*hashes)[sort]
     number = id_column(ids).dictionary_encode().indices.to_numpy().astype(np.int64)  # in order of first appearance
     once = np.unique(number, return_index=True)[1]
-    of_row = np.empty(len(sort), dtype=np.int64)
+    of_row = np.full(rows.shape[1], -1, dtype=np.int64)
     of_row[sort] = number
     kept = sort[once]
     query_row, first, second = rows[:, kept]

@@ -32,6 +32,7 @@ class RatedBucket:
     is_likely: Flags  # [C] likelier than not to answer the query, confirmed or never asked about
     is_random: Flags  # [C]
     rating: Reals  # [C] points, NaN where not rated
+    error: Reals  # [C] standard error of the rating, points, NaN where not rated
     mean: Reals  # [Q]
     sd: Reals  # [Q]
     spread: Reals  # [Q] robust sd (interquartile range / 1.349), floored
@@ -58,6 +59,7 @@ def read(
     `confirmed` as in `compose.RuleInputs`.
     """
     _check("ratings", ratings, "rating_elo")
+    _check("ratings", ratings, "std_err_elo", least=0.0)
     _check("gaps", gaps, "gap_elo")
     _check("gaps", gaps, "gap_se_elo", least=0.0)
     rated_queries = pc.is_in(candidates["query_id"], value_set=pc.unique(ratings["query_id"]))
@@ -67,8 +69,9 @@ def read(
     queries = pc.unique(candidates["query_id"])
     query = codes(candidates["query_id"], queries)
     rated = candidate_rows(candidates, ratings["query_id"], ratings["doc_id"], "rated documents")
-    rating = np.full(candidates.num_rows, np.nan)
+    rating, error = (np.full(candidates.num_rows, np.nan) for _ in range(2))
     rating[rated] = ratings["rating_elo"].to_numpy()
+    error[rated] = ratings["std_err_elo"].to_numpy()
     rows = np.flatnonzero(~np.isnan(rating))
     count = np.maximum(np.bincount(query[rows], minlength=len(queries)), 1)
     mean = np.bincount(query[rows], rating[rows], minlength=len(queries)) / count
@@ -81,6 +84,7 @@ def read(
         is_likely=_likely(candidates, confirmed),
         is_random=pc.equal(candidates["source"], "random").to_numpy().astype(bool),
         rating=rating,
+        error=error,
         mean=mean,
         sd=np.maximum(spread, LEAST_SD),
         spread=np.maximum(_robust_sd(query[rows], rating[rows], len(queries)), LEAST_SD),

@@ -100,6 +100,7 @@ def examples(anchors: Anchors, kept: Flags, roles: Sequence[Members], bucket: Ra
             "example_id": identity.id_array(anchors.example_ids).take(which),
             "doc_ids": lists(bucket.candidates["doc_id"].take(pa.array(doc[rows]))),
             "ratings": lists(_with_nulls(bucket.rating[doc[rows]])),
+            "rating_errors": lists(_with_nulls(bucket.error[doc[rows]])),
             "weights": lists(pa.array(weight[rows])),
             "categories": lists(names),
             "tiers": lists(pa.array(tiers[category[rows]])),

@@ -118,7 +118,8 @@ def _asked(experiment: Experiment) -> str:
 def pilot_run(made: Mapping[str, Artifact], config: JudgeConfig, context: Context, pairs: int) -> Piloted:
     """A pilot over complete artifacts (ingest, retrieve, compare); that of judge need not be there."""
     sources, of = _sample(made, context, pairs)
-    # how many questions fail is what a pilot finds out
+    # how many questions fail, and what the order changes, is what a pilot finds out
+    config = config.model_copy(update={"orders": "both"})
     lenient = config.model_copy(update={"max_failures": 1.0})
     asked = dispatch.ask(made[JUDGE], sources, lenient, context) if config.reading else {}
     chosen = sorted(sources.chosen)

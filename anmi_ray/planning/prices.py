@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -57,7 +58,10 @@ def costs(experiment: Experiment, stage: Stage, made: Mapping[str, Artifact], pa
     if not judges:
         return []
     if experiment.plan.documents is not None:
-        return [priced(experiment, judge, _stated(experiment, judge), stage.orders * pairs, 0) for judge in judges]
+        return [
+            priced(experiment, judge, _stated(experiment, judge), stage.orders(experiment) * pairs, 0)
+            for judge in judges
+        ]
     prompts = sample(experiment, made)
     return [_cost(experiment, stage, judge, prompts, made, pairs) for judge in judges]
 
@@ -65,7 +69,7 @@ def costs(experiment: Experiment, stage: Stage, made: Mapping[str, Artifact], pa
 def of_pairs(experiment: Experiment, stage: Stage, known: Sequence[CallCost], pairs: int) -> list[CallCost]:
     """What `pairs` other comparisons in all orders cost, none of them bought, at the tokens of `known` costs."""
     judges = {judge.name: judge for judge in kinds.prompted(stage.panel(experiment))}
-    return [priced(experiment, judges[cost.judge], cost.tokens, stage.orders * pairs, 0) for cost in known]
+    return [priced(experiment, judges[cost.judge], cost.tokens, stage.orders(experiment) * pairs, 0) for cost in known]
 
 
 def sample(experiment: Experiment, made: Mapping[str, Artifact]) -> Prompts:
@@ -181,9 +185,10 @@ def _cost(
 ) -> CallCost:
     log = AnswerLog(made[COMPARE].store, judge.identity)
     tokens = _by_server(log) or count(judge.prompt_builder(), prompts, judge.longest_answer)
-    calls, bought = stage.orders * pairs, 0
+    calls, bought = stage.orders(experiment) * pairs, 0
     if log.buckets():
-        questions = direct_questions if stage.direct else text_questions
+        orders = stage.panel(experiment).orders
+        questions = direct_questions if stage.direct else partial(text_questions, orders=orders)
         calls, bought = _bought(log, made, pairs, questions) or (calls, None)
     return priced(experiment, judge, tokens, calls, bought)
 

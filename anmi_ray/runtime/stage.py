@@ -92,10 +92,9 @@ class Stage:
         panel: JudgeConfig = self.config_of(experiment)
         return panel.direct if self.direct else panel
 
-    @property
-    def orders(self) -> int:
+    def orders(self, experiment: Experiment) -> int:
         """Orders in which it asks about a comparison."""
-        return 1 if self.direct else 2
+        return 1 if self.direct or self.panel(experiment).orders == "one" else 2
 
     def settings_of(self, experiment: Experiment) -> dict[str, Any]:
         """What of them can change its result and is not the default, the run's seed among it."""

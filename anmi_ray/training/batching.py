@@ -43,6 +43,7 @@ class MicroBatch:
 
     `slot_N` says where in the flattened [B, K] grid the n-th score belongs: of the batches' pairs, one after the other,
     or of a bi-encoder's pairs in their order. In-batch negatives follow a list's own documents, without a rating.
+    Precision weighs the regression term's squared errors.
     """
 
     batches: list[Batch] | TextPairs
@@ -50,6 +51,7 @@ class MicroBatch:
     mask_BK: NDArray[np.bool_]
     weight_BK: NDArray[np.float32]
     rating_BK: NDArray[np.float32]
+    precision_BK: NDArray[np.float32]
     mean_B: NDArray[np.float32]
     spread_B: NDArray[np.float32]
 
@@ -251,12 +253,15 @@ def _micro_batch(
     mask = np.zeros((len(lists), width), dtype=bool)
     weight = np.zeros((len(lists), width), dtype=np.float32)
     rating = np.full((len(lists), width), np.nan, dtype=np.float32)
+    precision = np.zeros((len(lists), width), dtype=np.float32)
+    precision_P = data.rating_precision_P if config.loss.regression == "ratings" else data.gap_precision_P
     for row, (one, more) in enumerate(zip(lists, lent, strict=True)):
         own = len(one.documents)
         mask[row, : own + len(more)] = True
         weight[row, :own] = one.weights
         weight[row, own : own + len(more)] = 1.0
         rating[row, :own] = data.rating_P[one.documents]
+        precision[row, :own] = precision_P[one.documents]
     weight[:, 0] = 1.0
     chosen = np.array([one.e for one in lists])
     slot = np.flatnonzero(mask.ravel())
@@ -278,6 +283,7 @@ def _micro_batch(
         mask_BK=mask,
         weight_BK=weight,
         rating_BK=rating,
+        precision_BK=precision,
         mean_B=data.mean_E[chosen].astype(np.float32),
         spread_B=data.spread_E[chosen].astype(np.float32),
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-ELO_UNIT = 173.718  # points of one logit, 400 / ln 10: the unit of absolute targets
+ELO_UNIT = 173.718  # points of one logit, 400 / ln 10: the unit of centred targets
 
 
 def weighted_infonce(score_BK: Tensor, weight_BK: Tensor, mask_BK: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
@@ -132,35 +132,39 @@ def rating_target(
     rating_BK: Tensor,
     mean_B: Tensor,
     spread_B: Tensor,
-    kind: Literal["normalised", "absolute"] = "normalised",
+    kind: Literal["normalised", "centred"] = "normalised",
 ) -> Tensor:
     """What the regression aims at, [B, K], in Elo points in, in units of the target out.
 
     normalised: (e − μ_q)/σ_q with μ_q, σ_q > 0 over the query's whole candidate list (report, equation 40);
-    absolute: e in logits (equation 31). Null ratings stay NaN.
+    centred: e in logits (equation 31), which has mean 0 in every query, so that it says nothing across queries. Null
+    ratings stay NaN.
     """
-    if kind == "absolute":
+    if kind == "centred":
         return rating_BK / ELO_UNIT
     return (rating_BK - mean_B[:, None]) / spread_B[:, None]
 
 
-def regression(predicted_BK: Tensor, target_BK: Tensor, mask_BK: Tensor) -> Tensor:
-    """Mean squared error per list over its rated documents, [B] (report, equations 31 and 40); 0 where none is rated.
+def regression(predicted_BK: Tensor, target_BK: Tensor, mask_BK: Tensor, precision_BK: Tensor) -> Tensor:
+    """Mean of p·error² per list over its rated documents, [B] (report, equations 31 and 40); 0 where none is rated.
 
-    `predicted_BK` is g_ψ of the score: a rising affine map, so the score that is exported is the one that is trained.
+    p weighs a document by what is known of its rating (`training_set.precision`). `predicted_BK` is g_ψ of the score: a
+    rising affine map, so the score that is exported is the one that is trained.
     """
     rated = mask_BK & target_BK.isfinite()
     error = torch.where(rated, predicted_BK - torch.where(rated, target_BK, 0.0), 0.0)
-    return error.square().sum(1) / rated.sum(1).clamp_min(1)
+    return (precision_BK * error.square()).sum(1) / rated.sum(1).clamp_min(1)
 
 
-def margin_regression(predicted_BK: Tensor, target_BK: Tensor, mask_BK: Tensor) -> Tensor:
-    """MarginMSE per list, [B] (Hofstätter et al. 2020): mean squared error of the distances to the anchor's.
+def margin_regression(predicted_BK: Tensor, target_BK: Tensor, mask_BK: Tensor, precision_BK: Tensor) -> Tensor:
+    """MarginMSE per list, [B] (Hofstätter et al. 2020): mean of p·error² of the distances to the anchor's.
 
-    Over the rated documents beside a rated anchor, 0 without. A constant added to all predictions changes nothing.
+    p weighs a document by what is known of its gap (`training_set.precision`). Over the rated documents beside a rated
+    anchor, 0 without. A constant added to all predictions changes nothing.
     """
     rated = mask_BK & target_BK.isfinite()
     both = rated[:, 1:] & rated[:, :1]
     target = torch.where(rated, target_BK, 0.0)
     error = (predicted_BK[:, :1] - predicted_BK[:, 1:]) - (target[:, :1] - target[:, 1:])
-    return torch.where(both, error, 0.0).square().sum(1) / both.sum(1).clamp_min(1)
+    squared = precision_BK[:, 1:] * torch.where(both, error, 0.0).square()
+    return squared.sum(1) / both.sum(1).clamp_min(1)

@@ -36,7 +36,7 @@ SHARPEST = 100.0  # largest 1/τ of a learned temperature (CLIP)
 CONSTANT_SPREAD = 1e-6  # scores of a list that differ by less are one score
 CLAMPED_STEPS = 50  # steps in a row with half of the corrections cut off before training is given up
 _NAMES = ("loss", "ranking", "regression", "pairs", "tokens", "varied", "clamped", "rated_weight", "negative_weight")
-_GRID = ("slot_N", "mask_BK", "weight_BK", "rating_BK", "mean_B", "spread_B")
+_GRID = ("slot_N", "mask_BK", "weight_BK", "rating_BK", "precision_BK", "mean_B", "spread_B")
 Figures = dict[str, float | int | None]
 
 
@@ -116,7 +116,7 @@ class Objective:
         ranking = terms[0][0] if len(terms) == 1 else torch.stack([term for term, _ in terms]).mean(0)
         target = rating_target(rating, on["mean_B"], on["spread_B"], loss.target)
         term = regression if loss.regression == "ratings" else margin_regression
-        return score_BK, (ranking, term(predicted_BK, target, mask), terms[0][1])
+        return score_BK, (ranking, term(predicted_BK, target, mask, on["precision_BK"]), terms[0][1])
 
     def _ranking(self, on: Mapping[str, Tensor], score_BK: Tensor) -> tuple[Tensor, Tensor]:
         """The ranking term of every list, and whether its correction was cut."""

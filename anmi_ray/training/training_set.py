@@ -20,6 +20,10 @@ from anmi_ray.models.pairs import PairTokenizer, Ragged
 from anmi_ray.models.texts import TextTokenizer
 from anmi_ray.training.tokens import TokenCache, tokenised
 
+# s: what a student cannot say of even exact ratings, over their standard deviation in a query. .5 is a student whose
+# scores correlate with them by .87; a document whose error is as large weighs half.
+MISFIT = 0.5
+
 
 class Shuffle:
     """Items with ids uint8[E, 16] in an order of their own in every epoch; the newest order is kept."""
@@ -41,7 +45,7 @@ class Shuffle:
 class TrainingSet:
     """All lists, tokenised: list e holds documents start_E[e] to start_E[e + 1], the anchor first.
 
-    Ratings and gaps are NaN for random documents, which are never rated.
+    Ratings, gaps and their standard errors are NaN for random documents, which are never rated; all are Elo points.
     """
 
     example_E: NDArray[np.uint8]
@@ -52,8 +56,10 @@ class TrainingSet:
     document_P: NDArray[np.int64]
     doc_id_P: NDArray[np.uint8]
     rating_P: NDArray[np.float64]
+    rating_error_P: NDArray[np.float64]
     weight_P: NDArray[np.float64]
     gap_P: NDArray[np.float64]
+    gap_error_P: NDArray[np.float64]
     tier_P: NDArray[np.int64]
     tokens_P: NDArray[np.int64]
     queries: Ragged
@@ -73,6 +79,22 @@ class TrainingSet:
         """The lists by query: those of query q are order[start[q]:start[q + 1]]."""
         order = np.argsort(self.query_E, kind="stable")
         return order, np.searchsorted(self.query_E[order], np.arange(len(self.queries) + 1))
+
+    @cached_property
+    def rating_precision_P(self) -> NDArray[np.float64]:
+        """Weights of documents in the regression on ratings (`precision`)."""
+        return precision(self.rating_error_P, self._spread_P)
+
+    @cached_property
+    def gap_precision_P(self) -> NDArray[np.float64]:
+        """Weights of documents in the regression on margins, whose target is their gap to the anchor."""
+        rated_anchor = np.zeros(len(self.gap_error_P), dtype=bool)
+        rated_anchor[self.start_E[:-1]] = True  # its gap to itself is nobody's target
+        return precision(np.where(rated_anchor, np.nan, self.gap_error_P), self._spread_P)
+
+    @property
+    def _spread_P(self) -> NDArray[np.float64]:
+        return np.repeat(self.spread_E, np.diff(self.start_E))
 
     @property
     def inputs(self) -> str:
@@ -137,14 +159,31 @@ def prepare(
         document_P=document,
         doc_id_P=id_matrix(doc_ids),
         rating_P=_reals(example["ratings"]),
+        rating_error_P=_reals(example["rating_errors"]),
         weight_P=_reals(example["weights"]),
         gap_P=_reals(example["gaps"]),
+        gap_error_P=_reals(example["gap_errors"]),
         tier_P=pc.list_flatten(example["tiers"]).combine_chunks().to_numpy().astype(np.int64),
         tokens_P=pairs.pair_lengths(query_lists, np.repeat(query, lengths), documents, document),
         queries=query_lists,
         documents=documents,
         pairs=pairs,
     )
+
+
+def precision(error_P: NDArray[np.float64], spread_P: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Weights of squared errors by what is known of their targets, with mean 1; 0 where there is no target (error NaN).
+
+    1/(se² + s²), s = MISFIT σ_q, over an exact target's 1/s²: error and spread are in one unit, which cancels. Over the
+    mean of all documents with a target, so the regression term is as large beside the ranking term as without weights.
+
+    >>> precision(np.array([0.0, 50.0, np.nan]), np.array([100.0, 100.0, 100.0]))
+    array([1.33333333, 0.66666667, 0.        ])
+    """
+    irreducible = (MISFIT * spread_P) ** 2
+    weight = np.nan_to_num(irreducible / (error_P**2 + irreducible))
+    known = weight > 0
+    return weight / weight[known].mean() if known.any() else weight
 
 
 def numbered(ids: pa.Array | pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:

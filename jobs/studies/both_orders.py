@@ -1,9 +1,9 @@
-"""Judgments of simulated judges in both orders, as the rate stage reads them, and how right the gaps are that it fits.
+"""Judgments of simulated judges, as the rate stage reads them, and how right the gaps are that it fits.
 
 A query's documents have true ratings N(0, 1) in probits, and its best document is its known positive. Three judges see
 true differences with noise of sd 1, half of whose variance both orders of a pair have alike (as judges of the realistic
-preset), and lean towards the document that is shown first. Judgments become games and ratings by the stage's own
-functions.
+preset) unless told otherwise, and lean towards the document that is shown first. Judgments become games and ratings by
+the stage's own functions.
 Letters: Q queries, D documents of all queries, P pairs, G gaps.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -55,8 +56,20 @@ class GapError:
     half_width: float
 
 
-def judged(leanings: Sequence[float], queries: int, documents: int, seed: int = 0) -> Judged:
-    """Everything that judges of these leanings (probits towards the first shown) say, in both orders."""
+def judged(
+    leanings: Sequence[float],
+    queries: int,
+    documents: int,
+    seed: int = 0,
+    *,
+    degree: int = _DEGREE,
+    orders: Literal["both", "one"] = "both",
+    shared: float = ORDER_CORRELATION,
+) -> Judged:
+    """Everything that judges of these leanings (probits towards the first shown) say, in the orders asked.
+
+    `shared`: what share of the noise's variance both orders of a pair have alike.
+    """
     rows: list[tuple[bytes, bytes, bool, float]] = []
     pairs: list[tuple[bytes, bytes, bytes]] = []
     for q in range(queries):
@@ -66,7 +79,7 @@ def judged(leanings: Sequence[float], queries: int, documents: int, seed: int = 
         latent = generator.normal(size=documents)
         best = int(latent.argmax())
         rows += [(query, ids[d], d == best, float(latent[d])) for d in range(documents)]
-        drawn = k_regular(documents, _DEGREE, generator)
+        drawn = k_regular(documents, degree, generator)
         pairs += [(query, *sorted((ids[i], ids[j]))) for i, j in drawn]  # pyright: ignore[reportArgumentType]
     candidates = _candidates(rows)
     columns = dict(zip(("query_id", "doc_a", "doc_b"), zip(*pairs, strict=True), strict=True))
@@ -74,7 +87,7 @@ def judged(leanings: Sequence[float], queries: int, documents: int, seed: int = 
         {"comparison_id": [comparison_id(*pair) for pair in pairs], **{n: list(v) for n, v in columns.items()}}
         | {"round": [0] * len(pairs), "design": ["k-regular"] * len(pairs)}
     )
-    asked = protocol.questions(comparisons, candidates)
+    asked = protocol.questions(comparisons, candidates, orders=orders)
     truth = np.array([row[3] for row in rows])
     latent = truth[_rows(candidates, asked.documents.table, "doc_id")]
     difference = latent[asked.a] - latent[asked.b]
@@ -83,13 +96,36 @@ def judged(leanings: Sequence[float], queries: int, documents: int, seed: int = 
         return SimulatedJudge(config).ask(asked, order, difference, seed)
 
     panel = [
-        SimulatedJudgeConfig(
-            kind="simulated", name=f"judge{j}", position_bias=leaning, order_correlation=ORDER_CORRELATION
-        )
+        SimulatedJudgeConfig(kind="simulated", name=f"judge{j}", position_bias=leaning, order_correlation=shared)
         for j, leaning in enumerate(leanings)
     ]
     judgments = protocol.answer(asked, [(config.name, partial(ask, config)) for config in panel])
     return Judged(judgments, comparisons, candidates, to_elo(truth, "thurstone"))
+
+
+@dataclass(frozen=True)
+class RatingError:
+    """Of all ratings, each less its query's mean: root mean square of fitted less true, in points, how often the 95 %
+    interval holds the truth, with its half-width over queries, and by judge the leaning that was fitted, probits."""
+
+    rmse: float
+    coverage: float
+    half_width: float
+    leanings: dict[str, float]
+
+
+def rating_error(data: Judged, config: RateConfig) -> RatingError:
+    """How right the ratings are that the rate stage fits with these settings."""
+    tables = data.judgments, data.comparisons, data.candidates
+    shared = rating.fit_globals(*tables, config)
+    ratings = rating.rate(*tables, shared, config).ratings
+    query = ratings["query_id"].combine_chunks().dictionary_encode().indices.to_numpy()
+    count = np.bincount(query)
+    off = ratings["rating_elo"].to_numpy() - data.truth[_rows(data.candidates, ratings, "doc_id")]
+    off = off - (np.bincount(query, off) / count)[query]
+    by_query = np.bincount(query, np.abs(off) <= 1.96 * ratings["std_err_elo"].to_numpy()) / count
+    half_width = 1.96 * float(by_query.std()) / len(by_query) ** 0.5
+    return RatingError(float(np.sqrt(np.mean(off * off))), float(by_query.mean()), half_width, dict(shared.offsets))
 
 
 def gap_error(data: Judged, config: RateConfig) -> GapError:

@@ -8,12 +8,13 @@ rounds do not say). --passages: its texts, in BEIR layout. --labels: llm_labels/
 score is the mean over the judges of the sign of their grades' difference, ties a half.
 
 Pairs are drawn as the product draws them: queries alike, no document in two pairs; here from pairs that have a
-preference. Queries are cut in folds by hash. For each, a judge is trained on pairs of the other folds, some of whose
-queries choose its checkpoint (the start, the middle, the end) and calibrate it, and asked about its own. `similarity`
-is the difference of the untrained start's cosines, sharpened on the folds that the judges learn from; `base rate` is
-their mean score.
+preference. `--pairs all` takes every pair that has one, with its documents in many. Queries are cut in folds by hash.
+For each, a judge is trained on pairs of the other folds, some of whose queries choose its checkpoint (the start, the
+middle, the end) and calibrate it, on pairs that share no document, and asked about its own. `similarity` is the
+difference of the untrained start's cosines, sharpened on the folds that the judges learn from; `base rate` is their
+mean score.
 
-The start, form and target are DistillConfig's, one setting each, nothing tuned.
+The start, and the bi-encoder's rate, are DistillConfig's; a cross-encoder has ten times that rate. Nothing is tuned.
 
 To read: accuracy is that on clear pairs, where the judges agree. A slope of 1 is calibrated. Intervals are over
 queries, given the trained judges: what another seed would do is not in them.
@@ -46,7 +47,7 @@ from anmi_ray.evaluation.significance import Estimate
 from anmi_ray.judging import order_averaging
 from anmi_ray.judging.calibration import fit_temperature
 from anmi_ray.models.cross_encoder import torch_threads
-from anmi_ray.stages.distill.worker import reader_of, target_of
+from anmi_ray.stages.distill.worker import reader_of
 from anmi_ray.store import Store
 from anmi_ray.training.loop import carry_out
 from anmi_ray.training.pair_inputs import Logits
@@ -60,9 +61,9 @@ Make = Callable[[pa.Table], PairSet]
 Preference = tuple[str, str, str, float]  # query, document, another, 1 where the second is preferred
 FORMS: dict[str, dict[str, Any]] = {
     "bi-encoder": {"form": "bi-encoder", "max_tokens": 128},
-    "pointwise": {"form": "pointwise", "max_tokens": 128},
-    "pairwise, binary": {"form": "pairwise", "target": "binary"},
-    "pairwise, ternary": {"form": "pairwise", "target": "ternary"},
+    "pointwise": {"form": "pointwise", "max_tokens": 128, "learning_rate": 2e-4},
+    "pairwise, binary": {"form": "pairwise", "target": "binary", "max_tokens": 192, "learning_rate": 2e-4},
+    "pairwise, ternary": {"form": "pairwise", "target": "ternary", "max_tokens": 192, "learning_rate": 2e-4},
 }
 SHARED: dict[str, Any] = {"dev_points": [0.0, 0.5, 1.0]}
 HALF = "1/2"
@@ -155,12 +156,12 @@ class Source:
         ids = known["query_id"].unique().to_pylist()
         chosen = identity.hash_sample(ids, max(round(DEV_SHARE * len(ids)), 1), "dev", seed, fold)
         is_dev = pc.is_in(known["query_id"], value_set=identity.id_array(chosen))
-        return known.filter(pc.invert(is_dev)), known.filter(is_dev)
+        return known.filter(pc.invert(is_dev)), drawn(known.filter(is_dev), len(known), seed)
 
 
 @lru_cache(maxsize=1)
-def source(name: str, folder: str, texts: str, count: int, folds: int, seed: int) -> Source:
-    """`count` pairs of a source, with their texts."""
+def source(name: str, folder: str, texts: str, count: int | None, folds: int, seed: int) -> Source:
+    """`count` pairs of a source, or all (None), with their texts."""
     files = BeirFiles(texts)
     keys, titles, bodies = zip(*files.documents(), strict=True)
     documents = pa.table({"doc_id": identity.id_array(map(identity.doc_id, keys)), "title": titles, "text": bodies})
@@ -171,7 +172,7 @@ def source(name: str, folder: str, texts: str, count: int, folds: int, seed: int
     known = every.filter(
         pc.and_(pc.and_(*sides), pc.is_in(every["query_id"], value_set=asked["query_id"].combine_chunks()))
     )
-    table = drawn(known, count, seed)
+    table = known.sort_by("comparison_id").combine_chunks() if count is None else drawn(known, count, seed)
     ids = table["query_id"].unique().to_pylist()
     fold_of = {one: place % folds for place, one in enumerate(identity.hash_sample(ids, len(ids), "fold", seed))}
     table = table.append_column("fold", pa.array([fold_of[one] for one in table["query_id"].to_pylist()]))
@@ -190,7 +191,7 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
             return made(pairs, found.texts, found.queries)
 
         if task["fold"] is None:
-            said = _logits(model, make(found.pairs), config)[::2, 1]
+            said = _logits(model, make(found.pairs), found.pairs, config)[::2, 1]
             return {"said": _by_pair(found.pairs, said[:, None]), "seconds": time.process_time() - begin}
         return _judge(model, make, found, task, config) | {"seconds": time.process_time() - begin}
 
@@ -198,7 +199,7 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
 def _judge(model: Any, make: Make, found: Source, task: Mapping[str, Any], config: DistillConfig) -> dict[str, Any]:
     """Train on the other folds, choose and calibrate on their dev pairs, predict."""
     train, dev = found.learned(task["fold"], task["source"][-1])
-    target = target_of(config)
+    target = config.target
     held = make(dev)
 
     def measure(step: int, logits_RL: Logits) -> float:
@@ -207,17 +208,22 @@ def _judge(model: Any, make: Make, found: Source, task: Mapping[str, Any], confi
     execution = TrainExecution()
     preferences = partial(PreferenceTask, model, make(train), HeldOut(held, measure), config, execution)
     trained = carry_out(preferences, config, execution)
-    fitted = order_averaging.fit(_logits(trained.model, held, config), held.score_P, target, "temperature")
+    fitted = order_averaging.fit(_logits(trained.model, held, dev, config), held.score_P, target, "temperature")
     asked = found.pairs.filter(pc.equal(found.pairs["fold"], task["fold"]))
-    answer = order_averaging.averaged(fitted.sharpened(_logits(trained.model, make(asked), config)), target)
+    answer = order_averaging.averaged(fitted.sharpened(_logits(trained.model, make(asked), asked, config)), target)
     facts = {"steps": trained.steps, "best_step": trained.best_step, "beta": fitted.beta, "train": len(train)}
     return {"said": _by_pair(asked, np.stack([answer.first_P, answer.second_P], axis=1)), **facts}
 
 
-def _logits(model: Any, pairs: PairSet, config: DistillConfig) -> Logits:
-    """Logits float32[R, L] of both orders."""
-    said = pairs.reader.infer(model.scorer(config.precision), np.arange(2 * len(pairs)))
-    return both_orders(said[:, 0]) if pairs.reader.single else said
+def _logits(model: Any, pairs: PairSet, table: pa.Table, config: DistillConfig) -> Logits:
+    """Logits float32[R, L] of both orders of the pairs of a table; a document that is scored alone is scored once."""
+    scorer = model.scorer(config.precision)
+    if not pairs.reader.single:
+        return pairs.reader.infer(scorer, np.arange(2 * len(pairs)))
+    query, a, b = (identity.id_matrix(table[name]) for name in ("query_id", "doc_a", "doc_b"))
+    of_row = np.stack([np.hstack([query, a]), np.hstack([query, b])], axis=1).reshape(2 * len(table), -1)
+    _, row_U, place_R = np.unique(of_row, axis=0, return_index=True, return_inverse=True)
+    return both_orders(pairs.reader.infer(scorer, row_U)[place_R.reshape(-1), 0])
 
 
 def _by_pair(pairs: pa.Table, values_PK: NDArray[Any]) -> dict[str, list[float]]:
@@ -335,6 +341,10 @@ def report(name: str, found: Source, said: Mapping[str, Reals], results: Mapping
     return Results(tables, [f"{title}: {found.left_out:,} pairs have a document or query without text."])
 
 
+def _pairs(word: str) -> int | None:
+    return None if word == "all" else int(word)
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Train what is missing, print tables and answers."""
     parser = harness.parser(STUDY)
@@ -342,7 +352,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--passages", help="folder with the texts of --gpt, in BEIR layout")
     parser.add_argument("--labels", help="folder with llm_labels/all_judges.csv and texts in BEIR layout")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS), help="those that are trained")
-    parser.add_argument("--pairs", type=int, default=860, help="pairs to learn from, all folds together")
+    parser.add_argument("--pairs", type=_pairs, default=860, help="pairs of all folds together, or all that there are")
     parser.add_argument("--folds", type=int, default=3, help="of queries")
     parser.add_argument("--epochs", type=float, default=2.0, help="passes over the pairs")
     parser.add_argument("--freeze-layers", type=int, default=3, help="lowest layers kept as they are")

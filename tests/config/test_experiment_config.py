@@ -155,6 +155,19 @@ def test_a_rule_named_later_wins_over_the_files_details(tmp_path: Path) -> None:
         load(path, ["mine.rule=simons"])
 
 
+def test_one_order_needs_a_fit_of_what_judges_prefer_for_its_place() -> None:
+    one = {"judge": {"orders": "one"}}
+    for offsets in ("both-orders", False):
+        with pytest.raises(ConfigError, match=r"judge\.orders: one .* set rate\.judge_offsets: true"):
+            validate({**one, "rate": {"judge_offsets": offsets}}, "test")
+    assert validate({**one, "rate": {"judge_offsets": True}}, "test").judge.orders == "one"
+    imported = {"orders": "one", "judges": [{"kind": "imported", "name": "mine", "path": "p"}]}
+    with pytest.raises(ConfigError, match="the answers of mine stand in a file: leave orders out"):
+        validate({"judge": imported, "rate": {"judge_offsets": True}}, "test")
+    with pytest.raises(ConfigError, match=r"distill.*judge\.orders: one needs a fit"):
+        validate({"distill": {"judge": {"orders": "one"}}}, "test")
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -157,6 +157,13 @@ def remove(content: dict[str, Any], name: str) -> dict[str, Any]:
     return content
 
 
+def test_a_value_by_its_old_name_is_told_the_new_one_and_read_in_records() -> None:
+    old = {"train": {"loss": {"target": "absolute"}}}
+    with pytest.raises(ConfigError, match=r"train\.loss\.target: absolute is called centred now"):
+        validate(old, "some.yaml")
+    assert validate_record(old, "a record").train.loss.target == "centred"
+
+
 def test_no_dropped_setting_is_a_setting() -> None:
     taken = {"judge.judges.N.slope", "judge.judges.N.readout", "mine.weigh.most"}  # those of other forms stay
     names = {row.name for row in rows(Experiment)}

@@ -101,6 +101,7 @@ def _row(name: str, q: int, i: int, size: int) -> Row:
             "categories": ["anchor", "random" if has_random else "soft"],
             "tiers": [0, 1],
             "gaps": [0.0, None],
+            "rating_errors": [40.0, None if has_random else 30.0],
             "gap_errors": [0.0, None],
         },
         "Metric": {"system": f"system {i}", "measure": "nDCG@10", "value": 0.5},
@@ -295,6 +296,7 @@ VIOLATIONS: list[tuple[str, str, Change]] = [
             "tiers": 0,
             "gaps": 0.0,
             "gap_errors": 0.0,
+            "rating_errors": 0.0,
         }.items()
     ],
     ("Example", "does not start with its anchor", example(categories=["random", "anchor"])),
@@ -302,7 +304,7 @@ VIOLATIONS: list[tuple[str, str, Change]] = [
     (
         "Example",
         "does not start with its anchor",
-        example(doc_ids=[], ratings=[], weights=[], categories=[], tiers=[], gaps=[], gap_errors=[]),
+        example(doc_ids=[], ratings=[], weights=[], categories=[], tiers=[], gaps=[], gap_errors=[], rating_errors=[]),
     ),
     ("Example", "an anchor's weight is not 1", example(weights=[0.9, 1.0])),
     ("Example", "an anchor's weight is not 1", example(weights=[None, 1.0])),
@@ -310,6 +312,8 @@ VIOLATIONS: list[tuple[str, str, Change]] = [
     ("Example", "weights must be finite", example(weights=[1.0, None])),
     ("Example", "random documents, and only they, have no rating", example(ratings=[10.0, 5.0])),
     ("Example", "random documents, and only they, have no rating", example(ratings=[None, None])),
+    ("Example", "a rating without its error", example(rating_errors=[None, None])),
+    ("Example", "an error without a rating", example(rating_errors=[40.0, 40.0])),
     *not_finite("Example", "rating_mean", "rating_sd"),
     *not_finite("Metric", "value"),
     ("Prediction", "target must be one of binary, ternary, two-head", put(target="trinary")),

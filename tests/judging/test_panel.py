@@ -52,6 +52,19 @@ def test_every_preset_answers_every_comparison_in_both_orders(make_world: World,
     assert keys == sorted(keys)
 
 
+def test_one_order_asks_every_pair_once_in_an_order_by_hash_and_says_what_both_would(make_world: World) -> None:
+    candidates, comparisons = make_world(6, 10)
+    both = judge(comparisons, candidates, JudgeConfig(), seed=0)
+    one = JUDGMENT.check(judge(comparisons, candidates, JudgeConfig(orders="one"), seed=0), "test")
+    assert one.num_rows == comparisons.num_rows * len(JudgeConfig().judges) == both.num_rows // 2
+    kept = set(zip(one["comparison_id"].to_pylist(), one["order"].to_pylist(), strict=True))
+    asked = zip(both["comparison_id"].to_pylist(), both["order"].to_pylist(), strict=True)
+    assert one.equals(both.filter(pa.array([pair in kept for pair in asked])))
+    orders = one.group_by("comparison_id").aggregate([("order", "count_distinct")])
+    assert set(orders["order_count_distinct"].to_pylist()) == {1}
+    assert 0.3 < np.mean([order == "ab" for order in one["order"].to_pylist()]) < 0.7
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_rerun_order_and_bucket_change_nothing(make_world: World, preset: str) -> None:
     candidates, comparisons = make_world(4, 9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,11 @@ from anmi_ray.store.answer_log import hold, question_ids
 NOT_ASKED = "not asked"
 
 
-def world(pairs: list[tuple[int, int, int]], same_text: dict[int, int] | None = None) -> TextQuestions:
+def world(
+    pairs: list[tuple[int, int, int]],
+    same_text: dict[int, int] | None = None,
+    orders: Literal["both", "one"] = "both",
+) -> TextQuestions:
     """Questions of (query, document, document) triples; `same_text` gives a document the text of another."""
     shared = same_text or {}
     documents = sorted({d for _, *docs in pairs for d in docs})
@@ -57,6 +62,7 @@ def world(pairs: list[tuple[int, int, int]], same_text: dict[int, int] | None = 
                 "text": texts,
             }
         ),
+        orders,
     )
 
 
@@ -85,6 +91,19 @@ def test_every_pair_is_asked_in_both_orders_once(pairs: list[tuple[int, int, int
         inside = set(asked.query[start:stop].tolist())
         assert inside.isdisjoint([*asked.query[:start].tolist(), *asked.query[stop:].tolist()])
         assert stop - start <= size or len(inside) == 1
+
+
+@settings(max_examples=60)
+@given(PAIRS)
+def test_in_one_order_every_pair_is_a_question_of_its_own_and_one_of_both(pairs: list[tuple[int, int, int]]) -> None:
+    both, one = world(pairs), world(pairs, orders="one")
+    assert len(one.query) == len(pairs)
+    asked = one.of_comparison >= 0
+    assert (asked.sum(axis=1) == 1).all()
+    assert sorted(one.of_comparison[asked].tolist()) == list(range(len(pairs)))
+    mine, theirs = one.of_comparison[asked], both.of_comparison[asked]
+    for name in ("query", "first", "second", "ids"):
+        np.testing.assert_array_equal(getattr(one, name)[mine], getattr(both, name)[theirs])
 
 
 def test_ab_is_the_document_with_the_smaller_id_first() -> None:

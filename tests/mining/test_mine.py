@@ -46,6 +46,7 @@ def test_table_2_worked_example() -> None:
     assert example["gaps"] == [0.0, 300.0, 450.0, 150.0, 700.0]
     assert example["gap_errors"] == [0.0, 50.0, 50.0, 50.0, 50.0]
     assert example["ratings"] == [300.0, 0.0, -150.0, 150.0, -400.0]
+    assert example["rating_errors"] == [90.0] * 5
     assert example["rating_mean"] == pytest.approx(np.mean(ratings))
     assert example["rating_sd"] == pytest.approx(np.std(ratings))
     assert example["example_id"] == identity.digest("example", identity.query_id("q0"), doc_id(0, 0))
@@ -98,7 +99,14 @@ def test_random_negatives_are_unrated() -> None:
     for example in examples:
         rows = [i for i, name in enumerate(example["categories"]) if name == "random"]
         assert len(rows) == 3
-        for name, value in (("ratings", None), ("gaps", None), ("gap_errors", None), ("weights", 1.0), ("tiers", 1)):
+        for name, value in (
+            ("ratings", None),
+            ("rating_errors", None),
+            ("gaps", None),
+            ("gap_errors", None),
+            ("weights", 1.0),
+            ("tiers", 1),
+        ):
             assert [example[name][i] for i in rows] == [value] * 3
         taken.append(frozenset(example["doc_ids"][i] for i in rows))
         assert taken[-1] <= randoms

@@ -28,7 +28,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(base: Path, **more: object) -> DistillConfig:
-    return DistillConfig.model_validate({"model": str(base), "max_tokens": 40} | more)
+    return DistillConfig.model_validate({"form": "pairwise", "model": str(base), "max_tokens": 40} | more)
 
 
 def base_of(model: PairClassifier | CrossEncoder) -> Any:

@@ -97,7 +97,7 @@ def test_the_plan_counts_the_ensemble_and_what_is_asked_of_the_judge() -> None:
         "retrieve": {"candidates": 20},
         "compare": {"degree": 8},
         "judge": {"judges": [{"kind": "distilled"}, {"kind": "similarity"}]},
-        "distill": {"sample": {"pairs": 1000}, "max_tokens": 100, "epochs": 2},
+        "distill": {"form": "pairwise", "sample": {"pairs": 1000}, "max_tokens": 100, "epochs": 2},
     }
     settings = Experiment.model_validate(content)
     work = costs(settings, COUNTS)

@@ -70,7 +70,7 @@ def changed(config: Path, before: tuple[str, ...], after: tuple[str, ...]) -> se
         (DISTILLED, "distill.sample.pairs=50", "sample"),
         (DISTILLED, "distill.sample.seed=1", "sample"),
         (DISTILLED, "distill.judge.preset=thurstone", "label"),
-        (DISTILLED, "distill.target=binary", "distill"),
+        (DISTILLED, "distill.form=pointwise", "distill"),
         (DISTILLED, "distill.seed=1", "distill"),
         (DISTILLED, "compare.degree=6", "compare"),
         (DISTILLED, "judge.judges.0.name=other", "judge"),

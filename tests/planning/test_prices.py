@@ -70,6 +70,16 @@ def test_from_the_collection_alone(small_collection: Path, tmp_path: Path) -> No
     assert not (tmp_path / "root").exists()
 
 
+def test_one_order_is_half_the_calls(small_collection: Path, tmp_path: Path) -> None:
+    both = settings(small_collection, tmp_path, **PRICES, **LIMITS)
+    root = f"execution.root={both.execution.root}"
+    one = load(tmp_path / "small.yaml", [root, "judge.orders=one", "rate.judge_offsets=true"])
+    assert (cost_of(one).calls, cost_of(both).calls) == (1344, 2688)
+    dollars = cost_of(both).dollars
+    assert dollars is not None
+    assert cost_of(one).dollars == pytest.approx(dollars / 2)
+
+
 def test_without_prices_and_limits_it_says_so(small_collection: Path, tmp_path: Path) -> None:
     found = cost_of(settings(small_collection, tmp_path))
     assert (found.dollars, found.at_most, found.hours) == (None, None, None)

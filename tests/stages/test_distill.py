@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.config.distill import DistillConfig
+from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.identity import digest, id_array
 from anmi_ray.models.pair_classifier import PairClassifier
 from anmi_ray.stages.distill.learn import split_of
-from anmi_ray.stages.distill.worker import DEV, TEST, TRAIN, target_of, texts_of
+from anmi_ray.stages.distill.worker import DEV, TEST, TRAIN, texts_of
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 
 CONFIG = DistillConfig()
@@ -73,15 +74,25 @@ def test_an_encoder_reads_two_texts_and_a_decoder_one(decoder: PairClassifier, t
     ],
 )
 def test_a_backbone_that_pairs_no_texts_is_named(decoder: PairClassifier, texts: dict[str, str]) -> None:
-    config = DistillConfig.model_validate(texts)
+    config = DistillConfig.model_validate({"form": "pairwise"} | texts)
     with pytest.raises(ConfigError, match="has no separator token and pairs no texts") as raised:
         texts_of(decoder, config)
     assert "distill.text alone" in str(raised.value)
 
 
+def test_defaults_are_what_was_measured_to_work_and_are_read_back() -> None:
+    """A small model learns cosines from few pairs, and never ends below its start on dev."""
+    default = DistillConfig()
+    assert (default.form, default.target, default.learning_rate) == ("bi-encoder", "binary", 2e-5)
+    assert default.dev_points[0] == 0.0
+    assert DistillConfig.model_validate(default.model_dump()) == default
+    measured = load("jobs/configs/quickstart-distilled.yaml").distill  # the run of the results
+    assert default == measured.model_copy(
+        update={name: getattr(default, name) for name in ("freeze_layers", "sample", "judge")}
+    )
+
+
 def test_differences_of_scores_are_binary() -> None:
-    assert target_of(DistillConfig(form="bi-encoder")) == "binary"
-    assert target_of(DistillConfig(target="two-head")) == "two-head"
     with pytest.raises(ValueError, match="knows no ties"):
         DistillConfig(form="pointwise", target="ternary")
     with pytest.raises(ValueError, match="of differences choose temperature"):

@@ -39,7 +39,7 @@ def made(root: Path, form: str) -> Artifact:
         write_tiny_classifier(folder, ["score"])
     seal_folder(artifact, "model")
     artifact.publish_json("summary.json", {"slope": SLOPE})
-    artifact.complete([], settings={} if form == "pairwise" else {"form": form})
+    artifact.complete([], settings={} if form == "bi-encoder" else {"form": form})
     return artifact
 
 

@@ -29,7 +29,8 @@ JUDGE = "judge.judges=[{kind: distilled, name: small}]"
 def world(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("distilled")
     world, tiny = World(folder, small_collection), str(write_tiny_bert(folder / "tiny"))
-    learned = {"sample": {"pairs": PAIRS}, "model": tiny, "epochs": 2, "max_tokens": 64, "dev_points": [0.5, 1.0]}
+    learned: dict[str, Any] = {"sample": {"pairs": PAIRS}, "model": tiny, "form": "pairwise", "target": "ternary"}
+    learned |= {"epochs": 2, "learning_rate": 2e-4, "max_tokens": 64, "dev_points": [0.5, 1.0]}
     trained = {"model": tiny, "max_steps": 2, "max_tokens": 48, "dev_points": []}
     reranked = {"depth": 10, "precision": "float32"}
     start_from(prepared, world.root, "retrieve")

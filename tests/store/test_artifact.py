@@ -206,6 +206,7 @@ def nested(rows: int = 3) -> pa.Table:
             "categories": [["anchor", "random"]] * rows,
             "tiers": [[0, 3]] * rows,
             "gaps": [[0.0, None]] * rows,
+            "rating_errors": [[40.0, None]] * rows,
             "gap_errors": [[0.0, None]] * rows,
             "rating_mean": [0.5] * rows,
             "rating_sd": [1.5] * rows,

@@ -72,6 +72,12 @@ def test_queries_give_alike_and_no_document_is_in_two_pairs(data: Path) -> None:
     assert len(study.drawn(every, 10**6, seed=1)) <= QUERIES * DOCUMENTS // 2
 
 
+def test_all_preferences_are_all_that_have_texts(data: Path) -> None:
+    every = study.pairs_of(study.gpt4o(str(data)))
+    found = study.source("gpt", str(data), str(data), None, 3, 0).pairs
+    assert found.drop(["fold"]).equals(every.sort_by("comparison_id").combine_chunks())
+
+
 def test_no_query_that_a_judge_is_asked_about_is_learned_from(data: Path) -> None:
     found = study.source("gpt", str(data), str(data), 60, 3, 0)
     for fold in range(3):

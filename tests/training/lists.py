@@ -84,6 +84,7 @@ def _append(
     columns["example_id"].append(example)
     columns["doc_ids"].append(documents)
     columns["ratings"].append([float(v) if r else None for v, r in zip(rating, rated, strict=True)])
+    columns["rating_errors"].append([20.0 + 10.0 * i if r else None for i, r in enumerate(rated)])
     columns["weights"].append([1.0] + [0.0 if r and g < 40 else 0.7 for g, r in zip(gaps[1:], rated[1:], strict=True)])
     columns["categories"].append(["anchor"] + ["goldilocks" if r else "random" for r in rated[1:]])
     columns["tiers"].append([0] + [2 if r else 1 for r in rated[1:]])

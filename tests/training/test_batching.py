@@ -47,6 +47,48 @@ def data(problem: Planted, pairs: PairTokenizer) -> TrainingSet:
     return prepare([problem.examples], [problem.texts], [problem.queries], pairs)
 
 
+@pytest.mark.parametrize("regression", ["ratings", "margins"])
+@pytest.mark.parametrize("unit", [1.0, 1 / 173.718])
+def test_regression_weighs_documents_by_the_errors_of_its_targets(
+    problem: Planted, pairs: PairTokenizer, regression: str, unit: float
+) -> None:
+    """1/(se² + s²), whatever the unit, and of mean 1, so that the term is as large as without errors."""
+    table = problem.examples
+    sizes = [1 + i for i in range(table.num_rows)]  # every list has errors of its own
+    name = "rating_errors" if regression == "ratings" else "gap_errors"
+    errors = [
+        [None if e is None else 9.0 * size * (j + 1) for j, e in enumerate(row)]
+        for size, row in zip(sizes, table[name].to_pylist(), strict=True)
+    ]
+    table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), pa.array(errors))
+    for column in ("rating_mean", "rating_sd"):
+        table = table.set_column(
+            table.schema.get_field_index(column), column, pa.array(table[column].to_numpy() * unit)
+        )
+    for column in ("ratings", "rating_errors", "gap_errors"):
+        scaled = [[None if v is None else v * unit for v in row] for row in table[column].to_pylist()]
+        table = table.set_column(table.schema.get_field_index(column), table.schema.field(column), pa.array(scaled))
+    data = prepare([table], [problem.texts], [problem.queries], pairs)
+    config = TrainConfig.model_validate({"lists_per_step": 11, "max_steps": 1, "loss": {"regression": regression}})
+    (batch,) = step_batches(data, config, 0, ALL, tokens(10**6))
+    told = dict(
+        zip(table["example_id"].to_pylist(), zip(errors, table["rating_sd"].to_pylist(), strict=True), strict=True)
+    )
+    raw, found = [], []
+    for example, start, stop in zip(data.example_E, data.start_E, data.start_E[1:], strict=False):
+        own, sd = told[example.tobytes()]
+        raw += [0.0 if e is None else 1 / ((e * unit) ** 2 + (sd / 2) ** 2) * sd**2 for e in own]
+        found += (data.rating_precision_P if regression == "ratings" else data.gap_precision_P)[start:stop].tolist()
+    first = np.isin(np.arange(len(raw)), data.start_E) & (regression == "margins")
+    expected = np.where(first, 0.0, raw)
+    assert found == pytest.approx((expected / expected[expected > 0].mean()).tolist())
+    rated = np.isfinite(batch.rating_BK)
+    assert sorted(batch.precision_BK[rated]) == pytest.approx(
+        sorted(np.array(found)[np.isfinite(data.rating_P)]), rel=1e-5
+    )
+    assert (batch.precision_BK[~rated] == 0.0).all()
+
+
 def test_every_list_once_an_epoch_in_a_new_order(data: TrainingSet) -> None:
     config = TrainConfig(lists_per_step=4, epochs=3)
     assert total_steps(config, len(data)) == 8

@@ -75,13 +75,13 @@ LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     "hard": lambda score, weight, mask, rating: debiased(score.tanh(), weight, mask, 0.7, 0.1, 1.5).loss_B,
     "ranknet": lambda score, weight, mask, rating: ranknet(score, rating, mask, 0.7),
     "listnet": lambda score, weight, mask, rating: listnet(score, rating, mask, 0.7, 80.0),
-    "normalised": lambda score, weight, mask, rating: regression(score, target(rating), mask),
-    "absolute": lambda score, weight, mask, rating: regression(score, target(rating, "absolute"), mask),
-    "margins": lambda score, weight, mask, rating: margin_regression(score, target(rating), mask),
+    "normalised": lambda score, weight, mask, rating: regression(score, target(rating), mask, 0.3 + weight),
+    "centred": lambda score, weight, mask, rating: regression(score, target(rating, "centred"), mask, 0.3 + weight),
+    "margins": lambda score, weight, mask, rating: margin_regression(score, target(rating), mask, 0.3 + weight),
 }
 
 
-def target(rating: Tensor, kind: Literal["normalised", "absolute"] = "normalised") -> Tensor:
+def target(rating: Tensor, kind: Literal["normalised", "centred"] = "normalised") -> Tensor:
     mean, spread = torch.tensor([3.0, 0.0, -8.0]).double(), torch.tensor([150.0, 5.0, 90.0]).double()
     return rating_target(rating, mean, spread, kind)
 
@@ -97,7 +97,7 @@ def test_gradients_against_finite_differences(seed: int, name: str) -> None:
 def test_padding_and_what_is_not_rated_change_nothing(seed: int, name: str) -> None:
     score, weight, mask, rating = grid(seed)
     rating = torch.where(mask, rating, torch.nan)
-    by_rating = name in ("ranknet", "listnet", "normalised", "absolute", "margins")
+    by_rating = name in ("ranknet", "listnet", "normalised", "centred", "margins")
     unread = ~mask | rating.isnan() if by_rating else ~mask | (weight == 0)
     if not by_rating:
         unread[:, 0] = False
@@ -190,31 +190,38 @@ def test_margins_do_not_see_a_constant() -> None:
     score, _, mask, rating = grid(2)
     rating[:, 0] = 100.0
     wanted = target(rating)
-    torch.testing.assert_close(margin_regression(score + 7.0, wanted, mask), margin_regression(score, wanted, mask))
+    alike = torch.ones_like(score)
+    torch.testing.assert_close(
+        margin_regression(score + 7.0, wanted, mask, alike), margin_regression(score, wanted, mask, alike)
+    )
     error = (2.0 - 0.5) - (1.0 - 0.25)
     found = margin_regression(
-        torch.tensor([[2.0, 0.5, 9.0]]), torch.tensor([[1.0, 0.25, torch.nan]]), torch.ones(1, 3) > 0
+        torch.tensor([[2.0, 0.5, 9.0]]),
+        torch.tensor([[1.0, 0.25, torch.nan]]),
+        torch.ones(1, 3) > 0,
+        torch.full((1, 3), 0.5),
     )
-    assert found.tolist() == pytest.approx([error**2])
+    assert found.tolist() == pytest.approx([0.5 * error**2])
 
 
 def test_targets_are_normalised_by_the_whole_lists_spread() -> None:
     rating = torch.tensor([[100.0, -50.0, torch.nan], [10.0, 0.0, -10.0]])
     target = rating_target(rating, torch.tensor([20.0, 0.0]), torch.tensor([160.0, 20.0]))
     torch.testing.assert_close(target, torch.tensor([[0.5, -0.4375, torch.nan], [0.5, 0.0, -0.5]]), equal_nan=True)
-    absolute = rating_target(rating, torch.tensor([20.0, 0.0]), torch.tensor([160.0, 4.0]), "absolute")
-    assert float(absolute[0, 0]) == pytest.approx(100 / 173.718)
+    centred = rating_target(rating, torch.tensor([20.0, 0.0]), torch.tensor([160.0, 4.0]), "centred")
+    assert float(centred[0, 0]) == pytest.approx(100 / 173.718)
 
 
 def test_regression_leaves_out_null_ratings_and_padding() -> None:
     target = torch.tensor([[1.0, torch.nan, 3.0, 9.0], [torch.nan, torch.nan, torch.nan, torch.nan]])
     mask = torch.tensor([[True, True, True, False], [True, True, False, False]])
     predicted = torch.tensor([[0.0, 7.0, 1.0, 0.0], [5.0, 5.0, 5.0, 5.0]], requires_grad=True)
-    loss = regression(predicted, target, mask)
-    torch.testing.assert_close(loss.detach(), torch.tensor([(1.0 + 4.0) / 2, 0.0]))
+    precision = torch.tensor([[1.5, 1.0, 0.5, 1.0]] * 2)
+    loss = regression(predicted, target, mask, precision)
+    torch.testing.assert_close(loss.detach(), torch.tensor([(1.5 + 2.0) / 2, 0.0]))
     loss.sum().backward()
     assert predicted.grad is not None
-    torch.testing.assert_close(predicted.grad, torch.tensor([[-1.0, 0.0, -2.0, 0.0], [0.0] * 4]))
+    torch.testing.assert_close(predicted.grad, torch.tensor([[-1.5, 0.0, -1.0, 0.0], [0.0] * 4]))
 
 
 def test_large_scores_stay_finite() -> None:

@@ -45,6 +45,8 @@ from tests.training.two import WAYS, two_workers
 TARGETS: tuple[Target, ...] = ("binary", "ternary", "two-head")
 EXECUTION = TrainExecution(micro_batch_tokens=512)
 CONFIG = DistillConfig(
+    form="pairwise",
+    target="ternary",
     pairs_per_step=8,
     max_tokens=40,
     max_steps=40,

@@ -155,7 +155,9 @@ def naive_loss(
         wanted = torch.tensor((data.rating_P[positions] - data.mean_E[e]) / data.spread_E[e]).float()
         rated = wanted.isfinite()
         first = torch.stack([s[0] for s in own])
-        error = (module.log_scale.exp() * first + module.shift - wanted)[rated].square().mean()
+        precision = torch.from_numpy(data.rating_precision_P[positions]).float()
+        missed = (module.log_scale.exp() * first + module.shift - wanted)[rated]
+        error = (precision[rated] * missed.square()).mean()
         total = total + (0.7 * torch.stack(ranking).mean() + 0.3 * error) / len(step)
     return total
 

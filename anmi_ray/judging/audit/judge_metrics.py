@@ -38,12 +38,14 @@ class World:
     triads: Triads | None = None
 
 
-def figures(p_a: Reals, failed: Reals, world: World) -> dict[str, object]:
-    """JSON-able figures of one judge; failed[C] counts its failures.
+def figures(p_a: Reals, failed: Reals, world: World, leaning: float | None = None) -> dict[str, object]:
+    """JSON-able figures of one judge; failed[C] counts its failures. `leaning`: as in `panel_audit.audit`.
 
     Shares stand under their names, their 95 % intervals in `intervals`, and what they are shares of in `counts`.
     """
     parts = _reliability(p_a, failed) | _orders(p_a)
+    if leaning is not None and not parts["first"][1].any():
+        parts["first"] = _shown_first(p_a)
     if world.difference is not None:
         parts |= _accuracy(p_a, world.difference)
     longer = None if world.log_length is None else _longer(p_a, world.log_length)
@@ -55,7 +57,7 @@ def figures(p_a: Reals, failed: Reals, world: World) -> dict[str, object]:
     shares = world.queries.shares(parts)
     if world.triads is not None:
         shares["cycle_rate"] = _cycles(p_a, world, world.triads)
-    report: dict[str, object] = {"position_bias": _position_bias(p_a, shares.pop("first"))}
+    report: dict[str, object] = {"position_bias": _position_bias(p_a, shares.pop("first"), leaning)}
     if longer is not None and world.log_length is not None:
         report["length_bias"] = _length_bias(p_a, world, shares.pop("longer"), shares.pop("longer_equal", None))
     report |= {name: share.value for name, share in shares.items()}
@@ -80,6 +82,13 @@ def _orders(p_a: Reals) -> dict[str, tuple[Reals, Reals]]:
         "flip_rate": ((signs[:, 0] * signs[:, 1] < 0).astype(float), both),
         "order_inconsistent_rate": ((told & (signs[:, 0] != signs[:, 1])).astype(float), both),
     }
+
+
+def _shown_first(p_a: Reals) -> tuple[Reals, Reals]:
+    """The preference for the first shown over answers in one order each: an order drawn by hash knows no true gap."""
+    told = ~np.isnan(p_a)
+    toward = np.where(told, p_a, 0.0)
+    return toward[:, 0] + np.where(told[:, 1], 1.0 - toward[:, 1], 0.0), _total(told)
 
 
 def _accuracy(p_a: Reals, difference: Reals) -> dict[str, tuple[Reals, Reals]]:
@@ -111,8 +120,11 @@ def _longer(p_a: Reals, log_length: Reals) -> tuple[Reals, Reals]:
     return (lean > 0).astype(float), (np.abs(lean) > 0).astype(float)
 
 
-def _position_bias(p_a: Reals, first: Share) -> dict[str, object]:
-    """The mean preference for the first shown less 1/2, in probits too (which the spread of gaps shrinks)."""
+def _position_bias(p_a: Reals, first: Share, leaning: float | None) -> dict[str, object]:
+    """The mean preference for the first shown less 1/2, in probits too (which the spread of gaps shrinks).
+
+    `fitted`: what a fit of all answers says in probits, where no pair has both orders; no spread of gaps shrinks it.
+    """
     bias: dict[str, object] = {"pairs": round(first.whole), "probability": None, "interval": None, "probit": None}
     if first.value is not None and first.interval is not None:
         bias |= {"probability": first.value - 0.5, "interval": [end - 0.5 for end in first.interval]}
@@ -120,6 +132,8 @@ def _position_bias(p_a: Reals, first: Share) -> dict[str, object]:
             ends = [float(normal_quantile(end)) for end in first.interval]
             bias["probit"] = float(normal_quantile(first.value))
             bias["probit_interval"] = [end if np.isfinite(end) else None for end in ends]
+    if leaning is not None:
+        bias["fitted"] = leaning
     signs = np.sign(p_a - 0.5)
     unlike = ~np.isnan(p_a).any(axis=1) & (signs[:, 0] != signs[:, 1])
     lean = p_a[unlike, 0] - p_a[unlike, 1]  # above 0: each order for what it showed first

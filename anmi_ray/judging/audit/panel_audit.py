@@ -7,7 +7,7 @@ interval of each recovered value holds it. Letters: C comparisons, J judges; ord
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -45,6 +45,7 @@ def audit(
     grades: pa.Table | None = None,
     log_length: Reals | None = None,
     triads: Triads | None = None,
+    leanings: Mapping[str, float] | None = None,
 ) -> dict[str, object]:
     """JSON-able audit of the Judgments of one or more buckets: {"judges": {name: figures}, "panel": figures}.
 
@@ -52,8 +53,9 @@ def audit(
     `injected` beside `recovered` for simulated judges. Without a truth, `grades` (Qrel rows) are what accuracy and
     errors are measured against, over the comparisons of two differently graded documents. `log_length` float[C] is
     ln(length of doc_a / length of doc_b) per row of `comparisons`, NaN where unknown: length bias. `triads` counts
-    triads and those in a circle (`rating.graph.count_triads`): cycle rates. Raises DataError for judgments of unknown
-    comparisons or compared documents without truth.
+    triads and those in a circle (`rating.graph.count_triads`): cycle rates. `leanings`: where every pair was asked in
+    an order drawn by hash, what a fit found that each judge adds for the document shown first, in probits. Raises
+    DataError for judgments of unknown comparisons or compared documents without truth.
     """
     answers = _matrix(judgments, comparisons)
     known = truth is not None and truth.num_rows > 0
@@ -64,7 +66,8 @@ def audit(
     for index, name in enumerate(answers.judges):
         p_a = answers.p_a[:, index]
         mine = judgments.filter(pc.equal(judgments["judge"], name))
-        report = {**_counts(mine), **judge_metrics.figures(p_a, answers.failed[:, index], world)}
+        leaning = None if leanings is None else leanings.get(name)
+        report = {**_counts(mine), **judge_metrics.figures(p_a, answers.failed[:, index], world, leaning)}
         if known and world.difference is not None:
             fit = parameter_recovery.fit(p_a, world.difference, world.queries.of)
             if fit is not None:

@@ -54,7 +54,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="distill",
-    version=1,
+    version=2,
     inputs=("sample", "label", "retrieve", "ingest"),
     does="train a small judge on what the ensemble said",
     run=run,

@@ -160,7 +160,7 @@ def _predictions(
     artifact: Artifact, pairs: pa.Table, config: DistillConfig, result: TrainResult
 ) -> tuple[pa.Table, order_averaging.OrderCalibration]:
     """Prediction rows of the test pairs up to the best step, each step calibrated on the dev pairs as the last one."""
-    target = worker.target_of(config)
+    target = config.target
     held = pairs.filter(pc.not_equal(pairs["split"], TRAIN))
     is_dev = pc.equal(held["split"], DEV).to_numpy(zero_copy_only=False)
     score, test = held["score"].to_numpy(), held.filter(pa.array(~is_dev))

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch.distributed as dist
 
-from anmi_ray.config.distill import DistillConfig, Target
+from anmi_ray.config.distill import DistillConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import id_matrix
 from anmi_ray.judging import order_averaging
@@ -51,11 +51,6 @@ class PairSources:
     logits: str
 
 
-def target_of(config: DistillConfig) -> Target:
-    """What the logits are of: differences of scores are binary."""
-    return config.target if config.form == "pairwise" else "binary"
-
-
 def distill(job: Job, tools: Tools) -> Trained:
     """Train on the train pairs, choose the checkpoint and calibrate on the dev pairs."""
     config, sources = cast(DistillConfig, job.config), cast(PairSources, job.sources)
@@ -67,7 +62,7 @@ def distill(job: Job, tools: Tools) -> Trained:
     data, others = (made(part, texts, queries) for part in (train, held))
     is_dev = np.repeat(pc.equal(held["split"], DEV).to_numpy(zero_copy_only=False), 2)
     score = others.score_P[is_dev[::2]]
-    target = target_of(config)
+    target = config.target
 
     def measure(step: int, logits_RL: Logits) -> float:
         _publish(sources.logits, step, logits_RL)

@@ -98,7 +98,7 @@ def _needs(stage: Stage, experiment: Experiment) -> Iterable[Need]:
 
 
 def _cost(load: Workload) -> StageCost:
-    return _asking(load, load.config, 2)
+    return _asking(load, load.config, 2 if load.config.orders == "both" else 1)
 
 
 def _cost_direct(load: Workload) -> StageCost:

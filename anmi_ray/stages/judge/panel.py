@@ -9,13 +9,15 @@ so that the report can check what is recovered.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray import judging
+from anmi_ray import judging, rating
 from anmi_ray.config.judge import BudgetConfig, JudgeConfig
+from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.errors import JudgeError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, QREL, TRUTH, find_rows, rejects
 from anmi_ray.judging import budget, confirmation, kinds
@@ -43,9 +45,8 @@ def run(
     whole = bound(config, made)
     config = config.direct if direct else whole
     read = inputs["compare"], inputs["retrieve"], inputs["ingest"]
-    sources = QuestionSources(
-        *read, first=inputs.get("first"), distill=made, direct=whole if direct else None, held_out=held_out
-    )
+    round_ = QuestionSources(*read, first=inputs.get("first"), distill=made, held_out=held_out)
+    sources = replace(round_, direct=whole) if direct else replace(round_, orders=config.orders)
     asked = dispatch.ask(artifact, sources, config, context) if config.reading else {}
     brought = importing.judges(config, inputs["ingest"], context)
     flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed, brought)
@@ -60,7 +61,7 @@ def run(
     audit = artifact.read_json("audit.json")
     if audit is None:
         figures = _audit_direct if direct else _audit
-        audit = run_task(context, figures, artifact, inputs["compare"], config, context.buckets)
+        audit = run_task(context, figures, artifact, sources, config, context.buckets)
         artifact.publish_json("audit.json", audit)
     spent = dispatch.spend_log_of(artifact.store, sources, config).records_of_round() if config.reading else []
     facts = {"panel": {judge.name: judge.kind for judge in config.judges}} if held_out else {}
@@ -72,7 +73,7 @@ def bound(config: JudgeConfig, made: Artifact | None) -> JudgeConfig:
     if made is None:
         return config
     model: dict[str, Any] = {"kind": "encoder", "model": str(local_folder(made, "model")), "form": "pairwise"}
-    if (made.manifest() or {})["settings"].get("form", "pairwise") != "pairwise":
+    if (made.manifest() or {})["settings"].get("form") != "pairwise":
         model |= {"form": "pointwise", "slope": made.read_json("summary.json")["slope"]}
 
     return config.model_copy(update={"judges": tuple(kinds.of(judge).resolved(model) for judge in config.judges)})
@@ -165,20 +166,26 @@ def _left_out(judgments: pa.Table) -> pa.Table:
     return rejects("judge", why)
 
 
-def _audit_direct(judge: Artifact, compare: Artifact, config: JudgeConfig, buckets: int) -> dict[str, Any]:
+def _audit_direct(judge: Artifact, asked: QuestionSources, config: JudgeConfig, buckets: int) -> dict[str, Any]:
     """Each judge's failures and yeses over a hash sample of queries."""
-    sample = sample_queries(compare, "comparisons", buckets, _AUDIT_QUERIES, "audit")
+    sample = sample_queries(asked.compare, "comparisons", buckets, _AUDIT_QUERIES, "audit")
     parts = [of_queries(judge.read_part("judgments", bucket, JUDGMENT), sample) for bucket in range(buckets)]
     return {"queries": sample.num_rows, **confirmation.audit(pa.concat_tables(parts))}
 
 
-def _audit(judge: Artifact, compare: Artifact, config: JudgeConfig, buckets: int) -> dict[str, Any]:
+def _audit(judge: Artifact, asked: QuestionSources, config: JudgeConfig, buckets: int) -> dict[str, Any]:
     """The audit over a hash sample of queries, read bucket by bucket."""
+    compare = asked.compare
     sample = sample_queries(compare, "comparisons", buckets, _AUDIT_QUERIES, "audit")
     parts = ((judge, "judgments", JUDGMENT), (compare, "comparisons", COMPARISON), (judge, "truth", TRUTH))
     judgments, comparisons, truth = stacked(
         [of_queries(source.read_part(part, bucket, record), sample) for source, part, record in parts]
         for bucket in range(buckets)
     )
-    figures = judging.audit(judgments, comparisons, truth, config, triads=count_triads)
+    leanings = None
+    if config.orders == "one" and judgments["p_a"].null_count < judgments.num_rows:
+        read = (asked.retrieve.read_part("candidates", bucket, CANDIDATE) for bucket in range(buckets))
+        candidates = pa.concat_tables(of_queries(table, sample) for table in read)
+        leanings = rating.fit_globals(judgments, comparisons, candidates, RateConfig(judge_offsets=True)).offsets
+    figures = judging.audit(judgments, comparisons, truth, config, triads=count_triads, leanings=leanings)
     return {"queries": sample.num_rows, **figures}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core.records import COMPARISON, QUERY, TEXT_OF
@@ -17,7 +18,7 @@ class QuestionSources:
 
     first: the comparisons of the first round, where this is a later one; distill: the model that a distilled judge of
     the panel is; direct: the panel of the first round, where this is about single documents; held_out: of queries that
-    nothing trains on.
+    nothing trains on; orders: as the panel's.
     """
 
     compare: Artifact
@@ -27,6 +28,7 @@ class QuestionSources:
     distill: Artifact | None = None
     direct: JudgeConfig | None = None
     held_out: bool = False
+    orders: Literal["both", "one"] = "both"
 
     @property
     def candidates(self) -> Artifact:
@@ -40,9 +42,9 @@ class QuestionSources:
 
     def questions(self, bucket: int) -> TextQuestions:
         """All questions of a bucket."""
-        ask = text_questions if self.direct is None else direct_questions
-        return ask(
+        read = (
             self.compare.read_part("comparisons", bucket, COMPARISON),
             self.ingest.read_part("queries", bucket, QUERY),
             self.retrieve.read_part("texts", bucket, TEXT_OF),
         )
+        return text_questions(*read, self.orders) if self.direct is None else direct_questions(*read)

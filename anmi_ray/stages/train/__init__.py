@@ -58,7 +58,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="train",
-    version=1,
+    version=2,
     inputs=("mine", "retrieve", "ingest"),
     does="train the reranker with the hybrid loss, keep the best on dev",
     run=run,
