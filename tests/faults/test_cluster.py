@@ -104,6 +104,7 @@ def at_work(node: Any) -> list[str]:
 
 def driver(cluster: Cluster) -> psutil.Process:
     """The process that carries out the job's stages, below the head."""
+    assert cluster.head_node is not None
     raylet = cluster.head_node.all_processes["raylet"][0].process.pid
     for child in psutil.Process(raylet).children(recursive=True):
         with suppress(psutil.Error):

@@ -29,7 +29,7 @@ from anmi_ray.pipeline.resolve import Resolved, resolve
 from anmi_ray.planning import plan
 from anmi_ray.planning.plan import costs
 from anmi_ray.runtime.costs import StageCost
-from anmi_ray.stages import evaluate
+from anmi_ray.stages import by_judges
 from anmi_ray.stages.rerank import peers
 from anmi_ray.stages.rerank.ranking import pairs_of, rerank
 from anmi_ray.stages.rerank.scoring import Asked
@@ -339,7 +339,7 @@ def test_a_query_without_scores_is_no_zero_of_the_peer() -> None:
             "value": [0.5] * 6,
         }
     )
-    kept = evaluate._without_failed(metrics, runs, ["peer"])  # pyright: ignore[reportPrivateUsage]
+    kept = by_judges.without_failed(metrics, runs, ["peer"])
     assert kept.num_rows == 5
     assert set(kept.filter(pc.equal(kept["system"], "peer"))["query_id"].to_pylist()) == set(queries[:2])
 
