@@ -43,10 +43,6 @@ class ApiWriterConfig(Kind[Literal["api"]]):
         description="the model's tokenizer, which counts and cuts exactly: a folder, or a hub id "
         "(org/model@revision); null estimates from bytes, on the long side",
     )
-    identity: str | None = Field(
-        default=None,
-        description="what its answers are kept under, beside model and template; null: the server's address",
-    )
 
 
 class QueriesConfig(Settings):

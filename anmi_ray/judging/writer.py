@@ -56,7 +56,7 @@ def writer(config: ApiWriterConfig) -> QueryWriter:
     shown = PromptConfig(
         query_tokens=_WANTED_TOKENS, document_tokens=config.document_tokens, tokenizer=config.tokenizer
     ).model_copy(update={"template": config.template, "relevance": config.template})
-    judge = ApiJudgeConfig(kind="api", name=NAME, endpoint=config.endpoint, identity=config.identity)
+    judge = ApiJudgeConfig(kind="api", name=NAME, endpoint=config.endpoint)
     return QueryWriter(judge.model_copy(update={"prompt": shown}))
 
 
