@@ -44,9 +44,9 @@ env: $(STAMP)
 
 # two rerankers to compare with, trained on the collection's labels and on the retrieval's first documents, then the path
 QUICKSTART = $(VENV)/bin/anmi run jobs/configs/quickstart.yaml
-BESIDE = recipe=infonce-mined mine.anchors=known evaluate.judged=none compare.degree=2 --until train
+BESIDE = recipe=infonce-mined mine.anchors=known compare.degree=2 --until train
 quickstart: $(STAMP)
-	$(QUICKSTART) name=true-labels 'corpus.labels=[train,dev,test]' corpus.unlabelled_dev=0 $(BESIDE) $(ARGS)
+	$(QUICKSTART) name=true-labels 'corpus.labels=[train,dev,test]' $(BESIDE) $(ARGS)
 	$(QUICKSTART) name=pseudo-labels retrieve.pseudo_labels=true $(BESIDE) $(ARGS)
 	$(QUICKSTART) 'rerank.peers=[{name: pseudo-labels, run: pseudo-labels}, {name: true-labels, run: true-labels}]' $(ARGS)
 

@@ -99,7 +99,6 @@ def smaller_settings(content: dict[str, Any], collection: Path, model: str) -> d
         return {**content, "trials": 2, "random": 2, "repeats": 1, "settings": settings}
     if content.get("corpus", {}).get("reader", "pydocs") == "pydocs":
         content["corpus"] = {"reader": "beir", "path": str(collection)}
-        content.get("evaluate", {}).pop("judged", None)  # its dev queries are labelled
     smaller(content, SMALL)
     tiny = {"model": model, "freeze_layers": 1}
     smaller(content, {"distill": tiny, "train": tiny})

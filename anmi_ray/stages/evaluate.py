@@ -189,7 +189,8 @@ def _headline(
         dev[_FUSIONS[name]] = sweep.cross
         dev.setdefault(control(config), sweep.control_cross)
     without = control(config) if config.fusion and control(config) in systems else ""
-    order = (without, "hybrid", *RETRIEVERS, START, START_FUSED)
+    # the first is taken where dev says nothing: what training added is the difference from where it started
+    order = (START, without, "hybrid", *RETRIEVERS, START_FUSED)
     untrained = [name for name in dict.fromkeys(order) if name in systems]
     chosen = headline.BY_DEV if dev else headline.BY_DEFAULT
     return headline.Headline(

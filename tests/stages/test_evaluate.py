@@ -233,16 +233,15 @@ def of_systems(artifact: Artifact, *systems: str) -> pa.Table:
     return fused.filter(pc.is_in(fused["system"], value_set=pa.array(systems))).combine_chunks()
 
 
-def test_without_judged_dev_queries_it_is_the_control_or_the_hybrid(tmp_path: Path) -> None:
+def test_without_judged_dev_queries_it_is_the_start(tmp_path: Path) -> None:
     world = World(tmp_path, SKILL, dev=False)
     first, artifact = world.measured()
-    assert (first.baseline, first.chosen, first.dev, first.queries) == ("bm25+dense", "default", {}, 0)
+    assert (first.baseline, first.chosen, first.dev, first.queries) == ("start", "default", {}, 0)
     assert first.weights == {"reranked": 0.5, "bm25": 0.25, "dense": 0.25}
     fused = pc.unique(artifact.read_part("fused", 0, RUN)["system"]).to_pylist()
     assert set(fused) == {"reranked+hybrid", "bm25+dense", "start+hybrid"}
     assert first.no_better() == ""
     assert artifact.read_json("fusion.json") is None
-    assert world.measured(fusion=False)[0].baseline == "hybrid"
     with pytest.raises(DataError, match="no nDCG@10 of 'nothing'"):
         world.measured(baseline="nothing")
 
