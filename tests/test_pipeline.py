@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from anmi_ray.api import reranking
@@ -135,6 +137,43 @@ def test_documents_and_queries_alone_give_a_model(
     assert "baseline" not in shown
     printed("export", "small", "--root", settings.execution.root, "--to", tmp_path / "model")
     assert "train queries | 80, 0 of them labelled" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+
+
+def test_no_label_is_read_before_evaluate(ray_local: None, small_collection: Path, tmp_path: Path) -> None:
+    """Without the labels of train and dev, and with others of test, the same model ranks the same documents."""
+    train = {"student": "late-interaction", "model": str(write_tiny_bert(tmp_path / "tiny")), "freeze_layers": 1}
+    train |= {"max_steps": 2, "max_tokens": 48}
+    made: list[dict[str, Any]] = []
+    for name in ("labelled", "bare"):
+        folder = tmp_path / name
+        (folder / "qrels").mkdir(parents=True)
+        for file in ("corpus.jsonl", "queries.jsonl"):
+            (folder / file).symlink_to(small_collection / file)
+        head, *rows = (small_collection / "qrels" / "test.tsv").read_text().splitlines()
+        if name == "labelled":
+            for split in ("train", "dev"):
+                (folder / "qrels" / f"{split}.tsv").symlink_to(small_collection / "qrels" / f"{split}.tsv")
+        else:  # the label of another query
+            fields = [row.split("\t") for row in rows]
+            others = [*fields[1:], fields[0]]
+            rows = ["\t".join([mine[0], *other[1:]]) for mine, other in zip(fields, others, strict=True)]
+        (folder / "qrels" / "test.tsv").write_text("\n".join([head, *rows]) + "\n")
+        parts = {"judge": {"judges": [{"kind": "similarity"}]}, "mine": {"anchors": "confirmed"}, "train": train}
+        corpus = {"reader": "beir", "path": str(folder), "labels": ["test"]}
+        config = write_config(tmp_path / f"{name}.yaml", folder, **parts, corpus=corpus)
+        root = tmp_path / f"{name}-root"
+        run(load(config, [f"execution.root={root}"]), last="evaluate")
+        found: dict[str, Any] = {}
+        for file in (root / "artifacts").rglob("*.*"):
+            stage, _, *rest = file.relative_to(root / "artifacts").parts
+            if file.suffix == ".parquet":
+                found["/".join([stage, *rest])] = pq.read_table(file)
+            elif file.suffix == ".safetensors":
+                found["/".join([stage, *rest])] = file.read_bytes()
+        made.append(found)
+    changed = {name for name in made[0] if made[0][name] != made[1].get(name)}
+    assert made[0].keys() == made[1].keys()
+    assert {name.partition("/")[0] for name in changed} == {"ingest", "evaluate"}
 
 
 def test_known_positives_never_enter_an_evaluated_run(finished: Finished) -> None:
