@@ -50,7 +50,7 @@ STAND_IN = "kind: similarity"  # a judge in the place of the file's
 PILOT_EXITS = {0, 3, 4}
 
 SMALL: dict[str, Any] = {
-    "retrieve": {"depth": 30, "candidates": 14, "random_negatives": 3, "dense": {"max_tokens": 32}},
+    "retrieve": {"depth": 30, "candidates": 18, "random_negatives": 3, "dense": {"max_tokens": 32}},
     "compare": {"degree": 4},
     "distill": {"epochs": 1, "max_tokens": 48, "max_steps": 4},
     "train": {"epochs": 1, "max_tokens": 48, "max_steps": 4, "lists_per_step": 8},

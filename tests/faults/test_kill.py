@@ -189,11 +189,12 @@ def test_killed_among_shards_and_an_index_lost(config: Path) -> None:
 
 
 def indexes(root: Path) -> dict[Path, int]:
-    """The files of the indexes that are complete, and when each was written."""
+    """The files of the indexes that are complete, and when each was written: no half file of a killed writer."""
     found = {}
     for manifest in [path for kind in ("counts", "vectors") for path in root.glob(f"artifacts/{kind}/*/manifest.json")]:
         for path in (manifest.parent / json.loads(manifest.read_text())["folder"]).iterdir():
-            found[path.relative_to(root / "artifacts")] = path.stat().st_mtime_ns
+            if path.suffix != ".tmp":
+                found[path.relative_to(root / "artifacts")] = path.stat().st_mtime_ns
     return found
 
 
