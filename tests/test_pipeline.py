@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from anmi_ray.api import reranking
+from anmi_ray.api.runs import Run
 from anmi_ray.cli.run import carry_out
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
@@ -122,10 +123,10 @@ def test_documents_and_queries_alone_give_a_model(
     for name in ("corpus.jsonl", "queries.jsonl"):
         (folder / name).symlink_to(small_collection / name)
     train = {"student": "late-interaction", "model": str(write_tiny_bert(tmp_path / "tiny")), "freeze_layers": 1}
-    train |= {"max_steps": 2, "max_tokens": 48}
+    train |= {"max_steps": 2, "max_tokens": 48, "dev_points": [0.0, 1.0]}
     judge = {"judges": [{"kind": "similarity"}]}
     config = write_config(tmp_path / "c.yaml", folder, train=train, judge=judge, mine={"anchors": "confirmed"})
-    settings = load(config, [f"execution.root={tmp_path / 'root'}"])
+    settings = load(config, [f"execution.root={tmp_path / 'root'}", "corpus.unlabelled_dev=12"])
     carry_out(settings, "", "")
     said = capsys.readouterr().out
     assert "ingest: no test query is labelled: nothing will be measured" in said
@@ -133,10 +134,32 @@ def test_documents_and_queries_alone_give_a_model(
     page = (tmp_path / "root" / "reports" / "small" / "report.html").read_text(encoding="utf-8")
     assert "No test query is labelled: nothing was measured" in page
     shown = printed("show", "small", "--root", settings.execution.root)
-    assert "queries: 80 train (none labelled), 0 dev, 0 test" in shown
-    assert "baseline" not in shown
+    assert "queries: 68 train (none labelled), 12 dev" in shown
     printed("export", "small", "--root", settings.execution.root, "--to", tmp_path / "model")
-    assert "train queries | 80, 0 of them labelled" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "train queries | 68, 0 of them labelled" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert_dev_is_rated_and_teaches_nothing(Run("small", settings.execution.root))
+
+
+def assert_dev_is_rated_and_teaches_nothing(of: Run) -> None:
+    """Dev queries without labels are compared as train queries are, no example is theirs, and dev chose by them."""
+    buckets = range(int((of.artifact("ingest").manifest() or {})["buckets"]))
+    ids = {
+        stage: {one for bucket in buckets
+                for one in of.artifact(stage).read_part(part, bucket, record)["query_id"].to_pylist()}
+        for stage, part, record in (("rate", "ratings", RATING), ("mine", "examples", EXAMPLE))
+    }  # fmt: skip
+    queries = pa.concat_tables([of.artifact("ingest").read_part("queries", bucket, QUERY) for bucket in buckets])
+    dev = set(queries.filter(pc.equal(queries["split"], "dev"))["query_id"].to_pylist())
+    assert len(dev) == 12
+    assert dev <= ids["rate"]
+    assert ids["mine"]
+    assert not dev & ids["mine"]
+    measured = [row["dev"] for row in of.artifact("train").read_json("log.json") if row["dev"] is not None]
+    assert len(measured) == 2
+    assert all(0 < value < 1 for value in measured)
+    first = of.headline()
+    assert first.chosen == "dev"
+    assert first.by_judges == "nDCG@10"
 
 
 def test_no_label_is_read_before_evaluate(ray_local: None, small_collection: Path, tmp_path: Path) -> None:

@@ -130,8 +130,9 @@ class CorpusConfig(Settings):
     unlabelled_dev: int = Field(
         default=0,
         ge=0,
-        description="so many of the queries without a grade, by hash of their text, become dev: judges choose on them "
-        "(evaluate.judged)",
+        description="so many of the queries without a grade, by hash of their text, become dev: judges compare their "
+        "documents as those of train queries where these need no label (mine.anchors), and training's best point, "
+        "weights of fusions and the baseline are chosen by their ratings; else by direct answers (evaluate.judged)",
     )
     unlabelled_test: int = Field(
         default=0,

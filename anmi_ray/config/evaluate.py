@@ -191,9 +191,9 @@ class EvaluateConfig(Settings):
     )
     judged: Literal["none", "unlabelled", "all"] = Field(
         default="none",
-        description="dev and test queries of whose top documents judges are asked whether they answer: none; "
-        "unlabelled, those without a relevant document among the labels (corpus.unlabelled_test holds such queries "
-        "out); all, so that labels and judges stand side by side",
+        description="dev and test queries of whose top documents judges are asked whether they answer, but for dev "
+        "queries that they rated (corpus.unlabelled_dev): none; unlabelled, those without a relevant document among "
+        "the labels (corpus.unlabelled_test holds such queries out); all, so that labels and judges stand side by side",
     )
     judge: JudgeConfig | None = Field(
         default=None,

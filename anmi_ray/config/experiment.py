@@ -132,6 +132,11 @@ class Experiment(Settings):
         return self.distill.judge if self.judge.distilled else None
 
     @property
+    def rates_dev(self) -> bool:
+        """Whether judges compare documents of dev queries without a label, to choose on them."""
+        return bool(self.corpus.unlabelled_dev) and self.mine.anchors != "known"
+
+    @property
     def assessors(self) -> JudgeConfig | None:
         """The judges who are asked about the top documents of held-out queries; None where nobody is."""
         return None if self.evaluate.judged == "none" else self.evaluate.judge or self.judge

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -193,3 +193,15 @@ class RetrieveConfig(Settings):
                 "raise depth or lower candidates"
             )
         return self
+
+
+class SearchConfig(RetrieveConfig):
+    """Retrieval as its stage carries it out."""
+
+    rates_dev: bool = Field(default=False, description="whether dev queries without a label get candidates too")
+
+    @classmethod
+    def of(cls, retrieve: RetrieveConfig, rates_dev: bool) -> Self:
+        """rates_dev: whether judges compare documents of dev queries."""
+        given = {name: getattr(retrieve, name) for name in type(retrieve).model_fields}
+        return cls.model_construct(**given, rates_dev=rates_dev)

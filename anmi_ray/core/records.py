@@ -33,7 +33,8 @@ DOCUMENT = Record(
     schema_of({"doc_id": ID, "external_id": TEXT, "title": TEXT, "text": TEXT}),
     (every(lambda t: pc.greater(pc.add(pc.utf8_length(t["title"]), pc.utf8_length(t["text"])), 0), "empty text"),),
 )
-# A query with its split. Only train queries are compared, rated and mined; of dev and test judges may measure.
+# A query with its split. Train queries are compared, rated and mined; dev queries without labels are rated where judges
+# choose on them; of test judges may measure.
 QUERY = Record(
     "Query",
     1,
@@ -251,17 +252,18 @@ GAP = Record(
     ),
     (finite("gap_elo", "gap_se_elo"), one_of("anchor_kind", ("known", "top-rated"))),
 )
-# How likely a document of a query without a known positive answers it, by all that speaks of it; answer is the mean of
-# the judges who were asked about it directly, null where nobody answered. confirmed: they were, and it is likelier
-# than not: an example may measure its gaps from it.
+# How likely a document of a query without a known positive answers it, by all that speaks of it; by_judges leaves its
+# rank out; answer is the mean of the judges who were asked about it directly, null where nobody answered. confirmed:
+# they were, and it is likelier than not: an example may measure its gaps from it.
 RELEVANCE = Record(
     "Relevance",
-    1,
+    2,
     ("query_id", "doc_id"),
     schema_of(
-        {"query_id": ID, "doc_id": ID, "probability": REAL, "answer": REAL, "confirmed": FLAG}, nullable=("answer",)
+        {"query_id": ID, "doc_id": ID, "probability": REAL, "by_judges": REAL, "answer": REAL, "confirmed": FLAG},
+        nullable=("answer",),
     ),
-    (between("probability", 0.0, 1.0), between("answer", 0.0, 1.0)),
+    (between("probability", 0.0, 1.0), between("by_judges", 0.0, 1.0), between("answer", 0.0, 1.0)),
 )
 # The anchor stands first in every list with weight 1, gap 0 and category "anchor". Random documents have a null
 # rating, gap and error of both, category "random". Errors are standard errors in Elo points. rating_mean and rating_sd

@@ -104,10 +104,13 @@ def gains(answers: pa.Table, probability: Reals) -> pa.Table:
     answer = answers["answer"].to_numpy()
     confirmed = pc.unique(answers.filter(pa.array(answer > YES))["query_id"])
     kept = np.isfinite(answer) & pc.is_in(answers["query_id"], value_set=confirmed).to_numpy()
-    grades = np.rint(_GRADES * np.nan_to_num(probability)).astype(np.int32)
-    return QREL.table(
-        {**{name: answers[name].filter(pa.array(kept)) for name in _PAIR}, "grade": pa.array(grades[kept])}
-    )
+    return graded(answers.filter(pa.array(kept)), probability[kept])
+
+
+def graded(pairs: pa.Table, probability: Reals) -> pa.Table:
+    """Qrels of `pairs` (query_id, doc_id) whose grades are thousandths of `probability` float[N]."""
+    grades = np.rint(_GRADES * probability).astype(np.int32)
+    return QREL.table({**{name: pairs[name] for name in _PAIR}, "grade": pa.array(grades)})
 
 
 def calibrated(answers: pa.Table, qrels: pa.Table, seed: int = 0) -> tuple[Reals, str]:

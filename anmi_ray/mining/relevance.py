@@ -61,11 +61,12 @@ class RelevanceModel:
 
     logit P(relevant) = prior · (1, L, L²); rating ~ N(level · (1, L, L², L³) + gain · [relevant], sd² + error²);
     logit P(yes) = answer · (1, (rating − level)/sd, [relevant]), all 0 where nobody was asked.
-    log_likelihood is per document.
+    share is the mean P(relevant). log_likelihood is per document.
     """
 
     documents: int
     asked: int
+    share: float
     prior: tuple[float, ...]
     level: tuple[float, ...]
     gain: float
@@ -88,6 +89,16 @@ class RelevanceModel:
     def posterior(self, known: Evidence) -> Reals:
         """P(relevant | rank, rating, answer), float64[N]."""
         return special.expit(_log_odds(self, known, _powers(known.rank))[0])
+
+    def by_judges(self, known: Evidence) -> Reals:
+        """P(relevant | rating, answer), float64[N]: the rank says nothing, all ranks have the documents' mean share.
+
+        What measures systems must not know where the first stage put a document, or whoever copies it is the best.
+        """
+        power_N4 = _powers(known.rank)
+        by_rank = power_N4[:, :_PRIOR] @ np.array(self.prior)
+        log_odds, _ = _log_odds(self, known, power_N4)
+        return special.expit(log_odds - by_rank + special.logit(self.share))
 
     def said(self) -> str:
         """One line for the report."""
@@ -149,20 +160,27 @@ def fit(known: Evidence) -> RelevanceModel | None:
     spread = float(known.rating.std()) if len(known.rating) else 0.0
     if len(known.rating) < FEWEST or spread < 1e-6:
         return None
-    model = RelevanceModel(len(known.rating), int(known.asked.sum()), (0.0,) * 3, (0.0,) * 4, 0.0, spread, (0.0,) * 3)
+    model = _none(known, spread)
     power_N4 = _powers(known.rank)
     share = _start(known, power_N4)
     before = -math.inf
     for step in range(1, STEPS + 1):
         model = _maximised(model, known, power_N4, share, spread)
         log_odds, density = _log_odds(model, known, power_N4)
+        share = special.expit(log_odds)
         value = float(density.mean())
-        model = replace(model, log_likelihood=value, steps=step, converged=value - before < _TOLERANCE)
-        if model.converged:
+        ended = value - before < _TOLERANCE
+        model = replace(model, share=float(share.mean()), log_likelihood=value, steps=step, converged=ended)
+        if ended:
             break
         before = value
-        share = special.expit(log_odds)
     return model
+
+
+def _none(known: Evidence, spread: float) -> RelevanceModel:
+    """Before anything is fitted."""
+    asked = int(known.asked.sum())
+    return RelevanceModel(len(known.rating), asked, 0.0, (0.0,) * 3, (0.0,) * 4, 0.0, spread, (0.0,) * 3)
 
 
 def _start(known: Evidence, power_N4: Reals) -> Reals:

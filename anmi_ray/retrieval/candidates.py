@@ -1,4 +1,4 @@
-"""Which documents of a train query are compared: the top of the hybrid run, its known positives, random documents.
+"""Which documents of a query are compared: the top of the hybrid run, its known positives, random documents.
 
 Works on `MergedHits`, the hits of a bucket as aligned arrays. Known positives join the candidates here and nowhere
 else: they enter a Run only where a retriever found them.
@@ -39,20 +39,20 @@ class MergedHits:
     is_random: NDArray[np.bool_]  # may be drawn
 
 
-def candidates(ranked: MergedHits, train_Q: NDArray[np.bool_], config: RetrieveConfig, seed: int) -> pa.Table:
-    """The Candidate table of the train queries, sorted by query_id, source (retrieved, added, random), rank, doc_id.
+def candidates(ranked: MergedHits, compared_Q: NDArray[np.bool_], config: RetrieveConfig, seed: int) -> pa.Table:
+    """The Candidate table of `compared_Q`, sorted by query_id, source (retrieved, added, random), rank, doc_id.
 
     A document is `retrieved` in the top `config.candidates` of the hybrid run, `added` if it is a known positive
     (grade 1 or more) below that, `random` if it was drawn; each is there once. With `config.pseudo_labels` the first
-    of a query without a known positive is taken for one. A train query without a retrieved document gets no candidates
-    at all.
+    of a query without a known positive is taken for one. A query without a retrieved document gets no candidates at
+    all.
     """
     if config.pseudo_labels:
-        labelled_Q = np.bincount(ranked.query[ranked.is_positive], minlength=len(train_Q)) > 0
+        labelled_Q = np.bincount(ranked.query[ranked.is_positive], minlength=len(compared_Q)) > 0
         first = (ranked.hybrid == 1) & ~labelled_Q[ranked.query]
         ranked = replace(ranked, is_positive=ranked.is_positive | first)
     retrieved = (ranked.hybrid > 0) & (ranked.hybrid <= config.candidates)
-    usable_Q = train_Q & (np.bincount(ranked.query[retrieved], minlength=len(train_Q)) > 0)
+    usable_Q = compared_Q & (np.bincount(ranked.query[retrieved], minlength=len(compared_Q)) > 0)
     usable = usable_Q[ranked.query]
     retrieved &= usable
     added = usable & ranked.is_positive & ~retrieved

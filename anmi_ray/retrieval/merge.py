@@ -56,12 +56,14 @@ def merge_bucket(
     config: RetrieveConfig,
     seed: int,
     run_splits: Sequence[str] = ("dev", "test"),
+    rates_dev: bool = False,
 ) -> Merged:
     """Merge the hits (HITS) of every shard for `queries` (the Query table of a bucket); shards are taken one by one.
 
     Systems of the Run: the retrievers and hybrid, their fusion, each at most `config.depth` deep, for the queries of
-    `run_splits`. Wanted: every document of a run or among the candidates. A train query for which nothing was
-    retrieved, and a known positive that no shard holds, are rejects.
+    `run_splits`. Candidates are those of train queries, with `rates_dev` also of dev queries without a known positive.
+    Wanted: every document of a run or among the candidates. A query that should have candidates and for which nothing
+    was retrieved, and a known positive of it that no shard holds, are rejects.
     """
     queries = queries.sort_by("query_id")
     hits, count = gather(shards, queries, config, seed)
@@ -74,11 +76,22 @@ def merge_bucket(
     places = {**ranked.rank, HYBRID: ranked.hybrid}
     systems: dict[str, System] = {name: (np.where(evaluated, place, 0), scores[name]) for name, place in places.items()}
     runs = to_run(ranked.query_id, ranked.doc_id, systems)
-    train_Q = pc.equal(queries["split"], "train").to_numpy(zero_copy_only=False)
-    chosen = candidates(ranked, train_Q, config, seed)
+    compared_Q = compared(queries, qrels, rates_dev)
+    chosen = candidates(ranked, compared_Q, config, seed)
     needed = pc.unique(pa.chunked_array([*runs["doc_id"].chunks, *chosen["doc_id"].chunks], type=identity.ID))
     wanted = _wanted(hits["doc_id"], shard_H, count, needed)
-    return Merged(runs, chosen, wanted, _rejects(hits, queries, qrels, train_Q, chosen))
+    return Merged(runs, chosen, wanted, _rejects(hits, queries, qrels, compared_Q, chosen))
+
+
+def compared(queries: pa.Table, qrels: pa.Table, rates_dev: bool) -> NDArray[np.bool_]:
+    """Which of `queries` get candidates."""
+    train = pc.equal(queries["split"], "train")
+    if not rates_dev:
+        return train.to_numpy(zero_copy_only=False)
+    labelled = qrels.filter(pc.greater_equal(qrels["grade"], 1))["query_id"].combine_chunks()
+    free = pc.invert(pc.is_in(queries["query_id"], value_set=labelled))
+    dev = pc.and_(pc.equal(queries["split"], "dev"), free)
+    return pc.or_(train, dev).to_numpy(zero_copy_only=False)
 
 
 def gather(shards: Iterable[pa.Table], queries: pa.Table, config: RetrieveConfig, seed: int) -> tuple[pa.Table, int]:
@@ -187,19 +200,19 @@ def _wanted(doc_id: pa.ChunkedArray, shard: pa.ChunkedArray, count: int, needed:
 
 
 def _rejects(
-    hits: pa.Table, queries: pa.Table, qrels: pa.Table, train_Q: NDArray[np.bool_], chosen: pa.Table
+    hits: pa.Table, queries: pa.Table, qrels: pa.Table, compared_Q: NDArray[np.bool_], chosen: pa.Table
 ) -> pa.Table:
-    """Train queries without candidates, and positives of train queries that no shard holds."""
+    """Compared queries without candidates, and positives of theirs that no shard holds."""
     names = queries["external_id"].to_pylist()
     ids = queries["query_id"].combine_chunks()
     with_candidates = pc.is_in(ids, value_set=pc.unique(chosen["query_id"])).to_numpy(zero_copy_only=False)
     rows = [
         (f"queries {names[i]}", names[i], "no candidates", "no document was retrieved")
-        for i in np.flatnonzero(train_Q & ~with_candidates)
+        for i in np.flatnonzero(compared_Q & ~with_candidates)
     ]
     relevant = qrels.filter(pc.greater_equal(qrels["grade"], 1))
     row = pc.index_in(relevant["query_id"], value_set=ids)
-    mine = pc.fill_null(pc.take(pa.array(train_Q), row), False)
+    mine = pc.fill_null(pc.take(pa.array(compared_Q), row), False)
     wanted = relevant.filter(mine).select(["query_id", "doc_id"])
     held = hits.filter(hits["is_positive"]).select(["query_id", "doc_id"])
     lost = wanted.join(held, ["query_id", "doc_id"], join_type="left anti")

@@ -71,9 +71,15 @@ class Workload:
         return self.dev + self.test
 
     @property
+    def compared(self) -> int:
+        """Queries whose candidates are compared: of train, and of dev those without a label where judges rate these."""
+        rated = self.experiment.corpus.unlabelled_dev if self.experiment.rates_dev else 0
+        return self.train + min(rated, self.dev)
+
+    @property
     def candidates(self) -> int:
-        """Candidates of all train queries."""
-        return self.train * min(self.experiment.retrieve.candidates, self.documents)
+        """Candidates of all queries whose candidates are compared."""
+        return self.compared * min(self.experiment.retrieve.candidates, self.documents)
 
     @property
     def listed(self) -> int:

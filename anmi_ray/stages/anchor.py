@@ -90,11 +90,13 @@ def _bucket(artifact: Artifact, bucket: int, inputs: Inputs, model: RelevanceMod
 
     documents, evidence = known(inputs, bucket)
     answered = evidence.asked
-    probability = np.nan_to_num(evidence.answer) if model is None else model.posterior(evidence)
+    alone = np.nan_to_num(evidence.answer)
+    probability, by_judges = (alone, alone) if model is None else (model.posterior(evidence), model.by_judges(evidence))
     table = pa.table(
         {
             **{name: documents[name] for name in ("query_id", "doc_id")},
             "probability": probability,
+            "by_judges": by_judges,
             "answer": pa.array(evidence.answer, mask=~answered),
             "confirmed": answered & (probability > LIKELY),
         }
@@ -116,7 +118,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="anchor",
-    version=1,
+    version=2,
     inputs=("rate", "retrieve", "shortlist", "confirm"),
     does="weigh rank, rating and direct answers: which documents answer queries without a known positive",
     run=run,

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.evaluate import EvaluateConfig
-from anmi_ray.core.records import COMPARISON, JUDGMENT, METRIC
+from anmi_ray.core.records import COMPARISON, JUDGMENT, METRIC, RELEVANCE
 from anmi_ray.evaluation import judged, measures, significance
+from anmi_ray.stages.ingest import of_queries
 from anmi_ray.store import Artifact
 
 NAME = "by_judges"  # of the file and of the part of evaluate
@@ -56,6 +57,13 @@ def read(pool: Artifact, assess: Artifact, qrels: pa.Table, buckets: int, seed: 
     depth = (pool.manifest() or {})["depth"]
     panel = (assess.manifest() or {})["panel"]
     return Assessed(found.append_column("probability", [probability]), how, f"nDCG@{depth}", panel)
+
+
+def rated(anchor: Artifact, queries: pa.Table, buckets: int) -> pa.Table:
+    """Qrels of `queries` whose grades are P(relevant) by ratings and answers, whatever the first stage says of them."""
+    parts = [of_queries(anchor.read_part("relevance", bucket, RELEVANCE), queries) for bucket in range(buckets)]
+    found = pa.concat_tables(parts)
+    return judged.graded(found, found["by_judges"].to_numpy())
 
 
 def measure(

@@ -1,4 +1,4 @@
-"""compare: candidates -> which pairs of documents to ask about, a sparse graph per train query, or a file's pairs."""
+"""compare: candidates -> which pairs of documents to ask about, a sparse graph per query, or a file's pairs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact, config: Compare
     candidates = retrieve.read_part("candidates", bucket, CANDIDATE)
     pairs, rejects = comparisons.compare(candidates, config, seed)
     queries = len(set(candidates["query_id"].to_pylist()))
-    flows = [Flow("train queries", queries, queries - rejects.num_rows, rejects.num_rows)]
+    flows = [Flow("queries", queries, queries - rejects.num_rows, rejects.num_rows)]
     artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, pairs)}, flows, rejects)
     return flows
 
@@ -67,7 +67,7 @@ def _imported_bucket(artifact: Artifact, bucket: int, retrieve: Artifact, import
     bad = before.num_rows + left.num_rows
     flows = [
         Flow("preferences", rows.num_rows + before.num_rows, rows.num_rows - left.num_rows, bad),
-        Flow("train queries", queries, queries - without.num_rows, without.num_rows),
+        Flow("queries", queries, queries - without.num_rows, without.num_rows),
     ]
     rejects = pa.concat_tables([before, refused(left, NOT_CANDIDATES), without])
     artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, pairs)}, flows, rejects)

@@ -45,7 +45,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConf
     """One task over the held-out queries; returns flows, and what the report's headline is made of."""
     args = (artifact, inputs["rerank"], inputs["retrieve"], inputs["ingest"], config, context.buckets, context.seed)
     asked = (inputs["pool"], inputs["assess"]) if "assess" in inputs else None
-    made = run_task(context, _evaluate, *args, asked)
+    made = run_task(context, _evaluate, *args, asked, inputs.get("anchor"))
     if config.fusion and artifact.read_json("fusion.json") is None:
         context.notice(f"no dev query has a relevant document: {FUSED} takes even weights; dev qrels would choose them")
     found = by_judges.of(artifact)
@@ -84,8 +84,9 @@ def _evaluate(
     buckets: int,
     seed: int,
     asked: tuple[Artifact, Artifact] | None = None,
+    anchor: Artifact | None = None,
 ) -> dict[str, Any]:
-    """`asked`: what pool and assess made, where judges measure too."""
+    """`asked`: what pool and assess made, where judges measure too; `anchor`: where dev queries are rated."""
     reranked = rerank.manifest() or {}
     depth, peers = int(reranked["depth"]), list(reranked.get("peers", ()))
     runs, qrels, queries = _held_out(rerank, retrieve, ingest, buckets, "test")
@@ -94,7 +95,8 @@ def _evaluate(
     said = None
     if asked is not None:
         said = by_judges.read(*asked, pa.concat_tables([qrels, dev_qrels]), buckets, seed)
-    choice = _choice(dev_qrels, dev_queries, said, config)
+    gains = None if anchor is None else by_judges.rated(anchor, dev_queries, buckets)
+    choice = _choice(dev_qrels, dev_queries, said, gains, config)
     sweeps: Sweeps = {}
     if config.fusion and _judged(choice.qrels):
         sweeps = {name: _sweep(name, dev_runs, choice, config, depth, seed) for name in _rerankers(runs)}
@@ -157,10 +159,15 @@ class _Choice:
     judges: bool = False
 
 
-def _choice(qrels: pa.Table, queries: pa.Table, said: by_judges.Assessed | None, config: EvaluateConfig) -> _Choice:
-    """Labels, where a dev query has any; else what judges said."""
-    if said is None or _judged(qrels):
+def _choice(
+    qrels: pa.Table, queries: pa.Table, said: by_judges.Assessed | None, rated: pa.Table | None, config: EvaluateConfig
+) -> _Choice:
+    """Labels, where a dev query has any; else by judges: their ratings, which tell more than direct answers do."""
+    if _judged(qrels) or (said is None and rated is None):
         return _Choice(qrels, config.measures[0])
+    if rated is not None:
+        return _Choice(rated, config.measures[0], True)
+    assert said is not None
     return _Choice(said.gains(queries), said.measure, True)
 
 
@@ -282,8 +289,10 @@ def _cost(load: Workload) -> StageCost:
 
 
 def _of(stage: Stage, experiment: Experiment) -> Stage:
-    """It reads what judges said where they measure."""
-    return stage if experiment.assessors is None else replace(stage, inputs=(*stage.inputs, "pool", "assess"))
+    """It reads what judges said where they measure, and where they rate dev queries."""
+    measured = () if experiment.assessors is None else ("pool", "assess")
+    rated = ("anchor",) if experiment.rates_dev else ()
+    return replace(stage, inputs=(*stage.inputs, *measured, *rated))
 
 
 STAGE = Stage(

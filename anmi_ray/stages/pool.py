@@ -8,6 +8,7 @@ needed to ask a simulated panel (a cosine, a label) stands beside it as candidat
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.evaluate import EvaluateConfig
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import identity
-from anmi_ray.core.records import CANDIDATE, COMPARISON, QREL, RUN, find_rows
+from anmi_ray.core.records import CANDIDATE, COMPARISON, QREL, RELEVANCE, RUN, find_rows
 from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Split, Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
@@ -54,6 +56,9 @@ def _bucket(
     if config.judged == "unlabelled":
         labelled = qrels.filter(pc.greater(qrels["grade"], 0))["query_id"].combine_chunks()
         queries = queries.filter(pc.invert(pc.is_in(queries["query_id"], value_set=labelled)))
+    if "anchor" in inputs:  # dev queries that were rated say more by that
+        rated = inputs["anchor"].read_part("relevance", bucket, RELEVANCE)["query_id"].combine_chunks()
+        queries = queries.filter(pc.invert(pc.is_in(queries["query_id"], value_set=rated)))
     single = [of_queries(inputs[role].read_part("runs", bucket, RUN), queries) for role in ("retrieve", "rerank")]
     runs = pa.concat_tables(single)
     reranked = int((inputs["rerank"].manifest() or {})["depth"])
@@ -113,6 +118,11 @@ def _cost(load: Workload) -> StageCost:
     return StageCost(work, 2.0, pairs * COMPARISON_BYTES, files=2 * load.buckets, pairs=pairs)
 
 
+def _of(stage: Stage, experiment: Experiment) -> Stage:
+    """It reads which dev queries are rated where judges rate these."""
+    return replace(stage, inputs=(*stage.inputs, "anchor")) if experiment.rates_dev else stage
+
+
 STAGE = Stage(
     name="pool",
     version=1,
@@ -123,6 +133,7 @@ STAGE = Stage(
     settings="evaluate",
     config=lambda experiment: experiment.evaluate.over(experiment.retrieve.retrievers),
     left_out=frozenset({"judge", "baseline", "rounds"}),
+    of=_of,
     split=Split(
         "test",
         "hold some out: corpus.unlabelled_test, or qrels of a test split (corpus.qrels); or evaluate.judged: none",

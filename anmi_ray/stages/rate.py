@@ -114,7 +114,7 @@ class Rater:
         judgments, comparisons, candidates = self._sources.tables(bucket, self._config)
         result = rating.rate(judgments, comparisons, candidates, shared, self._config)
         queries = len(set(comparisons["query_id"].to_pylist()))
-        flows = [Flow("train queries", queries, result.fits.num_rows, queries - result.fits.num_rows)]
+        flows = [Flow("queries", queries, result.fits.num_rows, queries - result.fits.num_rows)]
         parts = {"ratings": (RATING, result.ratings), "fits": (FIT, result.fits), "gaps": (GAP, result.gaps)}
         artifact.commit_bucket(bucket, parts, flows, result.rejects)
         return flows
@@ -124,7 +124,7 @@ def _cost(load: Workload) -> StageCost:
     ratings = f"{load.candidates:,} ratings"
     second = "borderline" in load.pairs
     pairs = load.pairs["compare"] + load.pairs.get("borderline", 0)
-    work = ratings if second else f"{load.train:,} fits, {ratings}"
+    work = ratings if second else f"{load.compared:,} fits, {ratings}"
     seconds = pairs * _COMPARISON_S + 10.0
     return StageCost(work, seconds, load.candidates * _RATING_BYTES, files=_PARTS * load.buckets)
 

@@ -51,10 +51,10 @@ def _bucket(artifact: Artifact, bucket: int, inputs: Mapping[str, Artifact], mod
 
 
 def _cost(load: Workload) -> StageCost:
-    """As many as it found, else of all train queries: which have no known positive is not known before."""
+    """As many as it found, else of all queries that are compared: which have no known positive is not known before."""
     from anmi_ray.mining.shortlist import ASKED
 
-    pairs = ASKED * load.train
+    pairs = ASKED * load.compared
     work = f"at most {pairs:,} documents to ask about, {ASKED} of each query without a known positive"
     if load.manifest is not None:
         pairs = next(flow["rows_out"] for flow in load.manifest["flows"] if flow["unit"] == _DOCUMENTS)

@@ -20,6 +20,10 @@ START_IS_BEST = (
     "nothing trained was better on dev than the start ({start:.4f}; the trained weights alone {trained:.4f}): the "
     "start is exported as it was, because {group}.interpolate holds 0"
 )
+START_STAYS = (
+    "no step was better on dev than the start ({dev:.4f}): the start is exported as it was, because {group}.dev_points "
+    "holds 0"
+)
 
 
 def copied(network: nn.Module) -> dict[str, Tensor]:

@@ -32,7 +32,7 @@ from anmi_ray.training.checkpoints import Checkpoints, newest_whole
 from anmi_ray.training.checks import check_effect, moments
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.engine import Engine, make_engine
-from anmi_ray.training.interpolation import NO_DEV, START_IS_BEST, best_share, copied, take_best_mix
+from anmi_ray.training.interpolation import NO_DEV, START_IS_BEST, START_STAYS, best_share, copied, take_best_mix
 from anmi_ray.training.manifest import Origin, seal
 from anmi_ray.training.memory import freed_memory_kept, memory_named
 from anmi_ray.training.module import Average, rate_factor
@@ -193,6 +193,8 @@ class _Run:
         if best is None:
             best = self._weights()
             self.progress.best_step = self.steps
+        elif not self.progress.best_step and self.engine.rank == 0:
+            self.on_notice(START_STAYS.format(group=self.config.group, dev=self.progress.dev))
         devs = self._interpolate(best)
         share = best_share(devs) if devs else 1.0
         if share == 0 and self.engine.rank == 0:

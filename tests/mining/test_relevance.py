@@ -102,6 +102,23 @@ def test_a_first_stage_that_tells_nothing_is_ignored() -> None:
     assert best_of(world, model.posterior(world.known)).mean() >= best_of(world, world.known.rating).mean() - 0.02
 
 
+def test_who_copies_the_first_stage_is_not_praised_for_it() -> None:
+    """Another system, which is better, is measured as better; by what the rank says too it would be the worse."""
+    world = planted()
+    model = fitted(world.known)
+    rng = np.random.default_rng(1)
+    another = rng.normal(size=world.relevant.shape) + 2.5 * world.relevant
+    copy = -world.known.rank.reshape(another.shape)
+
+    def gain(p: np.ndarray, score: np.ndarray) -> float:
+        return float(np.take_along_axis(p.reshape(score.shape), score.argmax(axis=1)[:, None], axis=1).mean())
+
+    assert best_of(world, another).mean() > best_of(world, copy).mean() + 0.1
+    alone, both = model.by_judges(world.known), model.posterior(world.known)
+    assert gain(alone, another) > 1.3 * gain(alone, copy)
+    assert gain(both, another) < gain(both, copy)
+
+
 def test_direct_answers_tell_more_where_they_err_otherwise_than_the_ratings() -> None:
     right: dict[str, float] = {}
     for kind in ("none", "alike", "apart"):

@@ -165,6 +165,19 @@ def test_runs_are_for_evaluated_splits_and_candidates_for_train(merged: Merged) 
     assert merged.runs.equals(merged.runs.sort_by(keys))
 
 
+def test_dev_queries_without_a_label_are_compared_where_they_are_rated(merged: Merged) -> None:
+    """Their runs and the candidates of train queries stay as they are."""
+    dev = queries().filter(pc.equal(queries()["split"], "dev"))["query_id"].to_pylist()
+    known = qrels().filter(pc.invert(pc.is_in(qrels()["query_id"], value_set=identity.id_array(dev[1:]))))
+    rated = merge_bucket(hits_of([documents()], CONFIG), queries(), known, CONFIG, 5, rates_dev=True)
+    assert rated.runs.equals(merged.runs)
+    of_dev = pc.is_in(rated.candidates["query_id"], value_set=identity.id_array(dev))
+    assert rated.candidates.filter(pc.invert(of_dev)).equals(merged.candidates)
+    added = rated.candidates.filter(of_dev).to_pylist()
+    assert sorted({row["query_id"] for row in added}) == sorted(dev[1:])
+    assert {row["source"] for row in added} == {"retrieved"}
+
+
 def test_candidates_by_definition(merged: Merged) -> None:
     relevant = qrels().filter(pc.greater_equal(qrels()["grade"], 1))
     positives = set(zip(relevant["query_id"].to_pylist(), relevant["doc_id"].to_pylist(), strict=True))

@@ -131,7 +131,7 @@ def test_a_files_pairs_are_compared_judged_and_rated(world: World) -> None:
     assert pc.unique(comparisons["design"]).to_pylist() == ["imported"]
     train = len(world.compared)
     assert told["compare"] == [
-        Flow("preferences", len(rows), len(rows)), Flow("train queries", train, 30, train - 30)
+        Flow("preferences", len(rows), len(rows)), Flow("queries", train, 30, train - 30)
     ]  # fmt: skip
     judgments = world.parts(record, "judge", "judgments", JUDGMENT)
     assert judgments.num_rows == len(rows)

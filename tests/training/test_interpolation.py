@@ -105,6 +105,11 @@ def test_a_training_that_harms_exports_the_start_and_says_so(base: Path, tmp_pat
     assert max(row["dev"] for row in trained.rows if row["dev"] is not None) < trained.dev
     assert said.startswith(f"nothing trained was better on dev than the start ({good.dev:.4f}")
     assert "train.interpolate" in said
+    points = changed(learning_rate=1.0, head_learning_rate=1.0, dev_points=(0.0, 1.0))
+    trained, [said] = run(folder, points, dev)
+    assert equal(copied(trained.model.network), copied(good.model.network))
+    assert trained.best_step == 0
+    assert said.startswith(f"no step was better on dev than the start ({good.dev:.4f}")
 
 
 def test_without_shares_or_without_dev_nothing_changes(base: Path) -> None:

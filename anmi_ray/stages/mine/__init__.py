@@ -28,13 +28,13 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, 
 
 
 def _of(stage: Stage, experiment: Experiment) -> Stage:
-    """It reads the judgments of both rounds where a rule validates, and queries where one asks a model.
+    """It reads the judgments of both rounds where a rule validates, and queries where one asks a model or dev is rated.
 
     Where judges confirm anchors, it reads how likely documents are.
     """
     config = experiment.mine
     judged = ("judge", "compare", "validate", "borderline") if config.validation else ()
-    asked = ("ingest",) if config.pointwise else ()
+    asked = ("ingest",) if config.pointwise or experiment.rates_dev else ()
     inputs = (*stage.inputs, *judged, *asked, *CONFIRMING[config.anchors])
     return replace(stage, inputs=inputs, played_by={"rate": "refit"} if config.validation else {})
 

@@ -35,7 +35,7 @@ from anmi_ray.core.scale import sigmoid
 from anmi_ray.mining.mixture import Mixture, fit
 from anmi_ray.models import loading
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
-from anmi_ray.stages.ingest import of_queries, sample_queries
+from anmi_ray.stages.ingest import of_queries, queries_of, sample_queries
 from anmi_ray.stages.rate import settings_of, sources_of
 from anmi_ray.store import Artifact, Flow
 
@@ -85,9 +85,12 @@ class Tables(NamedTuple):
 
 
 def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
-    """What the rules of `config` need of a bucket; `inputs` by role, as the stage gets them."""
+    """What the rules of `config` need of a bucket; `inputs` by role, as the stage gets them.
+
+    Dev queries, which are rated to choose by, are not read: nothing may be learned from them.
+    """
     rate = inputs["rate"]
-    return Tables(
+    tables = Tables(
         rate.read_part("ratings", bucket, RATING),
         rate.read_part("gaps", bucket, GAP),
         inputs["retrieve"].read_part("candidates", bucket, CANDIDATE),
@@ -95,6 +98,7 @@ def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
         _direct(inputs, bucket) if config.validation else None,
         confirmed(inputs, bucket),
     )
+    return tables.of(queries_of(inputs["ingest"], bucket, "train")) if "ingest" in inputs else tables
 
 
 def confirmed(inputs: Inputs, bucket: int) -> pa.Table | None:

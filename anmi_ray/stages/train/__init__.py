@@ -56,6 +56,11 @@ def _cost(load: Workload) -> StageCost:
     return replace(cost, seconds=0.0, gpu_hours=hours, limited=hours * 3600 / execution.num_workers)
 
 
+def _of(stage: Stage, experiment: Experiment) -> Stage:
+    """It reads how likely documents of dev queries are where judges rate these."""
+    return replace(stage, inputs=(*stage.inputs, "anchor")) if experiment.rates_dev else stage
+
+
 STAGE = Stage(
     name="train",
     version=2,
@@ -63,6 +68,7 @@ STAGE = Stage(
     does="train the reranker with the hybrid loss, keep the best on dev",
     run=run,
     cost=_cost,
+    of=_of,
     also=_also,
     needs=needs,
     check=check,

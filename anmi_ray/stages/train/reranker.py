@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import EXAMPLE, QREL, RUN, TEXT_OF
 from anmi_ray.runtime.status import GROUP
 from anmi_ray.runtime.tasks import Context
+from anmi_ray.stages import by_judges
 from anmi_ray.stages.ingest import of_queries, queries_of, stacked
 from anmi_ray.stages.train.trainer import (
     DevInputs,
@@ -41,7 +43,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
             examples=[mine.store.uri(mine.part_path("examples", bucket)) for bucket in buckets],
             texts=[retrieve.store.uri(retrieve.part_path("texts", bucket)) for bucket in buckets],
             queries=[ingest.store.uri(ingest.part_path("queries", bucket)) for bucket in buckets],
-            dev=_dev_inputs(retrieve, ingest, config.dev_depth, context.buckets) if wants_dev else None,
+            dev=_dev_inputs(inputs, config.dev_depth, context.buckets) if wants_dev else None,
             false_negative_rate=mine.read_json("summary.json")["false_negative_rate"]["mean"],
         )
 
@@ -59,8 +61,9 @@ def _report_row(context: Context, row: dict[str, Any]) -> None:
     report_steps(context, row)
 
 
-def _dev_inputs(retrieve: Artifact, ingest: Artifact, depth: int, buckets: int) -> DevInputs | None:
-    """The hybrid's top of the dev queries, or None where no dev query is judged."""
+def _dev_inputs(inputs: Mapping[str, Artifact], depth: int, buckets: int) -> DevInputs | None:
+    """The hybrid's top of the dev queries, with their labels or else what judges gave; None where neither is there."""
+    retrieve, ingest = inputs["retrieve"], inputs["ingest"]
 
     def of_bucket(bucket: int) -> tuple[pa.Table, ...]:
         queries = queries_of(ingest, bucket, "dev")
@@ -71,5 +74,11 @@ def _dev_inputs(retrieve: Artifact, ingest: Artifact, depth: int, buckets: int) 
         return runs, of_queries(ingest.read_part("qrels", bucket, QREL), queries), texts, queries
 
     dev = DevInputs(*stacked(map(of_bucket, range(buckets))))
-    judged = dev.run.num_rows and pc.any(pc.greater(dev.qrels["grade"], 0)).as_py()
-    return dev if judged else None
+    if dev.run.num_rows and not _tell(dev.qrels) and "anchor" in inputs:
+        dev = replace(dev, qrels=by_judges.rated(inputs["anchor"], dev.queries, buckets))
+    return dev if dev.run.num_rows and _tell(dev.qrels) else None
+
+
+def _tell(qrels: pa.Table) -> bool:
+    """Whether a document has a grade above 0."""
+    return bool(pc.any(pc.greater(qrels["grade"], 0)).as_py())
