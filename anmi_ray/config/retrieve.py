@@ -140,6 +140,8 @@ class FusionConfig(Settings):
 class RetrieveConfig(Settings):
     """Which documents a query is ranked over, and which of them are compared."""
 
+    rates_dev: ClassVar[bool] = False  # whether dev queries without a label get candidates too
+
     retrievers: tuple[Retriever, ...] = Field(
         default=USUAL,
         min_length=1,
@@ -195,13 +197,12 @@ class RetrieveConfig(Settings):
         return self
 
 
-class SearchConfig(RetrieveConfig):
-    """Retrieval as its stage carries it out."""
+class RatedDevConfig(RetrieveConfig):
+    """Retrieval where judges compare documents of dev queries without a label, too."""
 
-    rates_dev: bool = Field(default=False, description="whether dev queries without a label get candidates too")
+    rates_dev: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, retrieve: RetrieveConfig, rates_dev: bool) -> Self:
-        """rates_dev: whether judges compare documents of dev queries."""
-        given = {name: getattr(retrieve, name) for name in type(retrieve).model_fields}
-        return cls.model_construct(**given, rates_dev=rates_dev)
+    def of(cls, retrieve: RetrieveConfig) -> Self:
+        """The same settings."""
+        return cls.model_construct(**{name: getattr(retrieve, name) for name in type(retrieve).model_fields})

@@ -92,7 +92,12 @@ def _row(name: str, q: int, i: int, size: int) -> Row:
             "cycle_rate": 0.25 if i else None,
         },
         "Gap": {"anchor_id": an_id(500), "anchor_kind": ("known", "top-rated")[i % 2]},
-        "Relevance": {"probability": 0.25, "answer": None if i % 2 else 0.5, "confirmed": i % 2 == 0},
+        "Relevance": {
+            "probability": 0.25,
+            "by_judges": 0.125,
+            "answer": None if i % 2 else 0.5,
+            "confirmed": i % 2 == 0,
+        },
         "Example": {
             "example_id": doc,
             "doc_ids": [an_id(1), an_id(2)],
@@ -285,6 +290,7 @@ VIOLATIONS: list[tuple[str, str, Change]] = [
     *not_finite("Gap", "gap_elo", "gap_se_elo"),
     ("Gap", "anchor_kind must be one of", put(anchor_kind="guessed")),
     ("Relevance", "probability outside [0.0, 1.0]", put(probability=1.5)),
+    ("Relevance", "by_judges outside [0.0, 1.0]", put(by_judges=-1e-9)),
     ("Relevance", "answer outside [0.0, 1.0]", put(answer=-0.5)),
     *[
         ("Example", "differ in length", example(**{name: [value]}))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.retrieve import HnswIndex, IvfPqIndex, RetrieveConfig, Retriever, SearchConfig
+from anmi_ray.config.retrieve import HnswIndex, IvfPqIndex, RatedDevConfig, RetrieveConfig, Retriever
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import RUN_BYTES, TEXT_BYTES, StageCost, Workload
 from anmi_ray.runtime.needs import Need, of_embedding
@@ -26,7 +26,7 @@ _INDEX_FILES: dict[Retriever, int] = {"bm25": 3, "lucene": 5, "dense": 2}
 _PARTS = 3  # of a bucket
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: SearchConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RetrieveConfig, context: Context) -> dict[str, Any]:
     """Search every shard, merge every bucket, collect the texts; returns flows for the manifest."""
     from anmi_ray.stages.retrieve import search
 
@@ -37,7 +37,12 @@ def _also(config: RetrieveConfig, *_: Any) -> dict[str, str]:
     models = {"model": config.dense.model}
     if "late" in config.retrievers:
         models["model of late"] = config.late.model
-    return {name: loading.resolve(model).revision or "unpinned" for name, model in models.items()}
+    dev = {"dev": "rated"} if config.rates_dev else {}
+    return {name: loading.resolve(model).revision or "unpinned" for name, model in models.items()} | dev
+
+
+def _config(experiment: Experiment) -> RetrieveConfig:
+    return RatedDevConfig.of(experiment.retrieve) if experiment.rates_dev else experiment.retrieve
 
 
 def _needs(_: Stage, experiment: Experiment) -> Iterable[Need]:
@@ -100,7 +105,7 @@ STAGE = Stage(
     does="runs of held-out queries, each retriever and their fusion, candidates of train queries, texts",
     run=run,
     cost=_cost,
-    config=lambda experiment: SearchConfig.of(experiment.retrieve, experiment.rates_dev),
+    config=_config,
     also=_also,
     needs=_needs,
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.config.retrieve import RetrieveConfig, SearchConfig
+from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.core.records import CANDIDATE, DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.retrieval import late, merge
 from anmi_ray.retrieval.hits import texts_of
@@ -19,7 +19,7 @@ from anmi_ray.store import Artifact, Flow
 
 
 def merge_bucket(
-    artifact: Artifact, bucket: int, ingest: Artifact, config: SearchConfig, seed: int, shards: int
+    artifact: Artifact, bucket: int, ingest: Artifact, config: RetrieveConfig, seed: int, shards: int
 ) -> list[Flow]:
     """Merge a bucket's hits of all shards, and say whose texts are wanted of which."""
     queries = ingest.read_part("queries", bucket, QUERY)

@@ -24,7 +24,7 @@ import ray.data
 import torch
 from numpy.typing import NDArray
 
-from anmi_ray.config.retrieve import DenseConfig, RetrieveConfig, SearchConfig
+from anmi_ray.config.retrieve import DenseConfig, RetrieveConfig
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.core.schema import Record
 from anmi_ray.models import loading
@@ -43,7 +43,7 @@ _TOLD = 5  # places that a message names
 _RUNS, _TEXTS = ("runs", RUN), ("texts", TEXT_OF)
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: SearchConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RetrieveConfig, context: Context) -> dict[str, Any]:
     """Search every shard, merge every bucket, collect the texts; returns flows for the manifest."""
     ingest = inputs["ingest"]
     shards = int((ingest.manifest() or {})["shards"])
