@@ -15,6 +15,7 @@ from anmi_ray.core.records import CANDIDATE, COMPARISON, GAP, RATING
 from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
+from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.mine import CONFIRMING
 from anmi_ray.store import Artifact, Flow
 
@@ -34,9 +35,12 @@ def _bucket(artifact: Artifact, bucket: int, inputs: Mapping[str, Artifact], con
     from anmi_ray.stages.mine.examples import confirmed
 
     rate = inputs["rate"]
+    gaps = rate.read_part("gaps", bucket, GAP)
+    if "ingest" in inputs:  # dev queries, which are rated to choose by, have no example
+        gaps = of_queries(gaps, queries_of(inputs["ingest"], bucket, "train"))
     found = mining.borderline(
         rate.read_part("ratings", bucket, RATING),
-        rate.read_part("gaps", bucket, GAP),
+        gaps,
         inputs["retrieve"].read_part("candidates", bucket, CANDIDATE),
         inputs["compare"].read_part("comparisons", bucket, COMPARISON),
         config,
@@ -51,8 +55,9 @@ def _bucket(artifact: Artifact, bucket: int, inputs: Mapping[str, Artifact], con
 
 
 def _of(stage: Stage, experiment: Experiment) -> Stage:
-    """It reads what judges confirmed where that anchors."""
-    return replace(stage, inputs=(*stage.inputs, *CONFIRMING[experiment.mine.anchors]))
+    """It reads what judges confirmed where that anchors, and queries where dev is rated."""
+    asked = ("ingest",) if experiment.rates_dev else ()
+    return replace(stage, inputs=(*stage.inputs, *asked, *CONFIRMING[experiment.mine.anchors]))
 
 
 def _cost(load: Workload) -> StageCost:
