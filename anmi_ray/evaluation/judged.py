@@ -28,7 +28,7 @@ Flags = NDArray[np.bool_]
 YES = 0.5  # above it the judges' mean answer is a yes
 _GRADES = 1000  # of a gain of 1: more levels cost the library memory for each
 _FOLDS = 5
-_ENOUGH = 20  # labelled queries from which on two numbers are fitted to them
+ENOUGH = 20  # labelled queries from which on two numbers are fitted to them, and they alone choose
 _PAIR = ("query_id", "doc_id")
 
 
@@ -107,6 +107,14 @@ def gains(answers: pa.Table, probability: Reals) -> pa.Table:
     return graded(answers.filter(pa.array(kept)), probability[kept])
 
 
+def labels_choose(qrels: pa.Table, by_judges: pa.Table) -> bool:
+    """Whether dev is measured by its labels, `qrels`, not by judges: enough queries have some, or no fewer than theirs."""
+    labelled, judged = (
+        pc.count_distinct(rows.filter(pc.greater(rows["grade"], 0))["query_id"]).as_py() for rows in (qrels, by_judges)
+    )
+    return labelled >= min(ENOUGH, judged)
+
+
 def graded(pairs: pa.Table, probability: Reals) -> pa.Table:
     """Qrels of `pairs` (query_id, doc_id) whose grades are thousandths of `probability` float[N]."""
     grades = np.rint(_GRADES * probability).astype(np.int32)
@@ -126,7 +134,7 @@ def calibrated(answers: pa.Table, qrels: pa.Table, seed: int = 0) -> tuple[Reals
     known = np.isin(query, np.array(relevant["query_id"].to_pylist(), dtype=object)) & np.isfinite(answer)
     label = find_rows(relevant, {name: answers[name] for name in _PAIR}) >= 0
     names = np.unique(query[known])
-    if len(names) < _ENOUGH:
+    if len(names) < ENOUGH:
         return answer, "not calibrated: too few of these queries have labels"
     logit = special.logit(np.clip(np.nan_to_num(answer, nan=YES), 1e-3, 1 - 1e-3))
     fold_of = dict(zip(names, rng("judged folds", seed).permutation(len(names)) % _FOLDS, strict=True))

@@ -162,13 +162,16 @@ class _Choice:
 def _choice(
     qrels: pa.Table, queries: pa.Table, said: by_judges.Assessed | None, rated: pa.Table | None, config: EvaluateConfig
 ) -> _Choice:
-    """Labels, where a dev query has any; else by judges: their ratings, which tell more than direct answers do."""
-    if _judged(qrels) or (said is None and rated is None):
-        return _Choice(qrels, config.measures[0])
+    """Labels, where enough dev queries have any; else judges: their ratings, which tell more than direct answers."""
+    by_labels = _Choice(qrels, config.measures[0])
+    if rated is None and said is None:
+        return by_labels
     if rated is not None:
-        return _Choice(rated, config.measures[0], True)
-    assert said is not None
-    return _Choice(said.gains(queries), said.measure, True)
+        judges = _Choice(rated, config.measures[0], True)
+    else:
+        assert said is not None
+        judges = _Choice(said.gains(queries), said.measure, True)
+    return by_labels if judged.labels_choose(qrels, judges.qrels) else judges
 
 
 def _labelled_shares(runs: pa.Table, qrels: pa.Table, config: EvaluateConfig) -> dict[str, float]:
@@ -297,7 +300,7 @@ def _of(stage: Stage, experiment: Experiment) -> Stage:
 
 STAGE = Stage(
     name="evaluate",
-    version=5,
+    version=6,
     inputs=("rerank", "retrieve", "ingest"),
     does="measure every system on test, with intervals and tests",
     run=run,

@@ -142,3 +142,18 @@ def test_answers_stay_as_they_are_where_labels_cannot_tell(telling: float, label
     found, said = judged.calibrated(table, qrels)
     assert why in said
     assert found.tolist() == table["answer"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("labelled", "rated", "labels"),
+    [(0, 40, False), (1, 40, False), (19, 40, False), (20, 40, True), (12, 12, True), (3, 0, True)],
+)
+def test_few_labelled_queries_do_not_choose_beside_many_that_judges_rated(
+    labelled: int, rated: int, labels: bool
+) -> None:
+    def of(queries: int, grade: int) -> pa.Table:
+        ids = [query_id(str(number)) for number in range(queries)]
+        return QREL.table({"query_id": ids, "doc_id": ids, "grade": [grade] * queries})
+
+    without = of(50, 0)
+    assert judged.labels_choose(pa.concat_tables([of(labelled, 1), without]), of(rated, 700)) == labels

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import EXAMPLE, QREL, RUN, TEXT_OF
+from anmi_ray.evaluation import judged
 from anmi_ray.runtime.status import GROUP
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import by_judges
@@ -74,11 +75,8 @@ def _dev_inputs(inputs: Mapping[str, Artifact], depth: int, buckets: int) -> Dev
         return runs, of_queries(ingest.read_part("qrels", bucket, QREL), queries), texts, queries
 
     dev = DevInputs(*stacked(map(of_bucket, range(buckets))))
-    if dev.run.num_rows and not _tell(dev.qrels) and "anchor" in inputs:
-        dev = replace(dev, qrels=by_judges.rated(inputs["anchor"], dev.queries, buckets))
-    return dev if dev.run.num_rows and _tell(dev.qrels) else None
-
-
-def _tell(qrels: pa.Table) -> bool:
-    """Whether a document has a grade above 0."""
-    return bool(pc.any(pc.greater(qrels["grade"], 0)).as_py())
+    if "anchor" in inputs:
+        gains = by_judges.rated(inputs["anchor"], dev.queries, buckets)
+        dev = dev if judged.labels_choose(dev.qrels, gains) else replace(dev, qrels=gains)
+    told = dev.run.num_rows and pc.any(pc.greater(dev.qrels["grade"], 0)).as_py()
+    return dev if told else None
