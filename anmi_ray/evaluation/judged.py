@@ -108,7 +108,7 @@ def gains(answers: pa.Table, probability: Reals) -> pa.Table:
 
 
 def labels_choose(qrels: pa.Table, by_judges: pa.Table) -> bool:
-    """Whether dev is measured by its labels, `qrels`, not by judges: enough queries have some, or no fewer than theirs."""
+    """Whether labels, `qrels`, measure dev, not judges: enough queries have one, or no fewer than judges measure."""
     labelled, judged = (
         pc.count_distinct(rows.filter(pc.greater(rows["grade"], 0))["query_id"]).as_py() for rows in (qrels, by_judges)
     )
