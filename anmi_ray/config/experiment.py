@@ -89,6 +89,11 @@ class Experiment(Settings):
                 "of the panel only compare two: give evaluate.judge one of kind api, vllm, encoder (form: pointwise) "
                 "or simulated, or set evaluate.judged: none"
             )
+        if self.evaluate.judge is not None and self.evaluate.judge.judges == self.judge.judges:
+            raise ValueError(
+                "evaluate.judge: its judges are those of judge, which is no panel of its own: name others, or remove "
+                "evaluate.judge, so that the report says that the training panel measured"
+            )
         if self.evaluate.judged == "unlabelled" and not self.corpus.unlabelled_dev + self.corpus.unlabelled_test:
             raise ValueError(
                 "evaluate.judged: unlabelled measures dev and test queries without labels, and none are held out: set "
