@@ -80,8 +80,8 @@ class Experiment(Settings):
         if self.mine.anchors == "confirmed" and not self.judge.direct.judges:
             raise ValueError(
                 "mine.anchors: confirmed asks judges whether one document answers a query, and those of judge.judges "
-                "only compare two: add one of kind api, vllm, encoder (form: pointwise) or simulated, or give labels "
-                "and set mine.anchors: known"
+                "only compare two: add one of kind api, vllm, encoder (form: pointwise) or simulated, set "
+                "mine.anchors: rated, which asks nobody, or give labels and set mine.anchors: known"
             )
         if self.assessors is not None and not self.assessors.direct.judges:
             raise ValueError(

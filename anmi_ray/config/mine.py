@@ -91,11 +91,12 @@ class MineConfig(Settings):
         le=1000,
         description="further rated documents of weight 0, for the regression loss only",
     )
-    anchors: Literal["known", "confirmed"] = Field(
+    anchors: Literal["known", "confirmed", "rated"] = Field(
         default="known",
         description="what anchors a query: its known positives, and queries without one are refused; confirmed: of a "
         "query without one those of its four likeliest documents that are likelier than not to answer it, by their "
-        "rank, their rating, and what judges say who are asked directly",
+        "rank, their rating, and what judges say who are asked directly; rated: the same by rank and rating alone, "
+        "where judges can only compare, such as preferences of a file",
     )
 
     @model_validator(mode="before")

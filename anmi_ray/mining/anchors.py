@@ -2,7 +2,8 @@
 
 A known positive anchors its own example. In a query without one, each document does that judges were asked about
 directly and that is likelier than not to answer the query, by its rank, its rating and their answer (`relevance`): by
-comparisons alone, the best of documents that all miss the point looks as good.
+comparisons alone, the best of documents that all miss the point looks as good. Where nobody can be asked, rank and
+rating must do.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _anchors_of(table: pa.Table, config: MineConfig, confirmed: pa.Table | None)
         return known
     if confirmed is None:
         raise ConfigError(
-            "mine.anchors: confirmed needs what judges say of top-rated documents", PLACE, "set anchors: known"
+            f"mine.anchors: {config.anchors} needs how likely top-rated documents are", PLACE, "set anchors: known"
         )
     row = find_rows(confirmed, {"query_id": table["query_id"], "doc_id": table["anchor_id"]})
     return known | np.append(confirmed["confirmed"].to_numpy(), False)[row]  # row -1: not asked about
@@ -86,17 +87,21 @@ def _refused(left: pa.Array, candidates: pa.Table, config: MineConfig, confirmed
     aggregated = confirmed.group_by("query_id").aggregate([("probability", "max"), ("answer", "count")])
     columns = (aggregated[name].to_pylist() for name in ("query_id", "probability_max", "answer_count"))
     told = {query: (best, answers) for query, best, answers in zip(*columns, strict=True)}
-    return [(query.hex(), *_why(told.get(query), query in labelled)) for query in left.to_pylist()]
+    asked = config.anchors == "confirmed"
+    return [(query.hex(), *_why(told.get(query), query in labelled, asked)) for query in left.to_pylist()]
 
 
-def _why(told: tuple[float, int] | None, labelled: bool) -> tuple[str, str]:
+def _why(told: tuple[float, int] | None, labelled: bool, asked: bool) -> tuple[str, str]:
     """Reason and detail: by the probability of the query's likeliest document and the count of those with an answer."""
     if told is None:
         return _LABELS[True] if labelled else ("no judge answered about its candidates", "none was asked about")
     best, answers = told
+    likeliest = f"P(relevant) of the likeliest is {best:.2f}"
+    if not asked:
+        return "nothing among its candidates answers it", f"{likeliest}, must be above {LIKELY}"
     if not answers:
-        return "no judge answered about its candidates", f"P(relevant) of the likeliest is {best:.2f}"
-    detail = f"P(relevant) of the likeliest is {best:.2f}, must be above {LIKELY}; judges answered about {answers}"
+        return "no judge answered about its candidates", likeliest
+    detail = f"{likeliest}, must be above {LIKELY}; judges answered about {answers}"
     return "nothing among its candidates answers it", detail
 
 

@@ -95,7 +95,7 @@ DISTILL = distill.STAGE.name
 def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
     """The stages of an experiment, in order, as they are in it; the last one reads all that stand before it."""
     made = _DISTILLATION if experiment.judge.distilled else ()
-    confirmed = _CONFIRMATION if experiment.mine.anchors == "confirmed" else ()
+    confirmed = {"known": (), "confirmed": _CONFIRMATION, "rated": (anchor.STAGE,)}[experiment.mine.anchors]
     second = _SECOND_ROUND if experiment.mine.validation else ()
     assessed = _ASSESSMENT if experiment.assessors is not None else ()
     *path, last = (stage.of(stage, experiment) for stage in _path(made, confirmed, second, assessed))

@@ -8,6 +8,7 @@ none.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.base import Settings
-from anmi_ray.core.records import CANDIDATE, COMPARISON, GAP, JUDGMENT, RATING, RELEVANCE
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.core.arrays import Flags, Reals
+from anmi_ray.core.errors import JudgeError
+from anmi_ray.core.records import CANDIDATE, COMPARISON, GAP, JUDGMENT, RATING, RELEVANCE, find_rows
 from anmi_ray.core.schema import Record
 from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
@@ -34,8 +38,32 @@ Inputs = Mapping[str, Artifact]
 
 def run(artifact: Artifact, inputs: Inputs, config: Settings, context: Context) -> dict[str, Any]:
     """The model from a sample, then one task per bucket; returns flows for the manifest."""
-    model = fitted(artifact, inputs, context)
+    from anmi_ray.mining.relevance import FEWEST
+
+    asked = "confirm" in inputs
+    model = fitted(artifact, inputs, context) if asked else telling(artifact, inputs, context)
+    if model is None and not asked:
+        raise JudgeError(
+            f"fewer than {FEWEST} documents are rated, too few to tell by rank and rating which are relevant",
+            "stage anchor",
+            "rate more queries, or label train queries and set mine.anchors: known",
+        )
     return {"flows": run_buckets(context, artifact, ("relevance", RELEVANCE), _bucket, dict(inputs), model)}
+
+
+def telling(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceModel | None:
+    """The same before anybody was asked about a document; JudgeError where ratings do not tell what is relevant."""
+    from anmi_ray.mining.relevance import WEAKEST
+
+    model = fitted(artifact, inputs, context)
+    if model is not None and not model.tells:
+        raise JudgeError(
+            f"the judges' ratings do not tell relevant documents from others: {model.said()}; {WEAKEST:g} are needed",
+            f"stage {artifact.stage}",
+            "ask better judges or more of them (anmi audit RUN says how they answered), raise compare.degree, or label "
+            "train queries and set mine.anchors: known",
+        )
+    return model
 
 
 def fitted(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceModel | None:
@@ -92,13 +120,14 @@ def _bucket(artifact: Artifact, bucket: int, inputs: Inputs, model: RelevanceMod
     answered = evidence.asked
     alone = np.nan_to_num(evidence.answer)
     probability, by_judges = (alone, alone) if model is None else (model.posterior(evidence), model.by_judges(evidence))
+    may_anchor = answered if "confirm" in inputs else _likeliest(inputs, bucket, documents, probability)
     table = pa.table(
         {
             **{name: documents[name] for name in ("query_id", "doc_id")},
             "probability": probability,
             "by_judges": by_judges,
             "answer": pa.array(evidence.answer, mask=~answered),
-            "confirmed": answered & (probability > LIKELY),
+            "confirmed": may_anchor & (probability > LIKELY),
         }
     )
     queries = pc.count_distinct(documents["query_id"]).as_py()
@@ -109,6 +138,20 @@ def _bucket(artifact: Artifact, bucket: int, inputs: Inputs, model: RelevanceMod
     rows = RELEVANCE.table({name: table[name] for name in table.column_names})
     artifact.commit_bucket(bucket, {"relevance": (RELEVANCE, rows)}, flows, None)
     return flows
+
+
+def _likeliest(inputs: Inputs, bucket: int, documents: pa.Table, probability: Reals) -> Flags:
+    """Which documents judges would be asked about, bool[N], where they could be."""
+    from anmi_ray import mining
+
+    pairs = mining.shortlist(inputs["rate"].read_part("gaps", bucket, GAP), documents, probability)
+    asked = pairs.select(["query_id", "doc_a"]).rename_columns(["query_id", "doc_id"])
+    return find_rows(asked, {name: documents[name] for name in asked.column_names}) >= 0
+
+
+def _of(stage: Stage, experiment: Experiment) -> Stage:
+    """Where judges only compare, there are no answers."""
+    return stage if experiment.mine.anchors == "confirmed" else replace(stage, inputs=("rate", "retrieve"))
 
 
 def _cost(load: Workload) -> StageCost:
@@ -125,4 +168,5 @@ STAGE = Stage(
     cost=_cost,
     settings="mine",
     config=lambda _: Settings(),
+    of=_of,
 )

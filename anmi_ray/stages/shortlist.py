@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from anmi_ray.config.base import Settings
-from anmi_ray.core.errors import JudgeError
 from anmi_ray.core.records import COMPARISON, GAP
 from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
@@ -22,17 +21,9 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Settings, co
 
     Raises JudgeError where ratings do not tell relevant documents from others, before anybody is asked about them.
     """
-    from anmi_ray.mining.relevance import WEAKEST
     from anmi_ray.stages import anchor
 
-    model = anchor.fitted(artifact, inputs, context)
-    if model is not None and not model.tells:
-        raise JudgeError(
-            f"the judges' ratings do not tell relevant documents from others: {model.said()}; {WEAKEST:g} are needed",
-            f"stage {artifact.stage}",
-            "ask better judges or more of them (anmi audit RUN says how they answered), raise compare.degree, or label "
-            "train queries and set mine.anchors: known",
-        )
+    model = anchor.telling(artifact, inputs, context)
     parts = ("comparisons", COMPARISON)
     return {"flows": run_buckets(context, artifact, parts, _bucket, dict(inputs), model)}
 

@@ -81,7 +81,7 @@ def make_tables(queries: list[Query]) -> Tables:
         _table(RATING, ratings, "query_id doc_id rating_elo latent", std_err_elo=90.0, games=24.0, component=0),
         _table(GAP, gaps, "query_id anchor_id doc_id gap_elo gap_se_elo anchor_kind"),
         _table(CANDIDATE, candidates, names, fused_score=fused, retriever_ranks=none),
-        _table(RELEVANCE, confirmed, "query_id doc_id probability answer confirmed"),
+        _table(RELEVANCE, confirmed, "query_id doc_id probability answer confirmed", by_judges=0.5),
     )
 
 

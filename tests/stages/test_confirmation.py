@@ -13,6 +13,7 @@ import pytest
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import NOTHING
 from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, JUDGMENT, RELEVANCE
+from anmi_ray.mining.anchors import LIKELY
 from anmi_ray.mining.relevance import RelevanceModel
 from anmi_ray.pipeline.stages import CONFIRMATION, SECOND_ROUND
 from anmi_ray.stages import anchor
@@ -107,6 +108,24 @@ def test_confirmed_documents_anchor_and_are_no_negatives(done: Done) -> None:
     assert found["anchors"] == len(wanted) > found["of them with an anchor"]
 
 
+def test_rank_and_rating_anchor_where_nobody_can_be_asked(world: World, done: Done) -> None:
+    """Of the documents that would be asked about, those that are likelier than not to answer by these alone."""
+    found = world.carry_out(HIDDEN[0], "mine.anchors=rated", "name=rated")
+    assert found.told.computed == ["anchor", "mine"]
+    rows = found.part("anchor", "relevance", RELEVANCE).to_pylist()
+    asked = set(said(done))
+    anchors = {(row["query_id"], row["doc_id"]) for row in rows if row["confirmed"]}
+    likely = {(row["query_id"], row["doc_id"]) for row in rows if row["probability"] > LIKELY}
+    assert anchors == likely & asked
+    assert all(row["answer"] is None for row in rows)
+    examples = found.part("mine", "examples", EXAMPLE).to_pylist()
+    assert examples
+    assert {(row["query_id"], row["doc_ids"][0]) for row in examples} <= anchors
+    refused = {row["key"]: row["reason"] for row in found.artifact("mine").rejects().to_pylist()}
+    without = {query for query, _ in asked} - {query for query, _ in anchors}
+    assert {bytes.fromhex(key) for key, why in refused.items() if why.startswith("nothing among")} == without
+
+
 def test_judges_that_know_the_truth_confirm_what_is_relevant(done: Done) -> None:
     rows = done.part("retrieve", "candidates", CANDIDATE).to_pylist()
     positive = {(row["query_id"], row["doc_id"]) for row in rows if row["is_positive"]}
@@ -175,3 +194,4 @@ def test_a_panel_that_only_compares_is_refused(world: World) -> None:
     with pytest.raises(ConfigError, match="only compare two") as raised:
         world.settings(*HIDDEN, f"judge={json.dumps({'judges': [judge]})}")
     assert "kind api" in str(raised.value)
+    world.settings(HIDDEN[0], "mine.anchors=rated", f"judge={json.dumps({'judges': [judge]})}")

@@ -15,7 +15,7 @@ from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
 
 # By mine.anchors, the stages that say which documents may anchor beside known positives.
-CONFIRMING: dict[str, tuple[str, ...]] = {"known": (), "confirmed": ("anchor",)}
+CONFIRMING: dict[str, tuple[str, ...]] = {"known": (), "confirmed": ("anchor",), "rated": ("anchor",)}
 _QUERY_S = 2.2e-4
 _EXAMPLE_BYTES = 500
 
