@@ -151,7 +151,7 @@ def test_queries_without_a_known_positive() -> None:
         identity.query_id("q1").hex(): "nothing among its candidates answers it",
         identity.query_id("q2").hex(): "no judge answered about its candidates",
     }
-    with pytest.raises(ConfigError, match="needs what judges say"):
+    with pytest.raises(ConfigError, match="needs how likely"):
         mine(tables.ratings, tables.gaps, tables.candidates, config, 0)
 
 
