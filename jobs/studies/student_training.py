@@ -101,7 +101,8 @@ class Material:
 def work(root: str, task: Mapping[str, Any]) -> dict[str, Any]:
     """Train one system with one seed and rank the held-out queries; what it cost.
 
-    The run stands under `root`, at `run_file`, and that of the whole collection where the task asks for it.
+    These are of the stages `tested`, where a system learns from another collection than it is tested on. The run stands
+    under `root`, at `run_file`, and that of the whole collection where the task asks for it.
     """
     import torch
 
@@ -111,6 +112,8 @@ def work(root: str, task: Mapping[str, Any]) -> dict[str, Any]:
     ours = task["system"]["train"] is not None
     score, compare, mining_s = _ours(of, task) if ours else _theirs(of, root, task)
     train_s = time.process_time() - begin - mining_s
+    if "tested" in task:
+        of = Material(root, task["tested"])
     top = pa.concat_tables([of.system("hybrid", split) for split in ("dev", "test")])
     top = top.filter(pc.less_equal(top["rank"], task["depth"]))
     begin = time.process_time()

@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from anmi_ray.core.errors import ConfigError
-from jobs.studies import label_free as study
+from jobs.studies import conditions, label_free
 from jobs.studies.harness import read_settings
 from tests.small import write_collection
 
-SHIPPED = Path(study.__file__).with_suffix(".yaml")
-PLAN = read_settings(study.Plan, SHIPPED)
+SHIPPED = Path(label_free.__file__).with_suffix(".yaml")
+PLAN = read_settings(conditions.Plan, SHIPPED)
 
 
 def arguments(root: Path, *data: str, **more: object) -> argparse.Namespace:
@@ -28,9 +28,9 @@ def arguments(root: Path, *data: str, **more: object) -> argparse.Namespace:
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no condition is called coins"):
-        study.prepare(PLAN, arguments(tmp_path, conditions="coins"))
+        conditions.prepare(PLAN, arguments(tmp_path, conditions="coins"))
     with pytest.raises(ConfigError, match="no collection is left"):
-        study.prepare(PLAN, arguments(tmp_path, collections="scifact"))
+        conditions.prepare(PLAN, arguments(tmp_path, collections="scifact"))
 
 
 @pytest.mark.parametrize("name", [name for name, one in PLAN.conditions.items() if one.positives == "judges"])
@@ -43,7 +43,7 @@ def test_a_condition_has_the_judges_that_its_name_says(name: str) -> None:
 def test_later_settings_win_key_by_key() -> None:
     first = {"corpus": {"reader": "beir"}, "judge": {"truth": {"a": 1, "b": 2}, "judges": [1]}}
     second = {"judge": {"truth": {"b": 3}, "judges": [2]}}
-    assert study.merged([first, second]) == {
+    assert conditions.merged([first, second]) == {
         "corpus": {"reader": "beir"},
         "judge": {"truth": {"a": 1, "b": 3}, "judges": [2]},
     }
