@@ -26,7 +26,7 @@ Refused = tuple[str, str, str]
 LIKELY = 0.5
 _LABELS = {
     True: ("no gap to a known positive", "its known positives are not rated, or nothing else is"),
-    False: ("no known positive", "mine.anchors is known; with confirmed, judges are asked which documents answer it"),
+    False: ("no known positive", "mine.anchors is known; confirmed asks judges what answers it, rated asks nobody"),
 }
 
 

@@ -18,9 +18,9 @@ import pytest
 from anmi_ray.comparisons.imported import NOT_CANDIDATES
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
-from anmi_ray.core.errors import AnmiError, ConfigError, DataError
+from anmi_ray.core.errors import AnmiError, ConfigError, DataError, JudgeError
 from anmi_ray.core.identity import comparison_id, doc_id, query_id, uniforms
-from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, IMPORTED, JUDGMENT, QUERY, RATING, TEXT_OF
+from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, FIT, IMPORTED, JUDGMENT, QUERY, RATING, TEXT_OF
 from anmi_ray.judging.imported import NOT_IN_FILE
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.pipeline.run import run
@@ -120,6 +120,21 @@ def key(query: str, a: str, b: str) -> bytes:
 @pytest.fixture(scope="module")
 def world(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("importing"), small_collection, prepared)
+
+
+def test_a_file_alone_anchors_queries_that_nobody_labelled(world: World) -> None:
+    """One document of a query is preferred to the others, which are alike: it anchors, by its rank and its rating."""
+    best = {query: min(sorted(documents)[:6], key=_worth) for query, documents in world.compared.items()}
+    rows = [(query, a, b, judge, order, 1.0 if a == best[query] else 0.0 if b == best[query] else 0.5)
+            for query, a, b, judge, order, _ in world.preferences(queries=len(best))]  # fmt: skip
+    unlabelled = ("rate.hide_positives=1", "mine.anchors=rated")
+    record, _ = world.carry_out(world.write("best.csv", rows), *unlabelled, last="mine")
+    examples = world.parts(record, "mine", "examples", EXAMPLE).to_pylist()
+    anchors = {(row["query_id"], row["doc_ids"][0]) for row in examples}
+    assert anchors <= {(query_id(query), doc_id(document)) for query, document in best.items()}
+    assert len(anchors) > len(best) / 2
+    with pytest.raises(JudgeError, match="too few to tell"):
+        world.carry_out(world.write("few.csv", rows[:600]), *unlabelled, last="mine")
 
 
 def test_a_files_pairs_are_compared_judged_and_rated(world: World) -> None:
