@@ -96,7 +96,7 @@ class MineConfig(Settings):
         description="what anchors a query: its known positives, and queries without one are refused; confirmed: of a "
         "query without one those of its four likeliest documents that are likelier than not to answer it, by their "
         "rank, their rating, and what judges say who are asked directly; rated: the same by rank and rating alone, "
-        "where judges can only compare, such as preferences of a file",
+        "where judges can only compare",
     )
 
     @model_validator(mode="before")

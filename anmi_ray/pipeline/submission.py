@@ -36,7 +36,7 @@ DRIVER = "driver.sh"  # what starts it; both files are its working directory
 OURS = "anmi_job"  # the key of a job's metadata that says it is one of these
 
 # Settings that are places: files and folders, and what may be one or a name (of a hub, of what comes with the package).
-_PLACES = frozenset({"path", "root", "storage_path", "documents", "queries", "qrels"})
+_PLACES = frozenset({"path", "root", "storage_path", "documents", "queries", "qrels", "examples"})
 _PERHAPS = frozenset({"model", "template", "relevance", "tokenizer", "pointwise"})
 _EXCLUDED = ["__pycache__", "*.pyc", ".?*"]  # of the code that is shipped
 _CREDENTIALS = re.compile(r"://[^/]*@|[?&](access_key|secret_key|session_token)=")
