@@ -107,6 +107,11 @@ def gains(answers: pa.Table, probability: Reals) -> pa.Table:
     return graded(answers.filter(pa.array(kept)), probability[kept])
 
 
+def tell(qrels: pa.Table) -> bool:
+    """Whether a query has a relevant document."""
+    return bool(pc.any(pc.greater(qrels["grade"], 0)).as_py())
+
+
 def labels_choose(qrels: pa.Table, by_judges: pa.Table) -> bool:
     """Whether labels, `qrels`, measure dev, not judges: enough queries have one, or no fewer than judges measure."""
     labelled, judged = (

@@ -52,7 +52,7 @@ def run(artifact: Artifact, inputs: Inputs, config: Settings, context: Context) 
 
 
 def telling(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceModel | None:
-    """The same before anybody was asked about a document; JudgeError where ratings do not tell what is relevant."""
+    """As `fitted`, before anybody was asked about a document; JudgeError where ratings do not tell what is relevant."""
     from anmi_ray.mining.relevance import WEAKEST
 
     model = fitted(artifact, inputs, context)
@@ -152,6 +152,11 @@ def _likeliest(inputs: Inputs, bucket: int, documents: pa.Table, probability: Re
 def _of(stage: Stage, experiment: Experiment) -> Stage:
     """Where judges only compare, there are no answers."""
     return stage if experiment.mine.anchors == "confirmed" else replace(stage, inputs=("rate", "retrieve"))
+
+
+def read_of_dev(stage: Stage, experiment: Experiment) -> Stage:
+    """`stage`, which reads how likely documents of dev queries are where judges rate these."""
+    return replace(stage, inputs=(*stage.inputs, STAGE.name)) if experiment.rates_dev else stage
 
 
 def _cost(load: Workload) -> StageCost:

@@ -29,6 +29,7 @@ from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.stages import by_judges
+from anmi_ray.stages.anchor import read_of_dev
 from anmi_ray.stages.ingest import of_queries, queries_of, stacked
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.tables import trec
@@ -90,7 +91,7 @@ def _evaluate(
     reranked = rerank.manifest() or {}
     depth, peers = int(reranked["depth"]), list(reranked.get("peers", ()))
     runs, qrels, queries = _held_out(rerank, retrieve, ingest, buckets, "test")
-    measured = _judged(qrels)
+    measured = judged.tell(qrels)
     dev_runs, dev_qrels, dev_queries = _held_out(rerank, retrieve, ingest, buckets, "dev")
     said = None
     if asked is not None:
@@ -98,7 +99,7 @@ def _evaluate(
     gains = None if anchor is None else by_judges.rated(anchor, dev_queries, buckets)
     choice = _choice(dev_qrels, dev_queries, said, gains, config)
     sweeps: Sweeps = {}
-    if config.fusion and _judged(choice.qrels):
+    if config.fusion and judged.tell(choice.qrels):
         sweeps = {name: _sweep(name, dev_runs, choice, config, depth, seed) for name in _rerankers(runs)}
     fused = fusions(runs, sweeps, config, depth)
     runs = pa.concat_tables([runs, fused])
@@ -145,11 +146,6 @@ def baseline_of(artifact: Artifact) -> str:
     return manifest.get("baseline") or manifest.get("settings", {}).get("baseline") or "hybrid"
 
 
-def _judged(qrels: pa.Table) -> bool:
-    """Whether a query has a relevant document."""
-    return bool(pc.any(pc.greater(qrels["grade"], 0)).as_py())
-
-
 @dataclass(frozen=True)
 class _Choice:
     """What dev queries choose by: qrels, the measure, and whether judges gave their grades."""
@@ -190,7 +186,7 @@ def _headline(
     """What is compared, from the dev queries' runs and grades; `systems` are those that the run has, without peers."""
     dev: dict[str, float] = {}
     queries = 0
-    if _judged(choice.qrels):
+    if judged.tell(choice.qrels):
         single = [name for name in systems if name in (*FIRST_STAGE, *_FUSIONS)]
         metrics = measures.evaluate(runs, choice.qrels, [choice.measure], single)
         queries = len(pc.unique(metrics["query_id"]))
@@ -294,8 +290,7 @@ def _cost(load: Workload) -> StageCost:
 def _of(stage: Stage, experiment: Experiment) -> Stage:
     """It reads what judges said where they measure, and where they rate dev queries."""
     measured = () if experiment.assessors is None else ("pool", "assess")
-    rated = ("anchor",) if experiment.rates_dev else ()
-    return replace(stage, inputs=(*stage.inputs, *measured, *rated))
+    return read_of_dev(replace(stage, inputs=(*stage.inputs, *measured)), experiment)
 
 
 STAGE = Stage(

@@ -8,7 +8,6 @@ needed to ask a simulated panel (a cosine, a label) stands beside it as candidat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.evaluate import EvaluateConfig
-from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import identity
 from anmi_ray.core.records import CANDIDATE, COMPARISON, QREL, RELEVANCE, RUN, find_rows
 from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Split, Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
+from anmi_ray.stages.anchor import read_of_dev
 from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.store import Artifact, Flow
 
@@ -118,11 +117,6 @@ def _cost(load: Workload) -> StageCost:
     return StageCost(work, 2.0, pairs * COMPARISON_BYTES, files=2 * load.buckets, pairs=pairs)
 
 
-def _of(stage: Stage, experiment: Experiment) -> Stage:
-    """It reads which dev queries are rated where judges rate these."""
-    return replace(stage, inputs=(*stage.inputs, "anchor")) if experiment.rates_dev else stage
-
-
 STAGE = Stage(
     name="pool",
     version=1,
@@ -133,7 +127,7 @@ STAGE = Stage(
     settings="evaluate",
     config=lambda experiment: experiment.evaluate.over(experiment.retrieve.retrievers),
     left_out=frozenset({"judge", "baseline", "rounds"}),
-    of=_of,
+    of=read_of_dev,
     split=Split(
         "test",
         "hold some out: corpus.unlabelled_test, or qrels of a test split (corpus.qrels); or evaluate.judged: none",

@@ -6,11 +6,11 @@ The plan is label_free.yaml. Trainings stand by part, condition and seed, so stu
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -75,7 +75,9 @@ class LabelFree:
             own["retrieve"] = {"pseudo_labels": True}
         if of.positives == "one":
             own["corpus"]["path"] = str(self._one_label(part))
-        content = merged([self.plan.settings, one.settings, of.settings, own, {"execution": {"root": self.root}}])
+        content = harness.merged(
+            [self.plan.settings, one.settings, of.settings, own, {"execution": {"root": self.root}}]
+        )
         return validate({**content, "name": f"label-free-{part.name}-{condition}"}, f"the study, {condition}")
 
     def _one_label(self, part: Part) -> Path:
@@ -125,16 +127,6 @@ class LabelFree:
         return found
 
 
-def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Settings, later layers over earlier ones, groups and their groups key by key."""
-    content: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            groups = [cast("Mapping[str, Any]", one) for one in (content.get(key), value) if isinstance(one, Mapping)]
-            content[key] = merged(groups) if len(groups) == 2 else value
-    return content
-
-
 def stages_of(experiment: Experiment, mined: Experiment | None = None) -> dict[str, str]:
     """What a training reads of an experiment; `mined`: another, whose examples are learned from."""
     stages = {name: resolve(experiment)[name].fingerprint for name in READ}
@@ -173,7 +165,7 @@ def prepare(plan: Plan, given: argparse.Namespace) -> LabelFree:
         plan.collections[name] = one.model_copy(update={"settings": settings})
         for number, path in enumerate(paths):
             own = {"corpus": {"reader": "beir", "path": str(path)}, "execution": {"root": given.root}}
-            content = merged([plan.settings, settings, own])
+            content = harness.merged([plan.settings, settings, own])
             part = Part(
                 name, number, validate({**content, "name": f"label-free-{name}-{number}"}, f"the study, {name}")
             )

@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import yaml
 from pydantic import ValidationError
@@ -172,16 +172,17 @@ def folders(options: Sequence[str], known: Iterable[str] = ()) -> dict[str, str]
     return found
 
 
-def merged(layers: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Settings by group, later layers over earlier ones.
+def merged(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Settings, later layers over earlier ones, groups and their groups key by key; no layer's group is in the result.
 
     >>> merged([{"train": {"seed": 1, "epochs": 2}}, {"train": {"seed": 3}}])
     {'train': {'seed': 3, 'epochs': 2}}
     """
-    content: dict[str, dict[str, Any]] = {}
+    content: dict[str, Any] = {}
     for layer in layers:
-        for group, values in layer.items():
-            content[group] = {**content.get(group, {}), **values}
+        for key, value in layer.items():
+            groups = [cast("Mapping[str, Any]", one) for one in (content.get(key), value) if isinstance(one, Mapping)]
+            content[key] = merged(groups) if isinstance(value, Mapping) else value
     return content
 
 

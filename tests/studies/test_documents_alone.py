@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from jobs.studies import documents_alone as study
 from tests.cli.test_queries import rows_of
-from tests.small import write_collection
-
-SHIPPED = Path(study.__file__).with_name("label_free.yaml")
+from tests.studies.small_study import carried_out, learned
 
 
 def test_what_is_made_is_the_same_whatever_is_asked_and_labelled(small_collection: Path, tmp_path: Path) -> None:
@@ -40,27 +34,11 @@ def test_what_is_made_is_the_same_whatever_is_asked_and_labelled(small_collectio
 
 @pytest.mark.studies
 def test_a_small_study(tmp_path: Path) -> None:
-    whole = write_collection(tmp_path / "whole", train=40, dev=6, test=8, others=60)
-    plan: dict[str, Any] = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
-    plan |= {"depth": 10, "train": {"student": "late-interaction", "lists_per_step": 8, "max_steps": 2}}
-    plan["collections"] = {"whole": {"max_tokens": 32}}
-    plan["conditions"]["panel-80"]["settings"]["judge"]["accuracy"] = 0.95
-    plan["settings"]["retrieve"] = {"depth": 20, "candidates": 12, "random_negatives": 2, "dense": {"max_tokens": 32}}
-    plan["settings"] |= {"rerank": {"depth": 10}, "execution": {"buckets": 2, "object_store_gb": 0.1}}
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan), encoding="utf-8")
-    command = [sys.executable, "-m", "jobs.studies.documents_alone", "--config", str(tmp_path / "plan.yaml")]
-    command += ["--root", str(tmp_path / "root"), "--seeds", "1", "--workers", "1", "--data", f"whole={whole}"]
-    done = subprocess.run(
-        [*command, "--number", "40"], capture_output=True, text=True, timeout=600, cwd=SHIPPED.parents[2], check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads((tmp_path / "root" / "studies" / "documents_alone.json").read_text())
-    learned = {
-        row[1]: row for table in found["tables"] if table["title"] == "What was learned from" for row in table["rows"]
-    }
-    assert set(learned) == {"labels", "made", "made-judged"}
-    assert learned["made"][5] == learned["labels"][5] == "100%"
-    assert learned["made"][2] == learned["made-judged"][2] != learned["labels"][2]
+    surer = {"panel-80": {"settings": {"judge": {"accuracy": 0.95}}}}
+    rows = learned(carried_out("documents_alone", tmp_path, "--number", "40", conditions=surer))
+    assert set(rows) == {"labels", "made", "made-judged"}
+    assert rows["made"][5] == rows["labels"][5] == "100%"
+    assert rows["made"][2] == rows["made-judged"][2] != rows["labels"][2]
     trained = sorted((tmp_path / "root" / "studies" / "label_free" / "trainings").glob("*-made-s0.json"))
     [settings] = [json.loads(path.read_text())["settings"] for path in trained]
     assert settings["stages"]["ingest"] != settings["tested"]["ingest"]

@@ -14,6 +14,7 @@ from anmi_ray.runtime.costs import MODEL_BYTES, TRAIN_TOKEN_S, StageCost, Worklo
 from anmi_ray.runtime.needs import Need, of_training
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
+from anmi_ray.stages.anchor import read_of_dev
 from anmi_ray.store import Artifact
 from anmi_ray.training import tracking
 
@@ -56,11 +57,6 @@ def _cost(load: Workload) -> StageCost:
     return replace(cost, seconds=0.0, gpu_hours=hours, limited=hours * 3600 / execution.num_workers)
 
 
-def _of(stage: Stage, experiment: Experiment) -> Stage:
-    """It reads how likely documents of dev queries are where judges rate these."""
-    return replace(stage, inputs=(*stage.inputs, "anchor")) if experiment.rates_dev else stage
-
-
 STAGE = Stage(
     name="train",
     version=2,
@@ -68,7 +64,7 @@ STAGE = Stage(
     does="train the reranker with the hybrid loss, keep the best on dev",
     run=run,
     cost=_cost,
-    of=_of,
+    of=read_of_dev,
     also=_also,
     needs=needs,
     check=check,

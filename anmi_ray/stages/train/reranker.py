@@ -78,5 +78,4 @@ def _dev_inputs(inputs: Mapping[str, Artifact], depth: int, buckets: int) -> Dev
     if "anchor" in inputs:
         gains = by_judges.rated(inputs["anchor"], dev.queries, buckets)
         dev = dev if judged.labels_choose(dev.qrels, gains) else replace(dev, qrels=gains)
-    told = dev.run.num_rows and pc.any(pc.greater(dev.qrels["grade"], 0)).as_py()
-    return dev if told else None
+    return dev if dev.run.num_rows and judged.tell(dev.qrels) else None
