@@ -329,17 +329,30 @@ class _Log(tune.Callback):
 
 
 def _release(group: str, process: int) -> None:
-    """Give back what the workers of a trial held, once its process is gone: before, training would take it anew.
+    """Give back what the workers of a trial held, once it and all that it started are gone.
 
+    Its controller outlives it by moments, and takes workers that it lost for failed: it would take room for others.
     Ray Train leaves that to an actor that asks the dashboard whether the training is gone, and a Ray on one machine has
     none: without this every trial that is stopped would keep its CPUs to the campaign's end.
     """
     deadline = time.monotonic() + _ENDS_S
-    while any(actor["Pid"] == process and actor["State"] == "ALIVE" for actor in actors().values()):
+    while any(actor["State"] != "DEAD" for actor in _family(process)):
         if time.monotonic() > deadline:
             break
         time.sleep(0.2)
     remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(group))))
+
+
+def _family(process: int) -> list[dict[str, Any]]:
+    """What Ray knows of the actors of a process and, generation after generation, of those that end with them."""
+    known: list[dict[str, Any]] = [actor for actor in actors().values() if not actor["IsDetached"]]
+    generation = [actor for actor in known if actor["Pid"] == process]
+    found = list(generation)
+    while generation:
+        homes = [actor["Address"] for actor in generation]
+        generation = [actor for actor in known if actor["OwnerAddress"] in homes and actor not in found]
+        found += generation
+    return found
 
 
 def forget_checkpoints(campaign: Campaign, trials: Iterable[Trial]) -> None:

@@ -6,10 +6,13 @@ import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from ray.util import placement_group_table
+import ray
+from ray._private.state import actors
+from ray.util import placement_group, placement_group_table
 
 from anmi_ray.config.load import load as load_experiment
 from anmi_ray.config.tune import load
@@ -17,8 +20,8 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.pipeline.run import run
 from anmi_ray.runtime.reporter import Reporter
+from anmi_ray.tuning import driver, search
 from anmi_ray.tuning import run as campaigns
-from anmi_ray.tuning import search
 from anmi_ray.tuning.campaign import Campaign, Trial, open_campaign
 from tests.small import Remembering, start_from
 from tests.tuning.campaigns import SPACE, write_campaign
@@ -79,6 +82,38 @@ def test_what_stopped_trials_held_is_given_back(done: Done) -> None:
     while held := [group for group in placement_group_table().values() if group["state"] != "REMOVED"]:
         assert time.monotonic() < deadline, held
         time.sleep(0.2)
+
+
+class Member:
+    """An actor that starts another, which starts another."""
+
+    def start(self, kind: Any, generations: int) -> int:
+        """The process, when all of them live."""
+        if generations:
+            self.next = kind.remote()
+            ray.get(self.next.start.remote(kind, generations - 1))
+        else:
+            self.next = kind.options(lifetime="detached", name="lasting").remote()
+            ray.get(self.next.__ray_ready__.remote())
+        return os.getpid()
+
+
+def test_nothing_is_given_back_while_something_lives_that_would_take_it_anew(ray_local: None) -> None:
+    """A trial, its controller, the controller's worker; a stranger and what is detached live on."""
+    kind: Any = ray.remote(num_cpus=0)(Member)
+    trial, stranger = kind.remote(), kind.remote()
+    process = ray.get(trial.start.remote(kind, 2))
+    ray.get(stranger.__ray_ready__.remote())
+    family = {one["ActorID"] for one in driver._family(process)}
+    assert len(family) == 3
+    group = placement_group([{"CPU": 1}])
+    ray.get(group.ready())
+    ray.kill(trial)
+    driver._release(group.id.hex(), process)
+    assert {actors()[one]["State"] for one in family} == {"DEAD"}
+    assert placement_group_table(group)["state"] == "REMOVED"
+    assert actors()[stranger._actor_id.hex()]["State"] == "ALIVE"
+    ray.kill(ray.get_actor("lasting"))
 
 
 def test_what_comes_before_mine_is_made_once(done: Done) -> None:
