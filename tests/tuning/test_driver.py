@@ -102,7 +102,7 @@ def test_nothing_is_given_back_while_something_lives_that_would_take_it_anew(ray
     """A trial, its controller, the controller's worker; a stranger and what is detached live on."""
     kind: Any = ray.remote(num_cpus=0)(Member)
     trial, stranger = kind.remote(), kind.remote()
-    process = ray.get(trial.start.remote(kind, 2))
+    process: Any = ray.get(trial.start.remote(kind, 2))
     ray.get(stranger.__ray_ready__.remote())
     family = {one["ActorID"] for one in driver._family(process)}
     assert len(family) == 3
