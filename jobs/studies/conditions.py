@@ -182,7 +182,7 @@ def _judged(of: LabelFreeT) -> LabelFreeT:
     for part in of.parts:
         for name in of.conditions:
             try:
-                harness.make_mined([of.experiment(part, name)])
+                harness.make([of.experiment(part, name)])
             except JudgeError as error:
                 refused.setdefault(name, f"{part.name}: {name} is refused, {error.message}")
     kept = tuple(name for name in of.conditions if name not in refused)
@@ -191,7 +191,7 @@ def _judged(of: LabelFreeT) -> LabelFreeT:
 
 def trained(of: LabelFreeT, workers: int) -> tuple[LabelFreeT, dict[str, dict[str, Any]]]:
     """Make examples and train what is missing; the study with the conditions that are left, and what trainings cost."""
-    harness.make_mined([part.experiment for part in of.parts])
+    harness.make([part.experiment for part in of.parts])
     of = _judged(of)
     out = Store(str(Path(of.root) / FOLDER / "trainings"))
     return of, harness.work_side_by_side(of.tasks(), partial(work, of.root), out, workers)

@@ -213,14 +213,14 @@ def _finished(store: Store, one: Experiment, last: str) -> dict[str, Any] | None
     return record if recorded and Artifact(store, last, fingerprint).manifest() is not None else None
 
 
-def make_mined(experiments: Sequence[Experiment]) -> None:
-    """Run what is missing of every experiment up to its mined examples."""
-    _make_shared(experiments, Store(experiments[0].execution.root), Console(stderr=True))
+def make(experiments: Sequence[Experiment], last: str = "mine") -> None:
+    """Run what is missing of every experiment up to its mined examples, or to another stage."""
+    _make_shared(experiments, Store(experiments[0].execution.root), Console(stderr=True), last)
 
 
-def _make_shared(missing: Sequence[Experiment], store: Store, console: Console) -> None:
-    mined = {resolve(one)["mine"].fingerprint: one for one in reversed(missing)}
-    wanted = [one for name, one in reversed(mined.items()) if Artifact(store, "mine", name).manifest() is None]
+def _make_shared(missing: Sequence[Experiment], store: Store, console: Console, last: str = "mine") -> None:
+    made = {resolve(one)[last].fingerprint: one for one in reversed(missing)}
+    wanted = [one for name, one in reversed(made.items()) if Artifact(store, last, name).manifest() is None]
     if not wanted:
         return
     from anmi_ray.runtime.tasks import ray_session
@@ -228,7 +228,7 @@ def _make_shared(missing: Sequence[Experiment], store: Store, console: Console) 
     with ray_session(wanted[0].execution):
         for one in wanted:
             console.print(f"\n{one.name}, as far as it is shared", highlight=False)
-            experiment.run(one, ConsoleReporter(console), last="mine")
+            experiment.run(one, ConsoleReporter(console), last=last)
 
 
 def work_side_by_side(

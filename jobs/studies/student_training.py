@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import LateConfig
+from anmi_ray.core.identity import ID
 from anmi_ray.core.records import DOCUMENT, EXAMPLE, QREL, QUERY, RUN
 from anmi_ray.core.schema import Record
 from anmi_ray.stages.ingest import of_queries
@@ -101,8 +102,9 @@ class Material:
 def work(root: str, task: Mapping[str, Any]) -> dict[str, Any]:
     """Train one system with one seed and rank the held-out queries; what it cost.
 
-    These are of the stages `tested`, where a system learns from another collection than it is tested on. The run stands
-    under `root`, at `run_file`, and that of the whole collection where the task asks for it.
+    These are of the stages `tested`, where a system learns from another collection than it is tested on. Where the task
+    names queries `learned` (ids in hexadecimal), examples are theirs, and all others are ranked. The run stands under
+    `root`, at `run_file`, and that of the whole collection where the task asks for it.
     """
     import torch
 
@@ -116,6 +118,8 @@ def work(root: str, task: Mapping[str, Any]) -> dict[str, Any]:
         of = Material(root, task["tested"])
     top = pa.concat_tables([of.system("hybrid", split) for split in ("dev", "test")])
     top = top.filter(pc.less_equal(top["rank"], task["depth"]))
+    if "learned" in task:
+        top = top.filter(pc.invert(_learned(top, task)))
     begin = time.process_time()
     scores = score(*pairs_of(top, of.queries, of.documents))
     score_s = time.process_time() - begin
@@ -124,6 +128,12 @@ def work(root: str, task: Mapping[str, Any]) -> dict[str, Any]:
         _write(run_file(root, task["name"], "retrieved"), retrieved(of, compare))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return {"mining_s": mining_s, "train_s": train_s, "score_s": score_s, "peak_gib": peak}
+
+
+def _learned(rows: pa.Table, task: Mapping[str, Any]) -> pa.ChunkedArray:
+    """Which of `rows` are of queries that are learned from, bool[N]."""
+    names = pa.array([bytes.fromhex(one) for one in task["learned"]], type=ID)
+    return pc.is_in(rows["query_id"], value_set=names)
 
 
 def _write(path: Path, run: pa.Table) -> None:
@@ -194,7 +204,8 @@ def _ours(of: Material, task: Mapping[str, Any]) -> tuple[Score, Compare, float]
     config = TrainConfig.model_validate({**own, **task["system"]["train"]})
     model = load_student(config)
     if not task["untrained"]:
-        data = prepare([of.examples], [of.documents], [of.queries], model.pairs)
+        examples = of.examples.filter(_learned(of.examples, task)) if "learned" in task else of.examples
+        data = prepare([examples], [of.documents], [of.queries], model.pairs)
         model = train(model, data, None, config, TrainExecution(threads=1)).model
     score = model.scorer("auto").score
     if isinstance(model, LateInteraction):

@@ -371,7 +371,7 @@ def main(words: Sequence[str] | None = None) -> None:
         )
         if given.dry_run:
             return None
-        harness.make_mined([part.experiment for part in of.parts])
+        harness.make([part.experiment for part in of.parts])
         out = Store(str(Path(given.root) / FOLDER / "trainings"))
         found = harness.work_side_by_side(tasks, partial(work, of.root), out, given.workers)
         return results(of, values_of(of), found)
