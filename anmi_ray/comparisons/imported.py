@@ -12,6 +12,10 @@ from anmi_ray.core.records import COMPARISON, find_rows, rejects
 
 DESIGN = "imported"
 NOT_CANDIDATES = "not a candidate: a document of the pair was not retrieved for the query"
+NOT_COMPARED = (
+    "its query is not compared: nothing was retrieved for it, or it is a dev query with a label or beyond "
+    "corpus.unlabelled_dev"
+)
 NO_PAIR = "no pair of the file is among its candidates"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.paths import as_written
@@ -36,7 +37,8 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: CompareConfi
         raise DataError(
             "no pair of the file has two candidates of its query",
             as_written(config.path or ""),
-            "raise retrieve.candidates and retrieve.depth: only documents that are retrieved are compared",
+            "raise retrieve.candidates and retrieve.depth: only documents that are retrieved are compared, of train "
+            "queries, and of dev queries where corpus.unlabelled_dev holds them out",
         )
     return {"flows": flows}
 
@@ -55,7 +57,7 @@ def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact, config: Compare
 def _imported_bucket(artifact: Artifact, bucket: int, retrieve: Artifact, imported: Artifact) -> list[Flow]:
     """Rows of the file in, rows used out; what was refused when the file was read is refused here too."""
     from anmi_ray import comparisons
-    from anmi_ray.comparisons.imported import NOT_CANDIDATES
+    from anmi_ray.comparisons.imported import NOT_CANDIDATES, NOT_COMPARED
     from anmi_ray.judging.imported import refused
     from anmi_ray.stages.judge import importing
 
@@ -63,13 +65,15 @@ def _imported_bucket(artifact: Artifact, bucket: int, retrieve: Artifact, import
     rows = imported.read_part("preferences", bucket, IMPORTED)
     before = importing.rejects_of(imported, bucket)
     pairs, left, without = comparisons.imported(candidates, rows)
+    compared = pc.is_in(left["query_id"], value_set=pc.unique(candidates["query_id"]))
+    refusals = [refused(left.filter(compared), NOT_CANDIDATES), refused(left.filter(pc.invert(compared)), NOT_COMPARED)]
     queries = len(set(candidates["query_id"].to_pylist()))
     bad = before.num_rows + left.num_rows
     flows = [
         Flow("preferences", rows.num_rows + before.num_rows, rows.num_rows - left.num_rows, bad),
         Flow("queries", queries, queries - without.num_rows, without.num_rows),
     ]
-    rejects = pa.concat_tables([before, refused(left, NOT_CANDIDATES), without])
+    rejects = pa.concat_tables([before, *refusals, without])
     artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, pairs)}, flows, rejects)
     return flows
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from anmi_ray.comparisons.imported import NOT_CANDIDATES
+from anmi_ray.comparisons.imported import NOT_CANDIDATES, NOT_COMPARED
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError, JudgeError
@@ -47,7 +47,9 @@ class World:
         ingest = self.artifact(record, "ingest")
         queries = pa.concat_tables([ingest.read_part("queries", b, QUERY) for b in range(BUCKETS)])
         self.names = dict(zip(queries["query_id"].to_pylist(), queries["external_id"].to_pylist(), strict=True))
-        self.held_out = queries.filter(pc.equal(queries["split"], "test"))["external_id"].to_pylist()
+        self.dev, self.held_out = (
+            queries.filter(pc.equal(queries["split"], split))["external_id"].to_pylist() for split in ("dev", "test")
+        )
         texts = pa.concat_tables([self.retrieve.read_part("texts", b, TEXT_OF) for b in range(BUCKETS)])
         documents = dict(zip(texts["doc_id"].to_pylist(), texts["external_id"].to_pylist(), strict=True))
         candidates = pa.concat_tables([self.retrieve.read_part("candidates", b, CANDIDATE) for b in range(BUCKETS)])
@@ -137,6 +139,27 @@ def test_a_file_alone_anchors_queries_that_nobody_labelled(world: World) -> None
         world.carry_out(world.write("few.csv", rows[:600]), *unlabelled, last="mine")
 
 
+def test_dev_queries_that_nobody_labelled_are_rated_too(world: World) -> None:
+    """The file speaks of train and dev queries: both are rated, the dev queries to choose on."""
+    free = ("name=free", "corpus.labels=[]", "corpus.unlabelled_dev=12", "mine.anchors=rated")
+    record = run(world.settings("judge.judges=[{kind: similarity}]", *free), last="retrieve")
+    queries = world.parts(record, "ingest", "queries", QUERY)
+    names = dict(zip(queries["query_id"].to_pylist(), queries["external_id"].to_pylist(), strict=True))
+    texts = world.parts(record, "retrieve", "texts", TEXT_OF)
+    documents = dict(zip(texts["doc_id"].to_pylist(), texts["external_id"].to_pylist(), strict=True))
+    found: dict[str, list[str]] = {}
+    for row in world.parts(record, "retrieve", "candidates", CANDIDATE).to_pylist():
+        if row["source"] != "random":
+            found.setdefault(names[row["query_id"]], []).append(documents[row["doc_id"]])
+    rows: list[Row] = [(query, a, b, "", "ab", 1.0) for query, docs in found.items()
+                       for a, b in combinations(docs[:5], 2)]  # fmt: skip
+    record, _ = world.carry_out(world.write("dev.csv", rows), *free, last="rate")
+    dev = set(queries.filter(pc.equal(queries["split"], "dev"))["query_id"].to_pylist())
+    rated = set(world.parts(record, "rate", "ratings", RATING)["query_id"].to_pylist())
+    assert len(dev) == 12
+    assert dev < rated
+
+
 def test_a_files_pairs_are_compared_judged_and_rated(world: World) -> None:
     rows = world.preferences()
     record, told = world.carry_out(world.write("both.csv", rows), last="rate")
@@ -202,9 +225,10 @@ def test_rows_that_cannot_be_used_are_counted_by_reason(world: World, monkeypatc
         good[0],
         (query, a, a, *rest),
         (query, a, b, "", "first", 1.0),
+        (world.dev[0], a, b, *rest),
     ]  # type: ignore[list-item]
     path = world.write("strange.csv", [*good, *strange])
-    with pytest.raises(DataError, match=r"3 of 97 rows cannot be used \(3.1%, allowed 1.0%\): 1 .*strange.csv:9"):
+    with pytest.raises(DataError, match=r"3 of 98 rows cannot be used \(3.1%, allowed 1.0%\): 1 .*strange.csv:9"):
         world.carry_out(path)
     monkeypatch.setattr(importing, "_MAX_REJECTED", 0.5)
     record, told = world.carry_out(path, "compare.design=imported", f"compare.path={path}")
@@ -213,15 +237,16 @@ def test_rows_that_cannot_be_used_are_counted_by_reason(world: World, monkeypatc
     rejects = rejects.filter(pc.starts_with(rejects["place"], str(path)))
     assert {row["place"]: row["reason"] for row in rejects.to_pylist()} == {
         f"{path}:{line}": "unknown query",
-        f"{path}:{line + 1}": "not a train query",
+        f"{path}:{line + 1}": "a test query",
         f"{path}:{line + 2}": "unknown document",
         f"{path}:{line + 3}": NOT_CANDIDATES,
         f"{path}:{line + 4}": "repeated: an earlier row has its query, documents, judge, order and round",
         f"{path}:{line + 5}": "document compared with itself",
         f"{path}:{line + 6}": "order neither ab nor ba",
+        f"{path}:{line + 7}": NOT_COMPARED,
     }
     assert rejects["key"][0].as_py()
-    assert told["compare"][0] == Flow("preferences", len(good) + 7, len(good), 7)
+    assert told["compare"][0] == Flow("preferences", len(good) + 8, len(good), 8)
 
 
 def test_repeats_in_different_batches_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +335,7 @@ def _unlike(change: Callable[[World, Row], Row]) -> Callable[[World], list[Row]]
             "none of its queries is in the collection, such as that of x",
         ),
         (_unlike(lambda _, row: (row[0], "x" + row[1], "x" + row[2], *row[3:])), "none of its pairs is of known doc"),
-        (_unlike(lambda world, row: (world.held_out[0], *row[1:])), "none of its queries is a train query"),
+        (_unlike(lambda world, row: (world.held_out[0], *row[1:])), "its queries are test queries or unknown"),
         (
             _unlike(lambda world, row: (row[0], world.random[row[0]][0], world.random[row[0]][1], *row[3:])),
             "no pair of the file has two candid",

@@ -32,9 +32,9 @@ from anmi_ray.store import Artifact, Flow, fingerprint
 from anmi_ray.tables import formats
 from anmi_ray.tables.preferences import ANSWERS, read_preference_batches
 
-VERSION = 1
+VERSION = 2
 NO_QUERY = "unknown query"
-NOT_TRAIN = "not a train query"
+HELD_OUT = "a test query"
 NO_DOCUMENT = "unknown document"
 _UNKNOWN = "unknown.bin"
 _MAX_REJECTED = 0.01  # share of malformed rows: with more, the file is hardly what its user takes it for
@@ -124,13 +124,13 @@ def _spread(artifact: Artifact, path: Path, ingest: Artifact, buckets: int) -> d
         refused = pa.concat_tables([rows.rejects, repeated])
         row = pc.index_in(table["query_id"], value_set=known["query_id"].combine_chunks())
         found = known.take(row.combine_chunks())
-        flags_by_reason = {NO_QUERY: pc.is_null(row), NOT_TRAIN: pc.invert(pc.fill_null(found["train"], True))}
+        flags_by_reason = {NO_QUERY: pc.is_null(row), HELD_OUT: pc.fill_null(found["test"], False)}
         strange = [imported.refused(table.filter(flags), reason) for reason, flags in flags_by_reason.items()]
         read.rows += table.num_rows + refused.num_rows
         read.count(refused, read.malformed)
         for one in strange:
             read.count(one, read.strangers)
-        usable = pc.fill_null(found["train"], False)
+        usable = pc.invert(pc.fill_null(found["test"], True))
         table = table.filter(usable)
         bucket = found.filter(usable)["bucket"].to_numpy()
         read.judges.update(table["judge"].to_pylist())
@@ -146,13 +146,13 @@ def _spread(artifact: Artifact, path: Path, ingest: Artifact, buckets: int) -> d
 
 
 def _queries(ingest: Artifact, buckets: int) -> pa.Table:
-    """Every query's id, bucket, and whether it is a train query."""
+    """Every query's id, bucket, and whether it is a test query."""
     tables = []
     for bucket in range(buckets):
         queries = ingest.read_part("queries", bucket, QUERY, ["query_id", "split"])
-        train = pc.equal(queries["split"], "train")
+        test = pc.equal(queries["split"], "test")
         number = pa.repeat(pa.scalar(bucket), queries.num_rows)
-        tables.append(pa.table({"query_id": queries["query_id"], "bucket": number, "train": train}))
+        tables.append(pa.table({"query_id": queries["query_id"], "bucket": number, "test": test}))
     return pa.concat_tables(tables)
 
 
@@ -202,7 +202,7 @@ def _gather(artifact: Artifact, bucket: int, batches: int) -> list[Flow]:
     rows = _read(artifact, "rows", batches, bucket, IMPORTED)
     refused = _read(artifact, "refused", batches, bucket, REJECT)
     total = rows.num_rows + refused.num_rows
-    strange = pc.is_in(refused["reason"], pa.array([NO_QUERY, NOT_TRAIN]))
+    strange = pc.is_in(refused["reason"], pa.array([NO_QUERY, HELD_OUT]))
     rows, repeated = imported.once(rows)
     unknown = np.frombuffer(artifact.store.read(f"{artifact.path}/{_UNKNOWN}"), np.uint64)
     lost = np.isin(_marks(rows["doc_a"]), unknown) | np.isin(_marks(rows["doc_b"]), unknown)
@@ -219,15 +219,15 @@ def _check_read(read: dict[str, Any], path: Path) -> None:
     if not read["rows"]:
         raise DataError("holds no preference", str(path), "give rows in which two documents are compared")
     good = read["rows"] - sum(read["malformed"].values())
-    foreign, held_out = (read["strangers"].get(reason, 0) for reason in (NO_QUERY, NOT_TRAIN))
+    foreign, held_out = (read["strangers"].get(reason, 0) for reason in (NO_QUERY, HELD_OUT))
     if good and foreign == good:
         remedy = "ids must be those of the collection: _id in queries.jsonl"
         example = read["examples"][NO_QUERY]
         raise DataError(f"none of its queries is in the collection, such as that of {example}", str(path), remedy)
     if good and foreign + held_out == good:
-        remedy = "only train queries are compared: give the collection qrels of a train split with these queries"
-        example = read["examples"][NOT_TRAIN]
-        raise DataError(f"none of its queries is a train query, such as that of {example}", str(path), remedy)
+        remedy = "test queries are not compared: give the collection qrels of a train split with these queries"
+        example = read["examples"][HELD_OUT]
+        raise DataError(f"its queries are test queries or unknown, such as that of {example}", str(path), remedy)
 
 
 def _check(manifest: dict[str, Any], path: Path) -> None:
