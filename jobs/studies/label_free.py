@@ -15,7 +15,8 @@ in two, each half trained on for the other. Nothing is chosen on test; settings 
 mean of a system's score and of bm25+dense, weights fixed.
 
 To read: Recovered is what a condition gains over the untrained start, as a share of what true labels gain; its interval
-is over resamples of queries. Intervals of differences are over queries, and over queries and seeds.
+is over resamples of queries. Intervals of differences are over queries, and over queries and seeds. Questions are what
+judges were asked, each about a pair in one order or about one document: what a panel costs.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ from numpy.typing import NDArray
 from anmi_ray.core.identity import rng
 from anmi_ray.evaluation import fusion, measures
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
+from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.store import Artifact, Store
 from jobs.studies import harness
-from jobs.studies.collected import by_collection
+from jobs.studies.collected import Part, by_collection
 from jobs.studies.conditions import (
     LABELS,
     UNTRAINED,
@@ -118,11 +121,22 @@ def mined_counts(of: LabelFree) -> Table:
                 f"{len(queries):,}",
                 f"{right:.0%}",
                 f"{weight @ false / weight.sum():.1%}",
+                f"{questions(of, part, condition):,}",
             )
             rows.append((part.name, condition, *cells))
     columns = ("part", "condition", "train queries", "of them with an anchor", "anchors", "of them labelled relevant",
-               "weight of negatives that is")  # fmt: skip
+               "weight of negatives that is", "questions")  # fmt: skip
     return Table("What was learned from", columns, rows)
+
+
+def questions(of: LabelFree, part: Part, condition: str) -> int:
+    """How many judges were asked, about pairs and about documents; none where no judge is heard."""
+    if of.plan.conditions[condition].positives != "judges":
+        return 0
+    stages = resolve(of.experiment(part, condition))
+    asked = [Artifact(Store(of.root), name, stages[name].fingerprint) for name in ("judge", "confirm")]
+    flows = [flow for one in asked for flow in (one.manifest() or {})["flows"]]
+    return sum(int(flow["rows_in"]) for flow in flows if flow["unit"] == "judgments")
 
 
 def levels_table(of: LabelFree, values: Values, collection: str) -> Table:

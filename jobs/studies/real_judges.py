@@ -6,7 +6,8 @@ Two TREC tracks: 43 queries of 2019 with preferences of GPT-4o (--gpt, dl2019_ju
 of three language models, made preferences of pairs drawn by hash. Only documents that people judged are there, so
 figures are not those of the whole collection. GPT-4o compared exactly the documents that people call relevant (grade 1
 or more): which documents were compared tells the label. So nothing but compared documents is learned from or measured
-on dev, and `shuffled` shows what that alone teaches: the same preferences, a query's documents exchanged at random.
+on dev, and `shuffled` shows what that alone teaches: the same preferences, a query's documents exchanged at random, and
+the rates of `judges`.
 
 `labels` learns from people's grades (2 and 3 are positives), `pseudo-labels` from the hybrid's first document. Queries
 are cut in five folds by hash. What ranks a fold has learned from the others, at the rate that does best there, each of
@@ -185,8 +186,9 @@ def choices(of: Source, condition: str, seed: int) -> list[float]:
     """The rate of every fold: the best on the folds that were left out with it, where better by a standard error."""
     if condition == PSEUDO:
         return [RATES[-1]] * FOLDS
+    if condition == SHUFFLED:
+        return choices(of, JUDGES, seed)
     gains = of.gains(condition)
-
     pair_id = ("query_id", "doc_id")
 
     def on_gains(name: str) -> dict[str, float]:
@@ -247,7 +249,7 @@ def trained(sources: Sequence[Source], seeds: int, workers: int) -> dict[str, Fo
     several = [(of, condition, seed) for seed in range(seeds) for of in sources for condition in CONDITIONS]
     first = [task(of, UNTRAINED, (), KEPT, 0) for of in sources]
     for of, condition, seed in several:
-        if condition != PSEUDO:
+        if condition in (LABELS, JUDGES):
             pairs = combinations(range(FOLDS), 2)
             first += [task(of, condition, pair, rate, seed) for pair in pairs for rate in RATES]
     carry_out(first)
