@@ -157,16 +157,20 @@ def levels_table(of: LabelFree, values: Values, collection: str) -> Table:
 
 
 def recovered(values: Mapping[tuple[str, str], Reals], within: Sequence[str], condition: str) -> str:
-    """The share of labels' gain over the untrained start, with a 95 % interval over resampled queries."""
+    """The share of labels' gain over the untrained start, with a 95 % interval over resampled queries.
+
+    Of a gain that is not told from nothing there is no share.
+    """
     names = (condition, LABELS, UNTRAINED)
     mean_CQ = [np.concatenate([values[one, name].mean(0) for one in within]) for name in names]
     own, labels = mean_CQ[0] - mean_CQ[2], mean_CQ[1] - mean_CQ[2]
     generator = rng("label-free", *within, condition)
     drawn = generator.integers(0, len(own), (2000, len(own)))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = own[drawn].mean(1) / labels[drawn].mean(1)
-    low, high = np.nanquantile(shares, [0.025, 0.975])
-    return f"{own.mean() / labels.mean():.0%} [{low:.0%}, {high:.0%}]" if labels.mean() > 0 else "labels gain nothing"
+    gains = labels[drawn].mean(1)
+    if np.quantile(gains, 0.025) <= 0:
+        return "labels gain nothing that is told"
+    low, high = np.quantile(own[drawn].mean(1)[gains > 0] / gains[gains > 0], [0.025, 0.975])
+    return f"{own.mean() / labels.mean():.0%} [{low:.0%}, {high:.0%}]"
 
 
 def results(of: LabelFree, values: Values, found: Mapping[str, Mapping[str, Any]]) -> Results:
