@@ -77,10 +77,9 @@ _JUDGED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Source:
-    """A track: its folder in BEIR layout, and its experiments by condition; `test` ranks all queries."""
+    """A track: its experiments by condition; `test` ranks all queries."""
 
     name: str
-    folder: Path
     root: str
     test: Experiment
     experiments: Mapping[str, Experiment]
@@ -113,7 +112,7 @@ class Source:
         return judged.graded(found, found["by_judges"].to_numpy())
 
     def run(self, name: str) -> pa.Table:
-        """Of all queries, by one training."""
+        """By one training, of the queries that it has not learned from."""
         return pq.read_table(run_file(self.root, name))
 
     def values(self, run: pa.Table, qrels: pa.Table, measure: str = MEASURE) -> dict[str, float]:
@@ -159,7 +158,7 @@ def prepare(name: str, folder: Path, given: Any) -> Source:
         ]
         own = {"compare": {"design": "imported", "path": str(path)}, "judge": {"judges": panel}}
         experiments[condition] = experiment(condition, harness.merged([_JUDGED, own]))
-    return Source(name, folder, str(given.root), experiment("test", {"retrieve": _RETRIEVE}), experiments)
+    return Source(name, str(given.root), experiment("test", {"retrieve": _RETRIEVE}), experiments)
 
 
 def task(of: Source, condition: str, left_out: Sequence[int], rate: float, seed: int) -> dict[str, Any]:
@@ -186,8 +185,6 @@ def choices(of: Source, condition: str, seed: int) -> list[float]:
     """The rate of every fold: the best on the folds that were left out with it, where better by a standard error."""
     if condition == PSEUDO:
         return [RATES[-1]] * FOLDS
-    if condition == SHUFFLED:
-        return choices(of, JUDGES, seed)
     gains = of.gains(condition)
     pair_id = ("query_id", "doc_id")
 
@@ -217,14 +214,16 @@ def values_of(of: Source, names: Sequence[str]) -> dict[str, Reals]:
     """What people's grades say of every query's ranking, alone and fused, float64[Q]; a training for every fold."""
     material = of.material
     hybrid, *partners = (material.system(system, "test") for system in ("hybrid", "bm25", "dense"))
-    row: dict[str, dict[str, float]] = {"alone": {}, "fused": {}, CONTROL: {}}
+    folds = []
     for fold, name in enumerate(names):
+        ids = [bytes.fromhex(query) for query in of.queries if of.fold[query] == fold]
         run = of.run(name)
-        both, control = (fusion.fuse(run, hybrid, one, DEPTH, "fused", partners) for one in (EVEN, (0.0, 0.5, 0.5)))
-        for kind, ranked in (("alone", run), ("fused", both), (CONTROL, control)):
-            found = of.values(ranked, material.qrels)
-            row[kind] |= {query: found[query] for query in of.queries if of.fold[query] == fold}
-    return {kind: np.array([values[query] for query in of.queries]) for kind, values in row.items()}
+        folds.append(run.filter(pc.is_in(run["query_id"], value_set=identity.id_array(ids))))
+    run = pa.concat_tables(folds)
+    both, control = (fusion.fuse(run, hybrid, one, DEPTH, "fused", partners) for one in (EVEN, (0.0, 0.5, 0.5)))
+    found = {kind: of.values(ranked, material.qrels)
+             for kind, ranked in (("alone", run), ("fused", both), (CONTROL, control))}  # fmt: skip
+    return {kind: np.array([values[query] for query in of.queries]) for kind, values in found.items()}
 
 
 @dataclass(frozen=True)
@@ -253,7 +252,10 @@ def trained(sources: Sequence[Source], seeds: int, workers: int) -> dict[str, Fo
             pairs = combinations(range(FOLDS), 2)
             first += [task(of, condition, pair, rate, seed) for pair in pairs for rate in RATES]
     carry_out(first)
-    rates = {(of.name, condition, seed): choices(of, condition, seed) for of, condition, seed in several}
+    rates: dict[tuple[str, str, int], list[float]] = {}
+    for of, condition, seed in several:  # judges before shuffled, whose rates are theirs
+        shared = rates.get((of.name, JUDGES, seed)) if condition == SHUFFLED else None
+        rates[of.name, condition, seed] = shared or choices(of, condition, seed)
     last: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for of, condition, seed in several:
         chosen = rates[of.name, condition, seed]

@@ -43,21 +43,22 @@ class World:
         self.folder, self.store = folder, Store(str(start_from(prepared, folder / "root", "retrieve")))
         self.config = write_config(folder / "small.yaml", collection, compare={})
         record = run(self.settings(), last="retrieve")
-        self.retrieve = self.artifact(record, "retrieve")
-        ingest = self.artifact(record, "ingest")
-        queries = pa.concat_tables([ingest.read_part("queries", b, QUERY) for b in range(BUCKETS)])
-        self.names = dict(zip(queries["query_id"].to_pylist(), queries["external_id"].to_pylist(), strict=True))
+        queries = self.parts(record, "ingest", "queries", QUERY)
         self.dev, self.held_out = (
             queries.filter(pc.equal(queries["split"], split))["external_id"].to_pylist() for split in ("dev", "test")
         )
-        texts = pa.concat_tables([self.retrieve.read_part("texts", b, TEXT_OF) for b in range(BUCKETS)])
-        documents = dict(zip(texts["doc_id"].to_pylist(), texts["external_id"].to_pylist(), strict=True))
-        candidates = pa.concat_tables([self.retrieve.read_part("candidates", b, CANDIDATE) for b in range(BUCKETS)])
-        self.random: dict[str, list[str]] = {}
-        self.compared: dict[str, list[str]] = {}
-        for row in candidates.select(["query_id", "doc_id", "source"]).to_pylist():
-            of = self.random if row["source"] == "random" else self.compared
-            of.setdefault(self.names[row["query_id"]], []).append(documents[row["doc_id"]])
+        self.random, self.compared = (self.candidates(record, random) for random in (True, False))
+
+    def candidates(self, record: dict[str, Any], random: bool) -> dict[str, list[str]]:
+        """By query, the documents that were drawn at random, or those that are compared."""
+        names, documents = ({row[key]: row["external_id"] for row in self.parts(record, *part).to_pylist()}
+                            for key, part in (("query_id", ("ingest", "queries", QUERY)),
+                                              ("doc_id", ("retrieve", "texts", TEXT_OF))))  # fmt: skip
+        found: dict[str, list[str]] = {}
+        for row in self.parts(record, "retrieve", "candidates", CANDIDATE).to_pylist():
+            if (row["source"] == "random") == random:
+                found.setdefault(names[row["query_id"]], []).append(documents[row["doc_id"]])
+        return found
 
     def artifact(self, record: dict[str, Any], stage: str) -> Artifact:
         return Artifact(self.store, stage, record["stages"][stage]["fingerprint"])
@@ -144,14 +145,7 @@ def test_dev_queries_that_nobody_labelled_are_rated_too(world: World) -> None:
     free = ("name=free", "corpus.labels=[]", "corpus.unlabelled_dev=12", "mine.anchors=rated")
     record = run(world.settings("judge.judges=[{kind: similarity}]", *free), last="retrieve")
     queries = world.parts(record, "ingest", "queries", QUERY)
-    names = dict(zip(queries["query_id"].to_pylist(), queries["external_id"].to_pylist(), strict=True))
-    texts = world.parts(record, "retrieve", "texts", TEXT_OF)
-    documents = dict(zip(texts["doc_id"].to_pylist(), texts["external_id"].to_pylist(), strict=True))
-    found: dict[str, list[str]] = {}
-    for row in world.parts(record, "retrieve", "candidates", CANDIDATE).to_pylist():
-        if row["source"] != "random":
-            found.setdefault(names[row["query_id"]], []).append(documents[row["doc_id"]])
-    rows: list[Row] = [(query, a, b, "", "ab", 1.0) for query, docs in found.items()
+    rows: list[Row] = [(query, a, b, "", "ab", 1.0) for query, docs in world.candidates(record, random=False).items()
                        for a, b in combinations(docs[:5], 2)]  # fmt: skip
     record, _ = world.carry_out(world.write("dev.csv", rows), *free, last="rate")
     dev = set(queries.filter(pc.equal(queries["split"], "dev"))["query_id"].to_pylist())
