@@ -9,6 +9,9 @@ import typer
 from typer.exceptions import TyperException
 
 from anmi_ray.cli.app import app
+from anmi_ray.cli.flags import COMMAND_LINE
+from anmi_ray.config.paths import check_address
+from anmi_ray.core import redaction
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError
 
 __all__ = ["app", "main"]
@@ -22,16 +25,18 @@ def main(arguments: list[str] | None = None) -> None:
     """
     os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")  # read when ray.data is imported; a user's own is kept
     try:
+        _check_addresses(sys.argv[1:] if arguments is None else arguments)
         code = app(args=arguments, standalone_mode=False, prog_name="anmi")
         if code == 130:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except AnmiError as error:
         kind = {ConfigError: "configuration", DataError: "data"}.get(type(error), "error")
-        print(f"anmi: {kind}: {error}" if kind != "error" else f"anmi: {error}", file=sys.stderr)
+        text = redaction.shown(str(error))
+        print(f"anmi: {kind}: {text}" if kind != "error" else f"anmi: {text}", file=sys.stderr)
         sys.exit(error.exit_code)
     except TyperException as error:  # typer carries its own click, so click's own exceptions would not match
         if message := error.format_message():
-            print(f"anmi: {message}\n  remedy: anmi --help", file=sys.stderr)
+            print(f"anmi: {redaction.shown(redaction.shortened(message, 400))}\n  remedy: anmi --help", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         print("\nanmi: interrupted; the same command goes on from here", file=sys.stderr)
@@ -39,3 +44,11 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         sys.exit(141)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _check_addresses(arguments: list[str]) -> None:
+    """Raise ConfigError where one of the words typed is an address with a credential, by itself or as a value."""
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        name, _, value = word.partition("=")
+        check_address(word, before if before.startswith("--") else COMMAND_LINE)
+        check_address(value, f"{COMMAND_LINE}, {redaction.shortened(name)}")
