@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from anmi_ray.core import redaction
 from anmi_ray.core.errors import DataError
 from anmi_ray.evaluation.served_fusion import ServedFusion, of_sweep
 from anmi_ray.evaluation.significance import LEVEL
@@ -72,7 +73,8 @@ def _card(
     rows = evaluate.read_json("comparisons.json") if evaluate is not None and evaluate.manifest() is not None else None
     judged = by_judges.of(evaluate) if evaluate is not None and evaluate.manifest() is not None else None
     alone = judged if not rows else None
-    collection = Path(str(record["corpus_name"])).name
+    place = redaction.scrub(str(record["corpus_name"]))  # an address, in records of old versions with credentials
+    collection = Path(place.partition("?")[0] if "://" in place else place).name
     return Card(
         name=title,
         base_model=_public_model(config["train"]["model"]),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anmi_ray.cli.flags import RunRootOption
+from anmi_ray.core.redaction import shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,7 +54,8 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     artifacts = {name: Artifact(store, name, stage["fingerprint"]) for name, stage in record["stages"].items()}
     environment = record["environment"]
     machine = f"{environment['processor']}, {environment['cores']} cores"
-    yield f"run {run_name} over {record['corpus_name']}; {machine}; revision {environment['git'] or 'unknown'}"
+    revision = environment["git"] or "unknown"
+    yield f"run {run_name} over {shown(str(record['corpus_name']))}; {machine}; revision {revision}"
     yield _boundaries(store, record, artifacts)
     ingested = artifacts[INGEST].manifest() if INGEST in artifacts else None
     if ingested is not None:
@@ -116,4 +118,4 @@ def _rejects(artifact: Artifact, limit: int) -> Iterator[str]:
     yield f"{artifact.stage} rejects: {reasons}"
     for row in table.slice(0, limit).to_pylist():
         detail = f" ({row['detail']})" if row["detail"] else ""
-        yield f"  {row['place']}: {row['key']}: {row['reason']}{detail}"
+        yield shown(f"  {row['place']}: {row['key']}: {row['reason']}{detail}")

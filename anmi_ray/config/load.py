@@ -80,6 +80,7 @@ def validate_record(content: Mapping[str, Any], place: str) -> Experiment:
     """`validate` for the settings that a run's record holds: those that are fixed by now at the value they had may be
     among them.
     """
+    _refuse_credentials(content, place)
     try:
         return Experiment.model_validate(content)
     except ValidationError as error:
@@ -160,7 +161,8 @@ def check_setting(name: str, place: str) -> None:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
         near = list(dict.fromkeys([*near, *(one for one in known if one.endswith(f".{parts[-1]}"))]))
         hint = f"did you mean {' or '.join(near[:3])}?" if near else "`anmi config` prints every setting"
-        raise ConfigError(f"no setting is called {name}", place, hint)
+        said = redaction.shortened(redaction.scrub_given(name))
+        raise ConfigError(f"no setting is called {said}", place, hint)
 
 
 def _dotted(model: type[BaseModel], prefix: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import apply, validate, validate_record
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import NAMED, unknown_composition
+from anmi_ray.core import redaction
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.mining.mixture import Mixture
 from anmi_ray.pipeline import run as main
@@ -48,7 +49,7 @@ def rule_name(text: str) -> str:
     """Check a composition's name given by a user. Raises ConfigError with the nearest known one."""
     if text in NAMED:
         return text
-    raise ConfigError(f"no composition of rules is called '{text}'", PLACE, unknown_composition(text))
+    raise ConfigError(f"no composition of rules is called {redaction.quoted(text)}", PLACE, unknown_composition(text))
 
 
 def under_rule(mine: MineConfig, rule: str | None) -> dict[str, Any]:

@@ -211,3 +211,14 @@ def test_the_command(tmp_path: Path) -> None:
     printed(*command)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"]
     assert "is not empty" in refused(*command)
+
+
+def test_a_card_names_a_collection_without_the_options_of_its_address(tmp_path: Path) -> None:
+    write_run(tmp_path / "root")
+    path = tmp_path / "root" / "runs" / "r1.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(record | {"corpus_name": "s3://me:word@bucket/docs?secret_key=word"}), encoding="utf-8")
+    card = (export("r1", str(tmp_path / "root"), tmp_path / "out") / "README.md").read_text(encoding="utf-8")
+    assert "docs" in card
+    assert "word@" not in card
+    assert "secret_key" not in card

@@ -387,6 +387,6 @@ def test_a_plan_knows_imported_pairs(world: World) -> None:
 )
 def test_settings_that_do_not_fit_are_refused(tmp_path: Path, overrides: tuple[str, ...], message: str) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text("{}")
+    config.write_text("seed: 0")
     with pytest.raises(ConfigError, match=message):
         load(config, overrides)
