@@ -5,7 +5,6 @@ A run line is `qid Q0 docid rank score tag`, a qrels line `qid 0 docid grade`; t
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -17,9 +16,11 @@ import pyarrow.compute as pc
 from anmi_ray.core.errors import DataError, from_os_error
 from anmi_ray.core.identity import doc_id, query_id
 from anmi_ray.core.records import QREL, RUN
+from anmi_ray.tables.rows import real_of, whole_of
 
 BEIR_QRELS = ("query-id", "corpus-id", "score")
 FIELD = re.compile(r"[^ \t\r\n\f]+")  # not str.split: a no-break space may be part of an id
+_SHOWN = 40  # characters of a field that a message quotes
 
 
 def format_run(run: pa.Table, queries: pa.Table, documents: pa.Table) -> str:
@@ -160,19 +161,16 @@ def _named(ids: pa.ChunkedArray, table: pa.Table, key: str) -> pa.ChunkedArray:
 
 
 def _number(text: str, what: str, place: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise DataError(f"{what} {text!r} is not a finite number", place, f"write the {what} as a decimal number")
+    value = real_of(text)
+    if value is None:
+        remedy = f"write the {what} as a decimal number"
+        raise DataError(f"{what} {text[:_SHOWN]!r} is not a finite number", place, remedy)
     return value
 
 
 def _integer(text: str, what: str, place: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise DataError(
-            f"{what} {text!r} is not a whole number", place, f"write the {what} as a whole number"
-        ) from error
+    value = whole_of(text)
+    if value is None:
+        remedy = f"write the {what} as a whole number of at most nine digits"
+        raise DataError(f"{what} {text[:_SHOWN]!r} is not a whole number", place, remedy)
+    return value
