@@ -5,6 +5,8 @@ Letter: N rows of the table.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +19,8 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import REJECT
 
 _NUMBER = r"(?i)^[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|nan|inf|infinity)$"
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")  # as many digits as 64 bits always hold
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _SHOWN = 3  # places named in a message
 Flags = NDArray[np.bool_]
 Longs = NDArray[np.int64]
@@ -123,6 +127,25 @@ class Rows:
                 detail[mine] = pc.fill_null(held, "").to_numpy(zero_copy_only=False)
         rows = {"place": self.places(bad), "key": pair, "reason": reason.tolist(), "detail": detail}
         return pa.concat_tables([self.refused, REJECT.table(rows)])
+
+
+def strict_int(text: str) -> int | None:
+    """A whole number in ASCII digits, None where the text is none: `int` takes digits of any script, and 1_000.
+
+    >>> strict_int("-2"), strict_int("1_0"), strict_int("\uff11"), strict_int("1.0")
+    (-2, None, None, None)
+    """
+    return int(text) if _WHOLE.fullmatch(text) else None
+
+
+def strict_float(text: str) -> float | None:
+    """A finite decimal number in ASCII digits, None where the text is none: `float` takes nan, inf and 1_0.5.
+
+    >>> strict_float("-2.5e-3"), strict_float("1_0.5"), strict_float("nan"), strict_float("1e400")
+    (-0.0025, None, None, None)
+    """
+    value = float(text) if _DECIMAL.fullmatch(text) else math.inf
+    return value if math.isfinite(value) else None
 
 
 def verdict(checks: Mapping[str, Flags]) -> Longs:
