@@ -18,6 +18,7 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.corpus import parsing, sources
 from anmi_ray.corpus.judged import JudgedReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
+from anmi_ray.tables.rows import whole_of
 
 _SUFFIXES = ("", ".gz", ".zst")
 _COLUMNS = ("query-id", "corpus-id", "score")
@@ -93,7 +94,7 @@ class BeirFiles:
         fields = [field.strip() for field in line.decode("utf-8", "replace").split("\t")]
         if all(column in fields for column in _COLUMNS) and len(fields) == len(_COLUMNS):
             return [fields.index(column) for column in _COLUMNS], True
-        if len(fields) == len(_COLUMNS) and parsing.is_integer(fields[2]):
+        if len(fields) == len(_COLUMNS) and whole_of(fields[2]) is not None:
             return [0, 1, 2], False
         raise DataError(
             f"columns are {', '.join(repr(field) for field in fields)}; must be {', '.join(_COLUMNS)}",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
+
+from anmi_ray.tables.rows import whole_of
 
 Document = tuple[str, str, str]  # id, title, text
 Query = tuple[str, str]  # id, text
 Judged = tuple[str, str, int]  # query, document, grade
 
-_INTEGER = re.compile(r"[+-]?\d{1,9}")
 _LIMIT = 10**9  # grades are int32
 _SHOWN = 200  # characters of a record that a reject quotes
 Raw = TypeVar("Raw")
@@ -103,16 +103,11 @@ def judged_of(query: str, document: str, grade: object) -> Judged:
     """A judged pair. LineError where its grade is no whole number of at most nine digits (2.0 is one, 1.5 is not)."""
     if isinstance(grade, float) and grade.is_integer():
         grade = int(grade)
-    if isinstance(grade, str) and _INTEGER.fullmatch(grade.strip()):
-        grade = int(grade)
+    if isinstance(grade, str) and (number := whole_of(grade)) is not None:
+        grade = number
     if not isinstance(grade, int) or isinstance(grade, bool) or abs(grade) >= _LIMIT:
         raise LineError("grade is not an integer", f"{query} {document}", str(grade)[:_SHOWN])
     return query, document, grade
-
-
-def is_integer(text: str) -> bool:
-    """Whether a field may be a grade."""
-    return _INTEGER.fullmatch(text) is not None
 
 
 def _checked(text: str, key: str) -> str:

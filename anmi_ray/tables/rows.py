@@ -18,13 +18,37 @@ from numpy.typing import NDArray
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import REJECT
 
-_NUMBER = r"(?i)^[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|nan|inf|infinity)$"
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")  # as many digits as 64 bits always hold
-_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+# What a number may look like, to Python and to Arrow alike: ASCII digits, a point, no "1_0", "1,5", "0x10".
+_DECIMAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+_REAL = re.compile(_DECIMAL)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,9}")  # as many digits as an int32 holds whatever they are
+_NUMBER = rf"^({_DECIMAL}|[+-]?(?i:nan|inf|infinity))$"  # of a column, whose checks name what is not finite
+_BLANKS = " \t\n\r\f\v"  # around a number
 _SHOWN = 3  # places named in a message
 Flags = NDArray[np.bool_]
 Longs = NDArray[np.int64]
 Numbers = tuple[NDArray[np.float64], Mapping[str, Flags]]  # values, NaN where there is none; what is wrong with which
+
+
+def real_of(text: str) -> float | None:
+    """The finite number that a text is, blanks around it aside; None where it is none.
+
+    >>> real_of(" -1.5e3 "), real_of("1_0"), real_of("nan"), real_of("1e400")
+    (-1500.0, None, None, None)
+    """
+    number = text.strip(_BLANKS)
+    value = float(number) if _REAL.fullmatch(number) else math.inf
+    return value if math.isfinite(value) else None
+
+
+def whole_of(text: str) -> int | None:
+    """The whole number of at most nine digits that a text is, blanks around it aside; None where it is none.
+
+    >>> whole_of("+2"), whole_of("2.0"), whole_of("1_0"), whole_of("10000000000")
+    (2, None, None, None)
+    """
+    number = text.strip(_BLANKS)
+    return int(number) if _WHOLE.fullmatch(number) else None
 
 
 @dataclass(frozen=True)
@@ -100,7 +124,7 @@ class Rows:
                 raise DataError(f"{name} holds {kind}; it must hold numbers", self.place, "convert the column")
             missing = column.is_null().to_numpy()
             return pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(), {"missing": missing}
-        text = pc.utf8_trim_whitespace(column.cast(pa.string()))
+        text = pc.utf8_trim(column.cast(pa.string()), characters=_BLANKS)
         empty = pc.fill_null(pc.equal(text, ""), True)
         valid = pc.and_(pc.invert(empty), pc.fill_null(pc.match_substring_regex(text, _NUMBER), False))
         value = pc.if_else(valid, text, pa.scalar(None, pa.string())).cast(pa.float64())
@@ -127,25 +151,6 @@ class Rows:
                 detail[mine] = pc.fill_null(held, "").to_numpy(zero_copy_only=False)
         rows = {"place": self.places(bad), "key": pair, "reason": reason.tolist(), "detail": detail}
         return pa.concat_tables([self.refused, REJECT.table(rows)])
-
-
-def strict_int(text: str) -> int | None:
-    """A whole number in ASCII digits, None where the text is none: `int` takes digits of any script, and 1_000.
-
-    >>> strict_int("-2"), strict_int("1_0"), strict_int("\uff11"), strict_int("1.0")
-    (-2, None, None, None)
-    """
-    return int(text) if _WHOLE.fullmatch(text) else None
-
-
-def strict_float(text: str) -> float | None:
-    """A finite decimal number in ASCII digits, None where the text is none: `float` takes nan, inf and 1_0.5.
-
-    >>> strict_float("-2.5e-3"), strict_float("1_0.5"), strict_float("nan"), strict_float("1e400")
-    (-0.0025, None, None, None)
-    """
-    value = float(text) if _DECIMAL.fullmatch(text) else math.inf
-    return value if math.isfinite(value) else None
 
 
 def verdict(checks: Mapping[str, Flags]) -> Longs:

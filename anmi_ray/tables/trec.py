@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 from anmi_ray.core.errors import DataError, from_os_error
 from anmi_ray.core.identity import doc_id, query_id
 from anmi_ray.core.records import QREL, RUN
-from anmi_ray.tables.rows import strict_float, strict_int
+from anmi_ray.tables.rows import real_of, whole_of
 
 BEIR_QRELS = ("query-id", "corpus-id", "score")
 FIELD = re.compile(r"[^ \t\r\n\f]+")  # not str.split: a no-break space may be part of an id
 # How equal scores go: by the written rank, then by document id; or as in trec_eval, which reads scores as 32 bits, by
 # document id, the last in the order of bytes first.
 Ties = Literal["rank", "trec_eval"]
-_GRADES = 1 << 31  # that an int32 holds, on either side of 0
+_SHOWN = 40  # characters of a field that a message quotes
 
 
 def format_run(run: pa.Table, queries: pa.Table, documents: pa.Table) -> str:
@@ -85,7 +85,7 @@ def parse_run(
         if len(fields) != 6:
             raise DataError(f"{len(fields)} fields, must be 6", here, "write each line as: qid Q0 docid rank score tag")
         query, _, doc, rank, score, tag = fields
-        line = _Line(tag, query, doc, _integer(rank, "rank", here), _number(score, here), number)
+        line = _Line(tag, query, doc, _integer(rank, "rank", here), _number(score, "score", here), number)
         first = found.setdefault((tag, query, doc), line)
         if first is not line:
             what = f"document {doc!r} stands twice under query {query!r} and tag {tag!r}: first in line {first.number}"
@@ -136,8 +136,6 @@ def parse_qrels(lines: Iterable[str], place: str) -> pa.Table:
             what = f"document {doc!r} is judged twice for query {query!r}: first in line {first}"
             raise DataError(what, here, "keep one of the lines")
         grades[query, doc] = _integer(grade, "grade", here)
-        if not -_GRADES <= grades[query, doc] < _GRADES:
-            raise DataError(f"grade {grade!r} is beyond 32 bits", here, "write small whole numbers")
     return QREL.table(
         {
             "query_id": [query_id(query) for query, _ in grades],
@@ -198,15 +196,17 @@ def _named(ids: pa.ChunkedArray, table: pa.Table, key: str) -> pa.ChunkedArray:
     return table["external_id"].take(found)
 
 
-def _number(text: str, place: str) -> float:
-    value = strict_float(text)
+def _number(text: str, what: str, place: str) -> float:
+    value = real_of(text)
     if value is None:
-        raise DataError(f"score {text!r} is not a finite number", place, "write the score as a decimal number")
+        remedy = f"write the {what} as a decimal number"
+        raise DataError(f"{what} {text[:_SHOWN]!r} is not a finite number", place, remedy)
     return value
 
 
 def _integer(text: str, what: str, place: str) -> int:
-    value = strict_int(text)
+    value = whole_of(text)
     if value is None:
-        raise DataError(f"{what} {text!r} is not a whole number", place, f"write the {what} as a whole number")
+        remedy = f"write the {what} as a whole number of at most nine digits"
+        raise DataError(f"{what} {text[:_SHOWN]!r} is not a whole number", place, remedy)
     return value
