@@ -32,9 +32,7 @@ def load(path: str | Path, **settings: Any) -> Experiment:
     """
     from anmi_ray.config import load as loading
 
-    content = loading.read(path)
-    content.setdefault("name", loading.run_name(path))
-    return loading.with_settings(content, settings, str(path))
+    return loading.with_settings(loading.read_experiment(path), settings, str(path))
 
 
 def change(experiment: Experiment, **settings: Any) -> Experiment:

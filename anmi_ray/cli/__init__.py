@@ -14,6 +14,9 @@ import typer
 from typer.exceptions import TyperException
 
 from anmi_ray.cli.app import app
+from anmi_ray.cli.flags import COMMAND_LINE
+from anmi_ray.config.paths import check_address
+from anmi_ray.core import redaction
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError
 from anmi_ray.runtime.driver import own_stderr
 
@@ -33,16 +36,18 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _carry_out(arguments: list[str] | None, terminated: list[int]) -> None:
     try:
+        _check_addresses(sys.argv[1:] if arguments is None else arguments)
         code = app(args=arguments, standalone_mode=False, prog_name="anmi")
         if code == 130:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except AnmiError as error:
         kind = {ConfigError: "configuration", DataError: "data"}.get(type(error), "error")
-        print(f"anmi: {kind}: {error}" if kind != "error" else f"anmi: {error}", file=sys.stderr)
+        text = redaction.shown(str(error))
+        print(f"anmi: {kind}: {text}" if kind != "error" else f"anmi: {text}", file=sys.stderr)
         sys.exit(error.exit_code)
     except TyperException as error:  # typer carries its own click, so click's own exceptions would not match
         if message := error.format_message():
-            print(f"anmi: {message}\n  remedy: anmi --help", file=sys.stderr)
+            print(f"anmi: {redaction.shown(redaction.shortened(message, 400))}\n  remedy: anmi --help", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         print("\nanmi: interrupted; the same command goes on from here", file=sys.stderr)
@@ -72,3 +77,11 @@ def _terminable() -> Iterator[list[int]]:
     finally:
         if ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _check_addresses(arguments: list[str]) -> None:
+    """Raise ConfigError where one of the words typed is an address with a credential, by itself or as a value."""
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        name, _, value = word.partition("=")
+        check_address(word, before if before.startswith("--") else COMMAND_LINE)
+        check_address(value, f"{COMMAND_LINE}, {redaction.shortened(name)}")

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from anmi_ray.core.redaction import shown
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Flow
 
@@ -49,7 +50,7 @@ class ConsoleReporter(Reporter):
 
     def notice(self, text: str) -> None:
         """A line of its own, which stays."""
-        self._console.print(f"  {self._name}: {text}", highlight=False, markup=False)
+        self._console.print(f"  {self._name}: {shown(text)}", highlight=False, markup=False)
 
     def _draw(self, done: int, total: int, unit: str) -> None:
         if self._bar is None:
@@ -216,4 +217,4 @@ def stdout() -> Console:
 
 def note(text: str) -> None:
     """A line on standard error, beside what a command prints."""
-    print(text, file=sys.stderr, flush=True)
+    print(shown(text), file=sys.stderr, flush=True)

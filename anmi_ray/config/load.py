@@ -6,21 +6,22 @@ Every mistake becomes one ConfigError that names the setting, what is allowed an
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
+from anmi_ray.config import yaml_text
 from anmi_ray.config.corpus import DOCUMENTS_ALONE
-from anmi_ray.config.dropped import RENAMED, Dropped, dropped, without
+from anmi_ray.config.dropped import dropped, without
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.paths import FOLDER
+from anmi_ray.config.mistakes import described, is_fixed, models_in
+from anmi_ray.config.paths import FOLDER, check_address
 from anmi_ray.config.recipes import clear
 from anmi_ray.config.rules import NAMED
+from anmi_ray.core import redaction
 from anmi_ray.core.errors import ConfigError
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -32,30 +33,30 @@ def load(path: str | Path, overrides: Iterable[str] = (), documents_alone: bool 
     Relative paths inside the file are relative to the working directory. `documents_alone`: of the collection nothing
     else is read, so it need not have queries and labels. Raises ConfigError.
     """
-    content = read(path)
-    content.setdefault("name", run_name(path))
+    content = read_experiment(path)
     for override in overrides:
         apply(content, override)
     return validate(content, str(path), documents_alone=documents_alone)
 
 
+def read_experiment(path: str | Path) -> dict[str, Any]:
+    """The settings of an experiment's file, not validated yet, with its name. Raises ConfigError."""
+    content = read(path)
+    if "space" in content and "space" not in Experiment.model_fields:
+        message = "this file is a campaign's (it has space), and what is wanted is an experiment's"
+        raise ConfigError(message, str(path), f"carry it out with anmi tune {path} (on a cluster: anmi submit tune)")
+    return {"name": run_name(path)} | content
+
+
 def read(path: str | Path) -> dict[str, Any]:
     """The settings that a YAML file holds, not validated yet. Raises ConfigError."""
-    place = str(path)
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(
-            "no such configuration file", place, "give the path of a YAML file; see jobs/configs/"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", place, "give the path of a YAML file") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"not valid YAML: {error}", place, "correct the line it names") from None
-    if content is None:
-        content = {}
+    content = yaml_text.load_file(path)
+    if content in (None, {}):
+        remedy = "say at least what is read, such as corpus: {reader: beir, path: FOLDER}; see jobs/configs/"
+        raise ConfigError("holds no settings", str(path), remedy)
     if not isinstance(content, dict):
-        raise ConfigError("must hold settings (key: value), not a list or a single value", place, "see jobs/configs/")
+        message = "must hold settings (key: value), not a list or a single value"
+        raise ConfigError(message, str(path), "see jobs/configs/")
     return content
 
 
@@ -94,11 +95,11 @@ def validate_as(
     documents_alone: bool = False,
 ) -> _Model:
     """`validate` for any group of settings; `remedy` says where to read what it may hold."""
+    _refuse_credentials(content, place)
     try:
         return model.model_validate(content, context={FOLDER: folder, DOCUMENTS_ALONE: documents_alone})
     except ValidationError as error:
-        lines = [_explain(detail, model) for detail in error.errors(include_url=False)]
-        message = lines[0] if len(lines) == 1 else "\n  " + "\n  ".join(lines)
+        message, remedy = described(error, model, content, remedy)
         raise ConfigError(message, place, remedy) from None
 
 
@@ -106,12 +107,9 @@ def apply(content: dict[str, Any], override: str) -> None:
     """Put one `key=value` (dotted key, YAML value) into settings that are not validated yet. Raises ConfigError."""
     key, sign, raw = override.partition("=")
     if not sign or not key.strip():
-        raise ConfigError(f"'{override}' is not an override", "command line", "write key=value, such as train.epochs=2")
-    try:
-        value = yaml.safe_load(raw) if raw else None
-    except yaml.YAMLError:
-        raise ConfigError(f"the value of '{override}' is not YAML", "command line", "quote it as in YAML") from None
-    _put(content, key, value)
+        message = f"{redaction.quoted(override)} is not an override"
+        raise ConfigError(message, "command line", "write key=value, such as train.epochs=2")
+    put(content, key, yaml_text.parse(raw, f"command line, {redaction.shortened(key.strip())}=…, its value as YAML"))
 
 
 def with_settings(content: dict[str, Any], settings: Mapping[str, Any], place: str) -> Experiment:
@@ -121,22 +119,26 @@ def with_settings(content: dict[str, Any], settings: Mapping[str, Any], place: s
     """
     for name, value in settings.items():
         group = Experiment.model_fields[name].annotation if name in Experiment.model_fields else None
-        if isinstance(value, Mapping) and _models_in(group):
+        if isinstance(value, Mapping) and models_in(group):
             for member, inner in value.items():
-                _put(content, f"{name}.{member}", inner)
+                put(content, f"{name}.{member}", inner)
         else:
-            _put(content, name, value)
+            put(content, name, value)
     return validate(content, place)
 
 
-def _put(content: dict[str, Any], key: str, value: Any) -> None:
+def put(content: dict[str, Any], key: str, value: Any) -> None:
     """Put a value under a dotted key into settings that are not validated yet. Raises ConfigError."""
     node: Any = content
     *parents, last = key.strip().split(".")
+    if len(parents) > yaml_text.DEEPEST:
+        raise ConfigError(f"{redaction.quoted(key)} has {len(parents)} dots", "command line", "see `anmi config`")
     for parent in parents:
         node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_position(node, parent, key)]
         if not isinstance(node, dict | list):
-            raise ConfigError(f"'{key}': {parent} is a single value, not a group", "command line", "see `anmi config`")
+            raise ConfigError(
+                f"{redaction.quoted(key)}: {parent} is a single value, not a group", "command line", "see `anmi config`"
+            )
     at: Any = last if isinstance(node, dict) else _position(node, last, key)
     node[at] = value
     if key.strip() == "recipe":
@@ -153,7 +155,7 @@ def check_setting(name: str, place: str) -> None:
         if part in _fields_at(parts[:depth]) or (part.isdecimal() and depth):
             continue
         if gone := dropped(name):
-            raise ConfigError(_is_fixed(name, gone), place, "leave it out")
+            raise ConfigError(is_fixed(name, gone), place, "leave it out")
         known = list(_dotted(Experiment, ""))
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
         near = list(dict.fromkeys([*near, *(one for one in known if one.endswith(f".{parts[-1]}"))]))
@@ -165,7 +167,7 @@ def _dotted(model: type[BaseModel], prefix: str) -> Iterator[str]:
     """The dotted names of all settings below a group, of every form where it has several."""
     for name, field in model.model_fields.items():
         yield f"{prefix}{name}"
-        for below in _models_in(field.annotation):
+        for below in models_in(field.annotation):
             yield from _dotted(below, f"{prefix}{name}.")
 
 
@@ -174,52 +176,30 @@ def _position(members: list[Any], word: str, key: str) -> int:
     if word.isdecimal() and int(word) < len(members):
         return int(word)
     raise ConfigError(
-        f"'{key}': the file lists {len(members)} there, and {word} is none of their numbers from 0",
+        f"{redaction.quoted(key)}: the file lists {len(members)} there, and {word} is none of their numbers from 0",
         "command line",
         "see `anmi config`",
     )
 
 
-def _is_fixed(name: str, setting: Dropped) -> str:
-    """What to say to whoever gives a setting that was dropped."""
-    return f"no such setting: {name} is fixed now, at {json.dumps(setting.value)}" + (
-        f"; {setting.instead}" if setting.instead else ""
-    )
-
-
-def _without_forms(location: list[str], model: type[BaseModel]) -> str:
-    """The dotted name of a location without the words that say which form of a group it is in."""
-    models = [model]
-    parts: list[str] = []
-    for part in location[:-1]:
-        fields = [one.model_fields[part] for one in models if part in one.model_fields]
-        if fields:
-            models = [below for field in fields for below in _models_in(field.annotation)]
-        if fields or part.isdecimal():
-            parts.append(part)
-    return ".".join([*parts, location[-1]])
-
-
-def _explain(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
-    location = [str(part) for part in detail["loc"]]
-    name = ".".join(location) or "the configuration"
-    if detail["type"] == "extra_forbidden":
-        if gone := dropped(_without_forms(location, model)):
-            return _is_fixed(name, gone)
-        known = sorted(_fields_at(location[:-1], model))
-        near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
-        hint = f"did you mean {'.'.join([*location[:-1], near[0]])}?" if near else f"known here: {', '.join(known)}"
-        return f"unknown setting {name}; {hint}"
-    if detail["type"] == "value_error":
-        said = str(detail["ctx"]["error"])
-        field = said.partition(":")[0]
-        within = location and field in _fields_at(location, model)
-        return f"{name}.{said}" if within else f"{name}: {said}" if location else said
-    given = detail.get("input")
-    if isinstance(given, str) and (renamed := RENAMED.get(name, {}).get(given)):
-        return f"{name}: {given} is called {renamed} now"
-    shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool | None) else ""
-    return f"{name}: {detail['msg']}{shown}"
+def _refuse_credentials(content: Any, place: str) -> None:
+    """Raise ConfigError where settings hold a credential, by its name or its look: they are recorded."""
+    found = redaction.in_value(content)
+    if found is None:
+        return
+    name, value = found
+    shown = redaction.shortened(redaction.scrub_given(name))
+    check_address(value, f"{place}, {shown}")
+    before, is_endpoint, _ = shown.partition("endpoint.")
+    if is_endpoint:
+        remedy = f"export it, and name its environment variable: {before}endpoint.key_env: OPENAI_API_KEY"
+    else:
+        remedy = (
+            "leave it out: processes read keys from the environment that they are started with (HF_TOKEN, "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for a server the variable that its endpoint.key_env names)"
+        )
+    message = f"{shown} holds a credential, and settings are recorded (runs, reports, model cards)"
+    raise ConfigError(message, place, remedy)
 
 
 def _fields_at(location: list[str], model: type[BaseModel] = Experiment) -> set[str]:
@@ -227,14 +207,8 @@ def _fields_at(location: list[str], model: type[BaseModel] = Experiment) -> set[
     models: list[type[BaseModel]] = [model]
     for part in location:
         models = (
-            [found for model in models for found in _models_in(model.model_fields[part].annotation)]
+            [found for model in models for found in models_in(model.model_fields[part].annotation)]
             if all(part in model.model_fields for model in models)
             else models
         )
     return {field for model in models for field in model.model_fields}
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [found for argument in getattr(annotation, "__args__", ()) for found in _models_in(argument)]

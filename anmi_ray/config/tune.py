@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from anmi_ray.config.base import Kind, Settings, Word
-from anmi_ray.config.load import apply, check_setting, read, run_name, validate_as
+from anmi_ray.config.load import apply, check_setting, put, read, read_experiment, run_name, validate_as
 from anmi_ray.core.errors import ConfigError
 
 GROUPS = ("mine", "train")  # whose settings a trial may change
@@ -268,17 +267,20 @@ def _read_experiment(content: dict[str, Any], place: str) -> None:
     """Put the settings of the experiment's file, and what stands in `settings`, in the place of its path."""
     experiment = content.get("experiment")
     if isinstance(experiment, str):
-        read_, name = read(experiment), run_name(experiment)
-        content["experiment"] = {"name": name, **read_}
+        content["experiment"] = read_experiment(experiment)
     elif isinstance(experiment, dict):
         content["experiment"] = {"name": content["name"], **deepcopy(experiment)}
+    elif "space" not in content and not CampaignConfig.model_fields.keys() >= content.keys():
+        message = "this file is an experiment's (it has no space), and what is wanted is a campaign's"
+        remedy = f"carry it out with anmi run {place}, or give a campaign's file, see jobs/configs/tune-*.yaml"
+        raise ConfigError(message, place, remedy)
     else:
         raise ConfigError("experiment is missing", place, "give the path of an experiment's file, or its settings")
     settings = content.get("settings") or {}
     if not isinstance(settings, Mapping):
         raise ConfigError("settings must be dotted names with values", place, _REMEDY)
     for name, value in settings.items():
-        put(content["experiment"], str(name), value)
+        put(content["experiment"], str(name), deepcopy(value))
 
 
 def _put_named(content: dict[str, Any], group: str, name: str, override: str) -> None:
@@ -290,11 +292,6 @@ def _put_named(content: dict[str, Any], group: str, name: str, override: str) ->
         put(target, name, given["value"])
     elif isinstance(target, dict):
         target[name] = given["value"]
-
-
-def put(content: dict[str, Any], name: str, value: Any) -> None:
-    """Put the value of a dotted name into settings that are not validated yet, as an override would."""
-    apply(content, f"{name}={yaml.safe_dump(value, default_flow_style=True, width=10**9)}")
 
 
 def _check_tuned(name: str, place: str) -> None:

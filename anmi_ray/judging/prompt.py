@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Literal, cast
 
 import jinja2
-import yaml
 from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from anmi_ray.config import yaml_text
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.judging.sanitize import LABELS, fenced, neutralise
@@ -152,9 +152,7 @@ def _parse(source: str, place: str) -> Template:
     if parts is None:
         raise ConfigError("does not begin with front matter between two lines ---", place, _REMEDY)
     try:
-        front = _Front.model_validate(yaml.safe_load(parts.group(1)))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"its front matter is not YAML: {error}", place, _REMEDY) from None
+        front = _Front.model_validate(yaml_text.parse(parts.group(1), place, first_line=2))
     except ValidationError as error:
         wrong = "; ".join(
             f"{'.'.join(map(str, detail['loc'])) or 'front matter'}: {detail['msg']}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -39,7 +38,6 @@ OURS = "anmi_job"  # the key of a job's metadata that says it is one of these
 _PLACES = frozenset({"path", "root", "storage_path", "documents", "queries", "qrels", "examples"})
 _PERHAPS = frozenset({"model", "template", "relevance", "tokenizer", "pointwise"})
 _EXCLUDED = ["__pycache__", "*.pyc", ".?*"]  # of the code that is shipped
-_CREDENTIALS = re.compile(r"://[^/]*@|[?&](access_key|secret_key|session_token)=")
 _STOP_S = 30  # that a cancelled driver has to end by itself
 # exit statuses of a shell that found nothing to run
 _NO_COMMAND = (126, 127)
@@ -148,7 +146,7 @@ def for_cluster(experiment: Experiment) -> tuple[Experiment, list[str]]:
     """The experiment as a job's driver reads it, and what its user should know of the difference.
 
     Relative places become absolute ones, since a job has a working directory of its own, and the driver connects to
-    the cluster that runs it. Raises ConfigError where a place holds credentials: settings can be read on the cluster.
+    the cluster that runs it.
     """
     content = settings(experiment)
     said = _to_cluster(content, experiment)
@@ -186,21 +184,11 @@ def _absolute(node: Any, name: str = "", place: bool = False) -> Iterator[tuple[
         known = place or key in _PLACES
         if isinstance(value, dict | list):
             yield from _absolute(value, inner, known)
-        elif isinstance(value, str) and (known or (key in _PERHAPS and Path(value).expanduser().exists())):
-            _check_credentials(value, inner)
-            if "://" not in value and not Path(value).is_absolute():
-                node[key] = str(Path(value).expanduser().absolute())
-                yield inner, node[key]
-
-
-def _check_credentials(place: str, name: str) -> None:
-    if _CREDENTIALS.search(place):
-        raise ConfigError(
-            "holds credentials, and whoever reaches the cluster's job server can read a job's settings",
-            name,
-            "leave them out and give the nodes credentials of their own (a service account's role, or environment "
-            "variables of their containers from a secret)",
-        )
+        elif not isinstance(value, str) or "://" in value or Path(value).is_absolute():
+            continue
+        elif known or (key in _PERHAPS and Path(value).expanduser().exists()):
+            node[key] = str(Path(value).expanduser().absolute())
+            yield inner, node[key]
 
 
 def variables(names: Iterable[str], secrets: Iterable[str]) -> dict[str, str]:

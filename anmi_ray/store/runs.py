@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anmi_ray.config.paths import check_address
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.store import Artifact, Store
 
@@ -12,7 +13,11 @@ TRAINED = "trained by "  # how the role of another run's model begins; the name 
 
 
 def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
-    """The store under `root` and what it knows of run `name`. Raises ConfigError when there is no such run."""
+    """The store under `root` and what it knows of run `name`. Raises ConfigError when there is no such run.
+
+    Also where the root's address carries a credential.
+    """
+    check_address(root, "root")
     store = Store(root)
     record = store.read_json(f"runs/{name}.json")
     if record is None:

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.load import validate
-from anmi_ray.config.tune import CampaignConfig, Loaded, put
+from anmi_ray.config.load import put, validate
+from anmi_ray.config.tune import CampaignConfig, Loaded
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.pipeline.resolve import Resolved, resolve
@@ -111,7 +111,7 @@ class Campaign:
         """The experiment with `settings`, as a file would have it: what its own file says, and these."""
         content = deepcopy(self.config.experiment)
         for name, value in settings.items():
-            put(content, name, value)
+            put(content, name, deepcopy(value))
         return {**content, "name": run}
 
     def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,13 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import yaml
-from pydantic import ValidationError
 from rich.console import Console
 
 from anmi_ray.cli.console import ConsoleReporter
 from anmi_ray.config.base import Settings
 from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import read, validate_as
 from anmi_ray.core import environment
 from anmi_ray.core.errors import AnmiError, ConfigError
 from anmi_ray.evaluation.replicates import Contrast, smallest_difference
@@ -150,10 +149,7 @@ def write_page(of: Study, found: Results, out: Path) -> Path:
 
 def read_settings(kind: type[SettingsT], path: Path) -> SettingsT:
     """The settings of a YAML file. Raises ConfigError."""
-    try:
-        return kind.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, yaml.YAMLError, ValidationError) as error:
-        raise ConfigError(f"cannot be read: {error}", str(path), "see the YAML files in jobs/studies") from None
+    return validate_as(kind, read(path), str(path), "see the YAML files in jobs/studies")
 
 
 def folders(options: Sequence[str], known: Iterable[str] = ()) -> dict[str, str]:

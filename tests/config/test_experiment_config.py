@@ -31,8 +31,9 @@ def test_there_are_shipped_configurations() -> None:
     assert {path.stem for path in EXPERIMENTS} >= {"quickstart", "scifact"}
 
 
-def test_an_empty_file_is_the_defaults_under_the_files_name(tmp_path: Path) -> None:
-    assert load(write(tmp_path, "")) == Experiment(name="some")
+def test_a_file_names_its_run_unless_it_says_otherwise(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "seed: 0")) == Experiment(name="some", seed=0)
+    assert load(write(tmp_path, "name: other")) == Experiment(name="other")
 
 
 def test_overrides_reach_into_groups_and_are_yaml(tmp_path: Path) -> None:
@@ -56,7 +57,10 @@ def test_overrides_reach_into_groups_and_are_yaml(tmp_path: Path) -> None:
             "names cross, but scores of dev queries are there of hybrid, bm25, dense",
         ),
         ([f"rerank.peers=[{FAR}]", "evaluate.partners=[bm25, far]"], "rerank.peers has none"),
-        ([f"rerank.peers=[{FAR}, {CROSS}]", "evaluate.partners=[bm25, far]"], "another run's (cross): name those"),
+        (
+            [f"rerank.peers=[{FAR}, {CROSS}]", "evaluate.partners=[bm25, far]"],
+            "another run's (cross)\n  remedy: name those",
+        ),
         ([f"rerank.peers=[{CROSS}]", "evaluate.partners=[bm25, start, cross]"], "names start"),
         ([f"rerank.peers=[{CROSS}]", "evaluate.partners=[cross]"], "no system of the first stage"),
         ([f"rerank.peers=[{CROSS}]", "evaluate.partners=[cross, bm25, cross]"], "named twice"),
@@ -85,7 +89,7 @@ def test_a_mistake_names_the_setting_and_the_remedy(tmp_path: Path, overrides: l
     assert "remedy" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["- a\n- b", "just words", "seed: [1", "\tseed: 1"])
+@pytest.mark.parametrize("text", ["- a\n- b", "just words", "seed: [1", "\tseed: 1", "", "{}", "# nothing"])
 def test_a_file_that_holds_no_settings(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match=r"some\.yaml"):
         load(write(tmp_path, text))
@@ -158,11 +162,11 @@ def test_a_rule_named_later_wins_over_the_files_details(tmp_path: Path) -> None:
 def test_one_order_needs_a_fit_of_what_judges_prefer_for_its_place() -> None:
     one = {"judge": {"orders": "one"}}
     for offsets in ("both-orders", False):
-        with pytest.raises(ConfigError, match=r"judge\.orders: one .* set rate\.judge_offsets: true"):
+        with pytest.raises(ConfigError, match=r"judge\.orders: one .*\n  remedy: set rate\.judge_offsets: true"):
             validate({**one, "rate": {"judge_offsets": offsets}}, "test")
     assert validate({**one, "rate": {"judge_offsets": True}}, "test").judge.orders == "one"
     imported = {"orders": "one", "judges": [{"kind": "imported", "name": "mine", "path": "p"}]}
-    with pytest.raises(ConfigError, match="the answers of mine stand in a file: leave orders out"):
+    with pytest.raises(ConfigError, match="the answers of mine stand in a file\n  remedy: leave orders out"):
         validate({"judge": imported, "rate": {"judge_offsets": True}}, "test")
     with pytest.raises(ConfigError, match=r"distill.*judge\.orders: one needs a fit"):
         validate({"distill": {"judge": {"orders": "one"}}}, "test")

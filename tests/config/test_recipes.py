@@ -88,7 +88,7 @@ def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean anmi2-extended"):
         config(tmp_path, "recipe: anmi2-extend")
     with pytest.raises(ConfigError, match="known: infonce-mined, zelo"):
-        config(tmp_path, "", "recipe=colbert")
+        config(tmp_path, "seed: 0", "recipe=colbert")
     with pytest.raises(ConfigError, match="recipe"):
         config(tmp_path, "recipe: [anmi2]")
     with pytest.raises(ConfigError, match="mine"):

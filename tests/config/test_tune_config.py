@@ -49,7 +49,7 @@ def read(folder: Path, *overrides: str, **more: Any) -> Loaded:
         ({"mine": {"kind": "choice", "values": [1, 2]}}, "made once for all trials"),
         ({"train.seed": SPACE["train.lists_per_step"]}, "the repeats of the best vary it"),
         ({"train.dev_depth": SPACE["train.lists_per_step"]}, "compared on these documents"),
-        ({"train.learning_rate": {"kind": "unifrom", "low": 0, "high": 1}}, "does not match any of the expected tags"),
+        ({"train.learning_rate": {"kind": "unifrom", "low": 0, "high": 1}}, "did you mean uniform?"),
         ({"train.learning_rate": {"kind": "uniform", "low": 2, "high": 1}}, "low must be smaller"),
         ({"train.learning_rate": {"kind": "uniform", "low": 0}}, "high: Field required"),
         ({"train.learning_rate": {"kind": "loguniform", "low": 0, "high": 1}}, "greater than 0"),

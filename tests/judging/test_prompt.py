@@ -196,7 +196,7 @@ def test_a_template_of_ones_own(write: Callable[[str], str]) -> None:
         (SYSTEM + USER, "front matter"),
         (FRONT.replace("version: 3\n", "") + SYSTEM + USER, "version: Field required"),
         (FRONT.replace("letters", "words") + SYSTEM + USER, "form"),
-        (FRONT.replace("name: mine", "name: [") + SYSTEM + USER, "not YAML"),
+        (FRONT.replace("name: mine", "name: [") + SYSTEM + USER, "line 4: not valid YAML"),
         ("---\n- 1\n---\n" + SYSTEM + USER, "front matter"),
         (FRONT + USER, "no block system"),
         (FRONT + "Judge: {{ query }}" + SYSTEM + USER, "line 6: only what stands inside a block"),

@@ -1,0 +1,127 @@
+"""Messages about settings: names as files have them, what the right level allows, one remedy, and no credential."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anmi_ray.config import tune
+from anmi_ray.config.load import load, validate
+from anmi_ray.core.errors import ConfigError
+from tests.commands import refused
+
+SERVER = {"base_url": "http://127.0.0.1:1/v1", "model": "m"}
+KINDS = "simulated, similarity, null, api, encoder, vllm, imported, distilled"
+GENERIC = "prints every setting"
+
+
+def said(settings: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        validate(settings, "some.yaml")
+    text = str(caught.value)
+    assert text.count("remedy: ") == 1
+    assert len(text) < 600
+    return text
+
+
+def of_judge(**judge: Any) -> str:
+    return said({"judge": {"judges": [judge]}})
+
+
+def test_a_judge_of_no_kind_is_told_the_kinds_once() -> None:
+    assert of_judge(kind="oracle") == (
+        f"some.yaml: judge.judges.0.kind: 'oracle' is none of its forms\n  remedy: give one of {KINDS}"
+    )
+    assert of_judge(name="x") == f"some.yaml: judge.judges.0.kind is missing\n  remedy: give one of {KINDS}"
+    assert of_judge(kind="encodr").endswith("did you mean encoder?")
+
+
+def test_a_name_is_the_files_and_what_is_allowed_is_of_its_level() -> None:
+    unknown = of_judge(kind="api", endpoint={**SERVER, "zzz": 1})
+    assert "unknown setting judge.judges.0.endpoint.zzz\n  remedy: known here: allow_external, base_url" in unknown
+    assert "noise_sd" not in unknown
+    of_kind = of_judge(kind="similarity", zzz=1)
+    assert of_kind.endswith("unknown setting judge.judges.0.zzz\n  remedy: known here: kind, name")
+    rule = said({"mine": {"allow": [{"rule": "gate", "zzz": 1}]}})
+    assert rule.endswith("unknown setting mine.allow.0.zzz\n  remedy: known here: largest, rule")
+    fixed = of_judge(kind="api", endpoint={**SERVER, "backoff_s": 2})
+    assert "judge.judges.0.endpoint.backoff_s is fixed now, at 1.0" in fixed
+
+
+def test_a_setting_that_takes_several_forms_is_told_of_once() -> None:
+    text = said({"execution": {"askers": "many"}})
+    assert text.count("execution.askers") == text.count("given: 'many'") == 1
+
+
+def test_the_remedy_that_a_message_knows_stands_alone() -> None:
+    known = said({"compare": {"degree": 30}, "retrieve": {"candidates": 20}})
+    assert "\n  remedy: lower compare.degree below it, or raise retrieve.candidates" in known
+    assert GENERIC not in known
+    several = said({"trian": {}, "compare": {"degre": 4}})
+    assert "did you mean train?" in several
+    assert GENERIC not in several
+    assert GENERIC in said({"compare": {"degree": 0}})
+
+
+def test_many_mistakes_are_counted() -> None:
+    text = said({f"setting-{at}": at for at in range(100)})
+    assert "more\n" in text
+
+
+@pytest.mark.parametrize("value", ["sk-0123456789abcdef", "0123456789abcdef" * 2, "hf_" + "a" * 30, "x" * 5000])
+def test_a_value_is_quoted_short_and_without_a_key(value: str) -> None:
+    for settings in ({"compare": {"degree": value}}, {"judge": {"preset": value}}, {"mine": {"rule": value}}):
+        assert value not in said(settings)
+    assert value not in of_judge(kind=value)
+    assert value not in said({value: 1})
+
+
+KEYS = st.sampled_from(["api_key", "Authorization", "x-api-key", "token", "secret", "password", "apiKey"])
+
+
+@given(KEYS, st.text("abcdef0123456789", min_size=3, max_size=30), st.sampled_from(["", "headers", "a.b"]))
+def test_a_key_in_what_is_sent_is_refused_for_key_env(name: str, value: str, groups: str) -> None:
+    extra: dict[str, Any] = {name: value}
+    for group in filter(None, groups.split(".")):
+        extra = {group: extra}
+    text = of_judge(kind="api", endpoint={**SERVER, "extra": extra})
+    assert f"{name} holds a credential, and settings are recorded" in text
+    assert "judge.judges.0.endpoint.key_env: OPENAI_API_KEY" in text
+    assert f"'{value}'" not in text
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"max_tokens_per_doc": 100, "stop_token_ids": [1, 2], "logit_bias": {"50256": -100}},
+        {"reasoning_effort": "low", "prompt_cache_key": "anmi", "include_usage": True, "api_key": None},
+        {"structured_outputs": {"json": {"properties": {"token": {"type": "string"}}, "required": ["token"]}}},
+        {"stop": ["sk-", "Bearer"], "eos_token": "</s>"},
+    ],
+)
+def test_what_is_no_key_is_sent(extra: dict[str, Any]) -> None:
+    validate({"judge": {"judges": [{"kind": "api", "endpoint": {**SERVER, "extra": extra}}]}}, "some.yaml")
+
+
+def test_a_key_where_no_setting_is() -> None:
+    text = of_judge(kind="api", endpoint={**SERVER, "api_key": 12345})
+    assert "unknown setting judge.judges.0.endpoint.api_key" in text
+    assert "name the environment variable that holds the key in judge.judges.0.endpoint.key_env" in text
+    assert "12345" not in text
+
+
+def test_a_campaign_and_an_experiment_are_told_their_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("campaign.yaml").write_text("experiment: one.yaml\nspace: {train.seed: {kind: integer, low: 1, high: 3}}")
+    Path("one.yaml").write_text("corpus: {reader: pydocs}\ntrain: {max_steps: 3}")
+    for command in ("run", "plan", "config"):
+        assert "anmi tune campaign.yaml" in refused(command, "campaign.yaml")
+    assert "anmi run one.yaml" in refused("tune", "one.yaml")
+    Path("nested.yaml").write_text("experiment: campaign.yaml\nspace: {a: {}}")
+    with pytest.raises(ConfigError, match=r"^campaign\.yaml: this file is a campaign's"):
+        tune.load("nested.yaml")
+    assert load("one.yaml").train.max_steps == 3

