@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from anmi_ray.tables.formats import MAX_LINE, TOO_LARGE
 from anmi_ray.tables.rows import whole_of
 
 Document = tuple[str, str, str]  # id, title, text
@@ -40,6 +41,11 @@ def parsed(
             yield place, parse(record)
         except LineError as error:
             yield place, error
+
+
+def too_large(size: int) -> LineError:
+    """Why a record of more than MAX_LINE bytes is refused."""
+    return LineError(TOO_LARGE, detail=f"{size:,} bytes")
 
 
 def decode(line: bytes, encoding: str = "utf-8", setting: str = "") -> str:
@@ -83,7 +89,9 @@ def text_of(value: Mapping[str, object], name: str, key: str, default: str | Non
 
 
 def document_of(key: str, title: str, text: str) -> Document:
-    """A document, stripped. LineError where title and text are both blank."""
+    """A document, stripped. LineError where title and text are both blank, or together larger than MAX_LINE."""
+    if len(title) + len(text) > MAX_LINE:
+        raise LineError(TOO_LARGE, key, f"{len(title) + len(text):,} characters")
     title = title.strip()
     text = text.strip()
     if not title and not text:
