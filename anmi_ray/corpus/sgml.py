@@ -102,9 +102,7 @@ def document(content: bytes, encoding: str) -> Document:
     that HTML knows are unescaped. LineError where it cannot be used.
     """
     parts = _parts(parsing.decode(content, encoding, SETTING))
-    key = " ".join(parts["docno"])
-    if not key:
-        raise LineError("missing DOCNO")
+    key = parsing.key_of({"DOCNO": " ".join(parts["docno"])}, "DOCNO")
     return parsing.document_of(key, " ".join(" ".join(parts["title"]).split()), "\n".join(parts["text"]))
 
 
@@ -126,9 +124,7 @@ def topic(content: bytes, encoding: str, fields: Iterable[str]) -> Query:
         if name:
             field = "" if tag["close"] else _FIELD_OF_TAG.get(name, name)
     found = {name: " ".join(filter(None, words)) for name, words in stretches.items()}
-    key = found.get("num", "")
-    if not key:
-        raise LineError("missing num")
+    key = parsing.key_of(found, "num")
     for name in fields:
         if not found.get(name):
             raise LineError(f"missing {name}", key)

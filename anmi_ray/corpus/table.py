@@ -207,11 +207,8 @@ def _csv(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]
         place = f"{file.name} row {number}"
         if isinstance(cells, LineError):
             if not names:
-                raise DataError(
-                    f"its header is no CSV: {cells.detail or cells.reason}",
-                    file.place,
-                    "write the columns' names there",
-                )
+                what = f"its header is no CSV: {cells.reason}, {cells.detail}"
+                raise DataError(what, file.place, "write the columns' names there")
             yield place, cells
         elif not names:
             names = tuple(cell.strip() for cell in cells)
