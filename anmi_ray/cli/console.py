@@ -46,7 +46,7 @@ class ConsoleReporter(Reporter):
         elif time.monotonic() - self._printed_s > _QUIET_S:
             self._printed_s = time.monotonic()
             line = f"  {self._name}: {done:,} of {total:,} {unit}" + (f", {note}" if note else "")
-            self._console.print(line, highlight=False)
+            self._console.print(line, highlight=False, markup=False)
 
     def notice(self, text: str) -> None:
         """A line of its own, which stays."""
@@ -110,7 +110,7 @@ def systems_table(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], ba
 
     depth: of the top documents whose share with a label, or a judge's answer, the rows have; 0: they have none.
     """
-    numbers = [*measures, f"{measures[0]} − {baseline}", "p", *([f"Judged@{depth} %"] if depth else [])]
+    numbers = [*measures, f"{measures[0]} − {escape(baseline)}", "p", *([f"Judged@{depth} %"] if depth else [])]
     made = table("system", *numbers, right=numbers)
     queries = max((row["queries"] for row in rows), default=0)
     for system in dict.fromkeys(row["system"] for row in rows):
@@ -126,7 +126,7 @@ def systems_table(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], ba
             ends = f"[{first['difference_low']:+.3f}, {first['difference_high']:+.3f}]"
             difference = f"{first['difference']:+.3f} {ends}"
             p = f"{first['p']:.4f}"
-        made.add_row(system, *means, difference, p, *([percent(first.get("judged"))] if depth else []))
+        made.add_row(escape(system), *means, difference, p, *([percent(first.get("judged"))] if depth else []))
     return made
 
 

@@ -29,7 +29,7 @@ def rerank(
 
     queries = reranking.rerank_run(model, collection, run_file, out_file, depth, threads, _named(fuse or ()))
     counts = f"{queries.rows_in:,} queries, {queries.rows_out:,} reranked, {queries.rejected:,} rejected"
-    console.stdout().print(f"{counts} -> {out_file}")
+    console.stdout().print(f"{counts} -> {out_file}", markup=False)
 
 
 def _named(options: Sequence[str]) -> dict[str, Path]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NAMED = 5  # documents named in an error
 
 
@@ -27,7 +29,16 @@ class AnmiError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.place}: {self.message}" if self.place else self.message
-        return f"{text}\n  remedy: {self.remedy}" if self.remedy else text
+        return visible(f"{text}\n  remedy: {self.remedy}" if self.remedy else text)
+
+
+def visible(text: str) -> str:
+    r"""`text` with control characters, which a terminal would obey, as Python writes them; lines stay lines.
+
+    >>> visible("id \x1b[31m")
+    'id \\x1b[31m'
+    """
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 class ConfigError(AnmiError):

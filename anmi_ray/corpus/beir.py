@@ -54,6 +54,9 @@ class BeirFiles:
         """(place, judged pair) of every line of a qrels file, its header aside. DataError where columns are missing."""
         columns: list[int] = []
         for place, line in self.file(name).lines():
+            if isinstance(line, LineError):
+                yield place, line
+                continue
             if not columns:
                 columns, is_header = self._columns(line, name)
                 if is_header:

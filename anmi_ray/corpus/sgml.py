@@ -14,6 +14,7 @@ from itertools import chain
 
 from anmi_ray.corpus import parsing
 from anmi_ray.corpus.parsing import Document, LineError, Query
+from anmi_ray.tables.formats import MAX_LINE
 
 SETTING = "corpus.encoding"
 _TAG = r"<[!?][^<>]*>|<(?P<close>/?)(?P<name>[A-Za-z][\w.:-]*)(?:\s[^<>]*)?/?>"
@@ -33,17 +34,22 @@ _LABELS = {"num": "number", "title": "topic", "desc": "description", "narr": "na
 _FIELD_OF_TAG = {"description": "desc", "narrative": "narr"}
 
 
-def elements(lines: Iterable[tuple[str, bytes]], tag: str) -> Iterator[tuple[str, bytes | LineError]]:
+def elements(lines: Iterable[tuple[str, bytes | LineError]], tag: str) -> Iterator[tuple[str, bytes | LineError]]:
     """(place of its first line, content) of every <tag>…</tag>, whatever the case and however lines are broken.
 
-    An element that never closes, a close without an open, and text between elements come as a LineError each, at the
-    place where they begin. Memory is that of one element.
+    An element that never closes or is larger than MAX_LINE, a close without an open, and text between elements come as
+    a LineError each, at the place where they begin. Memory is that of one element.
     """
     marker = re.compile(rb"<(/?)" + tag.encode() + rb"(?:\s[^<>]*)?>", re.IGNORECASE)
     start = ""
-    inside = None
+    inside: _Inside | None = None
     stray = False
     for place, line in lines:
+        if isinstance(line, LineError):  # whatever it is a part of
+            yield place, line
+            inside = None
+            stray = True
+            continue
         at = 0
         for found in marker.finditer(line):
             before = line[at : found.start()]
@@ -55,19 +61,38 @@ def elements(lines: Iterable[tuple[str, bytes]], tag: str) -> Iterator[tuple[str
                 if inside is not None:
                     yield start, LineError(f"no </{tag}>")
                 start = place
-                inside = []
+                inside = _Inside()
             elif inside is None:
                 yield place, LineError(f"</{tag}> without <{tag}>")
             else:
-                yield start, b"".join([*inside, before])
+                inside.add(before)
+                yield start, inside.content
                 inside = None
         if inside is not None:
-            inside.append(line[at:] + b"\n")
+            inside.add(line[at:] + b"\n")
         elif not stray and (error := _stray(line[at:], tag)):
             stray = True
             yield place, error
     if inside is not None:
         yield start, LineError(f"no </{tag}>")
+
+
+class _Inside:
+    """What stands in an element, as long as it is not too large."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def add(self, piece: bytes) -> None:
+        self._size += len(piece)
+        self._pieces.append(piece)
+        if self._size > MAX_LINE:
+            self._pieces.clear()
+
+    @property
+    def content(self) -> bytes | LineError:
+        return parsing.too_large(self._size) if self._size > MAX_LINE else b"".join(self._pieces)
 
 
 def document(content: bytes, encoding: str) -> Document:
@@ -77,9 +102,7 @@ def document(content: bytes, encoding: str) -> Document:
     that HTML knows are unescaped. LineError where it cannot be used.
     """
     parts = _parts(parsing.decode(content, encoding, SETTING))
-    key = " ".join(parts["docno"])
-    if not key:
-        raise LineError("missing DOCNO")
+    key = parsing.key_of({"DOCNO": " ".join(parts["docno"])}, "DOCNO")
     return parsing.document_of(key, " ".join(" ".join(parts["title"]).split()), "\n".join(parts["text"]))
 
 
@@ -101,9 +124,7 @@ def topic(content: bytes, encoding: str, fields: Iterable[str]) -> Query:
         if name:
             field = "" if tag["close"] else _FIELD_OF_TAG.get(name, name)
     found = {name: " ".join(filter(None, words)) for name, words in stretches.items()}
-    key = found.get("num", "")
-    if not key:
-        raise LineError("missing num")
+    key = parsing.key_of(found, "num")
     for name in fields:
         if not found.get(name):
             raise LineError(f"missing {name}", key)

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ KNOWN = ".csv, .jsonl (each also .gz or .zst) or .parquet"
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _FORMATS = (".csv", ".jsonl", ".parquet")
 _BROKEN = "broken line"
+MAX_LINE = 16 << 20  # bytes of a line, or of any other record, that are held in memory: longer ones are refused
+TOO_LARGE = f"larger than {MAX_LINE >> 20} MiB"
 _BATCH = 1 << 17  # rows of Parquet that are read at once
 _BLOCK = 1 << 23  # bytes of text that are
 Broken = dict[int, tuple[str, str]]  # by number, a record's text and what is wrong with it
@@ -92,6 +95,22 @@ def read_batches(
             yield from _csv_batches(path, compression, (*texts, *numbers))
         else:
             yield from _jsonl_batches(path, compression, texts, numbers, defaults or {})
+
+
+def bounded_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes | int]]:
+    """(number, line) of every line; of one that is larger than MAX_LINE its size in the place of its bytes."""
+    for number in count(1):
+        line = file.readline(MAX_LINE)
+        size = len(line)
+        if not line:
+            return
+        if size < MAX_LINE:
+            yield number, line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(_BLOCK)
+            size += len(line)
+        yield number, size
 
 
 def identity_of(path: Path) -> str:
@@ -252,16 +271,17 @@ def _read_jsonl(
     numeric: Sequence[str],
     defaults: Mapping[str, str],
     first: int,
+    broken: list[tuple[int, str]],
     known: Sequence[str],
 ) -> Rows:
     """One object a line; values as text, so that all formats are checked alike.
 
-    `first` is the number of the first line, `known` are columns that there are even if these lines have none.
+    `first` is the number of the first line, `broken` what is known to be wrong with some, `known` are columns that
+    there are even if these lines have none.
     """
     columns = (*texts, *numeric)
     cells: dict[str, list[str | None]] = {name: [] for name in columns}
     numbers: list[int] = []
-    broken: list[tuple[int, str]] = []
     found: dict[str, None] = dict.fromkeys(known)
     for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), first):
         if not line.strip():
@@ -279,21 +299,21 @@ def _read_jsonl(
         for name, value in zip(columns, values, strict=True):
             cells[name].append(value)
     table = pa.table({name: pa.array(cells[name], pa.string()) for name in columns if name in found})
-    return Rows(table, str(path), ":", np.array(numbers, np.int64), _refused(path, broken), tuple(found))
+    return Rows(table, str(path), ":", np.array(numbers, np.int64), _refused(path, sorted(broken)), tuple(found))
 
 
 def _jsonl_batches(
     path: Path, compression: str | None, texts: Sequence[str], numeric: Sequence[str], defaults: Mapping[str, str]
 ) -> Iterator[Rows]:
     known: list[str] = []
-    for _, content in _line_blocks(path, compression):  # what one line has and another lacks is missing in that one
+    for _, content, _ in _line_blocks(path, compression):  # what one line has and another lacks is missing in that one
         known += [name for name in (*texts, *numeric) if name not in known and _has_key(content, name)]
     empty = True
-    for first, content in _line_blocks(path, compression):
+    for first, content, broken in _line_blocks(path, compression):
         empty = False
-        yield _read_jsonl(content, path, texts, numeric, defaults, first, known)
+        yield _read_jsonl(content, path, texts, numeric, defaults, first, broken, known)
     if empty:
-        yield _read_jsonl(b"", path, texts, numeric, defaults, 1, known)
+        yield _read_jsonl(b"", path, texts, numeric, defaults, 1, [], known)
 
 
 def _has_key(content: bytes, name: str) -> bool:
@@ -311,13 +331,25 @@ def _object(line: bytes) -> dict[str, Any]:
     return row if isinstance(row, dict) else {}
 
 
-def _line_blocks(path: Path, compression: str | None) -> Iterator[tuple[int, bytes]]:
-    """(number of the first line, whole lines) of a file."""
-    number = 1
+def _line_blocks(path: Path, compression: str | None) -> Iterator[tuple[int, bytes, list[tuple[int, str]]]]:
+    """(number of the first line, whole lines, which of them are blank here for they are too large) of a file."""
+    first = 1
+    lines: list[bytes] = []
+    broken: list[tuple[int, str]] = []
+    size = 0
     with pa.input_stream(str(path), compression=compression) as raw, io.BufferedReader(raw, 1 << 20) as file:  # type: ignore[arg-type]
-        while lines := file.readlines(_BLOCK):
-            yield number, b"".join(lines).removesuffix(b"\n")
-            number += len(lines)
+        for number, line in bounded_lines(file):
+            if isinstance(line, int):
+                broken.append((number, f"{TOO_LARGE}: {line:,} bytes"))
+                line = b"\n"
+            lines.append(line)
+            size += len(line)
+            if size >= _BLOCK:
+                yield first, b"".join(lines).removesuffix(b"\n"), broken
+                first = number + 1
+                lines, broken, size = [], [], 0
+    if lines:
+        yield first, b"".join(lines).removesuffix(b"\n"), broken
 
 
 def _cell(name: str, value: Any, numeric: bool) -> str | None:
