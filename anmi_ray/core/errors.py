@@ -43,7 +43,7 @@ class StoreError(AnmiError):
 
 
 class LostError(StoreError):
-    """A process or a node of the cluster was lost, more often than retries make good; running again resumes.
+    """A process or a node was lost, or did not start, more often than retries make good; running again resumes.
 
     Its exit code is sysexits.h's EX_TEMPFAIL: whoever started the command may start it again as it is.
     """
