@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.api.runs import Run
 from anmi_ray.core import environment
-from anmi_ray.core.errors import ConfigError, DataError, from_os_error
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import RUN
 from anmi_ray.store import Flow
 
@@ -138,25 +138,27 @@ def rerank_run(
     depth: int,
     threads: int,
     partners: Mapping[str, Path] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Flow:
     """Score the top `depth` of every query in a TREC run with a trained model and write a TREC run of them.
 
     `partners`: TREC runs of the systems that the model's fusion.json names; their scores are added as it says.
     Queries of the run that the collection does not have, or none of whose documents it has, are rejected (counted).
+    `say` is told where its ranks contradict its scores.
     Raises DataError when the run shares no query or no document with the collection.
     """
     from anmi_ray.corpus import lookup
     from anmi_ray.evaluation import served_fusion
     from anmi_ray.stages.ingest import of_queries
     from anmi_ray.stages.rerank import ranking
-    from anmi_ray.tables import trec
+    from anmi_ray.tables import formats, trec
 
     folder = _checked(model)
     given = partners or {}
     fusion = served_fusion.read(folder) if given else None
     if fusion is not None:
         fusion.check(given, "--fuse")
-    run = trec.read_run(run_file)
+    run = _one_system(run_file, say)
     run = run.filter(pc.less_equal(run["rank"], depth))
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
     known = run.filter(
@@ -174,14 +176,23 @@ def rerank_run(
         )
     reranked = ranking.rerank(known, queries, documents, _loaded(folder, threads))
     if fusion is not None:
-        said = {name: of_queries(trec.read_run(path), queries) for name, path in given.items()}
+        said = {name: of_queries(_one_system(path, say), queries) for name, path in given.items()}
         reranked = fusion.fuse(reranked, known, said, depth)
-    try:
-        out_file.write_text(trec.format_run(reranked, queries, documents), encoding="utf-8")
-    except OSError as error:
-        raise from_os_error(error, str(out_file)) from error
+    formats.write_text(trec.format_run(reranked, queries, documents), out_file)
     answered = len(pc.unique(reranked["query_id"]))
     return Flow("queries", asked, answered, asked - answered)
+
+
+def _one_system(path: Path, say: Callable[[str], None] | None) -> pa.Table:
+    """The Run table of a file that holds one system. Raises DataError."""
+    from anmi_ray.tables import trec
+
+    run = trec.read_run(path, say=say)
+    tags = pc.unique(run["system"]).to_pylist()
+    if len(tags) != 1:
+        what = f"holds {len(tags)} systems (tags {', '.join(tags[:3])})" if tags else "holds no ranking"
+        raise DataError(what, str(path), "give a TREC run file of one tag, the last field of a line")
+    return run
 
 
 def evaluate(

@@ -6,7 +6,8 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -209,10 +210,18 @@ _AUDIT: dict[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-def stdout() -> Console:
-    """Standard output. Plain output is not folded: other programs read it."""
-    terminal = sys.stdout.isatty()
-    return Console(width=None if terminal else _PLAIN_WIDTH, soft_wrap=not terminal)
+def stdout(stream: TextIO | None = None) -> Console:
+    """Standard output, or another stream. Plain output is not folded: other programs read it."""
+    file = stream or sys.stdout
+    terminal = file.isatty()
+    return Console(file=file, width=None if terminal else _PLAIN_WIDTH, soft_wrap=not terminal)
+
+
+def beside(outputs: Mapping[str, Path | None]) -> TextIO:
+    """Where a command says what it has done: standard output, or standard error where a table goes to the former."""
+    from anmi_ray.tables.streams import STANDARD
+
+    return sys.stderr if STANDARD in outputs.values() else sys.stdout
 
 
 def note(text: str) -> None:

@@ -13,7 +13,7 @@ from anmi_ray.core.errors import ConfigError
 
 def evaluate(
     collection: Annotated[Path, typer.Option("--collection", help="folder in BEIR layout with qrels/")],
-    run_files: Annotated[list[Path], typer.Option("--run", help="TREC run file; may be given several times")],
+    run_files: Annotated[list[Path], typer.Option("--run", help="TREC run file, or -; may be given several times")],
     split: Annotated[str, typer.Option("--split", help="which qrels: qrels/<split>.tsv")] = "test",
     measures: Annotated[str, typer.Option("--measures", help="comma-separated")] = "nDCG@10,MRR@10,Recall@100",
 ) -> None:

@@ -150,3 +150,10 @@ def from_os_error(error: OSError, place: str) -> StoreError:
     text = str(error) or type(error).__name__
     remedies = (remedy for word, remedy in _BY_WORD.items() if word in text)
     return StoreError(text, place, next(remedies, f"check that the storage is reachable and writable; {_AGAIN}"))
+
+
+def from_file_error(error: OSError, place: str) -> StoreError:
+    """The same of a single file that a command was given, which stands under no root."""
+    made = from_os_error(error, place)
+    remedy = (made.remedy or "").replace(_OTHER_ROOT, "give another path").replace("root with --root", "path")
+    return StoreError(made.message, place, remedy.replace("write permission", "permission").removesuffix(f"; {_AGAIN}"))

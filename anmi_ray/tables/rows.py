@@ -83,6 +83,27 @@ class Rows:
             refused=pa.concat_tables([part.refused for part in batches]),
         )
 
+    def at(self, path: str, place: str) -> Rows:
+        """The same, whose place is another than the path that was read."""
+        where = pc.replace_substring(self.refused["place"], path, place)
+        columns = {name: self.refused[name] for name in self.refused.column_names}
+        return replace(self, place=place, refused=REJECT.table({**columns, "place": where}))
+
+    def renamed(self, columns: Mapping[str, str]) -> Rows:
+        """The same under our names, where `columns` says by our name what a column is called. DataError: it is missing.
+
+        A column that has our name, where another one is to take it, is left out.
+        """
+        if missing := [theirs for theirs in columns.values() if theirs not in self.columns]:
+            shown = ", ".join(repr(name) for name in self.columns) or "none"
+            what = f"has no column {', '.join(missing)}; its columns are {shown}"
+            raise DataError(what, self.place, "mend --columns NAME=COLUMN,...")
+        ours = {theirs: name for name, theirs in columns.items()}
+        kept = [name for name in self.table.column_names if name in ours or name not in columns]
+        table = self.table.select(kept).rename_columns([ours.get(name, name) for name in kept])
+        found = tuple(ours.get(name, name) for name in self.columns if name in ours or name not in columns)
+        return replace(self, table=table, found=found)
+
     def places(self, rows: Longs) -> pa.Array:
         """Where the given rows of the table stand, as text."""
         numbers = rows + 1 if self.numbers is None else self.numbers[rows]
@@ -93,6 +114,10 @@ class Rows:
         doubled = sorted({name for name in self.columns if self.columns.count(name) > 1 and name in known})
         if doubled:
             raise DataError(f"has several columns {', '.join(doubled)}", self.place, "keep one column of each name")
+        if needed and not self.columns:
+            for row in self.refused.slice(0, 1).to_pylist():
+                raise DataError(f"no line can be read; of the first: {row['detail']}", row["place"], "mend the file")
+            raise DataError("is empty", self.place, f"give a table with columns {', '.join(needed)}")
         missing = [name for name in needed if name not in self.columns]
         if missing:
             shown = ", ".join(repr(name) for name in self.columns) or "none"

@@ -15,9 +15,10 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.core.errors import DataError, from_os_error
+from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import doc_id, query_id
 from anmi_ray.core.records import QREL, RUN
+from anmi_ray.tables import formats, streams
 from anmi_ray.tables.rows import real_of, whole_of
 
 BEIR_QRELS = ("query-id", "corpus-id", "score")
@@ -146,22 +147,24 @@ def parse_qrels(lines: Iterable[str], place: str) -> pa.Table:
 
 
 def read_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] | None = None) -> pa.Table:
-    """The Run table of a TREC run file; StoreError if it cannot be read, DataError if it is malformed."""
-    return parse_run(_lines(path), str(path), ties, say)
+    """The Run table of a TREC run file; .gz and .zst are unpacked, `-` is standard input.
+
+    StoreError if it cannot be read, DataError if it is malformed.
+    """
+    return parse_run(_lines(path), _place(path), ties, say)
 
 
 def read_qrels(path: str | Path) -> pa.Table:
     """The Qrel table of a qrels file, TREC's or BEIR's; errors as `read_run`."""
-    return parse_qrels(_lines(path), str(path))
+    return parse_qrels(_lines(path), _place(path))
 
 
 def _lines(path: str | Path) -> list[str]:
-    try:
-        return Path(path).read_bytes().decode("utf-8").split("\n")
-    except OSError as error:
-        raise from_os_error(error, str(path)) from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 text at byte {error.start}", str(path), "convert it to UTF-8") from error
+    return streams.decoded(formats.read_bytes(Path(path)), _place(path)).split("\n")
+
+
+def _place(path: str | Path) -> str:
+    return streams.INPUT if Path(path) == streams.STANDARD else str(path)
 
 
 def _fields(lines: Iterable[str]) -> Iterable[tuple[int, list[str]]]:
