@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from anmi_ray.config.load import validate_as
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import environment
-from anmi_ray.core.errors import DataError
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.tables import formats, trec
 from anmi_ray.tables.preferences import (
     ANSWERS,
@@ -130,13 +130,15 @@ def rate(
     max_reject_fraction: float = 0.1,
     rejects: str | Path | None = None,
     threads: int = 0,
+    columns: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Rated:
     """Rate documents from pairwise preferences, with standard errors.
 
     Columns: query_id, doc_a, doc_b, preference (of doc_a, 0 to 1), and, if there are, games, judge and tie, as of
     `anmi rate`. `anchors` (query_id, doc_id) are known positives, to which gaps are measured. `one_query`: there is no
-    query_id. `rejects`: a file for the rows that cannot be used. `threads`: 0 takes all cores. `settings` are those of
+    query_id. `rejects`: a file for the rows that cannot be used. `threads`: 0 takes all cores. `columns` says what
+    columns are called that have other names, as {"query_id": "qid", "preference": "better"}. `settings` are those of
     the group `rate`. Raises ConfigError for a setting, DataError where a column is missing or more than
     `max_reject_fraction` of the rows cannot be used, FitError where there is no finite maximum.
 
@@ -148,7 +150,7 @@ def rate(
     ['query_id', 'anchor_id', 'doc_id', 'gap_elo', 'gap_se_elo', 'anchor_kind']
     """
     config = validate_as(RateConfig, settings, "anmi_ray.rate", "docs/reference/settings.md lists them, group rate")
-    return rate_with(config, preferences, anchors, one_query, max_reject_fraction, rejects, threads)
+    return rate_with(config, preferences, anchors, one_query, max_reject_fraction, rejects, threads, columns)
 
 
 def rate_with(
@@ -159,12 +161,13 @@ def rate_with(
     max_reject_fraction: float,
     rejects: str | Path | None,
     threads: int,
+    columns: Mapping[str, str] | None = None,
 ) -> Rated:
     """`rate` under settings that are validated."""
     from anmi_ray.rating.outcomes import ANCHOR_TEXTS, outcomes_of, with_anchors
     from anmi_ray.rating.rate_table import rate_read
 
-    read = outcomes_of(_read(preferences, GAMES, one_query))
+    read = outcomes_of(_read(preferences, GAMES, one_query, columns))
     _check_rejects(read, rejects, max_reject_fraction)
     strangers = None
     if anchors is not None:
@@ -192,12 +195,14 @@ def audit(
     grades: str | Path | None = None,
     max_reject_fraction: float = 0.1,
     rejects: str | Path | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> Audited:
     """Say how far to trust each judge: failures, ties, position and length bias, cycles, agreement, accuracy.
 
     Columns: query_id, doc_a, doc_b, preference (of doc_a, 0 to 1), and, if there are, judge, order, error, round,
     length_a and length_b, as of `anmi audit`. `grades` is a file of known grades (TREC qrels, or BEIR's .tsv), for the
-    accuracy; `rejects` a file for the rows that cannot be used. Raises ConfigError or DataError for what can be mended.
+    accuracy; `rejects` a file for the rows that cannot be used; `columns` as of `rate`. Raises ConfigError or
+    DataError for what can be mended.
 
     >>> table = {"query_id": ["q", "q"], "doc_a": ["x", "x"], "doc_b": ["y", "y"], "order": ["ab", "ba"],
     ...          "judge": ["me", "me"], "preference": [0.9, 0.2]}
@@ -208,7 +213,7 @@ def audit(
     from anmi_ray.judging import read_judgments
     from anmi_ray.rating.graph import count_triads
 
-    read = read_judgments(_read(answers, ANSWERS))
+    read = read_judgments(_read(answers, ANSWERS, columns=columns))
     _check_rejects(read, rejects, max_reject_fraction)
     if not read.judgments.num_rows:
         raise DataError("holds no answer to audit", read.place, "give rows in which two documents are compared")
@@ -225,11 +230,16 @@ def audit(
     return Audited(figures, read)
 
 
-def _read(source: Source, reading: Reading, one_query: bool = False) -> PreferenceRows:
+def _read(
+    source: Source, reading: Reading, one_query: bool = False, columns: Mapping[str, str] | None = None
+) -> PreferenceRows:
     """The rows of a file, or of anything that Arrow makes a table of."""
+    named = dict(columns or {})
+    if unknown := set(named).difference(reading.columns):
+        raise ConfigError(f"there is no column {min(unknown)}", "columns", f"name {', '.join(reading.columns)}")
     if isinstance(source, (str, Path)):
-        return read_preferences(Path(source), reading, one_query)
-    return check_preferences(_table(source), reading, one_query)
+        return read_preferences(Path(source), reading, one_query, named)
+    return check_preferences(Rows(_table(source)).renamed(named), reading, one_query)
 
 
 def _table(source: Source) -> pa.Table:

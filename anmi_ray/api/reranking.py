@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.api.runs import Run
 from anmi_ray.core import environment
-from anmi_ray.core.errors import ConfigError, DataError, from_os_error
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import RUN
 from anmi_ray.store import Flow
 
@@ -137,25 +138,27 @@ def rerank_run(
     depth: int,
     threads: int,
     partners: Mapping[str, Path] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Flow:
     """Score the top `depth` of every query in a TREC run with a trained model and write a TREC run of them.
 
     `partners`: TREC runs of the systems that the model's fusion.json names; their scores are added as it says.
     Queries of the run that the collection does not have, or none of whose documents it has, are rejected (counted).
+    `say` is told where its ranks contradict its scores.
     Raises DataError when the run shares no query or no document with the collection.
     """
     from anmi_ray.corpus import lookup
     from anmi_ray.evaluation import served_fusion
     from anmi_ray.stages.ingest import of_queries
     from anmi_ray.stages.rerank import ranking
-    from anmi_ray.tables import trec
+    from anmi_ray.tables import formats, trec
 
     folder = _checked(model)
     given = partners or {}
     fusion = served_fusion.read(folder) if given else None
     if fusion is not None:
         fusion.check(given, "--fuse")
-    run = trec.read_run(run_file)
+    run = _one_system(run_file, say)
     run = run.filter(pc.less_equal(run["rank"], depth))
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
     known = run.filter(
@@ -173,32 +176,74 @@ def rerank_run(
         )
     reranked = ranking.rerank(known, queries, documents, _loaded(folder, threads))
     if fusion is not None:
-        said = {name: of_queries(trec.read_run(path), queries) for name, path in given.items()}
+        said = {name: of_queries(_one_system(path, say), queries) for name, path in given.items()}
         reranked = fusion.fuse(reranked, known, said, depth)
-    try:
-        out_file.write_text(trec.format_run(reranked, queries, documents), encoding="utf-8")
-    except OSError as error:
-        raise from_os_error(error, str(out_file)) from error
+    formats.write_text(trec.format_run(reranked, queries, documents), out_file)
     answered = len(pc.unique(reranked["query_id"]))
     return Flow("queries", asked, answered, asked - answered)
 
 
-def evaluate(collection: Path, run_files: list[Path], split: str, names: list[str]) -> Evaluation:
-    """Measure TREC runs against `qrels/<split>.tsv`; the first run is what the others are compared with."""
-    from anmi_ray.corpus import lookup
-    from anmi_ray.evaluation import measures, significance
+def _one_system(path: Path, say: Callable[[str], None] | None) -> pa.Table:
+    """The Run table of a file that holds one system. Raises DataError."""
     from anmi_ray.tables import trec
 
+    run = trec.read_run(path, say=say)
+    tags = pc.unique(run["system"]).to_pylist()
+    if len(tags) != 1:
+        what = f"holds {len(tags)} systems (tags {', '.join(tags[:3])})" if tags else "holds no ranking"
+        raise DataError(what, str(path), "give a TREC run file of one tag, the last field of a line")
+    return run
+
+
+def evaluate(
+    collection: Path, run_files: Sequence[Path], split: str, names: list[str], say: Callable[[str], None] | None = None
+) -> Evaluation:
+    """Measure TREC runs against `qrels/<split>.tsv`; the first system is what the others are compared with.
+
+    A system is a tag of a file, called by the tag, or FILE:TAG where several files have it. Scores decide, and equal
+    ones go as in trec_eval. `say` is told once of each file whose ranks contradict its scores. Raises DataError where a
+    file holds no ranking or none of a judged query, ConfigError where a file or a measure is given twice.
+    """
+    from anmi_ray.corpus import lookup
+    from anmi_ray.evaluation import measures, significance
+
     qrels = lookup.read_qrels(str(collection), split)
-    labels: list[str] = []
-    tables: list[pa.Table] = []
-    for path in run_files:
-        run = trec.read_run(path)
-        if not run.num_rows:
-            raise DataError("holds no ranking", str(path), "give a TREC run file")
-        label = path.stem if path.stem not in labels else str(path)
-        labels.append(label)
-        tables.append(RUN.table({**{c: run[c] for c in run.column_names}, "system": [label] * run.num_rows}))
-    metrics = measures.evaluate(pa.concat_tables(tables), qrels, names, labels)
+    tables = _systems(run_files, say)
+    labels = list(tables)
+    judged = pc.unique(qrels["query_id"])
+    for label, table in tables.items():
+        if not pc.any(pc.is_in(table["query_id"], value_set=judged)).as_py():
+            queries = len(pc.unique(table["query_id"]))
+            raise DataError(
+                f"none of its {queries:,} queries is judged in {collection}/qrels/{split}.tsv",
+                f"run {label}",
+                "give the collection that the run was made on, or another --split: ids must agree",
+            )
+    metrics = measures.evaluate(pa.concat_tables(tables.values()), qrels, names, labels)
     rows = [asdict(row) for name in names for row in significance.compare(metrics, labels[0], labels, name)]
     return Evaluation(rows, names, labels[0])
+
+
+def _systems(run_files: Sequence[Path], say: Callable[[str], None] | None) -> dict[str, pa.Table]:
+    """The Run table of every tag of every file, by the system's name."""
+    from anmi_ray.tables import trec
+
+    tagged: list[tuple[Path, str, pa.Table]] = []
+    for at, path in enumerate(run_files):
+        if path.resolve() in [earlier.resolve() for earlier in run_files[:at]]:
+            raise ConfigError("--run names it twice", str(path), "name each file once")
+        run = trec.read_run(path, "trec_eval", say)
+        if not run.num_rows:
+            raise DataError("holds no ranking", str(path), "give a TREC run file")
+        tags = pc.unique(run["system"]).to_pylist()
+        tagged += [(path, tag, run.filter(pc.equal(run["system"], tag))) for tag in tags]
+    files = Counter(tag for _, tag, _ in tagged)
+    names = [tag if files[tag] == 1 else f"{path.stem}:{tag}" for path, tag, _ in tagged]
+    if len(set(names)) < len(names):
+        names = [f"{path}:{tag}" for path, tag, _ in tagged]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ConfigError(f"two systems would be called {twice[0]}", "--run", "rename a tag or a file")
+    return {
+        name: RUN.table({**{c: run[c] for c in run.column_names}, "system": [name] * run.num_rows})
+        for name, (_, _, run) in zip(names, tagged, strict=True)
+    }

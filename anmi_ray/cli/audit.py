@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from anmi_ray.cli.flags import COMMAND_LINE, FiguresOption, MaxRejectsOption, RunRootOption
+from anmi_ray.cli.flags import COMMAND_LINE, ColumnsOption, FiguresOption, MaxRejectsOption, RunRootOption, columns_of
 from anmi_ray.core.errors import ConfigError
 
 _REASONS = 5  # failures named in the summary
@@ -17,7 +17,9 @@ _REASONS = 5  # failures named in the summary
 def audit(
     subject: Annotated[
         str,
-        typer.Argument(metavar="RUN|FILE", help="name of a run, or answers: .csv, .jsonl (also .gz, .zst), .parquet"),
+        typer.Argument(
+            metavar="RUN|FILE", help="name of a run, or answers: .csv, .jsonl (also .gz, .zst), .parquet, or -"
+        ),
     ],
     json_: FiguresOption = None,
     plot: Annotated[
@@ -30,6 +32,7 @@ def audit(
         Path | None, typer.Option(help="write the rows that were refused, with place and reason (FILE only)")
     ] = None,
     max_reject_fraction: MaxRejectsOption = 0.1,
+    columns: ColumnsOption = "",
     root: RunRootOption = "results",
 ) -> None:
     """Say how far to trust each judge: failures, ties, position and length bias, cycles, agreement, accuracy.
@@ -38,19 +41,20 @@ def audit(
     was shown first, ba: doc_b was; without the column doc_a was), error (why the judge failed; such a row needs no
     preference), round (a whole number: the same question asked again), length_a and length_b (of the texts, any unit).
     Of rows with the same query, documents, judge, order and round the first counts. A RUN has stored its audit.
+    - is standard input or output, as of anmi rate.
     """
     from anmi_ray.cli import console
     from anmi_ray.cli.output import write_figures
     from anmi_ray.tables import formats
 
     outputs = {"json": json_, "plot": plot, "rejects": rejects}
+    for_files = {"grades": grades, "rejects": rejects, "columns": columns}
     is_file = _is_file(subject)
     formats.check_outputs(outputs, [Path(path) for path in (subject if is_file else None, grades) if path is not None])
     if is_file:
-        lines, figures = _of_file(Path(subject), grades, max_reject_fraction, rejects)
-    elif grades is not None or rejects is not None:
-        option = "--grades" if grades is not None else "--rejects"
-        raise ConfigError(f"{option} is for a file, and {subject} names a run", COMMAND_LINE, "leave it out")
+        lines, figures = _of_file(Path(subject), grades, max_reject_fraction, rejects, columns)
+    elif of_files := [name for name, value in for_files.items() if value]:
+        raise ConfigError(f"--{of_files[0]} is for a file, and {subject} names a run", COMMAND_LINE, "leave it out")
     else:
         lines, figures = _of_run(subject, root)
     if json_ is not None:
@@ -58,7 +62,7 @@ def audit(
     if plot is not None:
         _plot(figures, plot, f"Judges of {Path(subject).name if is_file else f'run {subject}'}")
     written = [f"{option:14} -> {path}" for option, path in outputs.items() if path is not None]
-    out = console.stdout()
+    out = console.stdout(console.beside(outputs))
     for block in (*lines, console.judges_table(figures["judges"]), *_summary(figures), *written):
         out.print(block, highlight=False, markup=False)
 
@@ -66,9 +70,10 @@ def audit(
 def _is_file(subject: str) -> bool:
     """Whether RUN|FILE names a file: there is one, or the name ends like one."""
     from anmi_ray.tables import formats
+    from anmi_ray.tables.streams import STANDARD
 
     path = Path(subject)
-    if path.is_file():
+    if path.is_file() or path == STANDARD:
         return True
     try:
         formats.format_of(path)
@@ -78,12 +83,16 @@ def _is_file(subject: str) -> bool:
 
 
 def _of_file(
-    file: Path, grades: Path | None, max_reject_fraction: float, rejects: Path | None
+    file: Path, grades: Path | None, max_reject_fraction: float, rejects: Path | None, columns: str
 ) -> tuple[list[str], Mapping[str, Any]]:
     """What to say of a file's answers before the table, and the figures."""
     from anmi_ray.api import preferences
+    from anmi_ray.tables.preferences import ANSWERS
 
-    audited = preferences.audit(file, grades=grades, max_reject_fraction=max_reject_fraction, rejects=rejects)
+    named = columns_of(columns, ANSWERS.columns)
+    audited = preferences.audit(
+        file, grades=grades, max_reject_fraction=max_reject_fraction, rejects=rejects, columns=named
+    )
     lines = audited.answers.said()
     if grades is not None:
         graded = audited.figures["panel"]["graded"]

@@ -6,7 +6,8 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -46,7 +47,7 @@ class ConsoleReporter(Reporter):
         elif time.monotonic() - self._printed_s > _QUIET_S:
             self._printed_s = time.monotonic()
             line = f"  {self._name}: {done:,} of {total:,} {unit}" + (f", {note}" if note else "")
-            self._console.print(line, highlight=False)
+            self._console.print(line, highlight=False, markup=False)
 
     def notice(self, text: str) -> None:
         """A line of its own, which stays."""
@@ -110,7 +111,7 @@ def systems_table(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], ba
 
     depth: of the top documents whose share with a label, or a judge's answer, the rows have; 0: they have none.
     """
-    numbers = [*measures, f"{measures[0]} − {baseline}", "p", *([f"Judged@{depth} %"] if depth else [])]
+    numbers = [*measures, f"{measures[0]} − {escape(baseline)}", "p", *([f"Judged@{depth} %"] if depth else [])]
     made = table("system", *numbers, right=numbers)
     queries = max((row["queries"] for row in rows), default=0)
     for system in dict.fromkeys(row["system"] for row in rows):
@@ -126,7 +127,7 @@ def systems_table(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], ba
             ends = f"[{first['difference_low']:+.3f}, {first['difference_high']:+.3f}]"
             difference = f"{first['difference']:+.3f} {ends}"
             p = f"{first['p']:.4f}"
-        made.add_row(system, *means, difference, p, *([percent(first.get("judged"))] if depth else []))
+        made.add_row(escape(system), *means, difference, p, *([percent(first.get("judged"))] if depth else []))
     return made
 
 
@@ -209,10 +210,18 @@ _AUDIT: dict[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-def stdout() -> Console:
-    """Standard output. Plain output is not folded: other programs read it."""
-    terminal = sys.stdout.isatty()
-    return Console(width=None if terminal else _PLAIN_WIDTH, soft_wrap=not terminal)
+def stdout(stream: TextIO | None = None) -> Console:
+    """Standard output, or another stream. Plain output is not folded: other programs read it."""
+    file = stream or sys.stdout
+    terminal = file.isatty()
+    return Console(file=file, width=None if terminal else _PLAIN_WIDTH, soft_wrap=not terminal)
+
+
+def beside(outputs: Mapping[str, Path | None]) -> TextIO:
+    """Where a command says what it has done: standard output, or standard error where a table goes to the former."""
+    from anmi_ray.tables.streams import STANDARD
+
+    return sys.stderr if STANDARD in outputs.values() else sys.stdout
 
 
 def note(text: str) -> None:

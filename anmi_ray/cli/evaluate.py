@@ -7,17 +7,26 @@ from typing import Annotated
 
 import typer
 
+from anmi_ray.cli.flags import COMMAND_LINE
+from anmi_ray.core.errors import ConfigError
+
 
 def evaluate(
     collection: Annotated[Path, typer.Option("--collection", help="folder in BEIR layout with qrels/")],
-    run_files: Annotated[list[Path], typer.Option("--run", help="TREC run file; may be given several times")],
+    run_files: Annotated[list[Path], typer.Option("--run", help="TREC run file, or -; may be given several times")],
     split: Annotated[str, typer.Option("--split", help="which qrels: qrels/<split>.tsv")] = "test",
     measures: Annotated[str, typer.Option("--measures", help="comma-separated")] = "nDCG@10,MRR@10,Recall@100",
 ) -> None:
-    """Measure TREC runs, with intervals; several runs are compared with the first by a paired test."""
+    """Measure TREC runs, with intervals; several systems are compared with the first by a paired test.
+
+    A system is a tag of a file, called by the tag, or FILE:TAG where several files have it. Scores decide, not the
+    written ranks; equal scores go as in trec_eval: read as 32 bits, by document id, the last first.
+    """
     from anmi_ray.api import reranking
     from anmi_ray.cli import console
 
-    names = [name.strip() for name in measures.split(",") if name.strip()]
-    result = reranking.evaluate(collection, run_files, split, names)
+    names = list(dict.fromkeys(name.strip() for name in measures.split(",") if name.strip()))
+    if not names:
+        raise ConfigError("--measures names none", COMMAND_LINE, "name some, such as nDCG@10,AP, or leave it out")
+    result = reranking.evaluate(collection, run_files, split, names, console.note)
     console.stdout().print(console.systems_table(result.comparisons, result.measures, result.baseline))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from anmi_ray.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from anmi_ray.config.experiment import Experiment
@@ -21,6 +25,9 @@ RootOption = Annotated[str | None, typer.Option("--root", help="folder or URI fo
 RunRootOption = Annotated[str, typer.Option("--root", help="folder or URI that holds the run")]
 FiguresOption = Annotated[Path | None, typer.Option("--json", help="write every figure as JSON")]
 RejectsOption = Annotated[Path | None, typer.Option(help="write the rows that were refused, with place and reason")]
+ColumnsOption = Annotated[
+    str, typer.Option("--columns", metavar="NAME=COLUMN,...", help="columns of FILE that are called otherwise")
+]
 MaxRejectsOption = Annotated[
     float, typer.Option(min=0.0, max=1.0, help="fail if a larger share of the rows is refused")
 ]
@@ -33,6 +40,22 @@ AddressOption = Annotated[
         help="the cluster's job server: its dashboard's address, such as http://head:8265",
     ),
 ]
+
+
+def columns_of(text: str, known: Sequence[str]) -> dict[str, str]:
+    """The columns that --columns names, by our name for them, which is one of `known`. Raises ConfigError."""
+    columns: dict[str, str] = {}
+    for part in text.split(",") if text else ():
+        name, _, column = (word.strip() for word in part.partition("="))
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise ConfigError(f"--columns {part}: no column is called '{name}'", COMMAND_LINE, hint)
+        if not column or name in columns or column in columns.values():
+            what = f"--columns {part}: names no column, or one that is named already"
+            raise ConfigError(what, COMMAND_LINE, "write query_id=qid,preference=better")
+        columns[name] = column
+    return columns
 
 
 def load(config: str, overrides: list[str] | None, root: str | None) -> Experiment:

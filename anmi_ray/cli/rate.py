@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from anmi_ray.cli.flags import COMMAND_LINE, MaxRejectsOption, RejectsOption
+from anmi_ray.cli.flags import COMMAND_LINE, ColumnsOption, MaxRejectsOption, RejectsOption, columns_of
 from anmi_ray.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 PLOTTED = 3  # queries in a picture, unless one is asked for
 
-FileArg = Annotated[Path, typer.Argument(metavar="FILE", help="preferences: .csv, .jsonl (also .gz, .zst), .parquet")]
-OutOption = Annotated[Path, typer.Option("--out", help="ratings to write: .csv, .jsonl (also .gz, .zst), .parquet")]
+FileArg = Annotated[
+    Path, typer.Argument(metavar="FILE", help="preferences: .csv, .jsonl (also .gz, .zst), .parquet, or -")
+]
+OutOption = Annotated[
+    Path, typer.Option("--out", help="ratings to write: .csv, .jsonl (also .gz, .zst), .parquet, or -")
+]
 ModelOption = Annotated[
     Literal["thurstone", "bradley-terry"], typer.Option("--model", help="link of the win probability")
 ]
@@ -79,6 +83,7 @@ def rate(
     rejects: RejectsOption = None,
     max_reject_fraction: MaxRejectsOption = 0.1,
     all_one_query: OneQueryOption = False,
+    columns: ColumnsOption = "",
     threads: ThreadsOption = 0,
 ) -> None:
     """Rate documents from pairwise preferences that you have, with standard errors.
@@ -86,11 +91,15 @@ def rate(
     Columns of FILE: query_id, doc_a, doc_b (text or integers), preference (of doc_a, 0 to 1); and, if there are, games
     (how many games the row counts for; default 1, 0 carries nothing), judge (text) and tie (a model's probability of a
     tie). doc_a is the document that was shown first. Every row is games of its own, so rows that repeat count again.
-    Rows that cannot be used are counted.
+    Rows that cannot be used are counted. - is standard input or output: read as Parquet or JSON lines where it begins
+    like these, else as CSV; written as CSV, and what is said goes to standard error.
     """
     from anmi_ray.api.preferences import rate_with
+    from anmi_ray.cli import console
     from anmi_ray.tables import formats
+    from anmi_ray.tables.preferences import GAMES
 
+    _refuse_contradictions(ties, tie_width, plot, plot_query)
     config = config_of(
         {
             "model": model,
@@ -106,15 +115,29 @@ def rate(
     )
     outputs = {"out": out, "fits": fits, "gaps": gaps, "rejects": rejects, "plot": plot}
     formats.check_outputs(outputs, [path for path in (file, anchors) if path is not None])
-    rated = rate_with(config, file, anchors, all_one_query, max_reject_fraction, rejects, threads)
+    named = columns_of(columns, GAMES.columns)
+    rated = rate_with(config, file, anchors, all_one_query, max_reject_fraction, rejects, threads, named)
     drawn = _drawn(rated, plot_query)
-    for table, path in ((rated.ratings, out), (rated.fits, fits), (rated.gaps, gaps)):
-        if path is not None:
-            formats.write_table(table, path)
-    print(rated)
+    _write(rated, outputs)
     if plot is not None:
         _plot(rated, drawn, plot)
-    _print_outputs(rated, outputs, None if plot_query is not None else drawn)
+    for line in (str(rated), *_outputs(rated, outputs, None if plot_query is not None else drawn)):
+        print(line, file=console.beside(outputs))
+
+
+def _write(rated: Rated, outputs: Mapping[str, Path | None]) -> None:
+    from anmi_ray.tables import formats
+
+    for option, table in {"out": rated.ratings, "fits": rated.fits, "gaps": rated.gaps}.items():
+        if (path := outputs[option]) is not None:
+            formats.write_table(table, path)
+
+
+def _refuse_contradictions(ties: str, tie_width: str, plot: Path | None, plot_query: str | None) -> None:
+    if plot_query is not None and plot is None:
+        raise ConfigError("--plot-query chooses what --plot draws", COMMAND_LINE, "give both, or leave it out")
+    if tie_width != "fitted" and ties == "half":
+        raise ConfigError("--tie-width is for a model of ties", COMMAND_LINE, "add --ties davidson, or leave it out")
 
 
 def config_of(settings: Mapping[str, Any]) -> RateConfig:
@@ -134,15 +157,17 @@ def config_of(settings: Mapping[str, Any]) -> RateConfig:
 
 
 def _word_or_number(option: str, text: str, words: Mapping[str, Any]) -> Any:
+    from anmi_ray.tables.rows import real_of
+
     if text in words:
         return words[text]
-    try:
-        return float(text)
-    except ValueError:
+    value = real_of(text)
+    if value is None:
         allowed = " or ".join([*words, "a number"])
         near = difflib.get_close_matches(text, words, n=1, cutoff=0.6)
         remedy = f"did you mean --{option} {near[0]}?" if near else "anmi rate --help says what each means"
-        raise ConfigError(f"--{option} must be {allowed}, not '{text}'", COMMAND_LINE, remedy) from None
+        raise ConfigError(f"--{option} must be {allowed}, not '{text}'", COMMAND_LINE, remedy)
+    return value
 
 
 def _drawn(rated: Rated, plot_query: str | None) -> list[str]:
@@ -171,7 +196,7 @@ def _plot(rated: Rated, queries: list[str], path: Path) -> None:
     formats.write_text(pictures.content(drawn, path.suffix, heading, note), path)
 
 
-def _print_outputs(rated: Rated, outputs: Mapping[str, Path | None], first: list[str] | None) -> None:
+def _outputs(rated: Rated, outputs: Mapping[str, Path | None], first: list[str] | None) -> Iterator[str]:
     """Where each file stands; `first`: the queries that were drawn where none was asked for."""
     for option, path in outputs.items():
         if path is None:
@@ -180,4 +205,4 @@ def _print_outputs(rated: Rated, outputs: Mapping[str, Path | None], first: list
         also = ""
         if option == "plot" and first is not None and rated.fits.num_rows > PLOTTED:
             also = f" (queries {', '.join(first)} of {rated.fits.num_rows:,}; another with --plot-query)"
-        print(f"{name:14} -> {path}{also}")
+        yield f"{name:14} -> {path}{also}"

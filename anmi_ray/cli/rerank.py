@@ -14,8 +14,8 @@ from anmi_ray.core.errors import ConfigError
 def rerank(
     model: Annotated[Path, typer.Option("--model", help="folder of a trained model")],
     collection: Annotated[Path, typer.Option("--collection", help="folder in BEIR layout (corpus, queries)")],
-    run_file: Annotated[Path, typer.Option("--run", help="TREC run file to rerank")],
-    out_file: Annotated[Path, typer.Option("--out", help="TREC run file to write")],
+    run_file: Annotated[Path, typer.Option("--run", help="TREC run file to rerank, or -")],
+    out_file: Annotated[Path, typer.Option("--out", help="TREC run file to write, or -")],
     depth: Annotated[int, typer.Option("--depth", min=1, help="documents per query to score, from the top")] = 100,
     fuse: Annotated[
         list[str] | None,
@@ -23,13 +23,20 @@ def rerank(
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=0, help="threads; 0: all cores")] = 0,
 ) -> None:
-    """Rerank a TREC run with a trained model, its scores fused with the first stage's where --fuse gives them."""
+    """Rerank a TREC run with a trained model, its scores fused with the first stage's where --fuse gives them.
+
+    The scores of the run decide what its top is, not the written ranks; of equal scores the lower rank stands first.
+    """
     from anmi_ray.api import reranking
     from anmi_ray.cli import console
+    from anmi_ray.tables import formats
 
-    queries = reranking.rerank_run(model, collection, run_file, out_file, depth, threads, _named(fuse or ()))
+    partners = _named(fuse or ())
+    outputs = {"out": out_file}
+    formats.check_outputs(outputs, [run_file, *partners.values()], any_name=outputs)
+    queries = reranking.rerank_run(model, collection, run_file, out_file, depth, threads, partners, console.note)
     counts = f"{queries.rows_in:,} queries, {queries.rows_out:,} reranked, {queries.rejected:,} rejected"
-    console.stdout().print(f"{counts} -> {out_file}")
+    print(f"{counts} -> {out_file}", file=console.beside(outputs))
 
 
 def _named(options: Sequence[str]) -> dict[str, Path]:

@@ -36,7 +36,7 @@ def show(
 
         raise typer.Exit(0 if follow_run(run_name, root, out) else 1)
     for block in described(run_name, root, rejects):
-        out.print(block, highlight=False)
+        out.print(block, highlight=False, markup=False)
 
 
 def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -14,6 +15,9 @@ from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.paths import FolderOrName
 from anmi_ray.config.retrieve import RETRIEVERS, USUAL, Retriever
 from anmi_ray.config.train import Pooling, Student, TrainConfig
+
+if TYPE_CHECKING:
+    from ir_measures.measures import Measure
 
 FIRST_STAGE = (*RETRIEVERS, "hybrid")
 START = "start"
@@ -232,15 +236,8 @@ class EvaluateConfig(Settings):
             return measures
         if len(set(measures)) != len(measures):
             raise ValueError("a measure is named twice")
-        import ir_measures
-
         for name in measures:
-            try:
-                ir_measures.parse_measure(name)
-            except (NameError, ValueError) as error:
-                raise ValueError(
-                    f"{name!r} is no measure of ir_measures ({error}); for example nDCG@10, MRR@10, Recall@100, AP"
-                ) from error
+            measure_of(name)
         return measures
 
     @field_validator("partners")
@@ -249,3 +246,17 @@ class EvaluateConfig(Settings):
         if len(set(partners)) != len(partners):
             raise ValueError("a system is named twice")
         return partners
+
+
+def measure_of(name: str) -> Measure:
+    """The ir_measures measure of this name (MRR@10 is its RR@10); ValueError where there is none, or none installed."""
+    import ir_measures
+
+    try:
+        measure = ir_measures.parse_measure(name)
+        if ir_measures.DefaultPipeline.supports(measure) and measure.params.get("cutoff", 1) >= 1:
+            return measure
+        problem = "nothing installed computes it"
+    except (NameError, ValueError, AssertionError) as error:  # it asserts that parameters are right, and there
+        problem = re.sub(r"<object object at \w+>", "nothing", str(error))
+    raise ValueError(f"{name!r} is no measure of ir_measures ({problem}); for example nDCG@10, MRR@10, Recall@100, AP")

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _NAMED = 5  # documents named in an error
 
 
@@ -27,7 +29,16 @@ class AnmiError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.place}: {self.message}" if self.place else self.message
-        return f"{text}\n  remedy: {self.remedy}" if self.remedy else text
+        return visible(f"{text}\n  remedy: {self.remedy}" if self.remedy else text)
+
+
+def visible(text: str) -> str:
+    r"""`text` with control characters, which a terminal would obey, as Python writes them; lines stay lines.
+
+    >>> visible("id \x1b[31m")
+    'id \\x1b[31m'
+    """
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 class ConfigError(AnmiError):
@@ -43,7 +54,7 @@ class StoreError(AnmiError):
 
 
 class LostError(StoreError):
-    """A process or a node of the cluster was lost, more often than retries make good; running again resumes.
+    """A process or a node was lost, or did not start, more often than retries make good; running again resumes.
 
     Its exit code is sysexits.h's EX_TEMPFAIL: whoever started the command may start it again as it is.
     """
@@ -139,3 +150,10 @@ def from_os_error(error: OSError, place: str) -> StoreError:
     text = str(error) or type(error).__name__
     remedies = (remedy for word, remedy in _BY_WORD.items() if word in text)
     return StoreError(text, place, next(remedies, f"check that the storage is reachable and writable; {_AGAIN}"))
+
+
+def from_file_error(error: OSError, place: str) -> StoreError:
+    """The same of a single file that a command was given, which stands under no root."""
+    made = from_os_error(error, place)
+    remedy = (made.remedy or "").replace(_OTHER_ROOT, "give another path").replace("root with --root", "path")
+    return StoreError(made.message, place, remedy.replace("write permission", "permission").removesuffix(f"; {_AGAIN}"))

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 from urllib.parse import quote, unquote
 
+from anmi_ray.core.errors import visible
+
 SHORTEST = 8  # characters from which on a key is one: servers without keys are given "EMPTY", a word of honest answers
 HIDDEN = "***"
 LONGEST = 80  # characters of a value that a message quotes
@@ -48,7 +50,6 @@ _SURELY = re.compile(
     _KEY.pattern.replace(r"sk-[\w-]{8,}", r"sk-(?:(?=\S*\d)(?=\S*[A-Z])\S{20,}|[0-9a-f]{20,})"),
 )
 _OPAQUE = re.compile(r"(?<![\w+/=.-])(?=[A-Za-z+/]*\d)[A-Za-z0-9+][A-Za-z0-9+/]{31,}={0,2}(?![\w+/.-])")
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _known: set[str] = set()
 
 
@@ -86,7 +87,7 @@ def shown(text: str) -> str:
     no setting\x1b[2J
     remedy
     """
-    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], scrub(text))
+    return visible(scrub(text))
 
 
 def quoted(value: object, places: Iterable[str] = ()) -> str:

@@ -18,6 +18,7 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.corpus import parsing, sources
 from anmi_ray.corpus.judged import JudgedReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
+from anmi_ray.tables.rows import whole_of
 
 _SUFFIXES = ("", ".gz", ".zst")
 _COLUMNS = ("query-id", "corpus-id", "score")
@@ -53,6 +54,9 @@ class BeirFiles:
         """(place, judged pair) of every line of a qrels file, its header aside. DataError where columns are missing."""
         columns: list[int] = []
         for place, line in self.file(name).lines():
+            if isinstance(line, LineError):
+                yield place, line
+                continue
             if not columns:
                 columns, is_header = self._columns(line, name)
                 if is_header:
@@ -93,7 +97,7 @@ class BeirFiles:
         fields = [field.strip() for field in line.decode("utf-8", "replace").split("\t")]
         if all(column in fields for column in _COLUMNS) and len(fields) == len(_COLUMNS):
             return [fields.index(column) for column in _COLUMNS], True
-        if len(fields) == len(_COLUMNS) and parsing.is_integer(fields[2]):
+        if len(fields) == len(_COLUMNS) and whole_of(fields[2]) is not None:
             return [0, 1, 2], False
         raise DataError(
             f"columns are {', '.join(repr(field) for field in fields)}; must be {', '.join(_COLUMNS)}",

@@ -7,11 +7,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from anmi_ray.tables.formats import MAX_LINE, TOO_LARGE
+from anmi_ray.tables.rows import whole_of
+
 Document = tuple[str, str, str]  # id, title, text
 Query = tuple[str, str]  # id, text
 Judged = tuple[str, str, int]  # query, document, grade
 
-_INTEGER = re.compile(r"[+-]?\d{1,9}")
+_UNFIT = re.compile(r"[\x00-\x20\x7f-\x9f\u2028\u2029]")
+_UNFIT_ID = "white space or control characters in an id: write _ or %20 in their place, in the labels too"
 _LIMIT = 10**9  # grades are int32
 _SHOWN = 200  # characters of a record that a reject quotes
 Raw = TypeVar("Raw")
@@ -42,6 +46,11 @@ def parsed(
             yield place, error
 
 
+def too_large(size: int) -> LineError:
+    """Why a record of more than MAX_LINE bytes is refused."""
+    return LineError(TOO_LARGE, detail=f"{size:,} bytes")
+
+
 def decode(line: bytes, encoding: str = "utf-8", setting: str = "") -> str:
     """The text of bytes. LineError where they are none in this encoding, which names the setting that chose it."""
     try:
@@ -63,12 +72,18 @@ def json_object(line: bytes) -> dict[str, object]:
 
 
 def key_of(value: Mapping[str, object], name: str) -> str:
-    """The id under `name`: a text that is not blank, or a whole number. LineError where there is none."""
+    """The id under `name`: a text without white space and control characters, or a whole number; else LineError.
+
+    White space separates the fields of the run files that are written in the end, and whoever reads an id on a terminal
+    is to see what it is.
+    """
     key = value.get(name)
     if isinstance(key, int) and not isinstance(key, bool):
         key = str(key)
     if not isinstance(key, str) or not key.strip():
         raise LineError(f"missing {name}", detail=", ".join(value)[:_SHOWN])
+    if _UNFIT.search(key):
+        raise LineError(_UNFIT_ID, key, repr(key)[:_SHOWN])
     return _checked(key, key)
 
 
@@ -83,7 +98,9 @@ def text_of(value: Mapping[str, object], name: str, key: str, default: str | Non
 
 
 def document_of(key: str, title: str, text: str) -> Document:
-    """A document, stripped. LineError where title and text are both blank."""
+    """A document, stripped. LineError where title and text are both blank, or together larger than MAX_LINE."""
+    if len(title) + len(text) > MAX_LINE:
+        raise LineError(TOO_LARGE, key, f"{len(title) + len(text):,} characters")
     title = title.strip()
     text = text.strip()
     if not title and not text:
@@ -103,16 +120,11 @@ def judged_of(query: str, document: str, grade: object) -> Judged:
     """A judged pair. LineError where its grade is no whole number of at most nine digits (2.0 is one, 1.5 is not)."""
     if isinstance(grade, float) and grade.is_integer():
         grade = int(grade)
-    if isinstance(grade, str) and _INTEGER.fullmatch(grade.strip()):
-        grade = int(grade)
+    if isinstance(grade, str) and (number := whole_of(grade)) is not None:
+        grade = number
     if not isinstance(grade, int) or isinstance(grade, bool) or abs(grade) >= _LIMIT:
         raise LineError("grade is not an integer", f"{query} {document}", str(grade)[:_SHOWN])
     return query, document, grade
-
-
-def is_integer(text: str) -> bool:
-    """Whether a field may be a grade."""
-    return _INTEGER.fullmatch(text) is not None
 
 
 def _checked(text: str, key: str) -> str:

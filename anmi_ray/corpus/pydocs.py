@@ -17,7 +17,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,6 +32,8 @@ EXTRACTION_VERSION = 1
 MIN_SUMMARY_WORDS = 4  # shorter ones ("Close the file.") name no object
 MIN_BODY_WORDS = 4  # of the docstring, without the summary: less leaves only the name to be found by
 MAX_SHARED = 8  # a sentence of more objects than this is boilerplate
+_TURNS = 10  # in which copies of the summary are taken out of a docstring
+_WORK = 10**8  # characters of both, multiplied, that a turn may take
 _SKIPPED = frozenset(
     {"test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "ensurepip", "distutils", "pydoc_data"}
     | {"site-packages", "dist-packages", "lib-dynload", "_vendor", "__pycache__"}
@@ -147,26 +149,34 @@ class PydocsReader(Reader):
         names: set[str] = set()
         for module, path in self._files:
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", SyntaxWarning)  # invalid escapes in other people's sources
-                    warnings.simplefilter("ignore", DeprecationWarning)
-                    tree = ast.parse(path.read_bytes())
-            except (SyntaxError, ValueError) as error:
+                objects = list(_documented(path.read_bytes(), module))
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # all that parsing may raise
                 self._seen["documents"] += 1
                 self._refuse("documents", f"{module}:1", module, "not parsable", str(error))
                 continue
-            for name, node in _public(tree, module):
-                docstring = ast.get_docstring(node)
-                if not docstring or not docstring.strip():
-                    continue
+            for name, line, docstring, declared in objects:
                 self._seen["documents"] += 1
-                place = f"{module}:{getattr(node, 'lineno', 1)}"
+                place = f"{module}:{line}"
                 if name in names:  # a property's setter, or the other branch of an if
                     self._refuse("documents", place, name, "defined twice", malformed=False)
                     continue
                 names.add(name)
                 summary, body = split_docstring(docstring)
-                yield PythonObject(name, signature(node, name), summary, body, place)
+                yield PythonObject(name, declared, summary, body, place)
+
+
+def _documented(source: bytes, module: str) -> Iterator[tuple[str, int, str, str]]:
+    """(name, line, docstring, signature) of the public objects of a module that have a docstring."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # invalid escapes in other people's sources
+        warnings.simplefilter("ignore", DeprecationWarning)
+        tree = ast.parse(source)
+    for name, node in _public(tree, module):
+        docstring = ast.get_docstring(node)
+        if docstring and docstring.strip():
+            declared = signature(node, name)
+            f"{docstring}{declared}".encode()  # a ValueError: half of a surrogate pair, which no UTF-8 column can hold
+            yield name, getattr(node, "lineno", 1), docstring, declared
 
 
 def _qrels(relevant: Mapping[str, Sequence[str]]) -> pa.Table:
@@ -268,7 +278,11 @@ def split_docstring(docstring: str) -> tuple[str, str]:
     body = text[last.end() :]
     for sentence in (summary, _query_text(summary)):
         # Repeated: taking a copy out may join its neighbours into another.
-        while sentence and _collapsed(sentence) in _collapsed(body):
+        for turn in count():
+            if not sentence or _collapsed(sentence) not in _collapsed(body):
+                break
+            if turn == _TURNS or len(sentence) * len(body) > _WORK:
+                return summary, ""  # made to take for ever: nobody writes so
             copies = r"\s+".join(re.escape(word) for word in sentence.split())
             shorter = re.sub(copies, "", body, flags=re.IGNORECASE)
             if shorter == body:

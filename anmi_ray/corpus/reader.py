@@ -19,10 +19,13 @@ from scipy.sparse import csgraph
 
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import identity, redaction
-from anmi_ray.core.errors import DataError
+from anmi_ray.core.errors import DataError, visible
 from anmi_ray.core.records import QREL, QUERY, REJECT
 
 KINDS = ("documents", "queries", "qrels")
+_SHOWN = 3  # malformed rows that a message names
+_TOO_MANY = 50_000  # malformed rows at which, and at every so many more, their share is looked at before the end
+_BREAKS = str.maketrans("\t\n", "  ")
 SPLITS_BY_RANK = ("test", "dev", "train")  # a text found in two splits stays in the first of these
 
 
@@ -47,7 +50,8 @@ class Reader(ABC):
     def __init__(self, config: CorpusConfig) -> None:
         self.config = config
         self._seen: Counter[str] = Counter()
-        self._malformed: dict[str, list[str]] = {kind: [] for kind in KINDS}
+        self._malformed: Counter[str] = Counter()
+        self._examples: dict[str, list[str]] = {kind: [] for kind in KINDS}  # of what is malformed
         self._rejects: list[tuple[str, str, str, str]] = []
         self._left_out = 0
 
@@ -97,21 +101,27 @@ class Reader(ABC):
         """Record a reject; only `malformed` ones count towards max_reject_fraction."""
         place = f"{kind} {where}"
         self._rejects.append((place, _valid(key), reason, _valid(detail)))
-        if malformed:
-            self._malformed[kind].append(f"{where} ({reason})")
+        if not malformed:
+            return
+        self._malformed[kind] += 1
+        if len(self._examples[kind]) < _SHOWN:
+            self._examples[kind].append(f"{where} ({reason})")
+        if self._malformed[kind] % _TOO_MANY == 0:  # rather than to remember each line of a file that is none of ours
+            self._check_fraction(kind, "the first ")
 
-    def _check_fraction(self, kind: str) -> None:
-        """Raise DataError where more than max_reject_fraction of the rows of `kind` were malformed."""
+    def _check_fraction(self, kind: str, of: str = "") -> None:
+        """Raise DataError where more than max_reject_fraction of the rows of `kind`, all or so far, were malformed."""
         bad = self._malformed[kind]
         seen = self._seen[kind]
         limit = self.config.max_reject_fraction
-        if seen and len(bad) > limit * seen:
-            share = len(bad) / seen
+        if seen and bad > limit * seen:
+            share = bad / seen
+            examples = "; ".join(self._examples[kind])
             others = f", or set corpus.max_reject_fraction to {_round_up(share)} to leave them out"
             raise DataError(
-                f"{len(bad)} of {seen} {kind} are malformed ({share:.1%}, allowed {limit:.1%}): {'; '.join(bad[:3])}",
+                f"{bad} of {of}{seen} {kind} are malformed ({share:.1%}, allowed {limit:.1%}): {examples}",
                 self._place(),
-                f"mend these rows{others if len(bad) < seen else '; no others are left'}",
+                f"mend these rows{others if of or bad < seen else '; no others are left'}",
             )
 
     def _held_out(self, text_keys: Mapping[str, bytes], labelled: Container[str]) -> dict[str, str]:
@@ -222,7 +232,7 @@ def dev_by_group(text_keys: list[bytes], members: list[list[bytes]], share: floa
 
 
 def _valid(text: str) -> str:
-    return text[:500].encode("utf-8", "backslashreplace").decode()
+    return visible(text[:500].translate(_BREAKS))
 
 
 def _round_up(share: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import io
 import os
@@ -15,6 +16,8 @@ from pyarrow import fs
 from anmi_ray.config.paths import as_written
 from anmi_ray.core import redaction
 from anmi_ray.core.errors import DataError, from_os_error
+from anmi_ray.corpus.parsing import LineError, too_large
+from anmi_ray.tables.formats import bounded_lines
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _BLOCK = 1 << 22
@@ -48,16 +51,20 @@ class File:
         except OSError as error:
             raise from_os_error(error, self.place) from error
 
-    def lines(self, blank: bool = False) -> Iterator[tuple[str, bytes]]:
+    def lines(self, blank: bool = False) -> Iterator[tuple[str, bytes | LineError]]:
         """("corpus.jsonl:17", line) of every line, with `blank` also of the blank ones; .gz and .zst are unpacked.
 
-        Raises DataError where the file ends too early or cannot be unpacked, StoreError where it cannot be opened.
+        In the place of a line that is larger than MAX_LINE stands a LineError: it is never in memory. Raises DataError
+        where the file ends too early or cannot be unpacked, StoreError where it cannot be opened.
         """
         compression = COMPRESSIONS.get(PurePosixPath(self.path).suffix.lower())
         with self.open(compression) as raw, io.BufferedReader(raw, 1 << 20) as file:  # pyright: ignore[reportArgumentType]
             try:
-                for number, line in enumerate(file, start=1):
-                    line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                for number, line in bounded_lines(file):
+                    if isinstance(line, int):
+                        yield f"{self.name}:{number}", too_large(line)
+                        continue
+                    line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                     if blank or line.strip():
                         yield f"{self.name}:{number}", line.rstrip(b"\r\n")
             except OSError as error:

@@ -21,6 +21,7 @@ from anmi_ray.corpus import parsing
 from anmi_ray.corpus.judged import FilesReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
 from anmi_ray.corpus.sources import File
+from anmi_ray.tables.formats import MAX_LINE, TOO_LARGE
 
 # By role, a setting of corpus.columns, the names that a column usually has.
 _USUAL = {
@@ -182,6 +183,11 @@ def _tsv(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]
     names: tuple[str, ...] = ()
     chosen: dict[str, str] = {}
     for place, line in file.lines():
+        if isinstance(line, LineError):
+            if not names:
+                raise DataError(f"its header is {line.reason}", file.place, "write the columns' names there")
+            yield place, line
+            continue
         cells = line.split(b"\t")
         if not names:
             names = tuple(cell.decode("utf-8", "replace").strip() for cell in cells)
@@ -201,7 +207,8 @@ def _csv(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]
         place = f"{file.name} row {number}"
         if isinstance(cells, LineError):
             if not names:
-                raise DataError(f"its header is no CSV: {cells.detail}", file.place, "write the columns' names there")
+                what = f"its header is no CSV: {cells.reason}, {cells.detail}"
+                raise DataError(what, file.place, "write the columns' names there")
             yield place, cells
         elif not names:
             names = tuple(cell.strip() for cell in cells)
@@ -221,26 +228,45 @@ def _csv_rows(file: File) -> Iterator[list[str] | LineError]:
     Raises DataError where a quotation mark is never closed: the rows below it are in that cell.
     """
     csv.field_size_limit(sys.maxsize)  # of the whole process: the default refuses documents of 128 KiB
-    lines = (f"{line.decode('utf-8', 'surrogateescape')}\n" for _, line in file.lines(blank=True))
-    rows = csv.reader(lines, strict=True)
     number = 0
+    start = 1
+    size = 0
+    refused: LineError | None = None
+
+    def lines() -> Iterator[str]:
+        nonlocal size, refused
+        for _, line in file.lines(blank=True):
+            if isinstance(line, LineError):
+                refused = line
+                line = b""
+            size += len(line)
+            if size > MAX_LINE:
+                raise _open_quote(file, start, f"row {number} is {TOO_LARGE}; a quotation mark in it may not be closed")
+            yield f"{line.decode('utf-8', 'surrogateescape')}\n"
+
+    rows = csv.reader(lines(), strict=True)
     while True:
         start = rows.line_num + 1
+        size = 0
+        refused = None
         try:
             cells = next(rows)
         except StopIteration:
             return
         except csv.Error as error:
             if "unexpected end" in str(error):
-                message = f"a quotation mark in row {number} is never closed"
-                remedy = 'close it, and write a quotation mark inside of a quoted cell twice ("")'
-                raise DataError(message, f"{file.place}:{start}", remedy) from None
+                raise _open_quote(file, start, f"a quotation mark in row {number} is never closed") from None
             yield LineError("broken CSV", detail=str(error))
         else:
-            if not cells:
+            if refused is None and not cells:
                 continue
-            yield cells
+            yield refused or cells
         number += 1
+
+
+def _open_quote(file: File, line: int, message: str) -> DataError:
+    remedy = 'close it, and write a quotation mark inside of a quoted cell twice ("")'
+    return DataError(message, f"{file.place}:{line}", remedy)
 
 
 def _document(row: Record) -> Document:

@@ -75,10 +75,15 @@ def judged(line: bytes) -> Judged:
     return parsing.judged_of(fields[0], fields[2], fields[3])
 
 
-def _widths(lines: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, tuple[bytes, int]]]:
+def _widths(
+    lines: Iterable[tuple[str, bytes | LineError]],
+) -> Iterator[tuple[str, tuple[bytes, int] | LineError]]:
     """Every line with the number of columns of the first line that has 2 or 4 (0 before it)."""
     width = 0
     for place, line in lines:
+        if isinstance(line, LineError):
+            yield place, line
+            continue
         if not width and (count := line.count(b"\t") + 1) in (2, 4):
             width = count
         yield place, (line, width)

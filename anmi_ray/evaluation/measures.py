@@ -5,6 +5,7 @@ The library ir_measures does the arithmetic. Ranks decide, not scores: ties were
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anmi_ray.config.evaluate import measure_of
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.identity import ID, id_array
 from anmi_ray.core.records import METRIC
@@ -29,14 +31,10 @@ def parse(name: str) -> Measure:
     >>> str(parse("MRR@10"))
     'RR@10'
     """
-    import ir_measures
-
     try:
-        return ir_measures.parse_measure(name)
-    except (NameError, ValueError) as error:
-        raise ConfigError(
-            f"no such measure: {error}", f"measure {name!r}", "name one as nDCG@10, MRR@10, Recall@100 or AP"
-        ) from error
+        return measure_of(name)
+    except ValueError as error:
+        raise ConfigError(str(error), f"measure {name!r}", "name one as nDCG@10, MRR@10, Recall@100 or AP") from None
 
 
 def evaluate(
@@ -58,10 +56,9 @@ def evaluate(
     values = np.zeros((len(ids), len(names), len(parsed)))
     for start in range(0, len(ids), BLOCK_QUERIES):
         block = pa.array(ids[start : start + BLOCK_QUERIES], type=ID)
-        grades = _nested(judged.filter(pc.is_in(judged["query_id"], value_set=block)), "grade")
-        rows = run.filter(pc.is_in(run["query_id"], value_set=block))
+        grades = _nested(judged, block, "grade")
         for s, system in enumerate(names):
-            ranking = _nested(rows.filter(pc.equal(rows["system"], system)), "rank")
+            ranking = _nested(run.filter(pc.equal(run["system"], system)), block, "rank")
             values[start : start + len(block), s] = _values(list(parsed.values()), grades, ranking)
     queries, systems_, measures_ = np.meshgrid(
         np.arange(len(ids)), np.arange(len(names)), np.arange(len(parsed)), indexing="ij"
@@ -106,28 +103,37 @@ def _needed(run: pa.Table, measures: Sequence[Measure]) -> pa.Table:
     return run.filter(pc.less_equal(run["rank"], max(depths))) if len(depths) == len(cutoffs) else run
 
 
-def _nested(table: pa.Table, column: str) -> dict[str, dict[str, int]]:
-    """{query: {document: value}} with ids in hexadecimal, as the library wants it."""
+def _nested(table: pa.Table, queries: pa.Array, column: str) -> dict[str, dict[str, int]]:
+    """{query: {document: value}} of some queries: the number among them, as some measures want numbers; hexadecimal."""
     nested: dict[str, dict[str, int]] = {}
-    columns = (table["query_id"].to_pylist(), table["doc_id"].to_pylist(), table[column].to_pylist())
+    number = pc.index_in(table["query_id"], value_set=queries)
+    there = number.is_valid()
+    columns = (
+        number.filter(there).to_pylist(),
+        *(table[name].filter(there).to_pylist() for name in ("doc_id", column)),
+    )
     for query, doc, value in zip(*columns, strict=True):
-        nested.setdefault(query.hex(), {})[doc.hex()] = value
+        nested.setdefault(str(query), {})[doc.hex()] = value
     return nested
 
 
 def _values(
     measures: Sequence[Measure], grades: dict[str, dict[str, int]], ranking: dict[str, dict[str, int]]
 ) -> np.ndarray:
-    """Values [Q, measures], Q in order of id; 0 where the system returned nothing."""
+    """Values [Q, measures], Q in order of their numbers; 0 where the system returned nothing."""
     import ir_measures
 
-    row = {query: q for q, query in enumerate(sorted(grades))}
     names = np.array([str(measure) for measure in measures])  # MRR@10 and RR@10 are one measure under two names
-    values = np.zeros((len(row), len(measures)))
+    values = np.zeros((len(grades), len(measures)))
     if not ranking:
         return values
     scores = {query: {doc: -float(rank) for doc, rank in docs.items()} for query, docs in ranking.items()}
-    for metric in ir_measures.iter_calc(list(dict.fromkeys(measures)), grades, scores):
-        if metric.query_id in scores:
-            values[row[metric.query_id], names == str(metric.measure)] = metric.value
+    try:
+        for metric in ir_measures.iter_calc(list(dict.fromkeys(measures)), grades, scores):
+            if metric.query_id in scores:
+                values[int(metric.query_id), names == str(metric.measure)] = metric.value
+    except subprocess.CalledProcessError as error:
+        raise DataError(
+            f"a program that measures them failed: {error}", ", ".join(names), "name other measures"
+        ) from None
     return values

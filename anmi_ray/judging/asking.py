@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from anmi_ray.core.errors import ConfigError, JudgeError, rebuild
 from anmi_ray.core.identity import bucket_of
+from anmi_ray.judging.budget import Admission
 from anmi_ray.judging.budget_session import BudgetReport, BudgetSession
 from anmi_ray.judging.kinds.base import JudgeEngine, TextJudge, failures_of
 from anmi_ray.judging.questions import Rows, TextQuestions, slices
@@ -94,9 +95,10 @@ class LocalAsker:
                 self.log.publish(number, answers.filter(pa.array(of_row == number)))
             settle(answers.num_rows, failures_of(answers, self.judge))
 
-        def admit(group: list[Rows]) -> int:
+        def admit(group: list[Rows], patient: bool) -> Admission:
+            costs = [(len(which), float(dollars[which].sum())) for which in group]
             with turn:
-                return self.session.admit(_CHUNK, [(len(which), float(dollars[which].sum())) for which in group])
+                return self.session.admit(_CHUNK, costs, patient)
 
         self.session.begin(_CHUNK)
         order = missing[np.argsort(bucket[missing], kind="stable")]  # segments of few buckets each

@@ -1,7 +1,8 @@
 """What may be spent on a judge: whole queries are let through one after another, as long as a budget holds.
 
 What is under way is held back from the budget at an estimate, which learns from what questions really took. A query
-that was let through is asked to its end, so a budget is overrun at most by what retries cost beyond the estimate.
+that was let through is asked to its end, so a budget is overrun at most by what retries cost beyond the estimate. What
+is held when all is killed counts as spent, so no more is held at once than a quarter of what is left.
 No clock and no store in here: `stages/judge/budget_actor.py` is the one actor of a run that keeps such a budget and
 writes its record.
 """
@@ -10,10 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from anmi_ray.store.spend_log import Spend, SpendRecord
 
 QueryCost = tuple[int, float]  # questions of a query, and dollars that they may cost
+HELD = 0.25  # of what is left of a budget, at most, is under way
+FEW = 64  # questions that are under way however little is left: with fewer, asking would wait for every answer
+
+
+class Admission(NamedTuple):
+    """How many of some queries may be asked now; whether the next may never be, rather than when others are settled."""
+
+    queries: int
+    over: bool
 
 
 @dataclass(frozen=True)
@@ -133,26 +144,47 @@ class Budget:
             dollars_lost=self._record.dollars_lost + gone.dollars * self._dearer,
         )
 
-    def admit(self, key: str, queries: Sequence[QueryCost], hours: float) -> int:
-        """How many of a chunk's next `queries` may be asked: all, or as many as the budget holds."""
+    def admit(self, key: str, queries: Sequence[QueryCost], hours: float, patient: bool = True) -> Admission:
+        """How many of a chunk's next `queries` may be asked: all, or as many as the budget holds.
+
+        patient: who asks can wait until others are settled, so that no more is held than HELD of what is left, or FEW
+        questions, or one query.
+        """
         limits = self.share
         late = limits.hours is not None and hours >= limits.hours
         before = self.record
         calls = before.calls
         dollars = before.dollars
+        most_calls, most_dollars = (spent + HELD * (limit - spent) for spent, limit in self._settled(before))
+        questions_held = sum(chunk.questions for chunk in self._under_way.values())
         own = self._under_way.setdefault(key, _UnderWay())
         admitted = 0
+        over = False
         for questions, cost in queries:
             calls += questions * self._calls_each
             dollars += cost * self._dearer
             if late or calls > _limit(limits.calls) or dollars > _limit(limits.dollars):
-                self.spent_out = True
+                self.spent_out = over = True
+                break
+            many = questions_held + questions > FEW and (calls > most_calls or dollars > most_dollars)
+            if patient and questions_held and many:
                 break
             own.questions += questions
             own.dollars += cost
+            questions_held += questions
             admitted += 1
         self._record = replace(self._record, hours=hours)
-        return admitted
+        return Admission(admitted, over)
+
+    def _settled(self, record: SpendRecord) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Calls and dollars that are spent for good, each with its limit."""
+        calls = record.calls - record.calls_under_way
+        dollars = record.dollars - record.dollars_under_way
+        return (calls, _limit(self.share.calls)), (dollars, _limit(self.share.dollars))
+
+    def pass_time(self, hours: float) -> None:
+        """It is so late, though nothing may have happened."""
+        self._record = replace(self._record, hours=hours)
 
     def settle(self, key: str, questions: int, failed: int, spend: Spend, hours: float) -> None:
         """So many questions of a chunk were handed over, and this is what was spent since the last time."""

@@ -11,6 +11,7 @@ Letters: P comparisons, N questions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -26,6 +27,9 @@ from anmi_ray.judging.protocol import PLACE, drawn_orders
 
 Rows = NDArray[np.int64]
 _NO_TEXT = digest("nothing")  # no document's text has it
+Admit = Callable[[list[Rows], bool], tuple[int, bool]]  # of a group and whether it may be patient: a budget's Admission
+_WAIT_S = 0.25
+_PATIENCE_S = 30.0
 AT_ONCE = 256  # questions whose answers are published together: no more are lost when a process dies
 
 
@@ -119,15 +123,25 @@ def _questions(
     return TextQuestions(queries, texts, query_row, first, second, ids[once], of_comparison, documents)
 
 
-def slices(queries: list[Rows], size: int, admit: Callable[[list[Rows]], int]) -> Iterator[Rows]:
-    """Whole queries, at least `size` questions at a time, as long as `admit` says that all of a group may be asked."""
+def slices(queries: list[Rows], size: int, admit: Admit) -> Iterator[Rows]:
+    """Whole queries, at least `size` questions at a time, as long as `admit` lets a group through.
+
+    Where it lets through a part for now, that is a slice, and the rest waits. Whose answers it waits for may have died:
+    after half a minute without anything let through it is no longer patient.
+    """
     rest = queries[::-1]
+    waited = 0.0
     while rest:
         group: list[Rows] = []
         while rest and sum(map(len, group)) < size:
             group.append(rest.pop())
-        admitted = admit(group)
+        admitted, over = admit(group, waited < _PATIENCE_S)
         if admitted:
+            waited = 0.0
             yield np.concatenate(group[:admitted])
-        if admitted < len(group):
+        if over:
             return
+        rest += group[admitted:][::-1]
+        if not admitted:
+            time.sleep(_WAIT_S)
+            waited += _WAIT_S

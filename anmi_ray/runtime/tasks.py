@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,9 +20,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from anmi_ray.config.execution import ExecutionConfig
-from anmi_ray.core import environment, logs
+from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, LostError, StoreError
 from anmi_ray.core.schema import Record
+from anmi_ray.runtime import driver, local_ray
 from anmi_ray.store import Artifact, Flow, Store
 
 if TYPE_CHECKING:
@@ -33,11 +33,6 @@ _LOG = logging.getLogger(__name__)
 TASK_RETRIES = 3  # times that a task is tried again when its process dies: a fourth death is no accident
 _NO_PROGRESS_S = 7200  # Ray Data gives up then: a first judge may wait for its machine, its image and its weights
 _END_S = 60.0  # seconds that Ray Data's thread may take to end
-# A laptop's cores do other things too: a thread that waits for another spins for some ten microseconds only. Libgomp's
-# default lets two threads on a shared core wait for each other for milliseconds; not spinning at all costs 15 %.
-# And Ray prints a warning at every multiple of the processes that it starts at once, by default as many as cores; a
-# campaign's trials have a dozen that wait for one another.
-_LOCAL_ENVIRONMENT = {"GOMP_SPINCOUNT": "20000", "RAY_worker_maximum_startup_concurrency": "16"}
 
 
 class Progress(Protocol):
@@ -84,19 +79,27 @@ def ray_session(execution: ExecutionConfig) -> Iterator[None]:
         yield
         return
     _quiet()
-    if execution.address is not None:
+    with driver.native_apart():
         try:
-            ray.init(address=execution.address, log_to_driver=False, logging_level=logging.ERROR)
-        except ConnectionError as error:
-            raise StoreError(
-                f"no Ray cluster answers: {error}", execution.address, "check execution.address, or leave it out"
-            ) from None
-    else:
-        _start_local(execution)
+            with driver.own_signals():
+                _connect(execution)
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _connect(execution: ExecutionConfig) -> None:
+    import ray
+
+    if execution.address is None:
+        local_ray.start(execution)
+        return
     try:
-        yield
-    finally:
-        ray.shutdown()
+        ray.init(address=execution.address, log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError as error:
+        raise StoreError(
+            f"no Ray cluster answers: {error}", execution.address, "check execution.address, or leave it out"
+        ) from None
 
 
 def _quiet() -> None:
@@ -104,23 +107,6 @@ def _quiet() -> None:
     os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")
     for name in ("ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def _start_local(execution: ExecutionConfig) -> None:
-    import ray
-
-    for name, value in {**environment.WORKERS, **_LOCAL_ENVIRONMENT}.items():
-        os.environ.setdefault(name, value)
-    os.environ.pop("RAY_ADDRESS", None)
-    ray.init(
-        address="local",  # never join a Ray that happens to run here: it may be what is left of a killed run
-        num_cpus=execution.local_cpus,
-        object_store_memory=int(execution.object_store_gb * 1e9),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _temp_dir=os.path.join(tempfile.gettempdir(), f"anmi-{os.getuid()}"),
-    )
 
 
 @contextmanager

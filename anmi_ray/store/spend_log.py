@@ -101,9 +101,13 @@ class SpendLog:
         """The campaign's folder in the store."""
         return f"spend/{self.campaign}"
 
-    def records(self) -> list[SpendRecord]:
-        """Of every session of all rounds so far, oldest name first. Raises StoreError where one cannot be read."""
-        return [self._read(f"{self.path}/{name}") for name in self.store.names(self.path)]
+    def records(self, but: str = "") -> list[SpendRecord]:
+        """Of every session of all rounds so far, oldest name first, without the session `but`.
+
+        Raises StoreError where one cannot be read.
+        """
+        names = [name for name in self.store.names(self.path) if name != f"{but}.json"]
+        return [self._read(f"{self.path}/{name}") for name in names]
 
     def records_of_round(self) -> list[SpendRecord]:
         """Of every session of this round so far."""

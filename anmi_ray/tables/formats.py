@@ -11,8 +11,10 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +26,16 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from anmi_ray.core import records
-from anmi_ray.core.errors import ConfigError, DataError, from_os_error
+from anmi_ray.core.errors import ConfigError, DataError, from_file_error
+from anmi_ray.tables import streams
 from anmi_ray.tables.rows import Rows
+from anmi_ray.tables.streams import COMPRESSIONS, STANDARD
 
 KNOWN = ".csv, .jsonl (each also .gz or .zst) or .parquet"
-_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _FORMATS = (".csv", ".jsonl", ".parquet")
 _BROKEN = "broken line"
+MAX_LINE = 16 << 20  # bytes of a line, or of any other record, that are held in memory: longer ones are refused
+TOO_LARGE = f"larger than {MAX_LINE >> 20} MiB"
 _BATCH = 1 << 17  # rows of Parquet that are read at once
 _BLOCK = 1 << 23  # bytes of text that are
 Broken = dict[int, tuple[str, str]]  # by number, a record's text and what is wrong with it
@@ -39,33 +44,42 @@ Broken = dict[int, tuple[str, str]]  # by number, a record's text and what is wr
 def format_of(path: Path) -> tuple[str, str | None]:
     """(".csv", ".jsonl" or ".parquet", compression or None) of a file by its name; ConfigError on any other."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
+    compression = COMPRESSIONS.get(suffixes[-1]) if suffixes else None
     kind = (suffixes[:-1] if compression else suffixes)[-1:]
     if not kind or kind[0] not in _FORMATS or (compression and kind[0] == ".parquet"):
         raise ConfigError("its format cannot be told from its name", str(path), f"name it {KNOWN}")
     return kind[0], compression
 
 
-def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) -> None:
+def check_outputs(
+    outputs: Mapping[str, Path | None], inputs: Iterable[Path], any_name: Collection[str] = ("json",)
+) -> None:
     """Refuse, before anything is computed, a name without a format, a folder that is missing, two names for one file.
 
-    `outputs` by option: a plot is .svg or .html, json has any name, the others are tables. Raises ConfigError.
+    `outputs` by option: a plot is .svg or .html, those of `any_name` have any, the others are tables. `-` is standard
+    output, or input: which holds one table. Raises ConfigError.
     """
-    seen = {path.resolve(): "is read" for path in inputs}
+    given = list(inputs)
+    if given.count(STANDARD) > 1:
+        raise ConfigError("standard input can be read once", str(STANDARD), "give a file for one of them")
+    seen = {path.resolve(): "is read" for path in given if path != STANDARD}
     for option, path in outputs.items():
         if path is None:
             continue
         if option == "plot":
             if path.suffix not in (".svg", ".html"):
                 raise ConfigError("a picture is .svg or .html", str(path), "name it so")
-        elif option != "json":
+        elif option not in any_name and path != STANDARD:
             format_of(path)
         if path.resolve() in seen:
             raise ConfigError(
                 f"--{option} would overwrite it; it {seen[path.resolve()]}", str(path), "give another name"
             )
+        if path.is_dir():
+            raise ConfigError(f"--{option}: is a folder", str(path), "name a file in it")
         if not path.parent.is_dir():
-            raise ConfigError(f"--{option}: its folder does not exist", str(path), f"mkdir -p {path.parent}")
+            remedy = "name a folder" if path.parent.exists() else f"mkdir -p {path.parent}"
+            raise ConfigError(f"--{option}: its folder does not exist", str(path), remedy)
         seen[path.resolve()] = f"is written by --{option}"
 
 
@@ -81,9 +95,14 @@ def read_batches(
 
     `texts` hold ids or words, `numbers` numbers; `defaults` is what a JSON object without a key means, where others
     have it (null if not told). In CSV a record whose quoted cell runs over several lines counts as one line; records
-    without content are skipped. At least one batch, empty where the file is. DataError or StoreError where the file
-    cannot be read.
+    without content are skipped. At least one batch, empty where the file is. `-` is standard input. DataError or
+    StoreError where the file cannot be read.
     """
+    if path == STANDARD:
+        with streams.spooled() as file:
+            for rows in read_batches(file, texts, numbers, defaults):
+                yield rows.at(str(file), streams.INPUT)
+        return
     kind, compression = format_of(path)
     with _reading(path, compression):
         if kind == ".parquet":
@@ -92,6 +111,31 @@ def read_batches(
             yield from _csv_batches(path, compression, (*texts, *numbers))
         else:
             yield from _jsonl_batches(path, compression, texts, numbers, defaults or {})
+
+
+def bounded_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes | int]]:
+    """(number, line) of every line; of one that is larger than MAX_LINE its size in the place of its bytes."""
+    for number in count(1):
+        line = file.readline(MAX_LINE)
+        size = len(line)
+        if not line:
+            return
+        if size < MAX_LINE:
+            yield number, line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(_BLOCK)
+            size += len(line)
+        yield number, size
+
+
+def read_bytes(path: Path) -> bytes:
+    """What a file of any name holds, unpacked where it ends with .gz or .zst; `-` is standard input."""
+    if path == STANDARD:
+        return sys.stdin.buffer.read()
+    compression = COMPRESSIONS.get(path.suffix.lower())
+    with _reading(path, compression), pa.input_stream(str(path), compression=compression) as stream:
+        return stream.read()
 
 
 def identity_of(path: Path) -> str:
@@ -118,7 +162,7 @@ def _reading(path: Path, compression: str | None) -> Iterator[None]:
         if compression and error.errno is None:  # what a decompressor says
             remedy = f"mend the file, or name it without {path.suffix}"
             raise DataError(f"cannot be unpacked: {error}", str(path), remedy) from None
-        raise from_os_error(error, str(path)) from None
+        raise from_file_error(error, str(path)) from None
 
 
 @contextmanager
@@ -135,17 +179,25 @@ def replacing(path: Path) -> Iterator[Path]:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise from_os_error(error, str(path)) from None
+        raise from_file_error(error, str(path)) from None
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write a text file whole, as `replacing` does."""
+    """Write a text file whole, as `replacing` does; `-` is standard output."""
+    if path == STANDARD:
+        sys.stdout.write(text)
+        return
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write a table in the format of the file's name."""
+    """Write a table in the format of the file's name; to standard output, `-`, as CSV."""
+    if path == STANDARD:
+        sink = pa.BufferOutputStream()
+        pacsv.write_csv(table, sink, pacsv.WriteOptions(quoting_style="needed"))
+        write_text(sink.getvalue().to_pybytes().decode(), path)
+        return
     kind, compression = format_of(path)
     with replacing(path) as temporary, pa.output_stream(str(temporary), compression=compression) as sink:
         if kind == ".parquet":
@@ -175,7 +227,7 @@ def _parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[Rows]:
 def _csv_batches(path: Path, compression: str | None, columns: Sequence[str]) -> Iterator[Rows]:
     """All columns as text. A line with another number of cells than the header is a reject."""
     with pa.input_stream(str(path), compression=compression) as stream, io.BufferedReader(stream) as lines:  # type: ignore[arg-type]
-        found, wanted = _csv_header(lines.readline(), columns)
+        found, wanted = _csv_header(lines.readline(), columns, path)
     if not wanted:
         yield Rows(pa.table({}), str(path), found=found)  # refused where the columns are checked
         return
@@ -198,9 +250,15 @@ def _csv_batches(path: Path, compression: str | None, columns: Sequence[str]) ->
         yield _csv_rows(table, np.zeros(0, np.int64), broken, path, found)
 
 
-def _csv_header(line: bytes, columns: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+def _csv_header(line: bytes, columns: Sequence[str], path: Path) -> tuple[tuple[str, ...], list[str]]:
     """All columns, and those to read: none where one of them stands twice."""
-    found = next(csv.reader([line.decode("utf-8-sig", "replace").rstrip("\r\n")]), [])
+    streams.check_head(line, str(path))
+    try:
+        found = next(csv.reader([line.decode("utf-8-sig", "replace").rstrip("\r\n")]), [])
+    except csv.Error:
+        raise DataError(
+            "its first line is no header of CSV", f"{path}:1", "name the columns in the first line"
+        ) from None
     wanted = [name for name in dict.fromkeys(found) if name in columns]
     return tuple(found), [] if any(found.count(name) > 1 for name in wanted) else wanted
 
@@ -252,16 +310,17 @@ def _read_jsonl(
     numeric: Sequence[str],
     defaults: Mapping[str, str],
     first: int,
+    broken: list[tuple[int, str]],
     known: Sequence[str],
 ) -> Rows:
     """One object a line; values as text, so that all formats are checked alike.
 
-    `first` is the number of the first line, `known` are columns that there are even if these lines have none.
+    `first` is the number of the first line, `broken` what is known to be wrong with some, `known` are columns that
+    there are even if these lines have none.
     """
     columns = (*texts, *numeric)
     cells: dict[str, list[str | None]] = {name: [] for name in columns}
     numbers: list[int] = []
-    broken: list[tuple[int, str]] = []
     found: dict[str, None] = dict.fromkeys(known)
     for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), first):
         if not line.strip():
@@ -279,21 +338,24 @@ def _read_jsonl(
         for name, value in zip(columns, values, strict=True):
             cells[name].append(value)
     table = pa.table({name: pa.array(cells[name], pa.string()) for name in columns if name in found})
-    return Rows(table, str(path), ":", np.array(numbers, np.int64), _refused(path, broken), tuple(found))
+    return Rows(table, str(path), ":", np.array(numbers, np.int64), _refused(path, sorted(broken)), tuple(found))
 
 
 def _jsonl_batches(
     path: Path, compression: str | None, texts: Sequence[str], numeric: Sequence[str], defaults: Mapping[str, str]
 ) -> Iterator[Rows]:
     known: list[str] = []
-    for _, content in _line_blocks(path, compression):  # what one line has and another lacks is missing in that one
+    for number, content, _ in _line_blocks(path, compression):
+        if number == 1:
+            streams.check_head(content, str(path))
+        # what one line has and another lacks is missing in that one
         known += [name for name in (*texts, *numeric) if name not in known and _has_key(content, name)]
     empty = True
-    for first, content in _line_blocks(path, compression):
+    for first, content, broken in _line_blocks(path, compression):
         empty = False
-        yield _read_jsonl(content, path, texts, numeric, defaults, first, known)
+        yield _read_jsonl(content, path, texts, numeric, defaults, first, broken, known)
     if empty:
-        yield _read_jsonl(b"", path, texts, numeric, defaults, 1, known)
+        yield _read_jsonl(b"", path, texts, numeric, defaults, 1, [], known)
 
 
 def _has_key(content: bytes, name: str) -> bool:
@@ -311,13 +373,25 @@ def _object(line: bytes) -> dict[str, Any]:
     return row if isinstance(row, dict) else {}
 
 
-def _line_blocks(path: Path, compression: str | None) -> Iterator[tuple[int, bytes]]:
-    """(number of the first line, whole lines) of a file."""
-    number = 1
+def _line_blocks(path: Path, compression: str | None) -> Iterator[tuple[int, bytes, list[tuple[int, str]]]]:
+    """(number of the first line, whole lines, which of them are blank here for they are too large) of a file."""
+    first = 1
+    lines: list[bytes] = []
+    broken: list[tuple[int, str]] = []
+    size = 0
     with pa.input_stream(str(path), compression=compression) as raw, io.BufferedReader(raw, 1 << 20) as file:  # type: ignore[arg-type]
-        while lines := file.readlines(_BLOCK):
-            yield number, b"".join(lines).removesuffix(b"\n")
-            number += len(lines)
+        for number, line in bounded_lines(file):
+            if isinstance(line, int):
+                broken.append((number, f"{TOO_LARGE}: {line:,} bytes"))
+                line = b"\n"
+            lines.append(line)
+            size += len(line)
+            if size >= _BLOCK:
+                yield first, b"".join(lines).removesuffix(b"\n"), broken
+                first = number + 1
+                lines, broken, size = [], [], 0
+    if lines:
+        yield first, b"".join(lines).removesuffix(b"\n"), broken
 
 
 def _cell(name: str, value: Any, numeric: bool) -> str | None:

@@ -49,6 +49,11 @@ class Reading:
     orders_needed: bool
     no_query: str = "rename the columns"
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.texts + self.numbers
+
 
 GAMES = Reading(
     (*_NEEDED[:3], "judge", "order", "error"),
@@ -100,19 +105,26 @@ class PreferenceRows(Refusals):
         return REJECT.table({**columns, "reason": [reason] * count, "detail": [""] * count})
 
 
-def read_preferences(path: Path, reading: Reading, one_query: bool = False) -> PreferenceRows:
+def read_preferences(
+    path: Path, reading: Reading, one_query: bool = False, columns: Mapping[str, str] | None = None
+) -> PreferenceRows:
     """All rows of a file of any format of `tables.formats`, read and checked by batches.
 
     DataError: the file cannot be read, or a column is missing or cannot hold such values. `one_query`: query_id is not
-    needed, and not read.
+    needed, and not read. `columns` says by our name what a column is called otherwise.
     """
-    return _joined(read_preference_batches(path, reading, one_query))
+    return _joined(read_preference_batches(path, reading, one_query, columns))
 
 
-def read_preference_batches(path: Path, reading: Reading, one_query: bool = False) -> Iterator[PreferenceRows]:
+def read_preference_batches(
+    path: Path, reading: Reading, one_query: bool = False, columns: Mapping[str, str] | None = None
+) -> Iterator[PreferenceRows]:
     """`read_preferences`, some hundred thousand rows at a time; at least one batch."""
-    batches = formats.read_batches(path, reading.texts, reading.numbers, _DEFAULTS)
-    return (check_preferences(rows, reading, one_query) for rows in batches)
+    named = columns or {}
+    texts, numbers = ([named.get(name, name) for name in names] for names in (reading.texts, reading.numbers))
+    defaults = {named.get(name, name): value for name, value in _DEFAULTS.items()}
+    batches = formats.read_batches(path, texts, numbers, defaults)
+    return (check_preferences(rows.renamed(named), reading, one_query) for rows in batches)
 
 
 def check_preferences(source: pa.Table | Rows, reading: Reading, one_query: bool = False) -> PreferenceRows:
@@ -122,8 +134,8 @@ def check_preferences(source: pa.Table | Rows, reading: Reading, one_query: bool
     if set(_LENGTHS) <= set(reading.numbers) and set(rows.columns) & set(_LENGTHS):
         needed += _LENGTHS
     remedy = "rename the columns" if "query_id" in rows.columns else reading.no_query
-    rows.need(needed, (*reading.texts, *reading.numbers), remedy)
-    there = set(rows.table.column_names) & {*reading.texts, *reading.numbers}
+    rows.need(needed, reading.columns, remedy)
+    there = set(rows.table.column_names).intersection(reading.columns)
     count = rows.table.num_rows
     query = _constant(ONE_QUERY, count) if one_query else rows.text("query_id")
     a = rows.text("doc_a")

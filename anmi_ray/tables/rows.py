@@ -5,6 +5,8 @@ Letter: N rows of the table.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,11 +18,37 @@ from numpy.typing import NDArray
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import REJECT
 
-_NUMBER = r"(?i)^[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|nan|inf|infinity)$"
+# What a number may look like, to Python and to Arrow alike: ASCII digits, a point, no "1_0", "1,5", "0x10".
+_DECIMAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+_REAL = re.compile(_DECIMAL)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,9}")  # as many digits as an int32 holds whatever they are
+_NUMBER = rf"^({_DECIMAL}|[+-]?(?i:nan|inf|infinity))$"  # of a column, whose checks name what is not finite
+_BLANKS = " \t\n\r\f\v"  # around a number
 _SHOWN = 3  # places named in a message
 Flags = NDArray[np.bool_]
 Longs = NDArray[np.int64]
 Numbers = tuple[NDArray[np.float64], Mapping[str, Flags]]  # values, NaN where there is none; what is wrong with which
+
+
+def real_of(text: str) -> float | None:
+    """The finite number that a text is, blanks around it aside; None where it is none.
+
+    >>> real_of(" -1.5e3 "), real_of("1_0"), real_of("nan"), real_of("1e400")
+    (-1500.0, None, None, None)
+    """
+    number = text.strip(_BLANKS)
+    value = float(number) if _REAL.fullmatch(number) else math.inf
+    return value if math.isfinite(value) else None
+
+
+def whole_of(text: str) -> int | None:
+    """The whole number of at most nine digits that a text is, blanks around it aside; None where it is none.
+
+    >>> whole_of("+2"), whole_of("2.0"), whole_of("1_0"), whole_of("10000000000")
+    (2, None, None, None)
+    """
+    number = text.strip(_BLANKS)
+    return int(number) if _WHOLE.fullmatch(number) else None
 
 
 @dataclass(frozen=True)
@@ -55,6 +83,27 @@ class Rows:
             refused=pa.concat_tables([part.refused for part in batches]),
         )
 
+    def at(self, path: str, place: str) -> Rows:
+        """The same, whose place is another than the path that was read."""
+        where = pc.replace_substring(self.refused["place"], path, place)
+        columns = {name: self.refused[name] for name in self.refused.column_names}
+        return replace(self, place=place, refused=REJECT.table({**columns, "place": where}))
+
+    def renamed(self, columns: Mapping[str, str]) -> Rows:
+        """The same under our names, where `columns` says by our name what a column is called. DataError: it is missing.
+
+        A column that has our name, where another one is to take it, is left out.
+        """
+        if missing := [theirs for theirs in columns.values() if theirs not in self.columns]:
+            shown = ", ".join(repr(name) for name in self.columns) or "none"
+            what = f"has no column {', '.join(missing)}; its columns are {shown}"
+            raise DataError(what, self.place, "mend --columns NAME=COLUMN,...")
+        ours = {theirs: name for name, theirs in columns.items()}
+        kept = [name for name in self.table.column_names if name in ours or name not in columns]
+        table = self.table.select(kept).rename_columns([ours.get(name, name) for name in kept])
+        found = tuple(ours.get(name, name) for name in self.columns if name in ours or name not in columns)
+        return replace(self, table=table, found=found)
+
     def places(self, rows: Longs) -> pa.Array:
         """Where the given rows of the table stand, as text."""
         numbers = rows + 1 if self.numbers is None else self.numbers[rows]
@@ -65,6 +114,10 @@ class Rows:
         doubled = sorted({name for name in self.columns if self.columns.count(name) > 1 and name in known})
         if doubled:
             raise DataError(f"has several columns {', '.join(doubled)}", self.place, "keep one column of each name")
+        if needed and not self.columns:
+            for row in self.refused.slice(0, 1).to_pylist():
+                raise DataError(f"no line can be read; of the first: {row['detail']}", row["place"], "mend the file")
+            raise DataError("is empty", self.place, f"give a table with columns {', '.join(needed)}")
         missing = [name for name in needed if name not in self.columns]
         if missing:
             shown = ", ".join(repr(name) for name in self.columns) or "none"
@@ -96,7 +149,7 @@ class Rows:
                 raise DataError(f"{name} holds {kind}; it must hold numbers", self.place, "convert the column")
             missing = column.is_null().to_numpy()
             return pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(), {"missing": missing}
-        text = pc.utf8_trim_whitespace(column.cast(pa.string()))
+        text = pc.utf8_trim(column.cast(pa.string()), characters=_BLANKS)
         empty = pc.fill_null(pc.equal(text, ""), True)
         valid = pc.and_(pc.invert(empty), pc.fill_null(pc.match_substring_regex(text, _NUMBER), False))
         value = pc.if_else(valid, text, pa.scalar(None, pa.string())).cast(pa.float64())

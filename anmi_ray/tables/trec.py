@@ -5,21 +5,28 @@ A run line is `qid Q0 docid rank score tag`, a qrels line `qid 0 docid grade`; t
 
 from __future__ import annotations
 
-import math
+import ctypes
 import re
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.core.errors import DataError, from_os_error
+from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import doc_id, query_id
 from anmi_ray.core.records import QREL, RUN
+from anmi_ray.tables import formats, streams
+from anmi_ray.tables.rows import real_of, whole_of
 
 BEIR_QRELS = ("query-id", "corpus-id", "score")
 FIELD = re.compile(r"[^ \t\r\n\f]+")  # not str.split: a no-break space may be part of an id
+# How equal scores go: by the written rank, then by document id; or as in trec_eval, which reads scores as 32 bits, by
+# document id, the last in the order of bytes first.
+Ties = Literal["rank", "trec_eval"]
+_SHOWN = 40  # characters of a field that a message quotes
 
 
 def format_run(run: pa.Table, queries: pa.Table, documents: pa.Table) -> str:
@@ -53,39 +60,68 @@ def format_run(run: pa.Table, queries: pa.Table, documents: pa.Table) -> str:
     return "\n".join(lines.to_pylist()) + "\n"
 
 
-def parse_run(lines: Iterable[str], place: str) -> pa.Table:
-    """Run table of TREC lines, ids hashed from the external ones; ranks 1..n by falling score, as trec_eval does.
+class _Line(NamedTuple):
+    """What a line of a run file says, and its number."""
 
-    Equal scores go by the written rank, then by document id. Raises DataError naming `place` and line for a line
-    without six fields, a rank or score that is no number, and a document that occurs twice.
+    tag: str
+    query: str
+    doc: str
+    rank: int
+    score: float
+    number: int
+
+
+def parse_run(
+    lines: Iterable[str], place: str, ties: Ties = "rank", say: Callable[[str], None] | None = None
+) -> pa.Table:
+    """Run table of TREC lines, ids hashed from the external ones: a system for each tag, in the order of the file.
+
+    Ranks are 1..n by falling score; `ties` says how equal scores go. `say` is told once where the written ranks
+    contradict the scores. Raises DataError naming `place` and line for a line without six fields, a rank or score that
+    is no number, and a document that occurs twice.
     """
-    rows: dict[tuple[str, str, str], tuple[float, int]] = {}
+    found: dict[tuple[str, str, str], _Line] = {}
     for number, fields in _fields(lines):
         here = f"{place}:{number}"
         if len(fields) != 6:
             raise DataError(f"{len(fields)} fields, must be 6", here, "write each line as: qid Q0 docid rank score tag")
         query, _, doc, rank, score, tag = fields
-        key = (tag, query, doc)
-        if key in rows:
-            raise DataError(f"document {doc!r} stands twice under query {query!r}", here, "keep one of the lines")
-        rows[key] = (_number(score, "score", here), _integer(rank, "rank", here))
-    ordered = sorted(rows.items(), key=lambda row: (row[0][:2], -row[1][0], row[1][1], row[0][2]))
+        line = _Line(tag, query, doc, _integer(rank, "rank", here), _number(score, "score", here), number)
+        first = found.setdefault((tag, query, doc), line)
+        if first is not line:
+            what = f"document {doc!r} stands twice under query {query!r} and tag {tag!r}: first in line {first.number}"
+            raise DataError(what, here, "keep one of the lines")
+    tags = {line.tag: at for at, line in enumerate(reversed(found.values()))}
+    ordered = sorted(found.values(), key=lambda line: (-tags[line.tag], line.query, -line.score, line.rank, line.doc))
+    if say is not None:
+        _say_contradictions(ordered, place, say)
+    if ties == "trec_eval":
+        ordered.sort(key=lambda line: line.doc, reverse=True)
+        ordered.sort(key=lambda line: (-tags[line.tag], line.query, -ctypes.c_float(line.score).value))
     ranks: list[int] = []
-    for i, (key, _) in enumerate(ordered):
-        ranks.append(ranks[-1] + 1 if i and ordered[i - 1][0][:2] == key[:2] else 1)
-    query_ids = {key[1]: b"" for key in rows}
-    doc_ids = {key[2]: b"" for key in rows}
-    query_ids = {name: query_id(name) for name in query_ids}
-    doc_ids = {name: doc_id(name) for name in doc_ids}
+    for i, line in enumerate(ordered):
+        ranks.append(ranks[-1] + 1 if i and ordered[i - 1][:2] == line[:2] else 1)
+    query_ids = {name: query_id(name) for name in {line.query for line in ordered}}
+    doc_ids = {name: doc_id(name) for name in {line.doc for line in ordered}}
     return RUN.table(
         {
-            "query_id": [query_ids[key[1]] for key, _ in ordered],
-            "doc_id": [doc_ids[key[2]] for key, _ in ordered],
-            "system": [key[0] for key, _ in ordered],
+            "query_id": [query_ids[line.query] for line in ordered],
+            "doc_id": [doc_ids[line.doc] for line in ordered],
+            "system": [line.tag for line in ordered],
             "rank": ranks,
-            "score": [value[0] for _, value in ordered],
+            "score": [line.score for line in ordered],
         }
     )
+
+
+def _say_contradictions(ordered: list[_Line], place: str, say: Callable[[str], None]) -> None:
+    """Tell of written ranks that fall where the score does; lines are in order of score, then of written rank."""
+    odd = [after for before, after in pairwise(ordered) if before[:2] == after[:2] and before.rank > after.rank]
+    if odd:
+        count = len({line[:2] for line in odd})
+        some = "1 ranking" if count == 1 else f"{count:,} rankings"
+        first = min(line.number for line in odd)
+        say(f"{place}:{first}: the written ranks of {some} contradict the scores: the scores decide")
 
 
 def parse_qrels(lines: Iterable[str], place: str) -> pa.Table:
@@ -94,10 +130,12 @@ def parse_qrels(lines: Iterable[str], place: str) -> pa.Table:
     Raises DataError naming `place` and line, as `parse_run`.
     """
     grades: dict[tuple[str, str], int] = {}
+    seen: dict[tuple[str, str], int] = {}
     for number, query, doc, grade in _graded(lines, place):
         here = f"{place}:{number}"
-        if (query, doc) in grades:
-            raise DataError(f"document {doc!r} is judged twice for query {query!r}", here, "keep one of the lines")
+        if (first := seen.setdefault((query, doc), number)) != number:
+            what = f"document {doc!r} is judged twice for query {query!r}: first in line {first}"
+            raise DataError(what, here, "keep one of the lines")
         grades[query, doc] = _integer(grade, "grade", here)
     return QREL.table(
         {
@@ -108,23 +146,25 @@ def parse_qrels(lines: Iterable[str], place: str) -> pa.Table:
     )
 
 
-def read_run(path: str | Path) -> pa.Table:
-    """The Run table of a TREC run file; StoreError if it cannot be read, DataError if it is malformed."""
-    return parse_run(_lines(path), str(path))
+def read_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] | None = None) -> pa.Table:
+    """The Run table of a TREC run file; .gz and .zst are unpacked, `-` is standard input.
+
+    StoreError if it cannot be read, DataError if it is malformed.
+    """
+    return parse_run(_lines(path), _place(path), ties, say)
 
 
 def read_qrels(path: str | Path) -> pa.Table:
     """The Qrel table of a qrels file, TREC's or BEIR's; errors as `read_run`."""
-    return parse_qrels(_lines(path), str(path))
+    return parse_qrels(_lines(path), _place(path))
 
 
 def _lines(path: str | Path) -> list[str]:
-    try:
-        return Path(path).read_bytes().decode("utf-8").split("\n")
-    except OSError as error:
-        raise from_os_error(error, str(path)) from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 text at byte {error.start}", str(path), "convert it to UTF-8") from error
+    return streams.decoded(formats.read_bytes(Path(path)), _place(path)).split("\n")
+
+
+def _place(path: str | Path) -> str:
+    return streams.INPUT if Path(path) == streams.STANDARD else str(path)
 
 
 def _fields(lines: Iterable[str]) -> Iterable[tuple[int, list[str]]]:
@@ -160,19 +200,16 @@ def _named(ids: pa.ChunkedArray, table: pa.Table, key: str) -> pa.ChunkedArray:
 
 
 def _number(text: str, what: str, place: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise DataError(f"{what} {text!r} is not a finite number", place, f"write the {what} as a decimal number")
+    value = real_of(text)
+    if value is None:
+        remedy = f"write the {what} as a decimal number"
+        raise DataError(f"{what} {text[:_SHOWN]!r} is not a finite number", place, remedy)
     return value
 
 
 def _integer(text: str, what: str, place: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise DataError(
-            f"{what} {text!r} is not a whole number", place, f"write the {what} as a whole number"
-        ) from error
+    value = whole_of(text)
+    if value is None:
+        remedy = f"write the {what} as a whole number of at most nine digits"
+        raise DataError(f"{what} {text[:_SHOWN]!r} is not a whole number", place, remedy)
+    return value

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from anmi_ray.cli import console
 from tests.commands import printed, refused
 from tests.small import write_config
 
@@ -76,3 +77,12 @@ def test_config_prints_values_and_fingerprints(folder: Path) -> None:
 
 def test_doctor_as_json() -> None:
     assert json.loads(printed("doctor", "--json"))
+
+
+def test_markup_in_the_names_of_systems_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["[/x]", "[bold]start"]
+    figures = {"measure": "nDCG@10", "mean": 0.5, "low": 0.4, "high": 0.6, "queries": 9}
+    rows = [{"system": name, **figures, "difference": None, "p": None} for name in names]
+    console.stdout().print(console.systems_table(rows, ["nDCG@10"], names[0]))
+    said = capsys.readouterr().out
+    assert all(said.count(name) == count for name, count in zip(names, (2, 1), strict=True))

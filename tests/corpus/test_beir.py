@@ -266,6 +266,24 @@ def test_numbers_as_ids_byte_order_mark_blank_lines_and_a_missing_header(write: 
     assert rejects.num_rows == 0
 
 
+@pytest.mark.parametrize("key", ["a b", "a\tb", " a", "a ", "a\x1b[31m", "a\u2028b", "a\x7f", "a\x00"])
+def test_an_id_that_no_run_file_can_hold_is_refused_before_anything_is_paid(write: Write, key: str) -> None:
+    documents = lines([*DOCUMENTS, {"_id": key, "text": "t"}])
+    queries = lines([*QUERIES, {"_id": key, "text": "t"}])
+    found = read(write(documents=documents, queries=queries)).rejects
+    for place in ("documents corpus.jsonl:21", "queries queries.jsonl:13"):
+        refused = only(found, place=place)
+        assert "white space or control characters in an id: write _ or %20 in their place" in refused["reason"]
+        assert refused["key"].replace(" ", "").isprintable()
+
+
+@pytest.mark.parametrize("key", ["a%20b", "http://x/a?b=c#d", "[bold]", "[/x]", "é\u00a0b", "\u200b", "👩\u200d🔬"])
+def test_other_ids_are_ids(write: Write, key: str) -> None:
+    found = read(write(documents=lines([*DOCUMENTS, {"_id": key, "text": "t"}])))
+    assert found.documents["external_id"].to_pylist()[-1] == key
+    assert not found.rejects.num_rows
+
+
 def test_columns_may_stand_in_another_order(write: Write) -> None:
     rows = [(doc, grade, query) for query, doc, grade in TEST]
     assert read(write(test=tsv(rows, header="corpus-id\tscore\tquery-id\n")))[3].num_rows == 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -196,6 +197,41 @@ def test_what_is_refused_is_said(small: Collection) -> None:
     assert ("documents pkg.broken:1", "not parsable") in reasons
     assert any(reason == "defined twice" for _, reason in reasons)
     assert any(reason.startswith("summary under") for _, reason in reasons)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = " + "(" * 10_000,
+        "if a: pass\n" + "elif b: pass\n" * 5_000,
+        "x = " + "-" * 100_000 + "1",
+        '"""Docs."""\ndef f(x=0x' + "f" * 10_000 + '):\n    """Return what it is given as it is."""',
+        '"""Half a pair \\ud800 of surrogates in here."""',
+        "\0",
+    ],
+    ids=["parentheses", "elif", "minus", "number", "surrogate", "zero"],
+)
+def test_a_module_made_to_break_its_reader_is_refused(source: str) -> None:
+    with pytest.raises((SyntaxError, ValueError, RecursionError, MemoryError)):
+        list(pydocs._documented(source.encode(), "m"))
+
+
+def test_sources_that_cannot_be_read_take_no_other_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shapes.py").write_text(SOURCE)
+    (tmp_path / "hostile.py").write_text("if a: pass\n" + "elif b: pass\n" * 5_000)
+    monkeypatch.setattr(pydocs.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    found = read(max_reject_fraction=1.0)
+    assert "shapes.area" in found.documents["title"].to_pylist()
+    assert ("documents hostile:1", "not parsable") in {(r["place"], r["reason"]) for r in found.rejects.to_pylist()}
+
+
+@pytest.mark.parametrize("copies", ["A b " * 20_000 + "c d. " * 20_000, "A b c " * 20_000 + "A b c d."])
+def test_copies_of_a_summary_without_end_are_not_taken_out_one_by_one(copies: str) -> None:
+    start = time.monotonic()
+    assert pydocs.split_docstring(f"A b c d.\n\n{copies}")[0] == "A b c d."
+    summary = "a " * 20_000 + "b."
+    assert pydocs.split_docstring(f"{summary}\n\n{'a ' * 200_000}{summary}") == (summary, "")
+    assert time.monotonic() - start < 20
 
 
 def test_absent_and_sourceless_packages() -> None:

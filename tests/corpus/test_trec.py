@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,45 @@ def test_any_bytes_give_documents_or_rejects(noise: bytes) -> None:
     lines = [(str(i), line) for i, line in enumerate(b"<DOC><DOCNO>a</DOCNO>x</DOC>".join([noise] * 3).split(b"\n"))]
     found = [content for _, content in sgml.elements(lines, "DOC")]
     assert any(isinstance(content, LineError) or b"DOCNO" in content for content in found)
+
+
+MARKUP = [
+    "<!--",
+    "-->",
+    "<!-->",
+    "<!--->",
+    "<![CDATA[",
+    "<!DOCTYPE x>",
+    "<",
+    ">",
+    "<P>",
+    "</P>",
+    "a",
+    " ",
+    "--",
+    "<a b='>'>",
+]
+
+
+@given(st.lists(st.sampled_from(MARKUP)).map("".join))
+def test_markup_behind_the_last_comment_is_what_one_pattern_finds(text: str) -> None:
+    spans = [tag.span() for tag in sgml._tags(text)]
+    assert spans == [tag.span() for tag in sgml._MARKUP[0].finditer(text)]
+
+
+@pytest.mark.parametrize("piece", ["<!--", "<![CDATA[", "<!DOCTYPE ", "<P><b>x", "<a ", "&#1", "<!--->"])
+def test_markup_without_end_takes_time_linear_in_it(piece: str) -> None:
+    content = b"<DOCNO>a</DOCNO><num>1</num><title>x</title>" + piece.encode() * 60_000
+    start = time.monotonic()
+    assert sgml.document(content, "utf-8")[0] == "a"
+    assert sgml.topic(content, "utf-8", ["title"])[0] == "1"
+    assert list(sgml.elements([("1", content)], "DOC"))
+    assert time.monotonic() - start < 20  # quadratic it is minutes
+
+
+@pytest.mark.parametrize("entity", ["&#" + "1" * 5000 + ";", "&#x110000;", "&#xD800;", "&#0;"])
+def test_characters_out_of_range_are_seen_as_such(entity: str) -> None:
+    assert documents_of(f"<DOC><DOCNO>a</DOCNO>x{entity}y</DOC>".encode()) == [("a", "", "x\ufffdy")]
 
 
 def test_other_encodings(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 
 import ir_measures
 import numpy as np
@@ -76,11 +77,22 @@ def test_order_of_rows_does_not_matter():
     assert measures.evaluate(shuffled, make_qrels(GRADES)).equals(measures.evaluate(RUN, make_qrels(GRADES)))
 
 
+@pytest.mark.skipif(shutil.which("perl") is None, reason="ir_measures computes ERR by a program in Perl")
+def test_a_measure_whose_queries_must_be_numbers():
+    metrics = measures.evaluate(RUN, make_qrels(GRADES), ("ERR@10",))
+    assert value(metrics, "q1", "ERR@10") == pytest.approx(1 / 16 / 2 + 15 / 16 * 3 / 16 / 3, abs=1e-5)
+    with pytest.raises(DataError, match="a program that measures them failed"):
+        measures.evaluate(RUN, make_qrels({"q1": {"a": 99}}), ("ERR@10",))  # it knows no grade above 4
+
+
 def test_errors_say_what_to_do():
     with pytest.raises(DataError, match="no query has a relevant document"):
         measures.evaluate(RUN, make_qrels({"q1": {"a": 0}}))
     with pytest.raises(ConfigError, match="nDCG@10, MRR@10"):
         measures.evaluate(RUN, make_qrels(GRADES), ("nCDG@10",))
+    for name in ("Recall", "nDCG@0", "nDCG(", "alpha_nDCG@10"):
+        with pytest.raises(ConfigError, match="no measure of ir_measures"):
+            measures.evaluate(RUN, make_qrels(GRADES), (name,))
     with pytest.raises(DataError, match="no nDCG@10 of dense"):
         measures.mean(measures.evaluate(RUN, make_qrels(GRADES)), "dense", "nDCG@10")
 

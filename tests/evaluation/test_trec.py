@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import ir_measures
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError, StoreError
 from anmi_ray.core.records import QREL, RUN
+from anmi_ray.evaluation import measures
 from anmi_ray.tables import trec
 
 from .conftest import make_run, order
@@ -42,6 +48,52 @@ def test_reading_follows_the_score_then_the_written_rank():
     assert order(run)[identity.query_id("q")] == [identity.doc_id(d) for d in ("high", "first", "second", "low")]
 
 
+def test_a_tag_is_a_system_in_the_order_of_the_file():
+    lines = ["q Q0 a 1 2 late", "q Q0 a 1 1 early", "q Q0 b 2 0 early", "q Q0 b 2 1 late"]
+    run = RUN.check(trec.parse_run(lines, "x"), "test")
+    assert run["system"].to_pylist() == ["late", "late", "early", "early"]
+    assert run["rank"].to_pylist() == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ((1, 2, 3, 1), []),
+        ((0, 0, 0, 0), []),  # who does not count writes one number
+        ((2, 1, 3, 1), []),  # of equal scores any may be first
+        ((1, 3, 2, 1), ["x:3: the written ranks of 1 ranking contradict the scores: the scores decide"]),
+    ],
+)
+def test_ranks_that_contradict_the_scores_are_told_of_once(ranks: tuple[int, ...], said: list[str]):
+    docs = zip(("q Q0 a", "q Q0 b", "q Q0 c", "p Q0 a"), ranks, (2, 2, 1, 5), strict=True)
+    heard: list[str] = []
+    trec.parse_run([f"{doc} {rank} {score} t" for doc, rank, score in docs], "x", say=heard.append)
+    assert heard == said
+
+
+PLACED = st.tuples(st.sampled_from("pq"), st.sampled_from(["a", "b", "B", "b0", "\u00e9", "z", "\u4e00"]))
+# pairs that 64 bits tell apart and 32 do not
+SCORES = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-9, -1e-50, 16777216.0, 16777217.0])
+
+
+@given(st.dictionaries(PLACED, st.tuples(SCORES, st.integers(0, 3)), min_size=1), st.sets(PLACED, min_size=1))
+def test_ties_go_as_in_trec_eval(placed: dict[tuple[str, str], tuple[float, int]], relevant: Sequence[tuple[str, str]]):
+    names = ("AP", "nDCG@2", "P@1", "RR")
+    lines = [f"{query} Q0 {doc} {rank} {score!r} t" for (query, doc), (score, rank) in placed.items()]
+    grades = [f"{query} 0 {doc} {len(doc)}" for query, doc in relevant]
+    run = RUN.check(trec.parse_run(lines, "x", "trec_eval"), "test")
+    values = measures.evaluate(run, trec.parse_qrels(grades, "x"), names)
+    theirs = ir_measures.pytrec_eval.iter_calc(
+        [ir_measures.parse_measure(name) for name in names],
+        [ir_measures.Qrel(query, doc, len(doc)) for query, doc in relevant],
+        [ir_measures.ScoredDoc(query, doc, score) for (query, doc), (score, _) in placed.items()],
+    )
+    known = {(identity.query_id(value.query_id), str(value.measure)): value.value for value in theirs}
+    ranked = {query for query, _ in placed}
+    for row in values.filter(pc.is_in(values["query_id"], pa.array(map(identity.query_id, ranked)))).to_pylist():
+        assert row["value"] == pytest.approx(known[row["query_id"], row["measure"]], abs=1e-12)
+
+
 def test_qrels_of_both_kinds_agree():
     written = trec.parse_qrels(["q1 0 d\u00e9\u00a03 2", "", "q2 0 d1 -1\r"], "x")
     for head, lines in (
@@ -69,7 +121,13 @@ def test_qrels_of_both_kinds_agree():
         ("q Q0 d 1 high t", r"run.trec:2: score 'high' is not a finite number"),
         ("q Q0 d 1 nan t", r"run.trec:2: score 'nan'"),
         ("q Q0 d 1.5 2.0 t", r"run.trec:2: rank '1.5' is not a whole number"),
-        ("q Q0 a 2 2.0 t", r"run.trec:2: document 'a' stands twice"),
+        ("q Q0 d 1 inf t", r"run.trec:2: score 'inf'"),
+        ("q Q0 d 1 1e400 t", r"run.trec:2: score '1e400'"),
+        ("q Q0 d 1 1_0.5 t", r"run.trec:2: score '1_0.5'"),
+        ("q Q0 d 1 \uff11 t", r"run.trec:2: score '\uff11'"),
+        ("q Q0 d 1_0 2.0 t", r"run.trec:2: rank '1_0'"),
+        ("q Q0 d \u0663 2.0 t", r"run.trec:2: rank '\u0663'"),
+        ("q Q0 a 2 2.0 t", r"run.trec:2: document 'a' stands twice .* first in line 1"),
     ],
 )
 def test_bad_lines(line: str, message: str):
@@ -83,8 +141,11 @@ def test_qrels(tmp_path: Path):
     assert qrels["grade"].to_pylist() == [2, -1]
     with pytest.raises(DataError, match=r"x:1: 3 fields, must be 4"):
         trec.parse_qrels(["q a 2"], "x")
-    with pytest.raises(DataError, match=r"x:2: document 'a' is judged twice"):
+    with pytest.raises(DataError, match=r"x:2: document 'a' is judged twice .* first in line 1"):
         trec.parse_qrels(["q 0 a 2", "q 0 a 1"], "x")
+    for grade in ("1_0", "\uff11", "nan", "9" * 19, "3000000000"):
+        with pytest.raises(DataError, match=f"x:1: grade '{grade}'"):
+            trec.parse_qrels([f"q 0 a {grade}"], "x")
     with pytest.raises(StoreError, match="check the path"):
         trec.read_qrels(tmp_path / "none")
     (tmp_path / "latin").write_bytes("q 0 caf\xe9 1".encode("latin-1"))

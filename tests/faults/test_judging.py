@@ -5,6 +5,7 @@ The witness is the server's own log. ANMI_KILLS makes it longer.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -145,13 +146,16 @@ def disturb(campaign: Campaign, chance: random.Random, parts: tuple[str, ...]) -
         return True
 
 
-def test_interrupted_while_asking(campaign: Campaign) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_while_asking(campaign: Campaign, number: signal.Signals, code: int) -> None:
     with asking(campaign, 0.7) as process:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         said, _ = process.communicate(timeout=120)
-    assert process.returncode == 130, said
-    assert "interrupted" in said
-    assert "Traceback" not in said
+    assert process.returncode == code, said
+    lines = said.splitlines()
+    assert lines[-1] == "anmi: interrupted; the same command goes on from here"
+    assert not [line for line in lines if "Traceback" in line or "***" in line or line.startswith(("[", "("))], said
+    assert json.loads((campaign.root / "progress" / "small.json").read_text())["state"] == "interrupted"
 
 
 def test_killed_while_asking(campaign: Campaign) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.judging.budget import Budget, BudgetShare, share_of, total
+from anmi_ray.judging.budget import FEW, HELD, Budget, BudgetShare, share_of, total
 from anmi_ray.store.spend_log import Spend, SpendRecord
 
 COSTS = st.lists(st.tuples(st.integers(1, 500), st.floats(0, 5)), min_size=1, max_size=30)
@@ -26,8 +26,8 @@ def test_what_is_let_through_is_within_the_budget_whatever_is_under_way(
         key, cost = str(number % chunks), (questions, questions * price)
         if number % 7 == 3:
             budget.begin(key)
-        admitted = budget.admit(key, [cost], 0.0)
-        refused = refused or not admitted
+        admitted, over = budget.admit(key, [cost], 0.0)
+        refused = refused or over
         if number % 2 and admitted:
             budget.settle(key, cost[0], 0, Spend(requests=cost[0], dollars=cost[1]), 0.0)
         assert budget.record.calls <= calls + 1e-6
@@ -39,7 +39,7 @@ def test_what_is_let_through_is_within_the_budget_whatever_is_under_way(
 def test_a_prefix_of_queries_is_let_through(costs: list[tuple[int, float]], data: st.DataObject) -> None:
     calls = data.draw(st.integers(1, sum(questions for questions, _ in costs)))
     budget = Budget("llm", BudgetShare(calls=calls))
-    admitted = budget.admit("a", costs, 0.0)
+    admitted, _ = budget.admit("a", costs, 0.0, patient=False)
     counts = [questions for questions, _ in costs]
     assert sum(counts[:admitted]) <= calls
     assert admitted == len(costs) or sum(counts[: admitted + 1]) > calls
@@ -47,12 +47,12 @@ def test_a_prefix_of_queries_is_let_through(costs: list[tuple[int, float]], data
 
 def test_the_estimate_learns_from_what_questions_took() -> None:
     budget = Budget("llm", BudgetShare(dollars=10.0, calls=1000))
-    assert budget.admit("a", [(100, 1.0)], 0.0) == 1
+    assert budget.admit("a", [(100, 1.0)], 0.0).queries == 1
     budget.settle("a", 100, 5, Spend(requests=150, dollars=2.0), 0.0)  # twice as dear, half again as many calls
-    assert budget.admit("a", [(100, 1.0)], 0.0) == 1
+    assert budget.admit("a", [(100, 1.0)], 0.0).queries == 1
     assert budget.record.calls_under_way == pytest.approx(150)
     assert budget.record.dollars_under_way == pytest.approx(2.0)
-    assert budget.admit("a", [(100, 3.1)], 0.0) == 0
+    assert budget.admit("a", [(100, 3.1)], 0.0).queries == 0
 
 
 def test_what_an_actor_that_died_had_under_way_is_lost_and_closing_gives_it_back() -> None:
@@ -65,14 +65,55 @@ def test_what_an_actor_that_died_had_under_way_is_lost_and_closing_gives_it_back
     budget.admit("a", [(60, 0.0)], 0.0)
     budget.close("a")
     assert budget.record.calls == 100
-    assert budget.admit("b", [(150, 0.0)], 0.0) == 1
-    assert budget.admit("b", [(1, 0.0)], 0.0) == 0
+    assert budget.admit("b", [(150, 0.0)], 0.0).queries == 1
+    assert budget.admit("b", [(1, 0.0)], 0.0).queries == 0
+
+
+@given(st.integers(1, 5000), st.lists(st.integers(1, 300), min_size=1, max_size=60), st.data())
+def test_kills_never_overspend_and_lose_a_share_of_what_is_left(
+    calls: int, sizes: list[int], data: st.DataObject
+) -> None:
+    """Two actors ask in turn, each what it was let through some time after; all is killed at any moment."""
+    whole = BudgetShare(calls=calls)
+    dead: list[SpendRecord] = []
+    asked = 0
+    budget = Budget("llm", whole)
+    waits: dict[str, int] = {"a": 0, "b": 0}
+    for size in sizes:
+        key = data.draw(st.sampled_from("ab"))
+        what = data.draw(st.sampled_from(("admit", "settle", "kill")))
+        if what == "admit" and budget.admit(key, [(size, 0.0)], 0.0).queries:
+            waits[key] += size
+            asked += size
+        elif what == "settle" and waits[key]:
+            budget.settle(key, waits[key], 0, Spend(requests=waits[key]), 0.0)
+            waits[key] = 0
+        elif what == "kill":
+            record = budget.record
+            left = share_of(whole, [("llm", 1.0)], "llm", dead).calls
+            assert left is not None
+            left -= record.calls - record.calls_under_way
+            assert record.calls_under_way <= max(HELD * left, FEW, max(sizes)) + 1e-6
+            dead.append(record)
+            budget = Budget("llm", share_of(whole, [("llm", 1.0)], "llm", dead), dead)
+            waits = {"a": 0, "b": 0}
+        assert asked <= calls
+
+
+def test_what_may_not_be_held_now_may_be_asked_once_others_are_settled() -> None:
+    budget = Budget("llm", BudgetShare(calls=1000))
+    assert budget.admit("a", [(100, 0.0)] * 10, 0.0) == (2, False)
+    assert budget.admit("b", [(100, 0.0)], 0.0) == (0, False)
+    assert not budget.spent_out
+    assert budget.admit("b", [(100, 0.0)], 0.0, patient=False) == (1, False)
+    budget.settle("a", 200, 0, Spend(requests=200), 0.0)
+    assert budget.admit("b", [(100, 0.0)], 0.0) == (1, False)
 
 
 def test_hours_end_it() -> None:
     budget = Budget("llm", BudgetShare(hours=2.0))
-    assert budget.admit("a", [(1, 0.0)], 1.99) == 1
-    assert budget.admit("a", [(1, 0.0)], 2.0) == 0
+    assert budget.admit("a", [(1, 0.0)], 1.99).queries == 1
+    assert budget.admit("a", [(1, 0.0)], 2.0).queries == 0
     assert budget.spent_out
 
 

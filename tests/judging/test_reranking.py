@@ -185,5 +185,14 @@ def test_text_that_utf8_cannot_hold_is_sent_all_the_same() -> None:
     assert json.loads(request_body(config, "\ud800", ["a"]))["query"] == "?"
 
 
+@pytest.mark.parametrize("value", ["1e39", "-" + "9" * 400, "[" * 900 + "]" * 900, "{}"])
+def test_a_score_that_four_bytes_cannot_hold_is_no_number(value: str) -> None:
+    content = f'{{"results": [{{"index": 0, "relevance_score": {value}}}]}}'.encode()
+    answer = read(content, 1, "cohere")
+    assert isinstance(answer, UnreadableBody)
+    assert answer.reason == "score is not a finite number"
+    assert len(answer.detail) < 100
+
+
 def test_the_server_sorts() -> None:
     assert [row["index"] for row in results(DOCUMENTS)] == [3, 0, 1, 4, 2]

@@ -37,17 +37,24 @@ def test_slices_are_whole_queries_until_one_is_refused(sizes: list[int], at_once
     queries = [np.arange(sum(sizes[:n]), sum(sizes[: n + 1])) for n in range(len(sizes))]
     left = room
 
-    def admit(group: list[np.ndarray]) -> int:  # type: ignore[type-arg]
+    def admit(group: list[np.ndarray], _: bool) -> tuple[int, bool]:  # type: ignore[type-arg]
         nonlocal left
         admitted = 0
         for which in group:
             if len(which) > left:
                 break
             left, admitted = left - len(which), admitted + 1
-        return admitted
+        return admitted, admitted < len(group)
 
     found = list(slices(queries, at_once, admit))
     taken = np.concatenate([np.zeros(0, np.int64), *found]).tolist()
     fits = int(np.searchsorted(np.cumsum(sizes), room, side="right"))
     assert taken == list(range(sum(sizes[:fits])))
     assert all(len(one) >= at_once for one in found[:-1])
+
+
+def test_slices_wait_for_what_may_not_be_asked_yet() -> None:
+    queries = [np.arange(2 * n, 2 * n + 2) for n in range(5)]
+    said = iter([(3, False), (0, False), (1, False), (1, True)])
+    found = list(slices(queries, 8, lambda *_: next(said)))
+    assert [one.tolist() for one in found] == [[0, 1, 2, 3, 4, 5], [6, 7], [8, 9]]

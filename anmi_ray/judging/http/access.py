@@ -51,6 +51,17 @@ def place(config: ServerConfig) -> str:
     return f"{config.role} {config.model} at {config.base_url}"
 
 
+def reach_remedy(said: str) -> str:
+    """What to do where no connection comes about, by what was said of it."""
+    if "CERTIFICATE_VERIFY" in said:
+        return (
+            "check the host in base_url, or name the file of the authority that signed its certificate in SSL_CERT_FILE"
+        )
+    if "SSL" in said:
+        return "check whether base_url begins with http or https as the server does, and its port"
+    return "start the server, or check base_url, the network and its proxies"
+
+
 def read_key(config: ServerConfig) -> Key:
     """The key, from the environment variable `config.key_env`. Raises ConfigError when it holds none or not a key."""
     if config.key_env is None:

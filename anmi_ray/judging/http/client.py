@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from anmi_ray.config.endpoint import EndpointConfig, ServerConfig
 from anmi_ray.core.errors import AnmiError, JudgeError
@@ -26,6 +26,9 @@ from anmi_ray.judging.spend import LONG_ANSWER, Account, Charge, Spend
 _LOG = logging.getLogger(__name__)
 _BYTES_PER_TOKEN = 4.0  # of JSON, before the server has counted any
 _HOPELESS = 3  # questions refused one after the other before any was answered
+_ODD = 8  # requests in a row that bring nothing an answer could be, before any was answered
+_AROUND = 1 << 17  # tokens that a server may put around a prompt, whose own are no more than its bytes
+_BEGINNING = 80  # characters of a body in a message
 _CUT = Trouble("cancelled", again=False, transient=True, perhaps_billed=True)
 _REFUSED = Trouble("refused", again=False, transient=True)
 
@@ -81,6 +84,7 @@ class Client(Generic[Config, Answer]):
         self._connections = Connections(config)
         self._contacted = self._replied = False
         self._refused = 0
+        self._odd = 0
         self._stop: AnmiError | None = None
         self._bytes, self._counted = 0, 0  # of all prompts that the server counted the tokens of
 
@@ -198,12 +202,13 @@ class Client(Generic[Config, Answer]):
 
     def _of_lost(self, lost: Lost) -> Trouble:
         if not lost.unreachable:
-            return Trouble(lost.reason, again=True, transient=True, perhaps_billed=True)
+            if not self._contacted:
+                self._count_odd(lost.reason, completion.shown(lost.detail))
+            return Trouble(lost.reason, again=True, transient=True, perhaps_billed=True, detail=lost.detail)
         if not self._contacted:
+            said = completion.shown(lost.detail)
             raise JudgeError(
-                f"the server cannot be reached ({lost.detail})",
-                access.place(self.config),
-                "start the server, or check base_url, the network and its proxies",
+                f"the server cannot be reached ({said})", access.place(self.config), access.reach_remedy(said)
             )
         # it went away: no use in sending it everybody's questions meanwhile
         return Trouble(lost.reason, again=True, transient=True, overload=True, sent=False)
@@ -218,38 +223,76 @@ class Client(Generic[Config, Answer]):
             self._count_refusals(trouble)
             return trouble
         answer = read(response.content)
+        if answer.tokens is not None and answer.tokens.prompt > sent_bytes + _AROUND:
+            answer = replace(cast(Any, answer), tokens=None)
         if isinstance(answer, UnreadableBody):
-            return Trouble(
-                answer.reason,
-                again=answer.transient,
-                transient=answer.transient,
-                tokens=answer.tokens,
-                perhaps_billed=answer.tokens is None,
-                detail=answer.detail,
-            )
+            return self._of_unreadable(answer, response)
         self._replied = True
+        self._odd = 0
         if answer.tokens is not None:
             self._bytes += sent_bytes
             self._counted += answer.tokens.prompt
         return answer
 
+    def _of_unreadable(self, answer: UnreadableBody, response: Response) -> Trouble:
+        """See `_of_response`, of a body that holds no answer."""
+        if answer.odd:
+            begins = completion.shown(response.content, _BEGINNING)
+            kind = completion.shown(response.headers.get("content-type", "of no type"), _BEGINNING)
+            said = f"{kind}, {f'beginning {begins!r}' if begins else 'empty'}"
+            # what is no JSON from its first letter on has not been cut short on its way
+            alien = response.content.lstrip()[:1] not in (b"{", b"[")
+            self._count_odd(answer.reason, said, at_once=alien)
+        else:
+            self._odd = 0
+        trouble = Trouble(
+            answer.reason,
+            again=answer.transient and answer.again,
+            transient=answer.transient and (answer.again or not self._replied),
+            tokens=answer.tokens,
+            perhaps_billed=answer.tokens is None,
+            detail=answer.detail,
+        )
+        self._count_refusals(trouble)
+        return trouble
+
     def _count_refusals(self, trouble: Trouble) -> None:
         """Stop where the first questions are refused one like the other: the settings are wrong, not the questions."""
         self._refused += not trouble.again and trouble.transient
-        if self._refused >= _HOPELESS and not self._replied:
+        if self._refused < _HOPELESS or self._replied:
+            return
+        if trouble.reason == completion.NO_LOGPROBS:
+            what = f"the server gives no log-probabilities: none came with its first {self._refused} answers"
+            remedy = "set prompt.readout: sign, which needs none, or ask a server that gives them (vLLM does)"
+        else:
+            what = (
+                f"the server refuses the questions ({trouble.reason}{': ' if trouble.detail else ''}{trouble.detail})"
+            )
+            remedy = f"check {self.config.optional}"
+        raise JudgeError(what, access.place(self.config), remedy)
+
+    def _count_odd(self, reason: str, said: str, at_once: bool = False) -> None:
+        """Stop where request after request brings nothing that could be an answer: something else stands there."""
+        self._odd += 1
+        most = _ODD + 2 * self.config.concurrency if self._replied else 1 if at_once else _ODD
+        if self._odd >= most:
+            times = f", {self._odd} times in a row" if self._odd > 1 else ""
             raise JudgeError(
-                f"the server refuses the questions ({trouble.reason}{': ' if trouble.detail else ''}{trouble.detail})",
+                f"no {self.config.role}'s answer comes from {self.config.endpoint}{times}: "
+                f"{reason}{f' ({said})' if said else ''}",
                 access.place(self.config),
-                f"check {self.config.optional}",
+                "check base_url (http or https, the port, and that it ends as in /v1), and whether a proxy or a login "
+                "page answers in the server's place",
             )
 
 
 class ChatClient(Client[EndpointConfig, Completion]):
-    """An OpenAI-compatible chat-completions endpoint."""
+    """An OpenAI-compatible chat-completions endpoint. by_logprobs: an answer without log-probabilities is none."""
 
-    def __init__(self, config: EndpointConfig, limiter: Limiter | None = None) -> None:
+    def __init__(self, config: EndpointConfig, limiter: Limiter | None = None, by_logprobs: bool = False) -> None:
         bucket = limiter or TokenBucket(config.requests_per_minute, config.tokens_per_minute)
         super().__init__(config, bucket, config.max_tokens or LONG_ANSWER)
+        self._read = completion.read_logprobs if by_logprobs else completion.read
 
     async def ask(self, messages: Sequence[Message], key: str | bytes = b"") -> Reply[Completion] | Failed:
         """Ask one question, with retries. `key` names it: the retries' jitter is drawn from it (default: its text).
@@ -257,4 +300,4 @@ class ChatClient(Client[EndpointConfig, Completion]):
         Raises JudgeError for what the user has to mend; from then on every question does.
         """
         body = completion.request_body(self.config, messages)
-        return await self.send(body, key or body, completion.read)
+        return await self.send(body, key or body, self._read)

@@ -11,8 +11,12 @@ from typing import Any, cast
 from anmi_ray.config.endpoint import SamplingConfig
 
 Message = Mapping[str, Any]
-_COUNTS = 1 << 40  # a count of tokens beyond it is not one
+NO_LOGPROBS = "no log-probabilities"
+MOST_TOKENS = 1 << 21  # a count of tokens beyond it is not one
 _LEAST = -1e6  # nor is a logarithm of a probability below it
+_CONTAINERS = 300_000  # lists and objects of a body: parsed, the smallest take forty times the room
+_LONGEST = 1 << 18  # characters of an answer, reasoning included
+_WORDS = 200  # characters of a server's own words in a message
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,18 @@ class Completion:
 
 @dataclass(frozen=True)
 class UnreadableBody:
-    """A body that holds no answer: why, whether asking again may help, and what was billed for it all the same."""
+    """A body that holds no answer: why, whether asking again may help, and what was billed for it all the same.
+
+    `again`: whether to ask again at once, where that may help. `odd`: the body is not of the format; another kind of
+    server may stand there.
+    """
 
     reason: str
     transient: bool
     tokens: TokenCounts | None = None
     detail: str = ""
+    odd: bool = False
+    again: bool = True
 
 
 def request_body(config: SamplingConfig, messages: Sequence[Message]) -> bytes:
@@ -62,27 +72,26 @@ def request_body(config: SamplingConfig, messages: Sequence[Message]) -> bytes:
 def read(content: bytes) -> Completion | UnreadableBody:
     """What the body of a 200 says.
 
-    >>> read(b'{"choices": []}')
-    UnreadableBody(reason='no choices', transient=True, tokens=None, detail='')
+    >>> read(b'{"choices": []}').reason
+    'no choices'
     """
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
-        return UnreadableBody("invalid JSON", transient=True)
+    body = parsed(content)
     if not isinstance(body, dict):
-        return UnreadableBody("invalid JSON", transient=True)
+        return UnreadableBody("invalid JSON" if body is None else "no choices", transient=True, odd=True)
     if body.get("error"):
-        return UnreadableBody("error in the answer", transient=True, detail=words(content)[1])
+        return UnreadableBody("error in the answer", transient=True, detail=words(content)[1], odd=True)
     tokens = _tokens(mapping(body.get("usage")))
     choices = body.get("choices")
     choice = mapping(choices[0] if isinstance(choices, list) and choices else None)
     message = mapping(choice.get("message"))
     if not message:
-        return UnreadableBody("no choices", transient=True, tokens=tokens)
+        return UnreadableBody("no choices", transient=True, tokens=tokens, odd=True)
     text = _text(message.get("content"))
-    finish = str(choice.get("finish_reason") or "")
+    finish = _string(choice.get("finish_reason"))
     if finish.startswith("content_filter"):
         return UnreadableBody("refused: content filter", transient=False, tokens=tokens)
+    if len(text) > _LONGEST:
+        return UnreadableBody("answer too long", transient=False, tokens=tokens)
     if not text.strip():
         if message.get("refusal"):
             return UnreadableBody("refused: model", transient=False, tokens=tokens)
@@ -91,30 +100,58 @@ def read(content: bytes) -> Completion | UnreadableBody:
     return Completion(text, _first_token(choice.get("logprobs")), tokens)
 
 
+def read_logprobs(content: bytes) -> Completion | UnreadableBody:
+    """`read`, of an answer that counts by its log-probabilities alone."""
+    answer = read(content)
+    if isinstance(answer, Completion) and answer.logprobs is None:
+        return UnreadableBody(NO_LOGPROBS, transient=True, tokens=answer.tokens, again=False)
+    return answer
+
+
+def parsed(content: bytes) -> object:
+    """What a body says in JSON; None where it is none, or says null."""
+    if content.count(b"[") + content.count(b"{") > _CONTAINERS:
+        return None
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
 def words(content: bytes) -> tuple[str, str]:
     """(code, message) of an error body, in any of the forms in use; ("", the beginning of the text) of another.
 
     >>> words(b'{"error": {"message": "no such model", "code": "model_not_found"}}')
     ('model_not_found', 'no such model')
     """
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
-        return "", _clip(content.decode("utf-8", "replace"))
+    body = parsed(content)
+    if body is None:
+        return "", shown(content)
     if isinstance(body, list) and body:  # Gemini
         body = body[0]
     outer = mapping(body)
     error = outer.get("error", outer)  # vLLM once wrote the fields without the envelope
     if isinstance(error, str):
-        return "", _clip(error)
+        return "", shown(error)
     fields = mapping(error)
-    codes = (str(fields[name]) for name in ("code", "type", "status") if isinstance(fields.get(name), str))
+    codes = (_string(fields.get(name))[:_WORDS] for name in ("code", "type", "status"))
     message = next((fields[name] for name in ("message", "detail") if fields.get(name)), "")
-    return " ".join(codes), _clip(message if isinstance(message, str) else json.dumps(message))
+    try:
+        message = message if isinstance(message, str) else json.dumps(message)
+    except RecursionError:  # writing takes a little more room than reading
+        message = ""
+    return " ".join(filter(None, codes)), shown(message)
 
 
-def _clip(text: str) -> str:
-    return _valid(" ".join(text.split())[:300])
+def shown(said: str | bytes, most: int = _WORDS) -> str:
+    r"""The beginning of what a server said as one line that can be printed: no escape of it reaches a terminal.
+
+    >>> shown(b"<html>\x1b[31m\n  busy </html>")
+    '<html> [31m busy </html>'
+    """
+    said = said[: 8 * most]
+    text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:most]
 
 
 def mapping(value: object) -> dict[str, Any]:
@@ -129,14 +166,18 @@ def _valid(text: str) -> str:
 
 def _text(content: object) -> str:
     if isinstance(content, list):  # parts, as the request may have them
-        content = "".join(str(mapping(part).get("text") or "") for part in content)
-    return _valid(content) if isinstance(content, str) else ""
+        content = "".join(_string(mapping(part).get("text")) for part in cast("list[object]", content))
+    return _valid(_string(content))
+
+
+def _string(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _tokens(usage: Mapping[str, Any]) -> TokenCounts | None:
     def count(fields: Mapping[str, Any], name: str) -> int:
         value = fields.get(name)
-        return value if type(value) is int and 0 <= value < _COUNTS else 0
+        return value if type(value) is int and 0 <= value < MOST_TOKENS else 0
 
     prompt = count(usage, "prompt_tokens")
     answer = count(usage, "completion_tokens")

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from anmi_ray.config.endpoint import RerankEndpointConfig
 from anmi_ray.judging.http.client import Client, Failed
-from anmi_ray.judging.http.completion import TokenCounts, UnreadableBody, mapping
+from anmi_ray.judging.http.completion import MOST_TOKENS, TokenCounts, UnreadableBody, mapping, parsed
 from anmi_ray.judging.http.limits import TokenBucket
+
+_GREATEST = 3.4e38  # runs hold scores in four bytes
 
 
 @dataclass(frozen=True)
@@ -71,35 +72,40 @@ def read(content: bytes, documents: int, shape: str) -> Scores | UnreadableBody:
     >>> read(b'[{"index": 0, "score": 0.9}]', 2, "tei").detail
     '1 of 2 documents have no score, the first is document 1'
     """
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
-        return UnreadableBody("invalid JSON", transient=True)
+    body = parsed(content)
+    if body is None:
+        return UnreadableBody("invalid JSON", transient=True, odd=True)
     rows, name = (body, "score") if shape == "tei" else (mapping(body).get("results"), "relevance_score")
     tokens = _tokens(mapping(body))
     if not isinstance(rows, list):
-        return UnreadableBody("no results", transient=True, tokens=tokens)
+        return UnreadableBody("no results", transient=True, tokens=tokens, odd=True)
+
+    def unfit(reason: str, said: str) -> UnreadableBody:
+        return UnreadableBody(reason, transient=False, tokens=tokens, detail=said, odd=True)
+
     found: dict[int, float] = {}
     for place, row in enumerate(map(mapping, cast("list[object]", rows))):
         index = row.get("index")
         value = row.get(name)
         if type(index) is not int or not 0 <= index < documents:
-            said = f"results[{place}].index is {index!r:.40} of {documents} documents"
-            return UnreadableBody("index out of range", transient=False, tokens=tokens, detail=said)
+            return unfit("index out of range", f"results[{place}].index is {_said(index)} of {documents} documents")
         if index in found:
-            said = f"results[{place}].index is {index}, which an earlier result has"
-            return UnreadableBody("document scored twice", transient=False, tokens=tokens, detail=said)
-        if type(value) not in (int, float) or not math.isfinite(cast(float, value)):
-            said = f"results[{place}].{name} is {value!r:.40}"
-            return UnreadableBody("score is not a finite number", transient=False, tokens=tokens, detail=said)
+            return unfit("document scored twice", f"results[{place}].index is {index}, which an earlier result has")
+        if type(value) not in (int, float) or not abs(cast(float, value)) <= _GREATEST:
+            return unfit("score is not a finite number", f"results[{place}].{name} is {_said(value)}")
         found[index] = float(cast(float, value))
     if missing := [i for i in range(documents) if i not in found]:
         said = f"{len(missing)} of {documents} documents have no score, the first is document {missing[0]}"
-        return UnreadableBody("documents without a score", transient=False, tokens=tokens, detail=said)
+        return unfit("documents without a score", said)
     return Scores(tuple(found[i] for i in range(documents)), tokens)
+
+
+def _said(value: object) -> str:
+    """A value as messages show it."""
+    return f"{value!r:.40}" if isinstance(value, str | float | int | None) else f"a {type(value).__name__}"
 
 
 def _tokens(body: Mapping[str, Any]) -> TokenCounts | None:
     """Jina's and vLLM's count; Cohere bills by the search, which is the call."""
     total = mapping(body.get("usage")).get("total_tokens")
-    return TokenCounts(total, 0, 0) if type(total) is int and 0 < total < 1 << 40 else None
+    return TokenCounts(total, 0, 0) if type(total) is int and 0 < total < MOST_TOKENS else None

@@ -66,7 +66,7 @@ def of_status(
         return Trouble("context length", again=False, transient=False, detail=message)
     if _FILTER.search(said) and status in (400, 403, 422, 451):
         return Trouble("refused: content filter", again=False, transient=False, detail=message)
-    _stop_if_hopeless(status, said, message, config, replied)
+    _stop_if_hopeless(status, headers, said, message, config, replied)
     if status in _AGAIN or status >= 500:
         wait = retry_after(headers, now)
         return Trouble(f"http {status}", True, True, overload=status in OVERLOAD, wait=wait, detail=message)
@@ -74,7 +74,9 @@ def of_status(
     return Trouble(f"http {status}", again=False, transient=not replied or status == 403, detail=message)
 
 
-def _stop_if_hopeless(status: int, said: str, message: str, config: ServerConfig, replied: bool) -> None:
+def _stop_if_hopeless(
+    status: int, headers: Mapping[str, str], said: str, message: str, config: ServerConfig, replied: bool
+) -> None:
     status_is = remedy = ""
     if status == 401 or (status == 403 and not replied):  # later a 403 may be a firewall that dislikes one text
         name = f"the key in {config.key_env}" if config.key_env else "a request without a key (key_env is null)"
@@ -87,12 +89,21 @@ def _stop_if_hopeless(status: int, said: str, message: str, config: ServerConfig
         status_is = f"knows no model {config.model} there"
         remedy = "check model, and that base_url ends as in /v1"
     elif 300 <= status < 400:
-        status_is = "sends its callers elsewhere"
+        status_is = f"sends its callers elsewhere{_whither(headers)}"
         remedy = "give base_url the address that the server redirects to"
     if remedy:
         raise JudgeError(
             f"the server {status_is} (http {status}{': ' if message else ''}{message})", access.place(config), remedy
         )
+
+
+def _whither(headers: Mapping[str, str]) -> str:
+    """Where a redirect leads, without what may be a secret in it. Nobody follows it, least of all with the key."""
+    leads = headers.get("location", "").partition("?")[0].partition("#")[0]
+    scheme, slashes, rest = leads.rpartition("://")
+    host, slash, path = rest.partition("/")
+    leads = completion.shown(f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}", 120)
+    return f", to {leads}" if leads else ""
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

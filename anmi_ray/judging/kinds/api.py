@@ -183,7 +183,8 @@ class ApiEngine:
             hand_over(answer_rows(questions, which, **self._columns([result for _, result in results])))
 
         self._past = self.spend
-        self._client = ChatClient(self.config.endpoint, Leased(self._lease) if self._lease else None)
+        by_logprobs = self.config.prompt.readout == "logprob"
+        self._client = ChatClient(self.config.endpoint, Leased(self._lease) if self._lease else None, by_logprobs)
         try:
             async with self._client as client:
                 await ask_all(client, asked(), publish, self.at_once)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, flatten
+from anmi_ray.judging.budget import Admission
 from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.kinds.base import JudgeEngine, failures_of
 from anmi_ray.judging.questions import Rows, TextQuestions, slices
@@ -91,7 +92,7 @@ class JudgeActor:
             settle(answers.num_rows, failures)
 
         queries = in_order(questions, chunk, missing)
-        let = functools.partial(admit, budget, key, judge.likely_dollars(questions))
+        let = functools.partial(admit, budget, key, judge.likely_dollars(questions), True)
         try:
             engine.ask(questions, slices(queries, engine.at_once, let), hand_over)
         finally:
@@ -110,9 +111,12 @@ def chunk_key(bucket: int, start: int) -> str:
     return f"{bucket}-{start}"
 
 
-def admit(budget: Any, key: str, dollars: NDArray[np.float64], group: list[Rows]) -> int:
+def admit(
+    budget: Any, key: str, dollars: NDArray[np.float64], can_wait: bool, group: list[Rows], patient: bool
+) -> Admission:
     """How many queries of a group may be asked; `dollars` float64[N] is what each question of the bucket may cost."""
-    return ray.get(budget.admit.remote(key, [(len(which), float(dollars[which].sum())) for which in group]))
+    costs = [(len(which), float(dollars[which].sum())) for which in group]
+    return ray.get(budget.admit.remote(key, costs, can_wait and patient))
 
 
 def in_order(questions: TextQuestions, chunk: Rows, missing: NDArray[np.bool_]) -> list[Rows]:

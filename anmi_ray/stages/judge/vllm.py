@@ -169,9 +169,9 @@ def _requests(
             key = chunk_key(bucket, start)
             ray.get(budget.begin.remote(key))
             sent = 0
-            for which in slices(
-                queries, AT_ONCE, functools.partial(admit, budget, key, judge.judge.likely_dollars(questions))
-            ):
+            # it cannot wait: requests wait for others to fill a block, and would wait for their own answers
+            let = functools.partial(admit, budget, key, judge.judge.likely_dollars(questions), False)
+            for which in slices(queries, AT_ONCE, let):
                 sent += len(which)
                 for begin in range(0, len(which), AT_ONCE):
                     yield _table(requests.of(questions, which[begin : begin + AT_ONCE], bucket, start), judge)

@@ -1,0 +1,81 @@
+"""What connecting to Ray takes of the driver's process, given back: its handler of SIGTERM, its standard error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+FOLDER = os.path.join(tempfile.gettempdir(), f"anmi-{os.getuid()}")  # of a local Ray
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """Whoever handled SIGTERM before does so again when the block is left: connecting to Ray takes it over.
+
+    Ray's handler in Python exits; the one of its C++ writes a stack and ends the process at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit as end:
+        if end.code == signal.SIGTERM and callable(handler):
+            handler(signal.SIGTERM, None)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+@contextmanager
+def own_stderr() -> Iterator[None]:
+    """Python's standard error is a descriptor of its own while inside, so that `native_apart` can tell it from C's."""
+    before = sys.stderr
+    if _descriptor(before) != 2:
+        yield
+        return
+    with open(os.dup(2), "w", buffering=1, encoding=before.encoding, errors=before.errors) as apart:
+        sys.stderr = apart
+        try:
+            yield
+        finally:
+            sys.stderr = before
+
+
+@contextmanager
+def native_apart() -> Iterator[None]:
+    """What C code writes to standard error goes to `driver.err` below FOLDER while inside, if Python's stands apart.
+
+    Ray's C++ in the driver writes there what its own log has too, about actors that it could not start again.
+    """
+    if _descriptor(sys.stderr) in (None, 2):
+        yield
+        return
+    try:
+        os.makedirs(FOLDER, exist_ok=True)
+        sink = os.open(os.path.join(FOLDER, "driver.err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:  # who needs the folder says so
+        yield
+        return
+    kept = os.dup(2)
+    os.dup2(sink, 2)
+    os.close(sink)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):  # a notebook's, a test's
+        return None

@@ -1,0 +1,73 @@
+"""Standard input and output, where a command is given `-` for a file; and files that are not what their name says."""
+
+from __future__ import annotations
+
+import codecs
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from anmi_ray.core.errors import AnmiError, DataError
+
+STANDARD = Path("-")
+INPUT = "standard input"  # its place in a message
+_PARQUET = b"PAR1"
+_PACKED = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
+_WIDE = (b"\xff\xfe", b"\xfe\xff")  # how UTF-16 begins
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+
+
+@contextmanager
+def spooled() -> Iterator[Path]:
+    """A file that holds what standard input does while inside, named as what that begins like.
+
+    Parquet begins with PAR1 and an object of JSON lines with {; anything else is CSV. Errors name standard input.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "input"
+        with file.open("wb") as sink:
+            shutil.copyfileobj(sys.stdin.buffer, sink)
+        try:
+            file = file.rename(f"{file}{_suffix(file)}")
+            yield file
+        except AnmiError as error:
+            raise type(error)(error.message, (error.place or INPUT).replace(str(file), INPUT), error.remedy) from None
+
+
+def _suffix(file: Path) -> str:
+    """.parquet, .jsonl or .csv, the last two with .gz or .zst where they are packed."""
+    with file.open("rb") as source:
+        head = source.read(4)
+    if head == _PARQUET:
+        return ".parquet"
+    packed = next((suffix for magic, suffix in _PACKED.items() if head.startswith(magic)), "")
+    try:
+        with pa.input_stream(str(file), compression=COMPRESSIONS.get(packed)) as source:
+            text = source.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
+    except OSError as error:
+        raise DataError(f"cannot be unpacked: {error}", INPUT, "send the whole file, or send it unpacked") from None
+    return (".jsonl" if text.startswith(b"{") else ".csv") + packed
+
+
+def check_head(head: bytes, place: str) -> None:
+    """Raise DataError where text that is to be UTF-8 begins like something else."""
+    for magic, suffix in _PACKED.items():
+        if head.startswith(magic):
+            raise DataError("is compressed, and its name does not say so", place, f"end its name with {suffix}")
+    if head.startswith(_WIDE):
+        raise DataError("is UTF-16, and must be UTF-8", place, "convert it: iconv -f UTF-16 -t UTF-8")
+
+
+def decoded(content: bytes, place: str) -> str:
+    """Text in UTF-8, without its byte-order mark. Raises DataError where it is something else."""
+    check_head(content, place)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        remedy = "convert it: iconv -f ITS-ENCODING -t UTF-8"
+        raise DataError(f"not UTF-8 text at byte {error.start}", place, remedy) from None

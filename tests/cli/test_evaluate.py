@@ -1,0 +1,67 @@
+"""`anmi evaluate`: run files of anyone's, as a user has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands import anmi, printed, refused
+
+FILES = {
+    "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t1\n",
+    "two.trec": "q1 Q0 d1 1 2 x\nq1 Q0 d2 2 1 x\nq1 Q0 d2 1 2 y\nq1 Q0 d1 2 1 y\n",
+    "one.trec": "q1 Q0 d1 1 2 x\n",
+    "sub/one.trec": "q1 Q0 d2 1 2 x\n",
+    "odd.trec": "q1 Q0 d1 2 2 z\nq1 Q0 d2 1 1 z\nq2 Q0 d1 2 2 z\nq2 Q0 d2 1 1 z\n",
+    "stranger.trec": "q9 Q0 d1 1 2 x\n",
+    "empty.trec": "",
+    "twice.trec": "q1 Q0 d1 1 2 x\nq1 Q0 d1 2 1 x\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+
+
+def evaluate(*runs: str) -> list[str]:
+    return ["evaluate", "--collection", ".", "--measures", "RR", *(word for run in runs for word in ("--run", run))]
+
+
+@pytest.mark.parametrize(
+    ("runs", "systems"),
+    [
+        (["two.trec"], {"x": ".500", "y": ".250"}),
+        (["two.trec", "one.trec"], {"two:x": ".500", "y": ".250", "one:x": ".500"}),
+        (["one.trec", "sub/one.trec"], {"one.trec:x": ".500", "sub/one.trec:x": ".000"}),
+    ],
+)
+def test_each_tag_is_a_system(runs: list[str], systems: dict[str, str]) -> None:
+    rows = [line.split() for line in printed(*evaluate(*runs)).splitlines()]
+    assert rows[0][-3:] == ["−", next(iter(systems)), "p"]
+    assert {row[0]: row[1].removeprefix("0") for row in rows[1:]} == systems
+
+
+def test_ranks_that_contradict_the_scores_are_told_of() -> None:
+    done = anmi(*evaluate("odd.trec"))
+    assert done.stderr == "odd.trec:2: the written ranks of 2 rankings contradict the scores: the scores decide\n"
+    assert "0.750" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (evaluate("one.trec", "./one.trec"), "--run names it twice"),
+        (evaluate("stranger.trec"), "none of its 1 queries is judged in ./qrels/test.tsv"),
+        (evaluate("empty.trec"), "empty.trec: holds no ranking"),
+        (evaluate("twice.trec"), "twice.trec:2: document 'd1' stands twice under query 'q1' and tag 'x': first in li"),
+        ([*evaluate("one.trec"), "--measures", " ,"], "--measures names none"),
+        ([*evaluate("one.trec"), "--measures", "Recall"], "'Recall' is no measure"),
+    ],
+)
+def test_mistakes(arguments: list[str], says: str) -> None:
+    assert says in refused(*arguments)
