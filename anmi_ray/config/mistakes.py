@@ -51,7 +51,11 @@ def described(error: ValidationError, model: type[BaseModel], content: Any, othe
     if len(found) == 1:
         (one,) = found.values()
         return shortened(one.message, _LONGEST), one.remedy or otherwise
-    lines = [shortened("; ".join(filter(None, (one.message, one.remedy))), _LONGEST_ONE) for one in found.values()]
+    lines: list[str] = []
+    told: set[str | None] = {None}
+    for one in found.values():  # what a group holds is said once
+        lines.append(shortened(one.message if one.remedy in told else f"{one.message}; {one.remedy}", _LONGEST_ONE))
+        told.add(one.remedy)
     remedies = all(one.remedy for one in found.values())
     return "\n  " + "\n  ".join(_first(lines)), "mend each of them" if remedies else otherwise
 

@@ -182,11 +182,11 @@ def _number(node: ScalarNode, text: str) -> int | float:
         raise _RefusedError(node, f"a number of {len(text):,} characters", "quote it where it is a text")
     if "_" in text or ":" in text:
         plain = f"{text.replace('_', '')}; " if ":" not in text else "the number in digits; "
-        raise _RefusedError(node, f"{text} is no plain number", f"write {plain}quote it where it is a text")
+        raise _RefusedError(node, f"{shortened(text)} is no plain number", f"write {plain}quote it where it is a text")
     if node.tag == f"{_TAG}float":
         return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
     if digits.isdecimal() and digits != "0" and digits.startswith("0"):
         raise _RefusedError(
-            node, f"{text} begins with 0, which YAML reads as octal", "leave the 0 out, or quote it as text"
+            node, f"{shortened(text)} begins with 0, which YAML reads as octal", "leave the 0 out, or quote it as text"
         )
     return int(text, 0)

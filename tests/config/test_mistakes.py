@@ -44,6 +44,9 @@ def test_a_name_is_the_files_and_what_is_allowed_is_of_its_level() -> None:
     unknown = of_judge(kind="api", endpoint={**SERVER, "zzz": 1})
     assert "unknown setting judge.judges.0.endpoint.zzz\n  remedy: known here: allow_external, base_url" in unknown
     assert "noise_sd" not in unknown
+    twice = of_judge(kind="api", endpoint={**SERVER, "zzz": 1, "qqq": 1})
+    assert "unknown setting judge.judges.0.endpoint.qqq\n" in twice
+    assert twice.count("known here") == 1
     of_kind = of_judge(kind="similarity", zzz=1)
     assert of_kind.endswith("unknown setting judge.judges.0.zzz\n  remedy: known here: kind, name")
     rule = said({"mine": {"allow": [{"rule": "gate", "zzz": 1}]}})
