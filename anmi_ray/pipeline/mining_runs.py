@@ -19,7 +19,7 @@ from anmi_ray.pipeline import run as main
 from anmi_ray.pipeline.resolve import Resolved, resolve
 from anmi_ray.pipeline.stages import MINE, RATE, TRAIN
 from anmi_ray.runtime.reporter import Reporter
-from anmi_ray.store import Artifact, Store
+from anmi_ray.store import Artifact, Store, runs
 from anmi_ray.store.runs import find_run
 
 PLACE = "command line"
@@ -203,7 +203,7 @@ def carry_out(
     """
     store, item = Store(experiment.execution.root), resolve(experiment, content)[MINE]
     artifact = item.artifact(store)
-    stages = (store.read_json(f"runs/{experiment.name}.json") or {"stages": {}})["stages"]
+    stages = (runs.recorded(store, experiment.name) or {"stages": {}})["stages"]
     if stages.get(MINE, {}).get("fingerprint") == item.fingerprint and artifact.manifest() is not None:
         return artifact, item
     if TRAIN in stages:

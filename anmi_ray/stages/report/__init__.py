@@ -37,13 +37,16 @@ def publish(artifact: Artifact, inputs: Mapping[str, Artifact], run: str) -> Non
     folder = f"reports/{run}"
     manifest = artifact.manifest() or {}
     made_of = {"version": manifest["version"], **manifest["inputs"]}
-    if store.read_json(f"{folder}/made_of.json") == made_of:
+    evaluate = inputs["evaluate"]
+    systems: list[str] = (evaluate.manifest() or {})["systems"]
+    there = set(store.names(folder))
+    whole = there.issuperset(_FILES) and there.issuperset(f"{system}.trec" for system in systems)
+    if whole and store.read_json(f"{folder}/made_of.json") == made_of:
         return
     for name in _FILES:
-        store.publish(f"{folder}/{name}", store.read(f"{artifact.path}/{name}"))
-    evaluate = inputs["evaluate"]
-    for system in (evaluate.manifest() or {})["systems"]:
-        store.publish(f"{folder}/{system}.trec", store.read(f"{evaluate.path}/trec/{system}.trec"))
+        store.publish(f"{folder}/{name}", artifact.read_listed(name))
+    for system in systems:
+        store.publish(f"{folder}/{system}.trec", evaluate.read_listed(f"trec/{system}.trec"))
     if "distill" in inputs:
         distill.publish_pages(inputs["distill"], run)
     store.publish_json(f"{folder}/made_of.json", made_of)
