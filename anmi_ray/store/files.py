@@ -166,6 +166,17 @@ class Store:
         files = (info for info in infos if info.type == pafs.FileType.File)
         return {info.base_name: int(info.size) for info in files if not info.base_name.startswith(".")}
 
+    def listing(self, folder: str) -> tuple[dict[str, int], list[str]]:
+        """The files directly in `folder` with their bytes, hidden ones too, and the folders in it, by name."""
+        filesystem, base = self._open()
+        try:
+            infos = filesystem.get_file_info(pafs.FileSelector(f"{base}/{folder}".rstrip("/"), allow_not_found=True))
+        except OSError as error:
+            raise from_os_error(error, self.where(folder)) from error
+        infos = sorted(infos, key=lambda info: info.base_name)
+        files = {info.base_name: int(info.size) for info in infos if info.type == pafs.FileType.File}
+        return files, [info.base_name for info in infos if info.type == pafs.FileType.Directory]
+
     def tree(self, folder: str) -> list[str]:
         """Paths of all files below `folder`, relative to it, sorted; hidden ones are left out."""
         return sorted(self.tree_sizes(folder))

@@ -53,7 +53,7 @@ def seal_folder(artifact: Artifact, name: str) -> None:
 def copy_sealed(artifact: Artifact, name: str, target: Path) -> None:
     """Copy the folder `name` to `target`. Raises StoreError where a file is not what was sealed."""
     for file, sealed in _sealed(artifact, name).items():
-        _fetch(artifact, f"{name}/{file}", sealed, target / file)
+        check_file(artifact, f"{name}/{file}", sealed, target / file)
 
 
 def _sealed(artifact: Artifact, name: str) -> dict[str, str]:
@@ -64,7 +64,7 @@ def _sealed(artifact: Artifact, name: str) -> dict[str, str]:
     return files
 
 
-def _fetch(artifact: Artifact, file: str, sealed: str, target: Path | None) -> None:
+def check_file(artifact: Artifact, file: str, sealed: str, target: Path | None = None) -> None:
     """Read a file, to `target` where one is given. Raises DamagedError where it is gone or not what was sealed."""
     path = f"{artifact.path}/{file}"
     if not artifact.store.exists(path):
@@ -111,14 +111,14 @@ def local_folder(artifact: Artifact, name: str) -> Path:
     files = _sealed(artifact, name)
     if artifact.store.local is not None:
         for file, sealed in files.items():
-            _fetch(artifact, f"{name}/{file}", sealed, None)
+            check_file(artifact, f"{name}/{file}", sealed)
         return artifact.store.local / artifact.path / name
     target = Path(tempfile.gettempdir()) / "anmi-folders" / artifact.fingerprint / name
     for file, sealed in files.items():
         path = target / file
         if not path.exists() or _hash(_local_blocks(path)) != sealed:
             scratch = path.with_name(f".{path.name}.part")
-            _fetch(artifact, f"{name}/{file}", sealed, scratch)
+            check_file(artifact, f"{name}/{file}", sealed, scratch)
             scratch.replace(path)
     return target
 

@@ -13,15 +13,16 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DamagedError
 from anmi_ray.store import Artifact, Store, fingerprint
+
+_BLOCK = 1 << 22
 
 
 def content_of_documents(documents: pa.Table) -> str:
@@ -116,12 +117,28 @@ def _keep(artifact: Artifact, made: Path, **facts: Any) -> _Kept:
 
 
 def _digest(files: Iterable[Path]) -> str:
+    return _combined((path.name, path.open("rb")) for path in files)
+
+
+def _combined(files: Iterable[tuple[str, IO[bytes] | pa.NativeFile]]) -> str:
+    """The hash of files' names and bytes, given open in order of their names; each is closed when it is read."""
     digest = hashlib.blake2b(digest_size=8)
-    for path in files:
-        with path.open("rb") as stream:
-            named = partial(hashlib.blake2b, person=path.name.encode()[:16])
-            digest.update(hashlib.file_digest(stream, named).digest())
+    for name, stream in files:
+        hashed = hashlib.blake2b(person=name.encode()[:16])
+        with stream:
+            while block := stream.read(_BLOCK):
+                hashed.update(block)
+        digest.update(hashed.digest())
     return digest.hexdigest()
+
+
+def is_whole(artifact: Artifact, manifest: Mapping[str, Any]) -> bool:
+    """Whether the bytes of what is kept are those that it is called by; they are read where the store is."""
+    kept = _whole(artifact, manifest)
+    if kept is None:
+        return False
+    opened = ((name, artifact.store.open_input(f"{kept.path}/{name}")) for name in sorted(kept.files))
+    return _combined(opened) == manifest["folder"]
 
 
 def _whole(artifact: Artifact, manifest: Mapping[str, Any]) -> _Kept | None:
