@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from anmi_ray.core.errors import ConfigError, DamagedError, StoreError, from_os_error
+from anmi_ray.core.errors import ConfigError, DamagedError, from_os_error
 from anmi_ray.store import documents, parquet
 from anmi_ray.store.artifact import FILES, MANIFEST, SEALED, Artifact
 from anmi_ray.store.files import Store
@@ -41,6 +41,14 @@ class Finding:
     path: str
     wrong: str
     remedy: str
+
+
+def _readable(read: Callable[[], Any]) -> Any:
+    """What a document says, None where it is damaged: that is said where the document itself is looked at."""
+    try:
+        return read()
+    except DamagedError:
+        return None
 
 
 @dataclass
@@ -122,10 +130,8 @@ class Inspection:
 
     def _artifact(self, artifact: Artifact) -> Iterator[Finding]:
         sizes = self.store.tree_sizes(artifact.path, hidden=True)
-        try:
-            manifest, listed = artifact.manifest(), artifact.listed()
-        except DamagedError:
-            manifest, listed = None, {}  # said below, where they are looked at
+        manifest = _readable(artifact.manifest)
+        listed = _readable(artifact.listed) or {}
         self.unfinished += MANIFEST not in sizes
         checks = self._hashes(artifact, sizes, listed)
         kept = f"{manifest['folder']}/" if manifest is not None and "folder" in manifest else None
@@ -157,11 +163,7 @@ class Inspection:
             if "sha256" in file and name in sizes:
                 checks[name] = partial(check_file, artifact, name, file["sha256"])
         for folder in [name.removesuffix(SEALED) for name in sizes if name.endswith(SEALED)]:
-            try:
-                sealed = artifact.read_json(f"{folder}{SEALED}")
-            except StoreError:
-                continue  # said where it is looked at
-            checks |= {
-                f"{folder}/{name}": partial(check_file, artifact, f"{folder}/{name}", sealed[name]) for name in sealed
-            }
+            sealed = _readable(partial(artifact.read_json, f"{folder}{SEALED}")) or {}
+            paths = {f"{folder}/{name}": digest for name, digest in sealed.items()}
+            checks |= {path: partial(check_file, artifact, path, digest) for path, digest in paths.items()}
         return checks

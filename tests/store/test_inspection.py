@@ -35,7 +35,7 @@ def test_every_damaged_file_is_named_with_what_it_costs(tmp_path: Path) -> None:
     files = {one.path for one in stored(tmp_path) if not one.path.name.endswith("files.json")}  # they tell of others
     for path in files:
         data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
+        data[40 if "answers" in path.parts else len(data) // 2] ^= 1  # of answers the footer, which counts them, stays
         path.write_bytes(data)
     findings = found(tmp_path)
     index = next(path for path in files if path.name == "index")
