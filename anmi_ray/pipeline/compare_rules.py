@@ -92,7 +92,8 @@ def _check(left: Mapping[str, object], errors: Mapping[str, AnmiError]) -> None:
 
 
 def _complete(experiment: Experiment, content: str) -> bool:
-    return resolve(experiment, content)[MINE].artifact(Store(experiment.execution.root)).manifest() is not None
+    artifact = resolve(experiment, content)[MINE].artifact(Store(experiment.execution.root))
+    return artifact.manifest() is not None and not artifact.lost()
 
 
 class _UnderRule(Everyone):

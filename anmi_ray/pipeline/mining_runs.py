@@ -204,7 +204,11 @@ def carry_out(
     store, item = Store(experiment.execution.root), resolve(experiment, content)[MINE]
     artifact = item.artifact(store)
     stages = (runs.recorded(store, experiment.name) or {"stages": {}})["stages"]
-    if stages.get(MINE, {}).get("fingerprint") == item.fingerprint and artifact.manifest() is not None:
+    if (
+        stages.get(MINE, {}).get("fingerprint") == item.fingerprint
+        and artifact.manifest() is not None
+        and not artifact.lost()
+    ):
         return artifact, item
     if TRAIN in stages:
         raise ConfigError(

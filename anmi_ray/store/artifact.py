@@ -191,10 +191,13 @@ class Artifact:
         return data
 
     def take_back(self, damaged: list[str], keep: str = "") -> None:
-        """Remove damaged files, and what keeps a stage from making them again: the manifest, and of a part the other
-        parts of its bucket, one of which is its seal. `keep`: a part that stays in any case.
+        """Remove damaged files, and what keeps a stage from making them again: the manifest, of a part the other parts
+        of its bucket, one of which is its seal, of a sealed folder all files. `keep`: a part that stays in any case.
         """
+        tops = {name.partition("/")[0].removesuffix(SEALED) for name in damaged}
+        folders = [top for top in tops if self.store.exists(f"{self.path}/{top}{SEALED}")]
         buckets = {name.rpartition("/")[2] for name in damaged if name.count("/") == 1 and name.endswith(".parquet")}
         parts = [name for name in self.store.tree(self.path) if name.rpartition("/")[2] in buckets]
-        for name in (MANIFEST, *damaged, *(part for part in parts if part.partition("/")[0] != keep)):
+        parts = [part for part in parts if part.partition("/")[0] != keep]
+        for name in (MANIFEST, *damaged, *parts, *folders, *(f"{folder}{SEALED}" for folder in folders)):
             self.store.remove(f"{self.path}/{name}")
