@@ -23,6 +23,8 @@ from anmi_ray.store.parquet import REMEDY, parquet_bytes
 
 MANIFEST = "manifest.json"
 FILES = "files.json"
+MADE_OF = "made_of.json"  # in a report's folder: the artifacts that it is made of
+COPIES = "files"  # in it: the hashes of what was put beside it
 SEALED = ".files.json"  # ends the name of a folder's own list, which holds the hashes of its files
 
 
@@ -183,7 +185,9 @@ class Artifact:
         return [name for name, file in listed.items() if there.get(name) != file["bytes"]]
 
     def read_listed(self, name: str) -> bytes:
-        """The bytes of a file that is neither table nor document. Raises DamagedError where they are not the listed."""
+        """The bytes of a document, or of a file whose hash is listed. Raises DamagedError where they are others."""
+        if name.endswith(".json"):
+            self.read_json(name)
         data = self.store.read(f"{self.path}/{name}")
         wanted = self.listed().get(name, {}).get("sha256")
         if wanted is not None and hashlib.sha256(data).hexdigest() != wanted:

@@ -66,17 +66,21 @@ def _sealed(artifact: Artifact, name: str) -> dict[str, str]:
 
 def check_file(artifact: Artifact, file: str, sealed: str, target: Path | None = None) -> None:
     """Read a file, to `target` where one is given. Raises DamagedError where it is gone or not what was sealed."""
-    path = f"{artifact.path}/{file}"
-    if not artifact.store.exists(path):
-        raise DamagedError("is gone", artifact.store.where(path), _remedy(artifact))
+    check_bytes(artifact.store, f"{artifact.path}/{file}", sealed, _remedy(artifact), target)
+
+
+def check_bytes(store: Store, path: str, sealed: str, remedy: str, target: Path | None = None) -> None:
+    """Read a file, to `target` where one is given. Raises DamagedError where it is gone or of another hash."""
+    if not store.exists(path):
+        raise DamagedError("is gone", store.where(path), remedy)
     if target is None:
-        hashed = _hash(_blocks(artifact.store, path))
+        hashed = _hash(_blocks(store, path))
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as copy:
-            hashed = _hash(_copied(_blocks(artifact.store, path), copy))
+            hashed = _hash(_copied(_blocks(store, path), copy))
     if hashed != sealed:
-        raise DamagedError("is corrupted: not what was sealed", artifact.store.where(path), _remedy(artifact))
+        raise DamagedError("is corrupted: not what was sealed", store.where(path), remedy)
 
 
 def _remedy(artifact: Artifact) -> str:

@@ -15,13 +15,14 @@ import pyarrow as pa
 
 from anmi_ray.core.errors import ConfigError, DamagedError, from_os_error
 from anmi_ray.store import documents, parquet
-from anmi_ray.store.artifact import FILES, MANIFEST, SEALED, Artifact
+from anmi_ray.store.artifact import COPIES, FILES, MADE_OF, MANIFEST, SEALED, Artifact
 from anmi_ray.store.files import Store
-from anmi_ray.store.folders import check_file
+from anmi_ray.store.folders import check_bytes, check_file
 from anmi_ray.store.index_cache import is_whole
 
 State = Literal["damaged", "lost", "left over"]
 _FREE = "recomputed, nothing is bought: delete it and run again"
+_AGAIN = "recomputed, nothing is bought: run again"
 _TRAINED = "trained anew, nothing is bought: delete it and run again"
 _INDEX = "recomputed, nothing is bought: the next run that needs it sees to it"
 _ELSEWHERE = {
@@ -77,9 +78,23 @@ class Inspection:
 
     def _folder(self, folder: str, remedy: str) -> Iterator[Finding]:
         files, folders = self.store.listing(folder)
+        made_of = _readable(partial(self.store.read_json, f"{folder}/{MADE_OF}"))
+        copies: dict[str, Any] = made_of.get(COPIES, {}) if isinstance(made_of, dict) else {}
+        yield from self._copies(folder, files, copies)
+        files = {name: size for name, size in files.items() if name not in copies}
         yield from self._files(f"{folder}/", files, remedy)
         for name in folders:
             yield from self._folder(f"{folder}/{name}", remedy)
+
+    def _copies(self, folder: str, files: dict[str, int], copies: dict[str, Any]) -> Iterator[Finding]:
+        """What was put into a report's folder: the pages and run files of a run."""
+        for name, copy in copies.items():
+            path = f"{folder}/{name}"
+            if name in files:
+                check = partial(check_bytes, self.store, path, copy["sha256"], _FREE)
+                yield from self._checked(path, files[name], _FREE, check)
+            else:
+                yield self._finding("lost", path, "no such file", _AGAIN)
 
     def _files(self, folder: str, files: dict[str, int], remedy: str) -> Iterator[Finding]:
         for name, size in files.items():
@@ -151,8 +166,7 @@ class Inspection:
             remedy = self._bought(path, "scores") if paid else _TRAINED if trained else _FREE
             yield from self._checked(path, size, remedy, checks.get(name))
         for name in listed.keys() - sizes.keys():
-            remedy = _FREE.replace("delete it and run", "run")
-            yield self._finding("lost", f"{artifact.path}/{name}", "no such file", remedy)
+            yield self._finding("lost", f"{artifact.path}/{name}", "no such file", _AGAIN)
 
     def _hashes(
         self, artifact: Artifact, sizes: dict[str, int], listed: dict[str, dict[str, Any]]
@@ -161,7 +175,7 @@ class Inspection:
         checks: dict[str, Callable[[], Any]] = {}
         for name, file in listed.items():
             if "sha256" in file and name in sizes:
-                checks[name] = partial(check_file, artifact, name, file["sha256"])
+                checks[name] = partial(check_bytes, self.store, f"{artifact.path}/{name}", file["sha256"], _FREE)
         for folder in [name.removesuffix(SEALED) for name in sizes if name.endswith(SEALED)]:
             sealed = _readable(partial(artifact.read_json, f"{folder}{SEALED}")) or {}
             paths = {f"{folder}/{name}": digest for name, digest in sealed.items()}

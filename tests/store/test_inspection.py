@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -74,6 +75,19 @@ def test_what_is_lost_and_what_is_left_over(tmp_path: Path) -> None:
         "gaps/.00000.parquet.0123.tmp": "left over",
     }
     assert (inspection.unsealed, inspection.unfinished) == (1, 1)
+
+
+def test_copies_in_a_report_are_looked_at(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    pages = {name: {"bytes": 5, "sha256": hashlib.sha256(name.encode()).hexdigest()} for name in ("a.trec", "b.trec")}
+    for name in pages:
+        store.publish(f"reports/mine/{name}", name.encode())
+    store.publish_json("reports/mine/made_of.json", {"version": 1, "files": pages})
+    assert found(tmp_path) == {}
+    store.publish("reports/mine/a.trec", b"A.trec")
+    store.remove("reports/mine/b.trec")
+    states = {path: finding.state for path, finding in found(tmp_path).items()}
+    assert states == {"reports/mine/a.trec": "damaged", "reports/mine/b.trec": "lost"}
 
 
 def test_there_is_no_root(tmp_path: Path) -> None:
