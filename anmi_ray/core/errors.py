@@ -53,6 +53,10 @@ class StoreError(AnmiError):
     """The storage refused: full, read-only, unreachable, or holding something else than expected."""
 
 
+class DamagedError(StoreError):
+    """A file under a root is gone, or is not what was written there; `place` is its full name."""
+
+
 class LostError(StoreError):
     """A process or a node was lost, or did not start, more often than retries make good; running again resumes.
 
@@ -113,7 +117,8 @@ def flatten(error: AnmiError) -> str:
 def rebuild(text: str) -> AnmiError:
     """The inverse of `flatten`; a class that is not one of these comes out as their base."""
     name, *args = json.loads(text)
-    kinds = (ConfigError, DataError, StoreError, LostError, ClusterError, FitError, JudgeError, TrainingError)
+    kinds = (ConfigError, DataError, StoreError, DamagedError, LostError, ClusterError, FitError, JudgeError)
+    kinds += (TrainingError,)
     return {one.__name__: one for one in kinds}.get(name, AnmiError)(*args)
 
 

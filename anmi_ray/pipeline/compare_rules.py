@@ -7,7 +7,6 @@ is reused. The figures are of a hash sample of queries, computed in one task; pa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from anmi_ray.reports import rules
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, ray_session, run_task
 from anmi_ray.store import Artifact, Flow, Store
+from anmi_ray.store.documents import with_checksum
 
 VERSION = 2  # rises when the same artifacts would give other figures
 _CANNOT = (ConfigError, DataError, JudgeError)  # what speaks against a rule; a full disk speaks against none
@@ -92,7 +92,8 @@ def _check(left: Mapping[str, object], errors: Mapping[str, AnmiError]) -> None:
 
 
 def _complete(experiment: Experiment, content: str) -> bool:
-    return resolve(experiment, content)[MINE].artifact(Store(experiment.execution.root)).manifest() is not None
+    artifact = resolve(experiment, content)[MINE].artifact(Store(experiment.execution.root))
+    return artifact.manifest() is not None and not artifact.lost()
 
 
 class _UnderRule(Everyone):
@@ -143,7 +144,8 @@ def _report(
         "left_out": dict(left_out),
         **{rule: one.artifact.fingerprint for rule, one in mined.items()},
     }
-    if store.read_json(f"{folder}/made_of.json") != made_of:
+    there = {"rules.json", "index.html"} <= set(store.names(folder))
+    if not there or store.read_json(f"{folder}/made_of.json") != made_of:
         session.enter_context(ray_session(experiment.execution))
         reporter.stage("compare-rules", "hold the rules against each other")
         buckets = store.buckets(experiment.execution.buckets)
@@ -153,8 +155,8 @@ def _report(
         machine = environment.describe()
         known = {name: str(machine[name]) for name in ("git", "processor", "cores")}
         data = replace(data, left_out=left_out, environment=known)
-        store.publish(f"{folder}/rules.json", rules.to_json(data).encode())
+        store.publish(f"{folder}/rules.json", with_checksum(rules.to_json(data)).encode())
         store.publish(f"{folder}/index.html", rules.to_html(data).encode())
         store.publish_json(f"{folder}/made_of.json", made_of)
-    figures = json.loads(store.read(f"{folder}/rules.json"))
+    figures = store.read_json(f"{folder}/rules.json", "delete it and give the command again: it is made anew")
     return Compared(store.where(f"{folder}/index.html"), figures)

@@ -20,7 +20,7 @@ from anmi_ray.pipeline import run as main
 from anmi_ray.pipeline.resolve import Resolved, resolve
 from anmi_ray.pipeline.stages import MINE, RATE, TRAIN
 from anmi_ray.runtime.reporter import Reporter
-from anmi_ray.store import Artifact, Store
+from anmi_ray.store import Artifact, Store, runs
 from anmi_ray.store.runs import find_run
 
 PLACE = "command line"
@@ -204,8 +204,12 @@ def carry_out(
     """
     store, item = Store(experiment.execution.root), resolve(experiment, content)[MINE]
     artifact = item.artifact(store)
-    stages = (store.read_json(f"runs/{experiment.name}.json") or {"stages": {}})["stages"]
-    if stages.get(MINE, {}).get("fingerprint") == item.fingerprint and artifact.manifest() is not None:
+    stages = (runs.recorded(store, experiment.name) or {"stages": {}})["stages"]
+    if (
+        stages.get(MINE, {}).get("fingerprint") == item.fingerprint
+        and artifact.manifest() is not None
+        and not artifact.lost()
+    ):
         return artifact, item
     if TRAIN in stages:
         raise ConfigError(

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from anmi_ray.config.experiment import Experiment
+from anmi_ray.core.errors import DamagedError
 from anmi_ray.pipeline.stages import stages_of
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import ingest
-from anmi_ray.store import Artifact, Store, fingerprint
+from anmi_ray.store import Artifact, Store, fingerprint, runs
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,20 @@ def resolve(experiment: Experiment, content: str | None = None) -> dict[str, Res
 
 def todo(store: Store, resolved: Mapping[str, Resolved]) -> list[Resolved]:
     """Those whose artifacts are not complete."""
-    return [item for item in resolved.values() if item.artifact(store).manifest() is None]
+    return [item for item in resolved.values() if not _complete(item.artifact(store))]
+
+
+def _complete(artifact: Artifact) -> bool:
+    try:
+        return artifact.manifest() is not None
+    except DamagedError:
+        return False
 
 
 def changes(experiment: Experiment, resolved: Mapping[str, Resolved]) -> Iterator[tuple[str, str, str]]:
     """(stage, state, why) for every stage: complete or to be done, against what the run's name last pointed at."""
     store = Store(experiment.execution.root)
-    before = (store.read_json(f"runs/{experiment.name}.json") or {}).get("stages", {})
+    before = (runs.recorded(store, experiment.name) or {}).get("stages", {})
     for name, item in resolved.items():
         if item.artifact(store).manifest() is not None:
             yield name, "complete", ""

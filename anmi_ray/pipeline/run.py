@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
 from typing import Any
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
-from anmi_ray.core.errors import ConfigError, DataError, StoreError
-from anmi_ray.core.logs import Span
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.pipeline import progress
+from anmi_ray.pipeline.carrying import Carrying
 from anmi_ray.pipeline.resolve import Resolved, resolve, todo
 from anmi_ray.pipeline.stages import FIRST, LAST
 from anmi_ray.runtime.reporter import Reporter
-from anmi_ray.runtime.tasks import Context, ray_session
-from anmi_ray.store import Artifact, Flow, Store, add_flows, runs
+from anmi_ray.store import Flow, Store, runs
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,32 +44,17 @@ def run(
     for item in todo(store, chosen):
         item.stage.check(experiment)
     with progress.told(store, experiment.name, path, reporter or Reporter()) as told, ExitStack() as session:
-        ready = False
+        carrying = Carrying(experiment, resolved, chosen, store, told, session)
         for name in path:
             item = resolved[name]
-            artifact = item.artifact(store)
-            manifest = artifact.manifest()
-            seconds: float | None = None
-            if manifest is None and name not in chosen:
-                raise StoreError(
-                    f"--from {first} needs the artifact of stage {name}, which is not complete",
-                    store.where(artifact.path),
-                    f"run without --from, or with --from {name}",
-                )
-            inputs = _inputs(item, resolved, store)
-            if manifest is None:
-                told.stage(name, item.stage.does)
-                if not ready:
-                    _start(session, experiment, lambda: todo(store, chosen), told)
-                    ready = True
-                manifest, seconds = _carry_out(item, inputs, artifact, experiment, told)
+            manifest, seconds = carrying.completed(name)
             record["stages"][name] = {
                 "fingerprint": item.fingerprint,
                 "settings": dict(item.settings),
                 "inputs": dict(item.inputs),
             }
             store.publish_json(f"runs/{experiment.name}.json", record)
-            item.stage.publish(artifact, inputs, experiment.name)
+            carrying.show(name)
             told.finished(name, seconds, [Flow(**flow) for flow in manifest["flows"]])
             if "splits" in manifest:
                 _check_splits(manifest["splits"], chosen)
@@ -87,66 +69,13 @@ def _check_splits(splits: Mapping[str, int], chosen: Mapping[str, Resolved]) -> 
             raise DataError(f"there is no {split.name} query", f"stage {name}", split.remedy)
 
 
-def _start(
-    session: ExitStack, experiment: Experiment, missing: Callable[[], list[Resolved]], told: progress.Everyone
-) -> None:
-    """Connect to Ray; on a cluster, see first that it can carry out what is to do."""
-    session.enter_context(ray_session(experiment.execution))
-    from anmi_ray.runtime.metrics import Meters
-
-    told.add(Meters(experiment.name, told.at_work))
-    if experiment.execution.address is not None:
-        from anmi_ray.pipeline import preflight
-
-        preflight.check(experiment, [item.stage for item in missing()], told.notice)
-
-
-def _inputs(item: Resolved, resolved: Mapping[str, Resolved], store: Store) -> dict[str, Artifact]:
-    """By role, what a stage reads, other runs' models among it."""
-    read = {role: resolved[name].artifact(store) for role, name in item.stage.reads.items()}
-    return read | runs.other_models(store, item.inputs)
-
-
-def _carry_out(
-    item: Resolved, inputs: Mapping[str, Artifact], artifact: Artifact, experiment: Experiment, reporter: Reporter
-) -> tuple[dict[str, Any], float]:
-    """Run one stage and complete its artifact; its manifest, and the seconds it took."""
-    stage = item.stage
-    context = Context(
-        artifact.store,
-        experiment.execution,
-        artifact.store.buckets(experiment.execution.buckets),
-        experiment.seed,
-        reporter.progress,
-        reporter.notice,
-        reporter.measured,
-        reporter.counted,
-    )
-    start = time.monotonic()
-    with Span(_LOG, "stage", stage=stage.name) as span:
-        facts = stage.run(artifact, inputs, stage.config_of(experiment), context)
-        span.told(rows=[asdict(flow) for flow in add_flows(facts["flows"])])
-    seconds = time.monotonic() - start
-    artifact.store.publish_json(
-        f"timings/{stage.name}-{item.fingerprint}.json", {"seconds": seconds, **environment.hardware()}
-    )
-    manifest = artifact.complete(
-        facts.pop("flows"),
-        version=stage.version,
-        settings=dict(item.settings),
-        inputs=dict(item.inputs),
-        **facts,
-    )
-    return manifest, seconds
-
-
 def _run_record(store: Store, experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, Any]:
     """The run's record before its first stage: of the record that is there, the stages that are still the same.
 
     Raises ConfigError where the name belongs to a run over another corpus.
     """
     content = resolved[FIRST].content
-    known = store.read_json(f"runs/{experiment.name}.json")
+    known = runs.recorded(store, experiment.name)
     if known is not None and known.get("corpus") != content:
         raise ConfigError(
             f"the name belongs to a run over another corpus ({known.get('corpus_name')})",

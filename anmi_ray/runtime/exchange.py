@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from anmi_ray.core.errors import from_os_error
+from anmi_ray.core.errors import DamagedError, from_os_error
 from anmi_ray.runtime.tasks import Context, our_errors, windowed
 from anmi_ray.store import Artifact
+from anmi_ray.store.parquet import REMEDY, end_of, look, seal_file
 from anmi_ray.store.uri import remove
 
 
@@ -60,12 +61,13 @@ def publish(artifact: Artifact, name: str, index: int, tables: Iterable[pa.Table
     with tempfile.TemporaryDirectory(prefix="anmi-exchange-") as folder:
         file = Path(folder) / "part.parquet"
         try:
-            with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
+            with pq.ParquetWriter(file, first.schema, compression="zstd", write_page_checksum=True) as writer:
                 for table in itertools.chain([first], given):
                     groups.append(max(groups, default=-1) + 1 if table.num_rows else -1)
                     if table.num_rows:
                         writer.write_table(table.replace_schema_metadata(None), row_group_size=table.num_rows)
                 writer.add_key_value_metadata({"groups": ",".join(map(str, groups))})
+            seal_file(file)
         except OSError as error:
             raise from_os_error(error, tempfile.gettempdir()) from error
         artifact.store.publish_file(_path(artifact, name, index), file)
@@ -78,8 +80,8 @@ def groups_of(artifact: Artifact, name: str, index: int) -> list[int] | None:
         return None
     with artifact.store.open_input(path) as stream:
         try:
-            return _groups(pq.read_metadata(stream))
-        except pa.ArrowInvalid:
+            return _groups(look(*end_of(stream)).metadata)
+        except (ValueError, OSError):  # ArrowInvalid is the former
             return None
 
 
@@ -88,11 +90,19 @@ def _groups(footer: pq.FileMetaData) -> list[int]:
 
 
 def read(artifact: Artifact, name: str, index: int, reader: int) -> pa.Table:
-    """The rows of one reader."""
-    with artifact.store.open_input(_path(artifact, name, index)) as stream:
-        file = pq.ParquetFile(stream)
-        group = _groups(file.metadata)[reader]
-        table = file.read_row_group(group) if group >= 0 else file.schema_arrow.empty_table()
+    """The rows of one reader. Raises DamagedError where they are not those that were written."""
+    path = _path(artifact, name, index)
+    try:
+        with artifact.store.open_input(path) as stream:
+            file = pq.ParquetFile(stream, metadata=look(*end_of(stream)).metadata, page_checksum_verification=True)
+            group = _groups(file.metadata)[reader]
+            table = file.read_row_group(group) if group >= 0 else file.schema_arrow.empty_table()
+    except OSError as error:
+        raise from_os_error(error, artifact.store.where(path)) from error
+    except (ValueError, pa.ArrowException) as error:
+        raise DamagedError(f"damaged: {error}", artifact.store.where(path), REMEDY) from error
+    if group >= 0 and table.num_rows != file.metadata.row_group(group).num_rows:
+        raise DamagedError("damaged: other rows than its footer counts", artifact.store.where(path), REMEDY)
     return table.replace_schema_metadata(None)
 
 

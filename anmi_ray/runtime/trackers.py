@@ -5,7 +5,6 @@ They stand under `tracking/` of the root, beside the artifacts: no artifact tell
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from ray.train.torch import get_device
 
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.store import Artifact, public_root
+from anmi_ray.store import Artifact, documents, public_root
 from anmi_ray.store.folders import publish_folder
 from anmi_ray.training.tracking import Curves, open_curves
 
@@ -63,7 +62,7 @@ def shared_curves(
 
 def _note(folder: Path, curves: Curves) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / NOTE).write_text(json.dumps(curves.where, indent=1) + "\n", encoding="utf-8")
+    (folder / NOTE).write_text(documents.to_text(curves.where), encoding="utf-8")
 
 
 @contextmanager

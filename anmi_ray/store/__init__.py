@@ -5,7 +5,8 @@ fingerprint each stage of a run uses). Nothing written carries a time, so a reru
 """
 
 from anmi_ray.store.artifact import Artifact, Flow, add_flows, fingerprint
-from anmi_ray.store.files import Store, open_filesystem, parquet_bytes, public_root
+from anmi_ray.store.files import Store, open_filesystem, public_root
+from anmi_ray.store.parquet import parquet_bytes
 
 __all__ = [
     "Artifact",

@@ -19,11 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray.core.errors import StoreError
+from anmi_ray.core.errors import DamagedError, StoreError
 from anmi_ray.core.identity import id_column, id_matrix, mix_ids
 from anmi_ray.core.records import ANSWER
 from anmi_ray.store import Store, parquet_bytes
 
+_REMEDY = "delete it and run again: its answers are bought anew"
 HASHES = ("query_hash", "first_hash", "second_hash")
 
 
@@ -97,7 +98,7 @@ class AnswerLog:
         if footer is None:
             if not self.store.exists(path):
                 return None
-            raise StoreError("not a whole segment of answers", self.store.where(path), "delete it and run again")
+            raise DamagedError("not a whole segment of answers", self.store.where(path), _REMEDY)
         if (footer.get("record"), footer.get("version")) != (ANSWER.name, ANSWER.version):
             raise StoreError(
                 f"holds {footer.get('record')} version {footer.get('version')}, this version of the program reads "
@@ -105,7 +106,7 @@ class AnswerLog:
                 self.store.where(path),
                 "use the version of the program that wrote it, or another root",
             )
-        table = self.store.read_table(path).replace_schema_metadata(None)
+        table = self.store.read_table(path, remedy=_REMEDY).replace_schema_metadata(None)
         return ANSWER.check(table, self.store.where(path)).cast(ANSWER.schema)
 
 

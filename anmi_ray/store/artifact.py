@@ -2,7 +2,7 @@
 
 That a file opens proves nothing (a writer that dies inside leaves a valid partial file), so a part counts only when its
 footer names its fingerprint, schema version and row counts, and an artifact only when `manifest.json`, written last, is
-there.
+there. `files.json`, written before it, lists all files: one that is lost later is made again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from anmi_ray.core.errors import DamagedError
 from anmi_ray.core.records import REJECT
 from anmi_ray.core.schema import Record
-from anmi_ray.store.files import Store, parquet_bytes
+from anmi_ray.store.files import Store
+from anmi_ray.store.parquet import REMEDY, parquet_bytes
+
+MANIFEST = "manifest.json"
+FILES = "files.json"
+MADE_OF = "made_of.json"  # in a report's folder: the artifacts that it is made of
+COPIES = "files"  # in it: the hashes of what was put beside it
+SEALED = ".files.json"  # ends the name of a folder's own list, which holds the hashes of its files
 
 
 @dataclass(frozen=True)
@@ -109,15 +117,19 @@ class Artifact:
         wanted = {"fingerprint": self.fingerprint, "record": record.name, "version": record.version}
         if footer is None or any(footer.get(key) != value for key, value in wanted.items()):
             return None
-        return [Flow(**flow) for flow in footer["flows"]]
+        try:
+            return [Flow(**flow) for flow in footer["flows"]]
+        except (AssertionError, KeyError, TypeError):  # damaged, where no hash of the footer tells
+            return None
 
     def read_part(self, part: str, bucket: int, record: Record, columns: list[str] | None = None) -> pa.Table:
-        """A part of a bucket, checked against its record when all columns are read."""
+        """A part of a bucket, checked against its record; of `columns` their types alone."""
         path = self.part_path(part, bucket)
-        table = self.store.read_table(path, columns)
+        table = self.store.read_table(path, columns).replace_schema_metadata(None)
         if columns is None:
-            return record.check(table.replace_schema_metadata(None), self.store.where(path)).cast(record.schema)
-        return table.replace_schema_metadata(None)
+            return record.check(table, self.store.where(path)).cast(record.schema)
+        chosen = Record(record.name, record.version, (), pa.schema([record.schema.field(name) for name in columns]))
+        return chosen.check(table, self.store.where(path))
 
     def rejects(self) -> pa.Table:
         """All rejects of the artifact."""
@@ -134,8 +146,11 @@ class Artifact:
         self.store.publish_json(f"{self.path}/{name}", content)
 
     def manifest(self) -> dict[str, Any] | None:
-        """The manifest of a complete artifact, or None."""
-        return self.read_json("manifest.json")
+        """The manifest of a complete artifact, or None. Raises DamagedError where it is not what was written."""
+        content = self.store.read_json(f"{self.path}/{MANIFEST}", cut=True)
+        if content is not None and (not isinstance(content, dict) or not isinstance(content.get("flows"), list)):
+            raise DamagedError("not a manifest", self.store.where(f"{self.path}/{MANIFEST}"), REMEDY)
+        return content
 
     def complete(self, flows: list[Flow], **facts: Any) -> dict[str, Any]:
         """Declare the artifact complete. `facts` are settings, inputs and whatever a reader should find here."""
@@ -145,5 +160,48 @@ class Artifact:
             "flows": [asdict(flow) for flow in add_flows(flows)],
             **facts,
         }
-        self.publish_json("manifest.json", content)
+        self.publish_json(MANIFEST, content)
         return content
+
+    def list_files(self) -> None:
+        """Publish the list of all files, before the artifact is complete: bytes, and hashes of those that bear none."""
+        sizes = self.store.tree_sizes(self.path)
+        folders = tuple(f"{name.removesuffix(SEALED)}/" for name in sizes if name.endswith(SEALED))
+        listed: dict[str, dict[str, Any]] = {}
+        for name in sorted(sizes.keys() - {MANIFEST, FILES}):
+            listed[name] = {"bytes": sizes[name]}
+            if not name.endswith((".parquet", ".json")) and not name.startswith(folders):
+                listed[name]["sha256"] = hashlib.sha256(self.store.read(f"{self.path}/{name}")).hexdigest()
+        self.publish_json(FILES, listed)
+
+    def listed(self) -> dict[str, dict[str, Any]]:
+        """The list of files by name; nothing where an older version made the artifact."""
+        return self.read_json(FILES) or {}
+
+    def lost(self) -> list[str]:
+        """Listed files that are not there any more, or not of their length."""
+        listed = self.listed()
+        there = self.store.tree_sizes(self.path) if listed else {}
+        return [name for name, file in listed.items() if there.get(name) != file["bytes"]]
+
+    def read_listed(self, name: str) -> bytes:
+        """The bytes of a document, or of a file whose hash is listed. Raises DamagedError where they are others."""
+        if name.endswith(".json"):
+            self.read_json(name)
+        data = self.store.read(f"{self.path}/{name}")
+        wanted = self.listed().get(name, {}).get("sha256")
+        if wanted is not None and hashlib.sha256(data).hexdigest() != wanted:
+            raise DamagedError("not what was written", self.store.where(f"{self.path}/{name}"), REMEDY)
+        return data
+
+    def take_back(self, damaged: list[str], keep: str = "") -> None:
+        """Remove damaged files, and what keeps a stage from making them again: the manifest, of a part the other parts
+        of its bucket, one of which is its seal, of a sealed folder all files. `keep`: a part that stays in any case.
+        """
+        tops = {name.partition("/")[0].removesuffix(SEALED) for name in damaged}
+        folders = [top for top in tops if self.store.exists(f"{self.path}/{top}{SEALED}")]
+        buckets = {name.rpartition("/")[2] for name in damaged if name.count("/") == 1 and name.endswith(".parquet")}
+        parts = [name for name in self.store.tree(self.path) if name.rpartition("/")[2] in buckets]
+        parts = [part for part in parts if part.partition("/")[0] != keep]
+        for name in (MANIFEST, *damaged, *parts, *folders, *(f"{folder}{SEALED}" for folder in folders)):
+            self.store.remove(f"{self.path}/{name}")

@@ -6,13 +6,10 @@ os.replace; on object storage by one upload.
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -20,15 +17,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from anmi_ray.config.paths import as_written, local_path
-from anmi_ray.core.errors import StoreError, from_os_error
+from anmi_ray.core.errors import DamagedError, StoreError, from_os_error
+from anmi_ray.store import documents, parquet
 
 FORMAT = 1
-_FOOTER = b"anmi"
 _ONE_PUT = 8 << 20  # below the 10 MB at which pyarrow starts a multipart upload
-_TAIL = 1 << 16  # read first from the end of a part: holds the footer of all but the widest files
 _PIECE = 1 << 20
 _SECRET = re.compile(r"(?<=://)[^/@:]*:(?!\d+(?:/|$)).*@")  # user:password@, even when the password is not URI-encoded
 
@@ -131,6 +126,8 @@ class Store:
         try:
             with filesystem.open_input_file(f"{base}/{path}") as stream:
                 return stream.read()
+        except FileNotFoundError as error:
+            raise parquet.gone(self.where(path)) from error
         except OSError as error:
             raise from_os_error(error, self.where(path)) from error
 
@@ -139,6 +136,8 @@ class Store:
         filesystem, base = self._open()
         try:
             return filesystem.open_input_file(f"{base}/{path}")
+        except FileNotFoundError as error:
+            raise parquet.gone(self.where(path)) from error
         except OSError as error:
             raise from_os_error(error, self.where(path)) from error
 
@@ -167,16 +166,47 @@ class Store:
         files = (info for info in infos if info.type == pafs.FileType.File)
         return {info.base_name: int(info.size) for info in files if not info.base_name.startswith(".")}
 
+    def listing(self, folder: str) -> tuple[dict[str, int], list[str]]:
+        """The files directly in `folder` with their bytes, hidden ones too, and the folders in it, by name."""
+        filesystem, base = self._open()
+        try:
+            infos = filesystem.get_file_info(pafs.FileSelector(f"{base}/{folder}".rstrip("/"), allow_not_found=True))
+        except OSError as error:
+            raise from_os_error(error, self.where(folder)) from error
+        infos = sorted(infos, key=lambda info: info.base_name)
+        files = {info.base_name: int(info.size) for info in infos if info.type == pafs.FileType.File}
+        return files, [info.base_name for info in infos if info.type == pafs.FileType.Directory]
+
     def tree(self, folder: str) -> list[str]:
         """Paths of all files below `folder`, relative to it, sorted; hidden ones are left out."""
+        return sorted(self.tree_sizes(folder))
+
+    def tree_sizes(self, folder: str, hidden: bool = False) -> dict[str, int]:
+        """All files below `folder` by their path relative to it, and their bytes; with hidden ones where asked for."""
         filesystem, base = self._open()
         top = f"{base}/{folder}"
         try:
             infos = filesystem.get_file_info(pafs.FileSelector(top, recursive=True, allow_not_found=True))
         except OSError as error:
             raise from_os_error(error, self.where(folder)) from error
-        files = (info.path[len(top) :].lstrip("/") for info in infos if info.type == pafs.FileType.File)
-        return sorted(name for name in files if not any(part.startswith(".") for part in name.split("/")))
+        files = {info.path[len(top) :].lstrip("/"): info.size for info in infos if info.type == pafs.FileType.File}
+        return {
+            name: int(size)
+            for name, size in files.items()
+            if hidden or not any(part.startswith(".") for part in name.split("/"))
+        }
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that is in it, if it is there."""
+        filesystem, base = self._open()
+        try:
+            kind = filesystem.get_file_info(f"{base}/{path}").type
+            if kind == pafs.FileType.File:
+                filesystem.delete_file(f"{base}/{path}")
+            elif kind == pafs.FileType.Directory:
+                filesystem.delete_dir(f"{base}/{path}")
+        except OSError as error:
+            raise from_os_error(error, self.where(path)) from error
 
     def uri(self, path: str) -> str:
         """The name under which another program opens `path`: a local path, or the root's URI with its options."""
@@ -185,34 +215,29 @@ class Store:
         base, mark, options = self.root.partition("?")
         return f"{base.rstrip('/')}/{path}{mark}{options}"
 
-    def read_json(self, path: str) -> Any:
-        """A JSON document, or None when it is absent or was cut off."""
+    def read_json(self, path: str, remedy: str = parquet.REMEDY, cut: bool = False) -> Any:
+        """A JSON document, or None when it is absent. Raises DamagedError where it is not what was written.
+
+        cut: None also where its end is missing, as storage without whole uploads leaves it when a writer fails.
+        """
         if not self.exists(path):
             return None
         data = self.read(path)
         try:
-            return json.loads(data)
-        except ValueError:
-            return None
+            return documents.parse(data)
+        except ValueError as error:
+            if cut and not data.endswith(b"}\n"):
+                return None
+            raise DamagedError(f"not the JSON document that was written: {error}", self.where(path), remedy) from None
 
     def publish_json(self, path: str, content: Any) -> None:
-        """Publish a JSON document (sorted keys, so that equal content is equal bytes)."""
-        self.publish(path, (json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False) + "\n").encode())
+        """Publish a JSON document with its checksum."""
+        self.publish(path, documents.to_text(content).encode())
 
-    def read_table(self, path: str, columns: list[str] | None = None) -> pa.Table:
+    def read_table(self, path: str, columns: list[str] | None = None, remedy: str = parquet.REMEDY) -> pa.Table:
         """A Parquet file as a table. Raises StoreError when absent, damaged, or without one of `columns`."""
         filesystem, base = self._open()
-        try:
-            with filesystem.open_input_file(f"{base}/{path}") as stream:
-                return pq.read_table(stream, columns=columns, use_threads=False, page_checksum_verification=True)
-        except OSError as error:
-            if error.errno is None and isinstance(filesystem, pafs.LocalFileSystem):  # the decoder's, not the disk's
-                raise StoreError(f"damaged: {error}", self.where(path), "delete it and run again") from error
-            raise from_os_error(error, self.where(path)) from error
-        except ValueError as error:  # ArrowInvalid is one, damaged text another
-            raise StoreError(
-                f"not a Parquet file with the columns wanted: {error}", self.where(path), "delete it and run again"
-            ) from error
+        return parquet.read_parquet(filesystem, f"{base}/{path}", self.where(path), columns, remedy)
 
     def footer(self, path: str) -> dict[str, Any] | None:
         """Our key in a Parquet footer, or None when the file is absent, cut off, or not ours.
@@ -222,24 +247,23 @@ class Store:
         filesystem, base = self._open()
         try:
             with filesystem.open_input_file(f"{base}/{path}") as stream:
-                tail = _parquet_tail(stream)
+                tail, size = parquet.end_of(stream)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise from_os_error(error, self.where(path)) from error
         try:
-            metadata = pq.read_metadata(pa.BufferReader(tail))
-            content = json.loads((metadata.metadata or {})[_FOOTER])
-        except (OSError, ValueError, KeyError):  # only the bytes in memory are at fault here
+            return parquet.look(tail, size).ours
+        except (OSError, ValueError):  # only the bytes in memory are at fault here
             return None
-        return content if isinstance(content, dict) and content.get("rows") == metadata.num_rows else None
 
     def buckets(self, wanted: int) -> int:
         """The root's number of query buckets: fixed by whoever uses the root first.
 
         Raises StoreError when the root was made by another format of this project.
         """
-        known = self.read_json("root.json")
+        remedy = "delete it and give execution.buckets: as many as files in artifacts/ingest/*/queries"
+        known = self.read_json("root.json", remedy, cut=True)
         if known is None:
             self.publish_json("root.json", {"format": FORMAT, "buckets": wanted})
             return wanted
@@ -277,25 +301,3 @@ def _upload(filesystem: pafs.FileSystem, name: str, data: bytes | pa.Buffer) -> 
         stream = filesystem.open_output_stream(name, compression=None)
     with stream:
         stream.write(data)
-
-
-def _parquet_tail(stream: pa.NativeFile) -> bytes:
-    """The end of a Parquet file, footer included, as bytes that parse like the whole file: one read, rarely two."""
-    size = stream.size()
-    stream.seek(max(size - _TAIL, 0))
-    tail = stream.read()
-    footer = int.from_bytes(tail[-8:-4], "little") + 8
-    if len(tail) < footer <= size:
-        stream.seek(size - footer)
-        tail = stream.read()
-    return b"PAR1" + tail
-
-
-def parquet_bytes(table: pa.Table, footer: Mapping[str, Any], row_group_rows: int | None = None) -> bytes:
-    """`table` as one Parquet file in memory, with our footer. Equal input gives equal bytes."""
-    raw = json.dumps({**footer, "rows": table.num_rows}, sort_keys=True, separators=(",", ":")).encode()
-    table = table.combine_chunks().replace_schema_metadata({_FOOTER: raw})
-    sink = io.BytesIO()
-    rows = row_group_rows or max(table.num_rows, 1)
-    pq.write_table(table, sink, compression="zstd", row_group_size=rows, write_page_checksum=True)
-    return sink.getvalue()

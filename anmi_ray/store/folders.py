@@ -6,14 +6,17 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow.fs as pafs
 
-from anmi_ray.core.errors import ConfigError, StoreError, from_os_error
+from anmi_ray.core.errors import ConfigError, DamagedError, from_os_error
 from anmi_ray.store import Artifact, Store
+from anmi_ray.store.artifact import SEALED
 from anmi_ray.store.uri import filesystem
 
 _BLOCK = 1 << 22
@@ -43,34 +46,56 @@ def new_folder(to: Path) -> Iterator[Path]:
 def seal_folder(artifact: Artifact, name: str) -> None:
     """List the files under `name` with the hashes of their bytes; the list, written last, makes the folder complete."""
     top = f"{artifact.path}/{name}"
-    found = {file: _hash(artifact.store, f"{top}/{file}") for file in artifact.store.tree(top)}
-    artifact.publish_json(f"{name}.files.json", found)
+    found = {file: _hash(_blocks(artifact.store, f"{top}/{file}")) for file in artifact.store.tree(top)}
+    artifact.publish_json(f"{name}{SEALED}", found)
 
 
 def copy_sealed(artifact: Artifact, name: str, target: Path) -> None:
     """Copy the folder `name` to `target`. Raises StoreError where a file is not what was sealed."""
-    top = f"{artifact.path}/{name}"
-    files = artifact.read_json(f"{name}.files.json")
-    remedy = f"remove {artifact.store.where(artifact.path)} and run again, which makes it anew"
+    for file, sealed in _sealed(artifact, name).items():
+        check_file(artifact, f"{name}/{file}", sealed, target / file)
+
+
+def _sealed(artifact: Artifact, name: str) -> dict[str, str]:
+    """The hashes of a folder's files by their names."""
+    files = artifact.read_json(f"{name}{SEALED}")
     if not isinstance(files, dict):
-        raise StoreError("is not sealed", artifact.store.where(top), remedy)
-    for file, sealed in files.items():
-        path = target / file
-        hashed = hashlib.sha256()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not artifact.store.exists(f"{top}/{file}"):
-            raise StoreError("is gone", artifact.store.where(f"{top}/{file}"), remedy)
-        with path.open("wb") as copy:
-            for block in _blocks(artifact.store, f"{top}/{file}"):
-                hashed.update(block)
-                copy.write(block)
-        if hashed.hexdigest() != sealed:
-            raise StoreError("is corrupted: not what was sealed", artifact.store.where(f"{top}/{file}"), remedy)
+        raise DamagedError("is not sealed", artifact.store.where(f"{artifact.path}/{name}"), _remedy(artifact))
+    return files
 
 
-def _hash(store: Store, path: str) -> str:
+def check_file(artifact: Artifact, file: str, sealed: str, target: Path | None = None) -> None:
+    """Read a file, to `target` where one is given. Raises DamagedError where it is gone or not what was sealed."""
+    check_bytes(artifact.store, f"{artifact.path}/{file}", sealed, _remedy(artifact), target)
+
+
+def check_bytes(store: Store, path: str, sealed: str, remedy: str, target: Path | None = None) -> None:
+    """Read a file, to `target` where one is given. Raises DamagedError where it is gone or of another hash."""
+    if not store.exists(path):
+        raise DamagedError("is gone", store.where(path), remedy)
+    if target is None:
+        hashed = _hash(_blocks(store, path))
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as copy:
+            hashed = _hash(_copied(_blocks(store, path), copy))
+    if hashed != sealed:
+        raise DamagedError("is corrupted: not what was sealed", store.where(path), remedy)
+
+
+def _remedy(artifact: Artifact) -> str:
+    return f"remove {artifact.store.where(artifact.path)} and run again, which makes it anew"
+
+
+def _copied(blocks: Iterable[bytes], to: BinaryIO) -> Iterator[bytes]:
+    for block in blocks:
+        to.write(block)
+        yield block
+
+
+def _hash(blocks: Iterable[bytes]) -> str:
     hashed = hashlib.sha256()
-    for block in _blocks(store, path):
+    for block in blocks:
         hashed.update(block)
     return hashed.hexdigest()
 
@@ -81,22 +106,31 @@ def _blocks(store: Store, path: str) -> Iterator[bytes]:
             yield block
 
 
+@lru_cache(maxsize=16)  # once a process: a model's files are read whole
 def local_folder(artifact: Artifact, name: str) -> Path:
-    """A published folder on this machine's disk: the store's own when it is local, else a copy, fetched once."""
-    files = artifact.read_json(f"{name}.files.json")
-    if files is None:
-        raise StoreError("is not complete", artifact.store.where(f"{artifact.path}/{name}"), "run its stage again")
+    """A published folder on this machine's disk: the store's own when it is local, else a copy, fetched once.
+
+    Raises StoreError where a file is not what was sealed.
+    """
+    files = _sealed(artifact, name)
     if artifact.store.local is not None:
+        for file, sealed in files.items():
+            check_file(artifact, f"{name}/{file}", sealed)
         return artifact.store.local / artifact.path / name
     target = Path(tempfile.gettempdir()) / "anmi-folders" / artifact.fingerprint / name
-    for file in files:
+    for file, sealed in files.items():
         path = target / file
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or _hash(_local_blocks(path)) != sealed:
             scratch = path.with_name(f".{path.name}.part")
-            artifact.store.fetch(f"{artifact.path}/{name}/{file}", scratch)
+            check_file(artifact, f"{name}/{file}", sealed, scratch)
             scratch.replace(path)
     return target
+
+
+def _local_blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            yield block
 
 
 def publish_folder(folder: Path, target: str) -> None:

@@ -6,10 +6,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from anmi_ray.config.paths import check_address
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.errors import ConfigError, DamagedError
 from anmi_ray.store import Artifact, Store
 
 TRAINED = "trained by "  # how the role of another run's model begins; the name of its peer follows
+
+
+def recorded(store: Store, name: str) -> dict[str, Any] | None:
+    """What a root knows of run `name`, None where nothing. Raises DamagedError where that is no record of a run."""
+    path = f"runs/{name}.json"
+    remedy = "delete it and carry out the run again: what it made is found, and the record written anew"
+    record = store.read_json(path, remedy)
+    if record is None or _is_record(record):
+        return record
+    raise DamagedError("not the record of a run", store.where(path), remedy)
+
+
+def _is_record(record: Any) -> bool:
+    """Whether it says which artifacts a run is made of."""
+    stages = record.get("stages", {}) if isinstance(record, dict) else None
+    if not isinstance(stages, dict):
+        return False
+    return all(isinstance(one, dict) and isinstance(one.get("fingerprint"), str) for one in stages.values())
 
 
 def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
@@ -19,7 +37,7 @@ def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
     """
     check_address(root, "root")
     store = Store(root)
-    record = store.read_json(f"runs/{name}.json")
+    record = recorded(store, name)
     if record is None:
         known = [file.removesuffix(".json") for file in store.names("runs")]
         raise ConfigError(

@@ -8,6 +8,7 @@ it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -118,10 +119,20 @@ class SpendLog:
         self.store.publish_json(f"{self.path}/{session}.json", asdict(replace(record, round=self.round)))
 
     def _read(self, path: str) -> SpendRecord:
-        content = self.store.read_json(path)
+        remedy = "delete it: what it had spent is forgotten"
+        content = self.store.read_json(path, remedy)
         try:
-            return SpendRecord.from_json(content)
-        except (TypeError, KeyError) as error:
-            place = self.store.where(path)
-            remedy = "delete it: what it had spent is forgotten"
-            raise StoreError(f"not a session's record of spending: {error}", place, remedy) from None
+            record = SpendRecord.from_json(content)
+            _check_amounts(record)
+        except (TypeError, KeyError, ValueError) as error:
+            raise StoreError(f"not a session's record of spending: {error}", self.store.where(path), remedy) from None
+        return record
+
+
+def _check_amounts(record: SpendRecord) -> None:
+    """Raise ValueError where an amount is no number; dollars of unknown prices are None."""
+    amounts = {**vars(record), **vars(record.spend)}
+    for name, amount in list(amounts.items())[1:]:  # the first names the judge
+        number = isinstance(amount, int | float) and math.isfinite(amount)
+        if not number and not isinstance(amount, Spend) and not (amount is None and "dollars" in name):
+            raise ValueError(f"{name} is {amount!r}"[:80])

@@ -129,7 +129,8 @@ class Campaign:
 
     def trial(self, number: int) -> Trial:
         """The record of a trial that was begun."""
-        record = self.store.read_json(self._record(number))
+        remedy = f"delete {self.store.where(self.folder)}: trials are chosen anew, and trained models found again"
+        record = self.store.read_json(self._record(number), remedy)
         return Trial(**{**record, "curve": [Point(**point) for point in record["curve"]]})
 
     def write(self, trial: Trial) -> None:

@@ -11,6 +11,7 @@ from anmi_ray.config.tune import Choice, Domain, Integer, LogUniform
 from anmi_ray.core import environment
 from anmi_ray.reports.campaign import CampaignData, Importance, RepeatData, to_html, to_json
 from anmi_ray.reports.trials import Dimension, TrialRow
+from anmi_ray.store.documents import with_checksum
 from anmi_ray.tuning import search
 from anmi_ray.tuning.campaign import MEASURE, Campaign, Trial
 
@@ -18,7 +19,11 @@ from anmi_ray.tuning.campaign import MEASURE, Campaign, Trial
 def write(campaign: Campaign, trials: Sequence[Trial], best: Trial, repeats: RepeatData | None) -> dict[str, str]:
     """Publish campaign.html, campaign.json and best.yaml in the campaign's report; where each stands, by name."""
     data = gather(campaign, trials, best, repeats)
-    content = {"campaign.html": to_html(data), "campaign.json": to_json(data), "best.yaml": _settings(campaign, best)}
+    content = {
+        "campaign.html": to_html(data),
+        "campaign.json": with_checksum(to_json(data)),
+        "best.yaml": _settings(campaign, best),
+    }
     folder = f"reports/{campaign.config.name}"
     for name, text in content.items():
         campaign.store.publish(f"{folder}/{name}", text.encode())

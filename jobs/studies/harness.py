@@ -30,7 +30,7 @@ from anmi_ray.core.errors import AnmiError, ConfigError
 from anmi_ray.evaluation.replicates import Contrast, smallest_difference
 from anmi_ray.pipeline import run as experiment
 from anmi_ray.pipeline.resolve import resolve
-from anmi_ray.store import Artifact, Store
+from anmi_ray.store import Artifact, Store, runs
 from anmi_ray.tuning.campaign import alone
 from jobs.studies.side_by_side import run_all
 
@@ -204,7 +204,7 @@ def run_side_by_side(experiments: Sequence[Experiment], last: str, workers: int)
 def _finished(store: Store, one: Experiment, last: str) -> dict[str, Any] | None:
     """The record of a run that is complete with the settings that it has now."""
     fingerprint = resolve(one)[last].fingerprint
-    record = store.read_json(f"runs/{one.name}.json")
+    record = runs.recorded(store, one.name)
     recorded = record is not None and record["stages"].get(last, {}).get("fingerprint") == fingerprint
     return record if recorded and Artifact(store, last, fingerprint).manifest() is not None else None
 

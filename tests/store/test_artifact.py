@@ -98,7 +98,7 @@ def test_a_cut_part_is_not_finished(artifact: Artifact) -> None:
         with pytest.raises(StoreError) as caught:
             artifact.read_part("truth", 0, TRUTH)
         assert caught.value.place == artifact.store.where(path)
-        assert caught.value.remedy == "delete it and run again"
+        assert caught.value.remedy == "delete it and run again: its stage makes it anew"
     artifact.store.publish(path, whole)
     assert artifact.seal("truth", TRUTH, 0) == FLOWS
 

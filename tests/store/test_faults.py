@@ -149,7 +149,10 @@ def work(store: Store) -> dict[str, Any]:
             made = [Flow("documents", 21, 20, 1)]
             artifact.commit_bucket(bucket, {"truth": (TRUTH, truth(bucket))}, made, refused)
         flows += made
-    manifest = artifact.manifest() or artifact.complete(flows)
+    manifest = artifact.manifest()
+    if manifest is None:
+        artifact.list_files()
+        manifest = artifact.complete(flows)
     tables = [artifact.read_part("truth", bucket, TRUTH) for bucket in range(BUCKETS)]
     return {"manifest": manifest, "tables": tables, "rejects": artifact.rejects()}
 

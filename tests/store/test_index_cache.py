@@ -54,7 +54,7 @@ def test_made_once_and_found_by_its_content_and_settings(store: Store) -> None:
     assert make.asked == 3
 
 
-@pytest.mark.parametrize("damage", ["shorter", "gone", "no manifest"])
+@pytest.mark.parametrize("damage", ["shorter", "gone", "a bit", "no manifest", "manifest"])
 def test_what_is_damaged_is_made_again(store: Store, damage: str) -> None:
     make = Maker()
     put(store, make)
@@ -63,6 +63,10 @@ def test_what_is_damaged_is_made_again(store: Store, damage: str) -> None:
     filesystem, base = store._open()
     if damage == "shorter":
         store.publish(f"artifacts/words/{file}", b"wh")
+    elif damage == "a bit":
+        store.publish(f"artifacts/words/{file}", b"whold")
+    elif damage == "manifest":
+        store.publish(f"artifacts/words/{manifest}", store.read(f"artifacts/words/{manifest}").replace(b"one", b"own"))
     else:
         filesystem.delete_file(f"{base}/artifacts/words/{file if damage == 'gone' else manifest}")
     text, shelf = put(store, make)

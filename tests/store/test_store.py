@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.core.errors import StoreError
+from anmi_ray.core.errors import DamagedError, StoreError
 from anmi_ray.store import Flow, Store, add_flows, fingerprint, open_filesystem, parquet_bytes, public_root
 
 TABLE = pa.table({"n": pa.array([1, 2, 3], pa.int32()), "word": ["a", "b", "c"]})
@@ -91,12 +92,68 @@ def test_json(store: Store) -> None:
     assert store.read("x.json") == first
 
 
-def test_json_cut_anywhere_is_absent(store: Store) -> None:
+CONTENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(CONTENTS | st.builds(lambda inner: {"content": inner}, CONTENTS) | st.just({"checksum": "mine"}))
+def test_any_content_comes_back_from_json(tmp_path_factory: pytest.TempPathFactory, content: object) -> None:
+    store = Store(str(tmp_path_factory.getbasetemp() / "documents"))
+    store.publish_json("x.json", content)
+    assert store.read_json("x.json") == content
+    assert list(json.loads(store.read("x.json")))[-1] == "checksum"
+    assert store.read("x.json").endswith(b"\n")
+
+
+def test_json_cut_anywhere_is_refused(store: Store) -> None:
+    """A writer that fails on storage without whole uploads leaves such a file: `cut` takes it for absent."""
     store.publish_json("x.json", {"a": "é", "b": [1]})
     whole = store.read("x.json")
     for length in range(len(whole) - 1):  # the last byte is a newline
         store.publish("x.json", whole[:length])
-        assert store.read_json("x.json") is None, length
+        assert store.read_json("x.json", cut=True) is None, length
+        with pytest.raises(DamagedError, match="not the JSON document that was written") as caught:
+            store.read_json("x.json")
+        assert caught.value.place == store.where("x.json")
+
+
+OLD = b'{\n "calls": 17,\n "judge": "a"\n}\n'  # of a version without checksums
+DIGITS = b'{\n "model.safetensors": "%s"\n}\n' % (b"0f" * 32)
+
+
+@pytest.mark.parametrize("data", [OLD, DIGITS, b"[1, 2]\n", b"null\n", b"{}\n"])
+def test_documents_of_older_versions_are_read(tmp_path: Path, data: bytes) -> None:
+    store = Store(str(tmp_path))
+    store.publish("x.json", data)
+    assert store.read_json("x.json") == json.loads(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff\xfe", b"[" * 100_000, b'{"a": 1' + b"0" * 5000 + b"}", b'{"a": "\\ud800", "checksum": "0"}', b"{} {}", b""],
+)
+def test_what_is_no_json_is_one_message(tmp_path: Path, data: bytes) -> None:
+    store = Store(str(tmp_path))
+    store.publish("x.json", data)
+    with pytest.raises(DamagedError) as caught:
+        store.read_json("x.json")
+    assert "x.json: not the JSON document that was written" in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("17", "71"), ("17", "NaN"), ("calls", "cells"), ("checksum", "chEcksum")]
+)
+def test_an_edited_document_is_refused(tmp_path: Path, before: str, after: str) -> None:
+    store = Store(str(tmp_path))
+    store.publish_json("x.json", {"calls": 17})
+    store.publish("x.json", store.read("x.json").replace(before.encode(), after.encode()))
+    with pytest.raises(DamagedError, match="its checksum is") as caught:
+        store.read_json("x.json", remedy="delete it: what it had spent is forgotten")
+    assert caught.value.remedy == "delete it: what it had spent is forgotten"
 
 
 def test_table(store: Store) -> None:

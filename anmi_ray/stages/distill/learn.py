@@ -31,6 +31,7 @@ from anmi_ray.stages.distill import worker
 from anmi_ray.stages.distill.worker import DEV, LOGITS, TEST, TRAIN
 from anmi_ray.stages.train.trainer import TrainResult, clear_checkpoints, report_steps, train_artifact
 from anmi_ray.store import Artifact, Flow, parquet_bytes, uri
+from anmi_ray.store.documents import with_checksum
 
 PAIRS = "pairs.parquet"
 JUDGE, UNCALIBRATED, SIMILARITY = "the distilled judge", "before calibration", "similarity judge"
@@ -114,7 +115,7 @@ def _report(
     later = [row["step"] for row in result.rows if row.get("dev") is not None and (row["step"] or 0) > result.best_step]
     notes = [f"Trained on to step {later[-1]}; dev was best at step {result.best_step}."] if later else []
     data = analyse(predictions, JUDGE, [SIMILARITY, UNCALIBRATED], environment=environment.describe(), notes=notes)
-    for name, text in (("html", distilled.to_html(data)), ("json", distilled.to_json(data))):
+    for name, text in (("html", distilled.to_html(data)), ("json", with_checksum(distilled.to_json(data)))):
         artifact.store.publish(f"{artifact.path}/distilled.{name}", text.encode())
     judgments = sum(flow["rows_in"] for flow in (label.manifest() or {})["flows"] if flow["unit"] == "judgments")
     summary = _summary(data, pairs, fitted, judgments, config.form)

@@ -6,6 +6,7 @@ the name stands for now: it is written again whenever that is another report, al
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.stages import distill
 from anmi_ray.stages.evaluate import baseline_of
 from anmi_ray.store import Artifact, Store
+from anmi_ray.store.artifact import COPIES, MADE_OF
 
 PAGE = "report.html"
 _FILES = (PAGE, "report.json")
@@ -37,16 +39,21 @@ def publish(artifact: Artifact, inputs: Mapping[str, Artifact], run: str) -> Non
     folder = f"reports/{run}"
     manifest = artifact.manifest() or {}
     made_of = {"version": manifest["version"], **manifest["inputs"]}
-    if store.read_json(f"{folder}/made_of.json") == made_of:
-        return
-    for name in _FILES:
-        store.publish(f"{folder}/{name}", store.read(f"{artifact.path}/{name}"))
     evaluate = inputs["evaluate"]
-    for system in (evaluate.manifest() or {})["systems"]:
-        store.publish(f"{folder}/{system}.trec", store.read(f"{evaluate.path}/trec/{system}.trec"))
+    systems: list[str] = (evaluate.manifest() or {})["systems"]
+    there = store.sizes(folder)
+    known = store.read_json(f"{folder}/{MADE_OF}") or {}
+    copies = dict[str, dict[str, Any]](known.pop(COPIES, {}))
+    if copies and known == made_of and all(there.get(name) == file["bytes"] for name, file in copies.items()):
+        return
+    files = {name: artifact.read_listed(name) for name in _FILES}
+    files |= {f"{system}.trec": evaluate.read_listed(f"trec/{system}.trec") for system in systems}
+    for name, data in files.items():
+        store.publish(f"{folder}/{name}", data)
+        copies[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     if "distill" in inputs:
         distill.publish_pages(inputs["distill"], run)
-    store.publish_json(f"{folder}/made_of.json", made_of)
+    store.publish_json(f"{folder}/{MADE_OF}", {**made_of, COPIES: copies})
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.mine.examples import confirmed
 from anmi_ray.stages.report.serving import serving
 from anmi_ray.store import Artifact, Flow
+from anmi_ray.store.documents import with_checksum
 
 _SAMPLE = 300  # queries behind the scatter and the histogram
 _FITS = 5_000  # queries behind the quantiles of the fits, the others among them
@@ -97,7 +98,7 @@ def write(
 ) -> list[Flow]:
     """Write report.json and report.html into the artifact; described: the environment of the run."""
     data = gather(experiment, described, _Run(inputs))
-    artifact.store.publish(f"{artifact.path}/report.json", report.to_json(data).encode())
+    artifact.store.publish(f"{artifact.path}/report.json", with_checksum(report.to_json(data)).encode())
     artifact.store.publish(f"{artifact.path}/report.html", to_html(data).encode())
     return [Flow("stages", len(inputs), len(inputs))]
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.evaluate import PeerConfig
-from anmi_ray.core.errors import ConfigError, JudgeError
+from anmi_ray.core.errors import ConfigError, DamagedError, JudgeError
 from anmi_ray.core.records import REJECT, RUN, rejects
 from anmi_ray.judging.http import access
 from anmi_ray.judging.http.client import Failed
@@ -86,7 +86,11 @@ def scored(
     """
     artifact = artifact_of(peer, retrieve, ingest, depth, trained)
     if artifact.manifest() is not None:
-        return artifact
+        lost = artifact.lost()
+        if not lost:
+            return artifact
+        context.notice(f"{lost[0]} of the peer {peer.name} is lost: made again of what was bought or scored")
+        artifact.take_back([name for name in lost if not name.startswith(f"{_BOUGHT}/")], keep=_BOUGHT)
     if peer.endpoint is not None:
         access.read_key(peer.endpoint)
         # one bucket at a time: what bounds requests a minute and in flight stands in the process that asks
@@ -96,6 +100,7 @@ def scored(
     flows = run_buckets(context, artifact, ("runs", RUN), _bucket, asked, peer, load, slices)
     exchange.forget(artifact)
     settings, inputs = _made_of(peer, retrieve, ingest, trained)
+    artifact.list_files()
     artifact.complete(flows, version=VERSION, inputs=inputs, settings=settings)
     return artifact
 
@@ -185,6 +190,11 @@ def _bought(
 ) -> tuple[pa.Table, dict[bytes, Failed]]:
     """An endpoint's Run, of what was bought before and what is asked now, and the queries that failed."""
     known = artifact.seal(_BOUGHT, RUN, bucket) is not None
+    path = artifact.part_path(_BOUGHT, bucket)
+    if not known and artifact.store.exists(path):
+        raise DamagedError(
+            "not what was bought", artifact.store.where(path), "delete it and run again: it is bought anew"
+        )
     before = artifact.read_part(_BOUGHT, bucket, RUN) if known else RUN.empty()
     missing = top.filter(pc.invert(pc.is_in(top["query_id"], value_set=pc.unique(before["query_id"]))))
     results: dict[bytes, Scores | Failed] = {}
