@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.core import records
 from anmi_ray.core.errors import ConfigError, DataError, from_os_error
-from anmi_ray.tables.rows import Rows
+from anmi_ray.tables.rows import Rows, delimiter_of
 
 KNOWN = ".csv, .jsonl (each also .gz or .zst) or .parquet"
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
@@ -113,6 +113,13 @@ def bounded_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes | int]]:
         yield number, size
 
 
+def check_encoding(start: bytes, place: str) -> None:
+    """DataError where a file that starts so is UTF-16 or UTF-32, whose lines would all be broken."""
+    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+    if start.startswith(marks) or b"\0" in start[:4]:
+        raise DataError("is UTF-16 or UTF-32 text, or no text", place, "write it as UTF-8: iconv -f UTF-16 -t UTF-8")
+
+
 def identity_of(path: Path) -> str:
     """What a file holds, and as what it is read: files may change under the same path."""
     return "".join(filter(None, (content_hash(path), *format_of(path))))
@@ -131,7 +138,7 @@ def _reading(path: Path, compression: str | None) -> Iterator[None]:
         raise DataError("is a folder, not a file", str(path), "give the file's path")
     try:
         yield
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise DataError(f"is no Parquet file: {error}", str(path), "mend the file, or name it as what it is") from None
     except OSError as error:
         if compression and error.errno is None:  # what a decompressor says
@@ -194,14 +201,16 @@ def _parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[Rows]:
 def _csv_batches(path: Path, compression: str | None, columns: Sequence[str]) -> Iterator[Rows]:
     """All columns as text. A line with another number of cells than the header is a reject."""
     with pa.input_stream(str(path), compression=compression) as stream, io.BufferedReader(stream) as lines:  # type: ignore[arg-type]
-        found, wanted = _csv_header(lines.readline(), columns)
+        header = lines.readline(MAX_LINE)
+    check_encoding(header, str(path))
+    found, wanted, delimiter = _csv_header(header, columns, path)
     if not wanted:
         yield Rows(pa.table({}), str(path), found=found)  # refused where the columns are checked
         return
     broken: Broken = {}
     number = 2
     batches = 0
-    options = _csv_options(wanted, broken)
+    options = _csv_options(wanted, broken, delimiter)
     options["read_options"].block_size = _BLOCK
     with pa.input_stream(str(path), compression=compression) as stream, _csv_errors(path):
         for batch in pacsv.open_csv(stream, **options):
@@ -217,14 +226,20 @@ def _csv_batches(path: Path, compression: str | None, columns: Sequence[str]) ->
         yield _csv_rows(table, np.zeros(0, np.int64), broken, path, found)
 
 
-def _csv_header(line: bytes, columns: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """All columns, and those to read: none where one of them stands twice."""
-    found = next(csv.reader([line.decode("utf-8-sig", "replace").rstrip("\r\n")]), [])
+def _csv_header(line: bytes, columns: Sequence[str], path: Path) -> tuple[tuple[str, ...], list[str], str]:
+    """All columns, those to read (none where one of them stands twice), and what separates cells."""
+    header = line.decode("utf-8-sig", "replace").partition("\n")[0].partition("\r")[0]
+    delimiter = delimiter_of(header, ",")
+    csv.field_size_limit(MAX_LINE)  # of the whole process
+    try:
+        found = next(csv.reader([header], delimiter=delimiter), [])
+    except csv.Error as error:
+        raise DataError(f"its header is no CSV: {error}", f"{path}:1", "write the columns' names there") from None
     wanted = [name for name in dict.fromkeys(found) if name in columns]
-    return tuple(found), [] if any(found.count(name) > 1 for name in wanted) else wanted
+    return tuple(found), [] if any(found.count(name) > 1 for name in wanted) else wanted, delimiter
 
 
-def _csv_options(wanted: Sequence[str], broken: Broken) -> dict[str, Any]:
+def _csv_options(wanted: Sequence[str], broken: Broken, delimiter: str) -> dict[str, Any]:
     def refuse(row: pacsv.InvalidRow) -> str:  # what is raised in here is swallowed
         broken[row.number] = row.text.strip(), f"{row.actual_columns} cells, the header has {row.expected_columns}"
         return "skip"
@@ -232,7 +247,7 @@ def _csv_options(wanted: Sequence[str], broken: Broken) -> dict[str, Any]:
     return {
         "read_options": pacsv.ReadOptions(use_threads=False),  # else rows that are refused come without a number
         "parse_options": pacsv.ParseOptions(
-            newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=refuse
+            delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=refuse
         ),
         "convert_options": pacsv.ConvertOptions(
             include_columns=wanted, column_types={name: pa.string() for name in wanted}, strings_can_be_null=False
@@ -244,16 +259,19 @@ def _csv_options(wanted: Sequence[str], broken: Broken) -> dict[str, Any]:
 def _csv_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         remedy = "mend the file; it must be comma-separated and UTF-8 (iconv -f <its encoding> -t utf-8)"
+        if "straddling" in str(error):
+            remedy = "mend the row; a quotation mark in it may not be closed"
+            raise DataError(f"a row is larger than {_BLOCK >> 20} MiB", str(path), remedy) from None
         raise DataError(f"cannot be read as CSV: {error}", str(path), remedy) from None
 
 
 def _csv_rows(table: pa.Table, numbers: NDArray[np.int64], broken: Broken, path: Path, found: tuple[str, ...]) -> Rows:
     """Records with content, and what is broken."""
-    folded = [number for number, (text, _) in broken.items() if "\n" in text]
+    folded = [number for number, (text, _) in broken.items() if "\n" in text or "\r" in text]
     for name in table.column_names:
-        folded += numbers[pc.match_substring(table[name], "\n").to_numpy()].tolist()
+        folded += numbers[pc.match_substring_regex(table[name], r"[\r\n]").to_numpy()].tolist()
     if folded:  # a quote left open swallows the rows up to the next quote
         place = f"{path}:{min(folded)}"
         raise DataError("a quote that opens in this line closes in another one or never", place, "mend the quotes")
@@ -339,6 +357,8 @@ def _line_blocks(path: Path, compression: str | None) -> Iterator[tuple[int, byt
     size = 0
     with pa.input_stream(str(path), compression=compression) as raw, io.BufferedReader(raw, 1 << 20) as file:  # type: ignore[arg-type]
         for number, line in bounded_lines(file):
+            if number == 1 and not isinstance(line, int):
+                check_encoding(line, str(path))
             if isinstance(line, int):
                 broken.append((number, f"{TOO_LARGE}: {line:,} bytes"))
                 line = b"\n"

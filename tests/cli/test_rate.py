@@ -170,7 +170,7 @@ def test_mistakes_on_the_command_line(
         ("p.csv", "", "its columns are none"),
         ("p.csv", (HEAD + GOOD).replace("query_id", "qid"), "--all-one-query"),
         ("p.jsonl", '{"query_id": 1, "doc_a": 1, "doc_b": 2}\n', "has no column preference"),
-        ("p.jsonl", "[]\n", "has no column query_id, doc_a, doc_b, preference; its columns are none"),
+        ("p.jsonl", "[]\n", "p.jsonl:1: no line of it can be read: not an object"),
         ("p.csv", HEAD, "nothing to rate"),
         ("p.csv", HEAD + "q,a,a,1\n", "1 of 1 rows cannot be used (100.0%, allowed 10.0%): 1 document compared with"),
         ("p.csv", HEAD + GOOD + "q1,a\n", "1 of 7 rows cannot be used (14.3%, allowed 10.0%): 1 broken line (p.csv:8)"),
