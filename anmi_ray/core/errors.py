@@ -9,7 +9,7 @@ import errno
 import json
 import re
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NAMED = 5  # documents named in an error
 
 
@@ -29,7 +29,7 @@ class AnmiError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        message = self.message
+        message = visible(self.message)
         if self.most and len(message) > self.most:
             message = f"{message[: self.most - 50]} … {message[-50:]}"
         text = f"{self.place}: {message}" if self.place else message

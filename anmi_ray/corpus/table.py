@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anmi_ray.config.corpus import Columns
-from anmi_ray.core.errors import DataError
+from anmi_ray.core.errors import DataError, visible
 from anmi_ray.corpus import parsing
 from anmi_ray.corpus.judged import FilesReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
@@ -101,7 +101,7 @@ def _chooser(file: File, columns: Columns, roles: tuple[str, ...]) -> Choose:
             elif found or given is not None or role not in _OPTIONAL:
                 raise DataError(
                     _wrong(role, given, found),
-                    f"{file.place}, columns {', '.join(names)[:500]}",
+                    f"{file.place}, columns {visible(', '.join(names))[:200]}",
                     f"set corpus.columns.{role}",
                 )
         return chosen

@@ -203,6 +203,7 @@ def _csv_batches(path: Path, compression: str | None, columns: Sequence[str]) ->
     with pa.input_stream(str(path), compression=compression) as stream, io.BufferedReader(stream) as lines:  # type: ignore[arg-type]
         header = lines.readline(MAX_LINE)
     check_encoding(header, str(path))
+    _check_utf8(path, compression)
     found, wanted, delimiter = _csv_header(header, columns, path)
     if not wanted:
         yield Rows(pa.table({}), str(path), found=found)  # refused where the columns are checked
@@ -237,6 +238,25 @@ def _csv_header(line: bytes, columns: Sequence[str], path: Path) -> tuple[tuple[
         raise DataError(f"its header is no CSV: {error}", f"{path}:1", "write the columns' names there") from None
     wanted = [name for name in dict.fromkeys(found) if name in columns]
     return tuple(found), [] if any(found.count(name) > 1 for name in wanted) else wanted, delimiter
+
+
+def _check_utf8(path: Path, compression: str | None) -> None:
+    """DataError where a file is no UTF-8: a row that Arrow refuses, and cannot decode, would be lost silently."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    line = 1
+    with pa.input_stream(str(path), compression=compression) as stream:
+        while True:
+            piece = stream.read(_BLOCK)
+            try:
+                decoder.decode(piece, final=not piece)
+            except UnicodeDecodeError as error:
+                line += error.object.count(b"\n", 0, error.start)
+                raise DataError(
+                    "is not UTF-8", f"{path}:{line}", "convert it: iconv -f <its encoding> -t utf-8"
+                ) from None
+            if not piece:
+                return
+            line += piece.count(b"\n")
 
 
 def _csv_options(wanted: Sequence[str], broken: Broken, delimiter: str) -> dict[str, Any]:

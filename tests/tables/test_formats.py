@@ -106,7 +106,7 @@ def test_long_columns_need_no_long_fields(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     head = "query_id,doc_a,doc_b,preference\n"
     (tmp_path / "l.csv").write_bytes(head.encode() + b"q,\xe9,b,1\n")
-    with pytest.raises(DataError, match="UTF8"):
+    with pytest.raises(DataError, match=r"l\.csv:2: is not UTF-8"):
         read_rows(tmp_path / "l.csv", GAMES.texts)
     with pytest.raises(DataError, match="cannot be unpacked"):
         write(tmp_path / "p.csv.gz", head)
