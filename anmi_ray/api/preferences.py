@@ -245,7 +245,7 @@ def _read(
 def _table(source: Source) -> pa.Table:
     try:
         return source if isinstance(source, pa.Table) else pa.table(source)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         remedy = "give a file's name, an Arrow table, a data frame, or a dict of columns"
         raise DataError(f"no table can be made of it: {error}", "table", remedy) from None
 

@@ -256,7 +256,7 @@ def _texts(lines: Iterable[str], path: str) -> Iterator[str]:
             continue
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = {}
         text = row.get("text", row.get("query"))
         if not isinstance(text, str):

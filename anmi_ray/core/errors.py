@@ -9,7 +9,7 @@ import errno
 import json
 import re
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _NAMED = 5  # documents named in an error
 
 
@@ -20,6 +20,7 @@ class AnmiError(Exception):
     """
 
     exit_code = 2
+    most = 0  # characters of the message that are shown, where there is a limit
 
     def __init__(self, message: str, place: str | None = None, remedy: str | None = None) -> None:
         super().__init__(message, place, remedy)
@@ -28,7 +29,10 @@ class AnmiError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        text = f"{self.place}: {self.message}" if self.place else self.message
+        message = visible(self.message)
+        if self.most and len(message) > self.most:
+            message = f"{message[: self.most - 50]} … {message[-50:]}"
+        text = f"{self.place}: {message}" if self.place else message
         return visible(f"{text}\n  remedy: {self.remedy}" if self.remedy else text)
 
 
@@ -47,6 +51,8 @@ class ConfigError(AnmiError):
 
 class DataError(AnmiError):
     """Input data is missing, malformed or inconsistent beyond what may be rejected row by row."""
+
+    most = 400  # what is quoted may be of any length
 
 
 class StoreError(AnmiError):

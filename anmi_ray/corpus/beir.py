@@ -18,9 +18,10 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.corpus import parsing, sources
 from anmi_ray.corpus.judged import JudgedReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
-from anmi_ray.tables.rows import whole_of
+from anmi_ray.tables.rows import misread, whole_of
 
 _SUFFIXES = ("", ".gz", ".zst")
+_SHOWN = 200  # characters of a header that a message quotes
 _COLUMNS = ("query-id", "corpus-id", "score")
 _LAYOUT = "a BEIR folder holds corpus.jsonl, queries.jsonl and perhaps qrels/{train,dev,test}.tsv, also as .gz or .zst"
 _QREL_FILES = tuple(f".tsv{suffix}" for suffix in _SUFFIXES)
@@ -99,8 +100,10 @@ class BeirFiles:
             return [fields.index(column) for column in _COLUMNS], True
         if len(fields) == len(_COLUMNS) and whole_of(fields[2]) is not None:
             return [0, 1, 2], False
+        shown = ", ".join(repr(field) for field in fields)[:_SHOWN]
+        found = misread(line.decode("utf-8", "replace"), "\t")
         raise DataError(
-            f"columns are {', '.join(repr(field) for field in fields)}; must be {', '.join(_COLUMNS)}",
+            f"columns are {shown}; must be {', '.join(_COLUMNS)}{found}",
             f"{self.place}/{name}:1",
             "write a tab-separated header query-id, corpus-id, score (TREC's four columns: corpus.reader: trec)",
         )

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from anmi_ray.tables.formats import MAX_LINE, TOO_LARGE
 from anmi_ray.tables.rows import whole_of
+from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE
 
 Document = tuple[str, str, str]  # id, title, text
 Query = tuple[str, str]  # id, text

@@ -6,7 +6,7 @@ import codecs
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -17,7 +17,7 @@ from anmi_ray.config.paths import as_written
 from anmi_ray.core import redaction
 from anmi_ray.core.errors import DataError, from_os_error
 from anmi_ray.corpus.parsing import LineError, too_large
-from anmi_ray.tables.formats import bounded_lines
+from anmi_ray.tables.streams import bounded_lines, check_head
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _BLOCK = 1 << 22
@@ -51,7 +51,7 @@ class File:
         except OSError as error:
             raise from_os_error(error, self.place) from error
 
-    def lines(self, blank: bool = False) -> Iterator[tuple[str, bytes | LineError]]:
+    def lines(self, blank: bool = False) -> Generator[tuple[str, bytes | LineError]]:
         """("corpus.jsonl:17", line) of every line, with `blank` also of the blank ones; .gz and .zst are unpacked.
 
         In the place of a line that is larger than MAX_LINE stands a LineError: it is never in memory. Raises DataError
@@ -61,6 +61,8 @@ class File:
         with self.open(compression) as raw, io.BufferedReader(raw, 1 << 20) as file:  # pyright: ignore[reportArgumentType]
             try:
                 for number, line in bounded_lines(file):
+                    if number == 1 and not isinstance(line, int):
+                        check_head(line, self.place)
                     if isinstance(line, int):
                         yield f"{self.name}:{number}", too_large(line)
                         continue

@@ -10,18 +10,20 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from itertools import chain, islice
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anmi_ray.config.corpus import Columns
-from anmi_ray.core.errors import DataError
+from anmi_ray.core.errors import DataError, visible
 from anmi_ray.corpus import parsing
 from anmi_ray.corpus.judged import FilesReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
 from anmi_ray.corpus.sources import File
-from anmi_ray.tables.formats import MAX_LINE, TOO_LARGE
+from anmi_ray.tables.rows import DELIMITERS, delimiter_of
+from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE
 
 # By role, a setting of corpus.columns, the names that a column usually has.
 _USUAL = {
@@ -75,7 +77,7 @@ class TableReader(FilesReader):
 
     def _records(self, files: Iterable[File], roles: tuple[str, ...]) -> Iterator[tuple[str, Record | LineError]]:
         for file in files:
-            read = {".parquet": _parquet, ".csv": _csv, ".tsv": _tsv}.get(file.kind, _json)
+            read = {".parquet": _parquet, ".csv": _delimited, ".tsv": _delimited}.get(file.kind, _json)
             yield from read(file, _chooser(file, self.config.columns, roles))
 
 
@@ -99,7 +101,7 @@ def _chooser(file: File, columns: Columns, roles: tuple[str, ...]) -> Choose:
             elif found or given is not None or role not in _OPTIONAL:
                 raise DataError(
                     _wrong(role, given, found),
-                    f"{file.place}, columns {', '.join(names)[:500]}",
+                    f"{file.place}, columns {visible(', '.join(names))[:200]}",
                     f"set corpus.columns.{role}",
                 )
         return chosen
@@ -179,6 +181,15 @@ def _json(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]
         yield place, row if isinstance(row, LineError) else {role: row.get(name) for role, name in chosen.items()}
 
 
+def _delimited(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]:
+    """A file whose header holds but one sign that separates cells is read by it, whatever the file is called."""
+    usual = "\t" if file.kind == ".tsv" else ","
+    with closing(file.lines()) as lines:
+        header = next((line for _, line in lines if isinstance(line, bytes)), b"")
+    delimiter = delimiter_of(header.decode("utf-8", "replace"), usual)
+    return _tsv(file, choose) if delimiter == "\t" else _csv(file, choose, delimiter)
+
+
 def _tsv(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]:
     names: tuple[str, ...] = ()
     chosen: dict[str, str] = {}
@@ -199,11 +210,11 @@ def _tsv(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]
             yield place, {role: cells[names.index(name)] for role, name in chosen.items()}
 
 
-def _csv(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]:
+def _csv(file: File, choose: Choose, delimiter: str) -> Iterator[tuple[str, Record | LineError]]:
     """Rows count from 1 below the header, as Parquet's do: a quoted cell may run over several lines."""
     names: tuple[str, ...] = ()
     chosen: dict[str, str] = {}
-    for number, cells in enumerate(_csv_rows(file)):
+    for number, cells in enumerate(_csv_rows(file, delimiter)):
         place = f"{file.name} row {number}"
         if isinstance(cells, LineError):
             if not names:
@@ -214,7 +225,7 @@ def _csv(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]
             names = tuple(cell.strip() for cell in cells)
             chosen = choose(names)
         elif len(cells) != len(names):
-            detail = f"{len(cells)} columns, must be {len(names)}, separated by commas"
+            detail = f"{len(cells)} columns, must be {len(names)}, separated by {DELIMITERS[delimiter]}"
             yield place, LineError("not as many columns as the header", detail=detail)
         else:
             # Back to bytes: those that are no UTF-8 went through the parser as lone surrogates.
@@ -222,7 +233,7 @@ def _csv(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]
             yield place, {role: cell.encode("utf-8", "surrogateescape") for role, cell in raw.items()}
 
 
-def _csv_rows(file: File) -> Iterator[list[str] | LineError]:
+def _csv_rows(file: File, delimiter: str) -> Iterator[list[str] | LineError]:
     """The cells of every row that is not blank, the header among them.
 
     Raises DataError where a quotation mark is never closed: the rows below it are in that cell.
@@ -244,7 +255,7 @@ def _csv_rows(file: File) -> Iterator[list[str] | LineError]:
                 raise _open_quote(file, start, f"row {number} is {TOO_LARGE}; a quotation mark in it may not be closed")
             yield f"{line.decode('utf-8', 'surrogateescape')}\n"
 
-    rows = csv.reader(lines(), strict=True)
+    rows = csv.reader(lines(), delimiter=delimiter, strict=True)
     while True:
         start = rows.line_num + 1
         size = 0

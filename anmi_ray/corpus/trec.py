@@ -15,9 +15,11 @@ from itertools import chain
 from anmi_ray.corpus import parsing, sgml
 from anmi_ray.corpus.judged import FilesReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
+from anmi_ray.tables.rows import misread
 
 _FIELD = re.compile(r"[^ \t\r\n\f]+")  # not str.split: a no-break space may be part of an id
 _TSV = ".tsv"
+_TAB = "\t"
 
 
 class TrecReader(FilesReader):
@@ -50,27 +52,36 @@ class TrecReader(FilesReader):
 def tsv_document(record: tuple[bytes, int], encoding: str) -> Document:
     """A line of documents and how many columns its file has, 2 or 4. LineError where it cannot be used."""
     line, width = record
-    fields = parsing.decode(line, encoding, sgml.SETTING).split("\t")
+    text = parsing.decode(line, encoding, sgml.SETTING)
+    fields = text.split("\t")
     if len(fields) != width:
         wanted = {2: "id, text", 4: "id, url, title, body"}.get(width, "id, text or id, url, title, body")
-        raise LineError(f"not the columns {wanted}", detail=f"{len(fields)} columns, separated by tabs")
+        raise LineError(
+            f"not the columns {wanted}{misread(text, _TAB)}", detail=f"{len(fields)} columns, separated by tabs"
+        )
     key = parsing.key_of({"id": fields[0].strip()}, "id")
     return parsing.document_of(key, fields[2] if width == 4 else "", fields[-1])
 
 
 def tsv_query(line: bytes, encoding: str) -> Query:
     """A line `id<TAB>text`. LineError where it cannot be used."""
-    fields = parsing.decode(line, encoding, sgml.SETTING).split("\t")
+    text = parsing.decode(line, encoding, sgml.SETTING)
+    fields = text.split("\t")
     if len(fields) != 2:
-        raise LineError("not the columns id, text", detail=f"{len(fields)} columns, separated by tabs")
+        raise LineError(
+            f"not the columns id, text{misread(text, _TAB)}", detail=f"{len(fields)} columns, separated by tabs"
+        )
     return parsing.query_of(parsing.key_of({"id": fields[0].strip()}, "id"), fields[1])
 
 
 def judged(line: bytes) -> Judged:
     """A line `query iteration document grade`. LineError where it cannot be used."""
-    fields = _FIELD.findall(parsing.decode(line))
+    text = parsing.decode(line)
+    fields = _FIELD.findall(text)
     if len(fields) != 4:
-        reason = "not the four columns query, iteration, document, grade"
+        reason = (
+            f"not the four columns query, iteration, document, grade{misread(text, ' ') if len(fields) == 1 else ''}"
+        )
         raise LineError(reason, detail=f"{len(fields)} columns, separated by white space")
     return parsing.judged_of(fields[0], fields[2], fields[3])
 

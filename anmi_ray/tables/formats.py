@@ -6,7 +6,6 @@ Reading keeps what a message needs: the number of every row's line, and the line
 from __future__ import annotations
 
 import codecs
-import csv
 import hashlib
 import io
 import json
@@ -14,31 +13,22 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from anmi_ray.core import records
 from anmi_ray.core.errors import ConfigError, DataError, from_file_error
-from anmi_ray.tables import streams
-from anmi_ray.tables.rows import Rows
+from anmi_ray.tables import csv_rows, streams
+from anmi_ray.tables.rows import Rows, refused_lines
 from anmi_ray.tables.streams import COMPRESSIONS, STANDARD
 
 KNOWN = ".csv, .jsonl (each also .gz or .zst) or .parquet"
 _FORMATS = (".csv", ".jsonl", ".parquet")
-_BROKEN = "broken line"
-MAX_LINE = 16 << 20  # bytes of a line, or of any other record, that are held in memory: longer ones are refused
-TOO_LARGE = f"larger than {MAX_LINE >> 20} MiB"
 _BATCH = 1 << 17  # rows of Parquet that are read at once
-_BLOCK = 1 << 23  # bytes of text that are
-Broken = dict[int, tuple[str, str]]  # by number, a record's text and what is wrong with it
 
 
 def format_of(path: Path) -> tuple[str, str | None]:
@@ -108,25 +98,9 @@ def read_batches(
         if kind == ".parquet":
             yield from _parquet_batches(path, (*texts, *numbers))
         elif kind == ".csv":
-            yield from _csv_batches(path, compression, (*texts, *numbers))
+            yield from csv_rows.batches(path, compression, (*texts, *numbers))
         else:
             yield from _jsonl_batches(path, compression, texts, numbers, defaults or {})
-
-
-def bounded_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes | int]]:
-    """(number, line) of every line; of one that is larger than MAX_LINE its size in the place of its bytes."""
-    for number in count(1):
-        line = file.readline(MAX_LINE)
-        size = len(line)
-        if not line:
-            return
-        if size < MAX_LINE:
-            yield number, line
-            continue
-        while line and not line.endswith(b"\n"):
-            line = file.readline(_BLOCK)
-            size += len(line)
-        yield number, size
 
 
 def read_bytes(path: Path) -> bytes:
@@ -156,7 +130,7 @@ def _reading(path: Path, compression: str | None) -> Iterator[None]:
         raise DataError("is a folder, not a file", str(path), "give the file's path")
     try:
         yield
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise DataError(f"is no Parquet file: {error}", str(path), "mend the file, or name it as what it is") from None
     except OSError as error:
         if compression and error.errno is None:  # what a decompressor says
@@ -224,85 +198,6 @@ def _parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[Rows]:
             yield Rows(none, str(path), numbers=np.zeros(0, np.int64), found=found)
 
 
-def _csv_batches(path: Path, compression: str | None, columns: Sequence[str]) -> Iterator[Rows]:
-    """All columns as text. A line with another number of cells than the header is a reject."""
-    with pa.input_stream(str(path), compression=compression) as stream, io.BufferedReader(stream) as lines:  # type: ignore[arg-type]
-        found, wanted = _csv_header(lines.readline(), columns, path)
-    if not wanted:
-        yield Rows(pa.table({}), str(path), found=found)  # refused where the columns are checked
-        return
-    broken: Broken = {}
-    number = 2
-    batches = 0
-    options = _csv_options(wanted, broken)
-    options["read_options"].block_size = _BLOCK
-    with pa.input_stream(str(path), compression=compression) as stream, _csv_errors(path):
-        for batch in pacsv.open_csv(stream, **options):
-            # Rows are parsed ahead of the batch, so all that is broken before its end is known.
-            numbers = np.setdiff1d(np.arange(number, number + batch.num_rows + len(broken)), list(broken))
-            numbers = numbers[: batch.num_rows]
-            number = int(numbers[-1]) + 1 if len(numbers) else number
-            past = {n: broken.pop(n) for n in sorted(broken) if n < number}
-            yield _csv_rows(pa.table(batch), numbers, past, path, found)
-            batches += 1
-    if broken or not batches:
-        table = pa.table({name: pa.array([], pa.string()) for name in wanted})
-        yield _csv_rows(table, np.zeros(0, np.int64), broken, path, found)
-
-
-def _csv_header(line: bytes, columns: Sequence[str], path: Path) -> tuple[tuple[str, ...], list[str]]:
-    """All columns, and those to read: none where one of them stands twice."""
-    streams.check_head(line, str(path))
-    try:
-        found = next(csv.reader([line.decode("utf-8-sig", "replace").rstrip("\r\n")]), [])
-    except csv.Error:
-        raise DataError(
-            "its first line is no header of CSV", f"{path}:1", "name the columns in the first line"
-        ) from None
-    wanted = [name for name in dict.fromkeys(found) if name in columns]
-    return tuple(found), [] if any(found.count(name) > 1 for name in wanted) else wanted
-
-
-def _csv_options(wanted: Sequence[str], broken: Broken) -> dict[str, Any]:
-    def refuse(row: pacsv.InvalidRow) -> str:  # what is raised in here is swallowed
-        broken[row.number] = row.text.strip(), f"{row.actual_columns} cells, the header has {row.expected_columns}"
-        return "skip"
-
-    return {
-        "read_options": pacsv.ReadOptions(use_threads=False),  # else rows that are refused come without a number
-        "parse_options": pacsv.ParseOptions(
-            newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=refuse
-        ),
-        "convert_options": pacsv.ConvertOptions(
-            include_columns=wanted, column_types={name: pa.string() for name in wanted}, strings_can_be_null=False
-        ),
-    }
-
-
-@contextmanager
-def _csv_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except pa.ArrowInvalid as error:
-        remedy = "mend the file; it must be comma-separated and UTF-8 (iconv -f <its encoding> -t utf-8)"
-        raise DataError(f"cannot be read as CSV: {error}", str(path), remedy) from None
-
-
-def _csv_rows(table: pa.Table, numbers: NDArray[np.int64], broken: Broken, path: Path, found: tuple[str, ...]) -> Rows:
-    """Records with content, and what is broken."""
-    folded = [number for number, (text, _) in broken.items() if "\n" in text]
-    for name in table.column_names:
-        folded += numbers[pc.match_substring(table[name], "\n").to_numpy()].tolist()
-    if folded:  # a quote left open swallows the rows up to the next quote
-        place = f"{path}:{min(folded)}"
-        raise DataError("a quote that opens in this line closes in another one or never", place, "mend the quotes")
-    full = np.zeros(table.num_rows, dtype=np.bool_)
-    for name in table.column_names:
-        full |= pc.not_equal(table[name], "").to_numpy()
-    refused = _refused(path, ((number, why) for number, (text, why) in sorted(broken.items()) if text))
-    return Rows(table.filter(pa.array(full)), str(path), ":", numbers[full], refused, found)
-
-
 def _read_jsonl(
     content: bytes,
     path: Path,
@@ -338,17 +233,14 @@ def _read_jsonl(
         for name, value in zip(columns, values, strict=True):
             cells[name].append(value)
     table = pa.table({name: pa.array(cells[name], pa.string()) for name in columns if name in found})
-    return Rows(table, str(path), ":", np.array(numbers, np.int64), _refused(path, sorted(broken)), tuple(found))
+    return Rows(table, str(path), ":", np.array(numbers, np.int64), refused_lines(path, sorted(broken)), tuple(found))
 
 
 def _jsonl_batches(
     path: Path, compression: str | None, texts: Sequence[str], numeric: Sequence[str], defaults: Mapping[str, str]
 ) -> Iterator[Rows]:
     known: list[str] = []
-    for number, content, _ in _line_blocks(path, compression):
-        if number == 1:
-            streams.check_head(content, str(path))
-        # what one line has and another lacks is missing in that one
+    for _, content, _ in _line_blocks(path, compression):  # what one line has and another lacks is missing in that one
         known += [name for name in (*texts, *numeric) if name not in known and _has_key(content, name)]
     empty = True
     for first, content, broken in _line_blocks(path, compression):
@@ -380,13 +272,15 @@ def _line_blocks(path: Path, compression: str | None) -> Iterator[tuple[int, byt
     broken: list[tuple[int, str]] = []
     size = 0
     with pa.input_stream(str(path), compression=compression) as raw, io.BufferedReader(raw, 1 << 20) as file:  # type: ignore[arg-type]
-        for number, line in bounded_lines(file):
+        for number, line in streams.bounded_lines(file):
+            if number == 1 and not isinstance(line, int):
+                streams.check_head(line, str(path))
             if isinstance(line, int):
-                broken.append((number, f"{TOO_LARGE}: {line:,} bytes"))
+                broken.append((number, f"{streams.TOO_LARGE}: {line:,} bytes"))
                 line = b"\n"
             lines.append(line)
             size += len(line)
-            if size >= _BLOCK:
+            if size >= streams.BLOCK:
                 yield first, b"".join(lines).removesuffix(b"\n"), broken
                 first = number + 1
                 lines, broken, size = [], [], 0
@@ -404,15 +298,3 @@ def _cell(name: str, value: Any, numeric: bool) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int | float if numeric else int):
         raise ValueError(f"{name} is {json.dumps(value)[:40]}")
     return repr(value)
-
-
-def _refused(path: Path, broken: Iterable[tuple[int, str]]) -> pa.Table:
-    rows = list(broken)
-    return records.REJECT.table(
-        {
-            "place": [f"{path}:{number}" for number, _ in rows],
-            "key": [""] * len(rows),
-            "reason": [_BROKEN] * len(rows),
-            "detail": [why for _, why in rows],
-        }
-    )

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +24,11 @@ _DECIMAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 _REAL = re.compile(_DECIMAL)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")  # as many digits as an int32 holds whatever they are
 _NUMBER = rf"^({_DECIMAL}|[+-]?(?i:nan|inf|infinity))$"  # of a column, whose checks name what is not finite
+_DECIMAL_COMMA = r"^[+-]?[0-9]*,[0-9]+$"
+DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 _BLANKS = " \t\n\r\f\v"  # around a number
-_SHOWN = 3  # places named in a message
+_SHOWN = 3  # places, and reasons, named in a message
+_COLUMNS = 200  # characters of a table's columns that a message names
 Flags = NDArray[np.bool_]
 Longs = NDArray[np.int64]
 Numbers = tuple[NDArray[np.float64], Mapping[str, Flags]]  # values, NaN where there is none; what is wrong with which
@@ -49,6 +53,26 @@ def whole_of(text: str) -> int | None:
     """
     number = text.strip(_BLANKS)
     return int(number) if _WHOLE.fullmatch(number) else None
+
+
+def delimiter_of(line: str, usual: str) -> str:
+    """What separates the cells of a file's first line: the usual, unless only one other of DELIMITERS stands there.
+
+    >>> delimiter_of("id;text", ","), delimiter_of("id;a,text", ","), delimiter_of("a;b|c", ",")
+    (';', ',', ',')
+    """
+    there = [mark for mark in DELIMITERS if mark in line]
+    return there[0] if len(there) == 1 else usual
+
+
+def misread(line: str, usual: str) -> str:
+    """What a message says more of a line without the sign that usually separates its columns: which does.
+
+    >>> misread("q,0,d,1", " "), misread("q 0 d,1", " ")
+    (', but columns separated by commas', '')
+    """
+    found = delimiter_of(line, usual)
+    return "" if found == usual or usual in line else f", but columns separated by {DELIMITERS[found]}"
 
 
 @dataclass(frozen=True)
@@ -116,11 +140,15 @@ class Rows:
             raise DataError(f"has several columns {', '.join(doubled)}", self.place, "keep one column of each name")
         if needed and not self.columns:
             for row in self.refused.slice(0, 1).to_pylist():
-                raise DataError(f"no line can be read; of the first: {row['detail']}", row["place"], "mend the file")
+                raise DataError(
+                    f"no line can be read; of the first: {row['detail']}",
+                    row["place"],
+                    "mend it, or name the file as what it is",
+                )
             raise DataError("is empty", self.place, f"give a table with columns {', '.join(needed)}")
         missing = [name for name in needed if name not in self.columns]
         if missing:
-            shown = ", ".join(repr(name) for name in self.columns) or "none"
+            shown = ", ".join(repr(name) for name in self.columns)[:_COLUMNS] or "none"
             raise DataError(
                 f"has no column {', '.join(missing)}; its columns are {shown}, needed are {', '.join(needed)}",
                 self.place,
@@ -153,8 +181,10 @@ class Rows:
         empty = pc.fill_null(pc.equal(text, ""), True)
         valid = pc.and_(pc.invert(empty), pc.fill_null(pc.match_substring_regex(text, _NUMBER), False))
         value = pc.if_else(valid, text, pa.scalar(None, pa.string())).cast(pa.float64())
-        garbled = pc.and_(pc.invert(empty), pc.invert(valid)).to_numpy()
-        return pc.fill_null(value, float("nan")).to_numpy(), {"missing": empty.to_numpy(), "not a number": garbled}
+        garbled = pc.and_(pc.invert(empty), pc.invert(valid))
+        comma = pc.and_(garbled, pc.fill_null(pc.match_substring_regex(text, _DECIMAL_COMMA), False)).to_numpy()
+        wrong = {"missing": empty.to_numpy(), "with a decimal comma (write a point)": comma}
+        return pc.fill_null(value, float("nan")).to_numpy(), wrong | {"not a number": garbled.to_numpy()}
 
     def rejects(
         self, checks: Mapping[str, Flags], code: Longs, key: tuple[pa.Array, pa.Array, pa.Array], named: Sequence[str]
@@ -208,7 +238,10 @@ class Refusals:
         bad = self.rejects.num_rows
         if bad <= max_fraction * self.rows:
             return
-        why = "; ".join(f"{n:,} {reason} ({', '.join(places)})" for reason, (n, places) in self.reasons().items())
+        reasons = list(self.reasons().items())
+        most = _SHOWN if len(reasons) == 1 else 1
+        parts = [f"{n:,} {reason} ({', '.join(places[:most])})" for reason, (n, places) in reasons[:_SHOWN]]
+        why = "; ".join([*parts, *([f"{len(reasons) - _SHOWN} other reasons"] if len(reasons) > _SHOWN else [])])
         raise DataError(
             f"{bad:,} of {self.rows:,} rows cannot be used ({bad / self.rows:.1%}, allowed {max_fraction:.1%}): {why}",
             self.place,
@@ -223,3 +256,16 @@ class Refusals:
             more = ", ..." if count > len(places) else ""
             lines.append(f"               {count:,} {reason} ({', '.join(places)}{more})")
         return lines
+
+
+def refused_lines(path: Path, broken: Iterable[tuple[int, str]]) -> pa.Table:
+    """Reject rows of lines of a file that made no row, by number with what is wrong."""
+    rows = list(broken)
+    return REJECT.table(
+        {
+            "place": [f"{path}:{number}" for number, _ in rows],
+            "key": [""] * len(rows),
+            "reason": ["broken line"] * len(rows),
+            "detail": [why for _, why in rows],
+        }
+    )

@@ -1,13 +1,15 @@
-"""Standard input and output, where a command is given `-` for a file; and files that are not what their name says."""
+"""Bytes that a command is given: lines that fit memory, files that are what their name says, `-` for standard input."""
 
 from __future__ import annotations
 
 import codecs
+import io
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,8 +20,11 @@ STANDARD = Path("-")
 INPUT = "standard input"  # its place in a message
 _PARQUET = b"PAR1"
 _PACKED = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
-_WIDE = (b"\xff\xfe", b"\xfe\xff")  # how UTF-16 begins
+_WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+MAX_LINE = 16 << 20  # bytes of a line, or of any other record, that are held in memory: longer ones are refused
+TOO_LARGE = f"larger than {MAX_LINE >> 20} MiB"
+BLOCK = 1 << 23  # bytes of text that are read at once
 
 
 @contextmanager
@@ -54,13 +59,29 @@ def _suffix(file: Path) -> str:
     return (".jsonl" if text.startswith(b"{") else ".csv") + packed
 
 
+def bounded_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes | int]]:
+    """(number, line) of every line; of one that is larger than MAX_LINE its size in the place of its bytes."""
+    for number in count(1):
+        line = file.readline(MAX_LINE)
+        size = len(line)
+        if not line:
+            return
+        if size < MAX_LINE:
+            yield number, line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(BLOCK)
+            size += len(line)
+        yield number, size
+
+
 def check_head(head: bytes, place: str) -> None:
     """Raise DataError where text that is to be UTF-8 begins like something else."""
     for magic, suffix in _PACKED.items():
         if head.startswith(magic):
             raise DataError("is compressed, and its name does not say so", place, f"end its name with {suffix}")
-    if head.startswith(_WIDE):
-        raise DataError("is UTF-16, and must be UTF-8", place, "convert it: iconv -f UTF-16 -t UTF-8")
+    if head.startswith(_WIDE) or b"\0" in head[:4]:
+        raise DataError("is UTF-16 or UTF-32 text, or no text", place, "write it as UTF-8: iconv -f UTF-16 -t UTF-8")
 
 
 def decoded(content: bytes, place: str) -> str:

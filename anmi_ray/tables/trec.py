@@ -19,7 +19,7 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import doc_id, query_id
 from anmi_ray.core.records import QREL, RUN
 from anmi_ray.tables import formats, streams
-from anmi_ray.tables.rows import real_of, whole_of
+from anmi_ray.tables.rows import misread, real_of, whole_of
 
 BEIR_QRELS = ("query-id", "corpus-id", "score")
 FIELD = re.compile(r"[^ \t\r\n\f]+")  # not str.split: a no-break space may be part of an id
@@ -84,7 +84,11 @@ def parse_run(
     for number, fields in _fields(lines):
         here = f"{place}:{number}"
         if len(fields) != 6:
-            raise DataError(f"{len(fields)} fields, must be 6", here, "write each line as: qid Q0 docid rank score tag")
+            raise DataError(
+                f"{len(fields)} fields, must be 6{_apart(fields)}",
+                here,
+                "write each line as: qid Q0 docid rank score tag",
+            )
         query, _, doc, rank, score, tag = fields
         line = _Line(tag, query, doc, _integer(rank, "rank", here), _number(score, "score", here), number)
         first = found.setdefault((tag, query, doc), line)
@@ -172,6 +176,11 @@ def _fields(lines: Iterable[str]) -> Iterable[tuple[int, list[str]]]:
     return ((number, fields) for number, line in enumerate(lines, 1) if (fields := FIELD.findall(line)))
 
 
+def _apart(fields: list[str]) -> str:
+    """What separates the columns of a line that has one field, where it is another sign than white space."""
+    return misread(fields[0], " ") if len(fields) == 1 else ""
+
+
 def _graded(lines: Iterable[str], place: str) -> Iterator[tuple[int, str, str, str]]:
     """(line number, query, document, grade) of qrels in either format."""
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
@@ -186,7 +195,9 @@ def _graded(lines: Iterable[str], place: str) -> Iterator[tuple[int, str, str, s
             continue
         if len(fields) != wanted:
             here = f"{place}:{number}"
-            raise DataError(f"{len(fields)} fields, must be {wanted}", here, f"write each line as: {remedy}")
+            raise DataError(
+                f"{len(fields)} fields, must be {wanted}{_apart(fields)}", here, f"write each line as: {remedy}"
+            )
         query, doc, grade = (fields[column] for column in columns)
         yield number, query, doc, grade
 

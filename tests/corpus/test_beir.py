@@ -289,6 +289,11 @@ def test_columns_may_stand_in_another_order(write: Write) -> None:
     assert read(write(test=tsv(rows, header="corpus-id\tscore\tquery-id\n")))[3].num_rows == 12
 
 
+def test_commas_for_tabs_are_named(write: Write) -> None:
+    with pytest.raises(DataError, match="but columns separated by commas"):
+        read(write(test=tsv(TEST).replace(b"\t", b",")))
+
+
 def test_a_missing_column_names_what_is_there(write: Write) -> None:
     with pytest.raises(DataError, match=r"columns are 'query-id', 'doc', 'score'; must be query-id, corpus-id, score"):
         read(write(test=tsv(TEST, header="query-id\tdoc\tscore\n")))

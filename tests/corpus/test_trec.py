@@ -270,6 +270,16 @@ def test_a_bad_qrel_is_a_reject_with_file_and_line(tmp_path: Path, row: str, rea
     assert found.qrels.num_rows == 12
 
 
+def test_what_separates_columns_is_named(tmp_path: Path) -> None:
+    settings = write_trec(tmp_path, SMALL)
+    (tmp_path / "own.tsv").write_text("d1;text\n" * 9)
+    (tmp_path / "own.qrels").write_text("q1,0,d1,1\n" * 9)
+    with pytest.raises(DataError, match=r"not the columns id, text.* but columns separated by semicolons"):
+        read({**settings, "documents": str(tmp_path / "own.tsv"), "max_reject_fraction": 0.1})
+    with pytest.raises(DataError, match=r"not the four columns .*, but columns separated by commas"):
+        read({**settings, "qrels": {"test": str(tmp_path / "own.qrels")}, "max_reject_fraction": 0.1})
+
+
 def test_negative_grades_are_not_relevant(tmp_path: Path) -> None:
     settings = write_trec(tmp_path, SMALL)
     settings["qrels"] = {"test": write_lines(tmp_path / "q", ["q0 0 d1 -2", "q0\t0  d2 -1", "q0 Q0 d3 4"])}

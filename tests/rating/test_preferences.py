@@ -242,7 +242,7 @@ def test_every_bad_value_has_its_reason() -> None:
         rate_preferences(rows)
 
 
-@pytest.mark.parametrize("text", ["high", "0,5", "1e", "0x1", "--1", "true"])
+@pytest.mark.parametrize("text", ["high", "0,5,", "1_0", "1e", "0x1", "--1", "true"])
 def test_text_that_is_no_number(text: str) -> None:
     rows = table([("a", "b", text, "1"), ("a", "c", " +.5 ", text)])
     reasons = {reason: count for reason, (count, _) in read_preferences(rows).reasons().items()}

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.core.errors import DataError
-from anmi_ray.tables import formats
+from anmi_ray.tables import csv_rows, formats, streams
 from anmi_ray.tables.formats import content_hash, read_batches, read_rows
 from anmi_ray.tables.preferences import ANSWERS, GAMES, PreferenceRows, read_preferences
 from anmi_ray.tables.rows import Rows
@@ -64,10 +64,49 @@ def test_a_quote_left_open_swallows_nothing_silently(tmp_path: Path, text: str) 
         write(tmp_path / "p.csv", f"query_id,doc_a,doc_b,preference\n{good}{text}")
 
 
+@pytest.mark.parametrize("mark", [",", "\t", ";", "|"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_what_separates_cells_and_lines_is_told_from_the_header(tmp_path: Path, mark: str, end: str) -> None:
+    lines = ["query_id,doc_a,doc_b,preference", "q,a,b,1", "q,a,c,.5"]
+    read = write(tmp_path / "p.csv", "".join(line.replace(",", mark) + end for line in lines))
+    assert read.preference.tolist() == [1.0, 0.5]
+    assert not read.rejects.num_rows
+
+
+def test_a_decimal_comma_is_named(tmp_path: Path) -> None:
+    read = write(tmp_path / "p.csv", "query_id;doc_a;doc_b;preference\nq;a;b;0,5\nq;a;c;1\n")
+    assert read.reasons() == {"preference with a decimal comma (write a point)": (1, [f"{tmp_path / 'p.csv'}:2"])}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("p.csv", "query_id,doc_a,doc_b,preference\n".encode("utf-16"), "is UTF-16"),
+        ("p.jsonl", '{"query_id": 1}\n'.encode("utf-16-le"), "is UTF-16"),
+        ("p.csv", b"x" * streams.MAX_LINE + b"\n", "has no column query_id"),
+        ("p.csv", b"query_id,doc_a,doc_b,preference\nq,a,b,1\nq," + b"a" * (18 << 20) + b",b,1\n", "a row is larger"),
+        ("p.csv", b'query_id,doc_a,doc_b,preference\nq,"a\rq,c",b,1\n', "a quote that opens in this line"),
+        ("p.jsonl", b"query_id,doc_a\n", "no line can be read; of the first: Expecting value"),
+        ("p.csv", b",".join(b"column%d" % i for i in range(9999)) + b"\n", "has no column query_id"),
+    ],
+)
+def test_what_is_no_such_file_is_told_in_short(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        read_preferences(tmp_path / name, GAMES)
+    assert len(str(caught.value)) < 600
+
+
+def test_long_columns_need_no_long_fields(tmp_path: Path) -> None:
+    name = "x" * 200_000
+    read = write(tmp_path / "p.csv", f"query_id,doc_a,doc_b,preference,{name}\nq,{name},b,1,y\n")
+    assert read.doc_a.to_pylist() == [name]
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     head = "query_id,doc_a,doc_b,preference\n"
     (tmp_path / "l.csv").write_bytes(head.encode() + b"q,\xe9,b,1\n")
-    with pytest.raises(DataError, match="UTF8"):
+    with pytest.raises(DataError, match=r"l\.csv:2: is not UTF-8"):
         read_rows(tmp_path / "l.csv", GAMES.texts)
     with pytest.raises(DataError, match="cannot be unpacked"):
         write(tmp_path / "p.csv.gz", head)
@@ -86,7 +125,8 @@ NAMES = ("query_id", "note", "doc_a", "doc_b", "preference")
 
 def read_whole_and_parted(path: Path, block: int) -> tuple[Rows, list[Rows]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats, "_BLOCK", block)
+        patch.setattr(streams, "BLOCK", block)
+        patch.setattr(csv_rows, "BLOCK", block)
         patch.setattr(formats, "_BATCH", max(1, block // 50))
         parts = list(read_batches(path, ANSWERS.texts, ANSWERS.numbers))
     return read_rows(path, ANSWERS.texts, ANSWERS.numbers), parts

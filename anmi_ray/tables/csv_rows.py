@@ -1,0 +1,127 @@
+"""CSV of anybody's hand: the separator is told from the header, and what makes no row is refused with its line."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+from numpy.typing import NDArray
+
+from anmi_ray.core.errors import DataError
+from anmi_ray.tables.rows import Rows, delimiter_of, refused_lines
+from anmi_ray.tables.streams import BLOCK, MAX_LINE, check_head
+
+Broken = dict[int, tuple[str, str]]  # by number, a record's text and what is wrong with it
+
+
+def batches(path: Path, compression: str | None, columns: Sequence[str]) -> Iterator[Rows]:
+    """All columns as text. A line with another number of cells than the header is a reject."""
+    with pa.input_stream(str(path), compression=compression) as stream, io.BufferedReader(stream) as lines:  # type: ignore[arg-type]
+        header = lines.readline(MAX_LINE)
+    check_head(header, str(path))
+    _check_utf8(path, compression)
+    found, wanted, delimiter = _header(header, columns, path)
+    if not wanted:
+        yield Rows(pa.table({}), str(path), found=found)  # refused where the columns are checked
+        return
+    broken: Broken = {}
+    number = 2
+    read = 0
+    options = _options(wanted, broken, delimiter)
+    options["read_options"].block_size = BLOCK
+    with pa.input_stream(str(path), compression=compression) as stream, _errors(path):
+        for batch in pacsv.open_csv(stream, **options):
+            # Rows are parsed ahead of the batch, so all that is broken before its end is known.
+            numbers = np.setdiff1d(np.arange(number, number + batch.num_rows + len(broken)), list(broken))
+            numbers = numbers[: batch.num_rows]
+            number = int(numbers[-1]) + 1 if len(numbers) else number
+            past = {n: broken.pop(n) for n in sorted(broken) if n < number}
+            yield _rows(pa.table(batch), numbers, past, path, found)
+            read += 1
+    if broken or not read:
+        table = pa.table({name: pa.array([], pa.string()) for name in wanted})
+        yield _rows(table, np.zeros(0, np.int64), broken, path, found)
+
+
+def _header(line: bytes, columns: Sequence[str], path: Path) -> tuple[tuple[str, ...], list[str], str]:
+    """All columns, those to read (none where one of them stands twice), and what separates cells."""
+    header = line.decode("utf-8-sig", "replace").partition("\n")[0].partition("\r")[0]
+    delimiter = delimiter_of(header, ",")
+    csv.field_size_limit(MAX_LINE)  # of the whole process
+    try:
+        found = next(csv.reader([header], delimiter=delimiter), [])
+    except csv.Error as error:
+        raise DataError(f"its header is no CSV: {error}", f"{path}:1", "write the columns' names there") from None
+    wanted = [name for name in dict.fromkeys(found) if name in columns]
+    return tuple(found), [] if any(found.count(name) > 1 for name in wanted) else wanted, delimiter
+
+
+def _check_utf8(path: Path, compression: str | None) -> None:
+    """DataError where a file is no UTF-8: a row that Arrow refuses, and cannot decode, would be lost silently."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    line = 1
+    with pa.input_stream(str(path), compression=compression) as stream:
+        while True:
+            piece = stream.read(BLOCK)
+            try:
+                decoder.decode(piece, final=not piece)
+            except UnicodeDecodeError as error:
+                line += error.object.count(b"\n", 0, error.start)
+                raise DataError(
+                    "is not UTF-8", f"{path}:{line}", "convert it: iconv -f <its encoding> -t utf-8"
+                ) from None
+            if not piece:
+                return
+            line += piece.count(b"\n")
+
+
+def _options(wanted: Sequence[str], broken: Broken, delimiter: str) -> dict[str, Any]:
+    def refuse(row: pacsv.InvalidRow) -> str:  # what is raised in here is swallowed
+        broken[row.number] = row.text.strip(), f"{row.actual_columns} cells, the header has {row.expected_columns}"
+        return "skip"
+
+    return {
+        "read_options": pacsv.ReadOptions(use_threads=False),  # else rows that are refused come without a number
+        "parse_options": pacsv.ParseOptions(
+            delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=refuse
+        ),
+        "convert_options": pacsv.ConvertOptions(
+            include_columns=wanted, column_types={name: pa.string() for name in wanted}, strings_can_be_null=False
+        ),
+    }
+
+
+@contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowException as error:
+        remedy = "mend the file; it must be comma-separated and UTF-8 (iconv -f <its encoding> -t utf-8)"
+        if "straddling" in str(error):
+            remedy = "mend the row; a quotation mark in it may not be closed"
+            raise DataError(f"a row is larger than {BLOCK >> 20} MiB", str(path), remedy) from None
+        raise DataError(f"cannot be read as CSV: {error}", str(path), remedy) from None
+
+
+def _rows(table: pa.Table, numbers: NDArray[np.int64], broken: Broken, path: Path, found: tuple[str, ...]) -> Rows:
+    """Records with content, and what is broken."""
+    folded = [number for number, (text, _) in broken.items() if "\n" in text or "\r" in text]
+    for name in table.column_names:
+        folded += numbers[pc.match_substring_regex(table[name], r"[\r\n]").to_numpy()].tolist()
+    if folded:  # a quote left open swallows the rows up to the next quote
+        place = f"{path}:{min(folded)}"
+        raise DataError("a quote that opens in this line closes in another one or never", place, "mend the quotes")
+    full = np.zeros(table.num_rows, dtype=np.bool_)
+    for name in table.column_names:
+        full |= pc.not_equal(table[name], "").to_numpy()
+    refused = refused_lines(path, ((number, why) for number, (text, why) in sorted(broken.items()) if text))
+    return Rows(table.filter(pa.array(full)), str(path), ":", numbers[full], refused, found)
