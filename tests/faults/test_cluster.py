@@ -36,7 +36,7 @@ LESS = (
 SIZE = () if os.environ.get("ANMI_QUICKSTART") == "whole" else LESS
 # what every node has, and the checks before the first stage
 IDLE = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::_look")
-DATED = ("log.json", "training.json", "model.files.json")  # they say when and where the model was trained
+DATED = ("log.json", "training.json", "files.json")  # they say when and where the model was trained
 # what Ray says of a node that died: hundreds of lines
 NOISE = ("\x1b[33m(raylet)", "(raylet)", "[state-dump]", "[20")
 # a sum of floats depends on its threads, a node's room is not this machine's, and of four shards some are lost

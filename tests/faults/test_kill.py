@@ -200,7 +200,7 @@ def indexes(root: Path) -> dict[Path, int]:
 
 def assert_same_metrics(one: Path, other: Path) -> None:
     first, second = (
-        {(row["system"], row["measure"]): row["mean"] for row in json.loads(path.read_text())}
+        {(row["system"], row["measure"]): row["mean"] for row in json.loads(path.read_text())["content"]}
         for path in (next((root / "artifacts" / "evaluate").glob("*/comparisons.json")) for root in (one, other))
     )
     assert first.keys() == second.keys()

@@ -69,7 +69,7 @@ def test_rules_share_ratings_and_artifacts_with_ordinary_runs(done: Done) -> Non
     record = run(ordinary, told, last="mine")
     assert told.computed == []
     assert record["stages"]["mine"]["fingerprint"] == artifact(done, "table2").fingerprint
-    assert json.loads((done.root / "runs" / "small.json").read_text()) == done.record
+    assert Store(str(done.root)).read_json("runs/small.json") == done.record
 
 
 def test_a_second_comparison_computes_nothing(done: Done) -> None:
@@ -213,7 +213,7 @@ def test_negatives_anew_leave_the_run_as_it_was(done: Done) -> None:
     assert told.computed == ["mine"]
     assert mined.composition == "table2 -> top"
     assert mined.summary["negatives_per_example"] <= 2 + 1
-    assert json.loads((done.root / "runs" / "small.json").read_text()) == done.record
+    assert Store(str(done.root)).read_json("runs/small.json") == done.record
     same = from_run("small", str(done.root), "table2", [])
     assert mine(same).fingerprint == artifact(done, "table2").fingerprint
     relative = from_run("small", str(done.root), None, ["mine.weigh.penalty=1", "mine.allow=[]"])
