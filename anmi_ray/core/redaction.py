@@ -36,7 +36,7 @@ _OF_TEXT = re.compile(  # tokens that a model reads
     r"(?:.*_)?(?:pad|eos|bos|sep|cls|unk|mask|stop|start|end|image|video|audio|special|next|first|last|tool\w*)_?token"
 )
 _IN_ADDRESS = frozenset({"key", "sig", "code"})  # what secrets are called in an address besides
-_USER = re.compile(r"(:/{1,2})[^\s/@\"']*:[^\s\"']*@|((?:https?|s3)://?)[^\s/@:\"']+@")
+_USER = re.compile(r"(:/{1,2})[^\s/@\"']{0,400}?:[^\s\"']{0,1000}@|((?:https?|s3)://?)[^\s/@:\"']{1,400}@")
 _OPTION = re.compile(
     rf"(?<![A-Za-z])((?:[A-Za-z]+[_-]){{0,4}}?{_WORDS.replace('_?', '[_-]?')})=[^&\s\"',}}]+", re.IGNORECASE
 )
@@ -47,7 +47,7 @@ _KEY = re.compile(
 )
 # a name may begin with sk- too: what settings are refused for is longer, and looks random
 _SURELY = re.compile(
-    _KEY.pattern.replace(r"sk-[\w-]{8,}", r"sk-(?:(?=\S*\d)(?=\S*[A-Z])\S{20,}|[0-9a-f]{20,})"),
+    _KEY.pattern.replace(r"sk-[\w-]{8,}", r"sk-(?:(?=\S{0,200}\d)(?=\S{0,200}[A-Z])\S{20}|[0-9a-f]{20})"),
 )
 _OPAQUE = re.compile(r"(?<![\w+/=.-])(?=[A-Za-z+/]*\d)[A-Za-z0-9+][A-Za-z0-9+/]{31,}={0,2}(?![\w+/.-])")
 _known: set[str] = set()

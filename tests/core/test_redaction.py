@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,3 +123,13 @@ def test_a_quoted_value_is_short_and_moves_no_cursor(value: str) -> None:
     text = redaction.shown(redaction.quoted(value))
     assert len(redaction.quoted(value)) <= redaction.LONGEST
     assert all(character.isprintable() or character in " \u3000\xa0" for character in text)
+
+
+@pytest.mark.parametrize("part", ["s3://", ":/a:", "sk-", "a_", "Bearer ", "eyJ.", "aB1+/"])
+def test_long_texts_are_read_at_once(part: str) -> None:
+    """Patterns that look ahead without a bound take minutes for such texts."""
+    text = part * 20_000
+    began = time.monotonic()
+    redaction.quoted(text)
+    redaction.in_value({"extra": text})
+    assert time.monotonic() - began < 30
