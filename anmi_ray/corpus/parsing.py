@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from anmi_ray.tables.formats import MAX_LINE, TOO_LARGE
+from anmi_ray.tables.lines import MAX_LINE, TOO_LARGE
 from anmi_ray.tables.rows import whole_of
 
 Document = tuple[str, str, str]  # id, title, text

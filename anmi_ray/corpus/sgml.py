@@ -14,7 +14,7 @@ from itertools import chain
 
 from anmi_ray.corpus import parsing
 from anmi_ray.corpus.parsing import Document, LineError, Query
-from anmi_ray.tables.formats import MAX_LINE
+from anmi_ray.tables.lines import MAX_LINE
 
 SETTING = "corpus.encoding"
 _TAG = r"<[!?][^<>]*>|<(?P<close>/?)(?P<name>[A-Za-z][\w.:-]*)(?:\s[^<>]*)?/?>"

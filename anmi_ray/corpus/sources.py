@@ -17,7 +17,7 @@ from anmi_ray.config.paths import as_written
 from anmi_ray.core import redaction
 from anmi_ray.core.errors import DataError, from_os_error
 from anmi_ray.corpus.parsing import LineError, too_large
-from anmi_ray.tables.formats import bounded_lines, check_encoding
+from anmi_ray.tables.lines import bounded_lines, check_encoding
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _BLOCK = 1 << 22

@@ -22,7 +22,7 @@ from anmi_ray.corpus import parsing
 from anmi_ray.corpus.judged import FilesReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
 from anmi_ray.corpus.sources import File
-from anmi_ray.tables.formats import MAX_LINE, TOO_LARGE
+from anmi_ray.tables.lines import MAX_LINE, TOO_LARGE
 from anmi_ray.tables.rows import DELIMITERS, delimiter_of
 
 # By role, a setting of corpus.columns, the names that a column usually has.

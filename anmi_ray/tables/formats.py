@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,13 @@ from numpy.typing import NDArray
 
 from anmi_ray.core import records
 from anmi_ray.core.errors import ConfigError, DataError, from_os_error
+from anmi_ray.tables.lines import MAX_LINE, TOO_LARGE, bounded_lines, check_encoding, check_utf8
 from anmi_ray.tables.rows import Rows, delimiter_of
 
 KNOWN = ".csv, .jsonl (each also .gz or .zst) or .parquet"
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _FORMATS = (".csv", ".jsonl", ".parquet")
 _BROKEN = "broken line"
-MAX_LINE = 16 << 20  # bytes of a line, or of any other record, that are held in memory: longer ones are refused
-TOO_LARGE = f"larger than {MAX_LINE >> 20} MiB"
 _BATCH = 1 << 17  # rows of Parquet that are read at once
 _BLOCK = 1 << 23  # bytes of text that are
 Broken = dict[int, tuple[str, str]]  # by number, a record's text and what is wrong with it
@@ -95,29 +93,6 @@ def read_batches(
             yield from _csv_batches(path, compression, (*texts, *numbers))
         else:
             yield from _jsonl_batches(path, compression, texts, numbers, defaults or {})
-
-
-def bounded_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes | int]]:
-    """(number, line) of every line; of one that is larger than MAX_LINE its size in the place of its bytes."""
-    for number in count(1):
-        line = file.readline(MAX_LINE)
-        size = len(line)
-        if not line:
-            return
-        if size < MAX_LINE:
-            yield number, line
-            continue
-        while line and not line.endswith(b"\n"):
-            line = file.readline(_BLOCK)
-            size += len(line)
-        yield number, size
-
-
-def check_encoding(start: bytes, place: str) -> None:
-    """DataError where a file that starts so is UTF-16 or UTF-32, whose lines would all be broken."""
-    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
-    if start.startswith(marks) or b"\0" in start[:4]:
-        raise DataError("is UTF-16 or UTF-32 text, or no text", place, "write it as UTF-8: iconv -f UTF-16 -t UTF-8")
 
 
 def identity_of(path: Path) -> str:
@@ -203,7 +178,7 @@ def _csv_batches(path: Path, compression: str | None, columns: Sequence[str]) ->
     with pa.input_stream(str(path), compression=compression) as stream, io.BufferedReader(stream) as lines:  # type: ignore[arg-type]
         header = lines.readline(MAX_LINE)
     check_encoding(header, str(path))
-    _check_utf8(path, compression)
+    check_utf8(path, compression)
     found, wanted, delimiter = _csv_header(header, columns, path)
     if not wanted:
         yield Rows(pa.table({}), str(path), found=found)  # refused where the columns are checked
@@ -238,25 +213,6 @@ def _csv_header(line: bytes, columns: Sequence[str], path: Path) -> tuple[tuple[
         raise DataError(f"its header is no CSV: {error}", f"{path}:1", "write the columns' names there") from None
     wanted = [name for name in dict.fromkeys(found) if name in columns]
     return tuple(found), [] if any(found.count(name) > 1 for name in wanted) else wanted, delimiter
-
-
-def _check_utf8(path: Path, compression: str | None) -> None:
-    """DataError where a file is no UTF-8: a row that Arrow refuses, and cannot decode, would be lost silently."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    line = 1
-    with pa.input_stream(str(path), compression=compression) as stream:
-        while True:
-            piece = stream.read(_BLOCK)
-            try:
-                decoder.decode(piece, final=not piece)
-            except UnicodeDecodeError as error:
-                line += error.object.count(b"\n", 0, error.start)
-                raise DataError(
-                    "is not UTF-8", f"{path}:{line}", "convert it: iconv -f <its encoding> -t utf-8"
-                ) from None
-            if not piece:
-                return
-            line += piece.count(b"\n")
 
 
 def _csv_options(wanted: Sequence[str], broken: Broken, delimiter: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from anmi_ray.core.errors import DataError
 from anmi_ray.corpus import sgml
 from anmi_ray.corpus.parsing import LineError
-from anmi_ray.tables.formats import MAX_LINE
+from anmi_ray.tables.lines import MAX_LINE
 from tests.corpus.layouts import SMALL, read, write_beir, write_csv
 
 LARGE = 12 * MAX_LINE  # unpacked

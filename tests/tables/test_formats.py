@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from anmi_ray.core.errors import DataError
 from anmi_ray.tables import formats
 from anmi_ray.tables.formats import content_hash, read_batches, read_rows
+from anmi_ray.tables.lines import MAX_LINE
 from anmi_ray.tables.preferences import ANSWERS, GAMES, PreferenceRows, read_preferences
 from anmi_ray.tables.rows import Rows
 
@@ -83,7 +84,7 @@ def test_a_decimal_comma_is_named(tmp_path: Path) -> None:
     [
         ("p.csv", "query_id,doc_a,doc_b,preference\n".encode("utf-16"), "is UTF-16"),
         ("p.jsonl", '{"query_id": 1}\n'.encode("utf-16-le"), "is UTF-16"),
-        ("p.csv", b"x" * formats.MAX_LINE + b"\n", "has no column query_id"),
+        ("p.csv", b"x" * MAX_LINE + b"\n", "has no column query_id"),
         ("p.csv", b"query_id,doc_a,doc_b,preference\nq,a,b,1\nq," + b"a" * (18 << 20) + b",b,1\n", "a row is larger"),
         ("p.csv", b'query_id,doc_a,doc_b,preference\nq,"a\rq,c",b,1\n', "a quote that opens in this line"),
         ("p.jsonl", b"query_id,doc_a\n", "no line of it can be read: Expecting value"),
