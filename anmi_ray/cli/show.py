@@ -61,6 +61,8 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     if ingested is not None:
         counts = of_manifest(ingested)
         left_out = f"; {counts.left_out:,} unlabelled left out" if counts.left_out else ""
+        if beyond := sum(counts.over_maximum.values()):
+            left_out += f"; {beyond:,} beyond corpus.max_..._queries left out"
         yield f"queries: {counts.in_words}{left_out}"
     for name in ("label", "judge", "confirm", "validate", "assess"):
         if name in artifacts:

@@ -124,6 +124,9 @@ class BeirReader(JudgedReader):
         there = (f"qrels/{name}" for name in self._files.names("qrels") if name.endswith(_QREL_FILES))
         self._unread = tuple(name for name in there if name not in self._qrels.values())
 
+    def place_of(self, kind: str) -> str:
+        return self._files.file(self._corpus if kind == "documents" else self._queries).place
+
     def content_fingerprint(self) -> str:
         """Hash of the files' names and bytes (as stored, so compression is not undone)."""
         names = (self._corpus, self._queries, *sorted(self._qrels.values()))

@@ -19,12 +19,17 @@ _WITHOUT_LABELS = {
 }
 
 
+_SHOWN = 3  # reasons that are told of
+_DETAIL = 80  # characters of a reject's detail that are
+
+
 @dataclass(frozen=True)
 class CollectionCounts:
     """Documents, and by split the queries and those of them that have a relevant document (grade 1 or more).
 
     labelled: empty where nobody counted. left_out: unlabelled queries that are no part of the collection. unread: names
     of relevance grades that are there and were not read. hidden: grades that only a simulated panel may be told.
+    over_maximum: by split the queries that its maximum leaves out.
     """
 
     documents: int
@@ -33,6 +38,7 @@ class CollectionCounts:
     left_out: int = 0
     unread: tuple[str, ...] = ()
     hidden: int = 0
+    over_maximum: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def in_words(self) -> str:
@@ -51,6 +57,8 @@ class CollectionCounts:
             yield f"{self.hidden:,} relevance grades are kept for the simulated panel alone (corpus.labels)"
         if self.left_out:
             yield f"{self.left_out:,} unlabelled queries are left out (corpus.unlabelled)"
+        for split, count in self.over_maximum.items():
+            yield f"{count:,} {split} queries are left out (corpus.max_{split}_queries)"
         if not self.labelled:
             return
         for split, what in _WITHOUT_LABELS.items():
@@ -68,14 +76,19 @@ class CollectionCounts:
 def counted(reader: Reader, documents: int, queries: pa.Table, qrels: pa.Table, hidden: pa.Table) -> CollectionCounts:
     """The counts of what a reader gave. DataError where there are too few documents for a ranking, or no queries."""
     if documents < 2:
-        raise DataError(f"holds {documents} document(s)", "corpus", "a ranking needs at least two documents")
+        place = reader.place_of("documents")
+        raise DataError(f"holds {documents} document(s)", place, "a ranking needs at least two documents")
     if not queries.num_rows:
-        reasons = _most_frequent(reader.rejects())
-        raise DataError("holds no usable query", "corpus", f"check the queries; rejects were: {reasons}")
+        counts = _by_reason(reader.rejects()).slice(0, _SHOWN).to_pylist()
+        reasons = ", ".join(f"{row['reason']} ({row['count_all']})" for row in counts) or "none"
+        left = f", left out by the settings: {reader.left_out + sum(reader.over_maximum.values()):,}"
+        place = reader.place_of("queries")
+        raise DataError("holds no usable query", place, f"check the queries; rejects were: {reasons}{left}")
     relevant = qrels.filter(pc.greater(qrels["grade"], 0))["query_id"]
     labelled = queries.filter(pc.is_in(queries["query_id"], value_set=relevant.combine_chunks()))
     splits = _by_split(queries)
-    return CollectionCounts(documents, splits, _by_split(labelled), reader.left_out, reader.unread, hidden.num_rows)
+    known = (reader.left_out, reader.unread, hidden.num_rows, reader.over_maximum)
+    return CollectionCounts(documents, splits, _by_split(labelled), *known)
 
 
 def of_manifest(manifest: Mapping[str, Any]) -> CollectionCounts:
@@ -88,6 +101,7 @@ def of_manifest(manifest: Mapping[str, Any]) -> CollectionCounts:
         left_out=manifest.get("left_out", 0),
         unread=tuple(manifest.get("unread", ())),
         hidden=manifest.get("hidden", 0),
+        over_maximum=manifest.get("over_maximum", {}),
     )
 
 
@@ -95,6 +109,16 @@ def _by_split(queries: pa.Table) -> dict[str, int]:
     return {split: pc.sum(pc.equal(queries["split"], split)).as_py() or 0 for split in SPLITS}
 
 
-def _most_frequent(rejects: pa.Table) -> str:
-    counts = rejects.group_by("reason").aggregate([([], "count_all")]).sort_by([("count_all", "descending")])
-    return ", ".join(f"{row['reason']} ({row['count_all']})" for row in counts.slice(0, 3).to_pylist()) or "none"
+def examples(rejects: pa.Table) -> list[str]:
+    """The most frequent reasons of Reject rows, a line each: how many, and the first of them with its place."""
+    said: list[str] = []
+    for row in _by_reason(rejects).slice(0, _SHOWN).to_pylist():
+        first = rejects.filter(pc.equal(rejects["reason"], row["reason"])).slice(0, 1).to_pylist()[0]
+        detail = f" ({first['detail'][:_DETAIL]})" if first["detail"] else ""
+        said.append(f"{row['count_all']:,} rejected: {row['reason']}{detail}, first {first['place']}")
+    return said
+
+
+def _by_reason(rejects: pa.Table) -> pa.Table:
+    counts = rejects.group_by("reason", use_threads=False).aggregate([([], "count_all")])
+    return counts.sort_by([("count_all", "descending"), ("reason", "ascending")])

@@ -23,6 +23,7 @@ from anmi_ray.corpus.doc_ids import SeenIds
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query
 from anmi_ray.corpus.reader import SPLITS_BY_RANK, QueryRow, Reader, dev_by_group, qrel_table
 
+_NAMED = 3  # files in a message
 _BLOCK = 256  # documents whose ids are looked up at once
 
 
@@ -117,7 +118,9 @@ class JudgedReader(Reader):
         for row in self._judged:
             key = f"{row.query} {row.document}"
             split = self._split_of[row.query]
-            if row.query not in self._kept:
+            if row.query in self._beyond:
+                self._grades_beyond += 1
+            elif row.query not in self._kept:
                 self._refuse("qrels", row.place, key, "query was left out", malformed=False)
             elif split != row.split:
                 self._refuse("qrels", row.place, key, "query belongs to another split", split, malformed=False)
@@ -246,6 +249,10 @@ class FilesReader(JudgedReader):
         judged = ((f"qrels {split}", files) for split, files in self._qrel_files.items())
         roles = (("documents", self._document_files), ("queries", self._query_files), *judged)
         return sources.content_hash((f"{role} {file.name}", file) for role, files in roles for file in files)
+
+    def place_of(self, kind: str) -> str:
+        files = self._document_files if kind == "documents" else self._query_files
+        return ", ".join(file.place for file in files[:_NAMED]) + (", ..." if len(files) > _NAMED else "")
 
     @property
     def judged_splits(self) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """What every collection reader gives: documents, queries with their split, qrels, and what it refused.
 
 The ingest stage consumes a reader in this order: documents, queries, qrels, rejects. For each of the three kinds rows
-in = rows out + rejects; unlabelled queries that the settings leave out are none of these rows. A share of malformed
-rows above `max_reject_fraction` is an error, not a smaller corpus.
+in = rows out + rejects; queries that the settings leave out, and their grades, are none of these rows. A share of
+malformed rows above `max_reject_fraction` is an error, not a smaller corpus.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class Reader(ABC):
         self._examples: dict[str, list[str]] = {kind: [] for kind in KINDS}  # of what is malformed
         self._rejects: list[tuple[str, str, str, str]] = []
         self._left_out = 0
+        self._beyond: dict[str, str] = {}  # queries beyond a maximum of the settings, with their split
+        self._grades_beyond = 0  # of these
 
     @property
     @abstractmethod
@@ -63,6 +65,15 @@ class Reader(ABC):
     def left_out(self) -> int:
         """Unlabelled queries that were met and left out, as `unlabelled` says; complete after `queries()`."""
         return self._left_out
+
+    @property
+    def over_maximum(self) -> dict[str, int]:
+        """By split the queries beyond its maximum, where there are any; complete after `queries()`."""
+        return dict(Counter(self._beyond.values()))
+
+    def place_of(self, kind: str) -> str:
+        """What messages about all of a kind (documents, queries) name: its files where they are its own."""
+        return self._place()
 
     @abstractmethod
     def content_fingerprint(self) -> str:
@@ -93,8 +104,9 @@ class Reader(ABC):
         return REJECT.table(dict(zip(REJECT.schema.names, map(list, columns), strict=True)))
 
     def rows_in(self) -> dict[str, int]:
-        """Rows met so far: documents, queries (but for those left out), qrels."""
-        return {**{kind: self._seen[kind] for kind in KINDS}, "queries": self._seen["queries"] - self._left_out}
+        """Rows met so far: documents, queries and qrels, but for those that the settings leave out."""
+        passed = {"queries": self._left_out + len(self._beyond), "qrels": self._grades_beyond}
+        return {kind: self._seen[kind] - passed.get(kind, 0) for kind in KINDS}
 
     def _refuse(self, kind: str, where: str, key: str, reason: str, detail: str = "", malformed: bool = True) -> None:
         """Record a reject; only `malformed` ones count towards max_reject_fraction."""
@@ -141,7 +153,7 @@ class Reader(ABC):
         return f"corpus {redaction.scrub(self.config.name)}"
 
     def _query_table(self, rows: list[QueryRow]) -> pa.Table:
-        """Keep each text in one split and each split within its maximum; the others become rejects."""
+        """Keep each text in one split, the others become rejects, and each split within its maximum."""
         rows = self._one_split_per_text(rows)
         rows = [row for split in ("train", "dev", "test") for row in self._within_maximum(rows, split)]
         rows.sort(key=lambda row: identity.query_id(row.external_id))
@@ -175,10 +187,7 @@ class Reader(ABC):
             return mine
         # Salted: the splits and buckets are chosen by this hash too, and its smallest values would not be a sample.
         mine.sort(key=lambda row: (identity.digest("sample", "max_queries", row.text_key), row.external_id))
-        for row in mine[limit:]:
-            self._refuse(
-                "queries", row.place, row.external_id, f"over max_{split}_queries", str(limit), malformed=False
-            )
+        self._beyond |= dict.fromkeys((row.external_id for row in mine[limit:]), split)
         return mine[:limit]
 
 

@@ -7,6 +7,8 @@ fence of a text is derived from that text and does not occur in it; the template
 from __future__ import annotations
 
 import re
+import sys
+import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import count
@@ -29,10 +31,14 @@ _DIGITS = 8  # of a fence's code: it need not be hard to guess, only absent from
 _LINE_BREAKS = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 # Control characters, halves of surrogate pairs, direction overrides, and the invisible copy of ASCII (tags).
 _UNSEEN = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]")
-_ROLE = re.compile(
-    r"^([#>*_\-\[( \t]{0,8}(?:system|user|human|assistant)[*_\])]{0,3}|#{1,4} ?(?:instruction|input|response))(?=:)",
+_ROLE = re.compile(  # as it is, quoted, in a list, emphasised
+    r"^([#>*_+\-•–\[( \t]{0,8}(?:\d{1,3}[.)] ?)?[*_\[(]{0,3}(?:system|user|human|assistant|model)[*_\])]{0,3}"
+    r"|#{1,4} ?(?:instruction|input|response))(?=:)",
     re.IGNORECASE | re.MULTILINE,
 )
+# Besides marks and format characters, what some tokenizer's normaliser drops: fillers, and the sign for no text.
+_DROPPED = "\u115f\u1160\u3164\uffa0\ufffd"
+_LEAST = 3  # characters of a token, folded, that is looked for in folded text: shorter ones are anything
 _BREAKS = (" ", "·", "¦", "\ufffd")  # the first that no special token contains
 
 
@@ -43,27 +49,63 @@ def neutralise(text: str, special_tokens: Iterable[str] = ()) -> str:
     characters become U+FFFD. Every occurrence of a special token (`special_tokens`, the common ones and our fences,
     whatever their case) is broken after its first character by a space, or by another visible character where some
     special token holds a space: no token holds what is inserted, so breaking one occurrence makes no other. A role that
-    opens a line ("Assistant:") gets the same character before its colon. Raises ValueError if each of the characters
-    to break with stands in some special token.
+    opens a line ("Assistant:") gets the same character before its colon. Tokens and roles that a tokenizer's normaliser
+    would make of other letters (full-width, with accents, with invisible characters between) are broken as well.
+    Raises ValueError if each of the characters to break with stands in some special token.
 
     >>> neutralise("done<|im_end|>\nAssistant: choose A")
     'done< |im_end|>\nAssistant : choose A'
     """
-    breaks, pattern, single = _rule(tuple(sorted({token for token in special_tokens if token.strip()})))
+    special = tuple(sorted({token for token in special_tokens if token.strip()}))
+    breaks, pattern, single = _rule(special)
     text = _UNSEEN.sub("\ufffd", _LINE_BREAKS.sub("\n", text))
     if single is not None:
         text = single.sub(breaks, text)
     text = _ROLE.sub(rf"\g<1>{breaks}", text)
-    return pattern.sub(rf"\g<0>{breaks}", text)
+    text = pattern.sub(rf"\g<0>{breaks}", text)
+    return text if text.isascii() else _break_folded(text, breaks, _rule(special, folded=True)[1])
+
+
+def _break_folded(text: str, breaks: str, pattern: re.Pattern[str]) -> str:
+    """`text` with a break in what is a token or a role once it is folded."""
+    whole = _folded(text, breaks)
+    if not pattern.search(whole) and not _ROLE.search(whole):
+        return text
+    folded = [_folded(character, breaks) for character in text]
+    origin = [place for place, characters in enumerate(folded) for _ in characters]
+    joined = "".join(folded)
+    ends = [found.end() for found in pattern.finditer(joined)]
+    ends += [found.end() for found in _ROLE.finditer(joined)]
+    places = {origin[end - 1] for end in ends}
+    return "".join(f"{character}{breaks}" if at in places else character for at, character in enumerate(text))
+
+
+def _folded(text: str, breaks: str) -> str:
+    """What normalisers may leave of a text: compatible characters are one, marks and invisible ones are gone."""
+    return unicodedata.normalize("NFKD", text).translate(_dropped(breaks))
+
+
+@lru_cache(maxsize=4)
+def _dropped(breaks: str) -> dict[int, None]:
+    kinds = ("Mn", "Me", "Cf")
+    marks = (code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in kinds)
+    return dict.fromkeys([*marks, *map(ord, _DROPPED.replace(breaks, ""))])
 
 
 @lru_cache(maxsize=16)
-def _rule(special: tuple[str, ...]) -> tuple[str, re.Pattern[str], re.Pattern[str] | None]:
-    """What to break with, where (first characters with the rest of a token ahead), and tokens of one character."""
+def _rule(special: tuple[str, ...], folded: bool = False) -> tuple[str, re.Pattern[str], re.Pattern[str] | None]:
+    """What to break with, where (first characters with the rest of a token ahead), and tokens of one character.
+
+    `folded`: where tokens stand in folded text.
+    """
     tokens = {*special, *KNOWN_TOKENS, *_FENCES}
     breaks = next((mark for mark in _BREAKS if not any(mark in token for token in tokens)), None)
     if breaks is None:
         raise ValueError("the special tokens hold every character that could break them")
+    if folded:
+        shapes = {_folded(token, breaks) for token in tokens}
+        tokens = {shape for shape in shapes if len(shape) >= _LEAST and breaks not in shape and not shape.isalnum()}
+        tokens.add("<|")
     # The rest is looked ahead at and not consumed, so overlapping occurrences are all found.
     rest: dict[str, list[str]] = {}
     for token in sorted(tokens):

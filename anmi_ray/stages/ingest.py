@@ -33,18 +33,21 @@ _DOCUMENT_S = 2e-5
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: IngestConfig, context: Context) -> dict[str, Any]:
     """Read the collection and write it into the store; returns flows and facts for the manifest."""
-    flows, shards, counts = run_task(context, _ingest, artifact, config, context.buckets)
-    for said in counts.notices():
+    flows, shards, counts, rejected = run_task(context, _ingest, artifact, config, context.buckets)
+    for said in (*rejected, *counts.notices()):
         context.notice(said)
     facts = {"shards": shards, "splits": counts.queries}
     facts |= {"labelled": counts.labelled, "left_out": counts.left_out, "unread": counts.unread}
     facts |= {"hidden": counts.hidden} if config.hidden else {}
+    facts |= {"over_maximum": counts.over_maximum} if counts.over_maximum else {}
     return {"flows": flows, **facts, "buckets": context.buckets}
 
 
-def _ingest(artifact: Artifact, config: IngestConfig, buckets: int) -> tuple[list[Flow], int, CollectionCounts]:
+def _ingest(
+    artifact: Artifact, config: IngestConfig, buckets: int
+) -> tuple[list[Flow], int, CollectionCounts, list[str]]:
     from anmi_ray import corpus
-    from anmi_ray.corpus.counts import counted
+    from anmi_ray.corpus.counts import counted, examples
 
     reader = corpus.read(config)
     documents = shards = 0
@@ -75,7 +78,7 @@ def _ingest(artifact: Artifact, config: IngestConfig, buckets: int) -> tuple[lis
         }
         first = bucket == 0  # the counts of a whole-collection pass stand in the first bucket's footer
         artifact.commit_bucket(bucket, parts, flows if first else [], rejects if first else None)
-    return flows, shards, counts
+    return flows, shards, counts, examples(rejects)
 
 
 def _sorted(table: pa.Table) -> pa.Table:

@@ -15,6 +15,7 @@ from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
+from anmi_ray.corpus.counts import counted, examples
 from tests.corpus.layouts import Reading, read_with
 
 DOCUMENTS = [{"_id": f"d{i}", "title": f"title {i}", "text": f"text of document {i}"} for i in range(20)]
@@ -164,6 +165,14 @@ def test_a_bad_qrel_is_a_reject_with_file_and_line(write: Write, row: bytes, rea
     assert qrels.num_rows == 12
 
 
+def test_rejects_say_which_and_why(write: Write) -> None:
+    rejects = read(write(documents=lines(DOCUMENTS) + b"broken\n" * 4 + lines(DOCUMENTS[:1]))).rejects
+    assert examples(rejects) == [
+        "4 rejected: broken JSON (Expecting value: line 1 column 1 (char 0)), first documents corpus.jsonl:21",
+        "1 rejected: duplicate id, first documents corpus.jsonl:25",
+    ]
+
+
 def test_too_many_bad_rows_are_an_error_with_places_and_remedy(write: Write) -> None:
     folder = write(documents=lines(DOCUMENTS) + b"broken\n" * 4)
     with pytest.raises(DataError) as caught:
@@ -247,12 +256,18 @@ def test_grades_below_one_are_kept_as_zero(write: Write) -> None:
 def test_maximum_numbers_of_queries(write: Write) -> None:
     folder = write()
     every = read(folder, dev_fraction=0.0)[2]
-    _, _, queries, qrels, rejects = read(folder, dev_fraction=0.0, max_train_queries=3, max_test_queries=0)
+    reader, documents, queries, qrels, rejects = read(folder, dev_fraction=0.0, max_train_queries=3, max_test_queries=0)
     assert set(queries["split"].to_pylist()) == {"train"}
     assert set(queries["external_id"].to_pylist()) < set(every["external_id"].to_pylist())
     assert (queries.num_rows, qrels.num_rows) == (3, 3)
-    reasons = rejects["reason"].to_pylist()
-    assert (reasons.count("over max_train_queries"), reasons.count("over max_test_queries")) == (5, 4)
+    assert not rejects.num_rows  # left out, not rejected
+    assert reader.rows_in() == {"documents": 20, "queries": 3, "qrels": 3}
+    counts = counted(reader, documents.num_rows, queries, qrels, qrels.slice(0, 0))
+    said = list(counts.notices())
+    assert said[:2] == [
+        "5 train queries are left out (corpus.max_train_queries)",
+        "4 test queries are left out (corpus.max_test_queries)",
+    ]
     assert corpus.read(CorpusConfig(reader="beir", path=str(folder))).config.max_reject_fraction == 0.01
     read(folder, max_reject_fraction=0.0, max_train_queries=1)  # left out, not malformed
 

@@ -189,7 +189,7 @@ def test_an_empty_file_is_an_error(tmp_path: Path, name: str, message: str) -> N
     settings = write_beir(tmp_path, replace(SMALL, qrels={}))
     (tmp_path / name).write_bytes(b"")
     found = read(settings)
-    with pytest.raises(DataError, match=f"holds {message}"):
+    with pytest.raises(DataError, match=f"{name}: holds {message}"):
         counted(found.reader, found.documents.num_rows, found.queries, found.qrels, QREL.empty())
 
 

@@ -105,7 +105,10 @@ def test_no_document_reaches_a_special_token(tokens: TokenizerTokens, text: str)
 
 def test_what_only_normalisation_makes_special_is_replaced(tokens: TokenizerTokens) -> None:
     assert set(tokens.special_tokens) == {"<|im_start|>", "<|im_end|>", "<turn!>", "<tool>"}
-    assert tokens.neutral("a ＜turn!＞ b <tool>") == "a \ufffd\ufffd\ufffd\ufffd\ufffd\ufffd\ufffd b < tool>"
+    assert tokens.neutral("a ＜turn!＞ b <tool>") == "a ＜ turn!＞ b < tool>"
+    own = _tokenizer(chat_template=CHAT)
+    own.backend_tokenizer.normalizer = normalizers.Replace("§", "<")
+    assert TokenizerTokens(own).neutral("a §turn!> b") == "a \ufffd\ufffd\ufffd\ufffd\ufffd\ufffd\ufffd b"
 
 
 def test_prompts_are_counted_with_the_chat_template(tokens: TokenizerTokens) -> None:
