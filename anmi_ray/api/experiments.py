@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anmi_ray.api.runs import Run
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.errors import AnmiError, ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -80,9 +80,13 @@ def part(experiment: Experiment, first: str, last: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do, as lines and a table for rich; `print` shows it as text."""
+    """What a run would do, as lines and a table for rich; `print` shows it as text.
+
+    problem: the error that it would end with, as far as that is known.
+    """
 
     blocks: list[str | Table]
+    problem: AnmiError | None = None
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -91,6 +95,8 @@ class Plan:
         console = Console(file=text, width=_PLAIN_WIDTH, soft_wrap=True)
         for block in self.blocks:
             console.print(block, highlight=False)
+        if self.problem is not None:
+            console.print(str(self.problem), highlight=False, markup=False)
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
@@ -105,4 +111,10 @@ def plan(experiment: Experiment) -> Plan:
     """
     from anmi_ray.planning import plan as planning
 
-    return Plan(list(planning.plan(experiment)))
+    blocks: list[str | Table] = []
+    steps = planning.plan(experiment)
+    while True:
+        try:
+            blocks.append(next(steps))
+        except StopIteration as end:
+            return Plan(blocks, end.value)

@@ -51,7 +51,8 @@ class ConsoleReporter(Reporter):
 
     def notice(self, text: str) -> None:
         """A line of its own, which stays."""
-        self._console.print(f"  {self._name}: {shown(text)}", highlight=False, markup=False)
+        place = f"{self._name}: " if self._name else ""
+        self._console.print(f"  {place}{shown(text)}", highlight=False, markup=False)
 
     def _draw(self, done: int, total: int, unit: str) -> None:
         if self._bar is None:

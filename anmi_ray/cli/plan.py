@@ -6,11 +6,13 @@ from anmi_ray.cli.flags import ConfigArg, OverrideArg, RootOption, load
 
 
 def plan(config: ConfigArg, overrides: OverrideArg = None, root: RootOption = None) -> None:
-    """Print what each stage would do and cost, doing nothing."""
+    """Print what each stage would do and cost, doing nothing; exit 2 where a run would fail, as far as is known."""
     from anmi_ray.api import experiments
     from anmi_ray.cli import console
 
-    blocks = experiments.plan(load(config, overrides, root)).blocks
+    planned = experiments.plan(load(config, overrides, root))
     out = console.stdout()
-    for block in blocks:
+    for block in planned.blocks:
         out.print(block)
+    if planned.problem is not None:
+        raise planned.problem

@@ -25,6 +25,7 @@ from anmi_ray.store import Flow, Store, add_flows
 
 VERSION = 1
 BEAT_S = 10.0  # a snapshot says at least this often that the driver lives
+_SILENT_S = 60.0  # a driver that has not been heard for so long is taken for dead; clocks differ, too
 # A change of stage is published after the former, all else after the latter: many reused stages are one snapshot.
 _STAGE_S, _PROGRESS_S = 1.0, 5.0
 _NOTICES = 20  # that are kept in a snapshot, the newest
@@ -37,6 +38,30 @@ _LOG = logging.getLogger(__name__)
 def place(run: str) -> str:
     """Where a run's snapshot stands under the root."""
     return f"progress/{run}.json"
+
+
+def at_work(store: Store) -> Iterator[str]:
+    """What to say of each run that another process carries out under the root now, if its driver was heard of late."""
+    for name in store.names("progress"):
+        known = store.read_json(f"progress/{name}")
+        if not isinstance(known, dict) or known.get("state") != RUNNING or time.time() - known["heard"] > _SILENT_S:
+            continue
+        host, process = known["driver"]["host"], known["driver"]["process"]
+        if host != socket.gethostname() or (process != os.getpid() and _lives(process)):
+            yield (
+                f"run {known['run']} is at work under the same root (host {host}, process {process}): what both are "
+                "about to ask is bought twice, and a budget may be overrun by that; better wait for its end"
+            )
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 class Everyone(Reporter):

@@ -37,13 +37,17 @@ def run(
     """
     store = Store(experiment.execution.root)
     resolved = resolve(experiment, content)
-    record = _run_record(store, experiment, resolved)
+    record = run_record(store, experiment, resolved)
     names = list(resolved)
     path = names[: names.index(last) + 1]
     chosen = {name: resolved[name] for name in path[names.index(first) :]}
     for item in todo(store, chosen):
         item.stage.check(experiment)
+    notices = [runs.buckets_kept(store, experiment.execution)]
+    notices += progress.at_work(store) if experiment.judge.reading else ()
     with progress.told(store, experiment.name, path, reporter or Reporter()) as told, ExitStack() as session:
+        for text in filter(None, notices):
+            told.notice(text)
         carrying = Carrying(experiment, resolved, chosen, store, told, session)
         for name in path:
             item = resolved[name]
@@ -69,7 +73,7 @@ def _check_splits(splits: Mapping[str, int], chosen: Mapping[str, Resolved]) -> 
             raise DataError(f"there is no {split.name} query", f"stage {name}", split.remedy)
 
 
-def _run_record(store: Store, experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, Any]:
+def run_record(store: Store, experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, Any]:
     """The run's record before its first stage: of the record that is there, the stages that are still the same.
 
     Raises ConfigError where the name belongs to a run over another corpus.

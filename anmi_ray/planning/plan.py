@@ -8,7 +8,7 @@ and `judge.target_dollars`, as in a run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +18,13 @@ from anmi_ray import corpus
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.core.errors import AnmiError, DataError
 from anmi_ray.corpus.counts import CollectionCounts, counted, of_manifest
 from anmi_ray.judging import autoscale, kinds
 from anmi_ray.judging.autoscale import Limits, Target
 from anmi_ray.judging.spend import CallCost
-from anmi_ray.pipeline.resolve import Resolved, changes, resolve
+from anmi_ray.pipeline.resolve import Resolved, changes, resolve, todo
+from anmi_ray.pipeline.run import run_record
 from anmi_ray.pipeline.stages import FIRST, stages_of
 from anmi_ray.planning.prices import costs as prices_of
 from anmi_ray.planning.prices import of_pairs
@@ -30,7 +32,7 @@ from anmi_ray.runtime.costs import COMPARED, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import ingest, judge
 from anmi_ray.stages.ingest import TRAIN_QUERIES
-from anmi_ray.store import Store
+from anmi_ray.store import Store, runs
 
 _COLUMNS = ("stage", "work", "about", "keeps", "files", "GPU hours", "dollars", "state", "why")
 
@@ -38,8 +40,11 @@ Calls = Callable[[Stage, int], Sequence[CallCost]]
 Manifest = Callable[[Stage], Mapping[str, Any] | None]
 
 
-def plan(experiment: Experiment) -> Iterator[str | Table]:
-    """What a run would do, as text and a table. Reads the collection to count it; writes nothing."""
+def plan(experiment: Experiment) -> Generator[str | Table, None, AnmiError | None]:
+    """What a run would do, as text and a table. Reads the collection to count it; writes nothing.
+
+    Returns the error that a run would end with, as far as it is known without one.
+    """
     store = Store(experiment.execution.root)
     resolved = resolve(experiment) if experiment.plan.documents is None else {}
     found_there = _counts(experiment, resolved, store)
@@ -47,10 +52,12 @@ def plan(experiment: Experiment) -> Iterator[str | Table]:
     cores = experiment.plan.cores or experiment.execution.cores
     yield (
         f"{found_there.documents:,} documents; queries: {found_there.in_words}; {cores:,} cores, "
-        f"{experiment.execution.buckets:,} buckets"
+        f"{(resolved and runs.known_buckets(store)) or experiment.execution.buckets:,} buckets"
     )
+    if resolved and (kept := runs.buckets_kept(store, experiment.execution)):
+        yield kept
     yield from found_there.notices()
-    yield from _in_vain(experiment, found_there)
+    yield from _blind(experiment, found_there)
     calls = _Calls(experiment, resolved, store)
     found = costs(
         experiment,
@@ -69,6 +76,7 @@ def plan(experiment: Experiment) -> Iterator[str | Table]:
     priced = f", about {dollars:,.2f} dollars" if dollars else ""
     total = sum(_wall(cost, cores) for cost in to_do)
     yield f"to do: about {_time(total)} on {cores:,} cores{priced}; {sent(experiment)}"
+    return _problem(experiment, resolved, store, found_there)
 
 
 def costs(
@@ -260,11 +268,27 @@ def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Sto
     return counted(reader, documents, queries, reader.qrels(), reader.hidden_qrels())
 
 
-def _in_vain(experiment: Experiment, counts: CollectionCounts) -> Iterator[str]:
-    """Which stage has nothing to begin with, and whose judges see less than they seem to."""
-    first = next((one for one in stages_of(experiment) if one.split and not counts.queries[one.split.name]), None)
-    if first is not None and first.split is not None:
-        yield f"there is no {first.split.name} query: a run ends before {first.name}; {first.split.remedy}"
+def _problem(
+    experiment: Experiment, resolved: Mapping[str, Resolved], store: Store, counts: CollectionCounts
+) -> AnmiError | None:
+    """What a run would end with: its name is taken, a stage has nothing to begin with, or refuses its settings."""
+    for stage in stages_of(experiment):
+        if stage.split and not counts.queries[stage.split.name]:
+            what = f"there is no {stage.split.name} query: a run ends before {stage.name}"
+            return DataError(what, f"stage {stage.name}", stage.split.remedy)
+    if not resolved:  # on paper: nothing is looked at
+        return None
+    try:
+        run_record(store, experiment, resolved)
+        for item in todo(store, resolved):
+            item.stage.check(experiment)
+    except AnmiError as error:
+        return error
+    return None
+
+
+def _blind(experiment: Experiment, counts: CollectionCounts) -> Iterator[str]:
+    """Whose judges see less than they seem to."""
     train = TRAIN_QUERIES.name
     blind = counts.queries[train] - counts.labelled.get(train, counts.queries[train])
     if blind and experiment.simulated and not counts.hidden:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.paths import check_address
 from anmi_ray.core.errors import ConfigError, DamagedError
 from anmi_ray.store import Artifact, Store
@@ -71,3 +72,18 @@ def trained(name: str, root: str, corpus: str) -> Artifact:
 def other_models(store: Store, inputs: Mapping[str, str]) -> dict[str, Artifact]:
     """By role, the models of other runs among a stage's inputs (name -> fingerprint)."""
     return {role: Artifact(store, "train", name) for role, name in inputs.items() if role.startswith(TRAINED)}
+
+
+def known_buckets(store: Store) -> int | None:
+    """The number of query buckets that a root was made with; None of a new one."""
+    known = store.read_json("root.json")
+    return known.get("buckets") if isinstance(known, dict) else None
+
+
+def buckets_kept(store: Store, execution: ExecutionConfig) -> str | None:
+    """What to say where the settings give a root another number of buckets than it has: it keeps its own."""
+    known = known_buckets(store)
+    if known in (None, execution.buckets) or "buckets" not in execution.model_fields_set:
+        return None
+    wanted = f"execution.buckets: {execution.buckets} is for a new root (--root)"
+    return f"{wanted}; this one keeps the {known} of its first run"

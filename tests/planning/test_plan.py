@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,8 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.judging.spend import gpu_hours
 from anmi_ray.planning.plan import costs, plan
 from anmi_ray.runtime.costs import StageCost
-from tests.commands import printed, refused
+from anmi_ray.store import Store, runs
+from tests.commands import anmi, printed, refused
 from tests.corpus.layouts import SMALL, write_beir
 
 CONFIGS = Path(__file__).parents[2] / "jobs/configs"
@@ -169,8 +171,30 @@ def test_a_collection_without_labels_is_planned_and_said_to_be_one(tmp_path: Pat
     assert "queries: 13 train (none labelled), 0 dev, 0 test;" in hidden
     assert "relevance grades that are there and are not read: qrels/test.tsv, qrels/train.tsv" in hidden
     assert "no test query is labelled: nothing will be measured" in hidden
-    left_out = printed("plan", QUICKSTART, *settings, "corpus.labels=[test]", "corpus.unlabelled=leave-out")
-    assert "9 unlabelled queries are left out" in left_out
-    assert "there is no train query: a run ends before compare" in left_out
+    left_out = anmi("plan", QUICKSTART, *settings, "corpus.labels=[test]", "corpus.unlabelled=leave-out")
+    assert "9 unlabelled queries are left out" in left_out.stdout
+    assert "to do: about" in left_out.stdout
+    assert "stage compare: there is no train query: a run ends before compare\n  remedy: " in left_out.stderr
+    assert left_out.returncode == 2
     (beir / "queries.jsonl").write_text("")
     assert "corpus: holds no usable query" in refused("plan", QUICKSTART, *settings)
+
+
+def test_a_root_keeps_its_buckets(tmp_path: Path) -> None:
+    Store(str(tmp_path)).buckets(4)
+    rooted = load(QUICKSTART, [f"execution.root={tmp_path}"])
+    assert "4 buckets" in str(next(plan(rooted)))
+    assert runs.buckets_kept(Store(str(tmp_path)), rooted.execution) is None
+    changed = load(QUICKSTART, [f"execution.root={tmp_path}", "execution.buckets=16"])
+    first, said = itertools.islice(plan(changed), 2)
+    assert "4 buckets" in str(first)
+    assert said == "execution.buckets: 16 is for a new root (--root); this one keeps the 4 of its first run"
+
+
+def test_a_plan_of_what_a_run_would_refuse_exits_with_2(tmp_path: Path) -> None:
+    """The table is printed all the same."""
+    Store(str(tmp_path)).publish_json("runs/taken.json", {"corpus": "another's hash", "corpus_name": "another"})
+    done = anmi("plan", QUICKSTART, "name=taken", f"execution.root={tmp_path}")
+    assert done.returncode == 2
+    assert "to do: about" in done.stdout
+    assert "run taken: the name belongs to a run over another corpus (another)\n  remedy: " in done.stderr

@@ -18,7 +18,7 @@ import ray
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig
-from anmi_ray.core.errors import ConfigError, JudgeError
+from anmi_ray.core.errors import ConfigError, JudgeError, StoreError
 from anmi_ray.core.records import JUDGMENT
 from anmi_ray.judging import autoscale, kinds
 from anmi_ray.runtime.tasks import Context, Progress
@@ -255,6 +255,29 @@ def test_a_budget_that_buys_nothing_is_named(
     with pytest.raises(JudgeError, match=r"budget \(calls 10\)"):
         run(made, "poor", api, budget={"calls": 10})
     assert not chat.log()
+
+
+def test_a_spend_log_that_cannot_be_written_is_one_message_and_keeps_what_was_bought(
+    ray_local: None, made: tuple[Path, dict[str, Artifact]], tmp_path: Path, port: int
+) -> None:
+    chat = Chat(port, "unwritable")
+    chat.setup()
+    api = {"kind": "api", "name": "llm", "endpoint": chat.config().model_dump(), "prompt": LETTERS}
+    spend = made[0] / "spend"
+    spend.mkdir(exist_ok=True)
+    spend.rename(tmp_path / "spend")
+    spend.write_text("")  # a file where a folder must be
+    try:
+        with pytest.raises(StoreError) as caught:
+            run(made, "unwritable", api)
+    finally:
+        spend.unlink()
+        (tmp_path / "spend").rename(spend)
+    assert type(caught.value) is StoreError
+    assert "a file stands where a folder must be" in str(caught.value)
+    assert len(str(caught.value)) < 600
+    assert not chat.log()
+    assert asked(run(made, "unwritable", api), "llm")["failed"] == 0
 
 
 def test_actors_share_a_judges_concurrency(port: int) -> None:

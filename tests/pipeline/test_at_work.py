@@ -1,0 +1,49 @@
+"""A run that starts says which other runs are at work under its root, and not of those that are over or dead."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from anmi_ray.pipeline import progress
+from anmi_ray.runtime.reporter import Reporter
+from anmi_ray.store import Store
+
+_AT_WORK = """
+import sys, time
+from anmi_ray.pipeline import progress
+from anmi_ray.runtime.reporter import Reporter
+from anmi_ray.store import Store
+with progress.told(Store(sys.argv[1]), "first", ["judge"], Reporter()):
+    print("at work", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_another_process_at_work_is_named_until_it_is_gone(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", _AT_WORK, str(tmp_path)], stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        ends = time.monotonic() + 60
+        while not (said := list(progress.at_work(store))) and time.monotonic() < ends:
+            time.sleep(0.05)  # its snapshots are published by a thread
+        assert len(said) == 1
+        assert f"run first is at work under the same root (host {socket.gethostname()}, process {first.pid})" in said[0]
+        first.kill()
+    assert list(progress.at_work(store)) == []
+
+
+def test_its_own_and_those_not_heard_for_long_are_not_named(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    with progress.told(store, "own", ["judge"], Reporter()):
+        assert list(progress.at_work(store)) == []
+    elsewhere = {"run": "far", "state": progress.RUNNING, "driver": {"host": "elsewhere", "process": os.getpid()}}
+    store.publish_json("progress/far.json", elsewhere | {"heard": time.time() - 30})
+    assert "host elsewhere" in " ".join(progress.at_work(store))
+    store.publish_json("progress/far.json", elsewhere | {"heard": time.time() - 600})
+    assert list(progress.at_work(store)) == []
