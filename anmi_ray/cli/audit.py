@@ -40,14 +40,15 @@ def audit(
     Of rows with the same query, documents, judge, order and round the first counts. A RUN has stored its audit.
     """
     from anmi_ray.cli import console
-    from anmi_ray.cli.output import write_figures
+    from anmi_ray.cli.output import working, write_figures
     from anmi_ray.tables import formats
 
     outputs = {"json": json_, "plot": plot, "rejects": rejects}
     is_file = _is_file(subject)
     formats.check_outputs(outputs, [Path(path) for path in (subject if is_file else None, grades) if path is not None])
     if is_file:
-        lines, figures = _of_file(Path(subject), grades, max_reject_fraction, rejects)
+        with working(f"audits {Path(subject).name}"):
+            lines, figures = _of_file(Path(subject), grades, max_reject_fraction, rejects)
     elif grades is not None or rejects is not None:
         option = "--grades" if grades is not None else "--rejects"
         raise ConfigError(f"{option} is for a file, and {subject} names a run", COMMAND_LINE, "leave it out")

@@ -17,7 +17,9 @@ def evaluate(
     """Measure TREC runs, with intervals; several runs are compared with the first by a paired test."""
     from anmi_ray.api import reranking
     from anmi_ray.cli import console
+    from anmi_ray.cli.output import working
 
     names = [name.strip() for name in measures.split(",") if name.strip()]
-    result = reranking.evaluate(collection, run_files, split, names)
+    with working("measures"):
+        result = reranking.evaluate(collection, run_files, split, names)
     console.stdout().print(console.systems_table(result.comparisons, result.measures, result.baseline))

@@ -9,8 +9,11 @@ def plan(config: ConfigArg, overrides: OverrideArg = None, root: RootOption = No
     """Print what each stage would do and cost, doing nothing."""
     from anmi_ray.api import experiments
     from anmi_ray.cli import console
+    from anmi_ray.cli.output import working
 
-    blocks = experiments.plan(load(config, overrides, root)).blocks
+    experiment = load(config, overrides, root)
+    with working("counts rows and tokens"):
+        blocks = experiments.plan(experiment).blocks
     out = console.stdout()
     for block in blocks:
         out.print(block)

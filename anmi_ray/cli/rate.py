@@ -89,6 +89,7 @@ def rate(
     Rows that cannot be used are counted.
     """
     from anmi_ray.api.preferences import rate_with
+    from anmi_ray.cli.output import working
     from anmi_ray.tables import formats
 
     config = config_of(
@@ -106,7 +107,8 @@ def rate(
     )
     outputs = {"out": out, "fits": fits, "gaps": gaps, "rejects": rejects, "plot": plot}
     formats.check_outputs(outputs, [path for path in (file, anchors) if path is not None])
-    rated = rate_with(config, file, anchors, all_one_query, max_reject_fraction, rejects, threads)
+    with working(f"rates {file.name}"):
+        rated = rate_with(config, file, anchors, all_one_query, max_reject_fraction, rejects, threads)
     drawn = _drawn(rated, plot_query)
     for table, path in ((rated.ratings, out), (rated.fits, fits), (rated.gaps, gaps)):
         if path is not None:

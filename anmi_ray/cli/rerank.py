@@ -26,8 +26,11 @@ def rerank(
     """Rerank a TREC run with a trained model, its scores fused with the first stage's where --fuse gives them."""
     from anmi_ray.api import reranking
     from anmi_ray.cli import console
+    from anmi_ray.cli.output import working
 
-    queries = reranking.rerank_run(model, collection, run_file, out_file, depth, threads, _named(fuse or ()))
+    partners = _named(fuse or ())
+    with working(f"reranks {run_file.name}"):
+        queries = reranking.rerank_run(model, collection, run_file, out_file, depth, threads, partners)
     counts = f"{queries.rows_in:,} queries, {queries.rows_out:,} reranked, {queries.rejected:,} rejected"
     console.stdout().print(f"{counts} -> {out_file}")
 
