@@ -12,7 +12,9 @@ from anmi_ray.core.errors import ConfigError
 
 
 def rerank(
-    model: Annotated[Path, typer.Option("--model", help="folder of a trained model")],
+    model: Annotated[
+        str, typer.Option("--model", help="folder of a trained model, or a reranker or embedder of the hub: org/model")
+    ],
     collection: Annotated[Path, typer.Option("--collection", help="folder in BEIR layout (corpus, queries)")],
     run_file: Annotated[Path, typer.Option("--run", help="TREC run file to rerank")],
     out_file: Annotated[Path, typer.Option("--out", help="TREC run file to write")],
