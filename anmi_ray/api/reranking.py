@@ -22,6 +22,7 @@ from anmi_ray.store import Flow
 
 if TYPE_CHECKING:
     from anmi_ray.evaluation.served_fusion import ServedFusion
+    from anmi_ray.models.loading import ModelSource
     from anmi_ray.models.reranker import Reranker
 
 
@@ -118,6 +119,18 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
+def _with_head(model: str | ModelSource, threads: int) -> Reranker:
+    """A reranker or an embedder. Raises ConfigError where its head would have to be drawn."""
+    from anmi_ray.models.cross_encoder import CrossEncoder
+    from anmi_ray.models.kinds import load_reranker
+
+    found = load_reranker(model, threads=threads or environment.cores())
+    if isinstance(found, CrossEncoder) and found.drawn_head:
+        what = "it has no scoring head and is no reranker: one drawn at random would rank"
+        raise ConfigError(what, f"model {found.name}", "give a cross-encoder, an embedder, or a model that is trained")
+    return found
+
+
 def _loaded(folder: Path, threads: int) -> Reranker:
     written_ns = max(file.stat().st_mtime_ns for file in folder.iterdir())  # trained anew: read anew
     return _read(str(folder.resolve()), threads or environment.cores(), written_ns)
@@ -125,13 +138,11 @@ def _loaded(folder: Path, threads: int) -> Reranker:
 
 @lru_cache(maxsize=1)
 def _read(folder: str, threads: int, written_ns: int) -> Reranker:
-    from anmi_ray.models.kinds import load_reranker
-
-    return load_reranker(folder, threads=threads)
+    return _with_head(folder, threads)
 
 
 def rerank_run(
-    model: Path,
+    model: str | Path,
     collection: Path,
     run_file: Path,
     out_file: Path,
@@ -142,6 +153,7 @@ def rerank_run(
 ) -> Flow:
     """Score the top `depth` of every query in a TREC run with a trained model and write a TREC run of them.
 
+    `model`: a folder; else what is installed, or on the Hugging Face hub (org/model@revision), with a head of its own.
     `partners`: TREC runs of the systems that the model's fusion.json names; their scores are added as it says.
     Queries of the run that the collection does not have, or none of whose documents it has, are rejected (counted).
     `say` is told where its ranks contradict its scores.
@@ -149,11 +161,15 @@ def rerank_run(
     """
     from anmi_ray.corpus import lookup
     from anmi_ray.evaluation import served_fusion
+    from anmi_ray.models import loading
     from anmi_ray.stages.ingest import of_queries
     from anmi_ray.stages.rerank import ranking
     from anmi_ray.tables import formats, trec
 
-    folder = _checked(model)
+    folder = Path(model)
+    published = None if folder.is_dir() else loading.resolve(str(model))
+    if published is None:
+        _checked(folder)
     given = partners or {}
     fusion = served_fusion.read(folder) if given else None
     if fusion is not None:
@@ -174,7 +190,8 @@ def rerank_run(
             str(run_file),
             "give the collection that the run was made on: ids must agree",
         )
-    reranked = ranking.rerank(known, queries, documents, _loaded(folder, threads))
+    loaded = _loaded(folder, threads) if published is None else _with_head(published, threads)
+    reranked = ranking.rerank(known, queries, documents, loaded)
     if fusion is not None:
         said = {name: of_queries(_one_system(path, say), queries) for name, path in given.items()}
         reranked = fusion.fuse(reranked, known, said, depth)

@@ -26,8 +26,8 @@ __all__ = ["app", "main"]
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit: 0 done, 1 a defect of ours (traceback), 2 the user's to mend, 130 interrupted.
 
-    143: by SIGTERM. 75: Ray lost a part of it or did not start, and the same command may go on. A pilot exits with
-    judge.PILOT_EXITS, `submit` as the job that it follows.
+    143: by SIGTERM. 5: a budget was spent. 75: Ray lost a part of it or did not start, and the same command may go on. A
+    pilot exits with judge.PILOT_EXITS, `submit` as the job that it follows.
     """
     os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")  # read when ray.data is imported; a user's own is kept
     with own_stderr(), _terminable() as terminated:

@@ -44,7 +44,7 @@ def audit(
     - is standard input or output, as of anmi rate.
     """
     from anmi_ray.cli import console
-    from anmi_ray.cli.output import write_figures
+    from anmi_ray.cli.output import working, write_figures
     from anmi_ray.tables import formats
 
     outputs = {"json": json_, "plot": plot, "rejects": rejects}
@@ -52,7 +52,8 @@ def audit(
     is_file = _is_file(subject)
     formats.check_outputs(outputs, [Path(path) for path in (subject if is_file else None, grades) if path is not None])
     if is_file:
-        lines, figures = _of_file(Path(subject), grades, max_reject_fraction, rejects, columns)
+        with working(f"audits {Path(subject).name}"):
+            lines, figures = _of_file(Path(subject), grades, max_reject_fraction, rejects, columns)
     elif of_files := [name for name, value in for_files.items() if value]:
         raise ConfigError(f"--{of_files[0]} is for a file, and {subject} names a run", COMMAND_LINE, "leave it out")
     else:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from anmi_ray.core.redaction import shown
@@ -56,8 +64,7 @@ class ConsoleReporter(Reporter):
 
     def _draw(self, done: int, total: int, unit: str) -> None:
         if self._bar is None:
-            columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar = bar(self._console, MofNCompleteColumn())
             self._bar.start()
             self._task = self._bar.add_task(unit, total=total)
         assert self._task is not None
@@ -74,6 +81,12 @@ class ConsoleReporter(Reporter):
         self.close()
         took = "reused" if seconds is None else f"{seconds:.1f} s"
         self._console.print(f"[green]✓[/green] {name:10} {took:>8}   {rows(flows)}", highlight=False)
+
+
+def bar(console: Console, *counts: ProgressColumn) -> Progress:
+    """What moves on a terminal while something is done, and then goes away."""
+    columns = (TextColumn("  {task.description}"), BarColumn(), *counts, TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True)
 
 
 def rows(flows: Iterable[Flow]) -> str:

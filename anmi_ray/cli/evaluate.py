@@ -24,9 +24,11 @@ def evaluate(
     """
     from anmi_ray.api import reranking
     from anmi_ray.cli import console
+    from anmi_ray.cli.output import working
 
     names = list(dict.fromkeys(name.strip() for name in measures.split(",") if name.strip()))
     if not names:
         raise ConfigError("--measures names none", COMMAND_LINE, "name some, such as nDCG@10,AP, or leave it out")
-    result = reranking.evaluate(collection, run_files, split, names, console.note)
+    with working("measures"):
+        result = reranking.evaluate(collection, run_files, split, names, console.note)
     console.stdout().print(console.systems_table(result.comparisons, result.measures, result.baseline))

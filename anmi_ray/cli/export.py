@@ -21,5 +21,8 @@ def export(
 ) -> None:
     """Hand a model on: a checked copy of its Hugging Face folder, with a card of its data, method and results."""
     from anmi_ray.api import export as action
+    from anmi_ray.cli.output import working
 
-    print(f"model: {action.export(run_name, root, to, license_, title)}")
+    with working("copies and checks the model"):
+        folder = action.export(run_name, root, to, license_, title)
+    print(f"model: {folder}")

@@ -53,6 +53,21 @@ class Output:
             close()
 
 
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A bar with the seconds that have passed, on standard error where that is a terminal, while inside."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    from anmi_ray.cli import console
+
+    with console.bar(Console(stderr=True)) as bar:
+        bar.add_task(what, total=None)
+        yield
+
+
 def write_figures(figures: Mapping[str, Any], path: Path) -> None:
     """Write every figure of a command as JSON (`--json`)."""
     from anmi_ray.tables import formats

@@ -9,8 +9,11 @@ def plan(config: ConfigArg, overrides: OverrideArg = None, root: RootOption = No
     """Print what each stage would do and cost, doing nothing; exit 2 where a run would fail, as far as is known."""
     from anmi_ray.api import experiments
     from anmi_ray.cli import console
+    from anmi_ray.cli.output import working
 
-    planned = experiments.plan(load(config, overrides, root))
+    experiment = load(config, overrides, root)
+    with working("counts rows and tokens"):
+        planned = experiments.plan(experiment)
     out = console.stdout()
     for block in planned.blocks:
         out.print(block)

@@ -96,6 +96,7 @@ def rate(
     """
     from anmi_ray.api.preferences import rate_with
     from anmi_ray.cli import console
+    from anmi_ray.cli.output import working
     from anmi_ray.tables import formats
     from anmi_ray.tables.preferences import GAMES
 
@@ -116,7 +117,8 @@ def rate(
     outputs = {"out": out, "fits": fits, "gaps": gaps, "rejects": rejects, "plot": plot}
     formats.check_outputs(outputs, [path for path in (file, anchors) if path is not None])
     named = columns_of(columns, GAMES.columns)
-    rated = rate_with(config, file, anchors, all_one_query, max_reject_fraction, rejects, threads, named)
+    with working(f"rates {file.name}"):
+        rated = rate_with(config, file, anchors, all_one_query, max_reject_fraction, rejects, threads, named)
     drawn = _drawn(rated, plot_query)
     _write(rated, outputs)
     if plot is not None:

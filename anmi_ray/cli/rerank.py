@@ -12,7 +12,9 @@ from anmi_ray.core.errors import ConfigError
 
 
 def rerank(
-    model: Annotated[Path, typer.Option("--model", help="folder of a trained model")],
+    model: Annotated[
+        str, typer.Option("--model", help="folder of a trained model, or a reranker or embedder of the hub: org/model")
+    ],
     collection: Annotated[Path, typer.Option("--collection", help="folder in BEIR layout (corpus, queries)")],
     run_file: Annotated[Path, typer.Option("--run", help="TREC run file to rerank, or -")],
     out_file: Annotated[Path, typer.Option("--out", help="TREC run file to write, or -")],
@@ -29,12 +31,14 @@ def rerank(
     """
     from anmi_ray.api import reranking
     from anmi_ray.cli import console
+    from anmi_ray.cli.output import working
     from anmi_ray.tables import formats
 
     partners = _named(fuse or ())
     outputs = {"out": out_file}
     formats.check_outputs(outputs, [run_file, *partners.values()], any_name=outputs)
-    queries = reranking.rerank_run(model, collection, run_file, out_file, depth, threads, partners, console.note)
+    with working(f"reranks {run_file.name}"):
+        queries = reranking.rerank_run(model, collection, run_file, out_file, depth, threads, partners, console.note)
     counts = f"{queries.rows_in:,} queries, {queries.rows_out:,} reranked, {queries.rejected:,} rejected"
     print(f"{counts} -> {out_file}", file=console.beside(outputs))
 

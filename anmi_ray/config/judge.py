@@ -263,7 +263,7 @@ class BudgetConfig(Settings):
 class JudgeConfig(Settings):
     """The panel. `preset` fills in what is not given."""
 
-    how_only: ClassVar[frozenset[str]] = frozenset({"max_failures", "target_hours", "target_dollars"})
+    how_only: ClassVar[frozenset[str]] = frozenset({"max_failures", "max_left_out", "target_hours", "target_dollars"})
 
     preset: Preset = Field(default="realistic", description="fills every field of this group that is not given")
     accuracy: float | None = Field(
@@ -299,9 +299,10 @@ class JudgeConfig(Settings):
         "(time-outs, overload); with more the run ends, and asks those again when it is started again",
     )
     budget: BudgetConfig = Field(
-        default=BudgetConfig(),
-        description="what judges that read texts may cost, in all rounds together: validation spends what the first "
-        "round left",
+        default=BudgetConfig(), description="what judges that read texts may cost, in all rounds together"
+    )
+    max_left_out: float = Field(
+        default=0.0, ge=0, le=1, description="share of queries that a spent budget may leave out; else the run ends"
     )
     target_hours: float | None = Field(
         default=None,

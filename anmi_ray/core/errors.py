@@ -111,6 +111,15 @@ class JudgeError(AnmiError):
     """A judge cannot be asked: its server is out of reach, or refuses the key, the model or every question."""
 
 
+class BudgetError(JudgeError):
+    """A budget was spent before judges were asked all that was wanted; what was bought is kept.
+
+    Its exit code is its own: nothing is wrong, and there is something to decide.
+    """
+
+    exit_code = 5
+
+
 class TrainingError(AnmiError):
     """Training cannot go on (loss not finite, scores constant, out of memory)."""
 
@@ -124,7 +133,7 @@ def rebuild(text: str) -> AnmiError:
     """The inverse of `flatten`; a class that is not one of these comes out as their base."""
     name, *args = json.loads(text)
     kinds = (ConfigError, DataError, StoreError, DamagedError, LostError, ClusterError, FitError, JudgeError)
-    kinds += (TrainingError,)
+    kinds += (BudgetError, TrainingError)
     return {one.__name__: one for one in kinds}.get(name, AnmiError)(*args)
 
 

@@ -24,7 +24,7 @@ from anmi_ray.config.load import validate, validate_as
 from anmi_ray.config.paths import as_written
 from anmi_ray.config.tune import CampaignConfig, Loaded
 from anmi_ray.core import environment, redaction
-from anmi_ray.core.errors import AnmiError, ConfigError
+from anmi_ray.core.errors import AnmiError, BudgetError, ConfigError
 from anmi_ray.core.identity import digest
 from anmi_ray.pipeline.stages import stages_of
 from anmi_ray.store import public_root
@@ -236,7 +236,7 @@ def passing(exit_code: int | None, error: str | None) -> bool:
 
     exit_code: the driver's, None where it was lost with its node; error: Ray's name of what failed.
     """
-    return exit_code not in (AnmiError.exit_code, *_NO_COMMAND) and error not in _LASTING
+    return exit_code not in (AnmiError.exit_code, BudgetError.exit_code, *_NO_COMMAND) and error not in _LASTING
 
 
 def exit_status(status: str, exit_code: int | None) -> int:

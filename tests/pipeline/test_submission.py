@@ -280,6 +280,7 @@ def test_secrets_are_passed_only_by_that_name(monkeypatch: pytest.MonkeyPatch) -
     ("exit_code", "error", "again"),
     [
         (2, "JOB_ENTRYPOINT_COMMAND_ERROR", False),  # what a user has to mend
+        (5, "JOB_ENTRYPOINT_COMMAND_ERROR", False),  # errors.BudgetError
         (127, "JOB_ENTRYPOINT_COMMAND_ERROR", False),
         (1, "JOB_ENTRYPOINT_COMMAND_ERROR", True),
         (75, "JOB_ENTRYPOINT_COMMAND_ERROR", True),  # errors.LostError

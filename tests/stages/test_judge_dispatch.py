@@ -18,7 +18,7 @@ import ray
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig
-from anmi_ray.core.errors import ConfigError, JudgeError, StoreError
+from anmi_ray.core.errors import BudgetError, ConfigError, JudgeError, StoreError
 from anmi_ray.core.records import JUDGMENT
 from anmi_ray.judging import autoscale, kinds
 from anmi_ray.runtime.tasks import Context, Progress
@@ -171,8 +171,16 @@ def test_a_budget_ends_asking_at_whole_queries_and_more_money_goes_on(
     chat.setup()
     endpoint = chat.config(input_price=1.0, output_price=1.0, max_tokens=2).model_dump()  # a question: 102 tokens
     api = {"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": LETTERS}
-    found = run(made, "dear-2", api, budget={"calls": 2 * WHOLE + WHOLE // 2})
-    assert asked(found, "llm")["asked"] == 2 * WHOLE == len(chat.log())
+    few = {"calls": 2 * WHOLE + WHOLE // 2}
+    with pytest.raises(BudgetError) as spent_out:
+        run(made, "dear-2", api, budget=few)
+    assert spent_out.value.exit_code == 5
+    calls = f"{2 * WHOLE:,} calls, {2 * WHOLE * 102e-6:.2f} dollars in all"
+    assert f"(calls {2.5 * WHOLE:g}) is spent, {calls}: 2 of 4 queries have all" in str(spent_out.value)
+    assert "judge.max_left_out=0.5" in str(spent_out.value)
+    found = run(made, "dear-2", api, budget=few, max_left_out=0.5)  # the same run, which goes on
+    assert asked(found, "llm")["asked"] == 0
+    assert len(chat.log()) == 2 * WHOLE
     table = judgments(found)
     unasked = table.filter(pc.equal(table["error"], "budget"))
     assert unasked.num_rows == (QUERIES - 2) * WHOLE == len(table["error"]) - table["error"].null_count
@@ -183,7 +191,8 @@ def test_a_budget_ends_asking_at_whole_queries_and_more_money_goes_on(
     flows = {flow["unit"]: flow for flow in (found.manifest() or {})["flows"]}
     assert flows["queries"]["rejected"] == QUERIES - 2
     price = 102e-6
-    more = run(made, "dear-3", api, budget={"dollars": 3.2 * WHOLE * price})  # what was spent counts
+    budget = {"dollars": 3.2 * WHOLE * price}
+    more = run(made, "dear-3", api, budget=budget, max_left_out=0.25)  # what was spent counts
     assert asked(more, "llm")["asked"] == WHOLE
     spent = (more.manifest() or {})["spent"]["llm"]
     assert spent["calls"] == 3 * WHOLE == len(chat.log())
@@ -252,7 +261,7 @@ def test_a_budget_that_buys_nothing_is_named(
     chat = Chat(port, "poor")
     chat.setup()
     api = {"kind": "api", "name": "llm", "endpoint": chat.config().model_dump()}
-    with pytest.raises(JudgeError, match=r"budget \(calls 10\)"):
+    with pytest.raises(BudgetError, match=r"budget \(calls 10\)"):
         run(made, "poor", api, budget={"calls": 10})
     assert not chat.log()
 

@@ -8,7 +8,8 @@ so that the report can check what is recovered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from anmi_ray import judging, rating
 from anmi_ray.config.judge import BudgetConfig, JudgeConfig
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.core.errors import JudgeError
+from anmi_ray.core.errors import BudgetError, JudgeError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, QREL, TRUTH, find_rows, rejects
 from anmi_ray.judging import budget, confirmation, kinds
 from anmi_ray.rating.graph import count_triads
@@ -28,6 +29,7 @@ from anmi_ray.stages.judge import dispatch, importing
 from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.store.folders import local_folder
+from anmi_ray.store.spend_log import SpendRecord
 
 _AUDIT_QUERIES = 1000
 
@@ -50,12 +52,15 @@ def run(
     asked = dispatch.ask(artifact, sources, config, context) if config.reading else {}
     brought = importing.judges(config, inputs["ingest"], context)
     flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed, brought)
+    spent = dispatch.spend_log_of(artifact.store, sources, config).records_of_round() if config.reading else []
     if held_out:
         if said := _doubt(flows):
             context.notice(said)
     else:
         if direct or sources.first is None:
             _check_any(flows, config, artifact.stage)
+        if sources.first is None:
+            _check_left_out(flows, config, artifact.stage, spent)
         if direct:
             _check_telling(flows, artifact.stage)
     audit = artifact.read_json("audit.json")
@@ -63,7 +68,6 @@ def run(
         figures = _audit_direct if direct else _audit
         audit = run_task(context, figures, artifact, sources, config, context.buckets)
         artifact.publish_json("audit.json", audit)
-    spent = dispatch.spend_log_of(artifact.store, sources, config).records_of_round() if config.reading else []
     facts = {"panel": {judge.name: judge.kind for judge in config.judges}} if held_out else {}
     return {"flows": flows, "asked": asked, "spent": budget.total(spent), **facts}
 
@@ -82,15 +86,45 @@ def bound(config: JudgeConfig, made: Artifact | None) -> JudgeConfig:
 def _check_any(flows: list[Flow], config: JudgeConfig, stage: str) -> None:
     """Say here that there is nothing to rate."""
     judgments = [flow for flow in flows if flow.unit == "judgments"]
-    group = "distill.judge" if stage == "label" else "judge"
     if sum(flow.rows_in for flow in judgments) and not sum(flow.rows_out for flow in judgments):
-        limits = ", ".join(f"{name} {value:g}" for name, value in config.budget if value is not None)
-        raise JudgeError(
+        limits = _limits(config)
+        raise (BudgetError if limits else JudgeError)(
             "no question was answered"
             + (f" within the budget ({limits}): a query is asked about whole" if limits else ""),
             f"stage {stage}",
-            f"raise {group}.budget: `anmi plan` says what a run costs" if limits else "anmi audit RUN says why",
+            f"raise {_group(stage)}.budget: `anmi plan` says what a run costs" if limits else "anmi audit RUN says why",
         )
+
+
+def _check_left_out(flows: list[Flow], config: JudgeConfig, stage: str, spent: Sequence[SpendRecord]) -> None:
+    """Say here that a budget ended before all queries were asked about: nothing is built on fewer unless that is said.
+
+    Raises BudgetError.
+    """
+    queries = [flow for flow in flows if flow.unit == "queries"]
+    asked = sum(flow.rows_in for flow in queries)
+    left_out = sum(flow.rejected for flow in queries)
+    if left_out <= config.max_left_out * asked:
+        return
+    dollars = sum(record.dollars for record in spent)
+    sums = f"{sum(record.calls for record in spent):,.0f} calls" + (f", {dollars:,.2f} dollars" if dollars else "")
+    share = math.ceil(100 * left_out / asked) / 100
+    raise BudgetError(
+        f"the budget ({_limits(config)}) is spent, {sums} in all: {asked - left_out:,} of {asked:,} queries have all "
+        f"their answers, {left_out:,} were left out. What was bought is kept",
+        f"stage {stage}",
+        f"raise {_group(stage)}.budget and run again, which goes on from there (`anmi plan` says what is missing); or "
+        f"go on with those queries alone: {_group(stage)}.max_left_out={share:g}",
+    )
+
+
+def _limits(config: JudgeConfig) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in config.budget if value is not None)
+
+
+def _group(stage: str) -> str:
+    """The settings of a stage's judges."""
+    return "distill.judge" if stage == "label" else "judge"
 
 
 def _doubt(flows: list[Flow]) -> str:
