@@ -90,7 +90,7 @@ class Plan:
         from rich.console import Console
 
         text = StringIO()
-        console = Console(file=text, width=_PLAIN_WIDTH, soft_wrap=True)
+        console = Console(file=text, width=_PLAIN_WIDTH, soft_wrap=True, markup=False, emoji=False)
         for block in self.blocks:
             console.print(block, highlight=False)
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

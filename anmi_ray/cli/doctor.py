@@ -20,14 +20,14 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] =
     if as_json:
         print(to_json(report()))
     else:
-        from rich.console import Console
+        from anmi_ray.cli import console
 
-        render(Console(), report())
+        render(console.stdout(), report())
 
 
 def render(console: Console, checks: Sequence[Check]) -> None:
     """Print the checks as a table, and below it the remedies of what is missing, broken or optional."""
-    from rich.markup import escape
+    from rich.text import Text
 
     from anmi_ray.api.doctor import healthy
     from anmi_ray.cli.console import table as empty_table
@@ -36,11 +36,11 @@ def render(console: Console, checks: Sequence[Check]) -> None:
     table = empty_table("", "found", "gives")
     table.columns[0].no_wrap = True
     for check in checks:
-        mark = f"[{colours[check.state]}]{check.state:8}[/] {check.name}"
-        table.add_row(mark, escape(check.found), escape(check.gives))
+        mark = Text.assemble((f"{check.state:8}", colours[check.state]), f" {check.name}")
+        table.add_row(mark, check.found, check.gives)
     console.print(table)
     for check in checks:
         if check.state != "ok":
-            console.print(f"\n[{colours[check.state]}]{check.name}[/]: {escape(check.remedy)}", highlight=False)
+            console.print(Text.assemble("\n", (check.name, colours[check.state]), f": {check.remedy}"))
     verdict = "nothing required is missing" if healthy(checks) else "something required is missing or broken, see above"
     console.print(f"\n{verdict}")
