@@ -46,7 +46,16 @@ def change(experiment: Experiment, **settings: Any) -> Experiment:
     """
     from anmi_ray.config.load import with_settings
 
+    _check(experiment)
     return with_settings(experiment.model_dump(exclude_unset=True), settings, f"experiment {experiment.name}")
+
+
+def _check(experiment: object) -> None:
+    from anmi_ray.config.experiment import Experiment
+
+    if not isinstance(experiment, Experiment):
+        remedy = 'load it: anmi_ray.load("jobs/configs/quickstart.yaml")'
+        raise ConfigError(f"{type(experiment).__name__} is no experiment", "experiment", remedy)
 
 
 def run(experiment: Experiment, *, first: str = "", last: str = "", reporter: Reporter | None = None) -> Run:
@@ -63,6 +72,7 @@ def run(experiment: Experiment, *, first: str = "", last: str = "", reporter: Re
     """
     from anmi_ray.pipeline.run import run as carry_out
 
+    _check(experiment)
     first, last = part(experiment, first, last)
     carry_out(experiment, reporter, first, last)
     return Run(experiment.name, experiment.execution.root)
@@ -107,4 +117,5 @@ def plan(experiment: Experiment) -> Plan:
     """
     from anmi_ray.planning import plan as planning
 
+    _check(experiment)
     return Plan(list(planning.plan(experiment)))

@@ -76,6 +76,8 @@ def test_a_terminal_that_is_not_utf_8_ends_no_command(tmp_path: Path) -> None:
         (["rate", "\udcff.csv", "--out", "o.csv"], r"command line: \udcff.csv is not UTF-8"),
         (["rate"], "remedy: anmi rate --help"),
         (["rate", "p.csv", "--out", "o.csv", "--ties", "x"], "'--ties': 'x' is not one of 'half'"),
+        (["show", "absent", "--root", "s3://"], "names no bucket or folder"),
+        (["show", "absent", "--rejects", "-1"], "'--rejects'"),
         (["show", "a\x1b[2Jb"], r"a\x1b[2Jb.json: no run of that name"),
     ],
 )
