@@ -44,7 +44,16 @@ def change(experiment: Experiment, **settings: Any) -> Experiment:
     """
     from anmi_ray.config.load import with_settings
 
+    _check(experiment)
     return with_settings(experiment.model_dump(exclude_unset=True), settings, f"experiment {experiment.name}")
+
+
+def _check(experiment: object) -> None:
+    from anmi_ray.config.experiment import Experiment
+
+    if not isinstance(experiment, Experiment):
+        remedy = 'load it: anmi_ray.load("jobs/configs/quickstart.yaml")'
+        raise ConfigError(f"{type(experiment).__name__} is no experiment", "experiment", remedy)
 
 
 def run(experiment: Experiment, *, first: str = "", last: str = "", reporter: Reporter | None = None) -> Run:
@@ -61,6 +70,7 @@ def run(experiment: Experiment, *, first: str = "", last: str = "", reporter: Re
     """
     from anmi_ray.pipeline.run import run as carry_out
 
+    _check(experiment)
     first, last = part(experiment, first, last)
     carry_out(experiment, reporter, first, last)
     return Run(experiment.name, experiment.execution.root)
@@ -92,7 +102,7 @@ class Plan:
         from rich.console import Console
 
         text = StringIO()
-        console = Console(file=text, width=_PLAIN_WIDTH, soft_wrap=True)
+        console = Console(file=text, width=_PLAIN_WIDTH, soft_wrap=True, markup=False, emoji=False)
         for block in self.blocks:
             console.print(block, highlight=False)
         if self.problem is not None:
@@ -111,6 +121,7 @@ def plan(experiment: Experiment) -> Plan:
     """
     from anmi_ray.planning import plan as planning
 
+    _check(experiment)
     blocks: list[str | Table] = []
     steps = planning.plan(experiment)
     while True:

@@ -24,7 +24,7 @@ from anmi_ray.tables.preferences import (
     check_preferences,
     read_preferences,
 )
-from anmi_ray.tables.rows import Rows
+from anmi_ray.tables.rows import rows_of
 
 if TYPE_CHECKING:
     from anmi_ray.judging import Imported
@@ -167,15 +167,12 @@ def rate_with(
     from anmi_ray.rating.outcomes import ANCHOR_TEXTS, outcomes_of, with_anchors
     from anmi_ray.rating.rate_table import rate_read
 
+    _check_numbers(max_reject_fraction, threads)
     read = outcomes_of(_read(preferences, GAMES, one_query, columns))
     _check_rejects(read, rejects, max_reject_fraction)
     strangers = None
     if anchors is not None:
-        known = (
-            formats.read_rows(Path(anchors), ANCHOR_TEXTS)
-            if isinstance(anchors, (str, Path))
-            else Rows(_table(anchors))
-        )
+        known = formats.read_rows(Path(anchors), ANCHOR_TEXTS) if isinstance(anchors, (str, Path)) else rows_of(anchors)
         read, strangers = with_anchors(read, known, one_query)
     named = rate_read(read, config, threads or environment.cores())
     return Rated(named.ratings, named.fits, named.gaps, named.globals_, named.preferences, strangers)
@@ -213,6 +210,7 @@ def audit(
     from anmi_ray.judging import read_judgments
     from anmi_ray.rating.graph import count_triads
 
+    _check_numbers(max_reject_fraction)
     read = read_judgments(_read(answers, ANSWERS, columns=columns))
     _check_rejects(read, rejects, max_reject_fraction)
     if not read.judgments.num_rows:
@@ -234,20 +232,14 @@ def _read(
     source: Source, reading: Reading, one_query: bool = False, columns: Mapping[str, str] | None = None
 ) -> PreferenceRows:
     """The rows of a file, or of anything that Arrow makes a table of."""
-    named = dict(columns or {})
+    named = {} if columns is None else columns
+    if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in (*named, *named.values())):
+        raise ConfigError(f"{named!r} is no mapping of names", "columns", 'write {"query_id": "qid"}')
     if unknown := set(named).difference(reading.columns):
         raise ConfigError(f"there is no column {min(unknown)}", "columns", f"name {', '.join(reading.columns)}")
     if isinstance(source, (str, Path)):
         return read_preferences(Path(source), reading, one_query, named)
-    return check_preferences(Rows(_table(source)).renamed(named), reading, one_query)
-
-
-def _table(source: Source) -> pa.Table:
-    try:
-        return source if isinstance(source, pa.Table) else pa.table(source)
-    except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
-        remedy = "give a file's name, an Arrow table, a data frame, or a dict of columns"
-        raise DataError(f"no table can be made of it: {error}", "table", remedy) from None
+    return check_preferences(rows_of(source).renamed(named), reading, one_query)
 
 
 def _check_rejects(read: Preferences | Imported, rejects: str | Path | None, max_fraction: float) -> None:
@@ -255,3 +247,11 @@ def _check_rejects(read: Preferences | Imported, rejects: str | Path | None, max
     if rejects is not None:
         formats.write_table(read.rejects, Path(rejects))
     read.refuse_rejects(max_fraction)
+
+
+def _check_numbers(max_reject_fraction: object, threads: object = 0) -> None:
+    """Raise ConfigError where an argument is out of its range."""
+    if not isinstance(max_reject_fraction, int | float) or not 0.0 <= max_reject_fraction <= 1.0:
+        raise ConfigError(f"{max_reject_fraction!r} is no share", "max_reject_fraction", "give a number from 0 to 1")
+    if not isinstance(threads, int) or threads < 0:
+        raise ConfigError(f"{threads!r} is no number of threads", "threads", "give 0, all cores, or a number above")

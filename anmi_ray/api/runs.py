@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,10 +71,10 @@ class Run:
     ['bm25', 'bm25+dense', 'dense', 'hybrid', 'reranked', 'reranked+hybrid']
     """
 
-    def __init__(self, name: str, root: str = "results") -> None:
+    def __init__(self, name: str, root: str | Path = "results") -> None:
         self.name = name
-        self.root = root
-        self._store, self.record = find_run(name, root)
+        self.root = os.fspath(root)
+        self._store, self.record = find_run(name, self.root)
 
     def __repr__(self) -> str:
         return f"Run({self.name!r}, root={str(self.root)!r})"

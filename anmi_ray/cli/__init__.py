@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -26,8 +27,8 @@ __all__ = ["app", "main"]
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit: 0 done, 1 a defect of ours (traceback), 2 the user's to mend, 130 interrupted.
 
-    143: by SIGTERM. 5: a budget was spent. 75: Ray lost a part of it or did not start, and the same command may go on. A
-    pilot exits with judge.PILOT_EXITS, `submit` as the job that it follows.
+    143: by SIGTERM. 141: nobody reads what it prints. 5: a budget was spent. 75: Ray lost a part of it or did not
+    start, and the same command may go on. A pilot exits with judge.PILOT_EXITS, `submit` as the job that it follows.
     """
     os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")  # read when ray.data is imported; a user's own is kept
     with own_stderr(), _terminable() as terminated:
@@ -35,26 +36,41 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _carry_out(arguments: list[str] | None, terminated: list[int]) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 ends no command
     try:
-        _check_addresses(sys.argv[1:] if arguments is None else arguments)
+        words = sys.argv[1:] if arguments is None else arguments
+        for word in words:
+            if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
+                raise ConfigError(f"{word} is not UTF-8", COMMAND_LINE, "rename the file, or write it in UTF-8")
+        _check_addresses(words)
         code = app(args=arguments, standalone_mode=False, prog_name="anmi")
         if code == 130:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
+        sys.stdout.flush()
     except AnmiError as error:
         kind = {ConfigError: "configuration", DataError: "data"}.get(type(error), "error")
-        text = redaction.shown(str(error))
-        print(f"anmi: {kind}: {text}" if kind != "error" else f"anmi: {text}", file=sys.stderr)
+        _say(f"anmi: {kind}: {error}" if kind != "error" else f"anmi: {error}")
         sys.exit(error.exit_code)
     except TyperException as error:  # typer carries its own click, so click's own exceptions would not match
         if message := error.format_message():
-            print(f"anmi: {redaction.shown(redaction.shortened(message, 400))}\n  remedy: anmi --help", file=sys.stderr)
+            command = getattr(getattr(error, "ctx", None), "command_path", "anmi")
+            short = redaction.shortened(message.replace("Value error, ", ""), 400)
+            _say(f"anmi: {short}\n  remedy: {command} --help says what is allowed")
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         print("\nanmi: interrupted; the same command goes on from here", file=sys.stderr)
         sys.exit(143 if terminated else 130)
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # what typer and rich make of it is the only exit that comes here
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python complains when it flushes
         sys.exit(141)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(text: str) -> None:
+    from anmi_ray.cli.console import note  # rich, which a command that goes well may not need
+
+    note(text)
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""What several commands print: tables, and a bar that moves on a terminal, plain lines elsewhere."""
+"""What several commands print: tables, and a bar that moves on a terminal, plain lines elsewhere.
+
+Names and ids of others are printed through `stdout` and `note` alone: as they are, control characters made visible.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -20,8 +22,11 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
+from anmi_ray.core.errors import visible
 from anmi_ray.core.redaction import shown
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Flow
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from anmi_ray.evaluation.judged import ByJudges
 
 _PLAIN_WIDTH = 200  # characters of a line where nobody looks at a terminal
+# Of terminals, of the direction of writing, and halves of surrogate pairs, which cannot be encoded.
 _QUIET_S = 15.0  # plain output says how far a stage is at most this often
 
 
@@ -46,7 +52,7 @@ class ConsoleReporter(Reporter):
     def stage(self, name: str, does: str) -> None:
         """Say what starts."""
         self._name = name
-        self._console.print(f"[bold]{name}[/bold]  {does}", highlight=False)
+        self._console.print(Text.assemble((name, "bold"), f"  {does}"))
 
     def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
         """Move the bar, or print a line now and then."""
@@ -80,7 +86,7 @@ class ConsoleReporter(Reporter):
         """One line per finished stage: time, or that it was there already, and its rows."""
         self.close()
         took = "reused" if seconds is None else f"{seconds:.1f} s"
-        self._console.print(f"[green]✓[/green] {name:10} {took:>8}   {rows(flows)}", highlight=False)
+        self._console.print(Text.assemble(("✓", "green"), f" {name:10} {took:>8}   {rows(flows)}"))
 
 
 def bar(console: Console, *counts: ProgressColumn) -> Progress:
@@ -100,7 +106,7 @@ def rows(flows: Iterable[Flow]) -> str:
 
 def table(*heads: str, right: Collection[str] = ()) -> Table:
     """An empty table; the columns in `right` hold numbers."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
+    made = _Table(box=None, pad_edge=False, header_style="bold")
     for head in heads:
         made.add_column(head, justify="right" if head in right else "left", overflow="fold")
     return made
@@ -116,7 +122,7 @@ def filled_table(
     cells = {column: texts for column, texts in cells.items() if any(texts)}
     made = table(head, *cells, right=cells)
     for name, *texts in zip(named, *cells.values(), strict=True):
-        made.add_row(escape(name) or "(unnamed)", *map(escape, texts))
+        made.add_row(name or "(unnamed)", *texts)
     return made
 
 
@@ -125,7 +131,7 @@ def systems_table(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], ba
 
     depth: of the top documents whose share with a label, or a judge's answer, the rows have; 0: they have none.
     """
-    numbers = [*measures, f"{measures[0]} − {escape(baseline)}", "p", *([f"Judged@{depth} %"] if depth else [])]
+    numbers = [*measures, f"{measures[0]} − {baseline}", "p", *([f"Judged@{depth} %"] if depth else [])]
     made = table("system", *numbers, right=numbers)
     queries = max((row["queries"] for row in rows), default=0)
     for system in dict.fromkeys(row["system"] for row in rows):
@@ -141,7 +147,7 @@ def systems_table(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], ba
             ends = f"[{first['difference_low']:+.3f}, {first['difference_high']:+.3f}]"
             difference = f"{first['difference']:+.3f} {ends}"
             p = f"{first['p']:.4f}"
-        made.add_row(escape(system), *means, difference, p, *([percent(first.get("judged"))] if depth else []))
+        made.add_row(system, *means, difference, p, *([percent(first.get("judged"))] if depth else []))
     return made
 
 
@@ -228,7 +234,8 @@ def stdout(stream: TextIO | None = None) -> Console:
     """Standard output, or another stream. Plain output is not folded: other programs read it."""
     file = stream or sys.stdout
     terminal = file.isatty()
-    return Console(file=file, width=None if terminal else _PLAIN_WIDTH, soft_wrap=not terminal)
+    width = None if terminal else _PLAIN_WIDTH
+    return _Console(file=file, width=width, soft_wrap=not terminal, markup=False, emoji=False)
 
 
 def beside(outputs: Mapping[str, Path | None]) -> TextIO:
@@ -241,3 +248,24 @@ def beside(outputs: Mapping[str, Path | None]) -> TextIO:
 def note(text: str) -> None:
     """A line on standard error, beside what a command prints."""
     print(shown(text), file=sys.stderr, flush=True)
+
+
+class _Console(Console):
+    """A console that prints text as it is: what looks like markup, and control characters as `visible` shows them."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        return super().render_str(visible(text), **how)  # here, so that columns are as wide as what is shown
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+class _Table(Table):
+    """A table whose rows are a line each, but where a cell is too wide for its column."""
+
+    def add_row(self, *cells: RenderableType | None, **how: Any) -> None:
+        super().add_row(*(cell.replace("\n", "\\n") if isinstance(cell, str) else cell for cell in cells), **how)

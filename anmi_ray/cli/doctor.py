@@ -38,14 +38,14 @@ def doctor(
     if as_json:
         print(to_json(report()))
     else:
-        from rich.console import Console
+        from anmi_ray.cli import console
 
-        render(Console(), report())
+        render(console.stdout(), report())
 
 
 def render(console: Console, checks: Sequence[Check]) -> None:
     """Print the checks as a table, and below it the remedies of what is missing, broken or optional."""
-    from rich.markup import escape
+    from rich.text import Text
 
     from anmi_ray.api.doctor import healthy
     from anmi_ray.cli.console import table as empty_table
@@ -54,19 +54,19 @@ def render(console: Console, checks: Sequence[Check]) -> None:
     table = empty_table("", "found", "gives")
     table.columns[0].no_wrap = True
     for check in checks:
-        mark = f"[{colours[check.state]}]{check.state:8}[/] {check.name}"
-        table.add_row(mark, escape(check.found), escape(check.gives))
+        mark = Text.assemble((f"{check.state:8}", colours[check.state]), f" {check.name}")
+        table.add_row(mark, check.found, check.gives)
     console.print(table)
     for check in checks:
         if check.state != "ok":
-            console.print(f"\n[{colours[check.state]}]{check.name}[/]: {escape(check.remedy)}", highlight=False)
+            console.print(Text.assemble("\n", (check.name, colours[check.state]), f": {check.remedy}"))
     verdict = "nothing required is missing" if healthy(checks) else "something required is missing or broken, see above"
     console.print(f"\n{verdict}")
 
 
 def render_root(console: Console, root: str) -> bool:
     """Look over a root and print what is damaged, lost or left over; whether nothing is damaged or lost."""
-    from rich.markup import escape
+    from rich.text import Text
 
     from anmi_ray.store import Store
     from anmi_ray.store.inspection import Inspection
@@ -76,8 +76,8 @@ def render_root(console: Console, root: str) -> bool:
     for finding in inspection.findings():
         counts[finding.state] += 1
         colour = "yellow" if finding.state == "left over" else "bold red"
-        line = f"[{colour}]{finding.state}[/] {escape(f'{finding.path}: {finding.wrong}')}\n  {escape(finding.remedy)}"
-        console.print(line, highlight=False, soft_wrap=True)
+        said = f" {finding.path}: {finding.wrong}\n  {finding.remedy}"
+        console.print(Text.assemble((finding.state, colour), said), soft_wrap=True)
     size = f"{inspection.files:,} files, {inspection.read / 2**20:,.1f} MiB looked at"
     found = ", ".join(f"{counts[state]:,} {state}" for state in ("damaged", "lost", "left over"))
     older = f"; {inspection.unsealed:,} of older versions bear no hash" if inspection.unsealed else ""

@@ -21,14 +21,12 @@ def jobs(address: AddressOption = "") -> None:
 
 def _cells(job: Any) -> list[str]:
     """A row of the table, of Ray's JobDetails."""
-    from rich.markup import escape
-
     from anmi_ray.pipeline.submission import OURS
 
     metadata = job.metadata
     begun = (job.start_time or 0) / 1000
     ended = job.end_time / 1000 if job.end_time else time.time()
-    cells = (
+    return [
         job.submission_id,
         job.status.lower(),
         metadata[OURS],
@@ -36,5 +34,4 @@ def _cells(job: Any) -> list[str]:
         metadata["attempt"],
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begun)),
         f"{max(ended - begun, 0.0):,.0f} s",
-    )
-    return [escape(cell) for cell in cells]
+    ]

@@ -85,18 +85,16 @@ def _pilot(experiment: Experiment, pairs: int, json_: Path | None) -> int:
 
 def gates_table(verdicts: Iterable[Verdict]) -> Table:
     """Every judge's gates: what was measured, with its 95 % interval, against the bound."""
-    from rich.markup import escape
-
     from anmi_ray.cli import console
 
     table = console.table("judge", "gate", "pairs", "measured", "must be", "", right=("pairs", "measured", "must be"))
     for verdict in verdicts:
-        name = escape(verdict.judge) or "(unnamed)"
+        name = verdict.judge or "(unnamed)"
         for gate in verdict.gates:
             value, bound = _gate(gate)
             bounds = f"{'at least' if gate.least else 'at most'} {bound}"
             more = f", about {gate.more:,} more pairs would" if gate.more is not None else ""
-            table.add_row(name, gate.name, f"{gate.pairs:,}", escape(value), bounds, f"{gate.outcome}{more}")
+            table.add_row(name, gate.name, f"{gate.pairs:,}", value, bounds, f"{gate.outcome}{more}")
             name = ""
     return table
 

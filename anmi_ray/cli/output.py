@@ -30,11 +30,11 @@ class Output:
 
     def heading(self, kind: str, name: str, root: str, more: str = "") -> None:
         """What is carried out, and where it is kept."""
-        from rich.markup import escape
+        from rich.text import Text
 
         from anmi_ray.store import public_root
 
-        self.console.print(f"{kind} [bold]{name}[/bold]{more} under {escape(public_root(root))}", highlight=False)
+        self.console.print(Text.assemble(f"{kind} ", (name, "bold"), f"{more} under {public_root(root)}"))
 
     def show(self, *blocks: RenderableType) -> None:
         """Texts, as they are, and tables, each from a new line."""

@@ -84,8 +84,6 @@ def _counted(made: MadeQueries) -> Table:
 
 def _sample(made: MadeQueries) -> Table:
     """The first queries of each kind: their order is that of a hash."""
-    from rich.markup import escape
-
     from anmi_ray.cli import console
 
     table = console.table("kind", "query", "BM25's rank of its document", right=("BM25's rank of its document",))
@@ -94,5 +92,5 @@ def _sample(made: MadeQueries) -> Table:
     for query, rank in zip(made.queries, made.ranks, strict=True):
         shown[query.kind] += 1
         if shown[query.kind] <= _SHOWN // len(kinds):
-            table.add_row(query.kind, escape(query.text), str(rank))
+            table.add_row(query.kind, query.text, str(rank))
     return table

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def show(
     run_name: Annotated[str, typer.Argument(metavar="RUN", help="name of a run")],
     root: RunRootOption = "results",
-    rejects: Annotated[int, typer.Option("--rejects", help="print so many rejects of every stage")] = 3,
+    rejects: Annotated[int, typer.Option("--rejects", min=0, help="print so many rejects of every stage")] = 3,
     follow: Annotated[
         bool, typer.Option("--follow", help="show how far it is until it ends; exit code 0 where it finished, else 1")
     ] = False,

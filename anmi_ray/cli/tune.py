@@ -55,9 +55,9 @@ def tune(
 
 def _print_trial(out: Console, trial: Trial, before: bool = False) -> None:
     """One line about a trial that has ended, in this call or before it."""
-    from rich.markup import escape
+    from rich.text import Text
 
-    marks = {"complete": "[green]✓[/green]", "stopped": "[yellow]–[/yellow]", "failed": "[red]✗[/red]"}
+    marks = {"complete": ("✓", "green"), "stopped": ("–", "yellow"), "failed": ("✗", "red")}
     last = trial.curve[-1] if trial.curve else None
     if trial.status == "complete":
         outcome = f"dev {trial.dev:.4f}"
@@ -68,8 +68,8 @@ def _print_trial(out: Console, trial: Trial, before: bool = False) -> None:
     values = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in trial.params.items()}
     point = ", ".join(f"{name} {value}" for name, value in values.items())
     took = "before" if before else f"{trial.seconds:.0f} s"
-    line = f"{marks[trial.status]} trial {trial.number:3}  {took:>7}  {escape(outcome)}  ({escape(point)})"
-    out.print(line, highlight=False, soft_wrap=True)
+    line = f" trial {trial.number:3}  {took:>7}  {outcome}  ({point})"
+    out.print(Text.assemble(marks[trial.status], line), soft_wrap=True)
 
 
 def _results(done: Finished, wanted: int) -> Iterator[str]:

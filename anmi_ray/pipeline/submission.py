@@ -200,6 +200,10 @@ def variables(names: Iterable[str], secrets: Iterable[str]) -> dict[str, str]:
     secrets = tuple(secrets)
     found: dict[str, str] = {}
     for name in (*names, *secrets):
+        option = "--secret" if name in secrets else "--env"
+        if "=" in name:
+            what = f"{name.partition('=')[0]} is given a value"
+            raise ConfigError(what, option, "give the name alone: the value is this process's own")
         if redaction.NAMES.search(name) and name not in secrets:
             raise ConfigError(
                 f"{name} looks like a secret, and whoever reaches the cluster's job server could read it",
@@ -207,7 +211,7 @@ def variables(names: Iterable[str], secrets: Iterable[str]) -> dict[str, str]:
                 f"give it to the nodes as a secret of the cluster's; where that server is yours alone, --secret {name}",
             )
         if name not in os.environ:
-            raise ConfigError(f"{name} is not set here", "--env", f"export {name}, or leave it out")
+            raise ConfigError(f"{name} is not set here", option, f"export {name}, or leave it out")
         found[name] = os.environ[name]
     return found
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.core.errors import FitError, NoMaximumError
+from anmi_ray.core.errors import ConfigError, FitError, NoMaximumError
 from anmi_ray.core.identity import query_id
 from anmi_ray.rating.bucket import rate_games
 from anmi_ray.rating.outcomes import Outcomes, Preferences, outcomes_of, with_anchors
 from anmi_ray.rating.shared_parameters import SAMPLE_QUERIES, Globals, sample_queries
 from anmi_ray.rating.weighting import shared_numbers
 from anmi_ray.tables.preferences import GAMES, check_preferences
-from anmi_ray.tables.rows import Rows
+from anmi_ray.tables.rows import rows_of
 
 
 class NamedRatings(NamedTuple):
@@ -34,18 +34,19 @@ class NamedRatings(NamedTuple):
 
 
 def rate_preferences(
-    table: pa.Table | Rows,
+    table: Any,
     config: RateConfig | None = None,
     *,
-    anchors: pa.Table | Rows | None = None,
+    anchors: Any = None,
     one_query: bool = False,
     max_reject_fraction: float = 0.1,
     threads: int = 1,
 ) -> NamedRatings:
     """Rate the documents of a table: query_id, doc_a, doc_b, preference [games] [judge] [tie] [order] [error].
 
-    preference in [0, 1] is of doc_a; `tables.preferences` says what the columns hold. `anchors` (query_id, doc_id) are
-    known positives, to which gaps are measured and which get a positive's prior. DataError: a column is missing, more
+    preference in [0, 1] is of doc_a; `tables.preferences` says what the columns hold. A table is an Arrow table or what
+    Arrow makes one of: columns by name, a data frame. `anchors` (query_id, doc_id) are known positives, to which gaps
+    are measured and which get a positive's prior. ConfigError: `config` is none. DataError: a column is missing, more
     than `max_reject_fraction` of the rows cannot be used, or no anchor is rated. FitError: there is nothing to rate, or
     plain maximum likelihood was asked for and a query has no finite maximum; it names documents by the table's ids.
 
@@ -53,10 +54,12 @@ def rate_preferences(
     >>> rate_preferences(table, RateConfig(prior=1.0)).ratings["doc_id"].to_pylist()
     ['x', 'y', 'z']
     """
+    if config is not None and not isinstance(config, RateConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"{type(config).__name__} is no RateConfig", "config", "give RateConfig(prior=1.0)")
     preferences = outcomes_of(check_preferences(table, GAMES, one_query))
     preferences.refuse_rejects(max_reject_fraction)
     if anchors is not None:
-        preferences, _ = with_anchors(preferences, anchors, one_query)
+        preferences, _ = with_anchors(preferences, rows_of(anchors), one_query)
     return rate_read(preferences, config or RateConfig(), threads)
 
 

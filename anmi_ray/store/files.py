@@ -52,7 +52,10 @@ def open_filesystem(root: str, one_put: bool = True) -> tuple[pafs.FileSystem, s
     if root.startswith("s3://") and one_put and "allow_delayed_open" not in root:
         uri = f"{root}{'&' if '?' in root else '?'}allow_delayed_open=true"
     try:
-        return pafs.FileSystem.from_uri(uri)
+        found, path = pafs.FileSystem.from_uri(uri)
+        if path or not uri.startswith(("s3://", "gs://")):
+            return found, path
+        raise pa.ArrowInvalid("names no bucket or folder")
     except (OSError, pa.ArrowInvalid) as error:
         message = str(error).replace(uri, public_root(root))
         # `from None`: the original message may quote the credentials

@@ -159,6 +159,8 @@ def replacing(path: Path) -> Iterator[Path]:
 def write_text(text: str, path: Path) -> None:
     """Write a text file whole, as `replacing` does; `-` is standard output."""
     if path == STANDARD:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")  # a table is, whatever the terminal is
         sys.stdout.write(text)
         return
     with replacing(path) as temporary:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.records import REJECT
 from anmi_ray.tables import formats
-from anmi_ray.tables.rows import Flags, Longs, Refusals, Rows, verdict
+from anmi_ray.tables.rows import Flags, Longs, Refusals, Rows, rows_of, verdict
 
 ONE_QUERY = "all"  # the query's id where a table is read as one query
 _ORDERS = ("ab", "ba")
@@ -127,9 +128,9 @@ def read_preference_batches(
     return (check_preferences(rows.renamed(named), reading, one_query) for rows in batches)
 
 
-def check_preferences(source: pa.Table | Rows, reading: Reading, one_query: bool = False) -> PreferenceRows:
-    """Check a table. DataError: a column is missing or of a type that cannot hold such values."""
-    rows = source if isinstance(source, Rows) else Rows(source)
+def check_preferences(source: Any, reading: Reading, one_query: bool = False) -> PreferenceRows:
+    """Check what `rows_of` takes. DataError: a column is missing or of a type that cannot hold such values."""
+    rows = rows_of(source)
     needed = [name for name in _NEEDED if not (one_query and name == "query_id")]
     if set(_LENGTHS) <= set(reading.numbers) and set(rows.columns) & set(_LENGTHS):
         needed += _LENGTHS

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -118,13 +119,16 @@ class Rows:
 
         A column that has our name, where another one is to take it, is left out.
         """
+        if not columns:
+            return self
         if missing := [theirs for theirs in columns.values() if theirs not in self.columns]:
             shown = ", ".join(repr(name) for name in self.columns) or "none"
             what = f"has no column {', '.join(missing)}; its columns are {shown}"
             raise DataError(what, self.place, "mend --columns NAME=COLUMN,...")
         ours = {theirs: name for name, theirs in columns.items()}
-        kept = [name for name in self.table.column_names if name in ours or name not in columns]
-        table = self.table.select(kept).rename_columns([ours.get(name, name) for name in kept])
+        kept = [at for at, name in enumerate(self.table.column_names) if name in ours or name not in columns]
+        table = self.table.select(kept)
+        table = table.rename_columns([ours.get(name, name) for name in table.column_names])
         found = tuple(ours.get(name, name) for name in self.columns if name in ours or name not in columns)
         return replace(self, table=table, found=found)
 
@@ -206,6 +210,17 @@ class Rows:
                 detail[mine] = pc.fill_null(held, "").to_numpy(zero_copy_only=False)
         rows = {"place": self.places(bad), "key": pair, "reason": reason.tolist(), "detail": detail}
         return pa.concat_tables([self.refused, REJECT.table(rows)])
+
+
+def rows_of(source: Any) -> Rows:
+    """The rows of an Arrow table, or of what Arrow makes one of: columns by name, a data frame. Raises DataError."""
+    if isinstance(source, Rows):
+        return source
+    try:
+        return Rows(source if isinstance(source, pa.Table) else pa.table(source))
+    except (TypeError, ValueError) as error:
+        remedy = "give a file's name, an Arrow table, a data frame, or a dict of columns"
+        raise DataError(f"no table can be made of {type(source).__name__}: {error}", "table", remedy) from None
 
 
 def verdict(checks: Mapping[str, Flags]) -> Longs:

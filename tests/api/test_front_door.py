@@ -259,7 +259,7 @@ def test_mistakes_in_tables() -> None:
         anmi_ray.rate(table, prior=-1.0)
     with refused(DataError, "has no column doc_b"):
         anmi_ray.rate({name: column for name, column in table.items() if name != "doc_b"})
-    with refused(DataError, "no table can be made of it"):
+    with refused(DataError, "no table can be made of int"):
         anmi_ray.rate(3)
     with refused(DataError, "rows cannot be used"):
         anmi_ray.audit({**table, "preference": [3.0]})

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from anmi_ray.api import doctor
+from anmi_ray.cli.console import stdout
 from anmi_ray.cli.doctor import render
 from anmi_ray.retrieval import jdk
 
@@ -96,7 +96,7 @@ def test_json_holds_the_same_checks() -> None:
 def test_rendering_shows_remedies_of_gaps_only_and_keeps_brackets() -> None:
     text = io.StringIO()
     checks = [_check("fine", remedy="do not show"), _check("gone", "missing")]
-    render(Console(file=text, width=100), checks)
+    render(stdout(text), checks)
     assert "1.0 [x]" in text.getvalue()
     assert "gone: pip install 'a[b]'" in text.getvalue()
     assert "do not show" not in text.getvalue()

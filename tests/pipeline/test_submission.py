@@ -274,6 +274,11 @@ def test_secrets_are_passed_only_by_that_name(monkeypatch: pytest.MonkeyPatch) -
     assert variables([], ["SOME_API_KEY"]) == {"SOME_API_KEY": "word"}
     with pytest.raises(ConfigError, match="NOT_THERE is not set"):
         variables(["NOT_THERE"], [])
+    with pytest.raises(ConfigError, match="--secret: NOT_THERE is not set"):
+        variables([], ["NOT_THERE"])
+    with pytest.raises(ConfigError, match="--env: API_KEY is given a value") as caught:
+        variables(["API_KEY=word"], [])
+    assert "word" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
