@@ -218,7 +218,7 @@ def rows_of(source: Any) -> Rows:
         return source
     try:
         return Rows(source if isinstance(source, pa.Table) else pa.table(source))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         remedy = "give a file's name, an Arrow table, a data frame, or a dict of columns"
         raise DataError(f"no table can be made of {type(source).__name__}: {error}", "table", remedy) from None
 
