@@ -38,7 +38,7 @@ def content(suffix: str, table: Mapping[str, Sequence[object]] | None = None) ->
         sink.write("\n".join(map(json.dumps, rows.to_pylist())).encode())
     else:
         pacsv.write_csv(rows, sink)
-    return gzip.compress(sink.getvalue()) if suffix.endswith(".gz") else sink.getvalue()
+    return gzip.compress(sink.getvalue(), mtime=0) if suffix.endswith(".gz") else sink.getvalue()
 
 
 def send(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
@@ -66,7 +66,7 @@ def test_an_audit_goes_through_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_ranking_comes_through_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("qrels").mkdir()
     Path("qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
-    Path("run.trec.gz").write_bytes(gzip.compress(b"q Q0 d 1 2 packed\n"))
+    Path("run.trec.gz").write_bytes(gzip.compress(b"q Q0 d 1 2 packed\n", mtime=0))
     send(monkeypatch, "\ufeffq Q0 d 1 2 sent\n".encode())
     said = printed("evaluate", "--collection", ".", "--run", "-", "--run", "run.trec.gz")
     assert [line.split()[0] for line in said.splitlines()] == ["system", "sent", "packed"]

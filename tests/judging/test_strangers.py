@@ -135,7 +135,7 @@ def chunk(content: bytes) -> bytes:
     return f"{len(content):x}\r\n".encode() + content + b"\r\n"
 
 
-BOMB = gzip.compress(b'{"choices": "' + b"a" * (1 << 30), compresslevel=1)
+BOMB = gzip.compress(b'{"choices": "' + b"a" * (1 << 28), compresslevel=1)  # of four times the memory that is allowed
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 PACKED = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n" % len(BOMB)
 BODIES = {
