@@ -120,19 +120,19 @@ def rate(
     with working(f"rates {file.name}"):
         rated = rate_with(config, file, anchors, all_one_query, max_reject_fraction, rejects, threads, named)
     drawn = _drawn(rated, plot_query)
-    _write(rated, outputs)
-    if plot is not None:
-        _plot(rated, drawn, plot)
+    _write(rated, outputs, drawn)
     for line in (str(rated), *_outputs(rated, outputs, None if plot_query is not None else drawn)):
         print(line, file=console.beside(outputs))
 
 
-def _write(rated: Rated, outputs: Mapping[str, Path | None]) -> None:
+def _write(rated: Rated, outputs: Mapping[str, Path | None], drawn: list[str]) -> None:
     from anmi_ray.tables import formats
 
     for option, table in {"out": rated.ratings, "fits": rated.fits, "gaps": rated.gaps}.items():
         if (path := outputs[option]) is not None:
             formats.write_table(table, path)
+    if (plot := outputs["plot"]) is not None:
+        _plot(rated, drawn, plot)
 
 
 def _refuse_contradictions(ties: str, tie_width: str, plot: Path | None, plot_query: str | None) -> None:

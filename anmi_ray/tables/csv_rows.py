@@ -54,6 +54,8 @@ def batches(path: Path, compression: str | None, columns: Sequence[str]) -> Iter
 
 def _header(line: bytes, columns: Sequence[str], path: Path) -> tuple[tuple[str, ...], list[str], str]:
     """All columns, those to read (none where one of them stands twice), and what separates cells."""
+    if b"\0" in line:
+        raise DataError("its first line is no header of CSV", f"{path}:1", "write the columns' names there")
     header = line.decode("utf-8-sig", "replace").partition("\n")[0].partition("\r")[0]
     delimiter = delimiter_of(header, ",")
     csv.field_size_limit(MAX_LINE)  # of the whole process

@@ -215,9 +215,9 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_a_card_names_a_collection_without_the_options_of_its_address(tmp_path: Path) -> None:
     write_run(tmp_path / "root")
-    path = tmp_path / "root" / "runs" / "r1.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(record | {"corpus_name": "s3://me:word@bucket/docs?secret_key=word"}), encoding="utf-8")
+    store = Store(str(tmp_path / "root"))
+    record = store.read_json("runs/r1.json")
+    store.publish_json("runs/r1.json", record | {"corpus_name": "s3://me:word@bucket/docs?secret_key=word"})
     card = (export("r1", str(tmp_path / "root"), tmp_path / "out") / "README.md").read_text(encoding="utf-8")
     assert "docs" in card
     assert "word@" not in card

@@ -269,7 +269,7 @@ def test_a_server_without_log_probabilities_is_found_out_after_three_answers(cha
         engine.ask(questions, iter([np.arange(len(questions.query))]), handed.append)
     assert "gives no log-probabilities: none came with its first 3 answers" in told(stopped.value)
     assert "prompt.readout: sign" in str(stopped.value)
-    assert engine.spend.requests == len(chat.log()) <= 6  # with those in flight
+    assert 3 <= len(chat.log()) <= engine.spend.requests <= 6  # with those in flight, that may not have come
     answers = pa.concat_tables(handed)
     assert set(answers["error"].to_pylist()) == {"no log-probabilities"}
     assert all(answers["transient"].to_pylist())  # not a fact about the question

@@ -177,7 +177,7 @@ def test_a_collection_without_labels_is_planned_and_said_to_be_one(tmp_path: Pat
     assert "stage compare: there is no train query: a run ends before compare\n  remedy: " in left_out.stderr
     assert left_out.returncode == 2
     (beir / "queries.jsonl").write_text("")
-    assert "corpus: holds no usable query" in refused("plan", QUICKSTART, *settings)
+    assert "queries.jsonl: holds no usable query" in refused("plan", QUICKSTART, *settings)
 
 
 def test_a_root_keeps_its_buckets(tmp_path: Path) -> None:
