@@ -252,6 +252,7 @@ READERS: Readers = {
     "preferences": (written("p.csv", partial(read_preferences, reading=GAMES)), PREFERENCES, 6),
     "preferences in JSON": (written("p.jsonl", partial(read_preferences, reading=GAMES)), JSONL, 5),
     "audited": (written("a.csv", partial(read_preferences, reading=ANSWERS)), PREFERENCES, 4),
+    "configuration": (written("c.yaml", load.load), CONFIG, 4),
     "own queries": (own_queries, b'how do I write a query\n{"text": "as JSON"}\n{"query": "as well"}\n', 8),
     "module": (module, MODULE, 3),
     **{f"beir {name}": (partial(collection, BEIR, AS_BEIR, name), BEIR[name], 1) for name in BEIR},
@@ -309,8 +310,3 @@ def fuzzed(readers: Readers, inputs: int) -> None:
 @pytest.mark.timeout(600)
 def test_readers_of_strangers_text_end_in_a_message_or_in_rows() -> None:
     fuzzed(READERS, INPUTS)
-
-
-@pytest.mark.xfail(reason="a message of several mistakes in a configuration is longer", strict=False)
-def test_a_configuration_ends_in_a_message_or_in_settings() -> None:
-    fuzzed({"configuration": (written("c.yaml", load.load), CONFIG, 1)}, INPUTS // 50)
