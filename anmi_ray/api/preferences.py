@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _NAMED = 3  # ids named in the summary
 _UNITS = {"thurstone": "probit", "bradley-terry": "logit"}
 
-# A file (.csv, .jsonl, each also .gz or .zst, .parquet), an Arrow table, or what Arrow makes one of: columns by name, a
-# data frame of pandas or Polars.
+# A file (.csv, .tsv, .jsonl, each also .gz or .zst, .parquet), an Arrow table, or what Arrow makes one of: columns by
+# name, a data frame of pandas or Polars.
 Source: TypeAlias = str | Path | pa.Table | Mapping[str, Any] | Any
 
 

@@ -18,7 +18,7 @@ def audit(
     subject: Annotated[
         str,
         typer.Argument(
-            metavar="RUN|FILE", help="name of a run, or answers: .csv, .jsonl (also .gz, .zst), .parquet, or -"
+            metavar="RUN|FILE", help="name of a run, or answers: .csv, .tsv, .jsonl (also .gz, .zst), .parquet, or -"
         ),
     ],
     json_: FiguresOption = None,

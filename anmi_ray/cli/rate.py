@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 PLOTTED = 3  # queries in a picture, unless one is asked for
 
 FileArg = Annotated[
-    Path, typer.Argument(metavar="FILE", help="preferences: .csv, .jsonl (also .gz, .zst), .parquet, or -")
+    Path, typer.Argument(metavar="FILE", help="preferences: .csv, .tsv, .jsonl (also .gz, .zst), .parquet, or -")
 ]
 OutOption = Annotated[
-    Path, typer.Option("--out", help="ratings to write: .csv, .jsonl (also .gz, .zst), .parquet, or -")
+    Path, typer.Option("--out", help="ratings to write: .csv, .tsv, .jsonl (also .gz, .zst), .parquet, or -")
 ]
 ModelOption = Annotated[
     Literal["thurstone", "bradley-terry"], typer.Option("--model", help="link of the win probability")

@@ -32,8 +32,8 @@ class CompareConfig(Settings):
     path: PathOrUri | None = Field(
         default=None,
         min_length=1,
-        description="imported: .csv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, "
-        "doc_b, preference, as anmi audit reads them; ids are the collection's",
+        description="imported: .csv, .tsv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, "
+        "doc_a, doc_b, preference, as anmi audit reads them; ids are the collection's",
     )
 
     @model_validator(mode="after")

@@ -133,7 +133,7 @@ class ImportedJudgeConfig(OneJudge[Literal["imported"]]):
 
     path: PathOrUri = Field(
         min_length=1,
-        description=".csv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, doc_b, "
+        description=".csv, .tsv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, doc_b, "
         "preference and perhaps judge, order, error, round, as anmi audit reads them; ids are the collection's",
     )
     judge: str | None = Field(

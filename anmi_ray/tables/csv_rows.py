@@ -23,13 +23,16 @@ from anmi_ray.tables.streams import BLOCK, MAX_LINE, check_head
 Broken = dict[int, tuple[str, str]]  # by number, a record's text and what is wrong with it
 
 
-def batches(path: Path, compression: str | None, columns: Sequence[str]) -> Iterator[Rows]:
-    """All columns as text. A line with another number of cells than the header is a reject."""
+def batches(path: Path, compression: str | None, usual: str, columns: Sequence[str]) -> Iterator[Rows]:
+    """All columns as text; `usual` separates cells unless the header says otherwise.
+
+    A line with another number of cells than the header is a reject.
+    """
     with pa.input_stream(str(path), compression=compression) as stream, io.BufferedReader(stream) as lines:  # type: ignore[arg-type]
         header = lines.readline(MAX_LINE)
     check_head(header, str(path))
     _check_utf8(path, compression)
-    found, wanted, delimiter = _header(header, columns, path)
+    found, wanted, delimiter = _header(header, usual, columns, path)
     if not wanted:
         yield Rows(pa.table({}), str(path), found=found)  # refused where the columns are checked
         return
@@ -52,12 +55,12 @@ def batches(path: Path, compression: str | None, columns: Sequence[str]) -> Iter
         yield _rows(table, np.zeros(0, np.int64), broken, path, found)
 
 
-def _header(line: bytes, columns: Sequence[str], path: Path) -> tuple[tuple[str, ...], list[str], str]:
+def _header(line: bytes, usual: str, columns: Sequence[str], path: Path) -> tuple[tuple[str, ...], list[str], str]:
     """All columns, those to read (none where one of them stands twice), and what separates cells."""
     if b"\0" in line:
         raise DataError("its first line is no header of CSV", f"{path}:1", "write the columns' names there")
     header = line.decode("utf-8-sig", "replace").partition("\n")[0].partition("\r")[0]
-    delimiter = delimiter_of(header, ",")
+    delimiter = delimiter_of(header, usual)
     csv.field_size_limit(MAX_LINE)  # of the whole process
     try:
         found = next(csv.reader([header], delimiter=delimiter), [])
@@ -107,7 +110,7 @@ def _errors(path: Path) -> Iterator[None]:
     try:
         yield
     except pa.ArrowException as error:
-        remedy = "mend the file; it must be comma-separated and UTF-8 (iconv -f <its encoding> -t utf-8)"
+        remedy = "mend the file; it must be CSV or TSV and UTF-8 (iconv -f <its encoding> -t utf-8)"
         if "straddling" in str(error):
             remedy = "mend the row; a quotation mark in it may not be closed"
             raise DataError(f"a row is larger than {BLOCK >> 20} MiB", str(path), remedy) from None

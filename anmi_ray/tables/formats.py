@@ -1,4 +1,4 @@
-"""Tables from and to files that people have: CSV, JSONL (each also .gz, .zst) and Parquet, chosen by the suffix.
+"""Tables from and to files that people have: CSV, TSV, JSONL (also .gz, .zst) and Parquet, chosen by the suffix.
 
 Reading keeps what a message needs: the number of every row's line, and the lines that make no row, as rejects.
 """
@@ -26,13 +26,14 @@ from anmi_ray.tables import csv_rows, streams
 from anmi_ray.tables.rows import Rows, refused_lines
 from anmi_ray.tables.streams import COMPRESSIONS, STANDARD
 
-KNOWN = ".csv, .jsonl (each also .gz or .zst) or .parquet"
-_FORMATS = (".csv", ".jsonl", ".parquet")
+KNOWN = ".csv, .tsv, .jsonl (each also .gz or .zst) or .parquet"
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_FORMATS = (*_SEPARATORS, ".jsonl", ".parquet")
 _BATCH = 1 << 17  # rows of Parquet that are read at once
 
 
 def format_of(path: Path) -> tuple[str, str | None]:
-    """(".csv", ".jsonl" or ".parquet", compression or None) of a file by its name; ConfigError on any other."""
+    """(One of _FORMATS, compression or None) of a file by its name; ConfigError on any other."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compression = COMPRESSIONS.get(suffixes[-1]) if suffixes else None
     kind = (suffixes[:-1] if compression else suffixes)[-1:]
@@ -97,8 +98,8 @@ def read_batches(
     with _reading(path, compression):
         if kind == ".parquet":
             yield from _parquet_batches(path, (*texts, *numbers))
-        elif kind == ".csv":
-            yield from csv_rows.batches(path, compression, (*texts, *numbers))
+        elif kind in _SEPARATORS:
+            yield from csv_rows.batches(path, compression, _SEPARATORS[kind], (*texts, *numbers))
         else:
             yield from _jsonl_batches(path, compression, texts, numbers, defaults or {})
 
@@ -171,19 +172,23 @@ def write_table(table: pa.Table, path: Path) -> None:
     """Write a table in the format of the file's name; to standard output, `-`, as CSV."""
     if path == STANDARD:
         sink = pa.BufferOutputStream()
-        pacsv.write_csv(table, sink, pacsv.WriteOptions(quoting_style="needed"))
+        _write_csv(table, sink, ".csv")
         write_text(sink.getvalue().to_pybytes().decode(), path)
         return
     kind, compression = format_of(path)
     with replacing(path) as temporary, pa.output_stream(str(temporary), compression=compression) as sink:
         if kind == ".parquet":
             pq.write_table(table, sink)
-        elif kind == ".csv":
-            pacsv.write_csv(table, sink, pacsv.WriteOptions(quoting_style="needed"))
+        elif kind in _SEPARATORS:
+            _write_csv(table, sink, kind)
         else:
             names = table.column_names
             for values in zip(*(table[name].to_pylist() for name in names), strict=True):
                 sink.write(json.dumps(dict(zip(names, values, strict=True)), ensure_ascii=False).encode() + b"\n")
+
+
+def _write_csv(table: pa.Table, sink: pa.NativeFile, kind: str) -> None:
+    pacsv.write_csv(table, sink, pacsv.WriteOptions(quoting_style="needed", delimiter=_SEPARATORS[kind]))
 
 
 def _parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[Rows]:

@@ -135,7 +135,7 @@ def test_what_did_not_converge_is_said(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--out", "o.xlsx"], "name it .csv, .jsonl (each also .gz or .zst) or .parquet"),
+        (["--out", "o.xlsx"], "name it .csv, .tsv, .jsonl (each also .gz or .zst) or .parquet"),
         (["--out", "o.parquet.gz"], "its format cannot be told"),
         (["--out", "nowhere/o.csv"], "mkdir -p"),
         (["--out", "preferences.csv"], "would overwrite it; it is read"),

@@ -184,7 +184,9 @@ def test_rows_that_repeat_are_games(seed: int) -> None:
 
 
 @settings(max_examples=15)
-@given(seed=st.integers(0, 1000), suffix=st.sampled_from([".csv", ".csv.gz", ".csv.zst", ".jsonl", ".jsonl.gz"]))
+@given(
+    seed=st.integers(0, 1000), suffix=st.sampled_from([".csv", ".csv.gz", ".tsv.zst", ".tsv", ".jsonl", ".jsonl.gz"])
+)
 def test_formats_agree(seed: int, suffix: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("formats")
     rows = random_table(seed)

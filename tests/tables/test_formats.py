@@ -68,9 +68,10 @@ def test_a_quote_left_open_swallows_nothing_silently(tmp_path: Path, text: str) 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_what_separates_cells_and_lines_is_told_from_the_header(tmp_path: Path, mark: str, end: str) -> None:
     lines = ["query_id,doc_a,doc_b,preference", "q,a,b,1", "q,a,c,.5"]
-    read = write(tmp_path / "p.csv", "".join(line.replace(",", mark) + end for line in lines))
-    assert read.preference.tolist() == [1.0, 0.5]
-    assert not read.rejects.num_rows
+    for name in ("p.csv", "p.tsv"):
+        read = write(tmp_path / name, "".join(line.replace(",", mark) + end for line in lines))
+        assert read.preference.tolist() == [1.0, 0.5]
+        assert not read.rejects.num_rows
 
 
 def test_a_decimal_comma_is_named(tmp_path: Path) -> None:
