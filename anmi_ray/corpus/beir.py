@@ -35,7 +35,7 @@ class BeirFiles:
         self._fs, self._root, kind = sources.opened(path, "path")
         if kind != fs.FileType.Directory:
             message = "no such folder" if kind == fs.FileType.NotFound else "not a folder"
-            raise DataError(message, self.place, f"set corpus.path to the collection's folder; {_LAYOUT}")
+            raise DataError(message, self.place, f"give the collection's folder (corpus.path, --collection); {_LAYOUT}")
 
     def documents(self) -> Iterator[Document]:
         """(id, title, text) of every line of corpus.jsonl that is well-formed."""

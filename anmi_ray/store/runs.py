@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.mistakes import members
 from anmi_ray.config.paths import check_address
 from anmi_ray.core.errors import ConfigError, DamagedError
 from anmi_ray.store import Artifact, Store
@@ -42,9 +43,9 @@ def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
     if record is None:
         known = [file.removesuffix(".json") for file in store.names("runs")]
         raise ConfigError(
-            f"no run of that name; there {'are' if known else 'is'} {', '.join(known) or 'none'}",
+            f"no run of that name; there {'are' if known else 'is'} {members(known) or 'none'}",
             f"{root}/runs/{name}.json",
-            "name one of them, or give its root with --root",
+            f"{'name one of them' if known else 'carry one out with anmi run'}, or give its root with --root",
         )
     return store, record
 
