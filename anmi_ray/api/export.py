@@ -12,14 +12,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from anmi_ray.core import redaction
 from anmi_ray.core.errors import DataError
 from anmi_ray.evaluation.served_fusion import ServedFusion, of_sweep
 from anmi_ray.evaluation.significance import LEVEL
 from anmi_ray.models.card import Card, text, weights_in_words
 from anmi_ray.stages import by_judges
 from anmi_ray.stages.evaluate import baseline_of
-from anmi_ray.store import Artifact, Store
+from anmi_ray.store import Artifact, Store, public_root
 from anmi_ray.store.folders import copy_sealed, new_folder
 from anmi_ray.store.runs import find_run
 
@@ -73,8 +72,7 @@ def _card(
     rows = evaluate.read_json("comparisons.json") if evaluate is not None and evaluate.manifest() is not None else None
     judged = by_judges.of(evaluate) if evaluate is not None and evaluate.manifest() is not None else None
     alone = judged if not rows else None
-    place = redaction.scrub(str(record["corpus_name"]))  # an address, in records of old versions with credentials
-    collection = Path(place.partition("?")[0] if "://" in place else place).name
+    collection = Path(public_root(str(record["corpus_name"]))).name  # old versions recorded credentials in addresses
     return Card(
         name=title,
         base_model=_public_model(config["train"]["model"]),

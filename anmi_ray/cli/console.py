@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from anmi_ray.evaluation.judged import ByJudges
 
 _PLAIN_WIDTH = 200  # characters of a line where nobody looks at a terminal
-# Of terminals, of the direction of writing, and halves of surrogate pairs, which cannot be encoded.
 _QUIET_S = 15.0  # plain output says how far a stage is at most this often
 
 

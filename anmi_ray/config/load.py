@@ -42,7 +42,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), documents_alone: bool 
 def read_experiment(path: str | Path) -> dict[str, Any]:
     """The settings of an experiment's file, not validated yet, with its name. Raises ConfigError."""
     content = read(path)
-    if "space" in content and "space" not in Experiment.model_fields:
+    if "space" in content:
         message = "this file is a campaign's (it has space), and what is wanted is an experiment's"
         raise ConfigError(message, str(path), f"carry it out with anmi tune {path} (on a cluster: anmi submit tune)")
     return {"name": run_name(path)} | content

@@ -17,9 +17,8 @@ from anmi_ray.config.paths import as_written
 from anmi_ray.core import redaction
 from anmi_ray.core.errors import DataError, from_os_error
 from anmi_ray.corpus.parsing import LineError, too_large
-from anmi_ray.tables.streams import bounded_lines, check_head
+from anmi_ray.tables.streams import COMPRESSIONS, bounded_lines, check_head
 
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _BLOCK = 1 << 22
 
 

@@ -123,11 +123,11 @@ def _questions(
     return TextQuestions(queries, texts, query_row, first, second, ids[once], of_comparison, documents)
 
 
-def slices(queries: list[Rows], size: int, admit: Admit) -> Iterator[Rows]:
+def slices(queries: list[Rows], size: int, admit: Admit, patience_s: float = _PATIENCE_S) -> Iterator[Rows]:
     """Whole queries, at least `size` questions at a time, as long as `admit` lets a group through.
 
     Where it lets through a part for now, that is a slice, and the rest waits. Whose answers it waits for may have died:
-    after half a minute without anything let through it is no longer patient.
+    after `patience_s` without anything let through it is no longer patient.
     """
     rest = queries[::-1]
     waited = 0.0
@@ -135,7 +135,7 @@ def slices(queries: list[Rows], size: int, admit: Admit) -> Iterator[Rows]:
         group: list[Rows] = []
         while rest and sum(map(len, group)) < size:
             group.append(rest.pop())
-        admitted, over = admit(group, waited < _PATIENCE_S)
+        admitted, over = admit(group, waited < patience_s)
         if admitted:
             waited = 0.0
             yield np.concatenate(group[:admitted])

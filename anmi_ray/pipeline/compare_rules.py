@@ -92,8 +92,7 @@ def _check(left: Mapping[str, object], errors: Mapping[str, AnmiError]) -> None:
 
 
 def _complete(experiment: Experiment, content: str) -> bool:
-    artifact = resolve(experiment, content)[MINE].artifact(Store(experiment.execution.root))
-    return artifact.manifest() is not None and not artifact.lost()
+    return resolve(experiment, content)[MINE].artifact(Store(experiment.execution.root)).whole()
 
 
 class _UnderRule(Everyone):

@@ -205,11 +205,7 @@ def carry_out(
     store, item = Store(experiment.execution.root), resolve(experiment, content)[MINE]
     artifact = item.artifact(store)
     stages = (runs.recorded(store, experiment.name) or {"stages": {}})["stages"]
-    if (
-        stages.get(MINE, {}).get("fingerprint") == item.fingerprint
-        and artifact.manifest() is not None
-        and not artifact.lost()
-    ):
+    if stages.get(MINE, {}).get("fingerprint") == item.fingerprint and artifact.whole():
         return artifact, item
     if TRAIN in stages:
         raise ConfigError(

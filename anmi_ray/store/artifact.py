@@ -184,6 +184,10 @@ class Artifact:
         there = self.store.tree_sizes(self.path) if listed else {}
         return [name for name, file in listed.items() if there.get(name) != file["bytes"]]
 
+    def whole(self) -> bool:
+        """Whether it is complete and no listed file is lost."""
+        return self.manifest() is not None and not self.lost()
+
     def read_listed(self, name: str) -> bytes:
         """The bytes of a document, or of a file whose hash is listed. Raises DamagedError where they are others."""
         if name.endswith(".json"):

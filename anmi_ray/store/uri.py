@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
-from anmi_ray.store import open_filesystem
+from anmi_ray.store import open_filesystem, public_root
+from anmi_ray.store.parquet import read_parquet
 
 
 def absolute(place: str) -> str:
@@ -41,6 +43,12 @@ def filesystem(place: str) -> tuple[pafs.FileSystem, str]:
     Raises StoreError as `open_filesystem`.
     """
     return open_filesystem(place, one_put=False)
+
+
+def read_table(place: str) -> pa.Table:
+    """A Parquet file under our hashes as a table. Raises StoreError as `parquet.read_parquet`."""
+    files, path = filesystem(place)
+    return read_parquet(files, path, public_root(place))
 
 
 def of_ray(place: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from anmi_ray.config.endpoint import RerankEndpointConfig
+from tests.servers import listening
 
 
 def number(text: str) -> float:
@@ -131,13 +132,8 @@ def serving() -> Iterator[Served]:
     """A server of one's own."""
     served = Served()
     handler = type("Handler", (_Handler,), {"served": served})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        served.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        try:
-            yield served
-        finally:
-            server.shutdown()
-            thread.join()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    served.port = server.server_address[1]
+    with listening(server):
+        yield served

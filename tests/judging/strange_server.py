@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import socketserver
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+from tests.servers import listening
 
 Write = Callable[[bytes], object]
 Answer = Callable[[Write], object]  # writes status line, headers and body
@@ -77,12 +78,7 @@ def stranger(*answers: Answer, tls: ssl.SSLContext | None = None) -> Iterator[St
     """A server of one's own; with `tls` behind https."""
     made = Stranger(list(answers))
     handler = type("Handler", (_Handler,), {"stranger": made, "tls": tls})
-    with _Server(("127.0.0.1", 0), handler) as server:
-        made.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        try:
-            yield made
-        finally:
-            server.shutdown()
-            thread.join()
+    server = _Server(("127.0.0.1", 0), handler)
+    made.port = server.server_address[1]
+    with listening(server):
+        yield made

@@ -26,6 +26,7 @@ from tests import commands
 from tests.commands import Done
 from tests.heads import REPOSITORY, Head, environment, free_port, head
 from tests.interrupts import heeding
+from tests.servers import listening
 from tests.small import write_collection, write_config
 from tests.tuning.campaigns import write_campaign
 
@@ -286,12 +287,6 @@ def test_what_is_no_address(address: str) -> None:
 
 
 def test_another_server_at_the_address() -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            with pytest.raises(ClusterError, match="the job server refuses"):
-                Jobs(f"http://127.0.0.1:{server.server_port}")
-        finally:
-            server.shutdown()
-            thread.join()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    with listening(server), pytest.raises(ClusterError, match="the job server refuses"):
+        Jobs(f"http://127.0.0.1:{server.server_port}")

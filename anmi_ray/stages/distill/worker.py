@@ -30,8 +30,7 @@ from anmi_ray.models.pair_classifier import PairClassifier, sharpen
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.stages.rerank.ranking import document_texts
 from anmi_ray.stages.train.trainer import Files, Job, Tools, positions
-from anmi_ray.store import public_root, uri
-from anmi_ray.store.parquet import read_parquet
+from anmi_ray.store import uri
 from anmi_ray.training.loop import Trained, carry_out
 from anmi_ray.training.pair_inputs import Apart, Logits, Together
 from anmi_ray.training.preferences import HeldOut, PairSet, PreferenceTask, both_orders
@@ -55,8 +54,7 @@ class PairSources:
 def distill(job: Job, tools: Tools) -> Trained:
     """Train on the train pairs, choose the checkpoint and calibrate on the dev pairs."""
     config, sources = cast(DistillConfig, job.config), cast(PairSources, job.sources)
-    files, path = uri.filesystem(sources.pairs)
-    table = read_parquet(files, path, public_root(sources.pairs))
+    table = uri.read_table(sources.pairs)
     train = table.filter(pc.equal(table["split"], TRAIN))
     held = table.filter(pc.not_equal(table["split"], TRAIN))
     texts, queries = _texts(sources.texts, table), _queries(sources.queries, table)

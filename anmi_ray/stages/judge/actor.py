@@ -92,7 +92,7 @@ class JudgeActor:
             settle(answers.num_rows, failures)
 
         queries = in_order(questions, chunk, missing)
-        let = functools.partial(admit, budget, key, judge.likely_dollars(questions), True)
+        let = functools.partial(admit, budget, key, judge.likely_dollars(questions))
         try:
             engine.ask(questions, slices(queries, engine.at_once, let), hand_over)
         finally:
@@ -111,12 +111,10 @@ def chunk_key(bucket: int, start: int) -> str:
     return f"{bucket}-{start}"
 
 
-def admit(
-    budget: Any, key: str, dollars: NDArray[np.float64], can_wait: bool, group: list[Rows], patient: bool
-) -> Admission:
+def admit(budget: Any, key: str, dollars: NDArray[np.float64], group: list[Rows], patient: bool) -> Admission:
     """How many queries of a group may be asked; `dollars` float64[N] is what each question of the bucket may cost."""
     costs = [(len(which), float(dollars[which].sum())) for which in group]
-    return ray.get(budget.admit.remote(key, costs, can_wait and patient))
+    return ray.get(budget.admit.remote(key, costs, patient))
 
 
 def in_order(questions: TextQuestions, chunk: Rows, missing: NDArray[np.bool_]) -> list[Rows]:

@@ -42,9 +42,8 @@ from anmi_ray.runtime.status import Report, failed, new_board, shown, tell
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.runtime.trackers import curves_folder, shared_curves
 from anmi_ray.stages.rerank.ranking import SYSTEM, document_texts, ranked
-from anmi_ray.store import Artifact, public_root, uri
+from anmi_ray.store import Artifact, uri
 from anmi_ray.store.folders import publish_folder, seal_folder
-from anmi_ray.store.parquet import read_parquet
 from anmi_ray.training import tracking
 from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.memory import remedy
@@ -315,9 +314,7 @@ class Files(Sequence[pa.Table]):
         return len(self._paths)
 
     def __getitem__(self, at: Any) -> Any:
-        place = str(self._paths[at])
-        files, path = uri.filesystem(place)
-        return read_parquet(files, path, public_root(place))
+        return uri.read_table(str(self._paths[at]))
 
 
 def positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tuple[NDArray[np.int64], pa.Array]:
