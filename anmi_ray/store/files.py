@@ -10,6 +10,8 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -161,24 +163,12 @@ class Store:
 
         Hidden files are left out: they are what a killed writer was about to publish.
         """
-        filesystem, base = self._open()
-        try:
-            infos = filesystem.get_file_info(pafs.FileSelector(f"{base}/{folder}", allow_not_found=True))
-        except OSError as error:
-            raise from_os_error(error, self.where(folder)) from error
-        files = (info for info in infos if info.type == pafs.FileType.File)
-        return {info.base_name: int(info.size) for info in files if not info.base_name.startswith(".")}
+        return {name: size for name, size, file in self._entries(folder) if file and not name.startswith(".")}
 
     def listing(self, folder: str) -> tuple[dict[str, int], list[str]]:
         """The files directly in `folder` with their bytes, hidden ones too, and the folders in it, by name."""
-        filesystem, base = self._open()
-        try:
-            infos = filesystem.get_file_info(pafs.FileSelector(f"{base}/{folder}".rstrip("/"), allow_not_found=True))
-        except OSError as error:
-            raise from_os_error(error, self.where(folder)) from error
-        infos = sorted(infos, key=lambda info: info.base_name)
-        files = {info.base_name: int(info.size) for info in infos if info.type == pafs.FileType.File}
-        return files, [info.base_name for info in infos if info.type == pafs.FileType.Directory]
+        found = sorted(self._entries(folder))
+        return {name: size for name, size, file in found if file}, [name for name, _, file in found if not file]
 
     def tree(self, folder: str) -> list[str]:
         """Paths of all files below `folder`, relative to it, sorted; hidden ones are left out."""
@@ -186,18 +176,24 @@ class Store:
 
     def tree_sizes(self, folder: str, hidden: bool = False) -> dict[str, int]:
         """All files below `folder` by their path relative to it, and their bytes; with hidden ones where asked for."""
+        return {
+            name: size
+            for name, size, file in self._entries(folder, recursive=True)
+            if file and (hidden or not any(part.startswith(".") for part in name.split("/")))
+        }
+
+    def _entries(self, folder: str, recursive: bool = False) -> Iterator[tuple[str, int, bool]]:
+        """What is in `folder`: its path relative to it, its bytes, whether it is a file (else it is a folder)."""
         filesystem, base = self._open()
-        top = f"{base}/{folder}"
+        top = f"{base}/{folder}".rstrip("/")
         try:
-            infos = filesystem.get_file_info(pafs.FileSelector(top, recursive=True, allow_not_found=True))
+            if isinstance(filesystem, pafs.LocalFileSystem):
+                yield from _scan(top, recursive)
+                return
+            for info in filesystem.get_file_info(pafs.FileSelector(top, recursive=recursive, allow_not_found=True)):
+                yield info.path[len(top) :].lstrip("/"), int(info.size or 0), info.type == pafs.FileType.File
         except OSError as error:
             raise from_os_error(error, self.where(folder)) from error
-        files = {info.path[len(top) :].lstrip("/"): info.size for info in infos if info.type == pafs.FileType.File}
-        return {
-            name: int(size)
-            for name, size in files.items()
-            if hidden or not any(part.startswith(".") for part in name.split("/"))
-        }
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with all that is in it, if it is there."""
@@ -278,6 +274,24 @@ class Store:
                 "give another root with --root",
             )
         return int(known["buckets"])
+
+
+def _scan(top: str, recursive: bool, before: str = "") -> Iterator[tuple[str, int, bool]]:
+    """What is in a local folder, also while others write there: what vanishes meanwhile is passed over.
+
+    pyarrow's own listing fails where the folder appears between its reading it and its asking whether it is there.
+    """
+    try:
+        with os.scandir(top or "/") as found:
+            entries = list(found)
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        with suppress(FileNotFoundError):
+            file = not entry.is_dir()
+            yield before + entry.name, entry.stat().st_size if file else 0, file
+        if recursive and entry.is_dir():
+            yield from _scan(entry.path, recursive, f"{before}{entry.name}/")
 
 
 def _replace(path: Path, data: bytes | pa.Buffer) -> None:

@@ -27,14 +27,16 @@ with progress.told(Store(sys.argv[1]), "first", ["judge"], Reporter()):
 def test_another_process_at_work_is_named_until_it_is_gone(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", _AT_WORK, str(tmp_path)], stdout=subprocess.PIPE, text=True) as first:
-        assert first.stdout is not None
-        first.stdout.readline()
-        ends = time.monotonic() + 60
-        while not (said := list(progress.at_work(store))) and time.monotonic() < ends:
-            time.sleep(0.05)  # its snapshots are published by a thread
-        assert len(said) == 1
-        assert f"run first is at work under the same root (host {socket.gethostname()}, process {first.pid})" in said[0]
-        first.kill()
+        try:
+            assert first.stdout is not None
+            first.stdout.readline()
+            ends = time.monotonic() + 60
+            while not (said := list(progress.at_work(store))) and time.monotonic() < ends:
+                time.sleep(0.05)  # its snapshots are published by a thread
+        finally:
+            first.kill()
+    assert len(said) == 1
+    assert f"run first is at work under the same root (host {socket.gethostname()}, process {first.pid})" in said[0]
     assert list(progress.at_work(store)) == []
 
 

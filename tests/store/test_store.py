@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -81,6 +82,21 @@ def test_names_leave_out_what_a_killed_writer_left(store: Store) -> None:
     store.publish("f/a", b"x")
     store.publish("f/.a.0123456789abcdef.tmp", b"half")
     assert store.names("f") == ["a"]
+
+
+def test_a_folder_is_listed_while_another_makes_it(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+
+    def publish() -> None:
+        for folder in range(500):
+            store.publish(f"{folder}/one.bin", b"one")
+
+    with ThreadPoolExecutor(1) as writer:
+        published = writer.submit(publish)
+        for folder in range(500):
+            while store.names(str(folder)) != ["one.bin"]:
+                assert not (published.done() and published.exception())
+        published.result()
 
 
 def test_json(store: Store) -> None:
