@@ -56,12 +56,15 @@ def _check(experiment: object) -> None:
         raise ConfigError(f"{type(experiment).__name__} is no experiment", "experiment", remedy)
 
 
-def run(experiment: Experiment, *, first: str = "", last: str = "", reporter: Reporter | None = None) -> Run:
+def run(
+    experiment: Experiment, *, first: str = "", last: str = "", reporter: Reporter | None = None, wait: bool = False
+) -> Run:
     """Carry out an experiment: compute what is missing, reuse the rest, write the report where the last stage is done.
 
     `first` and `last` name the stages to begin and to end with; those before `first` must be there. `reporter` is told
     how far it is; so does `anmi show NAME --follow`. Ray is started here unless `execution.address` names a cluster.
-    Raises AnmiError for whatever can be mended; the same call then goes on where it was.
+    `wait`: begin when no other process carries out a run under the root. Raises AnmiError for whatever can be mended;
+    the same call then goes on where it was.
 
     >>> config = anmi_ray.load("jobs/configs/quickstart.yaml")
     >>> finished = anmi_ray.run(config, last="mine")
@@ -72,7 +75,7 @@ def run(experiment: Experiment, *, first: str = "", last: str = "", reporter: Re
 
     _check(experiment)
     first, last = part(experiment, first, last)
-    carry_out(experiment, reporter, first, last)
+    carry_out(experiment, reporter, first, last, wait=wait)
     return Run(experiment.name, experiment.execution.root)
 
 

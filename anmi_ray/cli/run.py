@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from anmi_ray.cli.flags import ConfigArg, FromOption, OverrideArg, RootOption, UntilOption, load
+from anmi_ray.cli.flags import ConfigArg, FromOption, OverrideArg, RootOption, UntilOption, WaitOption, load
 
 if TYPE_CHECKING:
     from anmi_ray.config.experiment import Experiment
@@ -16,12 +16,13 @@ def run(
     root: RootOption = None,
     first: FromOption = "",
     last: UntilOption = "",
+    wait: WaitOption = False,
 ) -> None:
     """Carry out an experiment: compute what is missing, reuse the rest, write the report."""
-    carry_out(load(config, overrides, root), first, last)
+    carry_out(load(config, overrides, root), first, last, wait)
 
 
-def carry_out(experiment: Experiment, first: str, last: str) -> None:
+def carry_out(experiment: Experiment, first: str, last: str, wait: bool = False) -> None:
     """Carry out a part of an experiment and print how it goes, and the results where it came to them."""
     from anmi_ray.api import experiments
     from anmi_ray.cli import console
@@ -32,7 +33,7 @@ def carry_out(experiment: Experiment, first: str, last: str) -> None:
     first, last = experiments.part(experiment, first, last)
     with output_of(experiment.execution) as output:
         output.heading("run", experiment.name, experiment.execution.root)
-        finished = experiments.run(experiment, first=first, last=last, reporter=output.reporter)
+        finished = experiments.run(experiment, first=first, last=last, reporter=output.reporter, wait=wait)
         if last != names_of(experiment)[-1]:
             return
         found = finished.headline()

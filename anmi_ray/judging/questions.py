@@ -123,9 +123,16 @@ def _questions(
     return TextQuestions(queries, texts, query_row, first, second, ids[once], of_comparison, documents)
 
 
-def slices(queries: list[Rows], size: int, admit: Admit, patience_s: float = _PATIENCE_S) -> Iterator[Rows]:
+def slices(
+    queries: list[Rows],
+    size: int,
+    admit: Admit,
+    patience_s: float = _PATIENCE_S,
+    lacking: Callable[[Rows], Rows] = lambda rows: rows,
+) -> Iterator[Rows]:
     """Whole queries, at least `size` questions at a time, as long as `admit` lets a group through.
 
+    lacking: gives those of a query's questions that nobody answered meanwhile; the others are left out.
     Where it lets through a part for now, that is a slice, and the rest waits. Whose answers it waits for may have died:
     after `patience_s` without anything let through it is no longer patient.
     """
@@ -134,7 +141,10 @@ def slices(queries: list[Rows], size: int, admit: Admit, patience_s: float = _PA
     while rest:
         group: list[Rows] = []
         while rest and sum(map(len, group)) < size:
-            group.append(rest.pop())
+            if len(wanted := lacking(rest.pop())):
+                group.append(wanted)
+        if not group:
+            return
         admitted, over = admit(group, waited < patience_s)
         if admitted:
             waited = 0.0

@@ -166,7 +166,9 @@ class Carrying:
         return read | runs.other_models(self.store, item.inputs)
 
     def _carry_out(self, item: Resolved) -> tuple[dict[str, Any], float]:
-        return carry_out(item, self._inputs(item), item.artifact(self.store), self.experiment, self.told)
+        return carry_out(
+            item, self._inputs(item), item.artifact(self.store), self.experiment, self.told, self.told.second
+        )
 
 
 def _named(files: list[str]) -> str:
@@ -175,9 +177,14 @@ def _named(files: list[str]) -> str:
 
 
 def carry_out(
-    item: Resolved, inputs: Mapping[str, Artifact], artifact: Artifact, experiment: Experiment, reporter: Reporter
+    item: Resolved,
+    inputs: Mapping[str, Artifact],
+    artifact: Artifact,
+    experiment: Experiment,
+    reporter: Reporter,
+    second: Callable[[], bool] = lambda: False,
 ) -> tuple[dict[str, Any], float]:
-    """Run one stage and complete its artifact; its manifest, and the seconds it took."""
+    """Run one stage and complete its artifact; its manifest, and the seconds it took. second: as in Context."""
     stage = item.stage
     context = Context(
         artifact.store,
@@ -188,6 +195,7 @@ def carry_out(
         reporter.notice,
         reporter.measured,
         reporter.counted,
+        second,
     )
     start = time.monotonic()
     with Span(_LOG, "stage", stage=stage.name) as span:

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from types import TracebackType
@@ -28,6 +28,7 @@ BEAT_S = 10.0  # a snapshot says at least this often that the driver lives
 _SILENT_S = 60.0  # a driver that has not been heard for so long is taken for dead; clocks differ, too
 # A change of stage is published after the former, all else after the latter: many reused stages are one snapshot.
 _STAGE_S, _PROGRESS_S = 1.0, 5.0
+_WAIT_S = 2.0  # between two looks at whether others are at work
 _NOTICES = 20  # that are kept in a snapshot, the newest
 _END_S = 30.0  # that a snapshot under way may take when the run ends
 NOT_YET, AT_WORK, DONE, REUSED = "not yet", "at work", "done", "reused"  # a stage
@@ -41,17 +42,37 @@ def place(run: str) -> str:
 
 
 def at_work(store: Store) -> Iterator[str]:
-    """What to say of each run that another process carries out under the root now, if its driver was heard of late."""
+    """What to say of each run that another process carries out under the root now."""
+    for known in _others(store):
+        yield (
+            f"{_named(known)} is at work under the same root: what both ask in the same seconds is bought twice, and a "
+            "budget may be overrun by that; --wait begins when it is over"
+        )
+
+
+def wait(store: Store, notice: Callable[[str], None]) -> None:
+    """Return when no other process carries out a run under the root; each that is waited for is told of once."""
+    said: set[str] = set()
+    while others := [_named(known) for known in _others(store)]:
+        for name in sorted(set(others) - said):
+            notice(f"waits for {name}")
+        said.update(others)
+        time.sleep(_WAIT_S)
+
+
+def _others(store: Store) -> Iterator[dict[str, Any]]:
+    """The snapshots of runs that other processes carry out under the root now, if their drivers were heard of late."""
     for name in store.names("progress"):
         known = store.read_json(f"progress/{name}")
         if not isinstance(known, dict) or known.get("state") != RUNNING or time.time() - known["heard"] > _SILENT_S:
             continue
         host, process = known["driver"]["host"], known["driver"]["process"]
         if host != socket.gethostname() or (process != os.getpid() and _lives(process)):
-            yield (
-                f"run {known['run']} is at work under the same root (host {host}, process {process}): what both are "
-                "about to ask is bought twice, and a budget may be overrun by that; better wait for its end"
-            )
+            yield known
+
+
+def _named(known: Mapping[str, Any]) -> str:
+    return f"run {known['run']} (host {known['driver']['host']}, process {known['driver']['process']})"
 
 
 def _lives(process: int) -> bool:
@@ -65,10 +86,11 @@ def _lives(process: int) -> bool:
 
 
 class Everyone(Reporter):
-    """Tells several what it is told."""
+    """Tells several what it is told. second: whether another run, at work under the root now, began before this one."""
 
-    def __init__(self, *reporters: Reporter) -> None:
+    def __init__(self, *reporters: Reporter, second: Callable[[], bool] = lambda: False) -> None:
         self._reporters = list(reporters)
+        self.second = second
         self.at_work = ""
 
     def add(self, reporter: Reporter) -> None:
@@ -188,6 +210,10 @@ class Snapshots(Reporter):
             known |= {} if seconds is None else {"seconds": round(seconds, 3)}
             self._wanted(_STAGE_S)
 
+    def second(self) -> bool:
+        """Whether another run, at work under the root now, began before this one."""
+        return any(known["began"] < self._said["began"] for known in _others(self._store))
+
     def __enter__(self) -> Snapshots:
         self._thread.start()
         return self
@@ -234,4 +260,4 @@ class Snapshots(Reporter):
 def told(store: Store, run: str, stages: Sequence[str], reporter: Reporter) -> Iterator[Everyone]:
     """Who is told about a run while inside; leaving says how it ended."""
     with Span(_LOG, "run", run=run), Snapshots(store, run, stages) as snapshots:
-        yield Everyone(reporter, _Logged(), snapshots)
+        yield Everyone(reporter, _Logged(), snapshots, second=snapshots.second)

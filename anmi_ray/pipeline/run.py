@@ -26,16 +26,20 @@ def run(
     first: str = FIRST,
     last: str = LAST,
     content: str | None = None,
+    wait: bool = False,
 ) -> dict[str, Any]:
     """Carry out the stages from `first` to `last` and return the run's record (also at `runs/<name>.json`).
 
     The record says what the name stands for now: these settings, the names of their stages, those that were carried
     out, and of the record before it every stage whose artifact is the same under these settings. So a shorter run of
     the same settings leaves the later stages known; with other settings those that would come out otherwise are no
-    longer part of the run. Stages before `first` must be complete; `content` as in `resolve`. Raises AnmiError for
-    whatever a user can mend.
+    longer part of the run. Stages before `first` must be complete; `content` as in `resolve`; `wait`: for the
+    end of runs that other processes carry out under the root. Raises AnmiError for whatever a user can mend.
     """
     store = Store(experiment.execution.root)
+    reporter = reporter or Reporter()
+    if wait:
+        progress.wait(store, reporter.notice)
     resolved = resolve(experiment, content)
     record = run_record(store, experiment, resolved)
     names = list(resolved)
@@ -45,7 +49,7 @@ def run(
         item.stage.check(experiment)
     notices = [runs.buckets_kept(store, experiment.execution)]
     notices += progress.at_work(store) if experiment.judge.reading else ()
-    with progress.told(store, experiment.name, path, reporter or Reporter()) as told, ExitStack() as session:
+    with progress.told(store, experiment.name, path, reporter) as told, ExitStack() as session:
         for text in filter(None, notices):
             told.notice(text)
         carrying = Carrying(experiment, resolved, chosen, store, told, session)

@@ -43,7 +43,10 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    """What a stage needs besides its inputs and settings. Stays on the driver."""
+    """What a stage needs besides its inputs and settings. Stays on the driver.
+
+    second: says whether another run, at work under the root now, began before this one.
+    """
 
     store: Store
     execution: ExecutionConfig
@@ -53,6 +56,7 @@ class Context:
     notice: Callable[[str], None] = lambda _: None
     measured: Callable[[int, float, float, str | None], None] = lambda *_: None
     counted: Callable[[list[Flow]], None] = lambda _: None
+    second: Callable[[], bool] = lambda: False
 
     @property
     def cpus_per_core(self) -> float:

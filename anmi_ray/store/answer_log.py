@@ -2,7 +2,8 @@
 
 `answers/<judge_id>/<bucket>/<time>-<uuid>.parquet`: a judge_id hashes all that can change an answer, a bucket is that
 of the query's text, so equal questions of any run meet in one place, and a bucket is listed by itself. Segments are
-published whole and never changed; there are no locks, so two runs at work at once may buy one answer twice. The
+published whole and never changed; there are no locks, so two runs at work at once may buy one answer twice, within
+seconds of each other. The
 earliest final answer counts; a transient failure counts only where there is nothing else, and is asked again.
 Letters: N answers.
 """
@@ -25,6 +26,7 @@ from anmi_ray.core.records import ANSWER
 from anmi_ray.store import Store, parquet_bytes
 
 _REMEDY = "delete it and run again: its answers are bought anew"
+_LOOK_S = 2.0  # what others answered since is not known
 HASHES = ("query_hash", "first_hash", "second_hash")
 
 
@@ -55,6 +57,36 @@ class Held:
         rows = self.rows(questions)
         known = ~self.table["transient"].to_numpy()
         return (rows >= 0) & known[rows] if len(known) else np.zeros(len(rows), np.bool_)
+
+
+class Lacking:
+    """Which questions of a bucket lack a final answer, also while other processes buy them.
+
+    Segments that appeared since are read every few seconds. Letters: N questions of the bucket.
+    """
+
+    def __init__(self, log: AnswerLog, bucket: int, questions: NDArray[np.uint8]) -> None:
+        self._log = log
+        self._bucket = bucket
+        self._ids = id_column(questions)  # [N]
+        self._lacks = np.ones(len(questions), np.bool_)
+        self._read: set[str] = set()
+        self._due = 0.0
+        self._look()
+
+    def __call__(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those of `rows`, numbers of questions, that nobody has answered."""
+        if time.monotonic() >= self._due:
+            self._look()
+        return rows[self._lacks[rows]]
+
+    def _look(self) -> None:
+        self._due = time.monotonic() + _LOOK_S
+        for name in self._log.segments(self._bucket):
+            if name not in self._read and (table := self._log.segment(name)) is not None:
+                final = table.filter(pc.invert(table["transient"]))
+                self._lacks &= ~pc.is_in(self._ids, value_set=id_column(question_ids(final))).to_numpy(False)
+                self._read.add(name)
 
 
 @dataclass(frozen=True)
@@ -89,9 +121,9 @@ class AnswerLog:
 
     def read(self, bucket: int) -> Held:
         """What is known of a bucket's questions. StoreError: a segment is damaged, or of a version not known here."""
-        return hold(table for name in self.segments(bucket) if (table := self._segment(name)) is not None)
+        return hold(table for name in self.segments(bucket) if (table := self.segment(name)) is not None)
 
-    def _segment(self, name: str) -> pa.Table | None:
+    def segment(self, name: str) -> pa.Table | None:
         """One segment, or None where it was replaced by a merged one since its folder was listed."""
         path = f"{self.path}/{name}"
         footer = self.store.footer(path)

@@ -32,6 +32,7 @@ from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.stages.judge.dispatch import log_of
 from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Artifact, Store
+from tests.commands import anmi
 from tests.faults.test_kill import carried_out, command, kill_tree
 from tests.interrupts import heeding
 from tests.judging.serving import Chat, serving
@@ -189,6 +190,25 @@ def test_killed_while_asking(campaign: Campaign) -> None:
     assert spent["calls"] + spent["calls_uncounted"] >= len(campaign.chat.log())  # what was lost counts as spent
     assert spent["calls"] <= len(campaign.chat.log())
     print(f"{len(prompts):,} questions, {killed} kills, {lost} bought twice, {len(campaign.chat.log()):,} requests")
+
+
+def test_two_runs_at_once_share_what_they_buy(campaign: Campaign, prepared: Path, tmp_path: Path) -> None:
+    """The later asks from the other end, and each sees what the other bought."""
+    root = start_from(prepared, tmp_path / "root", "retrieve")
+    carried_out(campaign.config, root, "--until", "compare")
+    campaign.chat.setup(latency_s=0.1)
+    first = Campaign(campaign.config, root, campaign.chat)
+    with asking(first, 0.0) as process:
+        second = anmi("run", campaign.config, "--root", root, "name=second", "--until", "judge")
+        said, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, said
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "is at work under the same root" in second.stdout + second.stderr
+    delivered = Counter(entry["question"] for entry in campaign.chat.log())
+    assert set(delivered) == set(first.prompts())
+    twice = sum(delivered.values()) - len(delivered)
+    assert twice <= 2 * ACTORS * (PUBLISHED + IN_FLIGHT), f"{twice} of {len(delivered)} questions were bought twice"
+    print(f"{len(delivered):,} questions, {twice} bought twice")
 
 
 def test_a_wrong_key_stops_at_once(campaign: Campaign, tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ def test_all_that_is_missing_is_asked_once_and_begun_queries_come_first(sizes: l
     ]
     assert begun == sorted(begun, reverse=True)
     assert all(np.all(np.diff(which) > 0) for which in queries)  # prompts that begin alike stay neighbours
+    backwards = in_order(asked, chunk, missing, backwards=True)
+    assert [which.tolist() for which in backwards] == [which.tolist() for which in reversed(queries)]
 
 
 @given(SIZES, st.integers(1, 12), st.integers(0, 40))
@@ -51,6 +53,20 @@ def test_slices_are_whole_queries_until_one_is_refused(sizes: list[int], at_once
     fits = int(np.searchsorted(np.cumsum(sizes), room, side="right"))
     assert taken == list(range(sum(sizes[:fits])))
     assert all(len(one) >= at_once for one in found[:-1])
+
+
+def test_slices_leave_out_what_was_answered_meanwhile() -> None:
+    queries = [np.arange(3 * n, 3 * n + 3) for n in range(4)]
+    answered = {4}
+
+    def lacking(rows: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+        return rows[[row not in answered for row in rows.tolist()]]
+
+    found: list[list[int]] = []
+    for one in slices(queries, 3, lambda group, _: (len(group), False), lacking=lacking):
+        found.append(one.tolist())
+        answered |= {6, 7, 8}
+    assert found == [[0, 1, 2], [3, 5, 9, 10, 11]]
 
 
 def test_slices_wait_for_what_may_not_be_asked_yet() -> None:

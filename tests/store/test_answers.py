@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from anmi_ray.core.errors import DataError, StoreError
 from anmi_ray.core.identity import digest
 from anmi_ray.core.records import ANSWER
 from anmi_ray.store import Store, answer_log
-from anmi_ray.store.answer_log import AnswerLog, hold, question_ids
+from anmi_ray.store.answer_log import AnswerLog, Lacking, hold, question_ids
 
 
 def bought(*rows: tuple[int, str | None, bool]) -> pa.Table:
@@ -116,6 +117,22 @@ def test_answers_of_a_newer_version_are_refused(tmp_path: Path, monkeypatch: pyt
         mine.publish(0, bought((0, "1", False)))
     with pytest.raises(StoreError, match="holds Answer version 9"):
         mine.read(0)
+
+
+def test_what_lacks_an_answer_is_known_while_others_buy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, rows = log(tmp_path), np.arange(6)
+    mine.publish(3, bought((0, "1", False), (1, None, True), (2, None, False)))
+    lacking = Lacking(mine, 3, ids(*range(6)))
+    assert lacking(rows).tolist() == [1, 3, 4, 5]
+    mine.publish(3, bought((1, "1", False), (3, None, True), (9, "1", False)))
+    mine.publish(4, bought((4, "1", False)))
+    assert lacking(rows[2:]).tolist() == [3, 4, 5]
+    monkeypatch.setattr(answer_log, "_LOOK_S", 0.0)
+    assert lacking(rows).tolist() == [1, 3, 4, 5]  # it has looked a moment ago
+    later = time.monotonic() + 60
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert lacking(rows).tolist() == [3, 4, 5]
+    assert lacking(rows[:2]).tolist() == []
 
 
 _WRITER = """

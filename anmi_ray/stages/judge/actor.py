@@ -21,8 +21,9 @@ from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.kinds.base import JudgeEngine, failures_of
 from anmi_ray.judging.questions import Rows, TextQuestions, slices
 from anmi_ray.stages.judge.sources import QuestionSources
-from anmi_ray.store.answer_log import AnswerLog
+from anmi_ray.store.answer_log import AnswerLog, Lacking
 
+CHUNK = ("bucket", "start", "stop", "backwards")  # columns
 _QUESTIONS = ""  # no reason is called so
 _LOG = logging.getLogger(__name__)
 
@@ -46,29 +47,31 @@ class JudgeActor:
         budget: Any,
         where: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Ask chunks (columns bucket, start, stop); gives the same columns back. where: the context of log lines."""
+        """Ask chunks (columns of CHUNK); gives the same columns back. where: the context of log lines."""
         logs.set_up()
-        for bucket, start, stop in zip(*(batch[name].tolist() for name in ("bucket", "start", "stop")), strict=True):
+        for bucket, start, stop, backwards in zip(*(batch[name].tolist() for name in CHUNK), strict=True):
             try:
                 with logs.Span(_LOG, "chunk", traces=True, **{**where, "bucket": bucket, "chunk": start}) as span:
-                    self._ask(sources, bucket, np.arange(start, stop), log, judge, budget, span)
+                    self._ask(sources, bucket, np.arange(start, stop), bool(backwards), log, judge, budget, span)
             except AnmiError as error:
                 ray.get(budget.stop.remote(flatten(error)))
-        return {name: batch[name] for name in ("bucket", "start", "stop")}
+        return {name: batch[name] for name in CHUNK}
 
     def _ask(
         self,
         sources: QuestionSources,
         bucket: int,
         chunk: Rows,
+        backwards: bool,
         log: AnswerLog,
         judge: TextJudge,
         budget: Any,
         span: logs.Span,
     ) -> None:
         questions = sources.questions(bucket)
-        missing = ~log.read(bucket).final(questions.ids[chunk])
-        if not missing.any():
+        lacking = Lacking(log, bucket, questions.ids)
+        queries = in_order(questions, chunk, np.isin(chunk, lacking(chunk)), backwards)
+        if not queries:
             return
         key = chunk_key(bucket, int(chunk[0]))
         ray.get(budget.begin.remote(key))
@@ -91,10 +94,9 @@ class JudgeActor:
             asked.update({_QUESTIONS: answers.num_rows, **failures})
             settle(answers.num_rows, failures)
 
-        queries = in_order(questions, chunk, missing)
         let = functools.partial(admit, budget, key, judge.likely_dollars(questions))
         try:
-            engine.ask(questions, slices(queries, engine.at_once, let), hand_over)
+            engine.ask(questions, slices(queries, engine.at_once, let, lacking=lacking), hand_over)
         finally:
             settle(0, {})  # what was sent for nothing
             ray.get(budget.close.remote(key))
@@ -117,10 +119,13 @@ def admit(budget: Any, key: str, dollars: NDArray[np.float64], group: list[Rows]
     return ray.get(budget.admit.remote(key, costs, patient))
 
 
-def in_order(questions: TextQuestions, chunk: Rows, missing: NDArray[np.bool_]) -> list[Rows]:
-    """What is missing of a chunk, query by query; queries that were begun come first, so that a budget ends none."""
+def in_order(questions: TextQuestions, chunk: Rows, missing: NDArray[np.bool_], backwards: bool = False) -> list[Rows]:
+    """What is missing of a chunk, query by query; queries that were begun come first, so that a budget ends none.
+
+    backwards: from the other end, begun ones last: another run, at work on the same, is asking them now.
+    """
     query = questions.query[chunk]
     bounds = [0, *(np.flatnonzero(np.diff(query)) + 1).tolist(), len(chunk)]
     ranges = [slice(*ends) for ends in itertools.pairwise(bounds)]
     ranges = sorted((one for one in ranges if missing[one].any()), key=lambda one: bool(missing[one].all()))
-    return [chunk[one][missing[one]] for one in ranges]
+    return [chunk[one][missing[one]] for one in (reversed(ranges) if backwards else ranges)]

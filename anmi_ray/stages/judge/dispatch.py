@@ -152,9 +152,14 @@ def _report(actor: Any) -> BudgetReport:
 
 
 def _plan(buckets: list[int], log: AnswerLog, sources: QuestionSources, context: Context) -> _Plan:
-    """Chunks that hold questions without a final answer; those with queries that were begun come first."""
+    """Chunks that hold questions without a final answer; those with queries that were begun come first.
+
+    Where another run was at work before this one, all is the other way round: both meet, and buy little twice.
+    """
+    backwards = context.second()
     found = over_buckets(context, buckets, _missing, log, sources, context.execution.chunk)
-    chunks = sorted((chunk for one in found for chunk in one.chunks), key=lambda chunk: not chunk["begun"])
+    chunks = sorted((chunk for one in found for chunk in one.chunks), key=lambda chunk: not chunk.pop("begun"))
+    chunks = [chunk | {"backwards": int(backwards)} for chunk in (reversed(chunks) if backwards else chunks)]
     return _Plan(chunks, *(sum(getattr(one, name) for one in found) for name in ("questions", "missing", "failed")))
 
 

@@ -35,9 +35,9 @@ from anmi_ray.judging.kinds.vllm import REQUEST, Requests, VllmModel, answers, c
 from anmi_ray.judging.questions import AT_ONCE, slices
 from anmi_ray.runtime.needs import gpu_of_type
 from anmi_ray.runtime.tasks import Context, data_settings, rows_of
-from anmi_ray.stages.judge.actor import admit, chunk_key, context_of, in_order
+from anmi_ray.stages.judge.actor import CHUNK, admit, chunk_key, context_of, in_order
 from anmi_ray.stages.judge.sources import QuestionSources
-from anmi_ray.store.answer_log import AnswerLog
+from anmi_ray.store.answer_log import AnswerLog, Lacking
 from anmi_ray.store.spend_log import Spend
 
 _LOG = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def ask_chunks(
     budget: Any,
     context: Context,
 ) -> None:
-    """Ask what chunks (bucket, start, stop) lack, as far as the budget actor lets it through.
+    """Ask what chunks (columns of CHUNK) lack, as far as the budget actor lets it through.
 
     pool: fewest and most engines.
 
@@ -163,15 +163,16 @@ def _requests(
     logs.set_up()
     try:
         requests = _requests_of(judge, log.judge_id)
-        for bucket, start, stop in zip(*(batch[name].tolist() for name in ("bucket", "start", "stop")), strict=True):
+        for bucket, start, stop, backwards in zip(*(batch[name].tolist() for name in CHUNK), strict=True):
             questions, chunk = sources.questions(bucket), np.arange(start, stop)
-            queries = in_order(questions, chunk, ~log.read(bucket).final(questions.ids[chunk]))
+            lacking = Lacking(log, bucket, questions.ids)
+            queries = in_order(questions, chunk, np.isin(chunk, lacking(chunk)), bool(backwards))
             key = chunk_key(bucket, start)
             ray.get(budget.begin.remote(key))
             sent = 0
             # it cannot wait: requests wait for others to fill a block, and would wait for their own answers
             let = functools.partial(admit, budget, key, judge.judge.likely_dollars(questions))
-            for which in slices(queries, AT_ONCE, let, patience_s=0.0):
+            for which in slices(queries, AT_ONCE, let, patience_s=0.0, lacking=lacking):
                 sent += len(which)
                 for begin in range(0, len(which), AT_ONCE):
                     yield _table(requests.of(questions, which[begin : begin + AT_ONCE], bucket, start), judge)
