@@ -1,7 +1,9 @@
 """Which pairs to ask: one comparison graph per query over its rated candidates."""
 
+from anmi_ray.comparisons.adaptive import Beliefs
 from anmi_ray.comparisons.compare import compare
 from anmi_ray.comparisons.graph import k_regular
 from anmi_ray.comparisons.imported import imported
+from anmi_ray.comparisons.rounds import Known, first_round, next_round, pairs_after
 
-__all__ = ["compare", "imported", "k_regular"]
+__all__ = ["Beliefs", "Known", "compare", "first_round", "imported", "k_regular", "next_round", "pairs_after"]

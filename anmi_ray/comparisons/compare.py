@@ -49,15 +49,17 @@ def retrieved(candidates: pa.Table) -> pa.Table:
     return candidates.filter(pc.not_equal(candidates["source"], "random"))
 
 
-def rows(asked: Sequence[bytes], first: Sequence[bytes], second: Sequence[bytes], design: str) -> pa.Table:
-    """Comparison rows (round 0) of the pairs (first[i], second[i]) under query asked[i], the smaller id first."""
+def rows(
+    asked: Sequence[bytes], first: Sequence[bytes], second: Sequence[bytes], design: str, round_: int = 0
+) -> pa.Table:
+    """Comparison rows of the pairs (first[i], second[i]) under query asked[i], the smaller id first."""
     return COMPARISON.table(
         {
             "comparison_id": identity.id_array(map(identity.comparison_id, asked, first, second)),
             "query_id": identity.id_array(asked),
             "doc_a": identity.id_array(first),
             "doc_b": identity.id_array(second),
-            "round": np.zeros(len(asked), dtype=np.int32),
+            "round": np.full(len(asked), round_, dtype=np.int32),
             "design": pa.repeat(pa.scalar(design), len(asked)),
         }
     )

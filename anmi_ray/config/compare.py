@@ -16,10 +16,23 @@ class CompareConfig(Settings):
     # the file's content is an input of the stage
     how_only: ClassVar[frozenset[str]] = frozenset({"path"})
 
-    design: Literal["k-regular", "imported"] = Field(
+    design: Literal["k-regular", "adaptive", "imported"] = Field(
         default="k-regular",
         description="Graph per query. k-regular: a union of random Hamiltonian cycles, repaired to be simple; "
+        "adaptive: one such cycle, then in rounds the pairs whose answers tell most of what `objective` wants; "
         "imported: the pairs of a file of preferences whose documents are both candidates.",
+    )
+    objective: Literal["top", "negatives", "all"] = Field(
+        default="top",
+        description="adaptive: what to become certain of. top: which documents are the best ten, and how good; "
+        "negatives: gaps of up to 450 points to the anchors, which decide what is a negative; all: every rating",
+    )
+    rounds: int = Field(
+        default=5,
+        ge=2,
+        le=50,
+        description="adaptive: rounds of asking, rating and choosing, the cycle among them; all others have even "
+        "parts of the other pairs",
     )
     degree: int = Field(
         default=8,
@@ -27,7 +40,7 @@ class CompareConfig(Settings):
         le=1000,
         description="k-regular: distinct documents that each document is compared with; queries of at most degree + 1 "
         "documents get every pair. Even degrees are exact; odd degrees leave one of an odd number of documents with "
-        "degree - 1.",
+        "degree - 1. adaptive: the mean over a query's documents.",
     )
     path: PathOrUri | None = Field(
         default=None,
@@ -43,5 +56,8 @@ class CompareConfig(Settings):
         if self.design != "imported" and self.path is not None:
             raise ValueError("`path` belongs to design: imported; remove it or set design: imported")
         if self.design == "imported" and self.degree != type(self).model_fields["degree"].default:
-            raise ValueError("`degree` belongs to design: k-regular; remove it or set design: k-regular")
+            raise ValueError("`degree` belongs to designs k-regular and adaptive; remove it or set one of these")
+        for name in ("objective", "rounds") if self.design != "adaptive" else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"`{name}` belongs to design: adaptive; remove it or set design: adaptive")
         return self

@@ -56,7 +56,7 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _stages_fit_together(self) -> Experiment:
-        if self.compare.design == "k-regular" and self.compare.degree >= self.retrieve.candidates:
+        if self.compare.design != "imported" and self.compare.degree >= self.retrieve.candidates:
             raise ValueError(
                 f"compare.degree is {self.compare.degree}, but a query has retrieve.candidates = "
                 f"{self.retrieve.candidates} documents to compare: lower compare.degree below it, or raise "
@@ -76,6 +76,18 @@ class Experiment(Settings):
             raise ValueError(
                 "judge.orders: one leaves in every answer what its judge prefers for its place: set "
                 "rate.judge_offsets: true, which fits it from all answers"
+            )
+        if self.compare.design == "adaptive" and self.rate.prior is None:
+            raise ValueError(
+                "compare.design: adaptive chooses pairs by what is known of every rating, and without a prior nothing "
+                "is: set rate.prior: empirical-bayes, or compare.design: k-regular"
+            )
+        if self.compare.design == "adaptive" and (
+            files := [one for one in self.judge.judges if one.kind == "imported"]
+        ):
+            raise ValueError(
+                f"compare.design: adaptive chooses pairs as answers come in, and judge {files[0].name} is a file that "
+                "answers its own pairs alone: set compare.design: imported"
             )
         if self.mine.anchors == "confirmed" and not self.judge.direct.judges:
             raise ValueError(

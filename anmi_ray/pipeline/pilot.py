@@ -32,7 +32,7 @@ from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.pipeline.stages import COMPARE, INGEST, JUDGE, RETRIEVE
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, over_buckets, ray_session
-from anmi_ray.stages import sample
+from anmi_ray.stages import rounds, sample
 from anmi_ray.stages.judge import LABEL, dispatch, importing
 from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Artifact, Store
@@ -92,7 +92,8 @@ def run(experiment: Experiment, reporter: Reporter, pairs: int | None = None) ->
     """
     with ray_session(experiment.execution):
         panel = experiment.ensemble or experiment.judge
-        round_ = {COMPARE: COMPARE, JUDGE: JUDGE} if panel is experiment.judge else _OF_ENSEMBLE
+        own = {name: rounds.first(name, experiment) for name in (COMPARE, JUDGE)}
+        round_ = own if panel is experiment.judge else _OF_ENSEMBLE
         main.run(experiment, reporter, last=round_[COMPARE])
         store = Store(experiment.execution.root)
         made = {name: item.artifact(store) for name, item in resolve(experiment).items()}

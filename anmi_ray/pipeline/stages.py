@@ -28,6 +28,7 @@ from anmi_ray.stages import (
     report,
     rerank,
     retrieve,
+    rounds,
     sample,
     shortlist,
     train,
@@ -98,7 +99,10 @@ def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
     confirmed = {"known": (), "confirmed": _CONFIRMATION, "rated": (anchor.STAGE,)}[experiment.mine.anchors]
     second = _SECOND_ROUND if experiment.mine.validation else ()
     assessed = _ASSESSMENT if experiment.assessors is not None else ()
-    *path, last = (stage.of(stage, experiment) for stage in _path(made, confirmed, second, assessed))
+    every = _path(made, confirmed, second, assessed)
+    if experiment.compare.design == "adaptive":
+        every = rounds.spread(every, experiment.compare)
+    *path, last = (stage.of(stage, experiment) for stage in every)
     return (*path, replace(last, inputs=_names(tuple(path))))
 
 

@@ -4,6 +4,7 @@ judgments -> pairs (games) -> globals (prior, dispersion; once) -> weighting (st
 diagnostics -> tables.
 """
 
+from anmi_ray.rating.beliefs import QueryBeliefs, beliefs
 from anmi_ray.rating.bucket import TOP_RATED, RateResult, rate, rate_games
 from anmi_ray.rating.compiled import compile_solver
 from anmi_ray.rating.games import Games
@@ -19,7 +20,9 @@ __all__ = [
     "Games",
     "Globals",
     "NamedRatings",
+    "QueryBeliefs",
     "RateResult",
+    "beliefs",
     "compile_solver",
     "fit_globals",
     "globals_of",

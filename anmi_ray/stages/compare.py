@@ -1,4 +1,7 @@
-"""compare: candidates -> which pairs of documents to ask about, a sparse graph per query, or a file's pairs."""
+"""compare: candidates -> which pairs of documents to ask about, a sparse graph per query, or a file's pairs.
+
+Of an adaptive design this is the first round; `stages/rounds.py` has the others.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,8 @@ def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact, config: Compare
     from anmi_ray import comparisons
 
     candidates = retrieve.read_part("candidates", bucket, CANDIDATE)
-    pairs, rejects = comparisons.compare(candidates, config, seed)
+    choose = comparisons.first_round if config.design == "adaptive" else comparisons.compare
+    pairs, rejects = choose(candidates, config, seed)
     queries = len(set(candidates["query_id"].to_pylist()))
     flows = [Flow("queries", queries, queries - rejects.num_rows, rejects.num_rows)]
     artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, pairs)}, flows, rejects)

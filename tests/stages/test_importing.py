@@ -382,7 +382,10 @@ def test_a_plan_knows_imported_pairs(world: World) -> None:
     [
         (("compare.design=imported",), "needs `path`"),
         (("compare.path=x.csv",), "belongs to design: imported"),
-        (("compare.design=imported", "compare.path=x.csv", "compare.degree=4"), "belongs to design: k-regular"),
+        (
+            ("compare.design=imported", "compare.path=x.csv", "compare.degree=4"),
+            "belongs to designs k-regular and adaptive",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(tmp_path: Path, overrides: tuple[str, ...], message: str) -> None:

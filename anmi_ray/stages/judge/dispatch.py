@@ -66,7 +66,7 @@ def spend_log_of(store: Store, sources: QuestionSources, config: JudgeConfig) ->
     """
     reading = (sources.direct or config).reading
     panel = json.dumps([whole(judge) for judge in reading], sort_keys=True, ensure_ascii=False)
-    compared = sources.first or sources.compare
+    compared = sources.first or sources.begun or sources.compare
     campaign = digest("campaign", compared.fingerprint, panel).hex()[:16]
     later = 1 if sources.direct is None else _HELD_OUT_ROUND if sources.held_out else _DIRECT_ROUND
     return SpendLog(store, campaign, 0 if sources.first is None else later)

@@ -47,7 +47,9 @@ def run(
     whole = bound(config, made)
     config = config.direct if direct else whole
     read = inputs["compare"], inputs["retrieve"], inputs["ingest"]
-    round_ = QuestionSources(*read, first=inputs.get("first"), distill=made, held_out=held_out)
+    round_ = QuestionSources(
+        *read, first=inputs.get("first"), begun=inputs.get("begun"), distill=made, held_out=held_out
+    )
     sources = replace(round_, direct=whole) if direct else replace(round_, orders=config.orders)
     asked = dispatch.ask(artifact, sources, config, context) if config.reading else {}
     brought = importing.judges(config, inputs["ingest"], context)

@@ -16,7 +16,8 @@ from anmi_ray.store.folders import local_folder
 class QuestionSources:
     """Where questions come from.
 
-    first: the comparisons of the first round, where this is a later one; distill: the model that a distilled judge of
+    first: the comparisons of the main questions, where these are later ones; begun: those of an adaptive design's first
+    round, where this is a later one; distill: the model that a distilled judge of
     the panel is; direct: the panel of the first round, where this is about single documents; held_out: of queries that
     nothing trains on; orders: as the panel's.
     """
@@ -25,6 +26,7 @@ class QuestionSources:
     retrieve: Artifact
     ingest: Artifact
     first: Artifact | None = None
+    begun: Artifact | None = None
     distill: Artifact | None = None
     direct: JudgeConfig | None = None
     held_out: bool = False

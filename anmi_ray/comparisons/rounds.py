@@ -1,0 +1,81 @@
+"""An adaptive design's rounds for one bucket: a cycle through each query's documents, then what its beliefs ask for.
+
+Every round's table holds all pairs so far, so that whoever reads the last one reads the design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anmi_ray.comparisons.adaptive import Beliefs, next_pairs
+from anmi_ray.comparisons.compare import compare, rows
+from anmi_ray.comparisons.graph import Edges
+from anmi_ray.config.compare import CompareConfig
+from anmi_ray.core.identity import id_matrix, id_order
+from anmi_ray.core.records import COMPARISON, by_query
+from anmi_ray.core.scale import Model
+
+CYCLE = 2  # the degree of the first round's graph, the sparsest that is connected whatever pair stays unanswered
+
+
+class Known(NamedTuple):
+    """A query's rated documents, uint8[n, 16] sorted, and what is known of them."""
+
+    doc_ids: NDArray[np.uint8]
+    beliefs: Beliefs
+
+
+def first_round(candidates: pa.Table, config: CompareConfig, seed: int) -> tuple[pa.Table, pa.Table]:
+    """Comparisons and rejects, as `compare` gives them."""
+    return compare(candidates, config.model_copy(update={"degree": CYCLE}), seed)
+
+
+def next_round(
+    before: pa.Table, known: Mapping[bytes, Known], config: CompareConfig, round_: int, model: Model
+) -> pa.Table:
+    """The Comparisons `before` and those of round `round_` (1, 2, ...), sorted by (query_id, doc_a, doc_b).
+
+    A query of which nothing is known, because nobody answered, gets no more pairs.
+    """
+    asked: list[bytes] = []
+    ends: list[NDArray[np.uint8]] = []
+    for query, pairs in by_query(before):
+        if query not in known:
+            continue
+        doc_ids, beliefs = known[query]
+        documents = len(np.unique(np.concatenate([id_matrix(pairs[end]) for end in ("doc_a", "doc_b")]), axis=0))
+        more = pairs_after(documents, config, round_) - pairs.num_rows
+        chosen = next_pairs(beliefs, _among(doc_ids, pairs), more, config.objective, model)
+        asked += [query] * len(chosen)
+        ends.append(doc_ids[chosen])
+    found = np.concatenate([np.empty((0, 2, 16), np.uint8), *ends])
+    first, second = ([row.tobytes() for row in found[:, end]] for end in (0, 1))
+    table = pa.concat_tables([before, rows(asked, first, second, config.design, round_)])
+    order = id_order(*(id_matrix(table[name]) for name in ("query_id", "doc_a", "doc_b")))
+    return COMPARISON.check(table.take(pa.array(order)), "compare")
+
+
+def pairs_after(documents: int, config: CompareConfig, round_: int) -> int:
+    """Pairs of a query when `round_` (0, 1, ...) has been chosen: the first has a cycle, the others even parts.
+
+    >>> [pairs_after(100, CompareConfig(design="adaptive", degree=4, rounds=5), r) for r in range(5)]
+    [100, 125, 150, 175, 200]
+    """
+    every = documents * (documents - 1) // 2
+    first = min(documents * CYCLE // 2, every)
+    total = max(first, min(documents * config.degree // 2, every))
+    return first + (total - first) * round_ // (config.rounds - 1)
+
+
+def _among(doc_ids: NDArray[np.uint8], pairs: pa.Table) -> Edges:
+    """The pairs of which both documents are rated, as places in `doc_ids`: int64[P, 2]."""
+    known = pa.array([row.tobytes() for row in doc_ids], pairs.schema.field("doc_a").type)
+    places = [pc.fill_null(pc.index_in(pairs[end], value_set=known), -1).to_numpy() for end in ("doc_a", "doc_b")]
+    found = np.stack(places, axis=1).astype(np.int64)
+    return found[(found >= 0).all(axis=1)]
