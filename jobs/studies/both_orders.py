@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray import rating
-from anmi_ray.comparisons.graph import k_regular
+from anmi_ray.comparisons import compare
+from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.judge import SimulatedJudgeConfig
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.arrays import Reals
-from anmi_ray.core.identity import comparison_id, doc_id, query_id, rng
-from anmi_ray.core.records import CANDIDATE, COMPARISON, find_rows
+from anmi_ray.core.identity import doc_id, query_id, rng
+from anmi_ray.core.records import CANDIDATE, find_rows
 from anmi_ray.core.scale import to_elo
 from anmi_ray.judging import protocol
 from anmi_ray.judging.kinds.simulated import SimulatedJudge
@@ -56,6 +57,56 @@ class GapError:
     half_width: float
 
 
+@dataclass(frozen=True)
+class World:
+    """Queries with their candidates, the true rating of each in probits, float64[D], and the seed of all chance."""
+
+    candidates: pa.Table
+    truth: Reals
+    seed: int
+
+    def row(self, table: pa.Table, name: str) -> np.ndarray:
+        """The candidates that the documents of a table's column are."""
+        return find_rows(self.candidates, {"query_id": table["query_id"], "doc_id": table[name]})
+
+    def judgments(
+        self,
+        comparisons: pa.Table,
+        leanings: Sequence[float],
+        orders: Literal["both", "one"] = "both",
+        shared: float = ORDER_CORRELATION,
+    ) -> pa.Table:
+        """Everything that judges of these leanings (probits towards the first shown) say, in the orders asked.
+
+        `shared`: what share of the noise's variance both orders of a pair have alike. What is said of a pair does not
+        depend on which others are asked about.
+        """
+        asked = protocol.questions(comparisons, self.candidates, orders=orders)
+        latent = self.truth[self.row(asked.documents.table, "doc_id")]
+        difference = latent[asked.a] - latent[asked.b]
+
+        def ask(config: SimulatedJudgeConfig, asked: protocol.Questions, order: protocol.Order) -> protocol.Answers:
+            return SimulatedJudge(config).ask(asked, order, difference, self.seed)
+
+        panel = [
+            SimulatedJudgeConfig(kind="simulated", name=f"judge{j}", position_bias=leaning, order_correlation=shared)
+            for j, leaning in enumerate(leanings)
+        ]
+        return protocol.answer(asked, [(config.name, partial(ask, config)) for config in panel])
+
+
+def world(queries: int, documents: int, seed: int = 0) -> World:
+    """So many queries of so many documents."""
+    rows: list[tuple[bytes, bytes, bool, float]] = []
+    for q in range(queries):
+        latent = rng("both orders", seed, q).normal(size=documents)
+        best = int(latent.argmax())
+        rows += [
+            (query_id(f"{seed}-{q}"), doc_id(f"{seed}-{q}-{d}"), d == best, float(latent[d])) for d in range(documents)
+        ]
+    return World(_candidates(rows), np.array([row[3] for row in rows]), seed)
+
+
 def judged(
     leanings: Sequence[float],
     queries: int,
@@ -66,41 +117,11 @@ def judged(
     orders: Literal["both", "one"] = "both",
     shared: float = ORDER_CORRELATION,
 ) -> Judged:
-    """Everything that judges of these leanings (probits towards the first shown) say, in the orders asked.
-
-    `shared`: what share of the noise's variance both orders of a pair have alike.
-    """
-    rows: list[tuple[bytes, bytes, bool, float]] = []
-    pairs: list[tuple[bytes, bytes, bytes]] = []
-    for q in range(queries):
-        generator = rng("both orders", seed, q)
-        query = query_id(f"{seed}-{q}")
-        ids = [doc_id(f"{seed}-{q}-{d}") for d in range(documents)]
-        latent = generator.normal(size=documents)
-        best = int(latent.argmax())
-        rows += [(query, ids[d], d == best, float(latent[d])) for d in range(documents)]
-        drawn = k_regular(documents, degree, generator)
-        pairs += [(query, *sorted((ids[i], ids[j]))) for i, j in drawn]  # pyright: ignore[reportArgumentType]
-    candidates = _candidates(rows)
-    columns = dict(zip(("query_id", "doc_a", "doc_b"), zip(*pairs, strict=True), strict=True))
-    comparisons = COMPARISON.table(
-        {"comparison_id": [comparison_id(*pair) for pair in pairs], **{n: list(v) for n, v in columns.items()}}
-        | {"round": [0] * len(pairs), "design": ["k-regular"] * len(pairs)}
-    )
-    asked = protocol.questions(comparisons, candidates, orders=orders)
-    truth = np.array([row[3] for row in rows])
-    latent = truth[_rows(candidates, asked.documents.table, "doc_id")]
-    difference = latent[asked.a] - latent[asked.b]
-
-    def ask(config: SimulatedJudgeConfig, asked: protocol.Questions, order: protocol.Order) -> protocol.Answers:
-        return SimulatedJudge(config).ask(asked, order, difference, seed)
-
-    panel = [
-        SimulatedJudgeConfig(kind="simulated", name=f"judge{j}", position_bias=leaning, order_correlation=shared)
-        for j, leaning in enumerate(leanings)
-    ]
-    judgments = protocol.answer(asked, [(config.name, partial(ask, config)) for config in panel])
-    return Judged(judgments, comparisons, candidates, to_elo(truth, "thurstone"))
+    """A world whose judges are asked about a uniform graph; see `World.judgments`."""
+    of = world(queries, documents, seed)
+    comparisons, _ = compare(of.candidates, CompareConfig(degree=degree), seed)
+    judgments = of.judgments(comparisons, leanings, orders, shared)
+    return Judged(judgments, comparisons, of.candidates, to_elo(of.truth, "thurstone"))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,194 @@
+"""Which pairs to ask about: a uniform graph, or those whose answers tell most? At the same number of calls.
+
+    python -m jobs.studies.designs [--queries 100] [--documents 100]
+
+Three simulated judges lean towards the document that is shown first (.1, .3 and -.2 probits where an answer's noise has
+sd 1), and half of that noise's variance is alike in both orders of a pair. Ratings are N(0, 1) in probits, the best
+document is the known positive. `uniform` is the k-regular graph in both orders (`both`) or one; `top`, `negatives` and
+`all` are `compare.design: adaptive` with that objective, in one order, in five rounds, carried out by the functions of
+the stages compare and rate. A call is one question to one judge. Nothing of the truth is known to a design but which
+document is the positive, which the uniform graphs' fits know too.
+
+To read: Calls are a query's to each judge. P@10 is the share of the ten truly best among the ten rated best; nDCG@10
+has gains of four to the power of the true rating. Of negatives: documents whose fitted gap to the positive is with 95 %
+probability at least 150 points, the ten of the smallest fitted gap of a query; false ones are truly nearer than 150
+points, and a smaller mean true gap means harder negatives. RMSE, in points, and coverage of the 95 % intervals are of
+all ratings less their query's mean, and coverage of those that are rated the best ten. Beside a cell stands its
+difference to the first row, with its 95 % interval over queries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from anmi_ray import comparisons, rating
+from anmi_ray.config.compare import CompareConfig
+from anmi_ray.config.rate import RateConfig
+from anmi_ray.core.arrays import Reals
+from anmi_ray.core.scale import normal_cdf, to_elo
+from jobs.studies import harness
+from jobs.studies.both_orders import World, world
+from jobs.studies.harness import Results, Table
+
+STUDY = harness.study("designs", "Which pairs to ask about", __doc__ or "")
+LEANINGS = (0.1, 0.3, -0.2)
+TOP, NEAR, SURE = 10, 150.0, 0.95
+_ONE = RateConfig(judge_offsets=True)
+MEASURES = ("P@10", "nDCG@10", "false negatives", "their true gap", "RMSE", "coverage", "coverage, top 10")
+
+
+@dataclass(frozen=True)
+class Design:
+    """A row: how pairs are chosen, how many others a document meets, and whether both orders are asked."""
+
+    name: str
+    degree: int
+    both: bool = False
+
+    def calls(self, documents: int) -> int:
+        """Questions of a query to each judge."""
+        return documents * self.degree // 2 * (2 if self.both else 1)
+
+
+DESIGNS = (
+    Design("uniform", 8, both=True),
+    Design("uniform", 16),
+    Design("uniform", 8),
+    Design("uniform", 4),
+    Design("top", 3),
+    Design("top", 4),
+    Design("top", 6),
+    Design("negatives", 4),
+    Design("negatives", 6),
+    Design("all", 8),
+    Design("all", 12),
+)
+
+
+def measured(of: World, design: Design) -> Reals:
+    """Every measure of every query, float64[7, Q]; NaN where a query has nothing to measure."""
+    config = _ONE if not design.both else RateConfig()
+    pairs, judgments = asked(of, design, config)
+    tables = judgments, pairs, of.candidates
+    shared = rating.fit_globals(*tables, config)
+    found = rating.rate(*tables, shared, config)
+    place = of.row(found.ratings, "doc_id")
+    by_query = _per_query(found.ratings)
+    gaps = _per_query(found.gaps)
+    truth = to_elo(of.truth, "thurstone")
+    rows = []
+    for query, ratings in by_query.items():
+        at = place[ratings]
+        fitted, error = (found.ratings[name].to_numpy()[ratings] for name in ("rating_elo", "std_err_elo"))
+        rows.append(
+            (
+                *_top(fitted, of.truth[at]),
+                *_negatives(found.gaps.take(pa.array(gaps[query])), of, truth),
+                *_errors(fitted, error, truth[at]),
+            )
+        )
+    return np.array(rows).T
+
+
+def asked(of: World, design: Design, config: RateConfig) -> tuple[pa.Table, pa.Table]:
+    """The comparisons of a design and what the judges say of them."""
+    orders = "both" if design.both else "one"
+    if design.name == "uniform":
+        pairs, _ = comparisons.compare(of.candidates, CompareConfig(degree=design.degree), of.seed)
+        return pairs, of.judgments(pairs, LEANINGS, orders)
+    compare = CompareConfig.model_validate({"design": "adaptive", "objective": design.name, "degree": design.degree})
+    pairs, _ = comparisons.first_round(of.candidates, compare, of.seed)
+    for number in range(1, compare.rounds):
+        judgments = of.judgments(pairs, LEANINGS, orders)
+        shared = rating.fit_globals(judgments, pairs, of.candidates, config)
+        beliefs = rating.beliefs(judgments, pairs, of.candidates, shared, config)
+        known = {
+            one.query_id: comparisons.Known(
+                one.doc_ids,
+                comparisons.Beliefs(one.mean, one.covariance, np.flatnonzero(one.positive), one.strength),
+            )
+            for one in beliefs
+        }
+        pairs = comparisons.next_round(pairs, known, compare, number, shared.model)
+    return pairs, of.judgments(pairs, LEANINGS, orders)
+
+
+def _per_query(table: pa.Table) -> dict[bytes, np.ndarray]:
+    """The rows of every query."""
+    codes = table["query_id"].combine_chunks().dictionary_encode()
+    order = np.argsort(codes.indices.to_numpy(), kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(codes.indices.to_numpy()[order])) + 1)
+    return {codes.dictionary[int(codes.indices[int(part[0])].as_py())].as_py(): part for part in parts}
+
+
+def _top(fitted: Reals, latent: Reals) -> tuple[float, float]:
+    """Precision and nDCG at ten."""
+    found, best = (np.argsort(-values, kind="stable")[:TOP] for values in (fitted, latent))
+    gains, discount = 4.0**latent, 1.0 / np.log2(np.arange(2, TOP + 2))
+    shared = len(np.intersect1d(found, best))
+    return shared / TOP, float(gains[found] @ discount[: len(found)] / (gains[best] @ discount[: len(best)]))
+
+
+def _negatives(gaps: pa.Table, of: World, truth: Reals) -> tuple[float, float]:
+    """Share of false ones among a query's negatives, and the mean of their true gaps."""
+    anchor, document = (of.row(gaps, name) for name in ("anchor_id", "doc_id"))
+    fitted, error = (gaps[name].to_numpy() for name in ("gap_elo", "gap_se_elo"))
+    other = anchor != document
+    sure = np.flatnonzero(other & (normal_cdf((fitted - NEAR) / np.where(other, error, 1.0)) >= SURE))
+    taken = sure[np.argsort(fitted[sure], kind="stable")[:TOP]]
+    true = truth[anchor[taken]] - truth[document[taken]]
+    return (float(np.mean(true < NEAR)), float(true.mean())) if len(taken) else (math.nan, math.nan)
+
+
+def _errors(fitted: Reals, error: Reals, true: Reals) -> tuple[float, float, float]:
+    off = (fitted - fitted.mean()) - (true - true.mean())
+    inside = np.abs(off) <= 1.96 * error
+    best = np.argsort(-fitted, kind="stable")[:TOP]
+    return float(np.sqrt(np.mean(off * off))), float(inside.mean()), float(inside[best].mean())
+
+
+def _cell(values: Reals, reference: Reals, digits: int) -> str:
+    """A mean, and its difference to the reference's, query by query."""
+    less = (values - reference)[~np.isnan(values - reference)]
+    text = f"{np.nanmean(values):.{digits}f}"
+    if not less.any():
+        return text
+    half = 1.96 * float(less.std(ddof=1)) / math.sqrt(len(less))
+    return f"{text} ({less.mean():+.{digits}f} ± {half:.{digits}f})"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Simulate, print the table."""
+    parser = harness.parser(STUDY)
+    parser.add_argument("--queries", type=int, default=100, help="simulated queries a row")
+    parser.add_argument("--documents", type=int, default=100, help="documents a query")
+    given = parser.parse_args(words)
+
+    def run() -> Results:
+        of = world(given.queries, given.documents)
+        found = {design: measured(of, design) for design in DESIGNS}
+        reference = found[DESIGNS[0]]
+        digits = (3, 3, 3, 0, 0, 3, 3)
+        rows = []
+        for design, values in found.items():
+            cells = [_cell(*one) for one in zip(values, reference, digits, strict=True)]
+            calls = f"{design.calls(given.documents):,}"
+            rows.append((design.name, "both" if design.both else "one", calls, *cells))
+        table = Table("Designs at their calls", ("design", "orders", "calls", *MEASURES), rows)
+        values = [
+            {"design": design.name, "both": design.both, "calls": design.calls(given.documents)}
+            | dict(zip(MEASURES, np.nanmean(of_design, axis=1).tolist(), strict=True))
+            for design, of_design in found.items()
+        ]
+        return Results([table], values={"designs": values})
+
+    harness.carry_out(STUDY, given, run)
+
+
+if __name__ == "__main__":
+    main()
