@@ -30,9 +30,7 @@ def parted(data: Judged) -> Judged:
         ("both", RateConfig(strength="learned", judge_offsets=False, judge_weights={"judge1": 3.0})),
     ],
 )
-def test_beliefs_are_the_ratings_with_all_their_covariances(
-    orders: Literal["one", "both"], config: RateConfig
-) -> None:
+def test_beliefs_are_the_ratings_with_all_their_covariances(orders: Literal["one", "both"], config: RateConfig) -> None:
     data = parted(judged((0.6, -0.3, 0.1), 6, 14, degree=3, orders=orders))
     tables = data.judgments, data.comparisons, data.candidates
     shared = fit_globals(*tables, config)
