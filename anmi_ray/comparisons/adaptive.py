@@ -53,12 +53,13 @@ def next_pairs(beliefs: Beliefs, asked: Edges, count: int, objective: Objective,
     w = beliefs.strength * information(
         beliefs.mean[first] - beliefs.mean[second], _of_gaps(covariance, first, second), model
     )
-    w[_number(asked, len(beliefs.mean))] = 0.0
-    left = int(np.count_nonzero(w))
+    taken = np.zeros(len(w), np.bool_)
+    taken[_number(asked, len(beliefs.mean))] = True
+    left = int(np.count_nonzero(~taken))
     chosen: list[int] = []
     for _ in range(min(count, left)):
         worth = w * _of_gaps(spread, first, second) / (1.0 + w * _of_gaps(covariance, first, second))
-        worth[w == 0.0] = -1.0
+        worth[taken] = -1.0
         best = int(worth.argmax())
         i, j = first[best], second[best]
         u = covariance[i] - covariance[j]
@@ -67,7 +68,7 @@ def next_pairs(beliefs: Beliefs, asked: Edges, count: int, objective: Objective,
         reduced = np.outer(u, v)
         spread -= s * (reduced + reduced.T) - s * s * float(v[i] - v[j]) * np.outer(u, u)
         covariance -= s * np.outer(u, u)
-        w[best] = 0.0
+        taken[best] = True
         chosen.append(best)
     return np.stack([first[chosen], second[chosen]], axis=1).astype(np.int64)
 
