@@ -4,7 +4,7 @@ judgments -> pairs (games) -> globals (prior, dispersion; once) -> weighting (st
 diagnostics -> tables.
 """
 
-from anmi_ray.rating.beliefs import QueryBeliefs, beliefs
+from anmi_ray.rating.beliefs import QueryBeliefs, Worth, beliefs, worth
 from anmi_ray.rating.bucket import TOP_RATED, RateResult, rate, rate_games
 from anmi_ray.rating.compiled import compile_solver
 from anmi_ray.rating.games import Games
@@ -22,6 +22,7 @@ __all__ = [
     "NamedRatings",
     "QueryBeliefs",
     "RateResult",
+    "Worth",
     "beliefs",
     "compile_solver",
     "fit_globals",
@@ -33,4 +34,5 @@ __all__ = [
     "rate_preferences",
     "sample_queries",
     "shared_numbers",
+    "worth",
 ]

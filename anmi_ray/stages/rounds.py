@@ -9,12 +9,14 @@ answer log.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.experiment import Experiment
@@ -24,6 +26,7 @@ from anmi_ray.runtime.costs import COMPARED, COMPARISON_BYTES, StageCost, Worklo
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import compare, judge, rate
+from anmi_ray.stages.ingest import of_queries, sample_queries, stacked
 from anmi_ray.store import Artifact, Flow
 
 if TYPE_CHECKING:
@@ -87,19 +90,22 @@ def _name(name: str, number: int, config: CompareConfig) -> str:
 def run(
     artifact: Artifact, inputs: Mapping[str, Artifact], config: CompareConfig, context: Context, number: int
 ) -> dict[str, Any]:
-    """Choose the pairs of round `number` (1, 2, ...), bucket by bucket; returns flows for the manifest."""
+    """Choose the pairs of round `number` (1, 2, ...), bucket by bucket; returns flows and what ranks are worth."""
     from anmi_ray.runtime.actors import ActorPool
 
     with ActorPool(context, Chooser, dict(inputs), config, number, actors=context.execution.raters) as pool:
-        return {"flows": pool.run_buckets(artifact, ("comparisons", COMPARISON), "choose")}
+        known = artifact.read_json("first_stage.json")
+        if known is None:
+            known = {"slope": pool.run_task(artifact.stage, "slope", context.buckets)}
+            artifact.publish_json("first_stage.json", known)
+        flows = pool.run_buckets(artifact, ("comparisons", COMPARISON), "choose", known["slope"])
+    return {"flows": flows, "first_stage": known}
 
 
 class Chooser:
     """What an actor keeps: the round before, and the solver, compiled."""
 
     def __init__(self, inputs: Mapping[str, Artifact], config: CompareConfig, number: int) -> None:
-        import json
-
         from anmi_ray import rating
 
         self._inputs = inputs
@@ -109,15 +115,32 @@ class Chooser:
         self._globals = rating.Globals.from_json(json.dumps(inputs["rated"].read_json("globals.json")))
         rating.compile_solver(self._rated)
 
-    def choose(self, artifact: Artifact, bucket: int) -> list[Flow]:
+    def slope(self, buckets: int) -> float:
+        """What the first stage's order is worth, in latent units a normal score, by the queries that the fit took."""
+        from anmi_ray import rating
+
+        sample = sample_queries(self._inputs["compared"], "comparisons", buckets, rating.SAMPLE_QUERIES, "rate")
+        read = (self._tables(bucket) for bucket in range(buckets))
+        judgments, before, candidates = stacked([of_queries(one, sample) for one in tables] for tables in read)
+        return rating.worth(judgments, before, candidates, self._globals, self._rated).slope()
+
+    def _tables(self, bucket: int) -> tuple[pa.Table, pa.Table, pa.Table]:
+        """Judgments, Comparisons and Candidates of a bucket."""
+        from anmi_ray import rating
+
+        candidates = self._inputs["retrieve"].read_part("candidates", bucket, CANDIDATE)
+        return (
+            self._inputs["judged"].read_part("judgments", bucket, JUDGMENT),
+            self._inputs["compared"].read_part("comparisons", bucket, COMPARISON),
+            rating.hide_positives(candidates, self._rated.hide_positives),
+        )
+
+    def choose(self, artifact: Artifact, bucket: int, slope: float) -> list[Flow]:
         """Choose a bucket's pairs and commit it."""
         from anmi_ray import comparisons, rating
 
-        before = self._inputs["compared"].read_part("comparisons", bucket, COMPARISON)
-        judgments = self._inputs["judged"].read_part("judgments", bucket, JUDGMENT)
-        candidates = self._inputs["retrieve"].read_part("candidates", bucket, CANDIDATE)
-        told = rating.hide_positives(candidates, self._rated.hide_positives)
-        found = rating.beliefs(judgments, before, told, self._globals, self._rated)
+        judgments, before, candidates = self._tables(bucket)
+        found = rating.beliefs(judgments, before, candidates, self._globals, self._rated, slope)
         known = {one.query_id: comparisons.Known(one.doc_ids, _of(one)) for one in found}
         pairs = comparisons.next_round(before, known, self._config, self._number, self._globals.model)
         queries = len(set(pairs["query_id"].to_pylist()))

@@ -9,6 +9,7 @@ Letters: Q queries, D documents of all queries, P pairs, G gaps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -95,14 +96,18 @@ class World:
         return protocol.answer(asked, [(config.name, partial(ask, config)) for config in panel])
 
 
-def world(queries: int, documents: int, seed: int = 0) -> World:
-    """So many queries of so many documents."""
-    rows: list[tuple[bytes, bytes, bool, float]] = []
+def world(queries: int, documents: int, seed: int = 0, first_stage: float = 0.0) -> World:
+    """So many queries of so many documents, ranked by what correlates so much with their true ratings."""
+    rows: list[tuple[bytes, bytes, bool, float, int]] = []
     for q in range(queries):
-        latent = rng("both orders", seed, q).normal(size=documents)
+        generator = rng("both orders", seed, q)
+        latent = generator.normal(size=documents)
+        seen = first_stage * latent + math.sqrt(1.0 - first_stage**2) * generator.normal(size=documents)
+        rank = np.argsort(np.argsort(-seen)) + 1
         best = int(latent.argmax())
         rows += [
-            (query_id(f"{seed}-{q}"), doc_id(f"{seed}-{q}-{d}"), d == best, float(latent[d])) for d in range(documents)
+            (query_id(f"{seed}-{q}"), doc_id(f"{seed}-{q}-{d}"), d == best, float(latent[d]), int(rank[d]))
+            for d in range(documents)
         ]
     return World(_candidates(rows), np.array([row[3] for row in rows]), seed)
 
@@ -173,8 +178,8 @@ def _rows(candidates: pa.Table, table: pa.Table, name: str) -> np.ndarray:
     return find_rows(candidates, {"query_id": table["query_id"], "doc_id": table[name]})
 
 
-def _candidates(rows: Sequence[tuple[bytes, bytes, bool, float]]) -> pa.Table:
-    """Retrieved candidates of (query, document, is the positive, true rating)."""
+def _candidates(rows: Sequence[tuple[bytes, bytes, bool, float, int]]) -> pa.Table:
+    """Retrieved candidates of (query, document, is the positive, true rating, rank)."""
     size = len(rows)
     return CANDIDATE.table(
         {
@@ -182,7 +187,7 @@ def _candidates(rows: Sequence[tuple[bytes, bytes, bool, float]]) -> pa.Table:
             "doc_id": [row[1] for row in rows],
             "source": ["retrieved"] * size,
             "is_positive": [row[2] for row in rows],
-            "rank": [1] * size,
+            "rank": [row[4] for row in rows],
             "fused_score": [0.0] * size,
             "retriever_ranks": [[] for _ in rows],
             "similarity": [0.0] * size,

@@ -8,19 +8,22 @@ document is the known positive. `uniform` is the k-regular graph in both orders 
 `all` are `compare.design: adaptive` with that objective, in one order, in five rounds, carried out by the functions of
 the stages compare and rate. A call is one question to one judge. Nothing of the truth is known to a design but which
 document is the positive, which the uniform graphs' fits know too.
+In the second table the documents come ranked by a first stage whose score correlates with their true ratings. `top`
+chooses by the answers alone, or by the ranks too, as the stages do: their worth is fitted to the answers.
 
 To read: Calls are a query's to each judge. P@10 is the share of the ten truly best among the ten rated best; nDCG@10
 has gains of four to the power of the true rating. Of negatives: documents whose fitted gap to the positive is with 95 %
 probability at least 150 points, the ten of the smallest fitted gap of a query; false ones are truly nearer than 150
 points, and a smaller mean true gap means harder negatives. RMSE, in points, and coverage of the 95 % intervals are of
 all ratings less their query's mean, and coverage of those that are rated the best ten. Beside a cell stands its
-difference to the first row, with its 95 % interval over queries.
+difference to the first row, with its 95 % interval over queries; in the second table to the row above, which is blind
+to ranks. Ratings are what the rate stage gives; ratings and ranks are what the design knows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +33,8 @@ from anmi_ray import comparisons, rating
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.arrays import Reals
-from anmi_ray.core.scale import normal_cdf, to_elo
+from anmi_ray.core.identity import id_column
+from anmi_ray.core.scale import Model, normal_cdf, to_elo
 from jobs.studies import harness
 from jobs.studies.both_orders import World, world
 from jobs.studies.harness import Results, Table
@@ -39,6 +43,7 @@ STUDY = harness.study("designs", "Which pairs to ask about", __doc__ or "")
 LEANINGS = (0.1, 0.3, -0.2)
 TOP, NEAR, SURE = 10, 150.0, 0.95
 _ONE = RateConfig(judge_offsets=True)
+FIRST_STAGES = (0.0, 0.5, 0.7)  # correlations
 MEASURES = ("P@10", "nDCG@10", "false negatives", "their true gap", "RMSE", "coverage", "coverage, top 10")
 
 
@@ -49,6 +54,7 @@ class Design:
     name: str
     degree: int
     both: bool = False
+    ranks: bool = True
 
     def calls(self, documents: int) -> int:
         """Questions of a query to each judge."""
@@ -105,17 +111,67 @@ def asked(of: World, design: Design, config: RateConfig) -> tuple[pa.Table, pa.T
     pairs, _ = comparisons.first_round(of.candidates, compare, of.seed)
     for number in range(1, compare.rounds):
         judgments = of.judgments(pairs, LEANINGS, orders)
-        shared = rating.fit_globals(judgments, pairs, of.candidates, config)
-        beliefs = rating.beliefs(judgments, pairs, of.candidates, shared, config)
+        believed, model = _believed(of, pairs, judgments, config, design.ranks)
         known = {
             one.query_id: comparisons.Known(
                 one.doc_ids,
                 comparisons.Beliefs(one.mean, one.covariance, np.flatnonzero(one.positive), one.strength),
             )
-            for one in beliefs
+            for one in believed
         }
-        pairs = comparisons.next_round(pairs, known, compare, number, shared.model)
+        pairs = comparisons.next_round(pairs, known, compare, number, model)
     return pairs, of.judgments(pairs, LEANINGS, orders)
+
+
+def _believed(
+    of: World, pairs: pa.Table, judgments: pa.Table, config: RateConfig, ranks: bool
+) -> tuple[Iterator[rating.QueryBeliefs], Model]:
+    """What is known of every query, by ranks too or by answers alone."""
+    tables = judgments, pairs, of.candidates
+    shared = rating.fit_globals(*tables, config)
+    slope = rating.worth(*tables, shared, config).slope() if ranks else 0.0
+    return rating.beliefs(*tables, shared, config, slope), shared.model
+
+
+def with_ranks(of: World, design: Design) -> list[Reals]:
+    """P@10 and nDCG@10 of every query, float64[2, Q] each: of the first stage, of ratings, of ratings and ranks."""
+    pairs, judgments = asked(of, design, _ONE)
+    ratings, _ = _believed(of, pairs, judgments, _ONE, ranks=False)
+    together, _ = _believed(of, pairs, judgments, _ONE, ranks=True)
+    found: list[list[tuple[float, float]]] = [[], [], []]
+    for alone, both in zip(ratings, together, strict=True):
+        query = pa.array([alone.query_id] * len(alone.doc_ids), of.candidates["query_id"].type)
+        at = of.row(pa.table({"query_id": query, "doc_id": id_column(alone.doc_ids)}), "doc_id")
+        rank = of.candidates["rank"].to_numpy()[at]
+        for values, scores in zip(found, (-rank, alone.mean, both.mean), strict=True):
+            values.append(_top(scores.astype(np.float64), of.truth[at]))
+    return [np.array(values).T for values in found]
+
+
+def first_stages(queries: int, documents: int) -> tuple[Table, list[dict[str, object]]]:
+    """What ranks are worth to the design `top`, by their correlation with the truth."""
+    rows: list[tuple[str, ...]] = []
+    values: list[dict[str, object]] = []
+    for correlation in FIRST_STAGES:
+        of = world(queries, documents, first_stage=correlation)
+        for degree in (3, 4):
+            blind: list[Reals] | None = None
+            for ranks in (False, True):
+                design = Design("top", degree, ranks=ranks)
+                found = with_ranks(of, design)
+                cells = [
+                    _cell(one[m], before[m], 3)
+                    for m in (0, 1)
+                    for one, before in zip(found, blind or found, strict=True)
+                ]
+                chosen = "answers and ranks" if ranks else "answers"
+                rows.append((f"{correlation:g}", f"{design.calls(documents):,}", chosen, *cells))
+                means = [one.mean(axis=1).tolist() for one in found]
+                values.append({"correlation": correlation, "degree": degree, "ranks": ranks, "means": means})
+                blind = found
+    ranked = ("first stage", "ratings", "ratings and ranks")
+    columns = [f"{measure}, {name}" for measure in ("P@10", "nDCG@10") for name in ranked]
+    return Table("What a first stage's order is worth", ("correlation", "calls", "chosen by", *columns), rows), values
 
 
 def _per_query(table: pa.Table) -> dict[bytes, np.ndarray]:
@@ -185,7 +241,8 @@ def main(words: Sequence[str] | None = None) -> None:
             | dict(zip(MEASURES, np.nanmean(of_design, axis=1).tolist(), strict=True))
             for design, of_design in found.items()
         ]
-        return Results([table], values={"designs": values})
+        ranked, of_ranks = first_stages(given.queries, given.documents)
+        return Results([table, ranked], values={"designs": values, "first stages": of_ranks})
 
     harness.carry_out(STUDY, given, run)
 
