@@ -10,10 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from anmi_ray import comparisons
+from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.core.scale import to_elo
-from anmi_ray.rating import beliefs, fit_globals, rate
-from jobs.studies.both_orders import Judged, judged
+from anmi_ray.core.scale import normal_quantile, to_elo
+from anmi_ray.rating import Globals, QueryBeliefs, beliefs, fit_globals, rate, worth
+from jobs.studies.both_orders import Judged, judged, world
 
 
 def parted(data: Judged) -> Judged:
@@ -65,3 +67,79 @@ def test_of_no_answer_nothing_is_believed() -> None:
     data = judged((0.0,), 2, 6, degree=2)
     shared = fit_globals(data.judgments, data.comparisons, data.candidates, RateConfig())
     assert not list(beliefs(data.judgments.slice(0, 0), data.comparisons, data.candidates, shared, RateConfig()))
+
+
+ONE = RateConfig(judge_offsets=True)
+
+
+def retrieved(first_stage: float, documents: int = 30) -> tuple[pa.Table, pa.Table, pa.Table, Globals]:
+    """Judgments, comparisons and candidates of queries whose first stage is so good, none known to be relevant."""
+    of = world(12, documents, first_stage=abs(first_stage))
+    unknown = pa.array([False] * of.candidates.num_rows)
+    at = of.candidates.schema.get_field_index("is_positive")
+    candidates = of.candidates.set_column(at, of.candidates.schema.field(at), unknown)
+    if first_stage < 0:
+        at = candidates.schema.get_field_index("rank")
+        backwards = pc.subtract(pa.scalar(documents + 1, pa.int32()), candidates["rank"]).cast(pa.int32())
+        candidates = candidates.set_column(at, candidates.schema.field(at), backwards)
+    pairs, _ = comparisons.compare(candidates, CompareConfig(degree=4), 0)
+    judgments = of.judgments(pairs, (0.1, 0.3, -0.2), "one")
+    return judgments, pairs, candidates, fit_globals(judgments, pairs, candidates, ONE)
+
+
+def answers_of(one: QueryBeliefs, variance: float) -> tuple[np.ndarray, np.ndarray]:
+    """What answers alone say of a query: their precision, and it times their mean; the prior is N(0, variance)."""
+    precision = np.linalg.inv(one.covariance)
+    return precision - np.eye(len(one.mean)) / variance, precision @ one.mean
+
+
+def scores_of(one: QueryBeliefs, candidates: pa.Table) -> np.ndarray:
+    rank = dict(zip(candidates["doc_id"].to_pylist(), candidates["rank"].to_pylist(), strict=True))
+    ranks = np.array([rank[row.tobytes()] for row in one.doc_ids])
+    raw = -normal_quantile((np.array([(ranks < r).sum() for r in ranks]) + 0.5) / len(ranks))
+    return (raw - raw.mean()) / raw.std()
+
+
+def test_a_slope_moves_the_prior_by_ranks() -> None:
+    judgments, pairs, candidates, shared = retrieved(0.7)
+    assert shared.sigma0 is not None
+    variance, slope = shared.sigma0**2, 0.4
+    tables = judgments, pairs, candidates, shared, ONE
+    for before, found in zip(beliefs(*tables), beliefs(*tables, slope), strict=True):
+        precision, pull = answers_of(before, variance)
+        prior = 1.0 / (variance - slope**2)
+        covariance = np.linalg.inv(precision + prior * np.eye(len(pull)))
+        np.testing.assert_allclose(found.covariance, covariance, rtol=1e-8)
+        expected = covariance @ (pull + prior * slope * scores_of(before, candidates))
+        np.testing.assert_allclose(found.mean, expected, atol=1e-9)
+
+
+def test_the_slope_is_that_of_most_evidence() -> None:
+    judgments, pairs, candidates, shared = retrieved(0.7)
+    assert shared.sigma0 is not None
+    variance = shared.sigma0**2
+    tables = judgments, pairs, candidates, shared, ONE
+    found = worth(*tables)
+
+    def evidence(slope: float) -> float:
+        """Of all answers, up to a constant."""
+        total = 0.0
+        for one in beliefs(*tables):
+            _, pull = answers_of(one, variance)
+            x = slope * scores_of(one, candidates)
+            total += 0.5 * (pull + x / variance) @ one.covariance @ (pull + x / variance) - 0.5 * x @ x / variance
+        return total
+
+    best, step = found.slope(), 0.01
+    assert 0.3 < best < 0.9
+    assert (evidence(best + step) - evidence(best - step)) / (2 * step) == pytest.approx(
+        0.0, abs=1e-6 * found.precision
+    )
+    curvature = (evidence(best + step) - 2 * evidence(best) + evidence(best - step)) / step**2
+    assert curvature == pytest.approx(-found.precision, rel=1e-4)
+
+
+@pytest.mark.parametrize(("first_stage", "most"), [(0.0, 0.2), (-0.7, 0.0)])
+def test_an_order_that_tells_nothing_is_left_alone(first_stage: float, most: float) -> None:
+    judgments, pairs, candidates, shared = retrieved(first_stage)
+    assert 0.0 <= worth(judgments, pairs, candidates, shared, ONE).slope() <= most
