@@ -20,6 +20,7 @@ from anmi_ray.evaluation.headline import Headline
 from anmi_ray.evaluation.judged import ByJudges
 from anmi_ray.evaluation.significance import SystemComparison, by_system
 from anmi_ray.reports.page import a_key_a_line, plain
+from anmi_ray.reports.rounds import Rounds
 
 FORMAT = 1  # version of report.json
 
@@ -292,6 +293,7 @@ class ReportData:
     panel: tuple[JudgeValue, ...] = ()
     spent: tuple[str, ...] = ()
     distilled: DistilledFacts | None = None
+    rounds: Rounds | None = None
     fits: FitFacts | None = None
     truth: TruthSample | None = None
     example: RatedQuery | None = None

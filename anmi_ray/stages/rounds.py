@@ -61,6 +61,15 @@ def spread(path: Iterable[Stage], config: CompareConfig) -> tuple[Stage, ...]:
     return tuple(found)
 
 
+def names(config: CompareConfig) -> tuple[tuple[str, str, str], ...]:
+    """The stages that choose, ask and rate, round by round."""
+    chosen, asked, rated = compare.STAGE.name, judge.STAGE.name, rate.STAGE.name
+    return tuple(
+        (_name(chosen, number, config), _name(asked, number, config), _name(rated, number, config))
+        for number in range(config.rounds)
+    )
+
+
 def _round(number: int, config: CompareConfig) -> tuple[Stage, Stage, Stage]:
     """Choosing, asking and rating of round `number` (0, 1, ...)."""
     named = partial(_name, number=number, config=config)

@@ -48,6 +48,7 @@ from anmi_ray.stages.distill import PAGES
 from anmi_ray.stages.evaluate import headline_of
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.mine.examples import confirmed
+from anmi_ray.stages.report.rounds import design_rounds
 from anmi_ray.stages.report.serving import serving
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.store.documents import with_checksum
@@ -140,6 +141,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         panel=audits.panel_values(audit),
         spent=_spent(run),
         distilled=_distilled(run, experiment),
+        rounds=design_rounds(run.artifacts, experiment.compare, range(run.buckets)),
         fits=audits.fit_facts(run.tables(run.fit, "fits", FIT), fitted, _prior(run)),
         mining=audits.mining_facts(summary) if summary else None,
         truth=_truth(run, sample, experiment.simulated[0]) if experiment.simulated else None,

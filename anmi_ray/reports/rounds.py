@@ -1,0 +1,43 @@
+"""What the report says of an adaptive design's rounds: what was asked, and how certain it made the ratings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Round:
+    """What is known after round `number` (1, 2, ...), from all that was asked so far.
+
+    pairs: mean over queries. answers: mean over judges. Standard errors of ratings in Elo points: mean over documents,
+    and over those that are the best of their query; None where nothing was rated.
+    """
+
+    number: int
+    pairs: float
+    answers: float
+    std_err_elo: float | None
+    top_std_err_elo: float | None
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds of an adaptive design, and how many documents count as the best of a query.
+
+    uniform_pairs: about the pairs a query that a uniform graph would need for the last round's error of the best.
+    """
+
+    rounds: tuple[Round, ...]
+    top: int
+    uniform_pairs: float | None
+
+
+def uniform_pairs(rounds: Sequence[Round]) -> float | None:
+    """Pairs a query, extrapolated from the first round, whose graph is uniform: errors fall about as 1/√pairs.
+
+    >>> uniform_pairs([Round(1, 100.0, 100.0, 180.0, 200.0), Round(2, 150.0, 150.0, 150.0, 100.0)])
+    400.0
+    """
+    before, after = rounds[0].top_std_err_elo, rounds[-1].top_std_err_elo
+    return rounds[0].pairs * (before / after) ** 2 if before and after else None

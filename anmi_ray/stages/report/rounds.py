@@ -1,0 +1,78 @@
+"""What an adaptive design's rounds asked and reached: sums over their artifacts, read bucket by bucket."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anmi_ray.comparisons.adaptive import TOP
+from anmi_ray.config.compare import CompareConfig
+from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING
+from anmi_ray.reports.rounds import Round, Rounds, uniform_pairs
+from anmi_ray.stages.rounds import names
+from anmi_ray.store import Artifact
+
+
+class _Mean:
+    """The mean of values that are seen once, a batch at a time."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._count = 0
+
+    def add(self, values: NDArray[Any]) -> None:
+        self._sum += float(values.sum())
+        self._count += len(values)
+
+    def value(self) -> float | None:
+        """None of no values."""
+        return self._sum / self._count if self._count else None
+
+
+def design_rounds(artifacts: Mapping[str, Artifact], config: CompareConfig, buckets: Iterable[int]) -> Rounds | None:
+    """Figures of a complete run; None where the design asks once."""
+    if config.design != "adaptive":
+        return None
+    found = tuple(
+        _round(number, artifacts[compared], artifacts[judged], artifacts[rated], buckets)
+        for number, (compared, judged, rated) in enumerate(names(config), start=1)
+    )
+    return Rounds(found, TOP, uniform_pairs(found))
+
+
+def _round(number: int, compared: Artifact, judged: Artifact, rated: Artifact, buckets: Iterable[int]) -> Round:
+    pairs = _Mean()
+    errors = _Mean()
+    top_errors = _Mean()
+    answers: Counter[str] = Counter()
+    for bucket in buckets:
+        comparisons = compared.read_part("comparisons", bucket, COMPARISON, columns=["query_id"])
+        pairs.add(pc.value_counts(comparisons["query_id"]).field("counts").to_numpy())
+        judgments = judged.read_part("judgments", bucket, JUDGMENT, columns=["judge", "p_a"])
+        counted = judgments.group_by("judge").aggregate([("p_a", "count")])  # what failed has no p_a
+        answers.update(dict(zip(counted["judge"].to_pylist(), counted["p_a_count"].to_pylist(), strict=True)))
+        ratings = rated.read_part("ratings", bucket, RATING, columns=["query_id", "rating_elo", "std_err_elo"])
+        std_err = ratings["std_err_elo"].to_numpy()
+        errors.add(std_err)
+        top_errors.add(std_err[_best(ratings)])
+    return Round(
+        number=number,
+        pairs=pairs.value() or 0.0,
+        answers=answers.total() / len(answers) if answers else 0.0,
+        std_err_elo=errors.value(),
+        top_std_err_elo=top_errors.value(),
+    )
+
+
+def _best(ratings: pa.Table) -> NDArray[np.int64]:
+    """The rows of every query's TOP documents by rating."""
+    query = ratings["query_id"].combine_chunks().dictionary_encode().indices.to_numpy()
+    order = np.lexsort((-ratings["rating_elo"].to_numpy(), query))
+    first = np.searchsorted(query[order], query[order])
+    return order[np.arange(len(order)) - first < TOP]

@@ -1,0 +1,107 @@
+"""What the report says of an adaptive design's rounds, held against a plain reading of their artifacts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from anmi_ray.config.load import load
+from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING, Record, by_query
+from anmi_ray.pipeline.run import run
+from anmi_ray.reports import page
+from anmi_ray.reports.data import to_json
+from anmi_ray.reports.rounds import Round, Rounds, uniform_pairs
+from anmi_ray.reports.run import to_html
+from anmi_ray.stages.report.rounds import design_rounds
+from anmi_ray.store import Artifact, Store
+from tests.reports import synthetic
+from tests.small import start_from, write_config
+
+NAMES = (("compare-1", "judge-1", "rate-1"), ("compare-2", "judge-2", "rate-2"), ("compare", "judge", "rate"))
+SETTINGS: dict[str, object] = {
+    "compare": {"design": "adaptive", "degree": 4, "rounds": 3},
+    "judge": {"preset": "panel", "orders": "one"},
+    "rate": {"judge_offsets": True},
+}
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_rounds_are_told_as_their_artifacts_say(prepared: Path, small_collection: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path / "small.yaml", small_collection, **SETTINGS)
+    experiment = load(config, [f"execution.root={start_from(prepared, tmp_path / 'root', 'retrieve')}"])
+    stages = run(experiment, last="rate")["stages"]
+    store = Store(experiment.execution.root)
+    artifacts = {name: Artifact(store, name, stage["fingerprint"]) for name, stage in stages.items()}
+    buckets = range(experiment.execution.buckets)
+
+    def part(stage: str, name: str, record: Record) -> pa.Table:
+        return pa.concat_tables(artifacts[stage].read_part(name, bucket, record) for bucket in buckets)
+
+    found = design_rounds(artifacts, experiment.compare, buckets)
+    assert found is not None
+    assert [one.number for one in found.rounds] == [1, 2, 3]
+    for one, (compared, judged, rated) in zip(found.rounds, NAMES, strict=True):
+        pairs = Counter(part(compared, "comparisons", COMPARISON)["query_id"].to_pylist())
+        assert one.pairs == pytest.approx(np.mean(list(pairs.values())))
+        rows = part(judged, "judgments", JUDGMENT).to_pylist()
+        answers = Counter(row["judge"] for row in rows if row["error"] is None)
+        assert len(answers) == len(experiment.judge.judges)
+        assert one.answers == pytest.approx(np.mean(list(answers.values())))
+        errors: list[float] = []
+        best: list[float] = []
+        for _, ratings in by_query(part(rated, "ratings", RATING)):
+            said = sorted(ratings.to_pylist(), key=lambda row: -row["rating_elo"])
+            errors += [row["std_err_elo"] for row in said]
+            best += [row["std_err_elo"] for row in said[:10]]
+        assert len(best) < len(errors)
+        assert one.std_err_elo == pytest.approx(np.mean(errors))
+        assert one.top_std_err_elo == pytest.approx(np.mean(best))
+    for before, after in zip(found.rounds, found.rounds[1:], strict=False):
+        assert after.pairs > before.pairs
+        assert after.answers > before.answers
+        assert (after.std_err_elo or 0.0) < (before.std_err_elo or 0.0)
+        assert (after.top_std_err_elo or 0.0) < (before.top_std_err_elo or 0.0)
+    check_page(found)
+
+
+def check_page(found: Rounds) -> None:
+    """The page and its JSON say the figures."""
+    data = replace(synthetic.report_data(), rounds=found)
+    assert json.loads(to_json(data))["rounds"] == page.plain(found)
+    html = to_html(data)
+    section = html[html.index('id="rounds"') : html.index('<section id="negatives"')]
+    rows = [re.findall(r"<td>(.*?)</td>", row) for row in section.split("<tr>")]
+    assert [row for row in rows if row] == [
+        [
+            str(one.number),
+            page.decimal(one.pairs, 1),
+            page.count(one.answers),
+            page.decimal(one.std_err_elo, 1),
+            page.decimal(one.top_std_err_elo, 1),
+        ]
+        for one in found.rounds
+    ]
+    assert f"about <b>{page.decimal(found.uniform_pairs, 1)} pairs a query</b>" in section
+    assert "an extrapolation" in section
+
+
+def test_what_was_not_rated_is_not_extrapolated() -> None:
+    rounds = (Round(1, 14.0, 12.0, None, None), Round(2, 20.0, 18.0, None, None))
+    assert uniform_pairs(rounds) is None
+    html = to_html(replace(synthetic.report_data(), rounds=Rounds(rounds, 10, None)))
+    assert "<td>18</td><td>—</td><td>—</td>" in html
+    assert "an extrapolation" not in html
+    assert 'id="rounds"' not in to_html(synthetic.report_data())  # a design that asks once
+
+
+def test_uniform_pairs_by_hand() -> None:
+    rounds = (Round(1, 14.0, 12.0, 200.0, 150.0), Round(2, 21.0, 18.0, 170.0, 100.0))
+    assert uniform_pairs(rounds) == pytest.approx(14.0 * 2.25)
