@@ -11,7 +11,7 @@ class Round:
     """What is known after round `number` (1, 2, ...), from all that was asked so far.
 
     pairs: mean over queries. answers: mean over judges. Standard errors of ratings in Elo points: mean over documents,
-    and over those that are the best of their query; None where nothing was rated.
+    and over those that are the best of their query; None where nothing was rated. prior_elo: sd of the fit's prior.
     """
 
     number: int
@@ -19,6 +19,7 @@ class Round:
     answers: float
     std_err_elo: float | None
     top_std_err_elo: float | None
+    prior_elo: float | None = None
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,19 @@ class Rounds:
 
 
 def uniform_pairs(rounds: Sequence[Round]) -> float | None:
-    """Pairs a query, extrapolated from the first round, whose graph is uniform: errors fall about as 1/√pairs.
+    """Pairs a query, extrapolated from the first round, whose graph is uniform.
+
+    What answers add to the prior's precision grows about as their pairs: 1/error² = 1/prior² + c pairs.
 
     >>> uniform_pairs([Round(1, 100.0, 100.0, 180.0, 200.0), Round(2, 150.0, 150.0, 150.0, 100.0)])
     400.0
     """
-    before, after = rounds[0].top_std_err_elo, rounds[-1].top_std_err_elo
-    return rounds[0].pairs * (before / after) ** 2 if before and after else None
+    before, after = (_added(one) for one in (rounds[0], rounds[-1]))
+    return rounds[0].pairs * after / before if before > 0 and after > 0 else None
+
+
+def _added(one: Round) -> float:
+    """The precision of the best documents' ratings, less the prior's."""
+    if not one.top_std_err_elo:
+        return 0.0
+    return one.top_std_err_elo**-2 - (one.prior_elo**-2 if one.prior_elo else 0.0)
