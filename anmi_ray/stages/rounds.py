@@ -32,12 +32,9 @@ from anmi_ray.store import Artifact, Flow
 if TYPE_CHECKING:
     from anmi_ray.rating import QueryBeliefs
 
-_PAIR_S = 3e-4
-_BEFORE = {
-    "compared": compare.STAGE.name,
-    "judged": judge.STAGE.name,
-    "rated": rate.STAGE.name,
-}  # the last round's roles
+_PAIR_S = 3e-8  # times the square of a query's documents
+_MAIN = (compare.STAGE.name, judge.STAGE.name, rate.STAGE.name)
+_BEFORE = ("compared", "judged", "rated")  # roles: those of the round before
 _SPENT_FROM = "begun"  # role: the first round's comparisons, whose campaign all rounds spend from
 
 
@@ -46,49 +43,48 @@ def first(name: str, experiment: Experiment) -> str:
     return _name(name, 0, experiment.compare) if experiment.compare.design == "adaptive" else name
 
 
-def spread(path: Iterable[Stage], config: CompareConfig) -> tuple[Stage, ...]:
-    """The path with the stages of all rounds in the place of compare, judge and rate."""
-    asking = {compare.STAGE.name, judge.STAGE.name, rate.STAGE.name}
-    begun = _name(compare.STAGE.name, 0, config)
-    found: list[Stage] = []
-    for stage in path:
-        if stage.name == compare.STAGE.name:
-            found += [one for number in range(config.rounds) for one in _round(number, config)]
-        elif stage.name not in asking:
-            # later questions are of the first round's campaign
-            later = {"first": begun} if "first" in stage.inputs else {}
-            found.append(replace(stage, played_by={**stage.played_by, **later}))
-    return tuple(found)
-
-
 def names(config: CompareConfig) -> tuple[tuple[str, str, str], ...]:
     """The stages that choose, ask and rate, round by round."""
-    chosen, asked, rated = compare.STAGE.name, judge.STAGE.name, rate.STAGE.name
+    chosen, asked, rated = _MAIN
     return tuple(
         (_name(chosen, number, config), _name(asked, number, config), _name(rated, number, config))
         for number in range(config.rounds)
     )
 
 
+def spread(path: Iterable[Stage], config: CompareConfig) -> tuple[Stage, ...]:
+    """The path with the stages of all rounds in the place of compare, judge and rate."""
+    begun = names(config)[0][0]
+    found: list[Stage] = []
+    for stage in path:
+        if stage.name == compare.STAGE.name:
+            found += [one for number in range(config.rounds) for one in _round(number, config)]
+        elif stage.name not in _MAIN:
+            # later questions are of the first round's campaign
+            later = {"first": begun} if "first" in stage.inputs else {}
+            found.append(replace(stage, played_by={**stage.played_by, **later}))
+    return tuple(found)
+
+
 def _round(number: int, config: CompareConfig) -> tuple[Stage, Stage, Stage]:
     """Choosing, asking and rating of round `number` (0, 1, ...)."""
-    named = partial(_name, number=number, config=config)
+    of = names(config)
+    chosen_name, asked_name, rated_name = of[number]
+    chosen = replace(compare.STAGE, name=chosen_name, settings="compare", cost=partial(_cost, number=number))
+    asked = replace(judge.STAGE, name=asked_name, played_by={COMPARED: chosen_name})
+    rated = replace(rate.STAGE, name=rated_name, played_by={"compare": chosen_name, "judge": asked_name})
+    if not number:
+        return chosen, asked, rated
+    before = dict(zip(_BEFORE, of[number - 1], strict=True))
     chosen = replace(
-        compare.STAGE, name=named(compare.STAGE.name), settings="compare", cost=partial(_cost, number=number)
+        chosen,
+        inputs=(*chosen.inputs, *before),
+        played_by=before,
+        does="choose which pairs to ask about next: those that tell most",
+        run=partial(run, number=number),
     )
-    asked = replace(judge.STAGE, name=named(judge.STAGE.name), played_by={COMPARED: chosen.name})
-    rated = replace(rate.STAGE, name=named(rate.STAGE.name), played_by={"compare": chosen.name, "judge": asked.name})
-    if number:
-        before = {role: _name(name, number - 1, config) for role, name in _BEFORE.items()}
-        chosen = replace(
-            chosen,
-            inputs=(*compare.STAGE.inputs, *before),
-            played_by=before,
-            does="choose which pairs to ask about next: those that tell most",
-            run=partial(run, number=number),
-        )
-        begun = {_SPENT_FROM: named(compare.STAGE.name, number=0)}
-        asked = replace(asked, inputs=(*judge.STAGE.inputs, *begun), played_by={**asked.played_by, **begun})
+    begun = {_SPENT_FROM: of[0][0]}
+    asked = replace(asked, inputs=(*asked.inputs, *begun), played_by={**asked.played_by, **begun})
     return chosen, asked, rated
 
 
@@ -176,4 +172,4 @@ def _cost(load: Workload, number: int) -> StageCost:
     before = comparisons.pairs_after(documents, config, number - 1) if number else 0
     pairs = load.compared * (comparisons.pairs_after(documents, config, number) - before)
     kept = (pairs + load.compared * before) * COMPARISON_BYTES
-    return StageCost(f"{pairs:,} pairs", pairs * _PAIR_S, kept, files=load.buckets, pairs=pairs)
+    return StageCost(f"{pairs:,} pairs", pairs * documents**2 * _PAIR_S, kept, files=load.buckets, pairs=pairs)
