@@ -20,7 +20,7 @@ from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT
-from anmi_ray.runtime.costs import COMPARED, COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.runtime.costs import BEGUN, COMPARED, COMPARISON_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import compare, judge, rate
@@ -30,12 +30,8 @@ if TYPE_CHECKING:
     from anmi_ray.rating import QueryBeliefs
 
 _PAIR_S = 3e-4
-_BEFORE = {
-    "compared": compare.STAGE.name,
-    "judged": judge.STAGE.name,
-    "rated": rate.STAGE.name,
-}  # the last round's roles
-_SPENT_FROM = "begun"  # role: the first round's comparisons, whose campaign all rounds spend from
+# the roles of the round before
+_BEFORE = {"compared": compare.STAGE.name, "judged": judge.STAGE.name, "rated": rate.STAGE.name}
 
 
 def first(name: str, experiment: Experiment) -> str:
@@ -75,7 +71,7 @@ def _round(number: int, config: CompareConfig) -> tuple[Stage, Stage, Stage]:
             does="choose which pairs to ask about next: those that tell most",
             run=partial(run, number=number),
         )
-        begun = {_SPENT_FROM: named(compare.STAGE.name, number=0)}
+        begun = {BEGUN: named(compare.STAGE.name, number=0)}  # whose campaign all rounds spend from
         asked = replace(asked, inputs=(*judge.STAGE.inputs, *begun), played_by={**asked.played_by, **begun})
     return chosen, asked, rated
 
