@@ -77,18 +77,6 @@ class Experiment(Settings):
                 "judge.orders: one leaves in every answer what its judge prefers for its place: set "
                 "rate.judge_offsets: true, which fits it from all answers"
             )
-        if self.compare.design == "adaptive" and self.rate.prior is None:
-            raise ValueError(
-                "compare.design: adaptive chooses pairs by what is known of every rating, and without a prior nothing "
-                "is: set rate.prior: empirical-bayes, or compare.design: k-regular"
-            )
-        if self.compare.design == "adaptive" and (
-            files := [one for one in self.judge.judges if one.kind == "imported"]
-        ):
-            raise ValueError(
-                f"compare.design: adaptive chooses pairs as answers come in, and judge {files[0].name} is a file that "
-                "answers its own pairs alone: set compare.design: imported"
-            )
         if self.mine.anchors == "confirmed" and not self.judge.direct.judges:
             raise ValueError(
                 "mine.anchors: confirmed asks judges whether one document answers a query, and those of judge.judges "
@@ -116,6 +104,22 @@ class Experiment(Settings):
         if strangers := sorted(set(self.rate.judge_weights) - set(judges)):
             raise ValueError(
                 f"rate.judge_weights names {', '.join(strangers)}, but the panel (judge.judges) is {', '.join(judges)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _answers_come_in_rounds(self) -> Experiment:
+        if self.compare.design != "adaptive":
+            return self
+        if self.rate.prior is None:
+            raise ValueError(
+                "compare.design: adaptive chooses pairs by what is known of every rating, and without a prior nothing "
+                "is: set rate.prior: empirical-bayes, or compare.design: k-regular"
+            )
+        if files := [judge.name for judge in self.judge.judges if judge.kind == "imported"]:
+            raise ValueError(
+                f"compare.design: adaptive chooses pairs as answers come in, and judge {files[0]} is a file that "
+                "answers its own pairs alone: set compare.design: imported"
             )
         return self
 
