@@ -1,10 +1,10 @@
 """A chat-completions server that misbehaves as told: a process of its own, with its own log of what it was sent.
 
 Started as `python chat_server.py`, it prints its port. POST /NAME/setup {"faults": {action: share}, "latency_s", "key",
-"model", "mixed"} opens a server under /NAME; its questions go to /NAME/v1/chat/completions; GET /NAME/log gives a list of
-{t, question, visit, action, active}, GET /NAME/answered the number of its answers. What a question meets is drawn from
-a hash of it and of how often it was asked; or its text prescribes it: "script 500 429:1 ok", one action a visit, the
-last one for all later ones. Who is asked for queries writes them by a grammar (`written`).
+"model", "mixed"} opens a server under /NAME; its questions go to /NAME/v1/chat/completions; GET /NAME/log gives a list
+of {t, question, visit, action, active}, GET /NAME/answered the number of its answers. What a question meets is drawn
+from a hash of it and of how often it was asked; or its text prescribes it: "script 500 429:1 ok", one action a visit,
+the last one for all later ones. Who is asked for queries writes them by a grammar (`written`).
 """
 
 from __future__ import annotations
