@@ -4,6 +4,16 @@ from anmi_ray.comparisons.adaptive import Beliefs
 from anmi_ray.comparisons.compare import compare
 from anmi_ray.comparisons.graph import k_regular
 from anmi_ray.comparisons.imported import imported
-from anmi_ray.comparisons.rounds import Known, first_round, next_round, pairs_after
+from anmi_ray.comparisons.rounds import Known, first_round, next_round, pairs_after, pairs_in_all
 
-__all__ = ["Beliefs", "Known", "compare", "first_round", "imported", "k_regular", "next_round", "pairs_after"]
+__all__ = [
+    "Beliefs",
+    "Known",
+    "compare",
+    "first_round",
+    "imported",
+    "k_regular",
+    "next_round",
+    "pairs_after",
+    "pairs_in_all",
+]

@@ -83,7 +83,6 @@ def wanted(beliefs: Beliefs, objective: Objective, model: Model) -> Floats:
             gap = mean[anchor] - mean
             variance = covariance[anchor, anchor] + covariance.diagonal() - 2.0 * covariance[anchor]
             weight = normal_cdf((to_latent(BAND, model) - gap) / np.sqrt(np.maximum(variance, 1e-12)))
-            weight[anchor] = 0.0
             contrast = -np.eye(n)
             contrast[anchor] += 1.0
             found += (contrast * weight) @ contrast.T

@@ -49,8 +49,7 @@ def next_round(
         if query not in known:
             continue
         doc_ids, beliefs = known[query]
-        documents = len(np.unique(np.concatenate([id_matrix(pairs[end]) for end in ("doc_a", "doc_b")]), axis=0))
-        more = pairs_after(documents, config, round_) - pairs.num_rows
+        more = pairs_after(_documents(pairs), config, round_) - pairs.num_rows
         chosen = next_pairs(beliefs, _among(doc_ids, pairs), more, config.objective, model)
         asked += [query] * len(chosen)
         ends.append(doc_ids[chosen])
@@ -71,6 +70,16 @@ def pairs_after(documents: int, config: CompareConfig, round_: int) -> int:
     first = min(documents * CYCLE // 2, every)
     total = max(first, min(documents * config.degree // 2, every))
     return first + (total - first) * round_ // (config.rounds - 1)
+
+
+def pairs_in_all(first: pa.Table, config: CompareConfig) -> int:
+    """Pairs that there are after the last round whose first round's Comparisons these are."""
+    return sum(pairs_after(_documents(pairs), config, config.rounds - 1) for _, pairs in by_query(first))
+
+
+def _documents(pairs: pa.Table) -> int:
+    """Documents of a query's Comparisons."""
+    return len(np.unique(np.concatenate([id_matrix(pairs[end]) for end in ("doc_a", "doc_b")]), axis=0))
 
 
 def _among(doc_ids: NDArray[np.uint8], pairs: pa.Table) -> Edges:

@@ -108,7 +108,7 @@ class Experiment(Settings):
         return self
 
     @model_validator(mode="after")
-    def _an_adaptive_design_can_choose(self) -> Experiment:
+    def _answers_come_in_rounds(self) -> Experiment:
         if self.compare.design != "adaptive":
             return self
         if self.rate.prior is None:
@@ -116,11 +116,9 @@ class Experiment(Settings):
                 "compare.design: adaptive chooses pairs by what is known of every rating, and without a prior nothing "
                 "is: set rate.prior: empirical-bayes, or compare.design: k-regular"
             )
-        if self.compare.design == "adaptive" and (
-            files := [one for one in self.judge.judges if one.kind == "imported"]
-        ):
+        if files := [judge.name for judge in self.judge.judges if judge.kind == "imported"]:
             raise ValueError(
-                f"compare.design: adaptive chooses pairs as answers come in, and judge {files[0].name} is a file that "
+                f"compare.design: adaptive chooses pairs as answers come in, and judge {files[0]} is a file that "
                 "answers its own pairs alone: set compare.design: imported"
             )
         return self

@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray import judging
+from anmi_ray.comparisons import pairs_in_all
+from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core import logs
@@ -103,7 +105,7 @@ def run(experiment: Experiment, reporter: Reporter, pairs: int | None = None) ->
         wanted = pairs or panel.pilot.pairs
         reporter.stage("pilot", f"ask {_asked(experiment)} about {wanted:,} pairs, both ways")
         with logs.Span(_LOG, "stage", run=experiment.name, stage="pilot"):
-            found = pilot_run(made, panel, context, wanted)
+            found = pilot_run(made, panel, context, wanted, experiment.compare if round_ is own else None)
     store.publish_json(f"pilots/{experiment.name}.json", found.to_json())
     return found
 
@@ -116,9 +118,19 @@ def _asked(experiment: Experiment) -> str:
     return "the ensemble (distill.judge)" + (f", not {', '.join(others)} of judge.judges" if others else "")
 
 
-def pilot_run(made: Mapping[str, Artifact], config: JudgeConfig, context: Context, pairs: int) -> Piloted:
-    """A pilot over complete artifacts (ingest, retrieve, compare); that of judge need not be there."""
-    sources, of = _sample(made, context, pairs)
+def pilot_run(
+    made: Mapping[str, Artifact],
+    config: JudgeConfig,
+    context: Context,
+    pairs: int,
+    design: CompareConfig | None = None,
+) -> Piloted:
+    """A pilot over complete artifacts (ingest, retrieve, compare); that of judge need not be there.
+
+    design: what chose the comparisons, where later rounds of it may add to them.
+    """
+    sources, of, in_all = _sample(made, context, pairs, design)
+    questions = in_all * (1 if config.orders == "one" else 2)
     # how many questions fail, and what the order changes, is what a pilot finds out
     config = config.model_copy(update={"orders": "both"})
     lenient = config.model_copy(update={"max_failures": 1.0})
@@ -133,28 +145,36 @@ def pilot_run(made: Mapping[str, Artifact], config: JudgeConfig, context: Contex
     comparisons = pa.concat_tables([COMPARISON.empty(), *(sources.chosen[bucket] for bucket in chosen)])
     grades = pa.concat_tables([QREL.empty(), *(part.grades for part in parts)])
     figures = judging.audit(judgments, comparisons, grades=grades)
-    verdicts = pilot.verdicts(figures, _all_bought(parts), config.pilot, comparisons.num_rows, of)
+    verdicts = pilot.verdicts(figures, _all_bought(parts), config.pilot, comparisons.num_rows, of, questions)
     return Piloted(comparisons.num_rows, of, asked, figures, verdicts)
 
 
-def _sample(made: Mapping[str, Artifact], context: Context, pairs: int) -> tuple[Sampled, int]:
-    """The pilot's comparisons by bucket, and how many the run has."""
+def _sample(
+    made: Mapping[str, Artifact], context: Context, pairs: int, design: CompareConfig | None
+) -> tuple[Sampled, int, int]:
+    """The pilot's comparisons by bucket, how many the run has so far, and how many it will have."""
     compare, retrieve = made[COMPARE], made[RETRIEVE]
     kept: list[pa.Table] = []
-    of = 0
+    of = in_all = 0
     for start in range(0, context.buckets, _AT_ONCE):
         buckets = list(range(start, min(start + _AT_ONCE, context.buckets)))
-        found = over_buckets(context, buckets, _ranked, compare, retrieve, pairs)
-        of += sum(count for _, count in found)
-        kept = [pilot_pairs.merge([*kept, *(table for table, _ in found)], pairs)]
-    return Sampled(compare, retrieve, made[INGEST], chosen=pilot_pairs.pick(kept[0], pairs)), of
+        found = over_buckets(context, buckets, _ranked, compare, retrieve, pairs, design)
+        of += sum(count for _, count, _ in found)
+        in_all += sum(count for _, _, count in found)
+        kept = [pilot_pairs.merge([*kept, *(table for table, _, _ in found)], pairs)]
+    return Sampled(compare, retrieve, made[INGEST], chosen=pilot_pairs.pick(kept[0], pairs)), of, in_all
 
 
-def _ranked(bucket: int, compare: Artifact, retrieve: Artifact, pairs: int) -> tuple[pa.Table, int]:
-    """What of a bucket the pilot may ask about, and its number of comparisons."""
+def _ranked(
+    bucket: int, compare: Artifact, retrieve: Artifact, pairs: int, design: CompareConfig | None
+) -> tuple[pa.Table, int, int]:
+    """What of a bucket the pilot may ask about, its comparisons so far, and those that it will have."""
     comparisons = compare.read_part("comparisons", bucket, COMPARISON)
     candidates = retrieve.read_part("candidates", bucket, CANDIDATE)
-    return pilot_pairs.ranked(bucket, comparisons, candidates, pairs), comparisons.num_rows
+    in_all = comparisons.num_rows
+    if design is not None and design.design == "adaptive":
+        in_all = pairs_in_all(comparisons, design)
+    return pilot_pairs.ranked(bucket, comparisons, candidates, pairs), comparisons.num_rows, in_all
 
 
 def _judged(

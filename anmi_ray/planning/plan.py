@@ -27,8 +27,8 @@ from anmi_ray.pipeline.resolve import Resolved, changes, resolve, todo
 from anmi_ray.pipeline.run import run_record
 from anmi_ray.pipeline.stages import FIRST, stages_of
 from anmi_ray.planning.prices import costs as prices_of
-from anmi_ray.planning.prices import of_pairs
-from anmi_ray.runtime.costs import COMPARED, StageCost, Workload
+from anmi_ray.planning.prices import of_pairs, of_round, together
+from anmi_ray.runtime.costs import BEGUN, COMPARED, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import ingest, judge
 from anmi_ray.stages.ingest import TRAIN_QUERIES
@@ -118,25 +118,37 @@ class _Calls:
         self._store = store
         # by group of settings and what is asked: a panel's prompts are as long in each round of the same questions
         self._known: dict[tuple[str, bool], list[CallCost]] = {}
-        self.said: list[str] = []
+        self._told: dict[tuple[str, bool], tuple[list[CallCost], list[list[str]]]] = {}
         self.pairs: Counter[str] = Counter()  # by group of settings
 
     def __call__(self, stage: Stage, pairs: int) -> list[CallCost]:
         kind = (stage.group, stage.direct)
         if not stage.direct:
             self.pairs[stage.group] += pairs
-        if kind in self._known:
-            return of_pairs(self._experiment, stage, self._known[kind], pairs)
         made = {
             role: self._resolved[name].artifact(self._store) for role, name in stage.reads.items() if self._resolved
         }
-        found: list[CallCost] = []
+        if BEGUN in stage.reads:
+            found = of_round(self._experiment, stage, self._known[kind], made, pairs)
+            before, sizes = self._told[kind]
+            self._told[kind] = together(self._experiment, stage, [before, found]), sizes
+            return found
+        if kind in self._known:
+            return of_pairs(self._experiment, stage, self._known[kind], pairs)
         panel = stage.panel(self._experiment)
-        for cost, size in _pools(self._experiment, panel, prices_of(self._experiment, stage, made, pairs)):
-            self.said += [*(["about single documents:"] if stage.direct and not found else []), *cost.said(), *size]
-            found.append(cost)
-        self._known[kind] = found
-        return found
+        pooled = list(_pools(self._experiment, panel, prices_of(self._experiment, stage, made, pairs)))
+        self._known[kind] = [cost for cost, _ in pooled]
+        self._told[kind] = self._known[kind], [size for _, size in pooled]
+        return self._known[kind]
+
+    @property
+    def said(self) -> Iterator[str]:
+        """Lines about every panel: its calls in all rounds of a design, its pool in the first of them."""
+        for (_, direct), (costs_, sizes) in self._told.items():
+            if direct and costs_:
+                yield "about single documents:"
+            for cost, size in zip(costs_, sizes, strict=True):
+                yield from (*cost.said(), *size)
 
 
 def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]], cores: int) -> Table:

@@ -72,6 +72,35 @@ def of_pairs(experiment: Experiment, stage: Stage, known: Sequence[CallCost], pa
     return [priced(experiment, judges[cost.judge], cost.tokens, stage.orders(experiment) * pairs, 0) for cost in known]
 
 
+def of_round(
+    experiment: Experiment, stage: Stage, known: Sequence[CallCost], made: Mapping[str, Artifact], pairs: int
+) -> list[CallCost]:
+    """The same of a later round of one design, whose comparisons hold those of the rounds before: where they are there,
+    what is missing of all of them."""
+    judges = {judge.name: judge for judge in kinds.prompted(stage.panel(experiment))}
+    found: list[CallCost] = []
+    for cost in known:
+        judge = judges[cost.judge]
+        calls, missing = stage.orders(experiment) * pairs, None
+        if made and (looked_up := _looked_up(experiment, stage, judge, made, pairs)):
+            missing = looked_up[0] - looked_up[1]
+            calls = max(calls, missing)
+        found.append(priced(experiment, judge, cost.tokens, calls, 0 if missing is None else calls - missing))
+    return found
+
+
+def together(experiment: Experiment, stage: Stage, rounds: Sequence[Sequence[CallCost]]) -> list[CallCost]:
+    """What all rounds of a design cost, judge by judge."""
+    judges = {judge.name: judge for judge in kinds.prompted(stage.panel(experiment))}
+    found: list[CallCost] = []
+    for costs_ in zip(*rounds, strict=True):
+        bought = [cost.bought for cost in costs_ if cost.bought is not None]
+        all_bought = sum(bought) if len(bought) == len(costs_) else None
+        calls = sum(cost.calls for cost in costs_)
+        found.append(priced(experiment, judges[costs_[0].judge], costs_[0].tokens, calls, all_bought))
+    return found
+
+
 def sample(experiment: Experiment, made: Mapping[str, Artifact]) -> Prompts:
     """Prompts of the run's own pairs, else of its candidates, else of random documents.
 
@@ -187,10 +216,17 @@ def _cost(
     tokens = _by_server(log) or count(judge.prompt_builder(), prompts, judge.longest_answer)
     calls, bought = stage.orders(experiment) * pairs, 0
     if log.buckets():
-        orders = stage.panel(experiment).orders
-        questions = direct_questions if stage.direct else partial(text_questions, orders=orders)
-        calls, bought = _bought(log, made, pairs, questions) or (calls, None)
+        calls, bought = _looked_up(experiment, stage, judge, made, pairs) or (calls, None)
     return priced(experiment, judge, tokens, calls, bought)
+
+
+def _looked_up(
+    experiment: Experiment, stage: Stage, judge: PromptJudge, made: Mapping[str, Artifact], pairs: int
+) -> tuple[int, int] | None:
+    """As `_bought`."""
+    log = AnswerLog(made[COMPARE].store, judge.identity)
+    questions = direct_questions if stage.direct else partial(text_questions, orders=stage.panel(experiment).orders)
+    return _bought(log, made, pairs, questions)
 
 
 def priced(experiment: Experiment, judge: PromptJudge, tokens: CallTokens, calls: int, bought: int | None) -> CallCost:

@@ -22,6 +22,7 @@ RUN_BYTES = 30
 TEXT_BYTES = 700
 MODEL_BYTES = 9e7
 COMPARED = "compare"  # the role whose comparisons judges are asked about
+BEGUN = "begun"  # the role of an adaptive design's first comparisons where a later round's are asked about
 
 
 @dataclass(frozen=True)

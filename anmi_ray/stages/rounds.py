@@ -22,7 +22,7 @@ from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT
-from anmi_ray.runtime.costs import COMPARED, COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.runtime.costs import BEGUN, COMPARED, COMPARISON_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import compare, judge, rate
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _PAIR_S = 3e-8  # times the square of a query's documents
 _MAIN = (compare.STAGE.name, judge.STAGE.name, rate.STAGE.name)
 _BEFORE = ("compared", "judged", "rated")  # roles: those of the round before
-_SPENT_FROM = "begun"  # role: the first round's comparisons, whose campaign all rounds spend from
 
 
 def first(name: str, experiment: Experiment) -> str:
@@ -83,7 +82,7 @@ def _round(number: int, config: CompareConfig) -> tuple[Stage, Stage, Stage]:
         does="choose which pairs to ask about next: those that tell most",
         run=partial(run, number=number),
     )
-    begun = {_SPENT_FROM: of[0][0]}
+    begun = {BEGUN: of[0][0]}  # whose campaign all rounds spend from
     asked = replace(asked, inputs=(*asked.inputs, *begun), played_by={**asked.played_by, **begun})
     return chosen, asked, rated
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
@@ -32,7 +33,7 @@ def every_pair(documents: int) -> list[tuple[int, int]]:
     return list(itertools.combinations(range(documents), 2))
 
 
-def edges(pairs: list[tuple[int, int]]) -> np.ndarray:
+def edges(pairs: Sequence[tuple[int, ...]]) -> np.ndarray:
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
@@ -40,7 +41,7 @@ def after(covariance: Floats, pair: tuple[int, int], weight: float) -> Floats:
     """The covariance when an answer of so much information about a pair is added to the precision."""
     contrast = np.zeros(len(covariance))
     contrast[list(pair)] = 1.0, -1.0
-    return np.linalg.inv(np.linalg.inv(covariance) + weight * np.outer(contrast, contrast))
+    return np.linalg.inv(np.linalg.inv(covariance) + weight * np.outer(contrast, contrast)).astype(np.float64)
 
 
 def of_a_game(beliefs: Beliefs, pair: tuple[int, int], model: Model) -> float:

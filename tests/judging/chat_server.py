@@ -1,10 +1,10 @@
 """A chat-completions server that misbehaves as told: a process of its own, with its own log of what it was sent.
 
 Started as `python chat_server.py`, it prints its port. POST /NAME/setup {"faults": {action: share}, "latency_s", "key",
-"model"} opens a server under /NAME; its questions go to /NAME/v1/chat/completions; GET /NAME/log gives a list of
-{t, question, visit, action, active}, GET /NAME/answered the number of its answers. What a question meets is drawn from
-a hash of it and of how often it was asked; or its text prescribes it: "script 500 429:1 ok", one action a visit, the
-last one for all later ones. Who is asked for queries writes them by a grammar (`written`).
+"model", "mixed"} opens a server under /NAME; its questions go to /NAME/v1/chat/completions; GET /NAME/log gives a list
+of {t, question, visit, action, active}, GET /NAME/answered the number of its answers. What a question meets is drawn
+from a hash of it and of how often it was asked; or its text prescribes it: "script 500 429:1 ok", one action a visit,
+the last one for all later ones. Who is asked for queries writes them by a grammar (`written`).
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Served:
     latency_s: float = 0.0
     key: str | None = None
     model: str | None = None
+    mixed: bool = False
     active: int = 0
     visits: Counter[str] = field(default_factory=Counter)
     log: list[dict[str, Any]] = field(default_factory=list)
@@ -76,10 +77,12 @@ def answer(text: str, model: str, finish: str = "stop", logprobs: bool = False) 
     }
 
 
-def word(question: str) -> str:
-    """A of two documents; of one, yes or no by a hash of the question."""
+def word(question: str, mixed: bool) -> str:
+    """A of two documents, or A or B by a hash of the question; of one, yes or no by it."""
     even = hashlib.sha256(question.encode()).digest()[0] % 2 == 0
-    return ("yes" if even else "no") if "yes or no" in question else "A"
+    if "yes or no" in question:
+        return "yes" if even else "no"
+    return "B" if mixed and even else "A"
 
 
 WANTED = re.compile(r"^(\d+) of kind (\w+)$", re.MULTILINE)
@@ -135,11 +138,11 @@ def reset(request: web.Request) -> None:
     request.transport.abort()
 
 
-async def perform(request: web.Request, action: str, asked: dict[str, Any]) -> web.StreamResponse:
+async def perform(request: web.Request, action: str, asked: dict[str, Any], mixed: bool) -> web.StreamResponse:
     """Do what `action` says; those with a colon carry the Retry-After."""
     kind, _, wait = action.partition(":")
     question = asked["messages"][-1]["content"]
-    said = "wrong letters" if kind == "wrong" else written(question) or word(question)
+    said = "wrong letters" if kind == "wrong" else written(question) or word(question, mixed)
     good = answer(said, asked["model"], logprobs=bool(asked.get("logprobs")))
     if kind == "plain":  # as a server that ignores logprobs
         return web.json_response(answer(said, asked["model"]))
@@ -193,7 +196,7 @@ async def complete(request: web.Request) -> web.StreamResponse:
     try:
         if served.latency_s:
             await asyncio.sleep(served.latency_s)
-        return await perform(request, action, asked)
+        return await perform(request, action, asked, served.mixed)
     finally:
         served.active -= 1
 

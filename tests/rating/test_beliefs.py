@@ -128,7 +128,7 @@ def test_the_slope_is_that_of_most_evidence() -> None:
             _, pull = answers_of(one, variance)
             x = slope * scores_of(one, candidates)
             total += 0.5 * (pull + x / variance) @ one.covariance @ (pull + x / variance) - 0.5 * x @ x / variance
-        return total
+        return float(total)
 
     best, step = found.slope(), 0.01
     assert 0.3 < best < 0.9

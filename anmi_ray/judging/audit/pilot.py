@@ -75,16 +75,22 @@ class Verdict:
 
 
 def verdicts(
-    figures: Mapping[str, Any], bought: Mapping[str, QuestionCosts], config: PilotConfig, pairs: int, of: int
+    figures: Mapping[str, Any],
+    bought: Mapping[str, QuestionCosts],
+    config: PilotConfig,
+    pairs: int,
+    of: int,
+    questions: int | None = None,
 ) -> list[Verdict]:
     """A verdict for every judge of an audit (`judging.audit`'s dict) of `pairs` of a run's `of` comparisons.
 
     `bought` by judge; one that is not named costs nothing. Agreement is read from the audit's accuracy, so its grades
-    are the known positives.
+    are the known positives. questions: of the whole run; None: both orders of its comparisons.
     """
+    questions = 2 * of if questions is None else questions
     found = []
     for judge, figure in figures["judges"].items():
-        gates = [*_shares(figure, config), *_costs(bought.get(judge), config, pairs, of)]
+        gates = [*_shares(figure, config), *_costs(bought.get(judge), config, pairs, questions)]
         found.append(Verdict(judge, tuple(_judged(gate, pairs, of) for gate in gates)))
     return found
 
@@ -134,13 +140,13 @@ def _shares(figure: Mapping[str, Any], config: PilotConfig) -> Iterator[PilotGat
         yield replace(failures, interval=interval, pairs=asked)
 
 
-def _costs(bought: QuestionCosts | None, config: PilotConfig, pairs: int, of: int) -> Iterator[PilotGate]:
+def _costs(bought: QuestionCosts | None, config: PilotConfig, pairs: int, questions: int) -> Iterator[PilotGate]:
     """The gate on dollars: those of all the run's questions at the pilot's mean."""
     if config.max_dollars is None:
         return
     each = (0.0, [0.0, 0.0]) if bought is None else _mean(bought)
-    value = None if each is None else each[0] * 2 * of
-    ends = None if each is None or each[1] is None else [end * 2 * of for end in each[1]]
+    value = None if each is None else each[0] * questions
+    ends = None if each is None or each[1] is None else [end * questions for end in each[1]]
     yield PilotGate(WHOLE, False, config.max_dollars, value, ends, pairs, "cannot tell")
 
 

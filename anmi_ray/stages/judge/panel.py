@@ -23,6 +23,7 @@ from anmi_ray.core.errors import BudgetError, JudgeError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, QREL, TRUTH, find_rows, rejects
 from anmi_ray.judging import budget, confirmation, kinds
 from anmi_ray.rating.graph import count_triads
+from anmi_ray.runtime.costs import BEGUN
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import HIDDEN, of_queries, sample_queries, stacked
 from anmi_ray.stages.judge import dispatch, importing
@@ -47,9 +48,7 @@ def run(
     whole = bound(config, made)
     config = config.direct if direct else whole
     read = inputs["compare"], inputs["retrieve"], inputs["ingest"]
-    round_ = QuestionSources(
-        *read, first=inputs.get("first"), begun=inputs.get("begun"), distill=made, held_out=held_out
-    )
+    round_ = QuestionSources(*read, first=inputs.get("first"), begun=inputs.get(BEGUN), distill=made, held_out=held_out)
     sources = replace(round_, direct=whole) if direct else replace(round_, orders=config.orders)
     asked = dispatch.ask(artifact, sources, config, context) if config.reading else {}
     brought = importing.judges(config, inputs["ingest"], context)
