@@ -8,6 +8,9 @@ ratings follow the rank among the other documents is fitted too: a judge who lik
 is not believed twice. Nor is a judge who errs alike on a document in comparisons and in the direct answer, for an
 answer is modelled given the rating. The spread of ratings within a class holds the judges' lasting errors, which no
 standard error of a rating knows.
+A rating is drawn towards the mean by its prior, the more the less was asked about its document. Where documents were
+asked about unequally, as in an adaptive design, that is taken out before (`by_answers`): else those that few questions
+were about stand so close together that whoever was asked about seems relevant.
 Letters: N documents of many queries, C columns of a design.
 """
 
@@ -33,6 +36,7 @@ STEPS = 500
 _TOLERANCE = 1e-7  # nats per document that a step must still gain
 _PRIOR = 3  # powers of log rank that the prior has
 _NARROWEST = 0.05  # least sd of a class, in sds of all ratings
+_LEAST_KEPT = 0.02  # of the prior's variance that answers took away: with less a document was hardly asked about
 _RIDGE = 1e-3  # of a logistic regression: coefficients stay finite where answers are told apart whole
 # Where EM starts: a query's relevant documents sum to _FOUND, shared by exp(_SHARP · rating beside its rank, in sds) /
 # rank. A start by rank alone ends where the class is "the first ten" if ratings follow the rank.
@@ -123,13 +127,18 @@ class RelevanceModel:
 
 
 def evidence(
-    ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, answers: pa.Table | None = None
+    ratings: pa.Table,
+    gaps: pa.Table,
+    candidates: pa.Table,
+    answers: pa.Table | None = None,
+    prior_elo: float | None = None,
 ) -> tuple[pa.Table, Evidence]:
     """(query_id, doc_id) of the rated documents of queries without a known positive, as they stand in Ratings; of each
     what is known.
 
     gaps say which queries these are: theirs are measured from top-rated documents. answers: query_id, doc_id,
     probability (NaN: no answer) of those asked about. A rated document that no retriever found is ranked behind all.
+    prior_elo: sd of the ratings' prior, where documents were asked about unequally.
     """
     wanted = pc.unique(gaps.filter(pc.equal(gaps["anchor_kind"], "top-rated"))["query_id"])
     rated = ratings.filter(pc.is_in(ratings["query_id"], value_set=wanted))
@@ -141,14 +150,26 @@ def evidence(
     if answers is not None:
         answer = np.append(answers["probability"].to_numpy(), np.nan)[find_rows(answers, keys)]
     query = pc.dictionary_encode(rated["query_id"].combine_chunks()).indices.to_numpy().astype(np.int64)
+    rating, error = (rated[name].to_numpy().astype(np.float64) for name in ("rating_elo", "std_err_elo"))
+    if prior_elo is not None:
+        rating, error = by_answers(rating, error, prior_elo)
     known = Evidence(
         query=query,
-        rating=rated["rating_elo"].to_numpy().astype(np.float64),
-        error=rated["std_err_elo"].to_numpy().astype(np.float64),
+        rating=rating,
+        error=error,
         rank=np.where(np.isnan(found), last, found),
         answer=answer,
     )
     return pa.table(keys), known
+
+
+def by_answers(rating: Reals, error: Reals, prior_elo: float) -> tuple[Reals, Reals]:
+    """Ratings and errors, float64[N] points, as the answers alone give them: without the prior N(0, prior_elo²).
+
+    A posterior N(r, e²) is the prior times N(r / k, e² / k) with k = 1 - e² / prior_elo², a document by itself.
+    """
+    kept = np.maximum(1.0 - np.square(error / prior_elo), _LEAST_KEPT)
+    return rating / kept, error / np.sqrt(kept)
 
 
 def fit(known: Evidence) -> RelevanceModel | None:

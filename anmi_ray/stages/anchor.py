@@ -25,6 +25,7 @@ from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import of_queries, sample_queries
+from anmi_ray.stages.rate import uneven_prior
 from anmi_ray.store import Artifact, Flow
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def known(inputs: Inputs, bucket: int, sample: pa.Table | None = None) -> tuple[
     ratings = read("rate", "ratings", RATING)
     gaps = read("rate", "gaps", GAP)
     candidates = read("retrieve", "candidates", CANDIDATE)
-    return relevance.evidence(ratings, gaps, candidates, _answers(inputs, bucket))
+    return relevance.evidence(ratings, gaps, candidates, _answers(inputs, bucket), uneven_prior(inputs["rate"]))
 
 
 def _answers(inputs: Inputs, bucket: int) -> pa.Table | None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING
+from anmi_ray.core.scale import elo_per_latent
 from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
@@ -85,6 +86,15 @@ def settings_of(fit: Artifact) -> RateConfig:
     """The settings that a complete fit was made with."""
     settings = (fit.manifest() or {})["settings"]
     return RateConfig.model_validate({name: value for name, value in settings.items() if name != "seed"})
+
+
+def uneven_prior(fit: Artifact) -> float | None:
+    """The sd of a complete fit's prior, points, where its design asked about documents unequally; else None."""
+    compared = Artifact(fit.store, "compare", (fit.manifest() or {})["inputs"]["compare"])
+    if (compared.manifest() or {})["settings"].get("design") != "adaptive":
+        return None
+    known = fit.read_json("globals.json")
+    return known["sigma0"] * elo_per_latent(known["model"])
 
 
 class Rater:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from anmi_ray.core.arrays import Flags
 from anmi_ray.core.errors import DataError
 from anmi_ray.mining import relevance
-from anmi_ray.mining.relevance import Evidence, RelevanceModel, fit
+from anmi_ray.mining.relevance import Evidence, RelevanceModel, by_answers, fit
 
 DOCUMENTS = 40
 GAIN = 550.0  # points
@@ -167,3 +167,23 @@ def test_a_model_is_kept_as_json() -> None:
     assert RelevanceModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
     with pytest.raises(DataError, match="not a fitted model"):
         RelevanceModel.from_dict({"gain": 1.0})
+
+
+def test_documents_that_few_questions_were_about_do_not_make_the_others_relevant() -> None:
+    """The first ten of a query err by 100 points, the others by 600; ratings are drawn to 0 by a prior of 350."""
+    prior = 350.0
+    world = planted(error=0.0)
+    rng = np.random.default_rng(1)
+    error = np.where(world.known.rank <= 10, 100.0, 600.0)
+    said = world.known.rating + error * rng.normal(size=len(error))
+    kept = prior**2 / (prior**2 + error**2)
+    drawn = world.known._replace(rating=kept * said, error=error * np.sqrt(kept))
+    rating, back = by_answers(drawn.rating, drawn.error, prior)
+    np.testing.assert_allclose(rating, said)
+    np.testing.assert_allclose(back, error)
+    told = fitted(drawn._replace(rating=rating, error=back))
+    assert told.gain == pytest.approx(GAIN, rel=0.1)
+    share = told.posterior(drawn._replace(rating=rating, error=back))
+    taken_as_they_are = fitted(drawn).posterior(drawn)
+    assert share.sum() == pytest.approx(world.relevant.sum(), rel=0.3)
+    assert taken_as_they_are.sum() > 2.0 * world.relevant.sum()
