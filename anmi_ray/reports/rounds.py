@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Round:
+class DesignRound:
     """What is known after round `number` (1, 2, ...), from all that was asked so far.
 
     pairs: mean over queries. answers: mean over judges. Standard errors of ratings in Elo points: mean over documents,
@@ -29,24 +29,24 @@ class Rounds:
     uniform_pairs: about the pairs a query that a uniform graph would need for the last round's error of the best.
     """
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[DesignRound, ...]
     top: int
     uniform_pairs: float | None
 
 
-def uniform_pairs(rounds: Sequence[Round]) -> float | None:
+def uniform_pairs(rounds: Sequence[DesignRound]) -> float | None:
     """Pairs a query, extrapolated from the first round, whose graph is uniform.
 
     What answers add to the prior's precision grows about as their pairs: 1/error² = 1/prior² + c pairs.
 
-    >>> uniform_pairs([Round(1, 100.0, 100.0, 180.0, 200.0), Round(2, 150.0, 150.0, 150.0, 100.0)])
+    >>> uniform_pairs([DesignRound(1, 100.0, 100.0, 180.0, 200.0), DesignRound(2, 150.0, 150.0, 150.0, 100.0)])
     400.0
     """
     before, after = (_added(one) for one in (rounds[0], rounds[-1]))
     return rounds[0].pairs * after / before if before > 0 and after > 0 else None
 
 
-def _added(one: Round) -> float:
+def _added(one: DesignRound) -> float:
     """The precision of the best documents' ratings, less the prior's."""
     if not one.top_std_err_elo:
         return 0.0

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING
-from anmi_ray.core.scale import elo_per_latent
 from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
@@ -90,6 +89,8 @@ def settings_of(fit: Artifact) -> RateConfig:
 
 def uneven_prior(fit: Artifact) -> float | None:
     """The sd of a complete fit's prior, points, where its design asked about documents unequally; else None."""
+    from anmi_ray.core.scale import elo_per_latent  # with it comes the compiler
+
     compared = Artifact(fit.store, "compare", (fit.manifest() or {})["inputs"]["compare"])
     if (compared.manifest() or {})["settings"].get("design") != "adaptive":
         return None

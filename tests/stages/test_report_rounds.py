@@ -17,7 +17,7 @@ from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING, Record, by_query
 from anmi_ray.pipeline.run import run
 from anmi_ray.reports import page
 from anmi_ray.reports.data import to_json
-from anmi_ray.reports.rounds import Round, Rounds, uniform_pairs
+from anmi_ray.reports.rounds import DesignRound, Rounds, uniform_pairs
 from anmi_ray.reports.run import to_html
 from anmi_ray.stages.report.rounds import design_rounds
 from anmi_ray.store import Artifact, Store
@@ -94,7 +94,7 @@ def check_page(found: Rounds) -> None:
 
 
 def test_what_was_not_rated_is_not_extrapolated() -> None:
-    rounds = (Round(1, 14.0, 12.0, None, None), Round(2, 20.0, 18.0, None, None))
+    rounds = (DesignRound(1, 14.0, 12.0, None, None), DesignRound(2, 20.0, 18.0, None, None))
     assert uniform_pairs(rounds) is None
     html = to_html(replace(synthetic.report_data(), rounds=Rounds(rounds, 10, None)))
     assert "<td>18</td><td>—</td><td>—</td>" in html
@@ -103,5 +103,5 @@ def test_what_was_not_rated_is_not_extrapolated() -> None:
 
 
 def test_uniform_pairs_by_hand() -> None:
-    rounds = (Round(1, 14.0, 12.0, 200.0, 150.0), Round(2, 21.0, 18.0, 170.0, 100.0))
+    rounds = (DesignRound(1, 14.0, 12.0, 200.0, 150.0), DesignRound(2, 21.0, 18.0, 170.0, 100.0))
     assert uniform_pairs(rounds) == pytest.approx(14.0 * 2.25)

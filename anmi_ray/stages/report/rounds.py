@@ -15,7 +15,7 @@ from anmi_ray.comparisons.adaptive import TOP
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.core import scale
 from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING
-from anmi_ray.reports.rounds import Round, Rounds, uniform_pairs
+from anmi_ray.reports.rounds import DesignRound, Rounds, uniform_pairs
 from anmi_ray.stages.rounds import names
 from anmi_ray.store import Artifact
 
@@ -47,7 +47,7 @@ def design_rounds(artifacts: Mapping[str, Artifact], config: CompareConfig, buck
     return Rounds(found, TOP, uniform_pairs(found))
 
 
-def _round(number: int, compared: Artifact, judged: Artifact, rated: Artifact, buckets: Iterable[int]) -> Round:
+def _round(number: int, compared: Artifact, judged: Artifact, rated: Artifact, buckets: Iterable[int]) -> DesignRound:
     pairs = _Mean()
     errors = _Mean()
     top_errors = _Mean()
@@ -62,7 +62,7 @@ def _round(number: int, compared: Artifact, judged: Artifact, rated: Artifact, b
         std_err = ratings["std_err_elo"].to_numpy()
         errors.add(std_err)
         top_errors.add(std_err[_best(ratings)])
-    return Round(
+    return DesignRound(
         number=number,
         pairs=pairs.value() or 0.0,
         answers=answers.total() / len(answers) if answers else 0.0,
