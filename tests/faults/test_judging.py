@@ -194,9 +194,10 @@ def test_killed_while_asking(campaign: Campaign) -> None:
 
 def test_two_runs_at_once_share_what_they_buy(campaign: Campaign, prepared: Path, tmp_path: Path) -> None:
     """The later asks from the other end, and each sees what the other bought."""
+    latency_s, looked_s = 0.1, 2.0
     root = start_from(prepared, tmp_path / "root", "retrieve")
     carried_out(campaign.config, root, "--until", "compare")
-    campaign.chat.setup(latency_s=0.1)
+    campaign.chat.setup(latency_s=latency_s)
     first = Campaign(campaign.config, root, campaign.chat)
     with asking(first, 0.0) as process:
         second = anmi("run", campaign.config, "--root", root, "name=second", "--until", "judge")
@@ -207,7 +208,8 @@ def test_two_runs_at_once_share_what_they_buy(campaign: Campaign, prepared: Path
     delivered = Counter(entry["question"] for entry in campaign.chat.log())
     assert set(delivered) == set(first.prompts())
     twice = sum(delivered.values()) - len(delivered)
-    assert twice <= 2 * ACTORS * (PUBLISHED + IN_FLIGHT), f"{twice} of {len(delivered)} questions were bought twice"
+    unseen = PUBLISHED + IN_FLIGHT + IN_FLIGHT * looked_s / latency_s  # of an actor, where two runs meet
+    assert twice <= 2 * ACTORS * unseen, f"{twice} of {len(delivered)} questions were bought twice"
     print(f"{len(delivered):,} questions, {twice} bought twice")
 
 
