@@ -17,15 +17,14 @@ Letters: n documents of a query, P pairs, A anchors.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.comparisons.graph import Edges
+from anmi_ray.config.compare import Objective
 from anmi_ray.core.scale import Floats, Model, link, normal_cdf, normal_pdf, to_latent
 
-Objective = Literal["top", "negatives", "all"]
 TOP = 10  # documents that count as the top: what nDCG@10 reads
 BAND = 450.0  # points below an anchor from which a document is a negative whatever its exact rating
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(7)

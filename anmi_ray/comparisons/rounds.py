@@ -17,7 +17,7 @@ from anmi_ray.comparisons.adaptive import Beliefs, next_pairs
 from anmi_ray.comparisons.compare import compare, rows
 from anmi_ray.comparisons.graph import Edges
 from anmi_ray.config.compare import CompareConfig
-from anmi_ray.core.identity import id_matrix, id_order
+from anmi_ray.core.identity import id_column, id_matrix, id_order
 from anmi_ray.core.records import COMPARISON, by_query
 from anmi_ray.core.scale import Model
 
@@ -84,7 +84,8 @@ def _documents(pairs: pa.Table) -> int:
 
 def _among(doc_ids: NDArray[np.uint8], pairs: pa.Table) -> Edges:
     """The pairs of which both documents are rated, as places in `doc_ids`: int64[P, 2]."""
-    known = pa.array([row.tobytes() for row in doc_ids], pairs.schema.field("doc_a").type)
-    places = [pc.fill_null(pc.index_in(pairs[end], value_set=known), -1).to_numpy() for end in ("doc_a", "doc_b")]
+    places = [
+        pc.fill_null(pc.index_in(pairs[end], value_set=id_column(doc_ids)), -1).to_numpy() for end in ("doc_a", "doc_b")
+    ]
     found = np.stack(places, axis=1).astype(np.int64)
     return found[(found >= 0).all(axis=1)]

@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from anmi_ray.config.base import Settings
 from anmi_ray.config.paths import PathOrUri
 
+Objective = Literal["top", "negatives", "all"]
+
 
 class CompareConfig(Settings):
     """The design of the comparison graph. A query costs about n * degree / 2 comparisons."""
@@ -22,7 +24,7 @@ class CompareConfig(Settings):
         "adaptive: one such cycle, then in rounds the pairs whose answers tell most of what `objective` wants; "
         "imported: the pairs of a file of preferences whose documents are both candidates.",
     )
-    objective: Literal["top", "negatives", "all"] = Field(
+    objective: Objective = Field(
         default="top",
         description="adaptive: what to become certain of. top: which documents are the best ten, and how good; "
         "negatives: gaps of up to 450 points to the anchors, which decide what is a negative; all: every rating",

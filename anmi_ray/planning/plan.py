@@ -27,7 +27,7 @@ from anmi_ray.pipeline.resolve import Resolved, changes, resolve, todo
 from anmi_ray.pipeline.run import run_record
 from anmi_ray.pipeline.stages import FIRST, stages_of
 from anmi_ray.planning.prices import costs as prices_of
-from anmi_ray.planning.prices import of_pairs, of_round, together
+from anmi_ray.planning.prices import of_pairs, together
 from anmi_ray.runtime.costs import BEGUN, COMPARED, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import ingest, judge
@@ -129,7 +129,7 @@ class _Calls:
             role: self._resolved[name].artifact(self._store) for role, name in stage.reads.items() if self._resolved
         }
         if BEGUN in stage.reads:
-            found = of_round(self._experiment, stage, self._known[kind], made, pairs)
+            found = of_pairs(self._experiment, stage, self._known[kind], pairs, made)
             before, sizes = self._told[kind]
             self._told[kind] = together(self._experiment, stage, [before, found]), sizes
             return found

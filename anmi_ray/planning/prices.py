@@ -8,7 +8,7 @@ Letters: N prompts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,7 +26,7 @@ from anmi_ray.judging import kinds
 from anmi_ray.judging.audit.intervals import Z95
 from anmi_ray.judging.kinds import PromptJudge
 from anmi_ray.judging.prompt_builder import PromptBuilder
-from anmi_ray.judging.questions import TextQuestions, direct_questions, text_questions
+from anmi_ray.judging.questions import direct_questions, text_questions
 from anmi_ray.judging.spend import CallCost, CallTokens
 from anmi_ray.pipeline.stages import COMPARE, INGEST, RETRIEVE
 from anmi_ray.runtime.stage import Stage
@@ -66,26 +66,28 @@ def costs(experiment: Experiment, stage: Stage, made: Mapping[str, Artifact], pa
     return [_cost(experiment, stage, judge, prompts, made, pairs) for judge in judges]
 
 
-def of_pairs(experiment: Experiment, stage: Stage, known: Sequence[CallCost], pairs: int) -> list[CallCost]:
-    """What `pairs` other comparisons in all orders cost, none of them bought, at the tokens of `known` costs."""
-    judges = {judge.name: judge for judge in kinds.prompted(stage.panel(experiment))}
-    return [priced(experiment, judges[cost.judge], cost.tokens, stage.orders(experiment) * pairs, 0) for cost in known]
-
-
-def of_round(
-    experiment: Experiment, stage: Stage, known: Sequence[CallCost], made: Mapping[str, Artifact], pairs: int
+def of_pairs(
+    experiment: Experiment,
+    stage: Stage,
+    known: Sequence[CallCost],
+    pairs: int,
+    made: Mapping[str, Artifact] | None = None,
 ) -> list[CallCost]:
-    """The same of a later round of one design, whose comparisons hold those of the rounds before: where they are there,
-    what is missing of all of them."""
+    """What `pairs` other comparisons in all orders cost, at the tokens of `known` costs.
+
+    None of them is bought, unless `made` is given: those of a later round of one design, whose comparisons hold those
+    of the rounds before. Where they are there, what is missing of all of them counts.
+    """
     judges = {judge.name: judge for judge in kinds.prompted(stage.panel(experiment))}
     found: list[CallCost] = []
     for cost in known:
         judge = judges[cost.judge]
-        calls, missing = stage.orders(experiment) * pairs, None
-        if made and (looked_up := _looked_up(experiment, stage, judge, made, pairs)):
-            missing = looked_up[0] - looked_up[1]
+        calls, bought = stage.orders(experiment) * pairs, 0
+        if made and (of_all := _bought(experiment, stage, judge, made, pairs)):
+            missing = of_all[0] - of_all[1]
             calls = max(calls, missing)
-        found.append(priced(experiment, judge, cost.tokens, calls, 0 if missing is None else calls - missing))
+            bought = calls - missing
+        found.append(priced(experiment, judge, cost.tokens, calls, bought))
     return found
 
 
@@ -216,17 +218,8 @@ def _cost(
     tokens = _by_server(log) or count(judge.prompt_builder(), prompts, judge.longest_answer)
     calls, bought = stage.orders(experiment) * pairs, 0
     if log.buckets():
-        calls, bought = _looked_up(experiment, stage, judge, made, pairs) or (calls, None)
+        calls, bought = _bought(experiment, stage, judge, made, pairs) or (calls, None)
     return priced(experiment, judge, tokens, calls, bought)
-
-
-def _looked_up(
-    experiment: Experiment, stage: Stage, judge: PromptJudge, made: Mapping[str, Artifact], pairs: int
-) -> tuple[int, int] | None:
-    """As `_bought`."""
-    log = AnswerLog(made[COMPARE].store, judge.identity)
-    questions = direct_questions if stage.direct else partial(text_questions, orders=stage.panel(experiment).orders)
-    return _bought(log, made, pairs, questions)
 
 
 def priced(experiment: Experiment, judge: PromptJudge, tokens: CallTokens, calls: int, bought: int | None) -> CallCost:
@@ -274,12 +267,14 @@ def _by_server(log: AnswerLog) -> CallTokens | None:
 
 
 def _bought(
-    log: AnswerLog, made: Mapping[str, Artifact], pairs: int, questions_of: Callable[..., TextQuestions]
+    experiment: Experiment, stage: Stage, judge: PromptJudge, made: Mapping[str, Artifact], pairs: int
 ) -> tuple[int, int] | None:
     """(questions of the run, those with a final answer); None where the pairs are not there, or too many to look up."""
     ingest = made[INGEST].manifest()
     if ingest is None or made[COMPARE].manifest() is None or pairs > LOOKED_UP:
         return None
+    log = AnswerLog(made[COMPARE].store, judge.identity)
+    questions_of = direct_questions if stage.direct else partial(text_questions, orders=stage.panel(experiment).orders)
     asked = final = 0
     for bucket in range(ingest["buckets"]):
         questions = questions_of(

@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.identity import id_matrix
 from anmi_ray.core.scale import Floats, normal_quantile
-from anmi_ray.rating.gaussian import Gaussian, laplace, propagate
+from anmi_ray.rating.bucket import approximate
+from anmi_ray.rating.gaussian import Gaussian
 from anmi_ray.rating.pairs import positions, read_games
 from anmi_ray.rating.shared_parameters import Globals
-from anmi_ray.rating.solver import solve
-from anmi_ray.rating.weighting import weighed
 
 _MOST = 0.9  # of the prior's variance that ranks may explain: no order is so good that nothing is left to ask
 
@@ -123,11 +122,7 @@ def _fit(
     """The posterior's Gaussian approximation, or None where no pair has an answer."""
     read = config.inconsistent_strength, config.judge_offsets, config.judge_weights
     games, _ = read_games(judgments, comparisons, candidates, *read)
-    if not games.queries:
-        return None
-    target = globals_.posterior(weighed(games, globals_, config))
-    mode = solve(target).latent
-    return propagate(target, mode) if config.estimate == "mean" else laplace(target, mode)
+    return approximate(games, globals_, config)[1] if games.queries else None
 
 
 def _queries(fitted: Gaussian, candidates: pa.Table) -> Iterator[_Query]:

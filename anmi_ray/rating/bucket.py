@@ -57,11 +57,9 @@ def rate_games(
     """
     if not games.queries:
         return RateResult(records.RATING.empty(), records.FIT.empty(), records.GAP.empty(), records.REJECT.empty())
-    games = weighed(games, globals_, config, threads)
-    target = globals_.posterior(games)
-    solution = solve(target, threads=threads)
-    mode = solution.latent
-    found = propagate(target, mode, threads) if config.estimate == "mean" else laplace(target, mode)
+    solution, found = approximate(games, globals_, config, threads)
+    target = found.posterior
+    games = target.games
     parts = diagnostics.components(games)
     centred = centre(games, parts.component, found.mean)
     to = anchors(games, centred, top)
@@ -73,6 +71,14 @@ def rate_games(
         _gaps(games, globals_.model, to, uncertain),
         records.REJECT.empty(),
     )
+
+
+def approximate(games: Games, globals_: Globals, config: RateConfig, threads: int = 1) -> tuple[Solution, Gaussian]:
+    """The modes of all queries, and the posterior's Gaussian approximation that `config.estimate` names."""
+    target = globals_.posterior(weighed(games, globals_, config, threads))
+    solution = solve(target, threads=threads)
+    mode = solution.latent
+    return solution, propagate(target, mode, threads) if config.estimate == "mean" else laplace(target, mode)
 
 
 def centre(games: Games, component: np.ndarray, latent: Floats) -> Floats:

@@ -78,8 +78,14 @@ def fitted(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceMod
     return RelevanceModel.from_dict(kept["model"]) if kept["model"] else None
 
 
-def known(inputs: Inputs, bucket: int, sample: pa.Table | None = None) -> tuple[pa.Table, Evidence]:
+def known(inputs: Inputs, bucket: int) -> tuple[pa.Table, Evidence]:
     """Documents of a bucket (query_id, doc_id) and what is known of them, answers where inputs hold them."""
+    return _known(inputs, bucket, uneven_prior(inputs["rate"]))
+
+
+def _known(
+    inputs: Inputs, bucket: int, prior: float | None, sample: pa.Table | None = None
+) -> tuple[pa.Table, Evidence]:
     from anmi_ray.mining import relevance
 
     def read(role: str, part: str, record: Record) -> pa.Table:
@@ -89,7 +95,7 @@ def known(inputs: Inputs, bucket: int, sample: pa.Table | None = None) -> tuple[
     ratings = read("rate", "ratings", RATING)
     gaps = read("rate", "gaps", GAP)
     candidates = read("retrieve", "candidates", CANDIDATE)
-    return relevance.evidence(ratings, gaps, candidates, _answers(inputs, bucket), uneven_prior(inputs["rate"]))
+    return relevance.evidence(ratings, gaps, candidates, _answers(inputs, bucket), prior)
 
 
 def _answers(inputs: Inputs, bucket: int) -> pa.Table | None:
@@ -106,7 +112,8 @@ def _fit(inputs: Inputs, buckets: int) -> dict[str, Any]:
     from anmi_ray.mining import relevance
 
     sample = sample_queries(inputs["rate"], "gaps", buckets, _QUERIES, "relevance")
-    parts = [known(inputs, bucket, sample)[1] for bucket in range(buckets)]
+    prior = uneven_prior(inputs["rate"])
+    parts = [_known(inputs, bucket, prior, sample)[1] for bucket in range(buckets)]
     # queries are numbered bucket by bucket
     first = np.cumsum([0, *(int(part.query.max(initial=-1)) + 1 for part in parts)])
     parts = [part._replace(query=part.query + start) for part, start in zip(parts, first[:-1], strict=True)]

@@ -74,6 +74,15 @@ class RatingSources:
         candidates = self.retrieve.read_part("candidates", bucket, CANDIDATE)
         return *self.answers(bucket), rating.hide_positives(candidates, config.hide_positives)
 
+    def sample(self, buckets: int, config: RateConfig) -> tuple[pa.Table, pa.Table, pa.Table]:
+        """The same of at most `rating.SAMPLE_QUERIES` queries, read bucket by bucket, in their order."""
+        from anmi_ray import rating
+
+        chosen = sample_queries(self.rounds[0].compare, "comparisons", buckets, rating.SAMPLE_QUERIES, "rate")
+        read = (self.tables(bucket, config) for bucket in range(buckets))
+        judgments, comparisons, candidates = stacked([of_queries(one, chosen) for one in tables] for tables in read)
+        return judgments, comparisons, candidates
+
 
 def sources_of(inputs: Mapping[str, Artifact]) -> RatingSources:
     """The rounds among a stage's inputs."""
@@ -87,15 +96,18 @@ def settings_of(fit: Artifact) -> RateConfig:
     return RateConfig.model_validate({name: value for name, value in settings.items() if name != "seed"})
 
 
-def uneven_prior(fit: Artifact) -> float | None:
-    """The sd of a complete fit's prior, points, where its design asked about documents unequally; else None."""
+def prior_elo(fit: Artifact) -> float | None:
+    """The sd of a complete fit's prior, points; None of a fit without one."""
     from anmi_ray.core.scale import elo_per_latent  # with it comes the compiler
 
-    compared = Artifact(fit.store, "compare", (fit.manifest() or {})["inputs"]["compare"])
-    if (compared.manifest() or {})["settings"].get("design") != "adaptive":
-        return None
     known = fit.read_json("globals.json")
-    return known["sigma0"] * elo_per_latent(known["model"])
+    return None if known["sigma0"] is None else known["sigma0"] * elo_per_latent(known["model"])
+
+
+def uneven_prior(fit: Artifact) -> float | None:
+    """The sd of a complete fit's prior, points, where its design asked about documents unequally; else None."""
+    compared = Artifact(fit.store, "compare", (fit.manifest() or {})["inputs"]["compare"])
+    return prior_elo(fit) if (compared.manifest() or {})["settings"].get("design") == "adaptive" else None
 
 
 class Rater:
@@ -109,14 +121,11 @@ class Rater:
         rating.compile_solver(config)
 
     def fit_globals(self, buckets: int) -> dict[str, Any]:
-        """The shared parameters from at most `rating.SAMPLE_QUERIES` queries, read bucket by bucket, in their order."""
+        """The shared parameters, from a sample of queries."""
         from anmi_ray import rating
 
-        compare = self._sources.rounds[0].compare
-        sample = sample_queries(compare, "comparisons", buckets, rating.SAMPLE_QUERIES, "rate")
-        read = (self._sources.tables(bucket, self._config) for bucket in range(buckets))
-        judgments, comparisons, candidates = stacked([of_queries(one, sample) for one in tables] for tables in read)
-        return json.loads(rating.fit_globals(judgments, comparisons, candidates, self._config).to_json())
+        tables = self._sources.sample(buckets, self._config)
+        return json.loads(rating.fit_globals(*tables, self._config).to_json())
 
     def rate(self, artifact: Artifact, bucket: int, shared: Globals) -> list[Flow]:
         """Rate a bucket's queries and commit it."""

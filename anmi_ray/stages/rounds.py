@@ -16,20 +16,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT
+from anmi_ray.core.records import COMPARISON
 from anmi_ray.runtime.costs import BEGUN, COMPARED, COMPARISON_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import compare, judge, rate
-from anmi_ray.stages.ingest import of_queries, sample_queries, stacked
 from anmi_ray.store import Artifact, Flow
 
 if TYPE_CHECKING:
+    from anmi_ray.comparisons import Known
     from anmi_ray.rating import QueryBeliefs
 
 _PAIR_S = 3e-8  # times the square of a query's documents
@@ -112,7 +111,7 @@ class Chooser:
     def __init__(self, inputs: Mapping[str, Artifact], config: CompareConfig, number: int) -> None:
         from anmi_ray import rating
 
-        self._inputs = inputs
+        self._sources = rate.RatingSources((rate.Round(inputs["judged"], inputs["compared"]),), inputs["retrieve"])
         self._config = config
         self._number = number
         self._rated: RateConfig = rate.settings_of(inputs["rated"])
@@ -123,29 +122,14 @@ class Chooser:
         """What the first stage's order is worth, in latent units a normal score, by the queries that the fit took."""
         from anmi_ray import rating
 
-        sample = sample_queries(self._inputs["compared"], "comparisons", buckets, rating.SAMPLE_QUERIES, "rate")
-        read = (self._tables(bucket) for bucket in range(buckets))
-        judgments, before, candidates = stacked([of_queries(one, sample) for one in tables] for tables in read)
-        return rating.worth(judgments, before, candidates, self._globals, self._rated).slope()
-
-    def _tables(self, bucket: int) -> tuple[pa.Table, pa.Table, pa.Table]:
-        """Judgments, Comparisons and Candidates of a bucket."""
-        from anmi_ray import rating
-
-        candidates = self._inputs["retrieve"].read_part("candidates", bucket, CANDIDATE)
-        return (
-            self._inputs["judged"].read_part("judgments", bucket, JUDGMENT),
-            self._inputs["compared"].read_part("comparisons", bucket, COMPARISON),
-            rating.hide_positives(candidates, self._rated.hide_positives),
-        )
+        return rating.worth(*self._sources.sample(buckets, self._rated), self._globals, self._rated).slope()
 
     def choose(self, artifact: Artifact, bucket: int, slope: float) -> list[Flow]:
         """Choose a bucket's pairs and commit it."""
         from anmi_ray import comparisons, rating
 
-        judgments, before, candidates = self._tables(bucket)
-        found = rating.beliefs(judgments, before, candidates, self._globals, self._rated, slope)
-        known = {one.query_id: comparisons.Known(one.doc_ids, _of(one)) for one in found}
+        judgments, before, candidates = self._sources.tables(bucket, self._rated)
+        known = known_by(rating.beliefs(judgments, before, candidates, self._globals, self._rated, slope))
         pairs = comparisons.next_round(before, known, self._config, self._number, self._globals.model)
         queries = len(set(pairs["query_id"].to_pylist()))
         flows = [Flow("queries", queries, queries)]
@@ -153,13 +137,17 @@ class Chooser:
         return flows
 
 
-def _of(one: QueryBeliefs) -> Any:
-    """Anchors are the known positives, else the best by what is known so far."""
+def known_by(found: Iterable[QueryBeliefs]) -> dict[bytes, Known]:
+    """By query, what the design chooses by. Anchors are the known positives, else the best by what is known so far."""
     from anmi_ray import comparisons
 
-    positive = np.flatnonzero(one.positive)
-    anchors = positive if len(positive) else np.array([int(one.mean.argmax())])
-    return comparisons.Beliefs(one.mean, one.covariance, anchors, one.strength)
+    known: dict[bytes, Known] = {}
+    for one in found:
+        positive = np.flatnonzero(one.positive)
+        anchors = positive if len(positive) else np.array([int(one.mean.argmax())])
+        beliefs = comparisons.Beliefs(one.mean, one.covariance, anchors, one.strength)
+        known[one.query_id] = comparisons.Known(one.doc_ids, beliefs)
+    return known
 
 
 def _cost(load: Workload, number: int) -> StageCost:

@@ -3,8 +3,8 @@
 `answers/<judge_id>/<bucket>/<time>-<uuid>.parquet`: a judge_id hashes all that can change an answer, a bucket is that
 of the query's text, so equal questions of any run meet in one place, and a bucket is listed by itself. Segments are
 published whole and never changed; there are no locks, so two runs at work at once may buy one answer twice, within
-seconds of each other. The
-earliest final answer counts; a transient failure counts only where there is nothing else, and is asked again.
+seconds of each other. The earliest final answer counts; a transient failure counts only where there is nothing else,
+and is asked again.
 Letters: N answers.
 """
 
@@ -76,9 +76,13 @@ class Lacking:
 
     def __call__(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """Those of `rows`, numbers of questions, that nobody has answered."""
+        return rows[self.among(rows)]
+
+    def among(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of `rows` these are."""
         if time.monotonic() >= self._due:
             self._look()
-        return rows[self._lacks[rows]]
+        return self._lacks[rows]
 
     def _look(self) -> None:
         self._due = time.monotonic() + _LOOK_S

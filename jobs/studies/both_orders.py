@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray import rating
-from anmi_ray.comparisons import compare
-from anmi_ray.config.compare import CompareConfig
+from anmi_ray.comparisons import k_regular
+from anmi_ray.comparisons.compare import rows
 from anmi_ray.config.judge import SimulatedJudgeConfig
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.arrays import Reals
@@ -124,7 +124,17 @@ def judged(
 ) -> Judged:
     """A world whose judges are asked about a uniform graph; see `World.judgments`."""
     of = world(queries, documents, seed)
-    comparisons, _ = compare(of.candidates, CompareConfig(degree=degree), seed)
+    asked: list[bytes] = []
+    ends: list[list[bytes]] = []
+    for q in range(queries):
+        generator = rng("both orders", seed, q)
+        generator.normal(size=documents)  # the ratings are drawn before the graph
+        ids = [doc_id(f"{seed}-{q}-{d}") for d in range(documents)]
+        pairs = [sorted((ids[i], ids[j])) for i, j in k_regular(documents, degree, generator)]
+        asked += [query_id(f"{seed}-{q}")] * len(pairs)
+        ends += pairs
+    first, second = zip(*ends, strict=True)
+    comparisons = rows(asked, first, second, "k-regular")
     judgments = of.judgments(comparisons, leanings, orders, shared)
     return Judged(judgments, comparisons, of.candidates, to_elo(of.truth, "thurstone"))
 

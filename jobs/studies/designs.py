@@ -34,7 +34,9 @@ from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.arrays import Reals
 from anmi_ray.core.identity import id_column
+from anmi_ray.core.records import by_query
 from anmi_ray.core.scale import Model, normal_cdf, to_elo
+from anmi_ray.stages.rounds import known_by
 from jobs.studies import harness
 from jobs.studies.both_orders import World, world
 from jobs.studies.harness import Results, Table
@@ -83,21 +85,14 @@ def measured(of: World, design: Design) -> Reals:
     tables = judgments, pairs, of.candidates
     shared = rating.fit_globals(*tables, config)
     found = rating.rate(*tables, shared, config)
-    place = of.row(found.ratings, "doc_id")
-    by_query = _per_query(found.ratings)
-    gaps = _per_query(found.gaps)
+    gaps = dict(by_query(found.gaps))
     truth = to_elo(of.truth, "thurstone")
     rows = []
-    for query, ratings in by_query.items():
-        at = place[ratings]
-        fitted, error = (found.ratings[name].to_numpy()[ratings] for name in ("rating_elo", "std_err_elo"))
-        rows.append(
-            (
-                *_top(fitted, of.truth[at]),
-                *_negatives(found.gaps.take(pa.array(gaps[query])), of, truth),
-                *_errors(fitted, error, truth[at]),
-            )
-        )
+    for query, ratings in by_query(found.ratings):
+        at = of.row(ratings, "doc_id")
+        fitted, error = (ratings[name].to_numpy() for name in ("rating_elo", "std_err_elo"))
+        measures = (_top(fitted, of.truth[at]), _negatives(gaps[query], of, truth), _errors(fitted, error, truth[at]))
+        rows.append([value for each in measures for value in each])
     return np.array(rows).T
 
 
@@ -112,14 +107,7 @@ def asked(of: World, design: Design, config: RateConfig) -> tuple[pa.Table, pa.T
     for number in range(1, compare.rounds):
         judgments = of.judgments(pairs, LEANINGS, orders)
         believed, model = _believed(of, pairs, judgments, config, design.ranks)
-        known = {
-            one.query_id: comparisons.Known(
-                one.doc_ids,
-                comparisons.Beliefs(one.mean, one.covariance, np.flatnonzero(one.positive), one.strength),
-            )
-            for one in believed
-        }
-        pairs = comparisons.next_round(pairs, known, compare, number, model)
+        pairs = comparisons.next_round(pairs, known_by(believed), compare, number, model)
     return pairs, of.judgments(pairs, LEANINGS, orders)
 
 
@@ -172,14 +160,6 @@ def first_stages(queries: int, documents: int) -> tuple[Table, list[dict[str, ob
     ranked = ("first stage", "ratings", "ratings and ranks")
     columns = [f"{measure}, {name}" for measure in ("P@10", "nDCG@10") for name in ranked]
     return Table("What a first stage's order is worth", ("correlation", "calls", "chosen by", *columns), rows), values
-
-
-def _per_query(table: pa.Table) -> dict[bytes, np.ndarray]:
-    """The rows of every query."""
-    codes = table["query_id"].combine_chunks().dictionary_encode()
-    order = np.argsort(codes.indices.to_numpy(), kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(codes.indices.to_numpy()[order])) + 1)
-    return {codes.dictionary[int(codes.indices[int(part[0])].as_py())].as_py(): part for part in parts}
 
 
 def _top(fitted: Reals, latent: Reals) -> tuple[float, float]:

@@ -70,7 +70,7 @@ class JudgeActor:
     ) -> None:
         questions = sources.questions(bucket)
         lacking = Lacking(log, bucket, questions.ids)
-        queries = in_order(questions, chunk, np.isin(chunk, lacking(chunk)), backwards)
+        queries = in_order(questions, chunk, lacking.among(chunk), backwards)
         if not queries:
             return
         key = chunk_key(bucket, int(chunk[0]))

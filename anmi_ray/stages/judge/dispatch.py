@@ -158,7 +158,7 @@ def _plan(buckets: list[int], log: AnswerLog, sources: QuestionSources, context:
     """
     backwards = context.second()
     found = over_buckets(context, buckets, _missing, log, sources, context.execution.chunk)
-    chunks = sorted((chunk for one in found for chunk in one.chunks), key=lambda chunk: not chunk.pop("begun"))
+    chunks = sorted((chunk for one in found for chunk in one.chunks), key=lambda chunk: not chunk["begun"])
     chunks = [chunk | {"backwards": int(backwards)} for chunk in (reversed(chunks) if backwards else chunks)]
     return _Plan(chunks, *(sum(getattr(one, name) for one in found) for name in ("questions", "missing", "failed")))
 

@@ -166,7 +166,7 @@ def _requests(
         for bucket, start, stop, backwards in zip(*(batch[name].tolist() for name in CHUNK), strict=True):
             questions, chunk = sources.questions(bucket), np.arange(start, stop)
             lacking = Lacking(log, bucket, questions.ids)
-            queries = in_order(questions, chunk, np.isin(chunk, lacking(chunk)), bool(backwards))
+            queries = in_order(questions, chunk, lacking.among(chunk), bool(backwards))
             key = chunk_key(bucket, start)
             ray.get(budget.begin.remote(key))
             sent = 0

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from anmi_ray.comparisons.adaptive import TOP
 from anmi_ray.config.compare import CompareConfig
-from anmi_ray.core import scale
 from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING
 from anmi_ray.reports.rounds import DesignRound, Rounds, uniform_pairs
+from anmi_ray.stages.rate import prior_elo
 from anmi_ray.stages.rounds import names
 from anmi_ray.store import Artifact
 
@@ -68,14 +68,8 @@ def _round(number: int, compared: Artifact, judged: Artifact, rated: Artifact, b
         answers=answers.total() / len(answers) if answers else 0.0,
         std_err_elo=errors.value(),
         top_std_err_elo=top_errors.value(),
-        prior_elo=_prior(rated),
+        prior_elo=prior_elo(rated),
     )
-
-
-def _prior(rated: Artifact) -> float | None:
-    """The prior's standard deviation in points; None of a fit without one."""
-    known = rated.read_json("globals.json")
-    return None if known["sigma0"] is None else known["sigma0"] * scale.elo_per_latent(known["model"])
 
 
 def _best(ratings: pa.Table) -> NDArray[np.int64]:
