@@ -11,11 +11,13 @@ import random
 import signal
 import subprocess
 import time
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import psutil
 import pyarrow as pa
@@ -213,24 +215,47 @@ def test_two_runs_at_once_share_what_they_buy(campaign: Campaign, prepared: Path
     print(f"{len(delivered):,} questions, {twice} bought twice")
 
 
-def test_a_wrong_key_stops_at_once(campaign: Campaign, tmp_path: Path) -> None:
-    chat = Chat(campaign.chat.port, "locked")
-    chat.setup(key="the-right-key-of-this-server")
-    environment = {**os.environ, "SOME_KEY": "quite-another-key-altogether"}
-    endpoint = chat.config(key_env="SOME_KEY").model_dump_json()
-    run = [*command(campaign.config, campaign.root), "--until", "judge"]
-    override = f'judge.judges=[{{"kind": "api", "name": "llm", "endpoint": {endpoint}}}]'
-    done = subprocess.run([*run, override], capture_output=True, text=True, timeout=300, env=environment)
-    said = done.stdout + done.stderr
-    assert done.returncode == 2, said
-    assert "401" in said
-    assert "Traceback" not in said
-    assert "quite-another-key-altogether" not in said
-    assert len(chat.log()) <= ACTORS
-    written = [
-        path for path in campaign.root.rglob("*") if path.is_file() and b"quite-another-key" in path.read_bytes()
-    ]
-    assert not written
+def forms_of(secret: str) -> set[bytes]:
+    """A secret as it may stand in a file: plain, in an address, in JSON, in base64 at each of its three offsets."""
+    forms = {secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1]}
+    for before in ("", "x", "xx"):
+        within = b64encode(f"{before}{secret}".encode()).decode().rstrip("=")
+        forms.add(within[4:-1])  # the first and the last character depend on what stands beside it
+    return {form.encode() for form in forms}
+
+
+def written_in(folders: list[Path], secret: str) -> list[Path]:
+    """The files below the folders that hold a secret in any form."""
+    forms = forms_of(secret)
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert files
+    return [path for path in files if any(form in path.read_bytes() for form in forms)]
+
+
+def test_a_key_is_written_nowhere(campaign: Campaign, short_temp: Path, tmp_path: Path) -> None:
+    """One that opens the server and one that does not: neither the root nor Ray's own folder has a trace of them."""
+    right, wrong = 'right-"key/of+this=server', 'quite-"another/key+al=together'
+    for name, key in (("closed", wrong), ("open", right)):
+        chat = Chat(campaign.chat.port, name)
+        chat.setup(key=right)
+        folder = short_temp / name  # Ray's own stands there
+        folder.mkdir()
+        environment = {**os.environ, "SOME_KEY": key, "TMPDIR": str(folder)}
+        endpoint = chat.config(key_env="SOME_KEY").model_dump()
+        judge = {"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {"template": "letters"}}
+        override = f"judge.judges={json.dumps([judge])}"
+        run = [*command(campaign.config, campaign.root), "--until", "judge", override]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=300, env=environment)
+        said = done.stdout + done.stderr
+        assert done.returncode == (0 if key == right else 2), said
+        assert "Traceback" not in said
+        assert not any(form in said.encode() for form in forms_of(key))
+        assert written_in([campaign.root, folder], key) == []
+        if key == wrong:
+            assert "401" in said
+            assert len(chat.log()) <= ACTORS
+    (tmp_path / "trace").write_bytes(b64encode(f"Bearer {right}".encode()))  # the search finds what there is
+    assert written_in([tmp_path], right)
 
 
 def test_killed_while_documents_are_confirmed(campaign: Campaign) -> None:
