@@ -234,7 +234,7 @@ def measured(of: Graded, theta: Reals) -> tuple[float, ...]:
     order = np.argsort(-theta, kind="stable")[:10]
     gain, best = (2.0**one - 1.0 for one in (of.people[order], np.sort(of.people)[::-1][:10]))
     ndcg = float((gain * discount[: len(gain)]).sum() / max((best * discount[: len(best)]).sum(), CLOSE))
-    return right, float(kendalltau(theta, of.people).statistic), ndcg
+    return right, float(kendalltau(theta, of.people)[0]), ndcg
 
 
 def values_of(of: Panel, scale: Reals, weight: Reals) -> Reals:
@@ -246,7 +246,7 @@ def drawn(of: Panel, size: int, number: int) -> Panel:
     """A panel of so many judges, of two teams at least."""
     random = rng("judge-strengths", "panel", size, number)
     while True:
-        chosen = np.sort(random.choice(len(of.teams), size, replace=False)).tolist()
+        chosen: list[int] = np.sort(random.choice(len(of.teams), size, replace=False)).tolist()
         teams = [of.teams[j] for j in chosen]
         if len(set(teams)) > 1:
             return Panel([Graded(one.people, one.pairs, one.votes[:, chosen]) for one in of.queries], teams)
