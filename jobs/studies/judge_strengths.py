@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.csv as pacsv
@@ -234,7 +235,8 @@ def measured(of: Graded, theta: Reals) -> tuple[float, ...]:
     order = np.argsort(-theta, kind="stable")[:10]
     gain, best = (2.0**one - 1.0 for one in (of.people[order], np.sort(of.people)[::-1][:10]))
     ndcg = float((gain * discount[: len(gain)]).sum() / max((best * discount[: len(best)]).sum(), CLOSE))
-    return right, float(kendalltau(theta, of.people)[0]), ndcg
+    tau: Any = kendalltau(theta, of.people)  # a result type of its own that scipy leaves untyped
+    return right, float(tau.statistic), ndcg
 
 
 def values_of(of: Panel, scale: Reals, weight: Reals) -> Reals:
