@@ -26,7 +26,7 @@ from tests.judging.serving import Chat, serving
 from tests.models.tiny import write_tiny_bert, write_tiny_classifier
 from tests.small import start_from, write_config
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("trained_in_one_task")]
 BUCKETS = 4
 # positives stand far above in the simulation: a wide band has enough in it
 VALIDATED = ("mine.rule=validated", "mine.allow=[{rule: validate, high: 450}]")
