@@ -23,7 +23,7 @@ import pytest
 from anmi_ray import cli
 from anmi_ray.config import load, tune
 from tests.models.tiny import write_tiny_bert
-from tests.training.one_task import replace_ray_train
+from tests.training.one_task import replace_in_campaigns, replace_ray_train
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md"]
@@ -50,7 +50,7 @@ SAYS_ONLY = {"plan", "--dry-run"}  # with which no judge is asked
 STAND_IN = "kind: similarity"  # a judge in the place of the file's
 PILOT_EXITS = {0, 3, 4}
 FIRST = "anmi run jobs/configs/quickstart.yaml"  # what `make quickstart` runs
-THROUGH_RAY_TRAIN = {"distill", "tune"}  # commands of ours that train as a reader's do; FIRST does too
+THROUGH_RAY_TRAIN = {"distill"}  # commands of ours that train as a reader's do; FIRST does too
 
 SMALL: dict[str, Any] = {
     "retrieve": {"depth": 30, "candidates": 18, "random_negatives": 3, "dense": {"max_tokens": 32}},
@@ -133,6 +133,7 @@ def anmi(words: list[str], in_one_task: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if in_one_task:
             replace_ray_train(patch)
+            replace_in_campaigns(patch)
         with pytest.raises(SystemExit) as ended:
             cli.main(words)
     allowed = PILOT_EXITS if any(word.startswith("--pilot") for word in words) else {0}

@@ -24,6 +24,7 @@ from anmi_ray.tuning import driver, search
 from anmi_ray.tuning import run as campaigns
 from anmi_ray.tuning.campaign import Campaign, Trial, open_campaign
 from tests.small import Remembering, start_from
+from tests.training.one_task import replace_in_repeats
 from tests.tuning.campaigns import SPACE, write_campaign
 
 # some fifty processes start one after another
@@ -49,7 +50,9 @@ def done(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPa
     start_from(prepared, folder / "root", "rate")
     campaign = open_campaign(load(write_campaign(folder, small_collection)))
     ended: list[int] = []
-    return Done(campaign, campaigns.run(campaign, Reporter(), lambda one: ended.append(one.number)), ended)
+    with pytest.MonkeyPatch.context() as patch:
+        replace_in_repeats(patch)  # trials are through Ray Train
+        return Done(campaign, campaigns.run(campaign, Reporter(), lambda one: ended.append(one.number)), ended)
 
 
 def test_every_trial_ends_and_those_that_fail_are_counted_with_their_message(done: Done) -> None:
