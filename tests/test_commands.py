@@ -23,6 +23,7 @@ import pytest
 from anmi_ray import cli
 from anmi_ray.config import load, tune
 from tests.models.tiny import write_tiny_bert
+from tests.small import ALONE
 from tests.training.one_task import replace_in_campaigns, replace_ray_train
 
 ROOT = Path(__file__).parents[1]
@@ -59,7 +60,7 @@ SMALL: dict[str, Any] = {
     "train": {"epochs": 1, "max_tokens": 48, "max_steps": 2, "lists_per_step": 8},
     "rerank": {"depth": 10},
     "evaluate": {"rounds": 1000},
-    "execution": {"buckets": 4, "train": {"threads": 1}},  # others have the other cores
+    "execution": ALONE,
 }
 
 
@@ -104,7 +105,8 @@ def smaller_settings(content: dict[str, Any], collection: Path, model: str) -> d
         content["corpus"] = {"reader": "beir", "path": str(collection)}
     smaller(content, SMALL)
     tiny = {"model": model, "freeze_layers": 1}
-    smaller(content, {"distill": tiny, "train": tiny})
+    encoders = {"dense": {"model": model}, "late": {"model": model, "max_tokens": 48}}
+    smaller(content, {"distill": tiny, "train": tiny, "retrieve": encoders})
     return content
 
 
