@@ -51,7 +51,13 @@ class World:
 
     def __init__(self, folder: Path, collection: Path) -> None:
         self.root = folder / "root"
-        self.config = write_config(folder / "small.yaml", collection)
+        train = {
+            "model": str(write_tiny_bert(folder / "bert")),
+            "max_steps": 2,
+            "max_tokens": 48,
+            "dev_points": [0.5, 1.0],
+        }
+        self.config = write_config(folder / "small.yaml", collection, train=train)
 
     def settings(self, *overrides: str) -> Experiment:
         return load(self.config, [f"execution.root={self.root}", *overrides])
