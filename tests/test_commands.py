@@ -24,7 +24,8 @@ from anmi_ray import cli
 from anmi_ray.config import load, tune
 from tests.models.tiny import write_tiny_bert
 from tests.small import ALONE
-from tests.training.one_task import replace_in_campaigns, replace_ray_train
+from tests.training.one_task import replace_ray_train
+from tests.tuning.one_task import replace_in_campaigns
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md"]

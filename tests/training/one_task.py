@@ -6,7 +6,7 @@ becomes of the model are the product's; there are no checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,7 @@ import pytest
 import ray
 import torch.distributed as dist
 
-from anmi_ray.config.experiment import Experiment
 from anmi_ray.stages.train import trainer
-from anmi_ray.tuning import driver, repeats
-from anmi_ray.tuning.campaign import Campaign
 
 
 class NoCheckpoints:
@@ -70,28 +67,3 @@ class InOneTask:
 def replace_ray_train(patch: pytest.MonkeyPatch) -> None:
     """Trainings of runs that this process drives are each one task, as long as the patch is there."""
     patch.setattr(trainer, "_trainer", InOneTask)
-
-
-def trial(config: Mapping[str, Any], campaign: Campaign) -> None:
-    """A campaign's trial, in its own process."""
-    with pytest.MonkeyPatch.context() as patch:
-        replace_ray_train(patch)
-        driver.carry_out(config, campaign)
-
-
-def repeated(experiments: list[Experiment], content: str) -> list[dict[str, Any]]:
-    """A campaign's trainings with one fresh seed, in their own process."""
-    with pytest.MonkeyPatch.context() as patch:
-        replace_ray_train(patch)
-        return repeats._run(experiments, content)
-
-
-def replace_in_repeats(patch: pytest.MonkeyPatch) -> None:
-    """As `replace_ray_train`, for what campaigns repeat with fresh seeds."""
-    patch.setattr(repeats, "_run", repeated)
-
-
-def replace_in_campaigns(patch: pytest.MonkeyPatch) -> None:
-    """As `replace_ray_train`, for all that campaigns train."""
-    patch.setattr(driver, "carry_out", trial)
-    replace_in_repeats(patch)
