@@ -106,8 +106,8 @@ def smaller_settings(content: dict[str, Any], collection: Path, model: str) -> d
         content["corpus"] = {"reader": "beir", "path": str(collection)}
     smaller(content, SMALL)
     tiny = {"model": model, "freeze_layers": 1}
-    encoders = {"dense": {"model": model}, "late": {"model": model, "max_tokens": 48}}
-    smaller(content, {"distill": tiny, "train": tiny, "retrieve": encoders})
+    late = {"model": model, "max_tokens": 48}  # dense vectors have a judge of their own, who needs a real model's
+    smaller(content, {"distill": tiny, "train": tiny, "retrieve": {"late": late}})
     return content
 
 
