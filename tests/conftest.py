@@ -126,6 +126,16 @@ def prepared(ray_local: None, small_collection: Path, tmp_path_factory: pytest.T
     return _made_once(tmp_path_factory, "prepared", lambda folder: write_prepared(folder, small_collection))
 
 
+@pytest.fixture(scope="module")
+def trained_in_one_task(ray_local: None) -> Iterator[None]:
+    """A module's runs train without Ray Train (tests/training/one_task.py): for tests that say nothing of it."""
+    from tests.training.one_task import replace_ray_train
+
+    with pytest.MonkeyPatch.context() as patch:
+        replace_ray_train(patch)
+        yield
+
+
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[endpoints.S3Endpoint]:
     """An S3 endpoint for all tests."""

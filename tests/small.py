@@ -17,6 +17,9 @@ from anmi_ray.pipeline.stages import NAMES
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Flow
 
+# each process that runs a model or asks starts for seconds, and the cores are shared with other tests
+ALONE: dict[str, object] = {"buckets": 4, "threads": 1, "askers": 1, "raters": 1, "train": {"threads": 1}}
+
 
 class Remembering(Reporter):
     """Keeps the names of the stages that were computed, the rows of all, and notices."""
@@ -77,7 +80,7 @@ def write_config(path: Path, collection: Path, **overrides: object) -> Path:
         "train": {"lists_per_step": 8, "epochs": 1, "max_tokens": 64, "dev_points": [0.5, 1.0]},
         "rerank": {"depth": 10},
         "evaluate": {"rounds": 1000},
-        "execution": {"buckets": 4},
+        "execution": ALONE,
         **overrides,
     }
     path.write_text(json.dumps(settings), encoding="utf-8")

@@ -2,7 +2,7 @@
 
 The commands run in order, in one copy of what a reader has after cloning, under the root that is theirs by default.
 Only the settings' files are read smaller: a collection of a few hundred documents, short texts, a tiny model
-that is trained for a few steps.
+that is trained for a few steps. Some trainings go through Ray Train (THROUGH_RAY_TRAIN), the others through one task.
 What cannot be carried out here (`test_readme.py`) has its options and settings checked.
 """
 
@@ -23,6 +23,9 @@ import pytest
 from anmi_ray import cli
 from anmi_ray.config import load, tune
 from tests.models.tiny import write_tiny_bert
+from tests.small import ALONE
+from tests.training.one_task import replace_ray_train
+from tests.tuning.one_task import replace_in_campaigns
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md"]
@@ -48,15 +51,17 @@ NEEDS = {
 SAYS_ONLY = {"plan", "--dry-run"}  # with which no judge is asked
 STAND_IN = "kind: similarity"  # a judge in the place of the file's
 PILOT_EXITS = {0, 3, 4}
+FIRST = "anmi run jobs/configs/quickstart.yaml"  # what `make quickstart` runs
+THROUGH_RAY_TRAIN = {"distill"}  # commands of ours that train as a reader's do; FIRST does too
 
 SMALL: dict[str, Any] = {
     "retrieve": {"depth": 30, "candidates": 18, "random_negatives": 3, "dense": {"max_tokens": 32}},
     "compare": {"degree": 4},
-    "distill": {"epochs": 1, "max_tokens": 48, "max_steps": 4},
-    "train": {"epochs": 1, "max_tokens": 48, "max_steps": 4, "lists_per_step": 8},
+    "distill": {"epochs": 1, "max_tokens": 48, "max_steps": 2},
+    "train": {"epochs": 1, "max_tokens": 48, "max_steps": 2, "lists_per_step": 8},
     "rerank": {"depth": 10},
     "evaluate": {"rounds": 1000},
-    "execution": {"buckets": 4},
+    "execution": ALONE,
 }
 
 
@@ -101,7 +106,8 @@ def smaller_settings(content: dict[str, Any], collection: Path, model: str) -> d
         content["corpus"] = {"reader": "beir", "path": str(collection)}
     smaller(content, SMALL)
     tiny = {"model": model, "freeze_layers": 1}
-    smaller(content, {"distill": tiny, "train": tiny})
+    late = {"model": model, "max_tokens": 48}  # dense vectors have a judge of their own, who needs a real model's
+    smaller(content, {"distill": tiny, "train": tiny, "retrieve": {"late": late}})
     return content
 
 
@@ -125,10 +131,14 @@ def workplace(ray_local: None, tmp_path_factory: pytest.TempPathFactory, small_c
         yield folder
 
 
-def anmi(words: list[str]) -> None:
+def anmi(words: list[str], in_one_task: bool) -> None:
     """Carry out a command of ours, in this process: its Ray is the tests', whose workers have another directory."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(words)
+    with pytest.MonkeyPatch.context() as patch:
+        if in_one_task:
+            replace_ray_train(patch)
+            replace_in_campaigns(patch)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(words)
     allowed = PILOT_EXITS if any(word.startswith("--pilot") for word in words) else {0}
     assert ended.value.code in allowed
 
@@ -145,14 +155,18 @@ def shell(line: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_commands_do_what_the_pages_say(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In one test, since a command may need what one before it has made. The first is what `make quickstart` runs."""
-    anmi(["run", "jobs/configs/quickstart.yaml"])
+    """In one test, since a command may need what one before it has made."""
+    anmi(shlex.split(FIRST)[1:], in_one_task=False)
     carried_out: list[str] = []
     for line in commands():
         if needs(line) is not None:
             continue
         try:
-            anmi(shlex.split(line)[1:]) if line.startswith("anmi ") else shell(line)
+            if line.startswith("anmi "):
+                words = shlex.split(line)[1:]
+                anmi(words, in_one_task=words[0] not in THROUGH_RAY_TRAIN)
+            else:
+                shell(line)
         except (AssertionError, pytest.fail.Exception) as error:
             pytest.fail(f"{line}\n{error}\n{capsys.readouterr().err}")
         carried_out.append(line.split()[0])

@@ -29,6 +29,7 @@ from anmi_ray.tables import trec
 from tests.commands import printed
 from tests.models.tiny import write_tiny_bert
 from tests.small import Remembering, write_config
+from tests.training.one_task import replace_ray_train
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -116,8 +117,13 @@ def test_a_missing_train_split_is_said_before_the_work(ray_local: None, small_co
 
 
 def test_documents_and_queries_alone_give_a_model(
-    ray_local: None, small_collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ray_local: None,
+    small_collection: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    replace_ray_train(monkeypatch)
     folder = tmp_path / "unlabelled"
     folder.mkdir()
     for name in ("corpus.jsonl", "queries.jsonl"):
@@ -162,8 +168,11 @@ def assert_dev_is_rated_and_teaches_nothing(of: Run) -> None:
     assert first.by_judges == "nDCG@10"
 
 
-def test_no_label_is_read_before_evaluate(ray_local: None, small_collection: Path, tmp_path: Path) -> None:
+def test_no_label_is_read_before_evaluate(
+    ray_local: None, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the labels of train and dev, and with others of test, the same model ranks the same documents."""
+    replace_ray_train(monkeypatch)
     train = {"student": "late-interaction", "model": str(write_tiny_bert(tmp_path / "tiny")), "freeze_layers": 1}
     train |= {"max_steps": 2, "max_tokens": 48}
     made: list[dict[str, Any]] = []

@@ -30,12 +30,15 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def workplace(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workplace(
+    prepared: Path, small_collection: Path, trained_in_one_task: None, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A working directory with the quickstart's settings, smaller, and its run, finished under results/."""
     folder = tmp_path_factory.mktemp("notebook")
     start_from(prepared, folder / "results", "mine")
     (folder / "jobs" / "configs").mkdir(parents=True)
-    write_config(folder / "jobs" / "configs" / "quickstart.yaml", small_collection, name="quickstart")
+    train = {"lists_per_step": 8, "max_steps": 2, "max_tokens": 64, "dev_points": [0.5, 1.0]}
+    write_config(folder / "jobs" / "configs" / "quickstart.yaml", small_collection, name="quickstart", train=train)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         run = anmi_ray.run(anmi_ray.load("jobs/configs/quickstart.yaml"))

@@ -204,7 +204,8 @@ def test_killed_while_asking_it_goes_on_and_asks_for_nothing_twice_that_was_kept
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(1200)
-def test_documents_alone_end_to_end(config: str, ray_local: None, chat: Chat) -> None:
+@pytest.mark.usefixtures("trained_in_one_task")
+def test_documents_alone_end_to_end(config: str, chat: Chat) -> None:
     corpus = Path("mine/corpus.jsonl")
     corpus.write_text("".join(corpus.read_text(encoding="utf-8").splitlines(keepends=True)[:90]), encoding="utf-8")
     printed("queries", config, "queries.documents=24", "--to", "out", "--number", 24)

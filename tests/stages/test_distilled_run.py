@@ -20,7 +20,7 @@ from tests.models.tiny import write_tiny_bert
 from tests.small import start_from, write_config
 from tests.stages.test_validation import Done, Told, World
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("trained_in_one_task")]
 PAIRS = 60
 JUDGE = "judge.judges=[{kind: distilled, name: small}]"
 

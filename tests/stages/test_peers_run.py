@@ -17,7 +17,7 @@ from tests.judging.rerank_server import serving
 from tests.models.tiny import write_tiny_bert
 from tests.small import start_from, write_config
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("trained_in_one_task")]
 
 
 def test_peers_are_measured_beside_the_trained_model(prepared: Path, small_collection: Path, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_nothing_asked_nothing_scored(tmp_path: Path) -> None:
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("trained_in_one_task")
 def test_a_run_with_a_late_interaction_student(prepared: Path, small_collection: Path, tmp_path: Path) -> None:
     """Its scores are the exported model's, the start's those of before; again nothing is computed.
 

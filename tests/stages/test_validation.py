@@ -26,7 +26,7 @@ from tests.judging.serving import Chat, serving
 from tests.models.tiny import write_tiny_bert, write_tiny_classifier
 from tests.small import start_from, write_config
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("trained_in_one_task")]
 BUCKETS = 4
 # positives stand far above in the simulation: a wide band has enough in it
 VALIDATED = ("mine.rule=validated", "mine.allow=[{rule: validate, high: 450}]")
@@ -51,7 +51,13 @@ class World:
 
     def __init__(self, folder: Path, collection: Path) -> None:
         self.root = folder / "root"
-        self.config = write_config(folder / "small.yaml", collection)
+        train = {
+            "model": str(write_tiny_bert(folder / "bert")),
+            "max_steps": 2,
+            "max_tokens": 48,
+            "dev_points": [0.5, 1.0],
+        }
+        self.config = write_config(folder / "small.yaml", collection, train=train)
 
     def settings(self, *overrides: str) -> Experiment:
         return load(self.config, [f"execution.root={self.root}", *overrides])

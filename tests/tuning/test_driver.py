@@ -25,6 +25,8 @@ from anmi_ray.tuning import run as campaigns
 from anmi_ray.tuning.campaign import Campaign, Trial, open_campaign
 from tests.small import Remembering, start_from
 from tests.tuning.campaigns import SPACE, write_campaign
+from tests.tuning.family import Member
+from tests.tuning.one_task import replace_in_repeats
 
 # some fifty processes start one after another
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -49,7 +51,9 @@ def done(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPa
     start_from(prepared, folder / "root", "rate")
     campaign = open_campaign(load(write_campaign(folder, small_collection)))
     ended: list[int] = []
-    return Done(campaign, campaigns.run(campaign, Reporter(), lambda one: ended.append(one.number)), ended)
+    with pytest.MonkeyPatch.context() as patch:
+        replace_in_repeats(patch)  # trials are through Ray Train
+        return Done(campaign, campaigns.run(campaign, Reporter(), lambda one: ended.append(one.number)), ended)
 
 
 def test_every_trial_ends_and_those_that_fail_are_counted_with_their_message(done: Done) -> None:
@@ -82,20 +86,6 @@ def test_what_stopped_trials_held_is_given_back(done: Done) -> None:
     while held := [group for group in placement_group_table().values() if group["state"] != "REMOVED"]:
         assert time.monotonic() < deadline, held
         time.sleep(0.2)
-
-
-class Member:
-    """An actor that starts another, which starts another."""
-
-    def start(self, kind: Any, generations: int) -> int:
-        """The process, when all of them live."""
-        if generations:
-            self.next = kind.remote()
-            ray.get(self.next.start.remote(kind, generations - 1))
-        else:
-            self.next = kind.options(lifetime="detached", name="lasting").remote()
-            ray.get(self.next.__ray_ready__.remote())
-        return os.getpid()
 
 
 def test_nothing_is_given_back_while_something_lives_that_would_take_it_anew(ray_local: None) -> None:

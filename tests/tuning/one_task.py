@@ -1,0 +1,38 @@
+"""Campaigns whose trainings are each one task (tests/training/one_task.py), in their trials' processes too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.tuning import driver, repeats
+from anmi_ray.tuning.campaign import Campaign
+from tests.training.one_task import replace_ray_train
+
+
+def trial(config: Mapping[str, Any], campaign: Campaign) -> None:
+    """A campaign's trial, in its own process."""
+    with pytest.MonkeyPatch.context() as patch:
+        replace_ray_train(patch)
+        driver.carry_out(config, campaign)
+
+
+def repeated(experiments: list[Experiment], content: str) -> list[dict[str, Any]]:
+    """A campaign's trainings with one fresh seed, in their own process."""
+    with pytest.MonkeyPatch.context() as patch:
+        replace_ray_train(patch)
+        return repeats._run(experiments, content)
+
+
+def replace_in_repeats(patch: pytest.MonkeyPatch) -> None:
+    """As `replace_ray_train`, for what campaigns repeat with fresh seeds."""
+    patch.setattr(repeats, "_run", repeated)
+
+
+def replace_in_campaigns(patch: pytest.MonkeyPatch) -> None:
+    """As `replace_ray_train`, for all that campaigns train."""
+    patch.setattr(driver, "carry_out", trial)
+    replace_in_repeats(patch)
