@@ -303,8 +303,7 @@ class Labelling:
             near = np.zeros(len(judges))
             if fitted is not None:
                 near = np.nan_to_num(choice.near_bound(*judged.gaps_of(fitted, here.pairs, bucket), bound))
-            ids, queries = id_matrix(here.pairs["pair"]), id_matrix(here.pairs["query_id"])
-            parts.append(choice.Worth(ids, queries, judges, orders, near))
+            parts.append(choice.Worth(id_matrix(here.pairs["pair"]), judges, orders, near))
             buckets += [bucket] * len(judges)
         if not parts:
             raise DataError("no judge answered any pair", f"run {self.run.name}", "see anmi audit for why they failed")

@@ -19,6 +19,7 @@ from anmi_ray.core.arrays import Flags, Ints, Reals
 from anmi_ray.evaluation.judged import kappa_of
 from anmi_ray.evaluation.pairwise_measures import Draws, percentiles, wilson
 from anmi_ray.evaluation.significance import Estimate
+from anmi_ray.judging.audit.intervals import MIN_QUERIES
 
 TERCILES = ("small", "middle", "large")
 
@@ -102,7 +103,7 @@ def _share(alike: Reals, query: Ints, of: Flags) -> Estimate:
 
 
 def _kappa(first: Reals, second: Reals, query: Ints) -> Estimate:
-    """Cohen's kappa of sides 1 and -1, with its interval where there are two queries or more."""
+    """Cohen's kappa of sides 1 and -1, with an interval where there are queries enough to draw again."""
     if not len(first):
         return Estimate(None, None, None, 0)
     cell = 2 * (first < 0) + (second < 0)
@@ -111,7 +112,8 @@ def _kappa(first: Reals, second: Reals, query: Ints) -> Estimate:
     value = float(kappa_of(sums.sum(axis=0)))
     if np.isnan(value):
         return Estimate(None, None, None, len(first))
-    low, high = percentiles(kappa_of(Draws(len(known)).sums(sums))) if len(known) > 1 else (None, None)
+    many = len(known) >= MIN_QUERIES
+    low, high = percentiles(kappa_of(Draws(len(known)).sums(sums))) if many else (None, None)
     return Estimate(value, low, high, len(first))
 
 

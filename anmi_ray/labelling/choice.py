@@ -1,12 +1,13 @@
-"""Which of a run's judged pairs people are asked about: half a plain random share, half where their answers tell most.
+"""Which of a run's judged pairs people answer: half a plain random share, half those where their answers tell most.
 
-The random share is drawn systematically with one random start (Madow 1949) over pairs in an order of queries by hash:
-every pair has the same chance, and queries get their share of it. Agreement there estimates that over all pairs without
-bias. Of what is left the other half is drawn systematically too, a pair in proportion to what it is worth, at most 1:
+The random share are the pairs of the smallest hashes, whatever their query: each has the same chance, and agreement
+there estimates that over all pairs without bias. Of what is left a pair is drawn in proportion to what it is worth, by
+Pareto sampling (Rosén 1997), whose chances are these within a percent or so:
 
     worth = between judges + between orders + near the bound, each in [0, 1]
 
-Everything is a pure function of ids and seed, whatever the order of rows. Letters: P judged pairs, J judges, N chosen.
+A larger choice holds the random share of a smaller one, and most of the others. Everything is a pure function of ids
+and seed, whatever the order of rows. Letters: P judged pairs, J judges, N chosen.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.core.arrays import Flags, Ints, Reals
-from anmi_ray.core.identity import id_order, rng, uniforms
+from anmi_ray.core.identity import uniforms
 from anmi_ray.core.scale import normal_cdf
 
 RANDOM = "random"
@@ -27,14 +28,13 @@ _LEAST = 1e-3  # worth of a pair about which nothing is known: it may be chosen 
 
 @dataclass(frozen=True)
 class Worth:
-    """What is known of P pairs: ids and their queries' uint8[P, 16]; the rest float64[P] in [0, 1].
+    """What is known of P pairs: ids uint8[P, 16], and float64[P] in [0, 1] each.
 
     judges: how far judges contradict each other; orders: how far a judge's answers in both orders do; bound: how open
     it is on which side of the bound of mining a document stands of its anchor.
     """
 
     ids: NDArray[np.uint8]
-    queries: NDArray[np.uint8]
     judges: Reals
     orders: Reals
     bound: Reals
@@ -93,23 +93,21 @@ def near_bound(gap: Reals, error: Reals, bound: float) -> Reals:
 def choose(pairs: Worth, count: int, overlap: float, seed: int) -> Chosen:
     """Choose `count` pairs, or all where there are no more; the share `overlap` of them is for everyone."""
     total = len(pairs)
+    order = np.argsort(uniforms(pairs.ids, "people", seed), kind="stable")
     if count >= total:  # nothing is left to chance, so all are a random share
-        order = _order(pairs, np.arange(total), seed)
-        return Chosen(order, (RANDOM,) * total, np.ones(total), _everyone(total, overlap, seed))
+        return Chosen(order, (RANDOM,) * total, np.ones(total), _everyone(pairs.ids[order], overlap, seed))
     share = -(-count // 2)
-    order = _order(pairs, np.arange(total), seed)
-    start = rng("people", seed, total).random()
-    drawn = order[_every(total, share, start)]
-    left = np.setdiff1d(order, drawn, assume_unique=True)
-    left = left[np.argsort(uniforms(pairs.ids[left], "people", "worth", seed), kind="stable")]
-    worth = np.maximum(pairs.parts[left].sum(axis=1), _LEAST)
-    chance = inclusion(worth, count - share)
-    picked = _systematic(chance, count - share, rng("people", "worth", seed, total).random())
+    left = order[share:]
+    chance = inclusion(np.maximum(pairs.parts[left].sum(axis=1), _LEAST), count - share)
+    picked = _pareto(chance, uniforms(pairs.ids[left], "people", "worth", seed), count - share)
     told = pairs.parts[left[picked]].argmax(axis=1)
-    why = (*(RANDOM,) * share, *(REASONS[one] for one in told.tolist()))
-    probability = np.concatenate([np.full(share, share / total), chance[picked]])
-    row = np.concatenate([drawn, left[picked]])
-    return Chosen(row, why, probability, _everyone(count, overlap, seed))
+    row = np.concatenate([order[:share], left[picked]])
+    return Chosen(
+        row=row,
+        why=(*(RANDOM,) * share, *(REASONS[one] for one in told.tolist())),
+        probability=np.concatenate([np.full(share, share / total), chance[picked]]),
+        everyone=_everyone(pairs.ids[row], overlap, seed),
+    )
 
 
 def inclusion(worth: Reals, count: int) -> Reals:
@@ -127,34 +125,15 @@ def inclusion(worth: Reals, count: int) -> Reals:
         certain |= above
 
 
-def _order(pairs: Worth, rows: Ints, seed: int) -> Ints:
-    """Rows by their query and then by the pair, both by hash."""
-    by_id = rows[id_order(pairs.ids[rows])]
-    query = uniforms(pairs.queries[by_id], "people", "query", seed)
-    pair = uniforms(pairs.ids[by_id], "people", "pair", seed)
-    return by_id[np.lexsort((pair, query))]
+def _pareto(chance: Reals, uniform: Reals, count: int) -> Ints:
+    """`count` rows, each drawn with about its chance; those that are certain first."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rank = uniform / (1.0 - uniform) * (1.0 - chance) / chance
+    return np.argsort(rank, kind="stable")[:count]
 
 
-def _every(total: int, count: int, start: float) -> Ints:
-    """`count` of 0..total-1 at equal distances from a start in [0, 1); all different, each as likely as another."""
-    return np.minimum(np.floor((np.arange(count) + start) * (total / max(count, 1))), total - 1).astype(np.int64)
-
-
-def _systematic(chance: Reals, count: int, start: float) -> Ints:
-    """`count` rows, each drawn with its chance; these sum to `count`."""
-    certain = np.flatnonzero(chance >= 1.0 - 1e-12)
-    rest = np.flatnonzero(chance < 1.0 - 1e-12)
-    wanted = count - len(certain)
-    if not wanted:
-        return certain
-    ends = np.cumsum(chance[rest])
-    ends *= wanted / ends[-1]
-    picked = np.searchsorted(ends, np.arange(wanted) + start, side="right")
-    return np.concatenate([certain, rest[np.minimum(picked, len(rest) - 1)]])
-
-
-def _everyone(count: int, overlap: float, seed: int) -> Flags:
-    """Which of the chosen all people answer: as many of the random share as of the others, in proportion."""
-    flags = np.zeros(count, np.bool_)
-    flags[_every(count, round(overlap * count), rng("people", "everyone", seed).random())] = True
+def _everyone(ids: NDArray[np.uint8], overlap: float, seed: int) -> Flags:
+    """Which of the chosen all people answer: the share of them with the smallest hashes."""
+    flags = np.zeros(len(ids), np.bool_)
+    flags[np.argsort(uniforms(ids, "people", "everyone", seed), kind="stable")[: round(overlap * len(ids))]] = True
     return flags

@@ -1,4 +1,4 @@
-"""A run that has been judged and rated, written to a root directly: seconds of pipeline that these tests do not need."""
+"""A run that has been judged and rated, written to a root directly: these tests need no pipeline."""
 
 from __future__ import annotations
 
