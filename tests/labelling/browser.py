@@ -57,7 +57,7 @@ class Tab:
 
     def press(self, key: str) -> None:
         """A key, pressed and let go."""
-        text = {"text": key} if len(key) == 1 else {}
+        text = {"text": "\r" if key == "Enter" else key} if len(key) == 1 or key == "Enter" else {}
         self.command("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
         self.command("Input.dispatchKeyEvent", type="keyUp", key=key)
 
