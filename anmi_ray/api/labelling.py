@@ -54,7 +54,6 @@ class _Place:
     """Where a pair that somebody answered stands in the run, and what the run knows of it; a judge's side as in
     `JudgedPairs.sides`."""
 
-    bucket: int
     query: str
     doc_a: str
     doc_b: str
@@ -254,7 +253,8 @@ class Labelling:
             gap = blank if fitted is None else judged.rating_differences(fitted, pairs_here, bucket)
             for row, pair in enumerate(judged.hexadecimal(pairs_here["pair"])):
                 said = dict(zip(here.judges, sides[row].tolist(), strict=True))
-                found[pair] = _Place(bucket, *(column[row] for column in columns), said, float(gap[row]))
+                query, doc_a, doc_b = (column[row] for column in columns)
+                found[pair] = _Place(query, doc_a, doc_b, said, float(gap[row]))
         return found
 
     def _fitted(self) -> Artifact | None:
@@ -296,18 +296,18 @@ class Labelling:
         fitted = self._fitted()
         mine = self.run.record["config"].get("mine", {})
         bound = float(mine.get("false_negative_gap", _BOUND))
-        parts: list[choice.Worth] = []
+        parts: list[choice.PairWorth] = []
         buckets: list[int] = []
         for bucket, here in judged.each_bucket(self._rounds, self._buckets):
             judges, orders = choice.disputes(here.p_a)
             near = np.zeros(len(judges))
             if fitted is not None:
                 near = np.nan_to_num(choice.near_bound(*judged.gaps_of(fitted, here.pairs, bucket), bound))
-            parts.append(choice.Worth(id_matrix(here.pairs["pair"]), judges, orders, near))
+            parts.append(choice.PairWorth(id_matrix(here.pairs["pair"]), judges, orders, near))
             buckets += [bucket] * len(judges)
         if not parts:
             raise DataError("no judge answered any pair", f"run {self.run.name}", "see anmi audit for why they failed")
-        worth = choice.Worth(*(np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])))
+        worth = choice.PairWorth(*(np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])))
         chosen = choice.choose(worth, count, overlap, self._seed)
         if count > len(worth):
             self.notices.append(f"the run has {len(worth):,} judged pairs, fewer than {count:,}: all are asked about")

@@ -114,6 +114,8 @@ def _kappa(first: Reals, second: Reals, query: Ints) -> Estimate:
         return Estimate(None, None, None, len(first))
     many = len(known) >= MIN_QUERIES
     low, high = percentiles(kappa_of(Draws(len(known)).sums(sums))) if many else (None, None)
+    if low == high:  # all agree: nothing varies that could be drawn again
+        return Estimate(value, None, None, len(first))
     return Estimate(value, low, high, len(first))
 
 

@@ -22,12 +22,12 @@ from anmi_ray.core.identity import uniforms
 from anmi_ray.core.scale import normal_cdf
 
 RANDOM = "random"
-REASONS = ("judges", "orders", "bound")  # of the other half, as `Worth` has them
+REASONS = ("judges", "orders", "bound")  # of the other half, as `PairWorth` has them
 _LEAST = 1e-3  # worth of a pair about which nothing is known: it may be chosen where no other is left
 
 
 @dataclass(frozen=True)
-class Worth:
+class PairWorth:
     """What is known of P pairs: ids uint8[P, 16], and float64[P] in [0, 1] each.
 
     judges: how far judges contradict each other; orders: how far a judge's answers in both orders do; bound: how open
@@ -90,7 +90,7 @@ def near_bound(gap: Reals, error: Reals, bound: float) -> Reals:
     return 4.0 * below * (1.0 - below)
 
 
-def choose(pairs: Worth, count: int, overlap: float, seed: int) -> Chosen:
+def choose(pairs: PairWorth, count: int, overlap: float, seed: int) -> Chosen:
     """Choose `count` pairs, or all where there are no more; the share `overlap` of them is for everyone."""
     total = len(pairs)
     order = np.argsort(uniforms(pairs.ids, "people", seed), kind="stable")

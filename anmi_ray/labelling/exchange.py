@@ -163,7 +163,7 @@ def _checked(
 
 def _selected(result: list[Any]) -> Side | None:
     """The side that an annotation's results name; unsure counts more than a side."""
-    selected: Side | None = None
+    side: Side | None = None
     for one in result:
         value = one.get("value") if isinstance(one, dict) else None
         if not isinstance(value, dict):
@@ -171,8 +171,8 @@ def _selected(result: list[Any]) -> Side | None:
         if value.get("choices") == ["unsure"]:
             return "unsure"
         if one.get("type") == "pairwise":
-            selected = _SELECTED.get(str(value.get("selected")), selected)
-    return selected
+            side = _SELECTED.get(str(value.get("selected"))) or side
+    return side
 
 
 def _annotator(who: Any) -> str:

@@ -28,9 +28,10 @@ def write_run(root: Path, queries: int = 12, documents: int = 6, name: str = "ma
     for bucket in range(2):
         mine = [number for number in range(queries) if number % 2 == bucket]
         pairs = [
-            (q, *sorted((doc_id(f"q{q}d{i}"), doc_id(f"q{q}d{j}"))))
+            (q, min(ends), max(ends))
             for q in mine
             for i, j in combinations(range(documents), 2)
+            for ends in [(doc_id(f"q{q}d{i}"), doc_id(f"q{q}d{j}"))]
             if not (again and q == 0 and j != 1)
         ]
         _write_texts(made, bucket, mine, documents)

@@ -8,24 +8,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.core.identity import digest
-from anmi_ray.labelling.choice import RANDOM, Worth, choose, disputes, inclusion, near_bound
+from anmi_ray.labelling.choice import RANDOM, PairWorth, choose, disputes, inclusion, near_bound
 
 TOTAL = 240
 
 
-def worth_of(total: int = TOTAL) -> Worth:
+def worth_of(total: int = TOTAL) -> PairWorth:
     random = np.random.default_rng(0)
     ids = np.frombuffer(b"".join(digest("pair", i) for i in range(total)), np.uint8).reshape(-1, 16)
     judges = np.where(random.random(total) < 0.3, random.random(total), 0.0)
-    return Worth(ids, judges, random.random(total) ** 4, np.where(random.random(total) < 0.2, random.random(total), 0))
+    return PairWorth(
+        ids, judges, random.random(total) ** 4, np.where(random.random(total) < 0.2, random.random(total), 0)
+    )
 
 
 @pytest.fixture(scope="module")
-def pairs() -> Worth:
+def pairs() -> PairWorth:
     return worth_of()
 
 
-def test_recorded_chances_estimate_totals_without_bias(pairs: Worth) -> None:
+def test_recorded_chances_estimate_totals_without_bias(pairs: PairWorth) -> None:
     """Over seeds the random share has the mean of all, and both halves weighted as they say have the total of all."""
     value = np.random.default_rng(1).random(TOTAL) + pairs.judges
     rounds = 1500
@@ -44,7 +46,7 @@ def test_recorded_chances_estimate_totals_without_bias(pairs: Worth) -> None:
     assert np.abs(error).max() < 5
 
 
-def test_the_other_half_are_worth_more_and_say_why(pairs: Worth) -> None:
+def test_the_other_half_are_worth_more_and_say_why(pairs: PairWorth) -> None:
     chosen = choose(pairs, 60, 0.2, 0)
     other = np.array([why != RANDOM for why in chosen.why])
     assert pairs.parts[chosen.row[other]].sum(axis=1).mean() > 1.5 * pairs.parts.sum(axis=1).mean()
@@ -55,7 +57,7 @@ def test_the_other_half_are_worth_more_and_say_why(pairs: Worth) -> None:
 @given(st.permutations(range(40)), st.integers(1, 60), st.floats(0, 1))
 def test_rows_may_come_in_any_order(order: list[int], count: int, overlap: float) -> None:
     plain = worth_of(40)
-    mixed = Worth(*(column[order] for column in vars(plain).values()))
+    mixed = PairWorth(*(column[order] for column in vars(plain).values()))
     a, b = choose(plain, count, overlap, 3), choose(mixed, count, overlap, 3)
     assert (plain.ids[a.row] == mixed.ids[b.row]).all()
     assert (a.why, a.probability.tolist(), a.everyone.tolist()) == (b.why, b.probability.tolist(), b.everyone.tolist())
@@ -66,7 +68,7 @@ def test_rows_may_come_in_any_order(order: list[int], count: int, overlap: float
         assert (a.probability == 1).all()
 
 
-def test_a_larger_choice_holds_the_random_share_of_a_smaller(pairs: Worth) -> None:
+def test_a_larger_choice_holds_the_random_share_of_a_smaller(pairs: PairWorth) -> None:
     small, large = choose(pairs, 40, 0.2, 0), choose(pairs, 80, 0.2, 0)
     assert set(small.row[:20].tolist()) < set(large.row[:40].tolist())
     assert len(set(small.row.tolist()) & set(large.row.tolist())) >= 30

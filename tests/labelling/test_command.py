@@ -48,15 +48,15 @@ def figures_of(root: Path, *options: object) -> dict[str, Any]:
 
 def test_out_filled_in_and_in_again(root: Path, tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
-    assert "60 pairs -> " in label(root, "--pairs", 60, "--export", path)
+    assert "180 pairs -> " in label(root, "--export", path)
     fill_in(path, "ana")
     said = label(root, "--import", path, "--summary", "--least", 0.8)
-    assert "60 new answers" in said
+    assert "180 new answers" in said
     assert "below          coin agrees with people" in said
     assert "careful agrees" not in said
     found = figures_of(root)
     assert found["judges"]["careful"]["random"]["mean"] > 0.8 > found["judges"]["coin"]["random"]["mean"]
-    assert found["judges"]["careful"]["random"]["n"] <= found["random"] == 30
+    assert found["judges"]["careful"]["random"]["n"] <= found["random"] == 180
     assert found["people"]["together"] is None
     label(root, "--export", path)  # with the answers: in again they are known
     assert "0 new answers" in label(root, "--import", path)
