@@ -53,14 +53,12 @@ def label(
     from anmi_ray.api.labelling import Labelling
     from anmi_ray.api.runs import Run
     from anmi_ray.cli import console
-    from anmi_ray.cli.output import write_figures
-    from anmi_ray.tables import formats
 
     if people is None and not summary and not any((import_, export, preferences, json_)):
         raise ConfigError("says neither who answers nor what to do with answers", COMMAND_LINE, "add --people 2")
-    if preferences is not None:
-        formats.check_outputs({"preferences": preferences}, [])
-    out = console.stdout(console.beside({"preferences": preferences, "export": export, "json": json_}))
+    outputs = {"export": export, "preferences": preferences, "json": json_}
+    _check_outputs(outputs, import_)
+    out = console.stdout(console.beside(outputs))
 
     def say(*lines: Any) -> None:
         for line in lines:
@@ -73,15 +71,33 @@ def label(
         say(f"import         {new:,} new answers of {import_}" + (f", {known:,} known already" if known else ""))
     if people is not None:
         _serve(labelling, people, port, say)
-    if export is not None:
+    _write(labelling, outputs, least, say, people is not None or summary)
+
+
+def _check_outputs(outputs: Mapping[str, Path | None], read: Path | None) -> None:
+    """ConfigError for a file that cannot be written, before people have answered."""
+    from anmi_ray.labelling import exchange
+    from anmi_ray.tables import formats
+
+    if (export := outputs["export"]) is not None:
+        exchange.kind_of(export)
+    formats.check_outputs(outputs, [] if read is None else [read], ("json", "export"))
+
+
+def _write(labelling: Labelling, outputs: Mapping[str, Path | None], least: float, say: Any, summary: bool) -> None:
+    """Write what is asked for, and say the summary where that is."""
+    from anmi_ray.cli.output import write_figures
+
+    if (export := outputs["export"]) is not None:
         say(f"export         {labelling.export(export):,} pairs -> {export}")
-    if preferences is not None:
+    if (preferences := outputs["preferences"]) is not None:
         say(f"preferences    {labelling.preferences(preferences):,} answers -> {preferences}")
-    if people is not None or summary or json_ is not None:
-        figures = labelling.summary(least)
-        if json_ is not None:
-            write_figures(figures, json_)
-        say(*_told(figures))
+    if (figures_to := outputs["json"]) is None and not summary:
+        return
+    figures = labelling.summary(least)
+    if figures_to is not None:
+        write_figures(figures, figures_to)
+    say(*_told(figures))
 
 
 def _serve(labelling: Labelling, people: str, port: int, say: Any) -> None:

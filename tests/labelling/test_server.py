@@ -136,20 +136,22 @@ def test_the_page_loads_its_own_files_alone(open_page: Callable[..., Page]) -> N
 
 def test_documents_are_blind_and_their_sides_drawn(open_page: Callable[..., Page]) -> None:
     page = open_page(1, pairs=60)
-    sides = []
+    sides, lefts = [], []
     for _ in range(60):
         seen = page.pair("ana")
         assert set(seen) == {"at", "answered", "total", "left", "right", "query", "given"}
         assert set(seen["left"]) == {"title", "text"}
         assert HOSTILE in seen["left"]["text"]
         sides.append(seen["left"]["title"] > seen["right"]["title"])
+        lefts.append(seen["left"]["title"])
         page.answer("ana", seen["at"], "left")
     assert 15 < sum(sides) < 45
     assert "left" not in page.pair("ana")
-    by_pair = {answer.pair: answer for answer in page.labelling.answers}
-    for question in page.labelling.questions:  # left means the document that stood left
-        answer = by_pair[question.pair]
-        assert (answer.side, answer.shown) in (("a", "ab"), ("b", "ba"))
+    questions = {question.pair: question for question in page.labelling.questions}
+    for answer, left in zip(page.labelling.answers, lefts, strict=True):
+        question = questions[answer.pair]
+        assert left == (question.a if answer.side == "a" else question.b).title
+        assert (answer.side == "a") == (answer.shown == "ab")
 
 
 def test_overlap_goes_to_everyone_and_the_rest_once(open_page: Callable[..., Page]) -> None:
