@@ -18,7 +18,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.labelling.desk import SCREEN_SIDES, Desk
@@ -116,16 +116,21 @@ class _Handler(BaseHTTPRequestHandler):
         origin = self.headers.get("Origin")
         if origin is not None and origin not in [f"http://{host}" for host in hosts]:
             raise _RefusedError(HTTPStatus.FORBIDDEN, "another site asks")
-        token = urlsplit(self.path).path.split("/")[1:2]
+        token = self._parts()[0].split("/")[1:2]
         if not hmac.compare_digest("".join(token).encode(), self.server.token.encode()):
             raise _RefusedError(HTTPStatus.FORBIDDEN, "this session has another address: open the one it printed")
 
+    def _parts(self) -> tuple[str, str]:
+        """The path and the query of the address."""
+        path, _, query = self.path.partition("?")
+        return path, query
+
     def _get(self) -> None:
-        parts = urlsplit(self.path)
-        name = parts.path.removeprefix(f"/{self.server.token}").removeprefix("/")
-        if parts.path == f"/{self.server.token}":
+        path, query = self._parts()
+        name = path.removeprefix(f"/{self.server.token}").removeprefix("/")
+        if path == f"/{self.server.token}":
             self.send_response(HTTPStatus.MOVED_PERMANENTLY)
-            self._end({"Location": f"/{self.server.token}/" + (f"?{parts.query}" if parts.query else "")}, b"")
+            self._end({"Location": f"/{self.server.token}/"}, b"")
         elif name in _FILES:
             file, kind = _FILES[name]
             self._send(resources.files("anmi_ray.labelling").joinpath("page", file).read_bytes(), kind)
@@ -133,14 +138,14 @@ class _Handler(BaseHTTPRequestHandler):
             desk = self.server.desk
             self._json({"people": desk.people, "free": desk.free})
         elif name == "pair":
-            asked = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+            asked = {key: values[-1] for key, values in parse_qs(query).items()}
             person = self._seated(asked.get("person"))
             self._json(self.server.desk.look(person, self._place(person, asked["at"]) if "at" in asked else None))
         else:
             raise _RefusedError(HTTPStatus.NOT_FOUND, "there is no such page")
 
     def _post(self) -> None:
-        if urlsplit(self.path).path != f"/{self.server.token}/answer":
+        if self._parts()[0] != f"/{self.server.token}/answer":
             raise _RefusedError(HTTPStatus.NOT_FOUND, "there is no such page")
         if self.headers.get_content_type() != "application/json":
             raise _RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "an answer is JSON")

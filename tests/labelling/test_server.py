@@ -79,6 +79,7 @@ def test_strangers_are_refused(open_page: Callable[..., Page]) -> None:
     refused = [
         page.ask("", token="guessed"),
         page.ask("", token=""),
+        page.ask("[", token=""),
         page.ask("pair?person=ana", token=page.server.token[:-1]),
         page.ask("", Host=f"rebound.example:{port}"),
         page.ask("", Host="127.0.0.1"),
