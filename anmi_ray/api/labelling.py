@@ -22,6 +22,7 @@ from anmi_ray.labelling.agreement import PeopleAnswers, agreement
 from anmi_ray.labelling.answers import AnswerWriter, PersonAnswer
 from anmi_ray.labelling.desk import Desk, DocumentText, Question
 from anmi_ray.store import Artifact
+from anmi_ray.store.runs import find_run
 from anmi_ray.tables import formats
 
 if TYPE_CHECKING:
@@ -65,20 +66,22 @@ class Labelling:
     """What people are asked about a run, and what they answered. ConfigError: there is no such run, or nobody judged.
 
     pairs: how many are chosen; overlap: which share of them everyone answers. What is not given is as it was chosen
-    before, or PAIRS and OVERLAP. Another choice keeps all answers. `notices` say what a user should know.
+    before, or PAIRS and OVERLAP. Another choice keeps all answers, and takes the place of the last one under the root
+    where `keep`. `notices` say what a user should know.
 
     >>> from anmi_ray.api.labelling import Labelling
     >>> len(Labelling(anmi_ray.Run("quickstart", root="results"), pairs=20).pairs)
     20
     """
 
-    def __init__(self, run: Run, pairs: int | None = None, overlap: float | None = None) -> None:
+    def __init__(self, run: Run, pairs: int | None = None, overlap: float | None = None, keep: bool = True) -> None:
         if pairs is not None and pairs < 1:
             raise ConfigError(f"{pairs} pairs are none", "--pairs", "give a number above 0")
         if overlap is not None and not 0.0 <= overlap <= 1.0:
             raise ConfigError(f"{overlap} is no share", "--overlap", "give a number from 0 to 1")
         self.run = run
         self.notices: list[str] = []
+        self._keep = keep
         self._store = run.artifact("ingest").store
         self._path = f"{kept.folder_of(run.name)}/pairs.json"
         self._seed = int(run.record["config"].get("seed", 0))
@@ -289,7 +292,8 @@ class Labelling:
                 f"pairs are chosen anew ({why}): {stay:,} of {len(known['pairs']):,} stay; all answers are kept"
             )
         rows = [asdict(one) for one in chosen]
-        self._store.publish_json(self._path, {"settings": wanted, "of": self._of, "pairs": rows})
+        if self._keep:
+            self._store.publish_json(self._path, {"settings": wanted, "of": self._of, "pairs": rows})
         return chosen
 
     def _choose(self, count: int, overlap: float) -> list[ChosenPair]:
@@ -317,3 +321,11 @@ class Labelling:
             ChosenPair(pair, buckets[row], why, probability, bool(all_))
             for pair, row, why, probability, all_ in columns
         ]
+
+
+def people_of(run: Run) -> dict[str, Any] | None:
+    """The summary of what people answered about a run, None where nobody has; nothing is written."""
+    store, _ = find_run(run.name, run.root)
+    if not store.names(f"{kept.folder_of(run.name)}/answers"):
+        return None
+    return Labelling(run, keep=False).summary()

@@ -97,7 +97,7 @@ def _write(labelling: Labelling, outputs: Mapping[str, Path | None], least: floa
     figures = labelling.summary(least)
     if figures_to is not None:
         write_figures(figures, figures_to)
-    say(*_told(figures))
+    say(*told(figures))
 
 
 def _serve(labelling: Labelling, people: str, port: int, say: Any) -> None:
@@ -117,7 +117,7 @@ def _serve(labelling: Labelling, people: str, port: int, say: Any) -> None:
         say("")
 
 
-def _told(figures: Mapping[str, Any]) -> Iterator[Any]:
+def told(figures: Mapping[str, Any]) -> Iterator[Any]:
     """The summary: who answered, how judges agree with them, and they with each other."""
     from anmi_ray.labelling.agreement import named_below
 

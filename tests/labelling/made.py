@@ -37,6 +37,7 @@ def write_run(root: Path, queries: int = 12, documents: int = 6, name: str = "ma
         _write_texts(made, bucket, mine, documents)
         _write_judgments(made, bucket, pairs, documents, random)
         _write_fit(made["rate"], bucket, mine, documents)
+    made["judge"].publish_json("audit.json", {"queries": queries, "judges": {}, "panel": {}})
     for artifact in made.values():
         artifact.complete([], buckets=2)
     stages = {stage: {"fingerprint": artifact.fingerprint} for stage, artifact in made.items()}

@@ -54,6 +54,8 @@ def test_out_filled_in_and_in_again(root: Path, tmp_path: Path) -> None:
     assert "180 new answers" in said
     assert "below          coin agrees with people" in said
     assert "careful agrees" not in said
+    audited = printed("audit", "made", "--root", root)  # which says the same, to the same bound as by default
+    assert label(root, "--summary").splitlines()[-8:] == audited.splitlines()[-8:]
     found = figures_of(root)
     assert found["judges"]["careful"]["random"]["mean"] > 0.8 > found["judges"]["coin"]["random"]["mean"]
     assert found["judges"]["careful"]["random"]["n"] <= found["random"] == 180
@@ -108,6 +110,9 @@ def test_a_run_that_is_judged_again(root: Path, tmp_path: Path) -> None:
     fill_in(path, "ana")
     label(root, "--import", path)
     write_run(root, again=1)
+    before = (root / "people" / "made" / "pairs.json").read_bytes()
+    assert "14 answers are about pairs that the run has no more" in printed("audit", "made", "--root", root)
+    assert (root / "people" / "made" / "pairs.json").read_bytes() == before
     said = label(root, "--summary")
     assert "pairs are chosen anew (the run was judged again since): 166 of 180 stay" in said
     assert "14 answers are about pairs that the run has no more" in said
