@@ -33,7 +33,7 @@ LAYERS = (
     ("tables",),
     ("models",),
     DOMAINS,
-    ("reports",),
+    ("labelling", "reports"),
     ("runtime",),
     ("stages",),
     ("pipeline",),

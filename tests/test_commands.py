@@ -42,6 +42,7 @@ NEEDS = {
     "Qwen/": "a download",
     "beir/scifact": "a download",
     "lucene": "a JDK",
+    "--people": "somebody who answers",
     "jobs/configs/cluster.yaml": "a download",
     "jobs/configs/api-judge.yaml": "a key",
     "jobs/configs/own-documents.yaml": "a key",

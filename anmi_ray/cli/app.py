@@ -17,6 +17,7 @@ from anmi_ray.cli.evaluate import evaluate
 from anmi_ray.cli.export import export
 from anmi_ray.cli.jobs import jobs
 from anmi_ray.cli.judge import judge
+from anmi_ray.cli.label import label
 from anmi_ray.cli.mine import mine
 from anmi_ray.cli.plan import plan
 from anmi_ray.cli.queries import queries
@@ -36,7 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (queries, run, plan, judge, distill, config, show, mine, compare_rules, export, submit, jobs, cancel)
-COMMANDS += (rate, audit, rerank, evaluate, tune, doctor)
+COMMANDS += (rate, audit, label, rerank, evaluate, tune, doctor)
 for command in COMMANDS:
     app.command()(command)
 

@@ -44,6 +44,7 @@ def audit(
     - is standard input or output, as of anmi rate.
     """
     from anmi_ray.cli import console
+    from anmi_ray.cli.label import told
     from anmi_ray.cli.output import working, write_figures
     from anmi_ray.tables import formats
 
@@ -64,7 +65,8 @@ def audit(
         _plot(figures, plot, f"Judges of {Path(subject).name if is_file else f'run {subject}'}")
     written = [f"{option:14} -> {path}" for option, path in outputs.items() if path is not None]
     out = console.stdout(console.beside(outputs))
-    for block in (*lines, console.judges_table(figures["judges"]), *_summary(figures), *written):
+    people = told(figures["people"]) if "people" in figures else ()
+    for block in (*lines, console.judges_table(figures["judges"]), *_summary(figures), *people, *written):
         out.print(block, highlight=False, markup=False)
 
 
@@ -103,10 +105,16 @@ def _of_file(
 
 
 def _of_run(name: str, root: str) -> tuple[list[str], Mapping[str, Any]]:
-    """The same of a run: the audit that its judge stage stored, over a sample of its queries."""
+    """The same of a run: the audit that its judge stage stored, over a sample of its queries, and what people say."""
     from anmi_ray.api.runs import Run
 
-    stage, figures = Run(name, root).audit()
+    run = Run(name, root)
+    stage, figures = run.audit()
+    if stage == "judge":
+        from anmi_ray.api.labelling import people_of
+
+        people = people_of(run)
+        figures |= {} if people is None else {"people": people}
     of = " of the ensemble" if stage == "label" else ""
     return [f"run {name}: its stored audit{of}, over a sample of {figures['queries']:,} queries"], figures
 

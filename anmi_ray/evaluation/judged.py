@@ -249,8 +249,21 @@ def kappa(a: ArrayLike, b: ArrayLike) -> float | None:
     """
     first = np.asarray(a, dtype=bool)
     second = np.asarray(b, dtype=bool)
-    chance = first.mean() * second.mean() + (1 - first.mean()) * (1 - second.mean())
-    return None if chance >= 1 else float((np.mean(first == second) - chance) / (1 - chance))
+    cells = [np.count_nonzero((first == x) & (second == y)) for x in (True, False) for y in (True, False)]
+    value = float(kappa_of(np.asarray(cells, dtype=np.float64)))
+    return None if np.isnan(value) else value
+
+
+def kappa_of(cells: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Cohen's kappa of counts float[..., 4]: both yes, yes and no, no and yes, both no; NaN where `kappa` is None."""
+    both, only_first, only_second, neither = np.moveaxis(cells, -1, 0)
+    total = np.maximum(cells.sum(axis=-1), 1e-300)
+    agreed = (both + neither) / total
+    first = (both + only_first) / total
+    second = (both + only_second) / total
+    chance = first * second + (1 - first) * (1 - second)
+    # of counts a chance below one is below it by far more than rounding
+    return np.where(chance < 1 - 1e-12, (agreed - chance) / np.maximum(1 - chance, 1e-12), np.nan)
 
 
 def _tau(by_labels: pa.Table, by_judges: pa.Table, names: tuple[str, str]) -> float | None:

@@ -28,6 +28,7 @@ _INDEX = "recomputed, nothing is bought: the next run that needs it sees to it"
 _ELSEWHERE = {
     "runs": "written anew, nothing is bought: delete it and carry out the run again",
     "spend": "not to be made again: delete it, and what it had spent is forgotten by its budget",
+    "people": "not to be made again: restore it from a copy; deleted, what people answered there is lost",
     "campaigns": "chosen anew, nothing is bought: delete the campaign's folder and give the command again",
     "pilots": "asked again, from answers that are there: delete it and give the command again",
 }
