@@ -106,8 +106,9 @@ class BatchQueue:
     async def computed(self, what: What, query: str, texts: Sequence[str]) -> Computed:
         """What the model says of one text or more. Raises RefusalError 429 where too many wait, or would too long."""
         self._admit(len(texts))
-        if len(self._tasks) < self._workers:  # not before: a loop must run
-            self._tasks += [asyncio.create_task(self._work()) for _ in range(self._workers)]
+        self._tasks = [task for task in self._tasks if not task.done()]
+        for _ in range(self._workers - len(self._tasks)):  # not before: a loop must run
+            self._tasks.append(asyncio.create_task(self._work()))
         job = _Job(what, query, texts, asyncio.get_running_loop().create_future(), left=len(texts))
         self._jobs.append(job)
         self.waiting += len(texts)

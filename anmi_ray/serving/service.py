@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from anmi_ray.serving.settings import ServiceSettings
 from anmi_ray.serving.wire import EitherBody, EmbeddingsBody, RerankBody
 
 _BATCHES_EACH = 2  # of a process that scores: one is computed, the next is there when it ends
+_HALF = re.compile(r"[\ud800-\udfff]")
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -56,6 +58,7 @@ class RerankService:
         app.add_exception_handler(RefusalError, _refused)
         app.add_exception_handler(RequestValidationError, _invalid)
         app.add_exception_handler(HTTPException, _not_served)
+        app.add_exception_handler(Exception, _failed)
         return app
 
     async def _rerank(self, body: RerankBody) -> JSONResponse:
@@ -139,8 +142,10 @@ class RerankService:
         if len(texts) > most:
             raise RefusalError(413, f"{place}: are {len(texts):,}, and a request may have {most:,}")
         for index, text in enumerate(texts):
+            at = place if place == "query" else f"{place}.{index}"
+            if not text.isascii() and _HALF.search(text):
+                raise RefusalError(422, f"{at}: holds half of a surrogate pair, which is no character")
             if len(text) > longest:
-                at = place if place == "query" else f"{place}.{index}"
                 raise RefusalError(413, f"{at}: has {len(text):,} characters, and a text may have {longest:,}")
 
 
@@ -188,3 +193,8 @@ async def _not_served(request: Request, error: Exception) -> JSONResponse:
     what = f"{request.method} {request.url.path} is not served; there are {served}"
     message = what if error.status_code in (404, 405) else str(error.detail)
     return await _refused(request, RefusalError(error.status_code, message))
+
+
+async def _failed(request: Request, error: Exception) -> JSONResponse:
+    """A defect of ours: Serve's log has it, the client a message."""
+    return await _refused(request, RefusalError(500, f"the service failed: {type(error).__name__}"))
