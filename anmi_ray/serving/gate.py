@@ -22,8 +22,44 @@ MOST_INSIDE = 1024
 
 _BODIES = 16  # bodies of the greatest size that may be in memory at once
 OPEN = ("/health", "/docs", "/openapi.json")  # no key is asked for
-_STARTED = "anmi.started"  # in a scope: the answer has begun
 _GONE = 499  # nginx's status of a request whose client left
+_DISCARD_S = 10.0
+
+
+class _Exchange:
+    """A request and its answer: the status that was sent, and whether the request's body has come to its end."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self.status = _GONE
+        self.ended = False
+
+    @property
+    def answered(self) -> bool:
+        """Whether the answer has begun."""
+        return self.status != _GONE
+
+    async def receive(self) -> Any:
+        """The next message of the client."""
+        message = await self._receive()
+        self.ended = message["type"] == "http.disconnect" or not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Any) -> None:
+        """The next message to the client."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        await self._send(message)
+
+    async def discard(self, most: int) -> None:
+        """Read what is left of a body that nobody wants: a client that still writes would not read its answer."""
+        try:
+            async with asyncio.timeout(_DISCARD_S):
+                while not self.ended and most > 0:
+                    most -= len((await self.receive()).get("body", b""))
+        except TimeoutError:
+            return
 
 
 class Gate:
@@ -47,44 +83,40 @@ class Gate:
             await self._app(scope, receive, send)
             return
         begin = time.monotonic()
-        status = _GONE
-
-        async def noting(message: Any) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                scope[_STARTED] = True
-            await send(message)
-
+        exchange = _Exchange(receive, send)
         self.inside += 1
         try:
-            await self._pass(scope, receive, noting)
+            await self._pass(scope, exchange)
         finally:
             self.inside -= 1
             path = scope["path"] if scope["path"] in self._paths else "other"
-            self._answered(path, status, time.monotonic() - begin)
+            self._answered(path, exchange.status, time.monotonic() - begin)
 
-    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {name.lower(): value for name, value in scope["headers"]}
+    async def _pass(self, scope: Scope, exchange: _Exchange) -> None:
+        has_body = scope["method"] in ("POST", "PUT", "PATCH")
         body = b""
         try:
             try:
+                headers = {name.lower(): value for name, value in scope["headers"]}
                 self._check(scope, headers)
                 async with asyncio.timeout(self._settings.timeout_s):
-                    if scope["method"] in ("POST", "PUT", "PATCH"):
+                    receive = exchange.receive
+                    if has_body:
                         body = await self._body(headers, receive)
                         receive = _whole(body, receive)
-                    await self._app(scope, receive, send)
+                    await self._app(scope, receive, exchange.send)
             except TimeoutError:
-                raise RefusalError(
-                    503 if body else 408, f"no answer within {self._settings.timeout_s:g} seconds", 1
-                ) from None
+                late = f"no answer within {self._settings.timeout_s:g} seconds"
+                raise RefusalError(503 if exchange.ended else 408, late, 1) from None
             finally:
                 self._bytes -= len(body)
         except RefusalError as refusal:
-            if not scope.get(_STARTED):  # else the client has the beginning of an answer, and is told by its end
-                answer = JSONResponse(refusal.content, refusal.status, refusal.headers)
-                await answer(scope, receive, send)
+            if exchange.answered:  # the client has the beginning of an answer, and is told by its end
+                return
+            if has_body:
+                await exchange.discard(_BODIES * self._settings.max_body)
+            answer = JSONResponse(refusal.content, refusal.status, refusal.headers)
+            await answer(scope, exchange.receive, exchange.send)
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Raise RefusalError where a request is turned away by what stands before its body."""

@@ -101,9 +101,7 @@ class RerankService:
         what = "query" if body.input_type.endswith("query") else "document"
         found = await self._queue.computed(what, "", body.input)
         if found.values is None:
-            raise RefusalError(
-                400, f"{self._name} has no vector of a text: it reads pairs, or tokens; use /v1/rerank"
-            )
+            raise RefusalError(400, f"{self._name} has no vector of a text: it reads pairs, or tokens; use /v1/rerank")
         size = found.values.shape[1]
         if body.dimensions not in (None, size):
             raise RefusalError(400, f"dimensions is {body.dimensions}, and the model's vectors have {size}")

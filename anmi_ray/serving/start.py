@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import socket
@@ -35,14 +36,10 @@ def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], 
 
 def need_serve() -> None:
     """Raise ConfigError where Ray Serve, or what it needs, is not installed."""
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
-        from ray import serve  # noqa: F401
-    except ImportError as error:
-        what = f"Ray Serve is not installed ({error.name} is missing)"
-        raise ConfigError(what, "anmi serve", "pip install 'anmi-ray[serve]'") from None
+    needed = ("fastapi", "prometheus_client", "uvicorn")
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        what = f"Ray Serve is not installed ({', '.join(missing)} missing)"
+        raise ConfigError(what, "anmi serve", "pip install 'anmi-ray[serve]'")
 
 
 @contextmanager

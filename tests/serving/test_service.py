@@ -196,7 +196,9 @@ PATHS = ("/v1/rerank", "/v2/rerank", "/rerank", "/v1/embeddings")
     | JSON.map(lambda sent: json.dumps(sent).encode())
     | st.binary(max_size=200),
     cut=st.integers(0, 400),
-    kind=st.sampled_from(["application/json", "application/json; charset=utf-16", "text/plain", "", "a/b+json", "\xff"]),
+    kind=st.sampled_from(
+        ["application/json", "application/json; charset=utf-16", "text/plain", "", "a/b+json", "\xff"]
+    ),
 )
 def test_no_request_is_a_defect_of_the_service(path: str, body: bytes, cut: int, kind: str) -> None:
     sent = body[: len(body) - cut if cut < 50 else len(body)]
