@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +25,6 @@ def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], 
     ConfigError where Ray Serve is not installed, the port is taken, or the key's variable is not set; the errors of
     `rerank` where there is no model; LostError where Ray, or the service, does not start or was lost.
     """
-    os.environ["RAY_SERVE_LOG_TO_STDERR"] = "0"  # read when Serve is imported, here and in its processes
     need_serve()
     settings.key()
     with _held(host, port) as taken:
@@ -89,8 +87,9 @@ def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], N
     from anmi_ray.config.execution import ExecutionConfig
     from anmi_ray.runtime.tasks import ray_session
 
-    for name in ("ray.serve", "ray"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    import ray.serve  # sets its logger's level
+
+    logging.getLogger(ray.serve.__name__).setLevel(logging.ERROR)
     execution = ExecutionConfig(logical_cpus=max(1, settings.threads_each * settings.replicas))
     with ray_session(execution):
         handle = _deployed(settings, host, port)

@@ -64,12 +64,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     errors = folder / "errors"
     command = [sys.executable, "-m", "anmi_ray", "serve", str(model), "--port", "0", "--key-env", "SERVICE_KEY"]
     environment = {**os.environ, "SERVICE_KEY": KEY}
+    command += ["--max-waiting", "1500"]
     with errors.open("w") as sink:
-        process = subprocess.Popen(
-            [*command, "--max-waiting", "1500"], stdout=subprocess.PIPE, stderr=sink, text=True, env=environment
-        )
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment)
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         killer = threading.Timer(READY_S, process.kill)
         killer.start()
         line = process.stdout.readline()
@@ -81,6 +80,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         if process.poll() is None:
             process.terminate()
             process.wait(READY_S)
+        process.stdout.close()
 
 
 def texts_of(rng: np.random.Generator, count: int) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 import httpx2
@@ -188,7 +188,7 @@ LIKELY = st.fixed_dictionaries(
 PATHS = ("/v1/rerank", "/v2/rerank", "/rerank", "/v1/embeddings")
 
 
-@settings(max_examples=400, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 @given(
     path=st.sampled_from(PATHS),
     body=LIKELY.map(lambda sent: json.dumps(sent).encode())
@@ -321,7 +321,7 @@ def test_who_waits_too_long_is_told_and_forgotten() -> None:
 
 
 def test_a_body_that_does_not_come_ends_in_time() -> None:
-    async def slow() -> Any:
+    async def slow() -> AsyncIterator[bytes]:
         yield b'{"query"'
         await asyncio.sleep(30)
 
