@@ -113,7 +113,7 @@ class Gate:
         except RefusalError as refusal:
             if exchange.answered:  # the client has the beginning of an answer, and is told by its end
                 return
-            if has_body:
+            if has_body and refusal.status != 408:
                 await exchange.discard(_BODIES * self._settings.max_body)
             answer = JSONResponse(refusal.content, refusal.status, refusal.headers)
             await answer(scope, exchange.receive, exchange.send)

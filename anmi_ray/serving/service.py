@@ -37,7 +37,7 @@ class RerankService:
 
     def __init__(self, settings: ServiceSettings, compute: Compute) -> None:
         self._settings = settings
-        self._name = settings.name or settings.model
+        self._name = settings.called
         self._meters = ServiceMeters(lambda: self._queue.waiting, lambda: self.app.inside)
         workers = _BATCHES_EACH * settings.replicas
         self._queue = BatchQueue(
@@ -90,7 +90,7 @@ class RerankService:
                 "id": str(uuid.uuid4()),
                 "model": self._name,
                 "results": results,
-                "meta": {"api_version": {"version": "2"}, "billed_units": units, "tokens": {"input_tokens": tokens}},
+                "meta": {"billed_units": units, "tokens": {"input_tokens": tokens}},
                 "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             }
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from pydantic import Field, ValidationError
 
@@ -26,6 +27,12 @@ class ServiceSettings(Settings):
     max_waiting: int = Field(default=10_000, ge=1, description="texts that may wait; requests beyond are told 429")
     batch_texts: int = Field(default=128, ge=1, description="texts of a batch, of one request or of several")
     key_env: str = Field(default="", description="environment variable with the key that clients send; empty: none")
+
+    @property
+    def called(self) -> str:
+        """What answers call the model; of a folder its last part: where it lies is nobody's business."""
+        is_path = self.model.startswith(("/", ".", "~")) or Path(self.model).is_dir()
+        return self.name or (Path(self.model).resolve().name if is_path else self.model)
 
     @property
     def threads_each(self) -> int:

@@ -84,10 +84,10 @@ def _checked(settings: ServiceSettings) -> ServiceSettings:
 
 
 def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], None]) -> None:
+    import ray.serve  # sets its logger's level
+
     from anmi_ray.config.execution import ExecutionConfig
     from anmi_ray.runtime.tasks import ray_session
-
-    import ray.serve  # sets its logger's level
 
     logging.getLogger(ray.serve.__name__).setLevel(logging.ERROR)
     execution = ExecutionConfig(logical_cpus=max(1, settings.threads_each * settings.replicas))

@@ -343,4 +343,5 @@ def test_settings_of_a_config_file_are_checked() -> None:
     with pytest.raises(ConfigError, match=r"service, replica.*\n.*there are model, root"):
         validated({"model": "m", "replica": 2})
     assert validated({"model": "m", "threads": 3}).threads_each == 3
+    assert [validated({"model": one}).called for one in ("/some/where/m", "org/m", "run")] == ["m", "org/m", "run"]
     assert ServiceSettings(model="m", replicas=1000).threads_each == 1
