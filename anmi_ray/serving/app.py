@@ -24,7 +24,7 @@ _TRIES = 3  # of a batch whose process was lost
 
 
 @serve.deployment(max_ongoing_requests=8)
-class Scoring:
+class ScoringReplica:
     """A process with the model."""
 
     def __init__(self, settings: ServiceSettings) -> None:
@@ -67,7 +67,9 @@ def build(args: dict[str, Any]) -> Application:
     """The application of these settings. Raises ConfigError."""
     settings = validated(args)
     settings = settings.model_copy(update={"threads": settings.threads_each})
-    scorer = Scoring.options(num_replicas=settings.replicas, ray_actor_options={"num_cpus": settings.threads_each})
+    scorer = ScoringReplica.options(
+        num_replicas=settings.replicas, ray_actor_options={"num_cpus": settings.threads_each}
+    )
     front = Front.options(
         num_replicas=1,
         ray_actor_options={"num_cpus": 0},

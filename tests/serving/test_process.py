@@ -134,7 +134,7 @@ def scorers(served: Served) -> set[int]:
     found: set[int] = set()
     for child in psutil.Process(served.process.pid).children(recursive=True):
         try:
-            if ":Scoring" in " ".join(child.cmdline()):
+            if ":ScoringReplica" in " ".join(child.cmdline()):
                 found.add(child.pid)
         except psutil.NoSuchProcess:
             continue
