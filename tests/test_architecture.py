@@ -39,9 +39,10 @@ LAYERS = (
     ("pipeline",),
     ("planning", "tuning"),
     ("api",),
+    ("serving",),
     ("cli",),
 )
-RAY_ROOMS = ("runtime", "stages", "pipeline", "tuning")
+RAY_ROOMS = ("runtime", "stages", "pipeline", "tuning", "serving")
 HEAVY = ("ray", "torch", "transformers", "sentence_transformers", "deepspeed", "vllm", "faiss", "jnius", "altair")
 MAX_LINES = 400
 MAX_FUNCTION_LINES = 60

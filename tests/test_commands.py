@@ -33,8 +33,9 @@ for folder in ("tutorials", "how-to", "explanation", "reference"):
     PAGES += sorted((ROOT / "docs" / folder).rglob("*.md"))
 
 # Programs that change nothing here: they want a cluster, an account, or the reader's own shell.
-ELSEWHERE = {"aws", "cd", "docker", "export", "git", "helm", "kubectl", "make", "ray", "source"}
+ELSEWHERE = {"aws", "cd", "docker", "export", "git", "helm", "kubectl", "make", "ray", "serve", "source"}
 ON_A_CLUSTER = {"submit", "jobs", "cancel"}  # commands of ours
+UNTIL_STOPPED = ("anmi serve", "curl http://127.0.0.1")  # tests/serving starts a service, and asks it
 # A command of ours cannot be carried out here where it says one of these.
 NEEDS = {
     "s3://": "object storage",
@@ -83,6 +84,8 @@ def needs(line: str) -> str | None:
         return f"{words[0]} of the reader's machine"
     if words[0] == "anmi" and words[1] in ON_A_CLUSTER:
         return "a cluster"
+    if line.startswith(UNTIL_STOPPED):
+        return "a service that runs until it is stopped"
     says_only = bool(SAYS_ONLY & set(words)) or STAND_IN in line
     wanted = [what for word, what in NEEDS.items() if word in line]
     return next((what for what in wanted if not (says_only and what in ("a key", "a GPU"))), None)

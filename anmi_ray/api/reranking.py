@@ -112,6 +112,21 @@ def _fusion(place: Path | Run) -> ServedFusion:
     return found
 
 
+def model_of(model: str, root: str) -> tuple[str, str | ModelSource]:
+    """What to call `model`, and what `load` takes: a folder, a run of that name under `root`, else one of the hub.
+
+    Raises ConfigError where it is none of these or the run has no model, DataError where the folder holds none.
+    """
+    from anmi_ray.models import loading
+
+    if Path(model).is_dir():
+        return Path(model).resolve().name, str(_checked(Path(model)).resolve())
+    if "/" in model or model == loading.PACKAGED:
+        return model, loading.resolve(model)
+    run = Run(model, root)
+    return run.name, str(run.model.resolve())
+
+
 def _checked(folder: Path) -> Path:
     """A folder that holds a model. Raises DataError."""
     if not (folder / "config.json").exists() and not (folder / "modules.json").exists():
@@ -119,8 +134,8 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
-def _with_head(model: str | ModelSource, threads: int) -> Reranker:
-    """A reranker or an embedder. Raises ConfigError where its head would have to be drawn."""
+def load(model: str | ModelSource, threads: int = 0) -> Reranker:
+    """A reranker or an embedder; threads 0: all cores. ConfigError where its head would have to be drawn."""
     from anmi_ray.models.cross_encoder import CrossEncoder
     from anmi_ray.models.kinds import load_reranker
 
@@ -138,7 +153,7 @@ def _loaded(folder: Path, threads: int) -> Reranker:
 
 @lru_cache(maxsize=1)
 def _read(folder: str, threads: int, written_ns: int) -> Reranker:
-    return _with_head(folder, threads)
+    return load(folder, threads)
 
 
 def rerank_run(
@@ -190,7 +205,7 @@ def rerank_run(
             str(run_file),
             "give the collection that the run was made on: ids must agree",
         )
-    loaded = _loaded(folder, threads) if published is None else _with_head(published, threads)
+    loaded = _loaded(folder, threads) if published is None else load(published, threads)
     reranked = ranking.rerank(known, queries, documents, loaded)
     if fusion is not None:
         said = {name: of_queries(_one_system(path, say), queries) for name, path in given.items()}

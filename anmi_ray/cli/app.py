@@ -24,6 +24,7 @@ from anmi_ray.cli.queries import queries
 from anmi_ray.cli.rate import rate
 from anmi_ray.cli.rerank import rerank
 from anmi_ray.cli.run import run
+from anmi_ray.cli.serve import serve
 from anmi_ray.cli.show import show
 from anmi_ray.cli.submit import submit
 from anmi_ray.cli.tune import tune
@@ -37,7 +38,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (queries, run, plan, judge, distill, config, show, mine, compare_rules, export, submit, jobs, cancel)
-COMMANDS += (rate, audit, label, rerank, evaluate, tune, doctor)
+COMMANDS += (rate, audit, label, rerank, serve, evaluate, tune, doctor)
 for command in COMMANDS:
     app.command()(command)
 

@@ -1,0 +1,198 @@
+"""The HTTP service around whatever computes: routes, checks, answers. It knows no Ray.
+
+Legend: N texts of a request.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from numpy.typing import NDArray
+from starlette.exceptions import HTTPException
+
+from anmi_ray import __version__
+from anmi_ray.serving.gate import Gate
+from anmi_ray.serving.meters import ServiceMeters
+from anmi_ray.serving.queue import BatchQueue, Compute, Computed
+from anmi_ray.serving.refusals import RefusalError
+from anmi_ray.serving.settings import ServiceSettings
+from anmi_ray.serving.wire import EitherBody, EmbeddingsBody, RerankBody
+
+_BATCHES_EACH = 2  # of a process that scores: one is computed, the next is there when it ends
+_HALF = re.compile(r"[\ud800-\udfff]")
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class RerankService:
+    """The application `app`, an ASGI callable; `compute` says what the model says of a batch."""
+
+    def __init__(self, settings: ServiceSettings, compute: Compute) -> None:
+        self._settings = settings
+        self._name = settings.called
+        self._meters = ServiceMeters(lambda: self._queue.waiting, lambda: self.app.inside)
+        workers = _BATCHES_EACH * settings.replicas
+        self._queue = BatchQueue(
+            compute, settings.batch_texts, settings.max_waiting, workers, settings.timeout_s, self._meters
+        )
+        routes = self._routes()
+        paths = {str(getattr(route, "path", "")) for route in routes.routes}
+        self.app = Gate(routes, settings, paths, self._meters.request)
+
+    def _routes(self) -> FastAPI:
+        app = FastAPI(title=f"anmi serve: {self._name}", version=__version__, redoc_url=None, docs_url="/docs")
+        for path in ("/v1/rerank", "/v2/rerank"):
+            app.add_api_route(path, self._rerank, methods=["POST"], name=f"rerank {path[1:3]}")
+        app.add_api_route("/rerank", self._either, methods=["POST"], name="rerank as vLLM or TEI")
+        app.add_api_route("/v1/embeddings", self._embeddings, methods=["POST"], name="embeddings")
+        app.add_api_route("/health", self._health, methods=["GET"], name="health")
+        app.add_api_route("/metrics", self._metrics, methods=["GET"], name="metrics", response_class=PlainTextResponse)
+        app.add_exception_handler(RefusalError, _refused)
+        app.add_exception_handler(RequestValidationError, _invalid)
+        app.add_exception_handler(HTTPException, _not_served)
+        app.add_exception_handler(Exception, _failed)
+        return app
+
+    async def _rerank(self, body: RerankBody) -> JSONResponse:
+        """Cohere's and Jina's: results by falling score."""
+        return await self._ranked(body, body.documents, bool(body.return_documents))
+
+    async def _either(self, body: EitherBody) -> JSONResponse:
+        """vLLM's and Jina's shape where documents are given, TEI's where texts are."""
+        if body.texts is None:
+            # vLLM returns the documents, asked or not
+            return await self._ranked(body, body.documents or [], body.return_documents is not False)
+        found = await self._scores(body.query, body.texts, "texts")
+        results: list[dict[str, object]] = []
+        for index, score in _ranking(found, body.raw_scores):
+            text = {"text": body.texts[index]} if body.return_text else {}
+            results.append({"index": index, "score": score, **text})
+        return JSONResponse(results)
+
+    async def _ranked(self, body: RerankBody, documents: Sequence[str], with_text: bool) -> JSONResponse:
+        found = await self._scores(body.query, documents, "documents")
+        results: list[dict[str, object]] = []
+        for index, score in _ranking(found, body.raw_scores)[: body.top_n]:
+            text = {"document": {"text": documents[index]}} if with_text else {}
+            results.append({"index": index, "relevance_score": score, **text})
+        tokens = int(found.tokens.sum())
+        units = {"search_units": math.ceil(len(documents) / 100)}  # what Cohere bills
+        return JSONResponse(
+            {
+                "id": str(uuid.uuid4()),
+                "model": self._name,
+                "results": results,
+                "meta": {"billed_units": units, "tokens": {"input_tokens": tokens}},
+                "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            }
+        )
+
+    async def _embeddings(self, body: EmbeddingsBody) -> JSONResponse:
+        """OpenAI's: the unit vectors of texts."""
+        self._check_texts(body.input, "input")
+        what = "query" if body.input_type.endswith("query") else "document"
+        found = await self._queue.computed(what, "", body.input)
+        if found.values is None:
+            raise RefusalError(400, f"{self._name} has no vector of a text: it reads pairs, or tokens; use /v1/rerank")
+        size = found.values.shape[1]
+        if body.dimensions not in (None, size):
+            raise RefusalError(400, f"dimensions is {body.dimensions}, and the model's vectors have {size}")
+        tokens = int(found.tokens.sum())
+        data = [
+            {"object": "embedding", "index": index, "embedding": _written(vector, body.encoding_format)}
+            for index, vector in enumerate(found.values)
+        ]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return JSONResponse({"object": "list", "data": data, "model": self._name, "usage": usage})
+
+    async def _health(self) -> JSONResponse:
+        """200 while requests are taken."""
+        status = "stopping" if self.app.draining else "ok"
+        content = {"status": status, "model": self._name, "waiting_texts": self._queue.waiting}
+        return JSONResponse(content, 503 if self.app.draining else 200)
+
+    async def _metrics(self) -> PlainTextResponse:
+        """For Prometheus."""
+        return PlainTextResponse(self._meters.page(), media_type=_PROMETHEUS)
+
+    async def _scores(self, query: str, texts: Sequence[str], place: str) -> Computed:
+        if not query.strip():
+            raise RefusalError(422, "query: is empty")
+        self._check_texts([query], "query")
+        self._check_texts(texts, place)
+        found = await self._queue.computed("score", query, texts)
+        if found.values is None or not np.isfinite(found.values).all():
+            raise RefusalError(500, "the model's scores are no numbers: its weights are damaged")
+        return found
+
+    def _check_texts(self, texts: Sequence[str], place: str) -> None:
+        most, longest = self._settings.max_documents, self._settings.max_characters
+        if not texts:
+            raise RefusalError(422, f"{place}: is empty, give one text at least")
+        if len(texts) > most:
+            raise RefusalError(413, f"{place}: are {len(texts):,}, and a request may have {most:,}")
+        for index, text in enumerate(texts):
+            at = place if place == "query" else f"{place}.{index}"
+            if not text.isascii() and _HALF.search(text):
+                raise RefusalError(422, f"{at}: holds half of a surrogate pair, which is no character")
+            if len(text) > longest:
+                raise RefusalError(413, f"{at}: has {len(text):,} characters, and a text may have {longest:,}")
+
+
+def _ranking(found: Computed, raw: bool) -> list[tuple[int, float]]:
+    """(index, score) by falling score of the model; of equal ones the earlier text stands first."""
+    assert found.values is not None
+    score_N = found.values.astype(np.float64)
+    order = np.argsort(-score_N, kind="stable")
+    shown_N = score_N if raw else _sigmoid(score_N)
+    return [(int(index), float(shown_N[index])) for index in order]
+
+
+def _sigmoid(score_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(over="ignore"):
+        return 1.0 / (1.0 + np.exp(-score_N))
+
+
+def _written(vector: NDArray[np.float32], how: str) -> list[float] | str:
+    """A vector as a list, or as OpenAI's clients ask for it: little-endian float32 in base 64."""
+    if how == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return vector.astype(np.float64).tolist()
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RefusalError)
+    return JSONResponse(error.content, error.status, error.headers)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first: Mapping[str, Any] = error.errors()[0]
+    if first["type"] == "json_invalid":
+        what = str(first.get("ctx", {}).get("error", "not JSON"))
+        return await _refused(request, RefusalError(400, f"the body is not JSON: {what}"))
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    what = str(first["msg"]).removeprefix("Value error, ")
+    return await _refused(request, RefusalError(422, f"{place}: {what}" if place else what))
+
+
+async def _not_served(request: Request, error: Exception) -> JSONResponse:
+    """404, 405, and bodies that the framework cannot read."""
+    assert isinstance(error, HTTPException)
+    served = "POST /v1/rerank, /v2/rerank, /rerank, /v1/embeddings; GET /health, /metrics, /docs"
+    what = f"{request.method} {request.url.path} is not served; there are {served}"
+    message = what if error.status_code in (404, 405) else str(error.detail)
+    return await _refused(request, RefusalError(error.status_code, message))
+
+
+async def _failed(request: Request, error: Exception) -> JSONResponse:
+    """A defect of ours: Serve's log has it, the client a message."""
+    return await _refused(request, RefusalError(500, f"the service failed: {type(error).__name__}"))

@@ -1,0 +1,150 @@
+"""A service on this machine, from its first check to its last answer."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from anmi_ray.core.errors import ConfigError, LostError, from_os_error
+from anmi_ray.serving.settings import ServiceSettings
+
+_APP = "anmi"
+_LOOK_S = 5.0  # between two looks at whether the service is still there
+_POLL_S = 0.1
+
+
+def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], None]) -> None:
+    """Serve a model until Ctrl-C or SIGTERM, then answer what is under way and return. `port` 0: any that is free.
+
+    `say` is told the address once requests are answered. A second Ctrl-C ends at once (KeyboardInterrupt). Raises
+    ConfigError where Ray Serve is not installed, the port is taken, or the key's variable is not set; the errors of
+    `rerank` where there is no model; LostError where Ray, or the service, does not start or was lost.
+    """
+    need_serve()
+    settings.key()
+    with _held(host, port) as taken:
+        settings = _checked(settings)
+        _run(settings, host, taken, say)
+
+
+def need_serve() -> None:
+    """Raise ConfigError where Ray Serve, or what it needs, is not installed."""
+    needed = ("fastapi", "prometheus_client", "uvicorn")
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        what = f"Ray Serve is not installed ({', '.join(missing)} missing)"
+        raise ConfigError(what, "anmi serve", "pip install 'anmi-ray[serve]'")
+
+
+@contextmanager
+def _held(host: str, port: int) -> Iterator[int]:
+    """The port, bound but not listened at while inside, so that no other service takes it before Ray has started.
+
+    Ray Serve binds it beside us (SO_REUSEPORT), which whoever asks for it alone cannot.
+    """
+    place = f"{host}:{port}"
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise ConfigError(f"no such address ({error.strerror})", place, "give --host one of this machine's") from None
+    try:
+        with socket.socket(family, kind) as alone:
+            if port:
+                alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else one that has just ended holds it
+            alone.bind(address)
+            taken = alone.getsockname()
+    except PermissionError:
+        raise ConfigError("may not be listened at", place, "choose a port above 1023") from None
+    except OSError as error:
+        remedy = "end what listens there, choose another --port, or 0 for any that is free"
+        raise ConfigError(f"cannot be listened at: {error.strerror}", place, remedy) from None
+    with socket.socket(family, kind) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            held.bind(taken)
+        except OSError as error:
+            raise from_os_error(error, place) from None
+        yield int(taken[1])
+
+
+def _checked(settings: ServiceSettings) -> ServiceSettings:
+    """The settings with the model's place and name, after a look at whether it loads: replicas would only try again."""
+    from anmi_ray.api import reranking
+
+    name, model = reranking.model_of(settings.model, settings.root)
+    reranking.load(model, settings.threads_each)
+    place = model if isinstance(model, str) else settings.model
+    update = {"model": place, "name": settings.name or name, "threads": settings.threads_each}
+    return settings.model_copy(update=update)
+
+
+def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], None]) -> None:
+    import ray.serve  # sets its logger's level
+
+    from anmi_ray.config.execution import ExecutionConfig
+    from anmi_ray.runtime.tasks import ray_session
+
+    logging.getLogger(ray.serve.__name__).setLevel(logging.ERROR)
+    execution = ExecutionConfig(logical_cpus=max(1, settings.threads_each * settings.replicas))
+    with ray_session(execution):
+        handle = _deployed(settings, host, port)
+        shown = f"[{host}]" if ":" in host else host
+        try:
+            say(f"serving {settings.name} at http://{shown}:{port}; Ctrl-C ends it")
+            _watch()
+        except KeyboardInterrupt:
+            _drained(handle, settings.timeout_s)
+
+
+def _deployed(settings: ServiceSettings, host: str, port: int) -> Any:
+    """Start the application; its handle, once it answers."""
+    from ray import serve
+    from ray.exceptions import RayError
+
+    from anmi_ray.serving.app import build
+
+    logs = {"enable_access_log": False, "log_level": "WARNING"}
+    try:
+        serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=logs)
+        return serve.run(build(settings.model_dump()), name=_APP, route_prefix="/", blocking=False)
+    except (RayError, RuntimeError, TimeoutError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise LostError(
+            f"the service did not start: {said}",
+            "this machine",
+            "run the same command again; Ray Serve's own words are in logs/serve below Ray's folder of the session",
+        ) from None
+
+
+def _watch() -> None:
+    """Wait until somebody interrupts. Raises LostError where the service is gone."""
+    from ray import serve
+    from ray.exceptions import RayError
+
+    while True:
+        time.sleep(_LOOK_S)
+        try:
+            status = serve.status().applications[_APP].status
+        except (RayError, KeyError, RuntimeError) as error:
+            status = type(error).__name__
+        if status not in ("RUNNING", "DEPLOYING", "UNHEALTHY"):  # of an unhealthy one lost processes are replaced
+            raise LostError(f"the service was lost ({status})", "this machine", "start it again")
+
+
+def _drained(handle: Any, timeout_s: float) -> None:
+    """Take no more requests, wait for the answers under way, and end the application."""
+    from ray import serve
+    from ray.exceptions import RayError
+
+    end = time.monotonic() + timeout_s
+    try:
+        while handle.drain.remote().result(timeout_s=timeout_s) and time.monotonic() < end:
+            time.sleep(_POLL_S)
+        serve.shutdown()
+    except (RayError, RuntimeError, TimeoutError):
+        return  # what is lost answers nobody

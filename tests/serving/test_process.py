@@ -1,0 +1,205 @@
+"""`anmi serve` as a user starts it: a process on a port, a real model, its scores, its mistakes, its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import anmi_ray
+from anmi_ray.models.late_interaction import LateInteraction
+from tests.commands import anmi, refused
+from tests.models.tiny import WORDS, write_tiny_bert
+
+KEY = "a-key-of-this-test"
+READY_S = 240
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Served:
+    process: subprocess.Popen[str]
+    address: str
+    model: Path
+    errors: Path
+
+    def post(self, path: str, content: Any, key: str = KEY) -> tuple[int, Any]:
+        """Status and answer of one request on a connection of its own."""
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        request = urllib.request.Request(f"{self.address}{path}", json.dumps(content).encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def scores(self, query: str, texts: list[str]) -> list[float]:
+        status, found = self.post("/v1/rerank", {"query": query, "documents": texts, "raw_scores": True})
+        assert status == 200, found
+        by_index = {row["index"]: row["relevance_score"] for row in found["results"]}
+        return [by_index[index] for index in range(len(texts))]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("service")
+    model = LateInteraction.load(str(write_tiny_bert(folder / "bert"))).export(folder / "tiny-late")
+    errors = folder / "errors"
+    command = [sys.executable, "-m", "anmi_ray", "serve", str(model), "--port", "0", "--key-env", "SERVICE_KEY"]
+    environment = {**os.environ, "SERVICE_KEY": KEY}
+    command += ["--max-waiting", "1500"]
+    with errors.open("w") as sink:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment)
+    assert process.stdout is not None
+    try:
+        killer = threading.Timer(READY_S, process.kill)
+        killer.start()
+        line = process.stdout.readline()
+        killer.cancel()
+        found = re.fullmatch(r"serving tiny-late at (http://127\.0\.0\.1:\d+); Ctrl-C ends it\n", line)
+        assert found, (line, errors.read_text()[-2000:])
+        yield Served(process, found[1], model, errors)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(READY_S)
+        process.stdout.close()
+
+
+def texts_of(rng: np.random.Generator, count: int) -> list[str]:
+    return [" ".join(rng.choice(WORDS, rng.integers(0, 70))) for _ in range(count)]
+
+
+def test_scores_are_those_of_rerank_whatever_else_is_in_the_batch(served: Served) -> None:
+    rng = np.random.default_rng(0)
+    asked = [(f"word{q} word{q + 1}", texts_of(rng, int(rng.integers(1, 200)))) for q in range(12)]
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(lambda one: served.scores(*one), asked))
+    for (query, texts), scores in zip(asked, found, strict=True):
+        ranking = anmi_ray.rerank(served.model, query, texts)
+        wanted = dict(zip(ranking["index"].to_pylist(), ranking["score"].to_pylist(), strict=True))
+        np.testing.assert_allclose(scores, [wanted[index] for index in range(len(texts))], atol=TOLERANCE)
+
+
+def test_embeddings_are_the_students_pooled_vectors(served: Served) -> None:
+    texts = texts_of(np.random.default_rng(1), 5)
+    student = LateInteraction.load(str(served.model))
+    wanted = student.vectors(student.pairs.of_documents(texts), np.arange(5))
+    status, found = served.post("/v1/embeddings", {"input": texts})
+    assert status == 200
+    np.testing.assert_allclose([row["embedding"] for row in found["data"]], wanted, atol=TOLERANCE)
+
+
+def test_the_key_is_asked_for_and_never_shown(served: Served) -> None:
+    status, found = served.post("/rerank", {"query": "q", "texts": ["a"]}, key="another")
+    assert [status, found["error"]["type"]] == [401, "authentication_error"]
+    processes = [served.process.pid, *(one.pid for one in psutil.Process(served.process.pid).children(recursive=True))]
+    assert not any(KEY in " ".join(psutil.Process(pid).cmdline()) for pid in processes)
+    assert KEY not in served.errors.read_text()
+
+
+def test_a_crowd_is_served_or_told_to_come_again(served: Served) -> None:
+    texts = texts_of(np.random.default_rng(2), 150)
+    sent = {"query": "word1", "documents": texts}
+    with ThreadPoolExecutor(40) as pool:
+        found = list(pool.map(lambda _: served.post("/v2/rerank", sent)[0], range(80)))
+    assert set(found) <= {200, 429}
+    assert 200 in found
+    assert served.post("/v2/rerank", sent)[0] == 200
+
+
+def test_a_body_beyond_the_limit_is_refused_and_the_next_is_read(served: Served) -> None:
+    assert served.post("/rerank", {"query": "q", "texts": ["x" * 90_000] * 120})[0] == 413
+    assert served.post("/rerank", {"query": "q", "texts": ["x"]})[0] == 200
+
+
+def scorers(served: Served) -> set[int]:
+    found: set[int] = set()
+    for child in psutil.Process(served.process.pid).children(recursive=True):
+        try:
+            if ":ScoringReplica" in " ".join(child.cmdline()):
+                found.add(child.pid)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def test_a_killed_process_costs_no_more_than_the_requests_under_way(served: Served) -> None:
+    sent = {"query": "word1", "documents": texts_of(np.random.default_rng(3), 300)}
+    (victim,) = scorers(served)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(served.post, "/v1/rerank", sent) for _ in range(8)]
+        os.kill(victim, signal.SIGKILL)
+        assert {one.result()[0] for one in asked} <= {200, 429, 503}
+    end = time.monotonic() + READY_S
+    while served.post("/v1/rerank", sent)[0] != 200:
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    assert victim not in scorers(served)
+
+
+def test_sigterm_ends_it_after_the_answers_under_way(served: Served) -> None:  # the last: the service is gone then
+    sent = {"query": "word1", "documents": texts_of(np.random.default_rng(4), 300)}
+    found: list[int] = []
+
+    def ask() -> None:
+        while not found or found[-1] == 200:
+            found.append(served.post("/v1/rerank", sent)[0])
+
+    asking = [threading.Thread(target=ask) for _ in range(3)]
+    for one in asking:
+        one.start()
+    while len(found) < 3:
+        time.sleep(0.01)
+    served.process.send_signal(signal.SIGTERM)
+    assert served.process.wait(READY_S) == 0
+    for one in asking:
+        one.join(READY_S)
+    assert set(found) <= {200, 503}
+    assert 503 in found
+    assert served.errors.read_text() == "", "nothing of Ray's is on the screen"
+
+
+def test_mistakes_are_told_before_ray_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_tiny_bert(tmp_path / "model")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"127.0.0.1:{port}: cannot be listened at: Address already in use" in refused(
+            "serve", model, "--port", port
+        )
+    assert "no.such.host" in refused("serve", model, "--host", "no.such.host")
+    monkeypatch.delenv("NOBODYS_KEY", raising=False)
+    assert "key NOBODYS_KEY: the environment variable is not set" in refused("serve", model, "--key-env", "NOBODYS_KEY")
+    (tmp_path / "empty").mkdir()
+    assert "holds no model" in refused("serve", tmp_path / "empty", "--port", 0)
+    assert "no run" in refused("serve", "quickstrat", "--port", 0, "--root", tmp_path)
+    (model / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes()[:5000])
+    assert "cannot be loaded" in refused("serve", model, "--port", 0)
+    assert anmi("serve", model, "--timeout-s", 0).returncode == 2
+
+
+def test_without_ray_serve_the_install_command_is_told() -> None:
+    code = "import sys; sys.modules['fastapi'] = None\nfrom anmi_ray.cli import main; main(['serve', 'model'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "pip install 'anmi-ray[serve]'" in done.stderr
+    assert "Traceback" not in done.stderr
