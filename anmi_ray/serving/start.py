@@ -145,6 +145,6 @@ def _drained(handle: Any, timeout_s: float) -> None:
     try:
         while handle.drain.remote().result(timeout_s=timeout_s) and time.monotonic() < end:
             time.sleep(_POLL_S)
-        serve.shutdown()
+        serve.delete(_APP)  # not serve.shutdown(): what still listens to its controller says so on the screen
     except (RayError, RuntimeError, TimeoutError):
         return  # what is lost answers nobody
