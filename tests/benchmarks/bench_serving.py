@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import re
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import psutil
+
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # as the service's processes have, read when torch is imported
 
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
