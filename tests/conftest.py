@@ -129,10 +129,9 @@ def prepared(ray_local: None, small_collection: Path, tmp_path_factory: pytest.T
 @pytest.fixture(scope="module")
 def trained_in_one_task(ray_local: None) -> Iterator[None]:
     """A module's runs train without Ray Train (tests/training/one_task.py): for tests that say nothing of it."""
-    from tests.training.one_task import replace_ray_train
+    from tests.training.one_task import in_one_task
 
-    with pytest.MonkeyPatch.context() as patch:
-        replace_ray_train(patch)
+    with in_one_task():
         yield
 
 

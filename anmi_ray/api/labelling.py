@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from anmi_ray.api.runs import Run
+from anmi_ray.config.mine import MineConfig
 from anmi_ray.core.arrays import Reals
 from anmi_ray.core.errors import ConfigError, DamagedError, DataError
 from anmi_ray.core.identity import id_column, id_matrix
@@ -33,7 +35,6 @@ OVERLAP = 0.2
 LEAST = 0.6
 _ROUNDS = {"judge": "compare", "validate": "borderline"}  # stages of answers, and who says which pairs they compare
 _FITTED = ("refit", "rate")
-_BOUND = 100.0  # points: mine.false_negative_gap where a run's record has none
 _REMEDY = "delete it: pairs are chosen anew, and people's answers stay"
 
 
@@ -136,8 +137,6 @@ class Labelling:
 
     def take(self, path: Path) -> tuple[int, int]:
         """Take the answers of a file, all or none: (new ones, those that were known). DataError: it cannot be used."""
-        import time
-
         found = exchange.read_file_answers(path)
         exchange.refuse_unknown(found, self._places(answer.pair for answer in found), self.run.name)
         last = kept.last_answers(self.answers)
@@ -299,7 +298,7 @@ class Labelling:
     def _choose(self, count: int, overlap: float) -> list[ChosenPair]:
         fitted = self._fitted()
         mine = self.run.record["config"].get("mine", {})
-        bound = float(mine.get("false_negative_gap", _BOUND))
+        bound = float(mine.get("false_negative_gap", MineConfig().false_negative_gap))
         parts: list[choice.PairWorth] = []
         buckets: list[int] = []
         for bucket, here in judged.each_bucket(self._rounds, self._buckets):

@@ -177,3 +177,12 @@ def from_file_error(error: OSError, place: str) -> StoreError:
     made = from_os_error(error, place)
     remedy = (made.remedy or "").replace(_OTHER_ROOT, "give another path").replace("root with --root", "path")
     return StoreError(made.message, place, remedy.replace("write permission", "permission").removesuffix(f"; {_AGAIN}"))
+
+
+def first_line(error: BaseException, most: int = 200) -> str:
+    """The first line of what an error of a library says, at most so many characters; its class where it says nothing.
+
+    >>> first_line(RuntimeError("no room\\nat all")), first_line(KeyError())
+    ('no room', 'KeyError')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:most]

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from anmi_ray.core.arrays import Reals
 from anmi_ray.core.identity import comparison_id, id_array, id_matrix
 from anmi_ray.core.records import COMPARISON, GAP, JUDGMENT, RATING, find_rows
+from anmi_ray.judging.protocol import ORDERS
 from anmi_ray.store import Artifact
-
-_ORDERS = pa.array(["ab", "ba"])
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def _with_answers(table: pa.Table, said: pa.Table) -> JudgedPairs:
     shape = (table.num_rows, len(judges), 2)
     row = find_rows(table, {"pair": said["pair"]})
     judge = pc.index_in(said["judge"], value_set=pa.array(judges, pa.string())).to_numpy().astype(np.int64)
-    order = pc.index_in(said["order"], value_set=_ORDERS).to_numpy().astype(np.int64)
+    order = pc.index_in(said["order"], value_set=pa.array(ORDERS)).to_numpy().astype(np.int64)
     cell = np.ravel_multi_index((row, judge, order), shape) if len(row) else np.zeros(0, np.int64)
     size = int(np.prod(shape))
     count = np.bincount(cell, minlength=size)

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.core import environment
-from anmi_ray.core.errors import ConfigError, LostError, from_os_error
+from anmi_ray.core.errors import ConfigError, LostError, first_line, from_os_error
 from anmi_ray.runtime.driver import FOLDER
 
 _LOG = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def start(execution: ExecutionConfig) -> None:
             return
         except Exception as error:
             _end_what_is_left()
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            said = first_line(error)
             if isinstance(error, ValueError) and "object store" in said:
                 raise ConfigError(said, "execution.object_store_gb", "give Ray a size that it takes") from None
             if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from anmi_ray.core.errors import ConfigError, LostError, from_os_error
+from anmi_ray.core.errors import ConfigError, LostError, first_line, from_os_error
 from anmi_ray.serving.settings import ServiceSettings
 
 _APP = "anmi"
@@ -113,9 +113,8 @@ def _deployed(settings: ServiceSettings, host: str, port: int) -> Any:
         serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=logs)
         return serve.run(build(settings.model_dump()), name=_APP, route_prefix="/", blocking=False)
     except (RayError, RuntimeError, TimeoutError) as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise LostError(
-            f"the service did not start: {said}",
+            f"the service did not start: {first_line(error)}",
             "this machine",
             "run the same command again; Ray Serve's own words are in logs/serve below Ray's folder of the session",
         ) from None

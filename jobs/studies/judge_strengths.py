@@ -175,10 +175,10 @@ def joint(of: Panel) -> tuple[Reals, Reals]:
     every, scale = equal(of)
     for _ in range(ROUNDS):
         thetas = [ratings(one, scale, every) for one in of.queries]
-        found = np.array([_slope_of(of, thetas, j, ties=True) for j in range(len(scale))])
-        if np.abs(_scaled(found) - scale).max() < 1e-4:
+        found = _scaled(np.array([_slope_of(of, thetas, j, ties=True) for j in range(len(scale))]))
+        if np.abs(found - scale).max() < 1e-4:
             break
-        scale = _scaled(found)
+        scale = found
     return scale, every
 
 
@@ -192,9 +192,10 @@ def others(of: Panel) -> tuple[Reals, Reals]:
             thetas = [ratings(one, scale[kept], every[kept]) for one in panel.queries]
             for j in np.flatnonzero(~kept).tolist():
                 found[j] = _slope_of(of, thetas, j, ties=False)
-        if np.abs(_scaled(found) - scale).max() < 1e-3:
+        found = _scaled(found)
+        if np.abs(found - scale).max() < 1e-3:
             break
-        scale = _scaled(found)
+        scale = found
     return scale, every
 
 

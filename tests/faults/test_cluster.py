@@ -26,7 +26,7 @@ from anmi_ray.pipeline.stages import NAMES
 from tests.faults.test_kill import carried_out, files, finished_buckets
 from tests.heads import REPOSITORY, environment, free_port
 from tests.models.tiny import write_tiny_bert
-from tests.training.one_task import replace_ray_train
+from tests.training.one_task import in_one_task
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(2400)]
 CONFIG = REPOSITORY / "jobs" / "configs" / "quickstart-labels.yaml"
@@ -57,8 +57,7 @@ def overrides(tmp_path: Path) -> tuple[str, ...]:
 def alone(ray_local: None, overrides: tuple[str, ...], tmp_path: Path) -> Path:
     """The root of a run that nothing disturbs, on this machine, in this process."""
     root = tmp_path / "alone"
-    with pytest.MonkeyPatch.context() as patch:
-        replace_ray_train(patch)
+    with in_one_task():
         carried_out(CONFIG, root, *overrides)
     return root
 

@@ -22,7 +22,7 @@ from anmi_ray.pipeline.stages import NAMES, SECOND_ROUND
 from tests.commands import anmi
 from tests.models.tiny import write_tiny_bert
 from tests.small import write_config
-from tests.training.one_task import replace_ray_train
+from tests.training.one_task import in_one_task
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1500)]
 BEFORE_TRAINING = NAMES[: NAMES.index("train")]
@@ -114,8 +114,7 @@ def config(ray_local: None, small_collection: Path, tmp_path_factory: pytest.Tem
 @pytest.fixture(scope="module")
 def undisturbed(config: Path) -> Path:
     root = config.parent / "undisturbed"
-    with pytest.MonkeyPatch.context() as patch:
-        replace_ray_train(patch)
+    with in_one_task():
         carried_out(config, root)
     return root
 

@@ -6,8 +6,8 @@ becomes of the model are the product's; there are no checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -67,3 +67,11 @@ class InOneTask:
 def replace_ray_train(patch: pytest.MonkeyPatch) -> None:
     """Trainings of runs that this process drives are each one task, as long as the patch is there."""
     patch.setattr(trainer, "_trainer", InOneTask)
+
+
+@contextmanager
+def in_one_task() -> Iterator[None]:
+    """`replace_ray_train` while inside."""
+    with pytest.MonkeyPatch.context() as patch:
+        replace_ray_train(patch)
+        yield

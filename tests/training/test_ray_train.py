@@ -164,13 +164,12 @@ def kill_a_worker() -> None:
 def test_a_killed_worker_goes_on_from_object_storage(tmp_path: Path, s3: S3Endpoint) -> None:
     from anmi_ray.stages.train.trainer import TrainSources, run_training
     from anmi_ray.store import uri
-    from tests.training.one_task import replace_ray_train
+    from tests.training.one_task import in_one_task
 
     config = settings(write_tiny_bert(tmp_path / "base")).model_copy(update={"max_steps": 20, "dev_points": ()})
     examples, texts, queries = files(tmp_path)
     sources = TrainSources(examples, texts, queries)
-    with pytest.MonkeyPatch.context() as patch:
-        replace_ray_train(patch)
+    with in_one_task():
         whole = run_training(sources, config, TrainExecution(), "f3", str(tmp_path / "model"))
     seen: list[Row] = []
 

@@ -10,20 +10,18 @@ import pytest
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.tuning import driver, repeats
 from anmi_ray.tuning.campaign import Campaign
-from tests.training.one_task import replace_ray_train
+from tests.training.one_task import in_one_task
 
 
 def trial(config: Mapping[str, Any], campaign: Campaign) -> None:
     """A campaign's trial, in its own process."""
-    with pytest.MonkeyPatch.context() as patch:
-        replace_ray_train(patch)
+    with in_one_task():
         driver.carry_out(config, campaign)
 
 
 def repeated(experiments: list[Experiment], content: str) -> list[dict[str, Any]]:
     """A campaign's trainings with one fresh seed, in their own process."""
-    with pytest.MonkeyPatch.context() as patch:
-        replace_ray_train(patch)
+    with in_one_task():
         return repeats._run(experiments, content)
 
 
