@@ -16,6 +16,9 @@ def serve(
     ),
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="port; 0: any that is free")] = 8000,
     replicas: Annotated[int, typer.Option("--replicas", min=1, help="processes that score")] = 1,
+    most_replicas: Annotated[
+        int, typer.Option("--most-replicas", min=0, help="as many while requests wait; 0: no more than --replicas")
+    ] = 0,
     threads: Annotated[int, typer.Option("--threads", min=0, help="threads of each; 0: all cores, shared out")] = 0,
     key_env: Annotated[
         str, typer.Option("--key-env", metavar="NAME", help="environment variable with the key that clients must send")
@@ -34,7 +37,7 @@ def serve(
 ) -> None:
     """Serve a trained model over HTTP, to clients of Cohere, Jina, vLLM, TEI and OpenAI.
 
-    Ctrl-C, or SIGTERM, ends it after the answers under way; again, at once.
+    Ctrl-C, or SIGTERM, ends it after the answers under way; again, at once. SIGHUP loads the model anew.
     """
     from anmi_ray.cli import console
     from anmi_ray.serving import start
@@ -45,6 +48,7 @@ def serve(
             "model": model,
             "root": root,
             "replicas": replicas,
+            "most_replicas": most_replicas,
             "threads": threads,
             "max_documents": max_documents,
             "max_characters": max_characters,

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from ray import serve
 from ray.exceptions import RayActorError
@@ -13,14 +16,25 @@ from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 
 from anmi_ray.api import reranking
+from anmi_ray.core.errors import AnmiError
 from anmi_ray.serving.gate import MOST_INSIDE, Gate
 from anmi_ray.serving.queue import Computed, What
 from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.serving.scorer import ModelScorer
-from anmi_ray.serving.service import RerankService
+from anmi_ray.serving.service import BATCHES_EACH, RerankService
 from anmi_ray.serving.settings import ServiceSettings, validated
 
+_log = logging.getLogger("ray.serve")  # what Serve keeps of this process
 _TRIES = 3  # of a batch whose process was lost
+_GROW_S = 5.0  # of requests that wait, before one more process is started
+_SHRINK_S = 120.0  # without, before one is ended: a start costs more than a pause
+
+
+class Loading(NamedTuple):
+    """A model that was loaded: the first of a service is number 0."""
+
+    number: int
+    model: str
 
 
 @serve.deployment(max_ongoing_requests=8)
@@ -28,12 +42,30 @@ class ScoringReplica:
     """A process with the model."""
 
     def __init__(self, settings: ServiceSettings) -> None:
-        _, model = reranking.model_of(settings.model, settings.root)
-        self._scorer = ModelScorer(model, settings.threads_each)
+        self._settings = settings
+        self._scorer = self._loaded(settings.model)
+        self._loading = 0
+        self._one_loads = asyncio.Lock()
 
-    async def compute(self, what: What, queries: list[str], texts: list[str]) -> Computed:
-        """As ModelScorer."""
-        return await self._scorer.compute(what, queries, texts)
+    async def compute(self, what: What, queries: list[str], texts: list[str], wanted: Loading) -> Computed:
+        """As ModelScorer, by the model of that loading, or of a later one."""
+        async with self._one_loads:
+            if self._loading < wanted.number:
+                await self._load(wanted)
+        scorer = self._scorer
+        loading = self._loading
+        return replace(await scorer.compute(what, queries, texts), loading=loading)
+
+    def _loaded(self, place: str) -> ModelScorer:
+        _, model = reranking.model_of(place, self._settings.root)
+        return ModelScorer(model, self._settings.threads_each)
+
+    async def _load(self, wanted: Loading) -> None:
+        try:
+            self._scorer = await asyncio.get_running_loop().run_in_executor(None, self._loaded, wanted.model)
+        except AnmiError as error:  # it was whole when the service was told to load it
+            _log.error("the model cannot be loaded anew, and the one before goes on: %s", error)
+        self._loading = wanted.number
 
 
 @serve.deployment(max_ongoing_requests=2 * MOST_INSIDE)
@@ -44,6 +76,7 @@ class Front:
     def __init__(self, settings: ServiceSettings, scorer: DeploymentHandle) -> None:
         self._scorer = scorer
         self._service = RerankService(settings, self._compute)
+        self._wanted = Loading(0, settings.model)
 
     def __serve_build_asgi_app__(self) -> Gate:
         return self._service.app
@@ -52,10 +85,14 @@ class Front:
         """Ask a scorer; one that was lost is replaced, and another is asked."""
         for _ in range(_TRIES):
             try:
-                return await self._scorer.compute.remote(what, queries, texts)
+                return await self._scorer.compute.remote(what, queries, texts, self._wanted)
             except RayActorError:
                 continue
         raise RefusalError(503, "the processes that score were lost, and are started anew", 5)
+
+    async def load(self, model: str) -> None:
+        """Compute batches from now on by the model that lies there now."""
+        self._wanted = Loading(self._wanted.number + 1, model)
 
     async def drain(self) -> int:
         """Take no more requests; how many have no answer yet."""
@@ -67,9 +104,7 @@ def build(args: dict[str, Any]) -> Application:
     """The application of these settings. Raises ConfigError."""
     settings = validated(args)
     settings = settings.model_copy(update={"threads": settings.threads_each})
-    scorer = ScoringReplica.options(
-        num_replicas=settings.replicas, ray_actor_options={"num_cpus": settings.threads_each}
-    )
+    scorer = ScoringReplica.options(**_count(settings), ray_actor_options={"num_cpus": settings.threads_each})
     front = Front.options(
         num_replicas=1,
         ray_actor_options={"num_cpus": 0},
@@ -77,3 +112,17 @@ def build(args: dict[str, Any]) -> Application:
         graceful_shutdown_wait_loop_s=0.2,
     )
     return front.bind(settings, scorer.bind(settings))
+
+
+def _count(settings: ServiceSettings) -> dict[str, Any]:
+    """How many processes score: as many as were asked for, or between two numbers, by the batches that wait."""
+    if settings.most == settings.replicas:
+        return {"num_replicas": settings.replicas}
+    autoscaling = {
+        "min_replicas": settings.replicas,
+        "max_replicas": settings.most,
+        "target_ongoing_requests": BATCHES_EACH,
+        "upscale_delay_s": _GROW_S,
+        "downscale_delay_s": _SHRINK_S,
+    }
+    return {"autoscaling_config": autoscaling}

@@ -29,10 +29,14 @@ _LONGEST_RETRY_S = 60
 
 @dataclass(frozen=True)
 class Computed:
-    """Of N texts: values float32[N], or vectors float32[N, d]; None where the model has no such. Tokens int64[N]."""
+    """Of N texts: values float32[N], or vectors float32[N, d]; None where the model has no such. Tokens int64[N].
+
+    `loading` tells models apart that were loaded one after another, while requests were under way.
+    """
 
     values: NDArray[np.float32] | None
     tokens: NDArray[np.int64]
+    loading: int = 0
 
 
 Compute = Callable[[What, list[str], list[str]], Awaitable[Computed]]
@@ -52,7 +56,7 @@ class _Job:
     what: What
     query: str
     texts: Sequence[str]
-    done: asyncio.Future[Computed]
+    done: asyncio.Future[list[Computed]]
     taken: int = 0
     left: int = 0
     parts: dict[int, Computed] = field(default_factory=dict)
@@ -71,12 +75,8 @@ class _Job:
         """Keep what was computed of the texts from `start` on; the last part ends the job."""
         self.parts[start] = part
         self.left -= len(part.tokens)
-        if self.left or self.done.done():
-            return
-        parts = [self.parts[at] for at in sorted(self.parts)]
-        tokens = np.concatenate([one.tokens for one in parts])
-        values = [one.values for one in parts if one.values is not None]
-        self.done.set_result(Computed(np.concatenate(values) if len(values) == len(parts) else None, tokens))
+        if not self.left and not self.done.done():
+            self.done.set_result([self.parts[at] for at in sorted(self.parts)])
 
     def fail(self, error: Exception) -> None:
         """End the job with an error."""
@@ -106,6 +106,13 @@ class BatchQueue:
     async def computed(self, what: What, query: str, texts: Sequence[str]) -> Computed:
         """What the model says of one text or more. Raises RefusalError 429 where too many wait, or would too long."""
         self._admit(len(texts))
+        while True:
+            parts = await self._parts(what, query, texts)
+            if len({part.loading for part in parts}) == 1:  # else two models speak, and their scores are no ranking
+                return _joined(parts)
+
+    async def _parts(self, what: What, query: str, texts: Sequence[str]) -> list[Computed]:
+        """What batches say of the texts, in their order."""
         self._tasks = [task for task in self._tasks if not task.done()]
         for _ in range(self._workers - len(self._tasks)):  # not before: a loop must run
             self._tasks.append(asyncio.create_task(self._work()))
@@ -184,5 +191,11 @@ class BatchQueue:
         for job, start, texts in batch:
             part = slice(at, at + len(texts))
             values = None if found.values is None else found.values[part]
-            job.put(start, Computed(values, found.tokens[part]))
+            job.put(start, Computed(values, found.tokens[part], found.loading))
             at += len(texts)
+
+
+def _joined(parts: Sequence[Computed]) -> Computed:
+    tokens = np.concatenate([part.tokens for part in parts])
+    values = [part.values for part in parts if part.values is not None]
+    return Computed(np.concatenate(values) if len(values) == len(parts) else None, tokens, parts[0].loading)

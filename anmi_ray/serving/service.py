@@ -27,7 +27,7 @@ from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.serving.settings import ServiceSettings
 from anmi_ray.serving.wire import EitherBody, EmbeddingsBody, RerankBody
 
-_BATCHES_EACH = 2  # of a process that scores: one is computed, the next is there when it ends
+BATCHES_EACH = 2  # of a process that scores: one is computed, the next is there when it ends
 _HALF = re.compile(r"[\ud800-\udfff]")
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -39,7 +39,7 @@ class RerankService:
         self._settings = settings
         self._name = settings.called
         self._meters = ServiceMeters(lambda: self._queue.waiting, lambda: self.app.inside)
-        workers = _BATCHES_EACH * settings.replicas
+        workers = BATCHES_EACH * settings.most
         self._queue = BatchQueue(
             compute, settings.batch_texts, settings.max_waiting, workers, settings.timeout_s, self._meters
         )

@@ -19,6 +19,7 @@ class ServiceSettings(Settings):
     root: str = Field(default="results", description="folder or URI that holds the run")
     name: str = Field(default="", description="what answers call the model; empty: the folder's or the run's name")
     replicas: int = Field(default=1, ge=1, le=1024, description="processes that score, each with the model in memory")
+    most_replicas: int = Field(default=0, ge=0, le=1024, description="as many while requests wait; 0: no more")
     threads: int = Field(default=0, ge=0, description="threads of each of them; 0: this machine's cores, shared out")
     max_documents: int = Field(default=1000, ge=1, description="documents of a request")
     max_characters: int = Field(default=100_000, ge=1, description="characters of a query or of a document")
@@ -37,7 +38,12 @@ class ServiceSettings(Settings):
     @property
     def threads_each(self) -> int:
         """Threads of a process that scores."""
-        return self.threads or max(1, environment.cores() // self.replicas)
+        return self.threads or max(1, environment.cores() // self.most)
+
+    @property
+    def most(self) -> int:
+        """Processes that may score at once."""
+        return max(self.replicas, self.most_replicas)
 
     @property
     def max_body(self) -> int:

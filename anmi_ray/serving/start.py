@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from anmi_ray.core.errors import ConfigError, LostError, first_line, from_os_error
+from anmi_ray.core.errors import AnmiError, ConfigError, LostError, first_line, from_os_error
 from anmi_ray.serving.settings import ServiceSettings
 
 _APP = "anmi"
@@ -21,15 +22,15 @@ _POLL_S = 0.1
 def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], None]) -> None:
     """Serve a model until Ctrl-C or SIGTERM, then answer what is under way and return. `port` 0: any that is free.
 
-    `say` is told the address once requests are answered. A second Ctrl-C ends at once (KeyboardInterrupt). Raises
-    ConfigError where Ray Serve is not installed, the port is taken, or the key's variable is not set; the errors of
-    `rerank` where there is no model; LostError where Ray, or the service, does not start or was lost.
+    SIGHUP loads the model anew, while requests go on. `say` is told the address once requests are answered, and of
+    every loading. A second Ctrl-C ends at once (KeyboardInterrupt). Raises ConfigError where Ray Serve is not
+    installed, the port is taken, or the key's variable is not set; the errors of `rerank` where there is no model;
+    LostError where Ray, or the service, does not start or was lost.
     """
     need_serve()
     settings.key()
     with _held(host, port) as taken:
-        settings = _checked(settings)
-        _run(settings, host, taken, say)
+        _run(_checked(settings), settings.model, host, taken, say)
 
 
 def need_serve() -> None:
@@ -83,20 +84,24 @@ def _checked(settings: ServiceSettings) -> ServiceSettings:
     return settings.model_copy(update=update)
 
 
-def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], None]) -> None:
+def _run(settings: ServiceSettings, given: str, host: str, port: int, say: Callable[[str], None]) -> None:
+    """`given` is the model as the user names it: what lies there may be another one later."""
     import ray.serve  # sets its logger's level
 
     from anmi_ray.config.execution import ExecutionConfig
     from anmi_ray.runtime.tasks import ray_session
 
     logging.getLogger(ray.serve.__name__).setLevel(logging.ERROR)
-    execution = ExecutionConfig(logical_cpus=max(1, settings.threads_each * settings.replicas))
+    execution = ExecutionConfig(logical_cpus=max(1, settings.threads_each * settings.most))
     with ray_session(execution):
         handle = _deployed(settings, host, port)
         shown = f"[{host}]" if ":" in host else host
         try:
-            say(f"serving {settings.name} at http://{shown}:{port}; Ctrl-C ends it")
-            _watch()
+            with _hang_ups() as hang_ups:
+                say(f"serving {settings.name} at http://{shown}:{port}; Ctrl-C ends it")
+                while True:
+                    _watch(hang_ups)
+                    _load_anew(handle, settings.model_copy(update={"model": given}), say)
         except KeyboardInterrupt:
             _drained(handle, settings.timeout_s)
 
@@ -120,19 +125,46 @@ def _deployed(settings: ServiceSettings, host: str, port: int) -> Any:
         ) from None
 
 
-def _watch() -> None:
-    """Wait until somebody interrupts. Raises LostError where the service is gone."""
+@contextmanager
+def _hang_ups() -> Iterator[list[int]]:
+    """A list that a SIGHUP adds to while inside."""
+    hang_ups: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, _: hang_ups.append(number))
+    try:
+        yield hang_ups
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def _load_anew(handle: Any, settings: ServiceSettings, say: Callable[[str], None]) -> None:
+    """Have the model loaded that lies there now; one that does not load changes nothing."""
+    try:
+        found = _checked(settings)
+    except AnmiError as error:
+        say(f"not loaded anew, the model before goes on: {error}")
+        return
+    handle.load.remote(found.model).result()
+    say(f"{settings.name} is loaded anew")
+
+
+def _watch(hang_ups: list[int]) -> None:
+    """Wait for a SIGHUP, which is taken from the list. Raises LostError where the service is gone."""
     from ray import serve
     from ray.exceptions import RayError
 
-    while True:
-        time.sleep(_LOOK_S)
+    look = time.monotonic() + _LOOK_S
+    while not hang_ups:
+        time.sleep(_POLL_S)
+        if time.monotonic() < look:
+            continue
+        look = time.monotonic() + _LOOK_S
         try:
             status = serve.status().applications[_APP].status
         except (RayError, KeyError, RuntimeError) as error:
             status = type(error).__name__
         if status not in ("RUNNING", "DEPLOYING", "UNHEALTHY"):  # of an unhealthy one lost processes are replaced
             raise LostError(f"the service was lost ({status})", "this machine", "start it again")
+    hang_ups.clear()
 
 
 def _drained(handle: Any, timeout_s: float) -> None:

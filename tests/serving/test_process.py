@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -27,64 +25,26 @@ import anmi_ray
 from anmi_ray.models.late_interaction import LateInteraction
 from tests.commands import anmi, refused
 from tests.models.tiny import WORDS, write_tiny_bert
+from tests.serving.running import KEY, READY_S, Served, serving
 
-KEY = "a-key-of-this-test"
-READY_S = 240
 TOLERANCE = 1e-5
-
-
-@dataclass(frozen=True)
-class Served:
-    process: subprocess.Popen[str]
-    address: str
-    model: Path
-    errors: Path
-
-    def post(self, path: str, content: Any, key: str = KEY) -> tuple[int, Any]:
-        """Status and answer of one request on a connection of its own."""
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
-        request = urllib.request.Request(f"{self.address}{path}", json.dumps(content).encode(), headers)
-        try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-
-    def scores(self, query: str, texts: list[str]) -> list[float]:
-        status, found = self.post("/v1/rerank", {"query": query, "documents": texts, "raw_scores": True})
-        assert status == 200, found
-        by_index = {row["index"]: row["relevance_score"] for row in found["results"]}
-        return [by_index[index] for index in range(len(texts))]
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("service")
     model = LateInteraction.load(str(write_tiny_bert(folder / "bert"))).export(folder / "tiny-late")
-    errors = folder / "errors"
-    command = [sys.executable, "-m", "anmi_ray", "serve", str(model), "--port", "0", "--key-env", "SERVICE_KEY"]
-    environment = {**os.environ, "SERVICE_KEY": KEY}
-    command += ["--max-waiting", "1500"]
-    with errors.open("w") as sink:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment)
-    assert process.stdout is not None
-    try:
-        killer = threading.Timer(READY_S, process.kill)
-        killer.start()
-        line = process.stdout.readline()
-        killer.cancel()
-        found = re.fullmatch(r"serving tiny-late at (http://127\.0\.0\.1:\d+); Ctrl-C ends it\n", line)
-        assert found, (line, errors.read_text()[-2000:])
-        yield Served(process, found[1], model, errors)
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(READY_S)
-        process.stdout.close()
+    with serving(model, folder / "errors", "--max-waiting", "1500") as found:
+        yield found
 
 
 def texts_of(rng: np.random.Generator, count: int) -> list[str]:
     return [" ".join(rng.choice(WORDS, rng.integers(0, 70))) for _ in range(count)]
+
+
+def best_of(served: Served, query: str, texts: list[str], count: int) -> list[int]:
+    scores = served.scores(query, texts)
+    return sorted(range(len(texts)), key=lambda at: -scores[at])[:count]
 
 
 def test_scores_are_those_of_rerank_whatever_else_is_in_the_batch(served: Served) -> None:
@@ -105,6 +65,71 @@ def test_embeddings_are_the_students_pooled_vectors(served: Served) -> None:
     status, found = served.post("/v1/embeddings", {"input": texts})
     assert status == 200
     np.testing.assert_allclose([row["embedding"] for row in found["data"]], wanted, atol=TOLERANCE)
+
+
+@pytest.fixture
+def closed_late() -> Iterator[None]:
+    """Clients of others keep their connections open until nobody knows them, which Python warns of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of their own code too
+        yield
+        gc.collect()
+
+
+@pytest.mark.usefixtures("closed_late")
+def test_coheres_client_ranks_and_hears_refusals(served: Served) -> None:
+    cohere = pytest.importorskip("cohere")
+    texts = texts_of(np.random.default_rng(5), 9)
+    client = cohere.ClientV2(api_key=KEY, base_url=served.address)
+    found = client.rerank(model="any", query="word1", documents=texts, top_n=3)
+    assert [row.index for row in found.results] == best_of(served, "word1", texts, 3)
+    first = cohere.Client(api_key=KEY, base_url=served.address)
+    older = first.rerank(query="word1", documents=[{"text": text} for text in texts], return_documents=True)
+    assert [row.document.text for row in older.results] == [texts[at] for at in best_of(served, "word1", texts, 9)]
+    with pytest.raises(cohere.errors.UnauthorizedError):
+        cohere.ClientV2(api_key="another", base_url=served.address).rerank(model="any", query="q", documents=["a"])
+    with pytest.raises(cohere.errors.UnprocessableEntityError):
+        client.rerank(model="any", query="", documents=["a"])
+
+
+@pytest.mark.usefixtures("closed_late")
+def test_langchains_and_llama_indexs_rerankers_order_documents(served: Served) -> None:
+    langchain = pytest.importorskip("langchain_cohere")
+    documents = pytest.importorskip("langchain_core.documents")
+    texts = texts_of(np.random.default_rng(6), 9)
+    wanted = [texts[at] for at in best_of(served, "word2", texts, 4)]
+    compressor = langchain.CohereRerank(model="any", cohere_api_key=KEY, base_url=served.address, top_n=4)
+    kept = compressor.compress_documents([documents.Document(page_content=text) for text in texts], "word2")
+    assert [one.page_content for one in kept] == wanted
+    llama = pytest.importorskip("llama_index.postprocessor.cohere_rerank")
+    schema = pytest.importorskip("llama_index.core.schema")
+    nodes = [schema.NodeWithScore(node=schema.TextNode(text=text)) for text in texts]
+    reranker = llama.CohereRerank(model="any", api_key=KEY, base_url=served.address, top_n=4)
+    assert [one.text for one in reranker.postprocess_nodes(nodes, query_str="word2")] == wanted
+
+
+@pytest.mark.usefixtures("closed_late")
+def test_openais_client_has_the_vectors(served: Served) -> None:
+    openai = pytest.importorskip("openai")
+    texts = texts_of(np.random.default_rng(7), 3)
+    client = openai.OpenAI(api_key=KEY, base_url=f"{served.address}/v1")
+    found = client.embeddings.create(model="any", input=texts)  # it asks for base 64, and reads it
+    _, wanted = served.post("/v1/embeddings", {"input": texts})
+    assert [row.embedding for row in found.data] == [row["embedding"] for row in wanted["data"]]
+
+
+def test_curl_as_the_page_has_it(served: Served) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not here")
+    sent = json.dumps({"query": "word1", "documents": ["word2", "word1 word3"], "top_n": 1})
+    headers = ["-H", "Content-Type: application/json", "-H", f"Authorization: Bearer {KEY}"]
+    done = subprocess.run(
+        ["curl", "-sS", f"{served.address}/v2/rerank", *headers, "-d", sent], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert [row["index"] for row in json.loads(done.stdout)["results"]] == best_of(
+        served, "word1", ["word2", "word1 word3"], 1
+    )
 
 
 def test_the_key_is_asked_for_and_never_shown(served: Served) -> None:
@@ -130,20 +155,9 @@ def test_a_body_beyond_the_limit_is_refused_and_the_next_is_read(served: Served)
     assert served.post("/rerank", {"query": "q", "texts": ["x"]})[0] == 200
 
 
-def scorers(served: Served) -> set[int]:
-    found: set[int] = set()
-    for child in psutil.Process(served.process.pid).children(recursive=True):
-        try:
-            if ":ScoringReplica" in " ".join(child.cmdline()):
-                found.add(child.pid)
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
 def test_a_killed_process_costs_no_more_than_the_requests_under_way(served: Served) -> None:
     sent = {"query": "word1", "documents": texts_of(np.random.default_rng(3), 300)}
-    (victim,) = scorers(served)
+    (victim,) = served.scorers()
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(served.post, "/v1/rerank", sent) for _ in range(8)]
         os.kill(victim, signal.SIGKILL)
@@ -152,7 +166,7 @@ def test_a_killed_process_costs_no_more_than_the_requests_under_way(served: Serv
     while served.post("/v1/rerank", sent)[0] != 200:
         assert time.monotonic() < end
         time.sleep(0.2)
-    assert victim not in scorers(served)
+    assert victim not in served.scorers()
 
 
 def test_sigterm_ends_it_after_the_answers_under_way(served: Served) -> None:  # the last: the service is gone then

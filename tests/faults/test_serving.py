@@ -1,0 +1,235 @@
+"""A hard trial of `anmi serve`: a model changed under load, requests that no client should send, a crowd.
+
+What is malformed is drawn from the day's date, which is printed: `SEED = 20261126` gives that day's requests again.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import psutil
+import pytest
+
+import anmi_ray
+from anmi_ray.models.late_interaction import LateInteraction
+from tests.models.tiny import WORDS, write_tiny_bert
+from tests.serving.running import KEY, READY_S, Served, serving
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
+SEED = int(datetime.now(UTC).strftime("%Y%m%d"))
+REQUESTS = 10_000
+CLIENTS = 8
+GROWN = 300e6  # bytes that a process may have more of after all that
+PATHS = ("/v1/rerank", "/v2/rerank", "/rerank", "/v1/embeddings", "/metrics", "/", "/%00", "/v1/rerank?x=\xe9")
+KEYS = ("query", "documents", "texts", "input", "top_n", "return_documents", "raw_scores", "encoding_format", "model")
+HEADERS = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+LONG = 9_000_000
+
+
+def textual(rng: random.Random) -> str:
+    return rng.choice(("", " ", "a", "\x00\x1b[31m\u202e", "𝒳 ﷽", "\ud800", "word1 " * 90, "x" * 120_000, "</script>"))
+
+
+def valued(rng: random.Random, depth: int = 0) -> Any:
+    kind = rng.randrange(9 if depth < 3 else 6)
+    if kind < 6:
+        return (None, True, rng.choice((0, -1, 10**40, 1e308, float("nan"), 2.5)), textual(rng), [], {})[kind]
+    if kind == 6:
+        return [valued(rng, depth + 1)] * rng.choice((1, 2, 40, 1200))
+    return {rng.choice((*KEYS, "text")): valued(rng, depth + 1) for _ in range(3)}
+
+
+def body_of(rng: random.Random) -> bytes:
+    """A request's body, mostly nearly right."""
+    sent: Any = {"query": textual(rng), rng.choice(KEYS[1:4]): [textual(rng) for _ in range(rng.randrange(5))]}
+    for _ in range(rng.randrange(3)):
+        sent[rng.choice(KEYS)] = valued(rng)
+    kind = rng.randrange(12)
+    if kind == 0:
+        return b"[" * 100_000
+    if kind == 1:
+        return rng.randbytes(rng.randrange(300))
+    if kind == 2:
+        sent = valued(rng)
+    body = json.dumps(sent).encode()
+    return body[: rng.randrange(len(body) + 1)] if kind == 3 else body
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two models that score otherwise."""
+    folder = tmp_path_factory.mktemp("models")
+    made = [LateInteraction.load(str(write_tiny_bert(folder / f"bert-{seed}", seed))) for seed in (0, 1)]
+    return [model.export(folder / f"late-{seed}") for seed, model in enumerate(made)]
+
+
+@pytest.fixture(scope="module")
+def served(models: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("service")
+    place(folder / "current", models[0])
+    with serving(folder / "current", folder / "errors", "--most-replicas", "2", "--max-waiting", "3000") as found:
+        yield found
+
+
+def place(link: Path, model: Path) -> None:
+    """Make the link point to another model, at once."""
+    other = link.with_suffix(".new")
+    other.symlink_to(model)
+    os.replace(other, link)
+
+
+def scores_of(model: Path, query: str, texts: list[str]) -> np.ndarray:
+    ranking = anmi_ray.rerank(model, query, texts).sort_by("index")
+    return ranking["score"].to_numpy()
+
+
+def test_another_model_takes_over_under_load_and_no_request_is_lost(served: Served, models: list[Path]) -> None:
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(WORDS, 12)) for _ in range(300)]  # three batches, which two models must not share
+    wanted = [scores_of(model, "word1 word2", texts) for model in models]
+    assert np.abs(wanted[0] - wanted[1]).max() > 0.01
+    seen: list[int] = []
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.is_set():
+            found = np.array(served.scores("word1 word2", texts))  # a status other than 200 fails
+            seen.append(next(at for at in (0, 1) if np.allclose(found, wanted[at], atol=1e-5)))
+
+    with ThreadPoolExecutor(4) as pool:
+        asking = [pool.submit(ask) for _ in range(4)]
+        end = time.monotonic() + READY_S
+        try:
+            while len(seen) < 8 and time.monotonic() < end:
+                time.sleep(0.05)
+            place(served.model, models[1])
+            served.process.send_signal(signal.SIGHUP)
+            assert "is loaded anew" in served.said()
+            while seen[-8:] != [1] * 8 and time.monotonic() < end:
+                time.sleep(0.05)
+        finally:
+            ended.set()
+        for one in asking:
+            one.result()
+    assert seen[:4] == [0] * 4
+    assert seen[-8:] == [1] * 8
+
+
+def test_a_model_that_does_not_load_changes_nothing(served: Served, models: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    place(served.model, tmp_path / "empty")
+    served.process.send_signal(signal.SIGHUP)
+    said = served.said()
+    place(served.model, models[1])
+    assert said.startswith("not loaded anew, the model before goes on: ")
+    assert "holds no model" in said
+    np.testing.assert_allclose(
+        served.scores("word1", ["word2", "word3"]), scores_of(models[1], "word1", ["word2", "word3"]), atol=1e-5
+    )
+
+
+def test_a_process_more_scores_while_requests_wait(served: Served) -> None:
+    sent = {"query": "word1", "documents": ["word2 word3 " * 20] * 900}
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.is_set():
+            served.post("/v1/rerank", sent)
+
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(6):
+            pool.submit(ask)
+        end = time.monotonic() + READY_S
+        while len(served.scorers()) < 2 and time.monotonic() < end:
+            time.sleep(0.2)
+        ended.set()
+    assert len(served.scorers()) == 2
+
+
+def sizes(served: Served) -> dict[int, int]:
+    """Resident bytes of the service's own processes."""
+    found = {}
+    for child in psutil.Process(served.process.pid).children(recursive=True):
+        if any(name in " ".join(child.cmdline()) for name in (":Front", ":ScoringReplica", "ProxyActor")):
+            found[child.pid] = child.memory_info().rss
+    return found
+
+
+def test_ten_thousand_malformed_requests_are_answered(served: Served) -> None:
+    print("SEED", SEED)
+    host = urlsplit(served.address).netloc
+    statuses: Counter[int] = Counter()
+    before = sizes(served)
+
+    def ask(client: int) -> None:
+        rng = random.Random(f"{SEED}-{client}")
+        connection = http.client.HTTPConnection(host, timeout=120)
+        for _ in range(REQUESTS // CLIENTS):
+            method = rng.choice(("POST", "POST", "POST", "POST", "PUT", "GET", "BREW"))
+            headers = HEADERS | ({"Content-Type": "text/plain"} if rng.random() < 0.05 else {})
+            path = rng.choice(PATHS).encode().decode("latin-1")
+            connection.request(method, path.encode("ascii", "replace").decode(), body_of(rng), headers)
+            answer = connection.getresponse()
+            content = answer.read()
+            statuses[answer.status] += 1
+            assert answer.status < 500 or answer.status == 503, content
+        connection.close()
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(ask, range(CLIENTS)))
+    assert sum(statuses.values()) == REQUESTS
+    assert set(statuses) >= {200, 400, 404, 405, 413, 415, 422}, statuses
+    after = sizes(served)
+    assert {pid: size for pid, size in after.items() if size > before.get(pid, size) + GROWN} == {}
+    assert served.post("/rerank", {"query": "q", "texts": ["a"]})[0] == 200
+
+
+def raw(served: Served, sent: bytes, pause_s: float = 0.0) -> bytes:
+    """The first bytes of what is answered to these, the last of them sent late."""
+    place = urlsplit(served.address)
+    with socket.create_connection((place.hostname, place.port), timeout=120) as connection:
+        connection.sendall(sent[:-1])
+        time.sleep(pause_s)
+        connection.sendall(sent[-1:])
+        return connection.recv(200)
+
+
+def test_what_is_no_request_costs_its_connection_alone(served: Served) -> None:
+    request = (
+        f"POST /v1/rerank HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\n"
+    )
+    body = b'{"query": "a", "documents": ["b"]}'
+    whole = request.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+    assert raw(served, whole, pause_s=1.0).startswith(b"HTTP/1.1 200")
+    for broken in (
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/rerank HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        request.encode() + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+    ):
+        answer = raw(served, broken)
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), (broken[:40], answer)
+    slow = [socket.create_connection(urlsplit(served.address).netloc.split(":")) for _ in range(50)]
+    for one in slow:  # begun, and never ended
+        one.sendall(whole[:-5])
+    assert served.post("/rerank", {"query": "q", "texts": ["a"]})[0] == 200
+    for one in slow:
+        one.close()
+    assert served.post("/rerank", {"query": "q", "texts": ["a"]})[0] == 200
+    assert "Traceback" not in served.errors.read_text()
