@@ -148,6 +148,23 @@ class Cluster(Grown):
         return self
 
 
+class Service(Grown):
+    """A cluster on Kubernetes that serves a trained model, by `anmi serve`'s application."""
+
+    model: str = Field(min_length=1, description="a run under storage.root, org/model of the hub, or a folder of nodes")
+    replicas: int = Field(ge=1, description="processes that score at all times")
+    most_replicas: int = Field(ge=1, description="while requests wait")
+    threads: int = Field(ge=1, description="CPUs of each")
+    key: Variable = Field(description="variable with the key that clients send, and its name in the Secret")
+    secret: Name = Field(description="the Kubernetes Secret that has it")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Service:
+        if self.replicas > self.most_replicas:
+            raise ValueError("replicas must not be above most_replicas")
+        return self
+
+
 class Aws(Grown):
     """A cluster on AWS's virtual machines."""
 
@@ -175,6 +192,7 @@ class Description(Described):
     storage: Storage
     nodes: dict[Name, Node]
     clusters: dict[Name, Cluster]
+    service: Service
     aws: Aws
 
     @field_validator("nodes")
@@ -188,7 +206,7 @@ class Description(Described):
 
     @model_validator(mode="after")
     def _nodes_are_described(self) -> Description:
-        for name, cluster in (*self.clusters.items(), ("aws", self.aws)):
+        for name, cluster in (*self.clusters.items(), ("service", self.service), ("aws", self.aws)):
             for kind in (cluster.head, *cluster.groups):
                 if kind not in self.nodes:
                     raise ValueError(f"{name}: no node '{kind}'; there are {', '.join(self.nodes)}")

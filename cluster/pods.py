@@ -1,4 +1,4 @@
-"""KubeRay's objects (API ray.io/v1 of KubeRay 1.7): a RayCluster that stays, a RayJob that makes and deletes one.
+"""KubeRay's objects (API ray.io/v1 of KubeRay 1.7): RayClusters that stay, RayJobs that make and delete one, a RayService.
 
 Fields: https://ray-project.github.io/kuberay/reference/api/
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from cluster.description import POOL, USER, Cluster, Description, Group, Node, ray_version
+import yaml
+
+from cluster.description import POOL, USER, Cluster, Description, Group, Grown, Node, ray_version
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 GPU = "nvidia.com/gpu"
@@ -18,6 +20,7 @@ SPOT_TAINTS = ("cloud.google.com/gke-spot", "kubernetes.azure.com/scalesetpriori
 SUBMITTER = {"cpu": "500m", "memory": "1Gi"}  # `ray job submit`, which follows the logs
 METRICS = {"metrics": 8080}  # of every node
 HEAD_METRICS = {"as-metrics": 44217, "dash-metrics": 44227}  # of the autoscaler and the dashboard
+SERVED = {"serve": 8000}  # HTTP, of every node that has a proxy of Ray Serve
 HEAD_PORTS = {"gcs": 6379, "dashboard": 8265, "client": 10001}
 _CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
@@ -57,6 +60,33 @@ def ray_job(description: Description, name: str) -> dict[str, Any]:
     return {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": spec}
 
 
+def ray_service(description: Description) -> dict[str, Any]:
+    """A RayService: a cluster with the application of `anmi serve`. A changed cluster is made beside the old one."""
+    service = description.service
+    arguments = {
+        "model": service.model,
+        "root": description.storage.root,
+        "replicas": service.replicas,
+        "most_replicas": service.most_replicas,
+        "threads": service.threads,
+        "key_env": service.key,
+    }
+    application = {"name": "reranker", "import_path": "anmi_ray.serving.app:build", "args": arguments}
+    serve = {"http_options": {"host": "0.0.0.0", "port": SERVED["serve"]}, "applications": [application]}
+    reference = {"name": service.key, "valueFrom": {"secretKeyRef": {"name": service.secret, "key": service.key}}}
+    cluster = _cluster_spec(description, service)
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        container["env"] = [*container["env"], reference]
+        container["ports"] = [*container["ports"], *_ports(SERVED)]
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayService",
+        "metadata": {"name": "reranker", "namespace": description.namespace},
+        "spec": {"serveConfigV2": yaml.safe_dump(serve, sort_keys=False), "rayClusterConfig": cluster},
+    }
+
+
 def pod_monitor(description: Description) -> dict[str, Any]:
     """What the Prometheus operator scrapes (monitoring.coreos.com/v1): all of Ray's pods in the namespace."""
     return {
@@ -77,7 +107,7 @@ def requests(node: Node) -> dict[str, str]:
     return asked | ({GPU: str(node.gpu.count)} if node.gpu else {})
 
 
-def _cluster_spec(description: Description, cluster: Cluster) -> dict[str, Any]:
+def _cluster_spec(description: Description, cluster: Grown) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "rayVersion": ray_version(),
         # whoever reaches the dashboard of a cluster without it runs any code there
@@ -103,7 +133,7 @@ def _cluster_spec(description: Description, cluster: Cluster) -> dict[str, Any]:
     return spec
 
 
-def _group(description: Description, cluster: Cluster, name: str, group: Group) -> dict[str, Any]:
+def _group(description: Description, cluster: Grown, name: str, group: Group) -> dict[str, Any]:
     node = description.nodes[name]
     spec: dict[str, Any] = {
         "groupName": name,
@@ -124,18 +154,22 @@ def _store(description: Description, node: Node) -> dict[str, str]:
     return {"object-store-memory": str(description.object_store_bytes(node))}
 
 
-def _pod(description: Description, cluster: Cluster, node: Node, name: str, ports: dict[str, int]) -> dict[str, Any]:
+def _pod(description: Description, cluster: Grown, node: Node, name: str, ports: dict[str, int]) -> dict[str, Any]:
     container = {
         "name": name,
         "image": description.tag(cluster.image),
         "imagePullPolicy": "IfNotPresent",
-        "ports": [{"name": port, "containerPort": number} for port, number in ports.items()],
+        "ports": _ports(ports),
         "env": _environment(description),
         "resources": {"requests": requests(node), "limits": requests(node)},
         "securityContext": _CONFINED,
     }
     # a pod that started again would be another node under an old name
     return {"spec": {"restartPolicy": "Never", **_common(description, node), "containers": [container]}}
+
+
+def _ports(ports: dict[str, int]) -> list[dict[str, Any]]:
+    return [{"name": port, "containerPort": number} for port, number in ports.items()]
 
 
 def _submitter(description: Description, cluster: Cluster) -> dict[str, Any]:

@@ -34,6 +34,7 @@ def render(description: Description) -> dict[str, str]:
             files[f"kuberay/{name}-queue.yaml"] = queues.queue(description, name)
         else:  # one that waits in a queue would hold its quota for as long as it stays
             files[f"kuberay/{name}-cluster.yaml"] = [pods.ray_cluster(description, name)]
+    files["kuberay/serve.yaml"] = [pods.ray_service(description)]
     files["vm/aws.yaml"] = [machines.aws(description)]
     texts = {path: _HEADER + _text(documents) for path, documents in files.items()}
     return texts | {"grafana/anmi.json": dashboard.dashboard()}
@@ -83,13 +84,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Lists are indented, and a value that stands in several places is written in each."""
+    """Lists are indented, a value that stands in several places is written in each, and lines stay lines."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", data, "|" if "\n" in data else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _text(documents: list[dict[str, Any]]) -> str:

@@ -2,7 +2,7 @@
 
 Source: https://ray-project.github.io/kuberay/reference/api/ at release v1.7.0. All fields of the types below are listed
 but those whose own types the manifests have no use for (gcsFaultToleranceOptions, historyServerOptions, networkPolicy,
-tlsOptions, upgradeStrategy, headService, ingressOptions, deletionStrategy): they fail like unknown ones.
+tlsOptions, upgradeStrategy, serveService, headService, ingressOptions, deletionStrategy): they fail like unknown ones.
 """
 
 from __future__ import annotations
@@ -149,6 +149,22 @@ class RayJobSpec(Fields):
         )
         assert self.shutdownAfterJobFinishes or not self.suspend, "a suspended job ends its cluster (KubeRay, Kueue)"
         return self
+
+
+class RayServiceSpec(Fields):
+    serveConfigV2: Annotated[str, StringConstraints(min_length=1)]
+    rayClusterConfig: RayClusterSpec
+    rayClusterDeletionDelaySeconds: Count | None = None
+    excludeHeadPodFromServeSvc: bool | None = None
+    suspend: bool | None = None
+    managedBy: Literal["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"] | None = None
+
+
+class RayService(Fields):
+    apiVersion: Literal["ray.io/v1"]
+    kind: Literal["RayService"]
+    metadata: ObjectMeta
+    spec: RayServiceSpec
 
 
 class RayJob(Fields):

@@ -19,6 +19,7 @@ KINDS: dict[str, type[Fields]] = {
         kubernetes.PodMonitor,
         kuberay.RayCluster,
         kuberay.RayJob,
+        kuberay.RayService,
         kueue.ResourceFlavor,
         kueue.ClusterQueue,
         kueue.LocalQueue,

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from ray.serve.schema import ServeDeploySchema
 
+from anmi_ray.serving.app import build
+from anmi_ray.serving.settings import validated
 from cluster import render
 from cluster.description import load
 from tests.cluster.manifests import KINDS, ROOT, at, documents, kubernetes_files, mappings, of, scalars, validate
@@ -93,3 +97,22 @@ def test_the_check_names_what_differs(tmp_path: Path) -> None:
     assert render.differences(files, tmp_path) == wrong
     assert render.write(files, tmp_path) == wrong
     assert render.differences(files, tmp_path) == []
+
+
+def test_the_service_is_an_application_that_serve_and_we_read() -> None:
+    spec = of("serve")["spec"]
+    config = ServeDeploySchema.model_validate(yaml.safe_load(spec["serveConfigV2"]))
+    (application,) = config.applications
+    service = validated(application.args)
+    assert application.import_path == f"{build.__module__}:{build.__name__}"
+    assert service.key_env in {one["name"] for one in containers(spec["rayClusterConfig"])[0]["env"]}
+    for container in containers(spec["rayClusterConfig"]):
+        assert {"name": "serve", "containerPort": config.http_options.port} in container["ports"]
+    (group,) = spec["rayClusterConfig"]["workerGroupSpecs"]
+    cpus = int(group["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"])
+    assert service.most <= group["maxReplicas"] * (cpus // service.threads_each)
+
+
+def containers(cluster: dict[str, Any]) -> list[dict[str, Any]]:
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [container for group in groups for container in group["template"]["spec"]["containers"]]

@@ -225,7 +225,8 @@ def test_what_is_no_request_costs_its_connection_alone(served: Served) -> None:
     ):
         answer = raw(served, broken)
         assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), (broken[:40], answer)
-    slow = [socket.create_connection(urlsplit(served.address).netloc.split(":")) for _ in range(50)]
+    place = urlsplit(served.address)
+    slow = [socket.create_connection((place.hostname, place.port)) for _ in range(50)]
     for one in slow:  # begun, and never ended
         one.sendall(whole[:-5])
     assert served.post("/rerank", {"query": "q", "texts": ["a"]})[0] == 200
