@@ -14,7 +14,6 @@ from contextlib import closing
 from itertools import chain, islice
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from anmi_ray.config.corpus import Columns
 from anmi_ray.core.errors import DataError, visible
@@ -22,6 +21,7 @@ from anmi_ray.corpus import parsing
 from anmi_ray.corpus.judged import FilesReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
 from anmi_ray.corpus.sources import File
+from anmi_ray.tables import parquet_rows
 from anmi_ray.tables.rows import DELIMITERS, delimiter_of
 from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE
 
@@ -41,7 +41,6 @@ _DOCUMENT = ("doc_id", "title", "text")
 _QUERY = ("query_id", "query")
 _QREL = ("qrels_query_id", "qrels_doc_id", "grade")
 _ROWS = 256  # of Parquet that are read at once
-_BUFFER = 1 << 22  # bytes of a Parquet column that are
 _LOOKED_AT = 100  # lines of JSON that say which columns there are
 
 Record = dict[str, object]  # values by role
@@ -121,11 +120,10 @@ def _parquet(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineErr
     number = 0
     with file.open_seekable() as stream:
         try:
-            # Without pre_buffer and with a buffer, pages are read as they are wanted and not whole row groups.
-            with pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER) as table:
+            with parquet_rows.opened(stream, file.place) as table:
                 chosen = choose(tuple(table.schema_arrow.names))
                 _check_types(table.schema_arrow, chosen, file.place)
-                for batch in table.iter_batches(_ROWS, columns=list(dict.fromkeys(chosen.values()))):
+                for batch in parquet_rows.batches(table, list(dict.fromkeys(chosen.values())), _ROWS):
                     columns = {role: _values(batch.column(name)) for role, name in chosen.items()}
                     for i in range(batch.num_rows):
                         number += 1

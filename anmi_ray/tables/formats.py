@@ -22,13 +22,14 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from anmi_ray.core.errors import ConfigError, DataError, from_file_error
-from anmi_ray.tables import csv_rows, streams
+from anmi_ray.tables import csv_rows, parquet_rows, streams
 from anmi_ray.tables.rows import Rows, refused_lines
 from anmi_ray.tables.streams import COMPRESSIONS, STANDARD
 
 KNOWN = ".csv, .tsv, .jsonl (each also .gz or .zst) or .parquet"
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _FORMATS = (*_SEPARATORS, ".jsonl", ".parquet")
+_WHOLE = 1 << 28  # bytes of a file that is no table of rows
 _BATCH = 1 << 17  # rows of Parquet that are read at once
 
 
@@ -97,20 +98,39 @@ def read_batches(
     kind, compression = format_of(path)
     with _reading(path, compression):
         if kind == ".parquet":
-            yield from _parquet_batches(path, (*texts, *numbers))
+            batches = _parquet_batches(path, (*texts, *numbers))
         elif kind in _SEPARATORS:
-            yield from csv_rows.batches(path, compression, _SEPARATORS[kind], (*texts, *numbers))
+            batches = csv_rows.batches(path, compression, _SEPARATORS[kind], (*texts, *numbers))
         else:
-            yield from _jsonl_batches(path, compression, texts, numbers, defaults or {})
+            batches = _jsonl_batches(path, compression, texts, numbers, defaults or {})
+        yield from (rows.without_long(texts) for rows in batches)
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file of any name, unpacked where it ends with .gz or .zst; `-` is standard input.
+
+    DataError where a line is not UTF-8, or larger than a record may be; StoreError where the file cannot be read.
+    """
+    if path == STANDARD:
+        yield from streams.decoded_lines(sys.stdin.buffer, streams.INPUT)
+        return
+    compression = COMPRESSIONS.get(path.suffix.lower())
+    with (
+        _reading(path, compression),
+        pa.input_stream(str(path), compression=compression) as raw,
+        io.BufferedReader(raw, 1 << 20) as file,  # type: ignore[arg-type]
+    ):
+        yield from streams.decoded_lines(file, str(path))
 
 
 def read_bytes(path: Path) -> bytes:
-    """What a file of any name holds, unpacked where it ends with .gz or .zst; `-` is standard input."""
-    if path == STANDARD:
-        return sys.stdin.buffer.read()
+    """What a file holds that is read whole, unpacked as `text_lines` does. DataError where it is too much for that."""
     compression = COMPRESSIONS.get(path.suffix.lower())
     with _reading(path, compression), pa.input_stream(str(path), compression=compression) as stream:
-        return stream.read()
+        content = stream.read(_WHOLE + 1)
+    if len(content) > _WHOLE:
+        raise DataError(f"is larger than {_WHOLE >> 20} MiB, unpacked", str(path), "cut it into several files")
+    return content
 
 
 def identity_of(path: Path) -> str:
@@ -192,16 +212,16 @@ def _write_csv(table: pa.Table, sink: pa.NativeFile, kind: str) -> None:
 
 
 def _parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[Rows]:
-    with pq.ParquetFile(path) as file:
+    with parquet_rows.opened(path, str(path)) as file:
         found = tuple(file.schema_arrow.names)
         wanted = [name for name in found if name in columns]
         start = 0
-        for batch in file.iter_batches(_BATCH, columns=wanted):
+        for batch in parquet_rows.batches(file, wanted, _BATCH):
             numbers = np.arange(start + 1, start + batch.num_rows + 1)
             yield Rows(pa.table(batch), str(path), " row ", numbers, found=found)
             start += batch.num_rows
         if not start:
-            none = file.schema_arrow.empty_table().select(wanted)
+            none = pq.read_schema(path).empty_table().select(wanted)
             yield Rows(none, str(path), numbers=np.zeros(0, np.int64), found=found)
 
 

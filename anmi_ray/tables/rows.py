@@ -28,6 +28,7 @@ _NUMBER = rf"^({_DECIMAL}|[+-]?(?i:nan|inf|infinity))$"  # of a column, whose ch
 _DECIMAL_COMMA = r"^[+-]?[0-9]*,[0-9]+$"
 DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 _BLANKS = " \t\n\r\f\v"  # around a number
+MAX_TEXT = 1 << 12  # bytes of an id or a word
 _SHOWN = 3  # places, and reasons, named in a message
 _COLUMNS = 200  # characters of a table's columns that a message names
 Flags = NDArray[np.bool_]
@@ -106,6 +107,29 @@ class Rows:
             table=pa.concat_tables([part.table for part in batches]),
             numbers=np.concatenate(numbers) if numbers else None,
             refused=pa.concat_tables([part.refused for part in batches]),
+        )
+
+    def without_long(self, texts: Sequence[str]) -> Rows:
+        """The rows whose cells of these columns are short enough for an id or a word; the others are refused."""
+        long = np.zeros(self.table.num_rows, dtype=bool)
+        for name in set(texts).intersection(self.table.column_names):
+            column = self.table[name]
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                length = pc.fill_null(pc.binary_length(column), 0)
+                long |= length.to_numpy() > MAX_TEXT
+        if not long.any():
+            return self
+        kept = np.flatnonzero(~long)
+        none = [""] * int(long.sum())
+        reason = [f"an id or a word of more than {MAX_TEXT:,} bytes"] * len(none)
+        places = self.places(np.flatnonzero(long))
+        refused = REJECT.table({"place": places, "key": none, "reason": reason, "detail": none})
+        return replace(
+            self,
+            table=self.table.take(kept),
+            numbers=kept + 1 if self.numbers is None else self.numbers[kept],
+            refused=pa.concat_tables([self.refused, refused]),
+            found=tuple(self.columns),
         )
 
     def at(self, path: str, place: str) -> Rows:

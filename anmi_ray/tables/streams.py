@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import io
 import shutil
 import sys
 import tempfile
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -59,7 +59,7 @@ def _suffix(file: Path) -> str:
     return (".jsonl" if text.startswith(b"{") else ".csv") + packed
 
 
-def bounded_lines(file: io.BufferedReader) -> Iterator[tuple[int, bytes | int]]:
+def bounded_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | int]]:
     """(number, line) of every line; of one that is larger than MAX_LINE its size in the place of its bytes."""
     for number in count(1):
         line = file.readline(MAX_LINE)
@@ -84,11 +84,16 @@ def check_head(head: bytes, place: str) -> None:
         raise DataError("is UTF-16 or UTF-32 text, or no text", place, "write it as UTF-8: iconv -f UTF-16 -t UTF-8")
 
 
-def decoded(content: bytes, place: str) -> str:
-    """Text in UTF-8, without its byte-order mark. Raises DataError where it is something else."""
-    check_head(content, place)
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        remedy = "convert it: iconv -f ITS-ENCODING -t UTF-8"
-        raise DataError(f"not UTF-8 text at byte {error.start}", place, remedy) from None
+def decoded_lines(file: BinaryIO, place: str) -> Iterator[str]:
+    """The lines of a text in UTF-8, without its byte-order mark. DataError where one is no such text, or too large."""
+    for number, line in bounded_lines(file):
+        if isinstance(line, int):
+            raise DataError(f"{TOO_LARGE}: {line:,} bytes", f"{place}:{number}", "mend the line, or name another file")
+        if number == 1:
+            check_head(line, place)
+            line = line.removeprefix(codecs.BOM_UTF8)
+        try:
+            yield line.decode().removesuffix("\n")
+        except UnicodeDecodeError:
+            remedy = "convert it: iconv -f ITS-ENCODING -t UTF-8"
+            raise DataError("not UTF-8 text", f"{place}:{number}", remedy) from None

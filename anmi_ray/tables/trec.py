@@ -155,16 +155,12 @@ def read_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] |
 
     StoreError if it cannot be read, DataError if it is malformed.
     """
-    return parse_run(_lines(path), _place(path), ties, say)
+    return parse_run(formats.text_lines(Path(path)), _place(path), ties, say)
 
 
 def read_qrels(path: str | Path) -> pa.Table:
     """The Qrel table of a qrels file, TREC's or BEIR's; errors as `read_run`."""
-    return parse_qrels(_lines(path), _place(path))
-
-
-def _lines(path: str | Path) -> list[str]:
-    return streams.decoded(formats.read_bytes(Path(path)), _place(path)).split("\n")
+    return parse_qrels(formats.text_lines(Path(path)), _place(path))
 
 
 def _place(path: str | Path) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anmi_ray.core.errors import DataError
@@ -98,10 +98,49 @@ def test_what_is_no_such_file_is_told_in_short(tmp_path: Path, name: str, conten
     assert len(str(caught.value)) < 600
 
 
-def test_long_columns_need_no_long_fields(tmp_path: Path) -> None:
-    name = "x" * 200_000
-    read = write(tmp_path / "p.csv", f"query_id,doc_a,doc_b,preference,{name}\nq,{name},b,1,y\n")
-    assert read.doc_a.to_pylist() == [name]
+def test_long_cells_are_refused_and_their_neighbours_are_read(tmp_path: Path) -> None:
+    long = "x" * 200_000
+    rows = [f"q,{long},b,1,y", "q,a,b,1,y", "q,c,d,1,y"]
+    table = "\n".join([f"query_id,doc_a,doc_b,preference,{long}", *rows])
+    objects = [json.dumps({"query_id": "q", "doc_a": a, "doc_b": "b", "preference": 1}) for a in (long, "a", "c")]
+    for name, content in (("p.csv", table), ("p.jsonl", "\n".join(objects))):
+        read = write(tmp_path / name, content + "\n")
+        assert read.doc_a.to_pylist() == ["a", "c"]
+        (refused,) = read.rejects.to_pylist()
+        assert refused["reason"] == "an id or a word of more than 4,096 bytes"
+        assert refused["place"] in (f"{tmp_path}/p.csv:2", f"{tmp_path}/p.jsonl:1")
+
+
+def packed(tmp_path: Path, cells: list[str], dictionary: bool) -> Path:
+    """Preferences of these documents, as Parquet."""
+    count = len(cells)
+    columns = {"query_id": ["q"] * count, "doc_b": [f"b{at}" for at in range(count)], "preference": [1.0] * count}
+    file = tmp_path / "p.parquet"
+    table = pa.table({**columns, "doc_a": pa.array(cells, pa.large_string())})
+    pq.write_table(table, file, compression="zstd", use_dictionary=dictionary)
+    return file
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cells=st.lists(st.sampled_from(["a", "é", "y" * 4096, "z" * 4097]), min_size=1, max_size=40),
+    dictionary=st.booleans(),
+)
+def test_parquet_is_read_whole_whatever_its_pages_hold(tmp_path: Path, cells: list[str], dictionary: bool) -> None:
+    read = read_preferences(packed(tmp_path, cells, dictionary), GAMES)
+    short = [cell for cell in cells if len(cell) <= 4096]
+    assert read.doc_a.to_pylist() == short
+    assert read.rejects.num_rows == len(cells) - len(short)
+    assert read.number.tolist() == [at for at, cell in enumerate(cells, 1) if len(cell) <= 4096]
+
+
+def test_parquet_that_unpacks_to_more_than_any_table_is_refused_unread(tmp_path: Path) -> None:
+    file = packed(tmp_path, ["a" * (300 << 20)], dictionary=False)
+    assert file.stat().st_size < 1e6
+    before = pa.total_allocated_bytes()
+    with pytest.raises(DataError, match="column doc_a unpacks to 315 MB in one row group, over 100 times"):
+        read_preferences(file, GAMES)
+    assert pa.total_allocated_bytes() - before < 1e6
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

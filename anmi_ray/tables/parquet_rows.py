@@ -1,0 +1,72 @@
+"""Parquet that others wrote, read in bounded memory: a small file may unpack to more than any machine has.
+
+Texts are read as dictionaries, so what a page says once is held once, and decoded a part at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from anmi_ray.core.errors import DataError
+
+_BUFFER = 1 << 22  # bytes of a column that are read at once
+_DECODED = 1 << 26  # bytes of a batch's texts; a row alone may have more
+# A column of a row group that is larger and packed so much more than text ever is may be one page, unpacked whole.
+_LARGE = 1 << 28
+_PACKED = 100
+
+
+@contextmanager
+def opened(source: Any, place: str) -> Iterator[pq.ParquetFile]:
+    """A file, by path or seekable stream. DataError where a column unpacks to so much that it is no table."""
+    metadata = pq.read_metadata(source)
+    for group in range(metadata.num_row_groups):
+        for at in range(metadata.num_columns):
+            column = metadata.row_group(group).column(at)
+            size = column.total_uncompressed_size
+            if size > max(_LARGE, _PACKED * column.total_compressed_size):
+                what = f"its column {column.path_in_schema} unpacks to {size / 1e6:,.0f} MB in one row group"
+                shown = f"{what}, over {_PACKED} times what is stored"
+                raise DataError(shown, place, "write it without compression if it is meant so")
+    schema = metadata.schema.to_arrow_schema()
+    texts = [field.name for field in schema if _is_text(field.type)]
+    with pq.ParquetFile(
+        source, metadata=metadata, read_dictionary=texts, pre_buffer=False, buffer_size=_BUFFER
+    ) as file:
+        yield file
+
+
+def batches(file: pq.ParquetFile, columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
+    """At most `most` rows at a time, texts decoded, of which a batch has 64 MiB, or one row."""
+    for batch in file.iter_batches(most, columns=list(columns)):
+        size_N = sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
+        part_N = np.cumsum(size_N) // _DECODED
+        starts = np.flatnonzero(np.diff(part_N, prepend=-1))
+        for start, end in zip(starts, np.append(starts[1:], batch.num_rows), strict=True):
+            yield _decoded(batch.slice(start, end - start))
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
+
+
+def _sizes(column: pa.Array) -> np.ndarray:
+    """Bytes of each of N texts, int64[N]; 0 of what is no text."""
+    if not (pa.types.is_dictionary(column.type) and _is_text(column.type.value_type)):
+        return np.zeros(len(column), np.int64)
+    size = pc.binary_length(column.dictionary).take(column.indices)
+    return pc.fill_null(size, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [
+        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in batch.columns
+    ]
+    return pa.record_batch(columns, names=batch.schema.names)
