@@ -105,7 +105,7 @@ class Gate:
                         body = await self._body(headers, receive)
                         receive = _whole(body, receive)
                     elif headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
-                        await exchange.discard(self._settings.max_body)  # else the connection is reset, unanswered
+                        await exchange.discard(_BODIES * self._settings.max_body)  # else the connection is reset, unanswered
                     await self._app(scope, receive, exchange.send)
             except TimeoutError:
                 late = f"no answer within {self._settings.timeout_s:g} seconds"
