@@ -97,6 +97,12 @@ class RelevanceCheck:
     curve: tuple[tuple[float, Estimate], ...]
     thresholds: tuple[RelevanceThreshold, ...]
 
+    def said(self) -> str:
+        """Its calibration error, of likely documents where there are enough."""
+        one, which = (self.likely, "likely documents") if self.likely else (self.error, "all documents")
+        plain, chance = one.ece or 0.0, one.ece_if_calibrated or 0.0
+        return f"calibration error {plain:.3f} over {which}, by chance {chance:.3f}, beyond it {interval(one.rms)}"
+
 
 @dataclass(frozen=True)
 class Relevance:
@@ -119,15 +125,13 @@ class Relevance:
         for name, one in (("dev, out of fold", self.dev), ("test", self.test)):
             if one is None:
                 continue
-            error = one.likely or one.error
-            which = "likely documents" if one.likely else "all documents"
-            yield f"  {name}: calibration error {interval(error.rms)} over {which}, by {one.truth}"
-            reached = [each for each in one.thresholds if each.probability is not None]
-            yield from (
-                f"    {each.probability:.2f} or more: precision {interval(each.precision)}, {each.recall:.0%} of what is "
-                f"relevant, {each.documents:.1f} documents a query"
-                for each in reached
-            )
+            yield f"  {name}, by {one.truth}: {one.said()}"
+            for each in one.thresholds:
+                if each.probability is not None:
+                    yield (
+                        f"    {each.probability:.2f} or more: precision {interval(each.precision)}, {each.recall:.0%} of "
+                        f"what is relevant, {each.documents:.1f} documents a query"
+                    )
 
     def write(self, folder: Path) -> None:
         """Write the file."""

@@ -64,9 +64,9 @@ def fit(known: ScoredPairs, seed: int = 0) -> FittedRelevance:
     queries = len(np.unique(known.query))
     relevant = float(known.truth.sum())
     if queries < ENOUGH:
-        return _none(f"{queries} dev queries have candidates of which it is known, {ENOUGH} are needed")
+        return _none(f"of {queries} dev queries it is known what is relevant, by labels or judges; {ENOUGH} are needed")
     if min(relevant, len(known) - relevant) < ENOUGH / 2:
-        return _none(f"{relevant:,.0f} of {len(known):,} candidates of dev queries are relevant: too few, or all")
+        return _none(f"{relevant:,.0f} of the {len(known):,} candidates of dev queries are relevant: too few, or all")
     if _logistic(known.score, known.truth) is None:
         return _none("scores do not rise with relevance on dev queries")
     folds = rng("relevance folds", seed).permutation(int(known.query.max()) + 1) % _FOLDS
@@ -138,15 +138,11 @@ def thresholds(known: ScoredPairs, probability: Reals) -> tuple[float | None, ..
         for weights in (np.ones(len(known)), known.truth, probability)
     )
     at_least = np.minimum(relevant, expected)
-    reached = [
-        np.flatnonzero((documents >= _FEWEST) & (at_least >= wanted * documents)) for wanted in PRECISIONS
-    ]
+    reached = [np.flatnonzero((documents >= _FEWEST) & (at_least >= wanted * documents)) for wanted in PRECISIONS]
     return tuple(float(_GRID[at[0]]) if at.size else None for at in reached)
 
 
-def check(
-    known: ScoredPairs, probability: Reals, at: Sequence[float | None], truth: Truth
-) -> RelevanceCheck:
+def check(known: ScoredPairs, probability: Reals, at: Sequence[float | None], truth: Truth) -> RelevanceCheck:
     """How `probability` float64[N] agrees with the truth, and what the thresholds `at` (as of `thresholds`) keep."""
     pairs = known.under(probability)
     likely = probability >= LIKELY
@@ -168,8 +164,8 @@ def check(
 
 
 def _some(pairs: Pairs, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Pairs:
-    parts = (part[chosen] for part in (pairs.first_P, pairs.second_P, pairs.score_P, pairs.query_P))
-    return Pairs(*parts, "binary")
+    first, second, score = (part[chosen] for part in (pairs.first_P, pairs.second_P, pairs.score_P))
+    return Pairs(first, second, score, pairs.query_P[chosen], "binary")
 
 
 def _kept(known: ScoredPairs, probability: Reals, wanted: float, least: float | None) -> RelevanceThreshold:

@@ -13,6 +13,7 @@ from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 
 from anmi_ray.api import reranking
+from anmi_ray.evaluation.relevance import Relevance
 from anmi_ray.serving.gate import MOST_INSIDE, Gate
 from anmi_ray.serving.queue import Computed, What
 from anmi_ray.serving.refusals import RefusalError
@@ -41,9 +42,9 @@ class ScoringReplica:
 class Front:
     """The process that answers HTTP and forms batches for the scorers."""
 
-    def __init__(self, settings: ServiceSettings, scorer: DeploymentHandle) -> None:
+    def __init__(self, settings: ServiceSettings, scorer: DeploymentHandle, calibrated: Relevance | None) -> None:
         self._scorer = scorer
-        self._service = RerankService(settings, self._compute)
+        self._service = RerankService(settings, self._compute, calibrated)
 
     def __serve_build_asgi_app__(self) -> Gate:
         return self._service.app
@@ -64,8 +65,13 @@ class Front:
 
 
 def build(args: dict[str, Any]) -> Application:
-    """The application of these settings. Raises ConfigError."""
+    """The application of these settings. Raises ConfigError, DataError where the model's relevance.json is damaged."""
     settings = validated(args)
+    return application(settings, reranking.calibration_of(settings.model, settings.root))
+
+
+def application(settings: ServiceSettings, calibrated: Relevance | None) -> Application:
+    """The application, with what the model's scores are worth as probabilities."""
     settings = settings.model_copy(update={"threads": settings.threads_each})
     scorer = ScoringReplica.options(
         num_replicas=settings.replicas, ray_actor_options={"num_cpus": settings.threads_each}
@@ -76,4 +82,4 @@ def build(args: dict[str, Any]) -> Application:
         graceful_shutdown_timeout_s=settings.timeout_s,
         graceful_shutdown_wait_loop_s=0.2,
     )
-    return front.bind(settings, scorer.bind(settings))
+    return front.bind(settings, scorer.bind(settings), calibrated)

@@ -8,10 +8,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anmi_ray.core.errors import ConfigError, LostError, first_line, from_os_error
 from anmi_ray.serving.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from anmi_ray.evaluation.relevance import Relevance
 
 _APP = "anmi"
 _LOOK_S = 5.0  # between two looks at whether the service is still there
@@ -28,8 +31,8 @@ def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], 
     need_serve()
     settings.key()
     with _held(host, port) as taken:
-        settings = _checked(settings)
-        _run(settings, host, taken, say)
+        checked, calibrated = _checked(settings)
+        _run(checked, calibrated, host, taken, say)
 
 
 def need_serve() -> None:
@@ -72,18 +75,24 @@ def _held(host: str, port: int) -> Iterator[int]:
         yield int(taken[1])
 
 
-def _checked(settings: ServiceSettings) -> ServiceSettings:
-    """The settings with the model's place and name, after a look at whether it loads: replicas would only try again."""
+def _checked(settings: ServiceSettings) -> tuple[ServiceSettings, Relevance | None]:
+    """The settings with the model's place and name, after a look at whether it loads: replicas would only try again.
+
+    Beside them what its scores are worth as probabilities, which a run keeps elsewhere.
+    """
     from anmi_ray.api import reranking
 
     name, model = reranking.model_of(settings.model, settings.root)
+    calibrated = reranking.calibration_of(settings.model, settings.root)
     reranking.load(model, settings.threads_each)
     place = model if isinstance(model, str) else settings.model
     update = {"model": place, "name": settings.name or name, "threads": settings.threads_each}
-    return settings.model_copy(update=update)
+    return settings.model_copy(update=update), calibrated
 
 
-def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], None]) -> None:
+def _run(
+    settings: ServiceSettings, calibrated: Relevance | None, host: str, port: int, say: Callable[[str], None]
+) -> None:
     import ray.serve  # sets its logger's level
 
     from anmi_ray.config.execution import ExecutionConfig
@@ -92,7 +101,7 @@ def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], N
     logging.getLogger(ray.serve.__name__).setLevel(logging.ERROR)
     execution = ExecutionConfig(logical_cpus=max(1, settings.threads_each * settings.replicas))
     with ray_session(execution):
-        handle = _deployed(settings, host, port)
+        handle = _deployed(settings, calibrated, host, port)
         shown = f"[{host}]" if ":" in host else host
         try:
             say(f"serving {settings.name} at http://{shown}:{port}; Ctrl-C ends it")
@@ -101,17 +110,17 @@ def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], N
             _drained(handle, settings.timeout_s)
 
 
-def _deployed(settings: ServiceSettings, host: str, port: int) -> Any:
+def _deployed(settings: ServiceSettings, calibrated: Relevance | None, host: str, port: int) -> Any:
     """Start the application; its handle, once it answers."""
     from ray import serve
     from ray.exceptions import RayError
 
-    from anmi_ray.serving.app import build
+    from anmi_ray.serving.app import application
 
     logs = {"enable_access_log": False, "log_level": "WARNING"}
     try:
         serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=logs)
-        return serve.run(build(settings.model_dump()), name=_APP, route_prefix="/", blocking=False)
+        return serve.run(application(settings, calibrated), name=_APP, route_prefix="/", blocking=False)
     except (RayError, RuntimeError, TimeoutError) as error:
         raise LostError(
             f"the service did not start: {first_line(error)}",

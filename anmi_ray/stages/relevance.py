@@ -1,8 +1,8 @@
 """P(relevant) of the trained model's scores, a part of evaluate: fitted on dev queries, checked on test queries.
 
 Train queries cannot tell: the model has seen what is relevant to them, and its scores there are surer than elsewhere.
-What is relevant is said by whoever chooses on dev, labels or judges. A candidate without a label counts as not relevant,
-as measures count it; of a query that judges looked at only candidates that they speak of are taken.
+What is relevant is said by whoever chooses on dev, labels or judges. A candidate without a label counts as not
+relevant, as measures count it; of a query that judges looked at only candidates that they speak of are taken.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def publish(
 
 
 def of(artifact: Artifact) -> Relevance | None:
-    """What a complete artifact of evaluate knows; None where nothing was fitted, or before anything was."""
-    content = artifact.read_json(relevance.FILE)
+    """What an artifact of evaluate knows; None where nothing was fitted, or it is not complete."""
+    content = artifact.read_json(relevance.FILE) if artifact.manifest() is not None else None
     return None if content is None else relevance.from_json(content)
 
 
