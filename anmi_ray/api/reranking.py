@@ -52,8 +52,8 @@ def rerank(
     equal ones the earlier text stands first. The model is kept in memory for the next call. `threads`: 0 takes all
     cores. `scores`: what retrievers and other rerankers said of the texts, a list each; the model's are then fused
     with them by the weights that the run has chosen on dev queries (of a folder, those of its fusion.json).
-    `min_relevance`: texts whose P(relevant) by the model's own score is lower are left out, and a column `relevance` says
-    it of the others; 0 keeps all. It was fitted on dev queries too (of a folder, it is that of its relevance.json).
+    `min_relevance`: texts whose P(relevant) by the model's own score is lower are left out, and a column `relevance`
+    says it of the others; 0 keeps all. The run has fitted it on dev queries (of a folder, relevance.json holds it).
     Raises ConfigError where there is no such run, it has no model or no P(relevant), or `scores` are not those of its
     fusion; DataError where a folder holds no model or scores are not finite or not of all texts.
 

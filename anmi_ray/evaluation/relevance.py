@@ -77,6 +77,13 @@ class RelevanceThreshold:
     recall: float = 0.0
     documents: float = 0.0
 
+    def said(self) -> str:
+        """What it keeps, where it was reached."""
+        return (
+            f"{self.probability:.2f} or more: precision {interval(self.precision)}, {self.recall:.0%} of what is "
+            f"relevant, {self.documents:.1f} documents a query"
+        )
+
 
 @dataclass(frozen=True)
 class RelevanceCheck:
@@ -106,7 +113,7 @@ class RelevanceCheck:
 
 @dataclass(frozen=True)
 class Relevance:
-    """A curve, and its checks: on dev queries out of fold, and on test queries, None where nobody says what is relevant.
+    """A curve, and its checks: on dev queries out of fold, on test queries (None: nobody says what is relevant).
 
     It holds for candidates like those it was fitted to: the top `depth` of the run's first stage.
     """
@@ -119,19 +126,14 @@ class Relevance:
     def said(self) -> Iterator[str]:
         """Lines that say what it is worth."""
         yield (
-            f"P(relevant): {self.curve.kind}, fitted to {self.dev.pairs:,} documents of {self.dev.queries:,} dev queries, "
-            f"by {self.dev.truth}"
+            f"P(relevant): {self.curve.kind}, fitted to {self.dev.pairs:,} documents of {self.dev.queries:,} dev "
+            f"queries, by {self.dev.truth}"
         )
         for name, one in (("dev, out of fold", self.dev), ("test", self.test)):
             if one is None:
                 continue
             yield f"  {name}, by {one.truth}: {one.said()}"
-            for each in one.thresholds:
-                if each.probability is not None:
-                    yield (
-                        f"    {each.probability:.2f} or more: precision {interval(each.precision)}, {each.recall:.0%} of "
-                        f"what is relevant, {each.documents:.1f} documents a query"
-                    )
+            yield from (f"    {each.said()}" for each in one.thresholds if each.probability is not None)
 
     def write(self, folder: Path) -> None:
         """Write the file."""

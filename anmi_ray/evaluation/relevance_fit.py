@@ -1,8 +1,8 @@
 """The curve from a reranker's score to P(relevant), and how it does on queries that it was not fitted to.
 
-Two curves are tried: a logistic one (Platt 1999), which two numbers make and a hundred queries tell, and an isotonic one
-(Zadrozny and Elkan 2002), which follows any rise. The one with the lower log loss out of fold is taken. Candidates of a
-query stay in one fold, and intervals resample queries.
+Two curves are tried: a logistic one (Platt 1999), two numbers that a hundred queries tell, and an isotonic one
+(Zadrozny and Elkan 2002), which follows any rise. The lower log loss out of fold decides. Candidates of a query stay
+in one fold, and intervals are over queries.
 Letters: N pairs of a query and a document.
 """
 

@@ -35,7 +35,7 @@ class Card:
     """What a card says. `comparisons` are the evaluation's rows, of all systems and measures (empty: not evaluated).
 
     fusion: weights by system, where the model's scores are to be added to a first stage's. by_judges: which judges gave
-    the gains of `comparisons`; "" where they are labels. relevance: lines on what the scores are worth as probabilities.
+    the gains of `comparisons`; "" where they are labels. relevance: lines on what a score is worth as a probability.
     """
 
     name: str
