@@ -19,7 +19,7 @@ from anmi_ray.evaluation import fusion
 from anmi_ray.evaluation.headline import Headline
 from anmi_ray.evaluation.served_fusion import of_sweep
 from anmi_ray.runtime.tasks import Context
-from anmi_ray.stages import evaluate, relevance
+from anmi_ray.stages import by_judges, evaluate, relevance
 from anmi_ray.store import Artifact, Flow, Store
 
 DOCUMENTS = [f"d{i}" for i in range(12)]
@@ -279,6 +279,35 @@ def test_of_whom_judges_did_not_speak_nothing_is_known() -> None:
     assert told(relevance.by_gains(gains)) == [(1.0, 0.25), (3.0, 0.0), (4.0, 1.0)]
     answers = pa.table({name: column[2:] for name, column in ids.items()} | {"probability": [0.75, np.nan, 0.5]})
     assert told(relevance.by_answers(answers)) == [(0.0, 0.5), (4.0, 0.75)]
+
+
+def test_who_chooses_on_dev_says_what_is_relevant() -> None:
+    """On test as on dev, and the others where these say nothing of test."""
+    ids = {"query_id": pa.array([query_id("q")], ID), "doc_id": pa.array([doc_id("d")], ID)}
+    label = QREL.table({**ids, "grade": [1]})
+    queries = pa.table({"query_id": pa.chunked_array([ids["query_id"]])})
+    answers = pa.table({**ids, "answer": [0.75], "probability": [0.75]})
+    said = by_judges.Assessed(answers, "", "nDCG@10", {})
+    silent = replace(said, answers=answers.slice(0, 0))
+    by_labels = evaluate._Choice(label, "nDCG@10")  # pyright: ignore[reportPrivateUsage]
+    judges = replace(by_labels, judges=True)
+    dev = evaluate._known_of_dev  # pyright: ignore[reportPrivateUsage]
+    assert [dev(by_labels, label, queries, said, label).by, dev(judges, label, queries, said, label).by] == [
+        "labels",
+        "judges",
+    ]
+    assert dev(judges, label, queries, said, None).rows["truth"].to_pylist() == [0.75]
+    assert dev(judges, label, queries, None, label).rows["truth"].to_pylist() == [0.001]
+    for choice, labels, answered, by in (
+        (by_labels, label, said, "labels"),
+        (by_labels, QREL.empty(), said, "judges"),
+        (judges, label, said, "judges"),
+        (judges, label, silent, "labels"),
+        (judges, label, None, "labels"),
+        (by_labels, QREL.empty(), silent, None),
+    ):
+        found = evaluate._known_of_test(choice, labels, queries, answered)  # pyright: ignore[reportPrivateUsage]
+        assert (found and found.by) == by
 
 
 def test_without_judged_dev_queries_it_is_the_start(tmp_path: Path) -> None:
