@@ -225,21 +225,15 @@ def rerank_run(
     published = None if folder.is_dir() else loading.resolve(str(model))
     if published is None:
         _checked(folder)
-    given = partners or {}
+    given, least = partners or {}, min_relevance or 0.0
     fusion = served_fusion.read(folder) if given else None
     if fusion is not None:
         fusion.check(given, "--fuse")
-    wants_relevance = min_relevance is not None or table_file is not None
-    calibrated = _relevance(folder, min_relevance or 0.0) if wants_relevance else None
+    calibrated = None if min_relevance is None and table_file is None else _relevance(folder, least)
     run = _one_system(run_file, say)
     run = run.filter(pc.less_equal(run["rank"], depth))
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
-    known = run.filter(
-        pc.and_(
-            pc.is_in(run["query_id"], value_set=queries["query_id"].combine_chunks()),
-            pc.is_in(run["doc_id"], value_set=documents["doc_id"].combine_chunks()),
-        )
-    )
+    known = _known(run, queries, documents)
     asked = len(pc.unique(run["query_id"]))
     if not known.num_rows:
         raise DataError(
@@ -254,11 +248,18 @@ def rerank_run(
         reranked = fusion.fuse(own, known, said, depth)
     answered = len(pc.unique(reranked["query_id"]))
     if calibrated is not None:
-        reranked = _relevant(reranked, own, calibrated, min_relevance or 0.0, say)
+        reranked = _relevant(reranked, own, calibrated, least, say)
     if table_file is not None:
         formats.write_table(trec.named(reranked, queries, documents).drop_columns("system"), table_file)
     formats.write_text(trec.format_run(reranked, queries, documents), out_file)
     return Flow("queries", asked, answered, asked - answered)
+
+
+def _known(run: pa.Table, queries: pa.Table, documents: pa.Table) -> pa.Table:
+    """The rows of `run` whose query and document are there."""
+    tables = {"query_id": queries, "doc_id": documents}
+    there = [pc.is_in(run[name], value_set=table[name].combine_chunks()) for name, table in tables.items()]
+    return run.filter(pc.and_(*there))
 
 
 def _relevant(

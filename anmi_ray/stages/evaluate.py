@@ -96,9 +96,7 @@ def _evaluate(
     runs, qrels, queries = _held_out(rerank, retrieve, ingest, buckets, "test")
     measured = judged.tell(qrels)
     dev_runs, dev_qrels, dev_queries = _held_out(rerank, retrieve, ingest, buckets, "dev")
-    said = None
-    if asked is not None:
-        said = by_judges.read(*asked, pa.concat_tables([qrels, dev_qrels]), buckets, seed)
+    said = None if asked is None else by_judges.read(*asked, pa.concat_tables([qrels, dev_qrels]), buckets, seed)
     gains = None if anchor is None else by_judges.rated(anchor, dev_queries, buckets)
     choice = _choice(dev_qrels, dev_queries, said, gains, config)
     sweeps: Sweeps = {}
@@ -134,13 +132,12 @@ def _evaluate(
         artifact.publish_json(f"{by_judges.NAME}.json", asdict(found))
         parts[by_judges.NAME] = (METRIC, rows)
         flows.append(Flow("test queries by judges", found.queries, found.queries))
-    of_dev = (_known_of_dev(choice, dev_qrels, dev_queries, said, gains), _system(dev_runs, "reranked"))
-    known = _known_of_test(choice, qrels, queries, said)
-    of_test = None if known is None else (known, _system(runs, "reranked"))
+    of_dev = _known_of_dev(choice, dev_qrels, dev_queries, said, gains), _system(dev_runs, "reranked")
+    of_test = _known_of_test(choice, qrels, queries, said), _system(runs, "reranked")
     unfitted = relevance.publish(artifact, of_dev, of_test, depth, seed)
     artifact.commit_bucket(0, parts, flows, None)
-    facts = {"systems": systems, "baseline": first.baseline, "measured": measured, "unfitted": unfitted}
-    return {"flows": flows, **facts}
+    facts = {"systems": systems, "baseline": first.baseline, "measured": measured}
+    return {"flows": flows, **facts, "unfitted": unfitted}
 
 
 def headline_of(artifact: Artifact) -> headline.Headline:

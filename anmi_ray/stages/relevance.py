@@ -65,13 +65,13 @@ def by_answers(answers: pa.Table) -> KnownRelevance:
 def publish(
     artifact: Artifact,
     dev: tuple[KnownRelevance, pa.Table],
-    test: tuple[KnownRelevance, pa.Table] | None,
+    test: tuple[KnownRelevance | None, pa.Table],
     depth: int,
     seed: int,
 ) -> str:
     """Fit and check, and publish relevance.json; in words why there is no curve, "" where there is.
 
-    dev, test: what is known, and the reranked Run of these queries.
+    dev, test: what is known (None: nothing), and the reranked Run of these queries.
     """
     known, pairs = dev[0], dev[0].pairs(_top(dev[1], depth))
     fitted = relevance_fit.fit(pairs, seed)
@@ -81,10 +81,10 @@ def publish(
     at = relevance_fit.thresholds(pairs, fitted.out_of_fold)
     of_dev = relevance_fit.check(pairs, fitted.out_of_fold, at, known.by)
     of_test = None
-    if test is not None:
-        held = test[0].pairs(_top(test[1], depth))
-        if len(held):
-            of_test = relevance_fit.check(held, fitted.curve.of(held.score), at, test[0].by)
+    told, run = test
+    held = None if told is None else told.pairs(_top(run, depth))
+    if told is not None and held:
+        of_test = relevance_fit.check(held, fitted.curve.of(held.score), at, told.by)
     artifact.publish_json(relevance.FILE, asdict(Relevance(fitted.curve, depth, of_dev, of_test)))
     return ""
 
