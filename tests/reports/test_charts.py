@@ -131,7 +131,7 @@ CHARTS: dict[str, Callable[[int, str], Markup]] = {
     "cumulative": cumulative,
     "rank buckets": lambda size, name: distilled_charts.rank_buckets(buckets(size)),
     "calibration": lambda size, name: distilled_charts.calibration(
-        dict.fromkeys((name, f"{name}2"), [(one.predicted, one.observed) for one in buckets(size)]), name, name
+        {one: [(row.predicted, row.observed) for row in buckets(size)] for one in (name, f"{name}2")}, name, name
     ),
     "ratings": rated,
 }
