@@ -1,8 +1,9 @@
 """The curve from a reranker's score to P(relevant), and how it does on queries that it was not fitted to.
 
 Two curves are tried: a logistic one (Platt 1999), two numbers that a hundred queries tell, and an isotonic one
-(Zadrozny and Elkan 2002), which follows any rise. The lower log loss out of fold decides. Candidates of a query stay
-in one fold, and intervals are over queries.
+(Zadrozny and Elkan 2002), which follows any rise and, of few relevant documents, chance as well. It is taken where its
+log loss out of fold is lower by more than a standard error (Breiman et al. 1984). Candidates of a query stay in one
+fold, and intervals are over queries.
 Letters: N pairs of a query and a document.
 """
 
@@ -56,7 +57,7 @@ class FittedRelevance:
 
 
 def fit(known: ScoredPairs, seed: int = 0) -> FittedRelevance:
-    """The curve of the lower log loss out of fold.
+    """The logistic curve, or the isotonic one where that is clearly better out of fold.
 
     There is none of fewer than ENOUGH queries, of too few relevant or other documents, or where scores do not rise with
     relevance.
@@ -70,28 +71,33 @@ def fit(known: ScoredPairs, seed: int = 0) -> FittedRelevance:
     if _logistic(known.score, known.truth) is None:
         return _none("scores do not rise with relevance on dev queries")
     folds = rng("relevance folds", seed).permutation(int(known.query.max()) + 1) % _FOLDS
-    found: list[tuple[float, RelevanceCurve, Reals]] = []
+    found: list[FittedRelevance] = []
     for method in (_logistic, _isotonic):
-        curve = method(known.score, known.truth)
         left_out = np.full(len(known), np.nan)
         for number in range(_FOLDS):
             mine = folds[known.query] == number
             other = method(known.score[~mine], known.truth[~mine])
             if other is not None:
                 left_out[mine] = other.of(known.score[mine])
-        if curve is not None and np.isfinite(left_out).all():
-            found.append((_log_loss(left_out, known.truth), curve, left_out))
-    _, best, out_of_fold = min(found, key=lambda one: one[0])
-    return FittedRelevance(best, out_of_fold)
+        if np.isfinite(left_out).all():
+            found.append(FittedRelevance(method(known.score, known.truth), left_out))
+    return found[-1] if len(found) < 2 or _clearly_better(*found, known) else found[0]
 
 
 def _none(why: str) -> FittedRelevance:
     return FittedRelevance(None, np.zeros(0), why)
 
 
-def _log_loss(probability: Reals, truth: Reals) -> float:
+def _clearly_better(first: FittedRelevance, second: FittedRelevance, known: ScoredPairs) -> bool:
+    """Whether the second loses less out of fold than the first, by more than a standard error over queries."""
+    gain = _log_loss(first.out_of_fold, known.truth) - _log_loss(second.out_of_fold, known.truth)
+    gain_Q = np.bincount(known.query, gain)[np.unique(known.query)]
+    return bool(gain_Q.mean() > gain_Q.std(ddof=1) / np.sqrt(len(gain_Q)))
+
+
+def _log_loss(probability: Reals, truth: Reals) -> Reals:
     p = np.clip(probability, 1e-9, 1.0 - 1e-9)
-    return -float(np.mean(truth * np.log(p) + (1.0 - truth) * np.log1p(-p)))
+    return -(truth * np.log(p) + (1.0 - truth) * np.log1p(-p))
 
 
 def _logistic(score: Reals, truth: Reals) -> RelevanceCurve | None:
