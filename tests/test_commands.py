@@ -44,6 +44,7 @@ NEEDS = {
     "beir/scifact": "a download",
     "lucene": "a JDK",
     "--people": "somebody who answers",
+    "--min-relevance": "a run with twenty labelled dev queries",
     "jobs/configs/cluster.yaml": "a download",
     "jobs/configs/api-judge.yaml": "a key",
     "jobs/configs/own-documents.yaml": "a key",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.evaluation.served_fusion import ServedFusion, of_sweep
 from anmi_ray.evaluation.significance import LEVEL
 from anmi_ray.models.card import Card, text, weights_in_words
-from anmi_ray.stages import by_judges
+from anmi_ray.stages import by_judges, relevance
 from anmi_ray.stages.evaluate import baseline_of
 from anmi_ray.store import Artifact, Store, public_root
 from anmi_ray.store.folders import copy_sealed, new_folder
@@ -47,7 +47,11 @@ def export(name: str, root: str, to: Path, license: str | None = None, title: st
         fusion = fusion_of(artifacts.get("evaluate"))
         if fusion is not None:
             fusion.write(beside)
-        card = text(_card(store, record, artifacts, license, title or name, fusion), beside)
+        relevant = relevance.of(artifacts["evaluate"]) if "evaluate" in artifacts else None
+        if relevant is not None:
+            relevant.write(beside)
+        made = _card(store, record, artifacts, license, title or name, fusion)
+        card = text(replace(made, relevance=tuple(relevant.said()) if relevant is not None else ()), beside)
         (beside / "README.md").write_text(card, encoding="utf-8")
     return to
 

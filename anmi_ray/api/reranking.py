@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from anmi_ray.api.runs import Run
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.core.records import RUN
+from anmi_ray.core.records import RUN, find_rows
 from anmi_ray.store import Flow
 
 if TYPE_CHECKING:
+    from anmi_ray.evaluation.relevance import Relevance
     from anmi_ray.evaluation.served_fusion import ServedFusion
     from anmi_ray.models.loading import ModelSource
     from anmi_ray.models.reranker import Reranker
@@ -41,6 +42,7 @@ def rerank(
     texts: Sequence[str],
     *,
     scores: Mapping[str, Sequence[float]] | None = None,
+    min_relevance: float | None = None,
     root: str = "results",
     threads: int = 0,
 ) -> pa.Table:
@@ -50,8 +52,10 @@ def rerank(
     equal ones the earlier text stands first. The model is kept in memory for the next call. `threads`: 0 takes all
     cores. `scores`: what retrievers and other rerankers said of the texts, a list each; the model's are then fused
     with them by the weights that the run has chosen on dev queries (of a folder, those of its fusion.json).
-    Raises ConfigError where there is no such run, it has no model, or `scores` are not those of its fusion; DataError
-    where a folder holds no model or scores are not finite or not of all texts.
+    `min_relevance`: texts whose P(relevant) by the model's own score is lower are left out, and a column `relevance`
+    says it of the others; 0 keeps all. The run has fitted it on dev queries (of a folder, relevance.json holds it).
+    Raises ConfigError where there is no such run, it has no model or no P(relevant), or `scores` are not those of its
+    fusion; DataError where a folder holds no model or scores are not finite or not of all texts.
 
     >>> ranking = anmi_ray.rerank("quickstart", "sort a list", ["Tuples are immutable.", "list.sort() sorts it."])
     >>> ranking.column_names, ranking["rank"].to_pylist()
@@ -63,13 +67,16 @@ def rerank(
     given = scores or {}
     if fusion is not None:
         fusion.check(given, "scores")
-    score = _loaded(folder, threads).score([query] * len(texts), list(texts)) if texts else np.zeros(0)
-    if fusion is not None and texts:
-        score = _fused(fusion, score, given)
+    calibrated = None if min_relevance is None else _relevance(place, min_relevance)
+    own = _loaded(folder, threads).score([query] * len(texts), list(texts)) if texts else np.zeros(0)
+    score = own if fusion is None or not texts else _fused(fusion, own, given)
     table = pa.table({"score": pa.array(score, pa.float32()), "index": pa.array(range(len(texts)), pa.int64())})
     table = table.append_column("text", pa.array(list(texts), pa.string()))
+    if calibrated is not None:
+        table = table.append_column("relevance", pa.array(calibrated.curve.of(own), pa.float64()))
+        table = table.filter(pc.greater_equal(table["relevance"], min_relevance))
     table = table.sort_by([("score", "descending"), ("index", "ascending")])
-    return table.add_column(0, "rank", pa.array(range(1, len(texts) + 1), pa.int64()))
+    return table.add_column(0, "rank", pa.array(range(1, table.num_rows + 1), pa.int64()))
 
 
 def _fused(fusion: ServedFusion, score: NDArray[Any], scores: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
@@ -110,6 +117,36 @@ def _fusion(place: Path | Run) -> ServedFusion:
             "the run has chosen no weights of a fusion", f"run {place.name}", "give it dev queries and evaluate.fusion"
         )
     return found
+
+
+def _relevance(place: Path | Run, least: float = 0.0) -> Relevance:
+    """What a folder's or a run's scores are worth. ConfigError where it has none, or `least` is no probability."""
+    from anmi_ray.evaluation import relevance
+
+    if not 0 <= least <= 1:
+        raise ConfigError(f"{least} is no probability", "min_relevance", "give a number from 0 to 1, such as .5")
+    found = _calibrated(place)
+    if found is None:
+        raise relevance.missing(str(place) if isinstance(place, Path) else f"run {place.name}")
+    return found
+
+
+def _calibrated(place: Path | Run) -> Relevance | None:
+    from anmi_ray.evaluation import relevance
+
+    return relevance.find(place) if isinstance(place, Path) else place.relevance()
+
+
+def calibration_of(model: str, root: str) -> Relevance | None:
+    """What the scores of a model, named as for `model_of`, are worth; None where it does not say.
+
+    Raises DataError where a folder's file is damaged.
+    """
+    from anmi_ray.models import loading
+
+    if not Path(model).is_dir() and ("/" in model or model == loading.PACKAGED):
+        return None
+    return _calibrated(_place(model, root))
 
 
 def model_of(model: str, root: str) -> tuple[str, str | ModelSource]:
@@ -165,13 +202,16 @@ def rerank_run(
     threads: int,
     partners: Mapping[str, Path] | None = None,
     say: Callable[[str], None] | None = None,
+    min_relevance: float | None = None,
+    table_file: Path | None = None,
 ) -> Flow:
     """Score the top `depth` of every query in a TREC run with a trained model and write a TREC run of them.
 
     `model`: a folder; else what is installed, or on the Hugging Face hub (org/model@revision), with a head of its own.
     `partners`: TREC runs of the systems that the model's fusion.json names; their scores are added as it says.
     Queries of the run that the collection does not have, or none of whose documents it has, are rejected (counted).
-    `say` is told where its ranks contradict its scores.
+    `say` is told where its ranks contradict its scores, and how many documents are left of `min_relevance`: those whose
+    P(relevant) is lower, by the folder's relevance.json, are left out. `table_file`: a table of the ranking with it.
     Raises DataError when the run shares no query or no document with the collection.
     """
     from anmi_ray.corpus import lookup
@@ -185,19 +225,15 @@ def rerank_run(
     published = None if folder.is_dir() else loading.resolve(str(model))
     if published is None:
         _checked(folder)
-    given = partners or {}
+    given, least = partners or {}, min_relevance or 0.0
     fusion = served_fusion.read(folder) if given else None
     if fusion is not None:
         fusion.check(given, "--fuse")
+    calibrated = None if min_relevance is None and table_file is None else _relevance(folder, least)
     run = _one_system(run_file, say)
     run = run.filter(pc.less_equal(run["rank"], depth))
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
-    known = run.filter(
-        pc.and_(
-            pc.is_in(run["query_id"], value_set=queries["query_id"].combine_chunks()),
-            pc.is_in(run["doc_id"], value_set=documents["doc_id"].combine_chunks()),
-        )
-    )
+    known = _known(run, queries, documents)
     asked = len(pc.unique(run["query_id"]))
     if not known.num_rows:
         raise DataError(
@@ -206,13 +242,44 @@ def rerank_run(
             "give the collection that the run was made on: ids must agree",
         )
     loaded = _loaded(folder, threads) if published is None else load(published, threads)
-    reranked = ranking.rerank(known, queries, documents, loaded)
+    own = reranked = ranking.rerank(known, queries, documents, loaded)
     if fusion is not None:
         said = {name: of_queries(_one_system(path, say), queries) for name, path in given.items()}
-        reranked = fusion.fuse(reranked, known, said, depth)
-    formats.write_text(trec.format_run(reranked, queries, documents), out_file)
+        reranked = fusion.fuse(own, known, said, depth)
     answered = len(pc.unique(reranked["query_id"]))
+    if calibrated is not None:
+        reranked = _relevant(reranked, own, calibrated, least, say)
+    if table_file is not None:
+        formats.write_table(trec.named(reranked, queries, documents).drop_columns("system"), table_file)
+    formats.write_text(trec.format_run(reranked, queries, documents), out_file)
     return Flow("queries", asked, answered, asked - answered)
+
+
+def _known(run: pa.Table, queries: pa.Table, documents: pa.Table) -> pa.Table:
+    """The rows of `run` whose query and document are there."""
+    tables = {"query_id": queries, "doc_id": documents}
+    there = [pc.is_in(run[name], value_set=table[name].combine_chunks()) for name, table in tables.items()]
+    return run.filter(pc.and_(*there))
+
+
+def _relevant(
+    run: pa.Table, own: pa.Table, calibrated: Relevance, least: float, say: Callable[[str], None] | None
+) -> pa.Table:
+    """`run` with P(relevant) as a column `relevance`, by the model's `own` scores, without documents of less."""
+    from anmi_ray.stages.rerank import ranking
+
+    def worth(rows: pa.Table) -> NDArray[np.float64]:
+        at = find_rows(own, {name: rows[name] for name in ("query_id", "doc_id")})
+        return calibrated.curve.of(own["score"].to_numpy()[at])
+
+    kept = run.filter(pa.array(worth(run) >= least))
+    if say is not None and least > 0:
+        before, after = (pc.count_distinct(table["query_id"]).as_py() for table in (run, kept))
+        left = f"{kept.num_rows:,} of {run.num_rows:,} documents are relevant with a probability of {least:g} or more"
+        say(f"{left}; {before - after:,} of {before:,} queries have none")
+    if kept.num_rows:
+        kept = ranking.ranked(kept, kept["score"].to_numpy())
+    return kept.append_column("relevance", pa.array(worth(kept)))
 
 
 def _one_system(path: Path, say: Callable[[str], None] | None) -> pa.Table:

@@ -21,6 +21,7 @@ from anmi_ray.store.runs import find_run
 if TYPE_CHECKING:
     from anmi_ray.evaluation.headline import Headline
     from anmi_ray.evaluation.judged import ByJudges
+    from anmi_ray.evaluation.relevance import Relevance
 
 TableName = Literal[
     "queries", "texts", "candidates", "comparisons", "judgments", "ratings", "fits", "gaps", "examples", "metrics"
@@ -122,6 +123,13 @@ class Run:
         from anmi_ray.stages import by_judges
 
         return by_judges.of(self.artifact("evaluate", "measures by judges"))
+
+    def relevance(self) -> Relevance | None:
+        """What the model's scores are worth as probabilities; None where the run is not evaluated, or fitted none."""
+        from anmi_ray.stages import relevance
+
+        evaluate = self._recorded("evaluate")
+        return None if evaluate is None else relevance.of(evaluate)
 
     def audit(self) -> tuple[str, dict[str, Any]]:
         """The stage that asked the judges, and the audit that it stored, over a sample of queries: as of `audit`.

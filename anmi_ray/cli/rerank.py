@@ -23,11 +23,22 @@ def rerank(
         list[str] | None,
         typer.Option("--fuse", metavar="NAME=FILE", help="TREC run of a system that the model's fusion.json names"),
     ] = None,
+    min_relevance: Annotated[
+        float | None,
+        typer.Option(
+            "--min-relevance", min=0, max=1, metavar="P", help="leave out documents whose P(relevant) is below P"
+        ),
+    ] = None,
+    table_file: Annotated[
+        Path | None,
+        typer.Option("--table", help="also write the ranking with P(relevant) (relevance): Parquet, CSV, JSONL, or -"),
+    ] = None,
     threads: Annotated[int, typer.Option("--threads", min=0, help="threads; 0: all cores")] = 0,
 ) -> None:
     """Rerank a TREC run with a trained model, its scores fused with the first stage's where --fuse gives them.
 
     The scores of the run decide what its top is, not the written ranks; of equal scores the lower rank stands first.
+    P(relevant) is what the model's own score is worth by the folder's relevance.json.
     """
     from anmi_ray.api import reranking
     from anmi_ray.cli import console
@@ -35,10 +46,21 @@ def rerank(
     from anmi_ray.tables import formats
 
     partners = _named(fuse or ())
-    outputs = {"out": out_file}
-    formats.check_outputs(outputs, [run_file, *partners.values()], any_name=outputs)
+    outputs = {"out": out_file, "table": table_file}
+    formats.check_outputs(outputs, [run_file, *partners.values()], any_name=("out",))
     with working(f"reranks {run_file.name}"):
-        queries = reranking.rerank_run(model, collection, run_file, out_file, depth, threads, partners, console.note)
+        queries = reranking.rerank_run(
+            model,
+            collection,
+            run_file,
+            out_file,
+            depth,
+            threads,
+            partners,
+            console.note,
+            min_relevance=min_relevance,
+            table_file=table_file,
+        )
     counts = f"{queries.rows_in:,} queries, {queries.rows_out:,} reranked, {queries.rejected:,} rejected"
     print(f"{counts} -> {out_file}", file=console.beside(outputs))
 

@@ -45,7 +45,7 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     from anmi_ray.corpus.counts import of_manifest
     from anmi_ray.pipeline.stages import INGEST, recorded_names
     from anmi_ray.reports import audits
-    from anmi_ray.stages import by_judges
+    from anmi_ray.stages import by_judges, relevance
     from anmi_ray.stages.evaluate import baseline_of
     from anmi_ray.store import Artifact
     from anmi_ray.store.runs import find_run
@@ -79,6 +79,10 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
         yield f"baseline: {baseline_of(artifacts['evaluate'])}"
     if judged is not None:
         yield from console.judged_lines(judged, baseline_of(artifacts["evaluate"]))
+    if evaluated is not None:
+        worth = relevance.of(artifacts["evaluate"])
+        why_not = evaluated.get("unfitted", "the run is of before it was")
+        yield from (worth.said() if worth is not None else [f"P(relevant): none is fitted: {why_not}"])
     if "train" in artifacts:
         curves = store.read_json(f"tracking/{artifacts['train'].fingerprint}/curves.json") or {}
         yield from (f"curves: {place}" for place in curves.values())

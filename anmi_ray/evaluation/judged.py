@@ -26,7 +26,7 @@ from anmi_ray.evaluation.significance import SystemComparison, by_system
 Reals = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 YES = 0.5  # above it the judges' mean answer is a yes
-_GRADES = 1000  # of a gain of 1: more levels cost the library memory for each
+GRADES = 1000  # of a gain of 1: more levels cost the library memory for each
 _FOLDS = 5
 ENOUGH = 20  # labelled queries from which on two numbers are fitted to them, and they alone choose
 _PAIR = ("query_id", "doc_id")
@@ -122,7 +122,7 @@ def labels_choose(qrels: pa.Table, by_judges: pa.Table) -> bool:
 
 def graded(pairs: pa.Table, probability: Reals) -> pa.Table:
     """Qrels of `pairs` (query_id, doc_id) whose grades are thousandths of `probability` float[N]."""
-    grades = np.rint(_GRADES * probability).astype(np.int32)
+    grades = np.rint(GRADES * probability).astype(np.int32)
     return QREL.table({**{name: pairs[name] for name in _PAIR}, "grade": pa.array(grades)})
 
 
@@ -147,16 +147,16 @@ def calibrated(answers: pa.Table, qrels: pa.Table, seed: int = 0) -> tuple[Reals
     found = np.full(len(answer), np.nan)
     for number in (-1, *range(_FOLDS)):
         mine = np.isfinite(answer) & (fold == number)
-        line = _logistic(logit[known & (fold != number)], label[known & (fold != number)])
+        line = logistic(logit[known & (fold != number)], label[known & (fold != number)])
         if line is None:
             return answer, "not calibrated: answers do not rise with labels"
         found[mine] = special.expit(line[0] + line[1] * logit[mine])
     return found, f"calibrated on the labels of {len(names):,} queries, out of fold"
 
 
-def _logistic(x: Reals, y: Flags) -> Reals | None:
-    """Intercept and slope; None where labels are all alike or the slope is not positive."""
-    if y.all() or not y.any():
+def logistic(x: Reals, y: Flags | Reals) -> Reals | None:
+    """Intercept and slope of y in [0, 1] on x; None where all y are alike or the slope is not positive."""
+    if not len(y) or y.min() == y.max():
         return None
 
     def loss(line: Reals) -> tuple[float, Reals]:

@@ -35,7 +35,7 @@ class Card:
     """What a card says. `comparisons` are the evaluation's rows, of all systems and measures (empty: not evaluated).
 
     fusion: weights by system, where the model's scores are to be added to a first stage's. by_judges: which judges gave
-    the gains of `comparisons`; "" where they are labels.
+    the gains of `comparisons`; "" where they are labels. relevance: lines on what a score is worth as a probability.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Card:
     license: str | None = None
     fusion: Mapping[str, float] | None = None
     by_judges: str = ""
+    relevance: Sequence[str] = ()
 
 
 def text(card: Card, folder: Path) -> str:
@@ -93,6 +94,7 @@ def text(card: Card, folder: Path) -> str:
         citations=card.citations,
         fusion=card.fusion and ", ".join(f"{name} {weight:.2f}" for name, weight in card.fusion.items()),
         partners=list(card.fusion or ())[1:],
+        relevance=card.relevance,
     )
     return str(made)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from anmi_ray.evaluation.fusion import WeightSweep
 from anmi_ray.evaluation.headline import Headline
 from anmi_ray.evaluation.judged import ByJudges
+from anmi_ray.evaluation.relevance import Relevance
 from anmi_ray.evaluation.significance import SystemComparison, by_system
 from anmi_ray.reports.page import a_key_a_line, plain
 from anmi_ray.reports.rounds import Rounds
@@ -305,6 +306,7 @@ class ReportData:
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
+    relevance: Relevance | None = None
     judged: ByJudges | None = None
     judged_metrics: pa.Table | None = None
 

@@ -101,7 +101,14 @@ def _figures(data: DistilledData) -> dict[str, Any]:
         "by_radius": draw.cumulative(data.cumulative, by_rank=False),
         "by_rank": draw.cumulative(data.cumulative, by_rank=True),
         "buckets": draw.rank_buckets(data.radius_buckets),
-        "calibration": draw.calibration({data.model: data.mean_buckets, **data.other_buckets}),
+        "calibration": draw.calibration(
+            {
+                name: [(one.predicted, one.observed) for one in buckets]
+                for name, buckets in {data.model: data.mean_buckets, **data.other_buckets}.items()
+            },
+            "predicted μ, mean of the bucket",
+            "mean score of the ensemble",
+        ),
     }
     if not data.segments:
         return figures

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from anmi_ray.evaluation.distilled import Circle, PointSample, Segment
 from anmi_ray.evaluation.pairwise import KINDS, Cumulative, kinds
 from anmi_ray.evaluation.pairwise_measures import Bucket
+from anmi_ray.evaluation.significance import Estimate
 from anmi_ray.reports.charts import shade
 from anmi_ray.reports.polygons import area, bounds, centroid, cut, wedge
 from anmi_ray.reports.theme import BASE, CARD, COLOUR, DASH, FAINT, INK, MAIN, PAPER, REST, SECOND, THIRD, Canvas
@@ -240,21 +241,24 @@ def rank_buckets(rows: Sequence[Bucket]) -> Markup:
     )
 
 
-def calibration(named: Mapping[str, Sequence[Bucket]]) -> Markup:
-    """Observed over predicted mean score in buckets of μ, the first predictor with intervals, at most four."""
+def calibration(named: Mapping[str, Sequence[tuple[float, Estimate]]], predicted: str, observed: str) -> Markup:
+    """What was observed over what was predicted, bucket by bucket, the first predictor with intervals, at most four.
+
+    predicted, observed: in words, what the two axes are.
+    """
     canvas = Canvas("calibration", 290.0)
     names = list(named)[:4]
     colours = [MAIN, SECOND, BASE, REST]
     rows = [
-        {"x": one.predicted, "y": one.observed.mean, "low": one.observed.low, "high": one.observed.high, "name": name,
-         "tooltip": f"predicted {one.predicted:.3f}, observed {one.observed.mean:.3f}, {one.n:,} pairs"}
+        {"x": at, "y": one.mean, "low": one.low, "high": one.high, "name": name,
+         "tooltip": f"predicted {at:.3f}, observed {one.mean:.3f}, {one.n:,} pairs"}
         for name in names
-        for one in named[name]
-        if one.observed.mean is not None
+        for at, one in named[name]
+        if one.mean is not None
     ]  # fmt: skip
     first = [row for row in rows if row["name"] == names[0]]
     others = [row for row in rows if row["name"] != names[0]]
-    x = alt.X("x:Q", **_unit("predicted μ, mean of the bucket", True))
+    x = alt.X("x:Q", **_unit(predicted, True))
     y = alt.Y("y:Q", **_unit(None, True))
     scale = alt.Scale(domain=names, range=colours[: len(names)])
     colour = alt.Color("name:N", scale=scale, legend=alt.Legend(columns=2) if len(names) > 1 else None)
@@ -267,7 +271,7 @@ def calibration(named: Mapping[str, Sequence[Bucket]]) -> Markup:
         canvas.rows(others).mark_circle(size=18, opacity=1).encode(x=x, y=y, color=colour),
         whole.mark_rule(color=MAIN, strokeWidth=1.3).encode(x=x, y=alt.Y("low:Q"), y2="high"),
         dots.encode(x=x, y=y, color=colour, description="tooltip:N"),
-        title="mean score of the ensemble",
+        title=observed,
     )
 
 

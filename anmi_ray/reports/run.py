@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.evaluate import START
 from anmi_ray.evaluation.measures import depth_of
+from anmi_ray.evaluation.relevance import Relevance
 from anmi_ray.evaluation.replicates import queries_needed, smallest_difference
 from anmi_ray.evaluation.significance import SystemComparison, by_system
 from anmi_ray.reports.data import GapSample, RatedQuery, ReportData, agreement, centred, headline_row
@@ -163,7 +164,18 @@ def _figures(data: ReportData, measures: Sequence[str], systems: Sequence[str]) 
     if data.gaps is not None and any(len(values) for values in data.gaps.gaps.values()):
         bands = [(band.name, band.low, band.high) for band in data.gaps.bands]
         drawn["gaps"] = charts.histogram(data.gaps.gaps, data.gaps.chosen, bands, "gap below the anchor (Elo)")
+    if data.relevance is not None:
+        drawn["relevance"] = _reliability(data.relevance)
     return drawn | curves(data.training)
+
+
+def _reliability(found: Relevance) -> Markup:
+    """How often documents are relevant, over the probability that they are."""
+    from anmi_ray.reports.distilled_charts import calibration
+
+    held = {"dev, out of fold": found.dev, **({"test": found.test} if found.test is not None else {})}
+    named = {name: one.curve for name, one in reversed(held.items())}  # the first has intervals
+    return calibration(named, "P(relevant), mean of the documents", "share that is relevant")
 
 
 def _strips(example: RatedQuery, level: float) -> list[dict[str, float | None]]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from anmi_ray import __version__
+from anmi_ray.evaluation.relevance import Relevance
 from anmi_ray.serving.gate import Gate
 from anmi_ray.serving.meters import ServiceMeters
 from anmi_ray.serving.queue import BatchQueue, Compute, Computed
@@ -33,10 +34,14 @@ _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class RerankService:
-    """The application `app`, an ASGI callable; `compute` says what the model says of a batch."""
+    """The application `app`, an ASGI callable; `compute` says what the model says of a batch.
 
-    def __init__(self, settings: ServiceSettings, compute: Compute) -> None:
+    calibrated: what its scores are worth as probabilities, where that is known.
+    """
+
+    def __init__(self, settings: ServiceSettings, compute: Compute, calibrated: Relevance | None = None) -> None:
         self._settings = settings
+        self._calibrated = calibrated
         self._name = settings.called
         self._meters = ServiceMeters(lambda: self._queue.waiting, lambda: self.app.inside)
         workers = BATCHES_EACH * settings.most
@@ -70,17 +75,17 @@ class RerankService:
         if body.texts is None:
             # vLLM returns the documents, asked or not
             return await self._ranked(body, body.documents or [], body.return_documents is not False)
-        found = await self._scores(body.query, body.texts, "texts")
+        found = await self._scores(body, body.texts, "texts")
         results: list[dict[str, object]] = []
-        for index, score in _ranking(found, body.raw_scores):
+        for index, score in self._ranking(found, body):
             text = {"text": body.texts[index]} if body.return_text else {}
             results.append({"index": index, "score": score, **text})
         return JSONResponse(results)
 
     async def _ranked(self, body: RerankBody, documents: Sequence[str], with_text: bool) -> JSONResponse:
-        found = await self._scores(body.query, documents, "documents")
+        found = await self._scores(body, documents, "documents")
         results: list[dict[str, object]] = []
-        for index, score in _ranking(found, body.raw_scores)[: body.top_n]:
+        for index, score in self._ranking(found, body)[: body.top_n]:
             text = {"document": {"text": documents[index]}} if with_text else {}
             results.append({"index": index, "relevance_score": score, **text})
         tokens = int(found.tokens.sum())
@@ -123,15 +128,27 @@ class RerankService:
         """For Prometheus."""
         return PlainTextResponse(self._meters.page(), media_type=_PROMETHEUS)
 
-    async def _scores(self, query: str, texts: Sequence[str], place: str) -> Computed:
-        if not query.strip():
+    async def _scores(self, body: RerankBody, texts: Sequence[str], place: str) -> Computed:
+        if not body.query.strip():
             raise RefusalError(422, "query: is empty")
-        self._check_texts([query], "query")
+        if body.min_relevance is not None and self._calibrated is None:
+            raise RefusalError(422, f"min_relevance: {self._name} has no calibrated P(relevant); leave it out")
+        self._check_texts([body.query], "query")
         self._check_texts(texts, place)
-        found = await self._queue.computed("score", query, texts)
+        found = await self._queue.computed("score", body.query, texts)
         if found.values is None or not np.isfinite(found.values).all():
             raise RefusalError(500, "the model's scores are no numbers: its weights are damaged")
         return found
+
+    def _ranking(self, found: Computed, body: RerankBody) -> list[tuple[int, float]]:
+        """(index, score) by falling score of the model; of equal ones the earlier text stands first."""
+        assert found.values is not None
+        score_N = found.values.astype(np.float64)
+        relevance_N = _sigmoid(score_N) if self._calibrated is None else self._calibrated.curve.of(score_N)
+        order = np.argsort(-score_N, kind="stable")
+        order = order[relevance_N[order] >= (body.min_relevance or 0.0)]
+        shown_N = score_N if body.raw_scores else relevance_N
+        return [(int(index), float(shown_N[index])) for index in order]
 
     def _check_texts(self, texts: Sequence[str], place: str) -> None:
         most, longest = self._settings.max_documents, self._settings.max_characters
@@ -145,15 +162,6 @@ class RerankService:
                 raise RefusalError(422, f"{at}: holds half of a surrogate pair, which is no character")
             if len(text) > longest:
                 raise RefusalError(413, f"{at}: has {len(text):,} characters, and a text may have {longest:,}")
-
-
-def _ranking(found: Computed, raw: bool) -> list[tuple[int, float]]:
-    """(index, score) by falling score of the model; of equal ones the earlier text stands first."""
-    assert found.values is not None
-    score_N = found.values.astype(np.float64)
-    order = np.argsort(-score_N, kind="stable")
-    shown_N = score_N if raw else _sigmoid(score_N)
-    return [(int(index), float(shown_N[index])) for index in order]
 
 
 def _sigmoid(score_N: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -38,7 +38,10 @@ class RerankBody(BaseModel):
     documents: list[Document]
     top_n: int | None = Field(default=None, ge=1, description="results to return; else all")
     return_documents: bool | None = Field(default=None, description="whether results hold their document's text")
-    raw_scores: bool = Field(default=False, description="relevance_score is the model's own score, not a sigmoid of it")
+    raw_scores: bool = Field(default=False, description="relevance_score is the model's own score, not P(relevant)")
+    min_relevance: float | None = Field(
+        default=None, ge=0, le=1, description="leave out documents whose P(relevant) is lower"
+    )
     rank_fields: list[str] | None = Field(default=None, description='["text"] is what is read')
 
     @model_validator(mode="after")

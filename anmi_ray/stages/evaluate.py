@@ -7,7 +7,8 @@ with the partners' (the first stage's, and peers' if the settings say so) are ch
 queries are only measured. The fusion of the first stage's scores alone is measured beside it, as the control. Qrels and
 runs alone are read: a known positive that was added to candidates is in neither. Where no test query has a relevant
 document nothing is measured by labels. Where judges were asked about top documents (`evaluate.judged`) what they said
-is a table of its own beside that of the labels, and what dev queries without labels choose by.
+is a table of its own beside that of the labels, and what dev queries without labels choose by. Whoever chooses on dev
+also says what the trained model's scores are worth as probabilities (`stages/relevance.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from anmi_ray.evaluation import fusion, headline, judged, measures, significance
 from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_task
-from anmi_ray.stages import by_judges
+from anmi_ray.stages import by_judges, relevance
 from anmi_ray.stages.anchor import read_of_dev
 from anmi_ray.stages.ingest import of_queries, queries_of, stacked
 from anmi_ray.store import Artifact, Flow
@@ -55,6 +56,8 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConf
         context.notice(f"no test query is labelled: {measured}")
     if found is not None and found.fault:
         context.notice(f"by judges: {found.fault}")
+    if made["unfitted"]:
+        context.notice(f"no P(relevant) is fitted to the model's scores: {made['unfitted']}")
     return made
 
 
@@ -93,9 +96,7 @@ def _evaluate(
     runs, qrels, queries = _held_out(rerank, retrieve, ingest, buckets, "test")
     measured = judged.tell(qrels)
     dev_runs, dev_qrels, dev_queries = _held_out(rerank, retrieve, ingest, buckets, "dev")
-    said = None
-    if asked is not None:
-        said = by_judges.read(*asked, pa.concat_tables([qrels, dev_qrels]), buckets, seed)
+    said = None if asked is None else by_judges.read(*asked, pa.concat_tables([qrels, dev_qrels]), buckets, seed)
     gains = None if anchor is None else by_judges.rated(anchor, dev_queries, buckets)
     choice = _choice(dev_qrels, dev_queries, said, gains, config)
     sweeps: Sweeps = {}
@@ -131,8 +132,12 @@ def _evaluate(
         artifact.publish_json(f"{by_judges.NAME}.json", asdict(found))
         parts[by_judges.NAME] = (METRIC, rows)
         flows.append(Flow("test queries by judges", found.queries, found.queries))
+    of_dev = _known_of_dev(choice, dev_qrels, dev_queries, said, gains), _system(dev_runs, "reranked")
+    of_test = _known_of_test(choice, qrels, queries, said), _system(runs, "reranked")
+    unfitted = relevance.publish(artifact, of_dev, of_test, depth, seed)
     artifact.commit_bucket(0, parts, flows, None)
-    return {"flows": flows, "systems": systems, "baseline": first.baseline, "measured": measured}
+    facts = {"systems": systems, "baseline": first.baseline, "measured": measured}
+    return {"flows": flows, **facts, "unfitted": unfitted}
 
 
 def headline_of(artifact: Artifact) -> headline.Headline:
@@ -168,6 +173,28 @@ def _choice(
         assert said is not None
         judges = _Choice(said.gains(queries), said.measure, True)
     return by_labels if judged.labels_choose(qrels, judges.qrels) else judges
+
+
+def _known_of_dev(
+    choice: _Choice, qrels: pa.Table, queries: pa.Table, said: by_judges.Assessed | None, rated: pa.Table | None
+) -> relevance.KnownRelevance:
+    """What is relevant to dev queries, as whoever chooses on them says."""
+    if not choice.judges:
+        return relevance.by_labels(qrels)
+    if rated is not None:
+        return relevance.by_gains(rated)
+    assert said is not None
+    return relevance.by_answers(said.of(queries))
+
+
+def _known_of_test(
+    choice: _Choice, qrels: pa.Table, queries: pa.Table, said: by_judges.Assessed | None
+) -> relevance.KnownRelevance | None:
+    """What is relevant to test queries: by labels or judges as on dev, where these say anything, else by the others."""
+    found = [relevance.by_labels(qrels), *([relevance.by_answers(said.of(queries))] if said is not None else [])]
+    if choice.judges:
+        found.reverse()
+    return next((known for known in found if known.rows.num_rows), None)
 
 
 def _labelled_shares(runs: pa.Table, qrels: pa.Table, config: EvaluateConfig) -> dict[str, float]:
@@ -295,7 +322,7 @@ def _of(stage: Stage, experiment: Experiment) -> Stage:
 
 STAGE = Stage(
     name="evaluate",
-    version=6,
+    version=7,
     inputs=("rerank", "retrieve", "ingest"),
     does="measure every system on test, with intervals and tests",
     run=run,

@@ -37,15 +37,7 @@ def format_run(run: pa.Table, queries: pa.Table, documents: pa.Table) -> str:
     """
     if not run.num_rows:
         return ""
-    names = pa.table(
-        {
-            "query": _named(run["query_id"], queries, "query_id"),
-            "doc": _named(run["doc_id"], documents, "doc_id"),
-            "rank": run["rank"],
-            "score": run["score"],
-            "tag": run["system"],
-        }
-    )
+    names = named(run, queries, documents).rename_columns({"query_id": "query", "doc_id": "doc", "system": "tag"})
     for column in ("query", "doc", "tag"):
         spaced = names[column].filter(pc.match_substring_regex(names[column], r"^$|\s"))
         if len(spaced):
@@ -54,7 +46,6 @@ def format_run(run: pa.Table, queries: pa.Table, documents: pa.Table) -> str:
                 "TREC run",
                 "rename it in the collection, or write the run as Parquet",
             )
-    names = names.sort_by([("tag", "ascending"), ("query", "ascending"), ("rank", "ascending")])
     rank, score = (names[column].cast(pa.string()) for column in ("rank", "score"))
     lines = pc.binary_join_element_wise(names["query"], "Q0", names["doc"], rank, score, names["tag"], " ")
     return "\n".join(lines.to_pylist()) + "\n"
@@ -148,6 +139,13 @@ def parse_qrels(lines: Iterable[str], place: str) -> pa.Table:
             "grade": list(grades.values()),
         }
     )
+
+
+def named(run: pa.Table, queries: pa.Table, documents: pa.Table) -> pa.Table:
+    """A run, and what other columns it has, under external ids, in the order of `format_run`. Errors as there."""
+    for place, key, table in ((0, "query_id", queries), (1, "doc_id", documents)):
+        run = run.set_column(place, key, _named(run[key], table, key))
+    return run.sort_by([("system", "ascending"), ("query_id", "ascending"), ("rank", "ascending")])
 
 
 def read_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] | None = None) -> pa.Table:

@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,12 @@ from anmi_ray.api.export import export
 from anmi_ray.api.reranking import rerank_run
 from anmi_ray.api.runs import _TABLES  # pyright: ignore[reportPrivateUsage]
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError, StoreError
+from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.models.pairs import document_text
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.stages.evaluate import FUSED
+from tests.commands import printed
+from tests.evaluation.scored_pairs import relevance
 from tests.small import start_from, write_config
 
 HEAVY = ("torch", "ray", "numba", "transformers", "pandas", "pyarrow", "pydantic")
@@ -160,6 +164,29 @@ def test_texts_are_ranked_alike_by_name_run_and_folder(run: anmi_ray.Run) -> Non
     assert pc.all(pc.less_equal(pc.pairwise_diff(rankings[0]["score"].combine_chunks(), 1).drop_null(), 0)).as_py()
     assert [texts[index] for index in rankings[0]["index"].to_pylist()] == rankings[0]["text"].to_pylist()
     assert anmi_ray.rerank(run, "sort a list", []).num_rows == 0
+
+
+def test_texts_that_are_hardly_relevant_are_left_out(run: anmi_ray.Run, tmp_path: Path) -> None:
+    """Twelve dev queries are too few to fit anything to; a folder says it in a file."""
+    texts = ["how to sort a list in place", "the quick brown fox", "sorted() returns a new list"]
+    assert run.relevance() is None
+    with pytest.raises(ConfigError, match=r"no calibrated P\(relevant\)"):
+        anmi_ray.rerank(run, "sort a list", texts, min_relevance=0.5)
+    assert "none is fitted: of 12 dev queries" in printed("show", run.name)
+    folder = export(run.name, run.root, tmp_path / "model")
+    everything = anmi_ray.rerank(folder, "sort a list", texts, threads=1)
+    best, second, _ = everything["score"].to_pylist()
+    curve = RelevanceCurve("logistic", intercept=-50.0 * (best + second) / 2, slope=50.0)
+    replace(relevance(), curve=curve).write(folder)
+    found = anmi_ray.rerank(folder, "sort a list", texts, min_relevance=0.5, threads=1)
+    assert found.column_names == ["rank", "score", "index", "text", "relevance"]
+    assert found.drop_columns("relevance").equals(everything.slice(0, 1))
+    assert found["relevance"].to_pylist() == pytest.approx(curve.of([best]).tolist())
+    everyone = anmi_ray.rerank(folder, "sort a list", texts, min_relevance=0, threads=1)
+    assert everyone.drop_columns("relevance").equals(everything)
+    assert anmi_ray.rerank(folder, "sort a list", [], min_relevance=0.5).num_rows == 0
+    with pytest.raises(ConfigError, match="2 is no probability"):
+        anmi_ray.rerank(folder, "sort a list", texts, min_relevance=2)
 
 
 def test_a_fusion_is_served_as_it_was_measured(run: anmi_ray.Run, tmp_path: Path) -> None:

@@ -6,12 +6,18 @@ import json
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow.csv as pacsv
 import pytest
 
 from anmi_ray.cli import console
+from anmi_ray.evaluation.relevance import RelevanceCurve
+from anmi_ray.models.bi_encoder import BiEncoder
 from tests.commands import printed, refused
+from tests.evaluation.scored_pairs import relevance
 from tests.models.tiny import write_tiny_bert
 from tests.small import write_config
 
@@ -79,6 +85,42 @@ def test_an_installed_embedder_reranks_and_a_model_without_a_head_does_not(folde
     assert [float(row[4]) for row in ranked] == sorted((float(row[4]) for row in ranked), reverse=True)
     write_tiny_bert(folder / "headless")
     assert "no scoring head" in refused("rerank", "--model", "headless", *places)
+
+
+def test_what_is_hardly_relevant_is_left_out(folder: Path) -> None:
+    """Of six documents of two queries those above the median score; the table says how likely each is."""
+    asked = [json.loads(line)["_id"] for line in (folder / "collection" / "queries.jsonl").read_text().splitlines()[:2]]
+    lines = (folder / "collection" / "corpus.jsonl").read_text().splitlines()[:3]
+    ids = [json.loads(line)["_id"] for line in lines]
+    rows = [f"{query} Q0 {doc} {rank} {-rank} x" for query in asked for rank, doc in enumerate(ids, 1)]
+    (folder / "run.trec").write_text("\n".join(rows) + "\n")
+    BiEncoder.load(str(write_tiny_bert(folder / "base"))).export(folder / "model")
+    command = ["rerank", "--model", "model", "--collection", "collection", "--run", "run.trec", "--out"]
+    printed(*command, "all.trec")
+    assert "no calibrated P(relevant)" in refused(*command, "out.trec", "--min-relevance", ".5")
+    score = {(q, d): float(s) for q, _, d, _, s, _ in map(str.split, (folder / "all.trec").read_text().splitlines())}
+    middle = float(np.median(list(score.values())))
+    curve = RelevanceCurve("logistic", intercept=-20.0 * middle, slope=20.0)
+    replace(relevance(), curve=curve).write(folder / "model")
+    printed(*command, "likely.trec", "--min-relevance", ".5", "--table", "likely.csv")
+    likely = [line.split() for line in (folder / "likely.trec").read_text().splitlines()]
+    assert {(q, d): float(s) for q, _, d, _, s, _ in likely} == {k: s for k, s in score.items() if s >= middle}
+    for query in asked:
+        assert [row[3] for row in likely if row[0] == query] == ["1", "2", "3"][: sum(r[0] == query for r in likely)]
+    table = pacsv.read_csv(folder / "likely.csv")
+    assert table.column_names == ["query_id", "doc_id", "rank", "score", "relevance"]
+    np.testing.assert_allclose(table["relevance"].to_numpy(), curve.of(table["score"].to_numpy()), atol=1e-6)
+    fused = [*command, "fused.trec", "--fuse", "x=run.trec", "--table", "fused.csv", "--min-relevance"]
+    weights = {"weights": {"reranked": 0.1, "x": 0.9}, "measure": "nDCG@10", "queries": 20}
+    (folder / "model" / "fusion.json").write_text(json.dumps(weights))
+    printed(*fused, ".5")
+    pairs = pacsv.read_csv(folder / "fused.csv").select(["query_id", "doc_id"]).to_pylist()
+    assert {tuple(row.values()) for row in pairs} == {(row[0], row[2]) for row in likely}
+    printed(*fused, "1")
+    assert (folder / "fused.trec").read_text() == ""
+    assert pacsv.read_csv(folder / "fused.csv").num_rows == 0
+    (folder / "model" / "relevance.json").write_text("{")
+    assert "relevance.json: is damaged" in refused(*fused, ".5")
 
 
 def test_the_plan_does_nothing(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from sentence_transformers import CrossEncoder as PublishedCrossEncoder
 from anmi_ray.api.export import export
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import ConfigError, DataError, StoreError
+from anmi_ray.evaluation.relevance import FILE, Relevance, find
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.store.folders import seal_folder
 from tests.commands import printed, refused
+from tests.evaluation.scored_pairs import relevance
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 
 NUMBERS = {"difference": None, "difference_low": None, "difference_high": None, "p": None, "p_holm": None}
@@ -45,7 +48,9 @@ def row(system: str, measure: str, mean: float, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def write_run(root: Path, name: str = "r1", pooling: Any = "cls", until: str = "evaluate") -> Artifact:
+def write_run(
+    root: Path, name: str = "r1", pooling: Any = "cls", until: str = "evaluate", worth: Relevance | None = None
+) -> Artifact:
     """A run's record and artifacts as the stages write them; the model is a real one. Returns the train artifact."""
     store, environment = Store(str(root)), {"versions": {"torch": "2.13"}}
     config = Experiment().model_dump(mode="json", exclude={"execution"})
@@ -80,6 +85,7 @@ def write_run(root: Path, name: str = "r1", pooling: Any = "cls", until: str = "
         if stage == "evaluate":
             rows = [row("hybrid", "nDCG@10", 0.55, **NUMBERS), row("reranked", "nDCG@10", 0.571, **MEASURED)]
             artifact.publish_json("comparisons.json", rows)
+            artifact.publish_json(FILE, None if worth is None else asdict(worth))
         artifact.complete(**facts[stage])
     stages = {stage: {"fingerprint": artifact.fingerprint} for stage, artifact in artifacts.items()}
     record = {"name": name, "corpus_name": "/private/place/docs", "config": config, "environment": environment}
@@ -170,6 +176,16 @@ def test_the_card_says_what_the_run_knows(tmp_path: Path) -> None:
     assert "/private/place" not in card.content
 
 
+def test_the_folder_says_what_a_score_is_worth(tmp_path: Path) -> None:
+    found = relevance()
+    write_run(tmp_path / "root", worth=found)
+    to = export("r1", str(tmp_path / "root"), tmp_path / "out")
+    assert find(to) == found
+    card = ModelCard.load(to / "README.md").text
+    assert all(line in card for line in found.said())
+    assert "no probabilities but by `relevance.json`" in card
+
+
 def test_without_an_evaluation_or_a_license_the_card_claims_none(tmp_path: Path) -> None:
     write_run(tmp_path / "root", until="train")
     card = ModelCard.load(export("r1", str(tmp_path / "root"), tmp_path / "out") / "README.md")
@@ -177,6 +193,8 @@ def test_without_an_evaluation_or_a_license_the_card_claims_none(tmp_path: Path)
     assert data.license is None
     assert data.eval_results is None
     assert "Not evaluated." in card.text
+    assert "those of different queries do not compare" in card.text
+    assert find(tmp_path / "out") is None
 
 
 def test_what_cannot_be_exported_is_said_and_leaves_nothing(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from anmi_ray.reports.data import (
     StageTime,
     TruthSample,
 )
+from tests.evaluation.scored_pairs import relevance
 
 MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 TITLES = (
@@ -216,6 +217,7 @@ def report_data() -> ReportData:
         serving=Serving(100, 407, 78.4, 2, 5_120, 22_713_216, 90_864_192),
         simulated=True,
         config_yaml="name: quickstart\nseed: 0\ncompare:\n  degree: 8\nrate:\n  model: thurstone\n  prior: empirical\n",
+        relevance=relevance(),
         fusion=WeightSweep(
             "nDCG@10", 131, "minmax", parts, weights, sweep, best, max(sweep), (0.0, 0.1, 0.9), 0.57, 0.52
         ),

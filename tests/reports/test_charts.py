@@ -130,7 +130,9 @@ CHARTS: dict[str, Callable[[int, str], Markup]] = {
     "kind bars": lambda size, name: distilled_charts.kind_bars([(name, name, KIND)] * min(size, 5), name),
     "cumulative": cumulative,
     "rank buckets": lambda size, name: distilled_charts.rank_buckets(buckets(size)),
-    "calibration": lambda size, name: distilled_charts.calibration({name: buckets(size), f"{name}2": buckets(size)}),
+    "calibration": lambda size, name: distilled_charts.calibration(
+        {one: [(row.predicted, row.observed) for row in buckets(size)] for one in (name, f"{name}2")}, name, name
+    ),
     "ratings": rated,
 }
 EMPTY = {"histogram", "ratings"}  # their callers draw them only where there is something

@@ -118,7 +118,9 @@ def test_same_data_same_bytes(html: str):
 def test_all_sections_are_filled(html: str):
     words = Page(html).words()
     assert 'class="missing"' not in html
-    assert html.count('<svg class="figure"') == 13  # three measures, per query, weight, truth, gaps, six of training
+    assert (
+        html.count('<svg class="figure"') == 14
+    )  # three measures, per query, reliability, weight, truth, gaps, six of training
     assert "find the n smallest values" in words
     assert not re.search(r"\bnan\b|\binf\b", "".join(re.findall(r"<svg.*?</svg>", html)))
     assert "None" not in words
@@ -154,6 +156,11 @@ def test_the_page_says_the_numbers_of_the_json(html: str, data: ReportData):
         assert page.decimal(content["agreement"][key]) in words
     for document in content["example"]["documents"]:
         assert f"{page.signed(document['rating_elo'], 0)} {page.decimal(document['std_err_elo'], 0)}" in words
+    for one in content["relevance"]["test"]["thresholds"]:
+        if one["probability"] is not None:
+            ends = " to ".join(page.decimal(one["precision"][end]) for end in ("low", "high"))
+            said = (one["wanted"], one["probability"]), f"{page.decimal(one['precision']['mean'])} {ends}"
+            assert f"{' '.join(page.decimal(value, 2) for value in said[0])} {said[1]}" in words
     for key, places in (("examples", 0), ("negatives_per_example", 1), ("mean_gap_elo", 0), ("mean_gap_se_elo", 0)):
         assert page.decimal(content["mining"][key], places) in words
 
@@ -209,6 +216,7 @@ def test_everything_optional_may_be_missing(data: ReportData):
     words = Page(html).words()
     for message in (
         "Scores were not fused",
+        "No P(relevant) was fitted",
         "No query was better or worse",
         "The judgments were not audited",
         "No sample of the truth was kept",
@@ -230,6 +238,7 @@ def test_everything_optional_may_be_missing(data: ReportData):
         "first",
         "serving",
         "fusion",
+        "relevance",
         "judges",
         "fits",
         "truth",

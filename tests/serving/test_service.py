@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import httpx2
@@ -15,9 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.serving.queue import Computed, What
 from anmi_ray.serving.service import RerankService
 from anmi_ray.serving.settings import ServiceSettings, validated
+from tests.evaluation.scored_pairs import relevance
 
 T = TypeVar("T")
 Client = httpx2.AsyncClient
@@ -99,6 +102,26 @@ def test_teis_shape() -> None:
         {"index": 1, "score": pytest.approx(1 / (1 + np.exp(0.5))), "text": "bbbb"},
         {"index": 0, "score": pytest.approx(1 / (1 + np.exp(0.875))), "text": "a"},
     ]
+
+
+def test_a_calibrated_model_answers_with_probabilities_and_leaves_out_what_is_less() -> None:
+    curve = RelevanceCurve("logistic", intercept=-1.0, slope=4.0)
+    calibrated = replace(relevance(), curve=curve)
+    made = RerankService(validated({"model": "folder", "name": "tiny"}), Model(), calibrated)
+    expected = {2: curve.of(11 / 8 - 1), 0: curve.of(5 / 8 - 1), 3: curve.of(5 / 8 - 1), 1: curve.of(1 / 8 - 1)}
+    sent = {"query": "q", "documents": DOCUMENTS}
+
+    def ranked(**more: Any) -> list[tuple[int, float]]:
+        found = post(made, "/v2/rerank", {**sent, **more}).json()["results"]
+        return [(row["index"], row["relevance_score"]) for row in found]
+
+    assert ranked() == [(index, pytest.approx(float(value))) for index, value in expected.items()]
+    least = float(expected[0])
+    assert [index for index, _ in ranked(min_relevance=least)] == [2, 0, 3]
+    assert ranked(min_relevance=least, raw_scores=True, top_n=2) == [(2, 11 / 8 - 1), (0, 5 / 8 - 1)]
+    assert ranked(min_relevance=1) == []
+    tei = post(made, "/rerank", {"query": "q", "texts": ["three", "the longest"], "min_relevance": 0.5}).json()
+    assert tei == [{"index": 1, "score": pytest.approx(float(expected[2]))}]
 
 
 def test_openais_shape() -> None:

@@ -19,7 +19,7 @@ from anmi_ray.evaluation import fusion
 from anmi_ray.evaluation.headline import Headline
 from anmi_ray.evaluation.served_fusion import of_sweep
 from anmi_ray.runtime.tasks import Context
-from anmi_ray.stages import evaluate
+from anmi_ray.stages import by_judges, evaluate, relevance
 from anmi_ray.store import Artifact, Flow, Store
 
 DOCUMENTS = [f"d{i}" for i in range(12)]
@@ -231,6 +231,83 @@ def of_systems(artifact: Artifact, *systems: str) -> pa.Table:
     """What was fused, of some systems."""
     fused = artifact.read_part("fused", 0, RUN)
     return fused.filter(pc.is_in(fused["system"], value_set=pa.array(systems))).combine_chunks()
+
+
+def test_what_a_score_is_worth_is_fitted_to_dev_and_told_of_test(tmp_path: Path) -> None:
+    world = World(tmp_path, SKILL)
+    _, artifact = world.measured()
+    found = relevance.of(artifact)
+    assert found is not None
+    assert found.test is not None
+    assert (found.dev.queries, found.dev.pairs, found.dev.truth) == (30, 360, "labels")
+    assert (found.test.queries, found.test.pairs, found.depth) == (24, 288, 12)
+    assert found.dev.expected == pytest.approx(found.dev.relevant, rel=0.1)
+    fooled = relevance.of(World(tmp_path / "fooled", SKILL, {**SKILL, "reranked": -4.0}).measured()[1])
+    assert fooled is not None
+    assert (fooled.curve, fooled.dev) == (found.curve, found.dev), "test labels and scores never enter"
+    assert fooled.test is not None
+    assert fooled.test.error.rms.low is not None
+    assert fooled.test.error.rms.low > 0.1
+    alone = relevance.of(World(tmp_path / "alone", SKILL, test=False).measured()[1])
+    assert alone == replace(found, test=None)
+
+
+def test_without_dev_queries_of_which_anybody_knows_no_score_is_worth_anything(tmp_path: Path) -> None:
+    _, artifact = World(tmp_path, SKILL, dev=False).measured()
+    assert relevance.of(artifact) is None
+    assert "of 0 dev queries it is known" in (artifact.manifest() or {})["unfitted"]
+
+
+def test_of_whom_judges_did_not_speak_nothing_is_known() -> None:
+    """Documents without a label are not relevant; those without an answer, or below the model's depth, are left out."""
+    pairs = [("q0", "d0"), ("q0", "d1"), ("q1", "d0"), ("q1", "d2"), ("q2", "d3")]
+    ids = {
+        "query_id": pa.array([query_id(query) for query, _ in pairs], ID),
+        "doc_id": pa.array([doc_id(doc) for _, doc in pairs], ID),
+    }
+    numbers = {"rank": [1, 2, 1, 2, 1], "score": [2.0, 1.0, 4.0, 3.0, 0.0]}
+    run = RUN.table({**ids, "system": ["reranked"] * 5, **numbers}).sort_by("score")
+
+    def told(known: relevance.KnownRelevance) -> list[tuple[float, float]]:
+        found = known.pairs(run)
+        assert len(set(found.query.tolist())) == len(set(found.query[np.argsort(found.score)].tolist()))
+        return sorted(zip(found.score.tolist(), found.truth.tolist(), strict=True))
+
+    labels = QREL.table({"query_id": ids["query_id"][:3], "doc_id": ids["doc_id"][:3], "grade": [2, 0, 0]})
+    assert told(relevance.by_labels(labels)) == [(1.0, 0.0), (2.0, 1.0)]
+    gains = QREL.table({"query_id": ids["query_id"][1:4], "doc_id": ids["doc_id"][1:4], "grade": [250, 1000, 0]})
+    assert told(relevance.by_gains(gains)) == [(1.0, 0.25), (3.0, 0.0), (4.0, 1.0)]
+    answers = pa.table({name: column[2:] for name, column in ids.items()} | {"probability": [0.75, np.nan, 0.5]})
+    assert told(relevance.by_answers(answers)) == [(0.0, 0.5), (4.0, 0.75)]
+
+
+def test_who_chooses_on_dev_says_what_is_relevant() -> None:
+    """On test as on dev, and the others where these say nothing of test."""
+    ids = {"query_id": pa.array([query_id("q")], ID), "doc_id": pa.array([doc_id("d")], ID)}
+    label = QREL.table({**ids, "grade": [1]})
+    queries = pa.table({"query_id": pa.chunked_array([ids["query_id"]])})
+    answers = pa.table({**ids, "answer": [0.75], "probability": [0.75]})
+    said = by_judges.Assessed(answers, "", "nDCG@10", {})
+    silent = replace(said, answers=answers.slice(0, 0))
+    by_labels = evaluate._Choice(label, "nDCG@10")  # pyright: ignore[reportPrivateUsage]
+    judges = replace(by_labels, judges=True)
+    dev = evaluate._known_of_dev  # pyright: ignore[reportPrivateUsage]
+    assert [dev(by_labels, label, queries, said, label).by, dev(judges, label, queries, said, label).by] == [
+        "labels",
+        "judges",
+    ]
+    assert dev(judges, label, queries, said, None).rows["truth"].to_pylist() == [0.75]
+    assert dev(judges, label, queries, None, label).rows["truth"].to_pylist() == [0.001]
+    for choice, labels, answered, by in (
+        (by_labels, label, said, "labels"),
+        (by_labels, QREL.empty(), said, "judges"),
+        (judges, label, said, "judges"),
+        (judges, label, silent, "labels"),
+        (judges, label, None, "labels"),
+        (by_labels, QREL.empty(), silent, None),
+    ):
+        found = evaluate._known_of_test(choice, labels, queries, answered)  # pyright: ignore[reportPrivateUsage]
+        assert (found and found.by) == by
 
 
 def test_without_judged_dev_queries_it_is_the_start(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from anmi_ray.evaluation.significance import LEVEL, SystemComparison
 from anmi_ray.reports import audits, held_out
 from anmi_ray.reports import data as report
 from anmi_ray.reports.run import to_html
-from anmi_ray.stages import by_judges
+from anmi_ray.stages import by_judges, relevance
 from anmi_ray.stages.distill import PAGES
 from anmi_ray.stages.evaluate import headline_of
 from anmi_ray.stages.ingest import of_queries, sample_queries
@@ -153,6 +153,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         or (_extremes(run, judged_metrics, first, judged.measure) if judged and judged_metrics else ()),
         environment=_environment(described),
         references=tuple(peer.name for peer in experiment.rerank.peers if peer.run is not None),
+        relevance=relevance.of(evaluate),
         judged=judged,
         judged_metrics=judged_metrics,
     )
