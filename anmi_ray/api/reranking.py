@@ -65,15 +65,18 @@ def rerank(
         fusion.check(given, "scores")
     score = _loaded(folder, threads).score([query] * len(texts), list(texts)) if texts else np.zeros(0)
     if fusion is not None and texts:
-        score = _fused(fusion, score, given)
+        score = fused(fusion, score, given)
     table = pa.table({"score": pa.array(score, pa.float32()), "index": pa.array(range(len(texts)), pa.int64())})
     table = table.append_column("text", pa.array(list(texts), pa.string()))
     table = table.sort_by([("score", "descending"), ("index", "ascending")])
     return table.add_column(0, "rank", pa.array(range(1, len(texts) + 1), pa.int64()))
 
 
-def _fused(fusion: ServedFusion, score: NDArray[Any], scores: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
-    """float64[N]: the scores of N texts of one query, fused."""
+def fused(fusion: ServedFusion, score: NDArray[Any], scores: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
+    """float64[N]: the scores of N texts of one query, the model's and by system the others', fused.
+
+    Raises DataError where scores are not finite or not of all texts.
+    """
     from anmi_ray.stages.rerank import ranking
 
     count = len(score)
@@ -84,9 +87,9 @@ def _fused(fusion: ServedFusion, score: NDArray[Any], scores: Mapping[str, Seque
     run = RUN.table({**row, "system": ["run"] * count, "rank": range(1, count + 1), "score": [0.0] * count})
     reranked = ranking.ranked(run, score.astype(np.float64))
     partners = {name: ranking.ranked(run, values, name) for name, values in given.items()}
-    fused = fusion.fuse(reranked, run, partners, count)
+    table = fusion.fuse(reranked, run, partners, count)
     found = np.empty(count)
-    found[[int.from_bytes(doc, "big") for doc in fused["doc_id"].to_pylist()]] = fused["score"].to_numpy()
+    found[[int.from_bytes(doc, "big") for doc in table["doc_id"].to_pylist()]] = table["score"].to_numpy()
     return found
 
 
@@ -112,6 +115,13 @@ def _fusion(place: Path | Run) -> ServedFusion:
     return found
 
 
+def names_run(model: str) -> bool:
+    """Whether `model` is neither a folder nor a model of the hub, but a run's name."""
+    from anmi_ray.models import loading
+
+    return not (Path(model).is_dir() or "/" in model or model == loading.PACKAGED)
+
+
 def model_of(model: str, root: str) -> tuple[str, str | ModelSource]:
     """What to call `model`, and what `load` takes: a folder, a run of that name under `root`, else one of the hub.
 
@@ -121,7 +131,7 @@ def model_of(model: str, root: str) -> tuple[str, str | ModelSource]:
 
     if Path(model).is_dir():
         return Path(model).resolve().name, str(_checked(Path(model)).resolve())
-    if "/" in model or model == loading.PACKAGED:
+    if not names_run(model):
         return model, loading.resolve(model)
     run = Run(model, root)
     return run.name, str(run.model.resolve())

@@ -21,7 +21,7 @@ MOST_INSIDE = 1024
 """Requests that may be inside at once, whatever they ask for."""
 
 _BODIES = 16  # bodies of the greatest size that may be in memory at once
-OPEN = ("/health", "/docs", "/openapi.json")  # no key is asked for
+OPEN = ("/", "/health", "/docs", "/openapi.json")  # no key is asked for
 _GONE = 499  # nginx's status of a request whose client left
 _DISCARD_S = 10.0
 

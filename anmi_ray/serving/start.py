@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from anmi_ray.core.errors import ConfigError, LostError, first_line, from_os_error
+from anmi_ray.core.errors import AnmiError, ConfigError, LostError, first_line, from_os_error
 from anmi_ray.serving.settings import ServiceSettings
 
 _APP = "anmi"
@@ -28,8 +29,9 @@ def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], 
     need_serve()
     settings.key()
     with _held(host, port) as taken:
+        run = _run_of(settings)
         settings = _checked(settings)
-        _run(settings, host, taken, say)
+        _run(settings, run, host, taken, say)
 
 
 def need_serve() -> None:
@@ -79,11 +81,24 @@ def _checked(settings: ServiceSettings) -> ServiceSettings:
     name, model = reranking.model_of(settings.model, settings.root)
     reranking.load(model, settings.threads_each)
     place = model if isinstance(model, str) else settings.model
-    update = {"model": place, "name": settings.name or name, "threads": settings.threads_each}
+    root = settings.root if "://" in settings.root else os.path.abspath(settings.root)
+    update = {"model": place, "root": root, "name": settings.name or name, "threads": settings.threads_each}
     return settings.model_copy(update=update)
 
 
-def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], None]) -> None:
+def _run_of(settings: ServiceSettings) -> str | None:
+    """The run whose documents are searched, after a look at whether they can be; None of a folder or of the hub."""
+    from anmi_ray.api import reranking
+    from anmi_ray.api.runs import Run
+    from anmi_ray.serving import searcher
+
+    if not reranking.names_run(settings.model):
+        return None
+    searcher.check(Run(settings.model, settings.root))
+    return settings.model
+
+
+def _run(settings: ServiceSettings, run: str | None, host: str, port: int, say: Callable[[str], None]) -> None:
     import ray.serve  # sets its logger's level
 
     from anmi_ray.config.execution import ExecutionConfig
@@ -92,26 +107,45 @@ def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], N
     logging.getLogger(ray.serve.__name__).setLevel(logging.ERROR)
     execution = ExecutionConfig(logical_cpus=max(1, settings.threads_each * settings.replicas))
     with ray_session(execution):
-        handle = _deployed(settings, host, port)
+        handle = _deployed(settings, run, host, port)
         shown = f"[{host}]" if ":" in host else host
         try:
+            if run is not None:
+                _opened(handle, say)
             say(f"serving {settings.name} at http://{shown}:{port}; Ctrl-C ends it")
+            if run is not None:
+                say(f"search its documents at http://{shown}:{port}/")
             _watch()
         except KeyboardInterrupt:
             _drained(handle, settings.timeout_s)
 
 
-def _deployed(settings: ServiceSettings, host: str, port: int) -> Any:
+def _opened(handle: Any, say: Callable[[str], None]) -> None:
+    """Wait until the run's documents can be searched; `say` is told what was made anew. Raises what keeps it closed."""
+    from ray.exceptions import RayError
+
+    try:
+        about = handle.opened.remote().result()
+    except (RayError, RuntimeError) as error:
+        remedy = "start it again; Ray Serve's own words are in logs/serve below Ray's folder of the session"
+        raise LostError(f"the process that searches was lost: {first_line(error)}", "this machine", remedy) from None
+    if isinstance(about, AnmiError):
+        raise about
+    for note in about.notes:
+        say(note)
+
+
+def _deployed(settings: ServiceSettings, run: str | None, host: str, port: int) -> Any:
     """Start the application; its handle, once it answers."""
     from ray import serve
     from ray.exceptions import RayError
 
-    from anmi_ray.serving.app import build
+    from anmi_ray.serving.app import application
 
     logs = {"enable_access_log": False, "log_level": "WARNING"}
     try:
         serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=logs)
-        return serve.run(build(settings.model_dump()), name=_APP, route_prefix="/", blocking=False)
+        return serve.run(application(settings, run), name=_APP, route_prefix="/", blocking=False)
     except (RayError, RuntimeError, TimeoutError) as error:
         raise LostError(
             f"the service did not start: {first_line(error)}",
