@@ -200,7 +200,7 @@ function toggle(item, row, stages) {
   item.querySelector(".id")?.remove();
   const whole = row.document.text;
   text.replaceChildren(...marked(open ? whole.slice(0, LONGEST) + (whole.length > LONGEST ? " …" : "") : snippet(whole)));
-  if (open) item.append(why(row, stages), make("p", `document ${row.id}`, "id"));
+  if (open) text.before(why(row, stages), make("p", row.id === row.document.title ? "" : row.id, "id"));
   draw();
 }
 
@@ -290,7 +290,7 @@ function press(event) {
   if (event.ctrlKey || event.altKey || event.metaKey) return;
   const head = document.activeElement?.closest?.(".head");
   const typing = document.activeElement?.matches?.("input, select");
-  if (event.key === "/" && !document.activeElement?.matches?.("input")) of("query").select();
+  if (event.key === "/" && !document.activeElement?.matches?.("input")) toQuery();
   else if (event.key === "Escape") leave(head);
   else if (event.key === "ArrowDown" && document.activeElement === of("query")) go(visible()[0]);
   else if (!typing && head && walk(head, event.key)) event.preventDefault();
@@ -303,7 +303,12 @@ const visible = () => [...of("columns").querySelectorAll(".head")].filter((one) 
 function leave(head) {
   const item = head?.closest("li");
   if (item?.classList.contains("open")) head.click();
-  else of("query").select();
+  else toQuery();
+}
+
+function toQuery() {
+  of("query").focus();
+  of("query").select();
 }
 
 // Up and down within a ranking; left and right to the same document, or to the same place where it is not.
