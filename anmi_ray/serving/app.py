@@ -20,11 +20,11 @@ from ray.serve.handle import DeploymentHandle
 
 from anmi_ray.api import reranking
 from anmi_ray.core.errors import AnmiError, first_line
+from anmi_ray.serving.found import About, FoundDocument
 from anmi_ray.serving.gate import MOST_INSIDE, Gate
 from anmi_ray.serving.queue import Computed, What
 from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.serving.scorer import ModelScorer
-from anmi_ray.serving.searcher import About, FoundDocument, RunSearcher
 from anmi_ray.serving.service import RerankService
 from anmi_ray.serving.settings import ServiceSettings, validated
 
@@ -49,6 +49,8 @@ class SearchReplica:
     """A process with a run's first stage. Why it does not open is told to whoever asks: trying again mends nothing."""
 
     def __init__(self, run: str, root: str, threads: int) -> None:
+        from anmi_ray.serving.searcher import RunSearcher  # indexes: for this process alone
+
         self._opened: RunSearcher | AnmiError
         try:
             self._opened = RunSearcher(run, root, threads)
@@ -63,7 +65,7 @@ class SearchReplica:
         self, query: str, deepest: dict[str, int], vector_d: NDArray[np.float32] | None
     ) -> list[FoundDocument]:
         """As RunSearcher."""
-        assert isinstance(self._opened, RunSearcher)
+        assert not isinstance(self._opened, AnmiError)
         return await self._opened.find(query, deepest, vector_d)
 
 

@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, model_validator
 
 from anmi_ray.api import reranking
+from anmi_ray.evaluation.fusion import FUSED
 from anmi_ray.models.pairs import document_text
-from anmi_ray.retrieval.merge import HYBRID
+from anmi_ray.retrieval.merge import HYBRID, STUDENT
 from anmi_ray.serving import pages
+from anmi_ray.serving.found import About, FoundDocument
 from anmi_ray.serving.refusals import RefusalError
-from anmi_ray.serving.searcher import About, FoundDocument
-from anmi_ray.stages.evaluate import FUSED
 from anmi_ray.stages.rerank.ranking import SYSTEM as RERANKED
-from anmi_ray.stages.retrieve.live import STUDENT
 
 _MOST_SYSTEMS = 4  # of a request
 _MOST_SEARCHES = 64  # that wait for the first stage, or are in it

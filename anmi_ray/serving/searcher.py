@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,15 @@ from anmi_ray.api.runs import Run
 from anmi_ray.config.load import validate_as
 from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.evaluation.fusion import FUSED
 from anmi_ray.evaluation.served_fusion import ServedFusion
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.kinds import reads_apart
-from anmi_ray.retrieval.merge import HYBRID
-from anmi_ray.stages.evaluate import FUSED
+from anmi_ray.retrieval.merge import HYBRID, STUDENT
+from anmi_ray.serving.found import About, FoundDocument
 from anmi_ray.stages.ingest import queries_of
 from anmi_ray.stages.rerank.ranking import SYSTEM as RERANKED
-from anmi_ray.stages.retrieve.live import STUDENT, FirstStage, StudentVectors
+from anmi_ray.stages.retrieve.live import FirstStage, StudentVectors
 from anmi_ray.store import Artifact
 
 _EXAMPLES = 6
@@ -42,34 +42,6 @@ _DOES = {
     RERANKED: "the trained model, over the hybrid's first",
     FUSED: "the trained model's scores and the first stage's, by the run's weights",
 }
-
-
-@dataclass(frozen=True)
-class About:
-    """What can be searched: by system what it does, the documents of a ranking, those that are reranked if not said.
-
-    `notes`: what was made anew at the start. `examples`: test queries of the run.
-    """
-
-    run: str
-    documents: int
-    systems: dict[str, str]
-    depth: int
-    candidates: int
-    fusion: ServedFusion | None
-    examples: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class FoundDocument:
-    """A document that a system ranks: its id of the collection, its texts, and each system's rank and score.
-
-    The texts are None where it stands too deep in every ranking to be shown or reranked, and then the id is, too.
-    """
-
-    texts: tuple[str, str, str] | None
-    places: dict[str, tuple[int, float]]
 
 
 class RunSearcher:

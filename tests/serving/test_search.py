@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
 import shutil
-import subprocess
-import sys
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,79 +19,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.api.runs import Run
-from anmi_ray.config.load import load
 from anmi_ray.core.errors import DamagedError
-from anmi_ray.core.identity import rng
-from anmi_ray.core.records import DOCUMENT, RUN
+from anmi_ray.core.records import DOCUMENT
 from anmi_ray.models.bi_encoder import BiEncoder
-from anmi_ray.pipeline.run import run
+from anmi_ray.serving.found import About, FoundDocument
 from anmi_ray.serving.queue import Computed, What
 from anmi_ray.serving.scorer import ModelScorer
-from anmi_ray.serving.searcher import About, FoundDocument, RunSearcher
+from anmi_ray.serving.searcher import RunSearcher
 from anmi_ray.serving.service import RerankService
 from anmi_ray.serving.settings import validated
-from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.rerank.ranking import document_texts
 from tests.commands import refused
-from tests.labelling import browser
-from tests.models.tiny import WORDS, write_tiny_bert
-from tests.retrieval.java import ABSENT
-from tests.small import write_config
+from tests.serving.searched import DEPTH, HOSTILE, RERANKED, RETRIEVERS, wanted
 
 T = TypeVar("T")
-KEY = "a-key-of-this-test"
-READY_S = 240
-DEPTH, RERANKED = 30, 12
-RETRIEVERS = ["bm25", *([] if ABSENT else ["lucene"]), "dense", "late"]
-HOSTILE = "<img src=x onerror=\"document.title='taken'\"> </script> \u202e word7"
-
-
-def write_collection(folder: Path) -> Path:
-    """90 documents and 40 queries of words that the tiny model knows; two documents have words of a query."""
-    random = rng("searched")
-    queries = [(f"q{i}", " ".join(random.choice(WORDS, 4))) for i in range(40)]
-    documents = [(f"o{i}", "", " ".join(random.choice(WORDS, 12))) for i in range(9)]
-    documents += [("hostile", HOSTILE, HOSTILE)]
-    for name, text in queries:
-        for i in range(2):
-            words = [*random.choice(WORDS, 8), *text.split()[: 3 - i]]
-            documents.append((f"{name}d{i}", f"about {words[0]}", " ".join(random.permutation(words))))
-    (folder / "qrels").mkdir(parents=True)
-    rows = [{"_id": name, "title": title, "text": text} for name, title, text in documents]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "queries.jsonl").write_text("".join(json.dumps({"_id": n, "text": t}) + "\n" for n, t in queries))
-    for split, part in (("train", queries[:24]), ("dev", queries[24:30]), ("test", queries[30:])):
-        lines = [f"{name}\t{name}d{i}\t1" for name, _ in part for i in range(2)]
-        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def searched(trained_in_one_task: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A whole run over three shards with every retriever that is here, whose student has vectors of texts."""
-    folder = tmp_path_factory.mktemp("searched")
-    collection = write_collection(folder / "collection")
-    model = str(write_tiny_bert(folder / "tiny"))
-    config = write_config(
-        folder / "searched.yaml",
-        collection,
-        name="searched",
-        corpus={"reader": "beir", "path": str(collection), "shard_documents": 30},
-        retrieve={
-            "retrievers": RETRIEVERS,
-            "depth": DEPTH,
-            "candidates": 14,
-            "random_negatives": 3,
-            "dense": {"model": model, "dtype": "float32", "max_tokens": 32},
-            "late": {"model": model, "dtype": "float32"},
-        },
-        train={"student": "bi-encoder", "model": model, "lists_per_step": 8, "max_steps": 2, "max_tokens": 48,
-               "dev_points": [1.0]},
-        rerank={"depth": RERANKED, "precision": "float32", "start": False},
-        evaluate={"rounds": 1000, "partners": ["hybrid"]},
-    )  # fmt: skip
-    run(load(config, [f"execution.root={folder / 'root'}"]), last="evaluate")
-    return Run("searched", folder / "root")
 
 
 class Here:
@@ -133,33 +68,6 @@ def search(made: RerankService, **sent: Any) -> httpx2.Response:
     return talk(made, lambda client: client.post("/v1/search", content=body, headers=headers))
 
 
-def buckets(run: Run) -> range:
-    return range(int((run.artifact("ingest").manifest() or {})["buckets"]))
-
-
-def wanted(run: Run) -> Iterator[tuple[str, dict[str, list[tuple[str, float]]]]]:
-    """Of every test query its text, and each system's documents with their scores as the run has them."""
-    ingest = run.artifact("ingest")
-    shards = range(int((ingest.manifest() or {})["shards"]))
-    documents = pa.concat_tables([ingest.read_part("documents", shard, DOCUMENT) for shard in shards])
-    names = dict(zip(documents["doc_id"].to_pylist(), documents["external_id"].to_pylist(), strict=True))
-    fused = run.artifact("evaluate").read_part("fused", 0, RUN)
-    for bucket in buckets(run):
-        queries = queries_of(ingest, bucket, "test")
-        parts = [of_queries(fused, queries)]
-        parts += [
-            of_queries(run.artifact(stage).read_part("runs", bucket, RUN), queries) for stage in ("retrieve", "rerank")
-        ]
-        every = pa.concat_tables(parts).sort_by([("system", "ascending"), ("rank", "ascending")]).to_pylist()
-        for query in queries.to_pylist():
-            systems: dict[str, list[tuple[str, float]]] = {}
-            for row in every:
-                if row["query_id"] == query["query_id"]:
-                    systems.setdefault(row["system"], []).append((names[row["doc_id"]], row["score"]))
-            yield query["text"], systems
-
-
-@pytest.mark.ray
 @pytest.mark.slow
 def test_every_system_ranks_the_runs_queries_as_the_run_did(searched: Run, service: RerankService) -> None:
     found: set[str] = set()
@@ -176,7 +84,6 @@ def test_every_system_ranks_the_runs_queries_as_the_run_did(searched: Run, servi
     assert found == {*RETRIEVERS, "hybrid", "reranked", "reranked+hybrid"}
 
 
-@pytest.mark.ray
 @pytest.mark.slow
 def test_compared_systems_say_of_each_document_where_every_stage_has_it(searched: Run, service: RerankService) -> None:
     text, systems = next(wanted(searched))
@@ -195,7 +102,6 @@ def test_compared_systems_say_of_each_document_where_every_stage_has_it(searched
     assert alone["why"].keys() == {"bm25"}
 
 
-@pytest.mark.ray
 @pytest.mark.slow
 def test_the_student_searches_all_documents_by_its_vectors(searched: Run, service: RerankService) -> None:
     ingest = searched.artifact("ingest")
@@ -212,7 +118,6 @@ def test_the_student_searches_all_documents_by_its_vectors(searched: Run, servic
         np.testing.assert_allclose([cosines[row["id"]] for row in results], best, atol=1e-5)
 
 
-@pytest.mark.ray
 @pytest.mark.slow
 def test_indexes_that_are_gone_or_damaged_are_made_again(searched: Run, tmp_path: Path) -> None:
     root = tmp_path / "root"
@@ -355,7 +260,6 @@ def test_no_query_is_a_defect_of_the_service(query: str, system: str) -> None:
     assert found.status_code in (200, 422)
 
 
-@pytest.mark.ray
 @pytest.mark.slow
 def test_texts_of_every_kind_are_searched(service: RerankService) -> None:
     for query in (
@@ -372,82 +276,3 @@ def test_texts_of_every_kind_are_searched(service: RerankService) -> None:
         assert answer.json()["rankings"][2]["results"]
     shown = search(service, query="word7 onerror", system="bm25", top_n=1).json()["results"][0]
     assert [shown["id"], shown["document"]] == ["hostile", {"title": HOSTILE, "text": HOSTILE}]
-
-
-@contextmanager
-def serving(run: Run, folder: Path) -> Iterator[str]:
-    """The address of `anmi serve RUN`, as a user starts it, with KEY."""
-    command = [sys.executable, "-m", "anmi_ray", "serve", run.name, "--root", run.root, "--port", "0"]
-    environment = {**os.environ, "SERVICE_KEY": KEY}
-    errors = folder / "errors"
-    with errors.open("w") as sink:
-        command += ["--key-env", "SERVICE_KEY"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment)
-    assert process.stdout is not None
-    try:
-        killer = threading.Timer(READY_S, process.kill)
-        killer.start()
-        said = process.stdout.readline() + process.stdout.readline()
-        killer.cancel()
-        found = re.search(r"^search its documents at (http://127\.0\.0\.1:\d+/)$", said, re.MULTILINE)
-        assert found, (said, errors.read_text()[-2000:])
-        yield found[1]
-        process.terminate()
-        assert process.wait(READY_S) == 0
-        assert errors.read_text() == ""
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait(READY_S)
-        process.stdout.close()
-
-
-def keys(tab: browser.Tab, *pressed: str) -> None:
-    for key in pressed:
-        tab.press(key)
-
-
-SHOWN = "shown.length === {} && of('columns').getAttribute('aria-busy') === 'false' && asked === of('query').value"
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-@pytest.mark.skipif(browser.PROGRAM is None, reason="needs Chromium: none was found")
-def test_the_page_compares_systems_by_keys_alone(searched: Run, tmp_path: Path) -> None:
-    text, systems = next(wanted(searched))
-    with serving(searched, tmp_path) as address, browser.tabs(tmp_path / "profile", 1) as (tab,):
-        tab.open(address)
-        tab.wait("document.activeElement?.id === 'key' && !of('unlock').hidden")
-        keys(tab, *"wrong", "Enter")
-        assert "key is missing or wrong" in tab.wait("of('fault').hidden ? '' : of('fault').textContent")
-        keys(tab, *KEY, "Enter")
-        tab.wait("document.activeElement?.id === 'query' && of('unlock').hidden")
-        assert tab.value("of('first').value + ' ' + of('second').value") == "hybrid reranked+hybrid"
-        keys(tab, *text, "Enter")
-        tab.wait(SHOWN.format(2))
-        ids = "[...one.querySelectorAll('li')].map((row) => row.dataset.id)"
-        hybrid, fused = tab.value(f"[...document.querySelectorAll('.column')].map((one) => {ids})")
-        assert hybrid == [doc for doc, _ in systems["hybrid"][:10]]
-        assert fused == [doc for doc, _ in systems["reranked+hybrid"][:10]]
-        assert tab.value("document.querySelectorAll('path').length") == len(set(hybrid) & set(fused))
-        keys(tab, "ArrowDown")  # from the query to the first document, and to the same on the other side
-        assert tab.value("document.activeElement.closest('li').dataset.id") == hybrid[0]
-        keys(tab, "ArrowRight", "Enter")
-        there = hybrid[0] if hybrid[0] in fused else fused[0]
-        assert tab.value("document.activeElement.closest('li').dataset.id") == there
-        stages = tab.value("[...document.querySelectorAll('.why tbody th')].map((one) => one.textContent)")
-        assert stages == [*RETRIEVERS, "hybrid", "reranked", "reranked+hybrid"]
-        keys(tab, "Escape")
-        assert tab.value("document.querySelectorAll('li.open, .why').length") == 0
-        keys(tab, "/", *"word7 onerror", "Enter")
-        tab.wait(SHOWN.format(2))
-        tab.value("document.querySelectorAll('.head').forEach((one) => one.click())")
-        assert "onerror" in tab.value("of('columns').innerText")
-        assert tab.value("document.querySelectorAll('#columns img, #columns script').length") == 0
-        assert tab.value("document.title") == "word7 onerror · searched"
-        assert KEY not in tab.value("location.href + document.documentElement.outerHTML + JSON.stringify(localStorage)")
-        for dark in (False, True):
-            tab.picture(tmp_path / "narrow.png", width=360, dark=dark)
-            assert tab.value("document.documentElement.scrollWidth") <= 360
-            ground = tab.value("getComputedStyle(document.body).backgroundColor")
-            assert (sum(map(int, re.findall(r"\d+", ground))) < 200) == dark

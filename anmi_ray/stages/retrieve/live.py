@@ -23,14 +23,13 @@ from anmi_ray.core.records import DOCUMENT
 from anmi_ray.retrieval import dense, lucene, shard, vectors
 from anmi_ray.retrieval import late as late_interaction
 from anmi_ray.retrieval.fusion import ranks
-from anmi_ray.retrieval.merge import HYBRID, gather, rank_hits
+from anmi_ray.retrieval.merge import HYBRID, STUDENT, gather, rank_hits
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.stages.rerank.ranking import document_texts
 from anmi_ray.stages.retrieve import late
 from anmi_ray.stages.retrieve.search import LazyEncoder
 from anmi_ray.store import Artifact, index_cache
 
-STUDENT = "student"
 _STUDENT_VERSION = 1  # of its vectors: raised when the same model would give others
 _QUERIES = pa.schema([pa.field("query_id", identity.ID), pa.field("text", pa.string())])
 Places = dict[bytes, dict[str, tuple[int, float]]]
