@@ -57,6 +57,11 @@ class SearchReplica:
         except AnmiError as error:
             self._opened = error
 
+    def __del__(self) -> None:
+        """Serve's word for the end of a process: indexes that were fetched are not left on the disk."""
+        if not isinstance(self._opened, AnmiError):
+            self._opened.close()
+
     async def about(self) -> About | AnmiError:
         """As RunSearcher's."""
         return self._opened if isinstance(self._opened, AnmiError) else self._opened.about

@@ -27,6 +27,7 @@ from anmi_ray.serving.found import About, FoundDocument
 from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.stages.rerank.ranking import SYSTEM as RERANKED
 
+_TOP_N = 10
 _MOST_SYSTEMS = 4  # of a request
 _MOST_SEARCHES = 64  # that wait for the first stage, or are in it
 _OF_RUNS_ALONE = "a folder and a published model have no documents to search: start the service with anmi serve RUN"
@@ -40,7 +41,7 @@ class SearchBody(BaseModel):
     systems: list[str] | None = Field(
         default=None, min_length=1, max_length=_MOST_SYSTEMS, description="several, answered together"
     )
-    top_n: int = Field(default=10, ge=1, description="documents of each ranking")
+    top_n: int | None = Field(default=None, ge=1, description="documents of each ranking; else ten")
     candidates: int | None = Field(
         default=None, ge=1, description="the hybrid's first documents that are reranked; else as many as in the run"
     )
@@ -138,19 +139,22 @@ class SearchRoutes:
         about = await first.about()
         systems = body.systems or [body.system or RERANKED]
         _check(body, systems, about)
-        candidates = min(about.depth, body.candidates or max(about.candidates, body.top_n))
+        top_n = body.top_n or min(_TOP_N, about.depth)
+        candidates = body.candidates or max(about.candidates, top_n)
         if self._inside >= _MOST_SEARCHES:
             raise RefusalError(429, f"{self._inside} searches are under way already", 1)
         self._inside += 1
         try:
             vector_d = await self._model.vector(body.query) if STUDENT in systems else None
-            found = await first.find(body.query, _deepest(systems, about, body.top_n, candidates), vector_d)
+            found = await first.find(body.query, _deepest(systems, top_n, candidates), vector_d)
         finally:
             self._inside -= 1
         documents = [_Ranked(one.texts, dict(one.places)) for one in found if one.texts is not None]
         if RERANKED in systems or FUSED in systems:
             await self._rerank(body.query, documents, found, candidates, about if FUSED in systems else None)
-        rankings = [{"system": name, "results": _results(documents, name, body)} for name in systems]
+        rankings = [
+            {"system": name, "results": _results(documents, name, top_n, body.return_documents)} for name in systems
+        ]
         answer = {"rankings": rankings} if body.systems is not None else {"results": rankings[0]["results"]}
         return JSONResponse({"id": str(uuid.uuid4()), "model": self._name, **answer})
 
@@ -188,7 +192,7 @@ def _check(body: SearchBody, systems: Sequence[str], about: About) -> None:
             raise RefusalError(422, f"{name}: is {value}, and the run ranks {about.depth} documents of a query")
 
 
-def _deepest(systems: Sequence[str], about: About, top_n: int, candidates: int) -> dict[str, int]:
+def _deepest(systems: Sequence[str], top_n: int, candidates: int) -> dict[str, int]:
     """By system of the first stage that is needed, the rank down to which its documents' texts are."""
     deepest = {name: top_n for name in systems if name not in (RERANKED, FUSED)}
     if RERANKED in systems or FUSED in systems:
@@ -208,9 +212,9 @@ def _scores_of(system: str, pool: Sequence[_Ranked], found: Sequence[FoundDocume
     return [one.places[system][1] if system in one.places else lowest for one in pool]
 
 
-def _results(documents: Sequence[_Ranked], system: str, body: SearchBody) -> list[dict[str, Any]]:
+def _results(documents: Sequence[_Ranked], system: str, top_n: int, with_text: bool) -> list[dict[str, Any]]:
     ranked = sorted((one for one in documents if system in one.places), key=lambda one: one.place(system)[0])
-    return [_result(one, system, body.return_documents) for one in ranked[: body.top_n]]
+    return [_result(one, system, with_text) for one in ranked[:top_n]]
 
 
 def _result(one: _Ranked, system: str, with_text: bool) -> dict[str, Any]:

@@ -73,6 +73,10 @@ class RunSearcher:
             notes=(*mended, *(f"{one} was not there, and is made again" for one in self._first.made)),
         )
 
+    def close(self) -> None:
+        """Let go of the indexes."""
+        self._first.close()
+
     async def find(
         self, query: str, deepest: dict[str, int], vector_d: NDArray[np.float32] | None
     ) -> list[FoundDocument]:

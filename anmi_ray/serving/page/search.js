@@ -56,7 +56,8 @@ async function begin() {
   const last = names.includes("reranked+hybrid") ? "reranked+hybrid" : "reranked";
   of("first").value = "hybrid";
   of("second").value = last;
-  for (const option of of("count").options) option.disabled = Number(option.value) > about.depth;
+  for (const option of of("count").options) option.disabled = option.index > 0 && Number(option.value) > about.depth;
+  if (of("count").selectedOptions[0].disabled) of("count").selectedIndex = 0;
   of("about").textContent = `${about.run}: ${about.documents.toLocaleString("en")} documents. A search ranks ${about.depth} of them; the model reads the hybrid's first ${about.candidates}.`;
   of("examples").replaceChildren(...about.examples.map(example));
   of("start").hidden = false;
@@ -103,7 +104,7 @@ async function search() {
   of("said").textContent = "searching …";
   of("columns").setAttribute("aria-busy", "true");
   try {
-    const found = await ask("v1/search", { query, systems, top_n: Number(of("count").value) }, mine.signal);
+    const found = await ask("v1/search", { query, systems, top_n: Math.min(about.depth, Number(of("count").value)) }, mine.signal);
     [shown, asked] = [found.rankings, query];
     of("fault").hidden = of("unlock").hidden = true;
     show();

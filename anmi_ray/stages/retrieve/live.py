@@ -2,14 +2,14 @@
 
 A query of the run finds what retrieve found for it, by the same code: the shards' retrievers, the statistics of the
 whole collection, late interaction, the merge. What is not kept any more, or damaged, is made again at the start. Texts
-lie in a file of this process that is mapped, not in memory.
+lie in files of this process that are mapped, not in memory.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.core import identity
+from anmi_ray.core.errors import StoreError
 from anmi_ray.core.records import DOCUMENT
 from anmi_ray.retrieval import dense, lucene, shard, vectors
 from anmi_ray.retrieval import late as late_interaction
@@ -62,7 +63,8 @@ class FirstStage:
     """The documents of `ingest`, indexed as `config` says; one thread at a time may ask.
 
     `mended`: which indexes were found damaged; `made`: which were not there; both were made anew. Raises ConfigError
-    where a model or Lucene is not there any more, DamagedError where the documents are not what was written.
+    where a model or Lucene is not there any more, DamagedError where the documents are not what was written, StoreError
+    where there is no room for their texts.
     """
 
     def __init__(
@@ -75,7 +77,6 @@ class FirstStage:
         self._threads = threads
         self._encoder = LazyEncoder(config.dense, 1, "cpu")  # of a short text alone: more threads would wait for others
         self._open = ExitStack()
-        self._folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="anmi-texts-")))
         self._asked = dict[str, int]()  # documents that hold a word of Lucene's, of the words asked so far
         self.mended: list[str] = []
         self.made: list[str] = []
@@ -90,7 +91,7 @@ class FirstStage:
         return sum(one.documents.num_rows for one in self._shards)
 
     def close(self) -> None:
-        """Let go of the indexes and the file of texts."""
+        """Let go of the indexes and the texts."""
         for one in self._shards:
             one.retrievers.close()
         self._open.close()
@@ -151,7 +152,7 @@ class FirstStage:
     ) -> _Shard:
         documents = ingest.read_part("documents", number, DOCUMENT)
         content = index_cache.content_of_documents(documents)
-        documents = self._mapped(documents.sort_by("doc_id"), number)
+        documents = _mapped(documents.sort_by("doc_id"))
         shelf = self._open.enter_context(index_cache.shelf_of(ingest.store, content))
         retrievers = shard.ShardRetrievers(documents, self._config, encoder, self._threads, shelf, known)
         index = None
@@ -164,13 +165,6 @@ class FirstStage:
             index = dense.ExactIndex(vectors.read(folder, retrievers.doc_N16), self._threads)
         self._told(shelf, number)
         return _Shard(documents, retrievers, index)
-
-    def _mapped(self, documents: pa.Table, number: int) -> pa.Table:
-        """The same table, in a file."""
-        path = str(self._folder / f"{number}.arrow")
-        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, documents.schema) as writer:
-            writer.write_table(documents.combine_chunks())
-        return pa.ipc.open_file(self._open.enter_context(closing(pa.memory_map(path)))).read_all()
 
     def _told(self, shelf: index_cache.StoreShelf, number: int) -> None:
         self.mended += [f"{kind} of shard {number}" for kind in shelf.mended]
@@ -234,3 +228,16 @@ class FirstStage:
             scores = late_interaction.rescore(one.documents, queries, wanted, encoder)
             scored.append(late_interaction.with_scores(of_shard, scores))
         return scored
+
+
+def _mapped(table: pa.Table) -> pa.Table:
+    """The same table, in a file without a name, which is gone with the process. Raises StoreError on a full disk."""
+    folder = tempfile.gettempdir()
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".arrow") as file:
+            with pa.OSFile(file.name, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table.combine_chunks())
+            return pa.ipc.open_file(pa.memory_map(file.name)).read_all()
+    except OSError as error:
+        remedy = "free space there, or set TMPDIR to a folder with more"
+        raise StoreError(f"texts of documents cannot be kept: {error.strerror}", folder, remedy) from error
