@@ -19,7 +19,7 @@ from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 
 from anmi_ray.api import reranking
-from anmi_ray.core.errors import AnmiError, first_line
+from anmi_ray.core.errors import AnmiError, ConfigError, DamagedError, DataError, first_line
 from anmi_ray.serving.found import About, FoundDocument
 from anmi_ray.serving.gate import MOST_INSIDE, Gate
 from anmi_ray.serving.queue import Computed, What
@@ -54,7 +54,7 @@ class SearchReplica:
         self._opened: RunSearcher | AnmiError
         try:
             self._opened = RunSearcher(run, root, threads)
-        except AnmiError as error:
+        except (ConfigError, DamagedError, DataError) as error:
             self._opened = error
 
     def __del__(self) -> None:
