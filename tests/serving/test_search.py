@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,10 +48,10 @@ class Here:
 
 
 @pytest.fixture(scope="module")
-def service(searched: Run) -> RerankService:
+def service(searched: Run) -> Iterator[RerankService]:
     scorer = ModelScorer(str(searched.model), 1)
-    first = Here(RunSearcher(searched.name, searched.root, 1))
-    return RerankService(validated({"model": searched.name, "threads": 1}), scorer.compute, first)
+    with closing(RunSearcher(searched.name, searched.root, 1)) as searcher:
+        yield RerankService(validated({"model": searched.name, "threads": 1}), scorer.compute, Here(searcher))
 
 
 def talk(made: RerankService, body: Callable[[httpx2.AsyncClient], Awaitable[T]]) -> T:
@@ -127,13 +128,15 @@ def test_indexes_that_are_gone_or_damaged_are_made_again(searched: Run, tmp_path
     ids = pc.unique(searched.artifact("ingest").read_part("documents", 0, DOCUMENT)["doc_id"])
     kept = [file for file in (root / "artifacts" / "vectors").rglob("vectors.parquet") if holds(file, ids)]
     kept[0].write_bytes(kept[0].read_bytes()[:-9])
-    searcher = RunSearcher(searched.name, str(root), 1)
-    notes = " ".join(searcher.about.notes)
-    assert "counts of shard 0 was not there" in notes
-    assert "vectors of shard 0 was damaged" in notes
-    made = RerankService(validated({"model": "searched"}), ModelScorer(str(searched.model), 1).compute, Here(searcher))
-    results = search(made, query=text, system="hybrid", top_n=DEPTH).json()["results"]
-    assert [row["id"] for row in results] == [doc for doc, _ in systems["hybrid"]]
+    with closing(RunSearcher(searched.name, str(root), 1)) as searcher:
+        notes = " ".join(searcher.about.notes)
+        assert "counts of shard 0 was not there" in notes
+        assert "vectors of shard 0 was damaged" in notes
+        made = RerankService(
+            validated({"model": "searched"}), ModelScorer(str(searched.model), 1).compute, Here(searcher)
+        )
+        results = search(made, query=text, system="hybrid", top_n=DEPTH).json()["results"]
+        assert [row["id"] for row in results] == [doc for doc, _ in systems["hybrid"]]
     (lost,) = (root / "artifacts" / "ingest").rglob("documents/00001.parquet")
     lost.unlink()
     with pytest.raises(DamagedError, match=r"00001\.parquet"):

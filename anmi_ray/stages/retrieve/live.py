@@ -76,14 +76,15 @@ class FirstStage:
         self._config = config
         self._threads = threads
         self._encoder = LazyEncoder(config.dense, 1, "cpu")  # of a short text alone: more threads would wait for others
-        self._open = ExitStack()
         self._asked = dict[str, int]()  # documents that hold a word of Lucene's, of the words asked so far
         self.mended: list[str] = []
         self.made: list[str] = []
         count = int((ingest.manifest() or {})["shards"])
         known = self._known(ingest, count) if count > 1 else {}
         making = LazyEncoder(config.dense, threads, "cpu")
-        self._shards = [self._opened(ingest, number, known, making, student) for number in range(count)]
+        with ExitStack() as opened:
+            self._shards = [self._opened(opened, ingest, number, known, making, student) for number in range(count)]
+            self._open = opened.pop_all()
 
     @property
     def documents(self) -> int:
@@ -92,8 +93,6 @@ class FirstStage:
 
     def close(self) -> None:
         """Let go of the indexes and the texts."""
-        for one in self._shards:
-            one.retrievers.close()
         self._open.close()
 
     def search(self, text: str, systems: Collection[str], vector_d: NDArray[np.float32] | None = None) -> Places:
@@ -144,6 +143,7 @@ class FirstStage:
 
     def _opened(
         self,
+        opened: ExitStack,
         ingest: Artifact,
         number: int,
         known: dict[str, Statistics],
@@ -153,8 +153,9 @@ class FirstStage:
         documents = ingest.read_part("documents", number, DOCUMENT)
         content = index_cache.content_of_documents(documents)
         documents = _mapped(documents.sort_by("doc_id"))
-        shelf = self._open.enter_context(index_cache.shelf_of(ingest.store, content))
+        shelf = opened.enter_context(index_cache.shelf_of(ingest.store, content))
         retrievers = shard.ShardRetrievers(documents, self._config, encoder, self._threads, shelf, known)
+        opened.callback(retrievers.close)
         index = None
         if student is not None:
 
