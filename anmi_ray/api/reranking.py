@@ -69,7 +69,7 @@ def rerank(
         fusion.check(given, "scores")
     calibrated = None if min_relevance is None else _relevance(place, min_relevance)
     own = _loaded(folder, threads).score([query] * len(texts), list(texts)) if texts else np.zeros(0)
-    score = own if fusion is None or not texts else _fused(fusion, own, given)
+    score = own if fusion is None or not texts else fused(fusion, own, given)
     table = pa.table({"score": pa.array(score, pa.float32()), "index": pa.array(range(len(texts)), pa.int64())})
     table = table.append_column("text", pa.array(list(texts), pa.string()))
     if calibrated is not None:
@@ -79,8 +79,11 @@ def rerank(
     return table.add_column(0, "rank", pa.array(range(1, table.num_rows + 1), pa.int64()))
 
 
-def _fused(fusion: ServedFusion, score: NDArray[Any], scores: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
-    """float64[N]: the scores of N texts of one query, fused."""
+def fused(fusion: ServedFusion, score: NDArray[Any], scores: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
+    """float64[N]: the scores of N texts of one query, the model's and by system the others', fused.
+
+    Raises DataError where scores are not finite or not of all texts.
+    """
     from anmi_ray.stages.rerank import ranking
 
     count = len(score)
@@ -91,9 +94,9 @@ def _fused(fusion: ServedFusion, score: NDArray[Any], scores: Mapping[str, Seque
     run = RUN.table({**row, "system": ["run"] * count, "rank": range(1, count + 1), "score": [0.0] * count})
     reranked = ranking.ranked(run, score.astype(np.float64))
     partners = {name: ranking.ranked(run, values, name) for name, values in given.items()}
-    fused = fusion.fuse(reranked, run, partners, count)
+    table = fusion.fuse(reranked, run, partners, count)
     found = np.empty(count)
-    found[[int.from_bytes(doc, "big") for doc in fused["doc_id"].to_pylist()]] = fused["score"].to_numpy()
+    found[[int.from_bytes(doc, "big") for doc in table["doc_id"].to_pylist()]] = table["score"].to_numpy()
     return found
 
 
@@ -142,11 +145,15 @@ def calibration_of(model: str, root: str) -> Relevance | None:
 
     Raises DataError where a folder's file is damaged.
     """
+    is_published = not (Path(model).is_dir() or names_run(model))
+    return None if is_published else _calibrated(_place(model, root))
+
+
+def names_run(model: str) -> bool:
+    """Whether `model` is neither a folder nor a model of the hub, but a run's name."""
     from anmi_ray.models import loading
 
-    if not Path(model).is_dir() and ("/" in model or model == loading.PACKAGED):
-        return None
-    return _calibrated(_place(model, root))
+    return not (Path(model).is_dir() or "/" in model or model == loading.PACKAGED)
 
 
 def model_of(model: str, root: str) -> tuple[str, str | ModelSource]:
@@ -158,7 +165,7 @@ def model_of(model: str, root: str) -> tuple[str, str | ModelSource]:
 
     if Path(model).is_dir():
         return Path(model).resolve().name, str(_checked(Path(model)).resolve())
-    if "/" in model or model == loading.PACKAGED:
+    if not names_run(model):
         return model, loading.resolve(model)
     run = Run(model, root)
     return run.name, str(run.model.resolve())

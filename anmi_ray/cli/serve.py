@@ -35,7 +35,7 @@ def serve(
     batch_texts: Annotated[int, typer.Option("--batch-texts", min=1, help="texts computed together")] = 128,
     root: RunRootOption = "results",
 ) -> None:
-    """Serve a trained model over HTTP, to clients of Cohere, Jina, vLLM, TEI and OpenAI.
+    """Serve a trained model over HTTP to clients of Cohere, Jina, vLLM, TEI and OpenAI; of a run, its search too.
 
     Ctrl-C, or SIGTERM, ends it after the answers under way; again, at once. SIGHUP loads the model anew.
     """

@@ -23,6 +23,7 @@ from anmi_ray.core.identity import rng
 from anmi_ray.core.records import RUN
 from anmi_ray.evaluation import measures
 
+FUSED = "reranked+hybrid"
 _RESAMPLES = 1000
 _FOLDS = 5
 Weights = tuple[float, ...]  # of the reranker, then of each partner; they sum to 1
@@ -101,7 +102,7 @@ def fuse(
     hybrid: pa.Table,
     weights: Sequence[float],
     depth: int,
-    system: str = "reranked+hybrid",
+    system: str = FUSED,
     partners: Sequence[pa.Table] = (),
 ) -> pa.Table:
     """Run of `system`: the weighted sum of all scores over the hybrid's top `depth`, the rest below as it was.

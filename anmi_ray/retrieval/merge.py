@@ -24,6 +24,7 @@ from anmi_ray.retrieval.hits import HITS
 from anmi_ray.retrieval.runs import System, to_run
 
 HYBRID = "hybrid"
+STUDENT = "student"  # a trained model that searches all documents; no run holds it
 WANTED = pa.schema([pa.field("doc_id", identity.ID, nullable=False)])
 SHARD = pa.field("shard", pa.int32(), nullable=False)
 _MANY = 1 << 17  # hits that are held before it is asked which of them can still matter

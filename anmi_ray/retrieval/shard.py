@@ -50,13 +50,14 @@ class DocumentEncoder(Protocol):
         ...
 
 
-class ShardIndex:
-    """The documents of a shard, indexed for the retrievers; `search` may be called for any number of query sets.
+class ShardRetrievers:
+    """The documents of a shard, indexed for the retrievers that search: each one's best documents of any queries.
 
     What is made of the documents alone (counts of words, vectors, Lucene's and approximate indexes) stands on `shelf`;
     without one it is made for this object alone, and gone with `close`. `known`: the statistics of the whole collection
-    for bm25 and lucene; a retriever without takes those of the shard. Where dense is no retriever, only documents that
-    are hits are encoded, for their similarity.
+    for bm25 and lucene; a retriever without takes those of the shard. `doc_N16` are the ids uint8[N, 16] in rising
+    order, so that "the smaller index" breaks ties by doc_id, whatever order the corpus has; `vectors` float32[N, d],
+    None where dense is no retriever.
     """
 
     def __init__(
@@ -68,96 +69,131 @@ class ShardIndex:
         shelf: Shelf | None = None,
         known: Mapping[str, Statistics] | None = None,
     ) -> None:
-        # In order of doc_id, so that "the smaller index" breaks ties by doc_id, whatever order the corpus has.
-        self._documents = documents.sort_by("doc_id")
+        documents = documents.sort_by("doc_id")
+        texts = full_texts(documents)
         self._config = config
         self._threads = threads
-        self._doc_N16 = identity.id_matrix(self._documents["doc_id"])
-        self._encoder = encoder
-        self._texts = full_texts(self._documents)
+        self.doc_N16 = identity.id_matrix(documents["doc_id"])
         self._open = ExitStack()
-        self._shelf = shelf or self._open.enter_context(scratch())
+        shelf = shelf or self._open.enter_context(scratch())
         self._bm25: bm25.Bm25Index | None = None
         self._lucene: lucene.LuceneIndex | None = None
         self._dense: dense.ExactIndex | dense.Approximate | None = None
-        self._vectors: NDArray[np.float32] | None = None
+        self.vectors: NDArray[np.float32] | None = None
         if "bm25" in config.retrievers:
-            counts = _counts(self._texts, config.bm25, self._shelf)
+            counts = _counts(texts, config.bm25, shelf)
             self._bm25 = bm25.Bm25Index(counts, config.bm25, (known or {}).get("bm25"))
         if "lucene" in config.retrievers:
-            opened = _lucene_index(self._texts, config.lucene, self._shelf, (known or {}).get("lucene"))
+            opened = _lucene_index(texts, config.lucene, shelf, (known or {}).get("lucene"))
             self._lucene = self._open.enter_context(closing(opened))
         if "dense" in config.retrievers:
-            self._vectors = _document_vectors(self._documents, self._texts, config, encoder, self._shelf)
-            self._dense = self._dense_index(self._vectors)
+            self.vectors = _document_vectors(documents, texts, config, encoder, shelf)
+            self._dense = self._dense_index(self.vectors, encoder, shelf)
 
     def close(self) -> None:
         """Let go of the indexes."""
         self._open.close()
 
-    def _dense_index(self, doc_Nd: NDArray[np.float32]) -> dense.ExactIndex | dense.Approximate:
+    def _dense_index(
+        self, doc_Nd: NDArray[np.float32], encoder: DocumentEncoder, shelf: Shelf
+    ) -> dense.ExactIndex | dense.Approximate:
         config = self._config.dense
         index = config.index
         if isinstance(index, FlatIndex) or len(doc_Nd) < dense.FEWEST:
             return dense.ExactIndex(doc_Nd, self._threads)
-        settings = {**_vector_settings(config, config.document_prompt, self._encoder), "index": dense.built_by(index)}
+        settings = {**_vector_settings(config, config.document_prompt, encoder), "index": dense.built_by(index)}
 
         def make(folder: Path) -> None:
-            seed = identity.seed("dense index", self._doc_N16.tobytes())
+            seed = identity.seed("dense index", self.doc_N16.tobytes())
             dense.build(folder / _APPROXIMATE, doc_Nd, index, seed)
 
-        folder = self._shelf("approximate", _VERSION["approximate"], settings, make)
+        folder = shelf("approximate", _VERSION["approximate"], settings, make)
         return dense.Approximate(folder / _APPROXIMATE, index, doc_Nd, self._threads)
+
+    def best(
+        self, texts: Sequence[str], query_Qd: NDArray[np.float32], names: Collection[str]
+    ) -> Iterator[tuple[str, Hits]]:
+        """By retriever of `names`, its best documents of Q queries; vectors are of the same, for dense alone.
+
+        Raises DataError where the vectors have another dimension than the documents'.
+        """
+        if self._bm25 is not None and "bm25" in names:
+            yield "bm25", self._bm25.search(texts, self._config.depth)
+        if self._lucene is not None and "lucene" in names:
+            yield "lucene", self._lucene.search(texts, self._config.depth, self._threads)
+        if self._dense is not None and "dense" in names:
+            self._check_dimension(query_Qd)
+            yield "dense", self._dense.search(query_Qd, self._config.depth)
+
+    def hits(self, queries: pa.Table, query_Qd: NDArray[np.float32], names: Collection[str]) -> pa.Table:
+        """What `best` finds for `queries` (columns query_id, text) as HITS: no positives, none random, similarity 0."""
+        found = self.best(queries["text"].to_pylist(), query_Qd, names)
+        by_retriever = {name: _pairs(hits, len(self.doc_N16)) for name, hits in found}
+        pairs = np.unique(np.concatenate([pairs for pairs, _ in by_retriever.values()]))
+        none = np.zeros(len(pairs), dtype=bool)
+        return _hits(queries, self.doc_N16, pairs, by_retriever, np.zeros(len(pairs)), none, none)
+
+    def lucene_statistics(self, words: Collection[str]) -> Mapping[str, int]:
+        """How many documents of the shard hold each of `words` of Lucene's; nothing where lucene is no retriever."""
+        return {} if self._lucene is None else self._lucene.statistics(words).document_frequency
+
+    def _check_dimension(self, query_Qd: NDArray[np.float32]) -> None:
+        if self.vectors is not None and len(self.vectors) and self.vectors.shape[1] != query_Qd.shape[1]:
+            raise DataError(
+                f"documents have vectors of {self.vectors.shape[1]} dimensions, queries of {query_Qd.shape[1]}",
+                f"model {self._config.dense.model}",
+                "the model's files changed under its revision: delete the vectors under artifacts/vectors",
+            )
+
+
+class ShardIndex:
+    """A shard's `ShardRetrievers` with what training needs besides: `search` gives positives and random documents too.
+
+    Where dense is no retriever, only documents that are hits are encoded, for their similarity.
+    """
+
+    def __init__(
+        self,
+        documents: pa.Table,
+        config: RetrieveConfig,
+        encoder: DocumentEncoder,
+        threads: int = 1,
+        shelf: Shelf | None = None,
+        known: Mapping[str, Statistics] | None = None,
+    ) -> None:
+        self._documents = documents.sort_by("doc_id")
+        self._config = config
+        self._encoder = encoder
+        self._retrievers = ShardRetrievers(self._documents, config, encoder, threads, shelf, known)
+        self._doc_N16 = self._retrievers.doc_N16
+
+    def close(self) -> None:
+        """Let go of the indexes."""
+        self._retrievers.close()
 
     def search(self, queries: pa.Table, qrels: pa.Table, query_Qd: NDArray[np.float32], seed: int) -> pa.Table:
         """The hits (HITS) of `queries` (Query table; vectors in its order); `qrels` may hold other queries too.
 
         Raises DataError where the vectors have another dimension than the documents'.
         """
-        self._check_dimension(query_Qd)
-        by_retriever = {name: _pairs(hits, len(self._doc_N16)) for name, hits in self._found(queries, query_Qd)}
+        found = self._retrievers.best(queries["text"].to_pylist(), query_Qd, self._config.retrievers)
+        by_retriever = {name: _pairs(hits, len(self._doc_N16)) for name, hits in found}
         positive = self._positives(queries, qrels)
         known = np.unique(np.concatenate([positive, *(pairs for pairs, _ in by_retriever.values())]))
         random = self._random(queries, known, positive, seed)
         pairs = np.unique(np.concatenate([known, random]))
-        row, column = np.divmod(pairs, max(1, len(self._doc_N16)))
-        none = (np.zeros(0, dtype=np.int64), np.zeros(0))
-        scores = {f"{name}_score": _aligned(pairs, *by_retriever.get(name, none)) for name in RETRIEVERS}
-        return HITS.table(
-            {
-                "query_id": identity.id_matrix(queries["query_id"])[row],
-                "doc_id": self._doc_N16[column],
-                **scores,
-                "similarity": self._similarity(query_Qd, row, column),
-                "is_positive": np.isin(pairs, positive),
-                "is_random": np.isin(pairs, random),
-            }
-        )
-
-    def _check_dimension(self, query_Qd: NDArray[np.float32]) -> None:
-        if self._vectors is not None and len(self._vectors) and self._vectors.shape[1] != query_Qd.shape[1]:
-            raise DataError(
-                f"documents have vectors of {self._vectors.shape[1]} dimensions, queries of {query_Qd.shape[1]}",
-                f"model {self._config.dense.model}",
-                "the model's files changed under its revision: delete the vectors under artifacts/vectors",
-            )
-
-    def _found(self, queries: pa.Table, query_Qd: NDArray[np.float32]) -> Iterator[tuple[str, Hits]]:
-        """By retriever, its best documents."""
-        if self._bm25 is not None:
-            yield "bm25", self._bm25.search(queries["text"].to_pylist(), self._config.depth)
-        if self._lucene is not None:
-            yield "lucene", self._lucene.search(queries["text"].to_pylist(), self._config.depth, self._threads)
-        if self._dense is not None:
-            yield "dense", self._dense.search(query_Qd, self._config.depth)
+        similarity = self._similarity(query_Qd, *np.divmod(pairs, max(1, len(self._doc_N16))))
+        marks = np.isin(pairs, positive), np.isin(pairs, random)
+        return _hits(queries, self._doc_N16, pairs, by_retriever, similarity, *marks)
 
     def _similarity(
         self, query_Qd: NDArray[np.float32], row: NDArray[np.int64], column: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        if self._vectors is not None:
-            return dense.similarity(query_Qd, self._vectors, row, column)
+        if self._retrievers.vectors is not None:
+            return dense.similarity(query_Qd, self._retrievers.vectors, row, column)
         which = np.unique(column)
-        vectors = self._encoder.encode([self._texts[i] for i in which], self._config.dense.document_prompt)
+        texts = full_texts(self._documents.take(which))
+        vectors = self._encoder.encode(texts, self._config.dense.document_prompt)
         return dense.similarity(query_Qd, vectors, row, np.searchsorted(which, column))
 
     def _positives(self, queries: pa.Table, qrels: pa.Table) -> NDArray[np.int64]:
@@ -219,11 +255,14 @@ def asked_words(queries: pa.Table, config: RetrieveConfig) -> dict[str, set[str]
 def statistics(
     documents: pa.Table, config: RetrieveConfig, words: Mapping[str, Collection[str]], shelf: Shelf
 ) -> dict[str, Statistics]:
-    """By retriever that counts words, the statistics of a shard (Document table) alone, of its `words`."""
+    """By retriever that counts words, the statistics of a shard (Document table) alone, of its `words`.
+
+    bm25 without a list of words gives those of all words.
+    """
     texts = full_texts(documents.sort_by("doc_id"))
     found = dict[str, Statistics]()
     if "bm25" in config.retrievers:
-        found["bm25"] = _counts(texts, config.bm25, shelf).statistics(words["bm25"])
+        found["bm25"] = _counts(texts, config.bm25, shelf).statistics(words.get("bm25"))
     if "lucene" in config.retrievers:
         with closing(_lucene_index(texts, config.lucene, shelf)) as index:
             found["lucene"] = index.statistics(words["lucene"])
@@ -312,6 +351,31 @@ def _pairs(hits: Hits, documents: int) -> tuple[NDArray[np.int64], NDArray[np.fl
     pairs = row * documents + index_QK[row, place]
     order = np.argsort(pairs)
     return pairs[order], score_QK[row, place][order]
+
+
+def _hits(
+    queries: pa.Table,
+    doc_N16: NDArray[np.uint8],
+    pairs_H: NDArray[np.int64],
+    by_retriever: Mapping[str, tuple[NDArray[np.int64], NDArray[np.float64]]],
+    similarity_H: NDArray[np.float64],
+    positive_H: NDArray[np.bool_],
+    random_H: NDArray[np.bool_],
+) -> pa.Table:
+    """HITS of `pairs_H` (flat, rising), with the scores of those that each retriever found."""
+    row, column = np.divmod(pairs_H, max(1, len(doc_N16)))
+    none = (np.zeros(0, dtype=np.int64), np.zeros(0))
+    scores = {f"{name}_score": _aligned(pairs_H, *by_retriever.get(name, none)) for name in RETRIEVERS}
+    return HITS.table(
+        {
+            "query_id": identity.id_matrix(queries["query_id"])[row],
+            "doc_id": doc_N16[column],
+            **scores,
+            "similarity": similarity_H,
+            "is_positive": positive_H,
+            "is_random": random_H,
+        }
+    )
 
 
 def _aligned(pairs_H: NDArray[np.int64], pairs: NDArray[np.int64], scores: NDArray[np.float64]) -> pa.Array:

@@ -21,7 +21,7 @@ MOST_INSIDE = 1024
 """Requests that may be inside at once, whatever they ask for."""
 
 _BODIES = 16  # bodies of the greatest size that may be in memory at once
-OPEN = ("/health", "/docs", "/openapi.json")  # no key is asked for
+OPEN = ("/", "/health", "/docs", "/openapi.json")  # no key is asked for
 _GONE = 499  # nginx's status of a request whose client left
 _DISCARD_S = 10.0
 
@@ -105,7 +105,9 @@ class Gate:
                         body = await self._body(headers, receive)
                         receive = _whole(body, receive)
                     elif headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
-                        await exchange.discard(_BODIES * self._settings.max_body)  # else the connection is reset, unanswered
+                        await exchange.discard(
+                            _BODIES * self._settings.max_body
+                        )  # else the connection is reset, unanswered
                     await self._app(scope, receive, exchange.send)
             except TimeoutError:
                 late = f"no answer within {self._settings.timeout_s:g} seconds"

@@ -25,6 +25,7 @@ from anmi_ray.serving.gate import Gate
 from anmi_ray.serving.meters import ServiceMeters
 from anmi_ray.serving.queue import BatchQueue, Compute, Computed
 from anmi_ray.serving.refusals import RefusalError
+from anmi_ray.serving.search import Searching, SearchRoutes
 from anmi_ray.serving.settings import ServiceSettings
 from anmi_ray.serving.wire import EitherBody, EmbeddingsBody, RerankBody
 
@@ -36,12 +37,19 @@ _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 class RerankService:
     """The application `app`, an ASGI callable; `compute` says what the model says of a batch.
 
-    calibrated: what its scores are worth as probabilities, where that is known.
+    `calibrated`: what its scores are worth as probabilities, where that is known. `first`: the first stage of the run
+    that is served; without one nothing can be searched.
     """
 
-    def __init__(self, settings: ServiceSettings, compute: Compute, calibrated: Relevance | None = None) -> None:
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        compute: Compute,
+        calibrated: Relevance | None = None,
+        first: Searching | None = None,
+    ) -> None:
         self._settings = settings
-        self._calibrated = calibrated
+        self._calibrated = [calibrated]  # by number of the loading
         self._name = settings.called
         self._meters = ServiceMeters(lambda: self._queue.waiting, lambda: self.app.inside)
         workers = BATCHES_EACH * settings.most
@@ -49,8 +57,13 @@ class RerankService:
             compute, settings.batch_texts, settings.max_waiting, workers, settings.timeout_s, self._meters
         )
         routes = self._routes()
+        SearchRoutes(self._name, self, first).add_to(routes)
         paths = {str(getattr(route, "path", "")) for route in routes.routes}
         self.app = Gate(routes, settings, paths, self._meters.request)
+
+    def loaded(self, calibrated: Relevance | None) -> None:
+        """Be told what the scores of the next loading of the model are worth."""
+        self._calibrated.append(calibrated)
 
     def _routes(self) -> FastAPI:
         app = FastAPI(title=f"anmi serve: {self._name}", version=__version__, redoc_url=None, docs_url="/docs")
@@ -129,13 +142,14 @@ class RerankService:
         return PlainTextResponse(self._meters.page(), media_type=_PROMETHEUS)
 
     async def _scores(self, body: RerankBody, texts: Sequence[str], place: str) -> Computed:
-        if not body.query.strip():
-            raise RefusalError(422, "query: is empty")
-        if body.min_relevance is not None and self._calibrated is None:
+        self.check(body.query)
+        if body.min_relevance is not None and self._calibrated[-1] is None:
             raise RefusalError(422, f"min_relevance: {self._name} has no calibrated P(relevant); leave it out")
-        self._check_texts([body.query], "query")
         self._check_texts(texts, place)
-        found = await self._queue.computed("score", body.query, texts)
+        return await self._computed(body.query, texts)
+
+    async def _computed(self, query: str, texts: Sequence[str]) -> Computed:
+        found = await self._queue.computed("score", query, texts)
         if found.values is None or not np.isfinite(found.values).all():
             raise RefusalError(500, "the model's scores are no numbers: its weights are damaged")
         return found
@@ -144,11 +158,30 @@ class RerankService:
         """(index, score) by falling score of the model; of equal ones the earlier text stands first."""
         assert found.values is not None
         score_N = found.values.astype(np.float64)
-        relevance_N = _sigmoid(score_N) if self._calibrated is None else self._calibrated.curve.of(score_N)
+        calibrated = self._calibrated[found.loading]
+        relevance_N = _sigmoid(score_N) if calibrated is None else calibrated.curve.of(score_N)
         order = np.argsort(-score_N, kind="stable")
         order = order[relevance_N[order] >= (body.min_relevance or 0.0)]
         shown_N = score_N if body.raw_scores else relevance_N
         return [(int(index), float(shown_N[index])) for index in order]
+
+    def check(self, query: str) -> None:
+        """Raise RefusalError for a query that is empty, too long, or no text."""
+        if not query.strip():
+            raise RefusalError(422, "query: is empty")
+        self._check_texts([query], "query")
+
+    async def scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+        """The model's scores float64[N] of documents of the run, cut where a client's would be refused."""
+        found = await self._computed(query, [text[: self._settings.max_characters] for text in texts])
+        assert found.values is not None
+        return found.values.astype(np.float64)
+
+    async def vector(self, query: str) -> NDArray[np.float32]:
+        """The model's vector float32[d] of a query; of a model that has vectors."""
+        found = await self._queue.computed("query", "", [query])
+        assert found.values is not None
+        return found.values[0]
 
     def _check_texts(self, texts: Sequence[str], place: str) -> None:
         most, longest = self._settings.max_documents, self._settings.max_characters
@@ -195,7 +228,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 async def _not_served(request: Request, error: Exception) -> JSONResponse:
     """404, 405, and bodies that the framework cannot read."""
     assert isinstance(error, HTTPException)
-    served = "POST /v1/rerank, /v2/rerank, /rerank, /v1/embeddings; GET /health, /metrics, /docs"
+    served = "POST /v1/rerank, /v2/rerank, /rerank, /v1/embeddings, /v1/search; GET /, /health, /metrics, /docs"
     what = f"{request.method} {request.url.path} is not served; there are {served}"
     message = what if error.status_code in (404, 405) else str(error.detail)
     return await _refused(request, RefusalError(error.status_code, message))

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from anmi_ray.core.errors import AnmiError, ConfigError, LostError, first_line, from_os_error
 from anmi_ray.serving.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from anmi_ray.evaluation.relevance import Relevance
 
 _APP = "anmi"
 _LOOK_S = 5.0  # between two looks at whether the service is still there
@@ -30,7 +35,8 @@ def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], 
     need_serve()
     settings.key()
     with _held(host, port) as taken:
-        _run(_checked(settings), settings.model, host, taken, say)
+        run = _run_of(settings)
+        _run(_checked(settings), run, host, taken, say)
 
 
 def need_serve() -> None:
@@ -73,50 +79,93 @@ def _held(host: str, port: int) -> Iterator[int]:
         yield int(taken[1])
 
 
-def _checked(settings: ServiceSettings) -> ServiceSettings:
-    """The settings with the model's place and name, after a look at whether it loads: replicas would only try again."""
+@dataclass(frozen=True)
+class _Checked:
+    """Settings with the model's place and name, what its scores are worth, and the model as it was named."""
+
+    settings: ServiceSettings
+    calibrated: Relevance | None
+    named: str
+
+
+def _checked(settings: ServiceSettings) -> _Checked:
+    """A look at whether the model loads: replicas would only try again."""
     from anmi_ray.api import reranking
 
     name, model = reranking.model_of(settings.model, settings.root)
+    calibrated = reranking.calibration_of(settings.model, settings.root)
     reranking.load(model, settings.threads_each)
     place = model if isinstance(model, str) else settings.model
-    update = {"model": place, "name": settings.name or name, "threads": settings.threads_each}
-    return settings.model_copy(update=update)
+    root = settings.root if "://" in settings.root else os.path.abspath(settings.root)
+    update = {"model": place, "root": root, "name": settings.name or name, "threads": settings.threads_each}
+    return _Checked(settings.model_copy(update=update), calibrated, settings.model)
 
 
-def _run(settings: ServiceSettings, given: str, host: str, port: int, say: Callable[[str], None]) -> None:
-    """`given` is the model as the user names it: what lies there may be another one later."""
+def _run_of(settings: ServiceSettings) -> str | None:
+    """The run whose documents are searched, after a look at whether they can be; None of a folder or of the hub."""
+    from anmi_ray.api import reranking
+    from anmi_ray.api.runs import Run
+    from anmi_ray.serving import searcher
+
+    if not reranking.names_run(settings.model):
+        return None
+    searcher.check(Run(settings.model, settings.root))
+    return settings.model
+
+
+def _run(served: _Checked, run: str | None, host: str, port: int, say: Callable[[str], None]) -> None:
     import ray.serve  # sets its logger's level
 
     from anmi_ray.config.execution import ExecutionConfig
     from anmi_ray.runtime.tasks import ray_session
 
+    settings = served.settings
     logging.getLogger(ray.serve.__name__).setLevel(logging.ERROR)
     execution = ExecutionConfig(logical_cpus=max(1, settings.threads_each * settings.most))
     with ray_session(execution):
-        handle = _deployed(settings, host, port)
+        handle = _deployed(served, run, host, port)
         shown = f"[{host}]" if ":" in host else host
         try:
+            if run is not None:
+                _opened(handle, say)
             with _hang_ups() as hang_ups:
                 say(f"serving {settings.name} at http://{shown}:{port}; Ctrl-C ends it")
+                if run is not None:
+                    say(f"search its documents at http://{shown}:{port}/")
                 while True:
                     _watch(hang_ups)
-                    _load_anew(handle, settings.model_copy(update={"model": given}), say)
+                    _load_anew(handle, settings.model_copy(update={"model": served.named}), say)
         except KeyboardInterrupt:
             _drained(handle, settings.timeout_s)
 
 
-def _deployed(settings: ServiceSettings, host: str, port: int) -> Any:
+def _opened(handle: Any, say: Callable[[str], None]) -> None:
+    """Wait until the run's documents can be searched; `say` is told what was made anew. Raises what keeps it closed."""
+    from ray.exceptions import RayError
+
+    try:
+        about = handle.opened.remote().result()
+    except (RayError, RuntimeError) as error:
+        remedy = "start it again; Ray Serve's own words are in logs/serve below Ray's folder of the session"
+        raise LostError(f"the process that searches was lost: {first_line(error)}", "this machine", remedy) from None
+    if isinstance(about, AnmiError):
+        raise about
+    for note in about.notes:
+        say(note)
+
+
+def _deployed(served: _Checked, run: str | None, host: str, port: int) -> Any:
     """Start the application; its handle, once it answers."""
     from ray import serve
     from ray.exceptions import RayError
 
-    from anmi_ray.serving.app import build
+    from anmi_ray.serving.app import application
 
+    made = application(served.settings, served.calibrated, run)
     logs = {"enable_access_log": False, "log_level": "WARNING"}
     try:
         serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=logs)
-        return serve.run(build(settings.model_dump()), name=_APP, route_prefix="/", blocking=False)
+        return serve.run(made, name=_APP, route_prefix="/", blocking=False)
     except (RayError, RuntimeError, TimeoutError) as error:
         raise LostError(
             f"the service did not start: {first_line(error)}",
@@ -143,7 +192,7 @@ def _load_anew(handle: Any, settings: ServiceSettings, say: Callable[[str], None
     except AnmiError as error:
         say(f"not loaded anew, the model before goes on: {error}")
         return
-    handle.load.remote(found.model).result()
+    handle.load.remote(found.settings.model, found.calibrated).result()
     say(f"{settings.name} is loaded anew")
 
 

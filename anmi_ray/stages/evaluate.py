@@ -26,6 +26,7 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.retrieve import RETRIEVERS
 from anmi_ray.core.records import METRIC, QREL, RUN, TEXT_OF
 from anmi_ray.evaluation import fusion, headline, judged, measures, significance
+from anmi_ray.evaluation.fusion import FUSED
 from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_task
@@ -36,7 +37,6 @@ from anmi_ray.store import Artifact, Flow
 from anmi_ray.tables import trec
 
 _WEIGHT_STEPS = 10  # weights tried on dev are tenths: a hundred queries cannot tell finer ones apart
-FUSED = "reranked+hybrid"
 START_FUSED = "start+hybrid"
 _FUSIONS = {"reranked": FUSED, START: START_FUSED}  # by the reranker that stands first in them
 _QUERY_S = 5.4e-3

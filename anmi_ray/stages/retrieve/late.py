@@ -55,7 +55,7 @@ def _rescore(artifact: Artifact, number: int, ingest: Artifact, config: LateConf
         asked_of = (ingest.read_part("queries", bucket, QUERY) for bucket in range(buckets))  # one at a time in memory
         queries = pa.concat_tables([part.filter(pc.is_in(part["query_id"], value_set=asked)) for part in asked_of])
         documents = ingest.read_part("documents", number, DOCUMENT)
-        scored = late.rescore(documents, queries, every, _encoder(config.model_dump_json(), config.model, threads))
+        scored = late.rescore(documents, queries, every, encoder(config.model_dump_json(), config.model, threads))
     parts, start = [], 0
     for part in pairs:
         parts.append(scored.slice(start, part.num_rows))
@@ -64,7 +64,7 @@ def _rescore(artifact: Artifact, number: int, ingest: Artifact, config: LateConf
 
 
 @lru_cache(maxsize=1)
-def _encoder(settings: str, model: str, threads: int) -> token_vectors.TokenEncoder:
+def encoder(settings: str, model: str, threads: int) -> token_vectors.TokenEncoder:
     """The encoder, loaded once per worker process; settings: as JSON, which can be a cache's key.
 
     model: JSON has a path as it was written, and a worker has a folder of its own.

@@ -153,7 +153,7 @@ class _Embedder:
         return batch
 
 
-class _LazyEncoder:
+class LazyEncoder:
     """An encoder that is loaded when first asked: where all vectors are kept, none is."""
 
     def __init__(self, config: DenseConfig, threads: int, device: str) -> None:
@@ -209,8 +209,8 @@ class _Searcher:
             return queries, shard.query_vectors(queries, self.config, self._encoder, shelf)
 
     @cached_property
-    def _encoder(self) -> _LazyEncoder:
-        return _LazyEncoder(self.config.dense, self.threads, self.device)
+    def _encoder(self) -> LazyEncoder:
+        return LazyEncoder(self.config.dense, self.threads, self.device)
 
     @cached_property
     def _known(self) -> dict[str, Statistics]:

@@ -1,0 +1,244 @@
+"""The first stage for a query that comes now: the indexes that a run keeps, open, and its documents' texts.
+
+A query of the run finds what retrieve found for it, by the same code: the shards' retrievers, the statistics of the
+whole collection, late interaction, the merge. What is not kept any more, or damaged, is made again at the start. Texts
+lie in files of this process that are mapped, not in memory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from anmi_ray.config.retrieve import RetrieveConfig
+from anmi_ray.core import identity
+from anmi_ray.core.errors import StoreError
+from anmi_ray.core.records import DOCUMENT
+from anmi_ray.retrieval import dense, lucene, shard, vectors
+from anmi_ray.retrieval import late as late_interaction
+from anmi_ray.retrieval.fusion import ranks
+from anmi_ray.retrieval.merge import HYBRID, STUDENT, gather, rank_hits
+from anmi_ray.retrieval.statistics import Statistics
+from anmi_ray.stages.rerank.ranking import document_texts
+from anmi_ray.stages.retrieve import late
+from anmi_ray.stages.retrieve.search import LazyEncoder
+from anmi_ray.store import Artifact, index_cache
+
+_STUDENT_VERSION = 1  # of its vectors: raised when the same model would give others
+_QUERIES = pa.schema([pa.field("query_id", identity.ID), pa.field("text", pa.string())])
+Places = dict[bytes, dict[str, tuple[int, float]]]
+"""By doc_id and system, rank (from 1) and score of the documents within a system's depth."""
+
+
+@dataclass(frozen=True)
+class StudentVectors:
+    """A trained model that has vectors of texts: what it is called by, and float32[N, d] of N texts."""
+
+    fingerprint: str
+    encode: Callable[[list[str]], NDArray[np.float32]]
+
+
+@dataclass
+class _Shard:
+    documents: pa.Table  # of the mapped file, in order of doc_id
+    retrievers: shard.ShardRetrievers
+    student: dense.ExactIndex | None
+
+    def row(self, doc_id: bytes) -> int | None:
+        """Where a document stands, None where it is of another shard."""
+        ids = np.ascontiguousarray(self.retrievers.doc_N16).view(f"S{identity.ID_BYTES}").ravel()
+        wanted = np.frombuffer(doc_id, f"S{identity.ID_BYTES}")
+        row = int(np.searchsorted(ids, wanted)[0])
+        return row if row < len(ids) and ids[row] == wanted[0] else None
+
+
+class FirstStage:
+    """The documents of `ingest`, indexed as `config` says; one thread at a time may ask.
+
+    `mended`: which indexes were found damaged; `made`: which were not there; both were made anew. Raises ConfigError
+    where a model or Lucene is not there any more, DamagedError where the documents are not what was written, StoreError
+    where there is no room for their texts.
+    """
+
+    def __init__(
+        self, ingest: Artifact, config: RetrieveConfig, threads: int, student: StudentVectors | None = None
+    ) -> None:
+        late.check(config)
+        if "lucene" in config.retrievers:
+            lucene.check()
+        self._config = config
+        self._threads = threads
+        self._encoder = LazyEncoder(config.dense, 1, "cpu")  # of a short text alone: more threads would wait for others
+        self._asked = dict[str, int]()  # documents that hold a word of Lucene's, of the words asked so far
+        self.mended: list[str] = []
+        self.made: list[str] = []
+        count = int((ingest.manifest() or {})["shards"])
+        known = self._known(ingest, count) if count > 1 else {}
+        making = LazyEncoder(config.dense, threads, "cpu")
+        with ExitStack() as opened:
+            self._shards = [self._opened(opened, ingest, number, known, making, student) for number in range(count)]
+            self._open = opened.pop_all()
+
+    @property
+    def documents(self) -> int:
+        """How many there are."""
+        return sum(one.documents.num_rows for one in self._shards)
+
+    def close(self) -> None:
+        """Let go of the indexes and the texts."""
+        self._open.close()
+
+    def search(self, text: str, systems: Collection[str], vector_d: NDArray[np.float32] | None = None) -> Places:
+        """Where each of `systems`, retrievers and hybrid, puts its best documents; hybrid brings all retrievers'.
+
+        `vector_d`: the student's of the query, where that is among them. Raises DataError where the dense model's
+        vectors have another dimension than the documents'.
+        """
+        retrievers = tuple(name for name in self._config.retrievers if name in systems)
+        if HYBRID in systems or "late" in systems:  # late ranks what the others found
+            retrievers = self._config.retrievers
+        places: Places = {}
+        if retrievers:
+            self._add_retrieved(places, text, retrievers, HYBRID in systems)
+        if STUDENT in systems and vector_d is not None:
+            self._add_student(places, vector_d)
+        return places
+
+    def texts(self, doc_ids: Iterable[bytes]) -> dict[bytes, tuple[str, str, str]]:
+        """By doc_id the collection's own id, the title and the text."""
+        found: dict[bytes, tuple[str, str, str]] = {}
+        for doc_id in doc_ids:
+            for one in self._shards:
+                row = one.row(doc_id)
+                if row is not None:
+                    external, title, text = (
+                        one.documents[name][row].as_py() for name in ("external_id", "title", "text")
+                    )
+                    found[doc_id] = (external, title, text)
+                    break
+        return found
+
+    def _known(self, ingest: Artifact, count: int) -> dict[str, Statistics]:
+        """Statistics of the collection: of bm25 all words, of Lucene those that are asked, as they are."""
+        if shard.COUNT_WORDS.isdisjoint(self._config.retrievers):
+            return {}
+        parts: dict[str, list[Statistics]] = {}
+        for number in range(count):
+            documents = ingest.read_part("documents", number, DOCUMENT)
+            with index_cache.shelf_of(ingest.store, index_cache.content_of_documents(documents)) as shelf:
+                for name, one in shard.statistics(documents, self._config, {"lucene": ()}, shelf).items():
+                    parts.setdefault(name, []).append(one)
+                self._told(shelf, number)
+        known = {name: Statistics.merged(of_name) for name, of_name in parts.items()}
+        if "lucene" in known:
+            known["lucene"] = Statistics(known["lucene"].documents, known["lucene"].length, self._asked)
+        return known
+
+    def _opened(
+        self,
+        opened: ExitStack,
+        ingest: Artifact,
+        number: int,
+        known: dict[str, Statistics],
+        encoder: LazyEncoder,
+        student: StudentVectors | None,
+    ) -> _Shard:
+        documents = ingest.read_part("documents", number, DOCUMENT)
+        content = index_cache.content_of_documents(documents)
+        documents = _mapped(documents.sort_by("doc_id"))
+        shelf = opened.enter_context(index_cache.shelf_of(ingest.store, content))
+        retrievers = shard.ShardRetrievers(documents, self._config, encoder, self._threads, shelf, known)
+        opened.callback(retrievers.close)
+        index = None
+        if student is not None:
+
+            def make(folder: Path) -> None:
+                vectors.write(folder, retrievers.doc_N16, student.encode(document_texts(documents)), "float32")
+
+            folder = shelf("vectors", _STUDENT_VERSION, {"student": student.fingerprint}, make)
+            index = dense.ExactIndex(vectors.read(folder, retrievers.doc_N16), self._threads)
+        self._told(shelf, number)
+        return _Shard(documents, retrievers, index)
+
+    def _told(self, shelf: index_cache.StoreShelf, number: int) -> None:
+        self.mended += [f"{kind} of shard {number}" for kind in shelf.mended]
+        self.made += [f"{kind} of shard {number}" for kind in shelf.made if kind not in shelf.mended]
+
+    def _add_retrieved(self, places: Places, text: str, retrievers: Sequence[str], fused: bool) -> None:
+        queries = pa.table([identity.id_array([identity.query_id("")]), [text]], schema=_QUERIES)
+        query_1d = self._vector(text) if "dense" in retrievers else np.zeros((1, 0), dtype=np.float32)
+        config = self._config.model_copy(update={"retrievers": retrievers, "random_negatives": 0})
+        self._learn_words(queries, config)
+        hits = [one.retrievers.hits(queries, query_1d, retrievers) for one in self._shards]
+        if "late" in retrievers:
+            hits = self._late(hits, queries, config)
+        every, _ = gather(hits, queries, config, 0)
+        every = every.drop_columns("shard").sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
+        ranked, scores = rank_hits(every, queries, config)
+        systems = {**ranked.rank, **({HYBRID: ranked.hybrid} if fused else {})}
+        ids = every["doc_id"].to_pylist()
+        for name, rank_N in systems.items():
+            for row in np.flatnonzero(rank_N).tolist():
+                places.setdefault(ids[row], {})[name] = (int(rank_N[row]), float(scores[name][row]))
+
+    def _add_student(self, places: Places, vector_d: NDArray[np.float32]) -> None:
+        ids: list[NDArray[np.uint8]] = []
+        scores: list[NDArray[np.float64]] = []
+        for one in self._shards:
+            assert one.student is not None
+            index_1K, score_1K = one.student.search(vector_d[None, :], self._config.depth)
+            found = index_1K[0] >= 0
+            ids.append(one.retrievers.doc_N16[index_1K[0][found]])
+            scores.append(score_1K[0][found])
+        doc_N16 = np.concatenate(ids)
+        score_N = np.concatenate(scores)
+        rank_N = ranks(np.zeros(len(score_N), dtype=np.int64), score_N, doc_N16)
+        for row in np.flatnonzero(rank_N <= self._config.depth).tolist():
+            places.setdefault(doc_N16[row].tobytes(), {})[STUDENT] = (int(rank_N[row]), float(score_N[row]))
+
+    def _vector(self, text: str) -> NDArray[np.float32]:
+        """float32[1, d], rounded as the run's queries are kept."""
+        dense_config = self._config.dense
+        vector_1d = self._encoder.encode([text], dense_config.query_prompt)
+        return vector_1d.astype(dense_config.stored).astype(np.float32)
+
+    def _learn_words(self, queries: pa.Table, config: RetrieveConfig) -> None:
+        """Count the query's words of Lucene's in all shards, before any of them weighs one."""
+        if "lucene" not in config.retrievers or len(self._shards) == 1:
+            return
+        new = shard.asked_words(queries, config)["lucene"] - self._asked.keys()
+        for word in new:
+            self._asked[word] = 0
+        for one in self._shards:
+            for word, held in one.retrievers.lucene_statistics(new).items():
+                self._asked[word] += held
+
+    def _late(self, hits: list[pa.Table], queries: pa.Table, config: RetrieveConfig) -> list[pa.Table]:
+        """The hits of every shard with late interaction's scores."""
+        encoder = late.encoder(config.late.model_dump_json(), config.late.model, self._threads)
+        scored: list[pa.Table] = []
+        pairs = late_interaction.pool(hits, queries, config)
+        for one, of_shard, wanted in zip(self._shards, hits, pairs, strict=True):
+            scores = late_interaction.rescore(one.documents, queries, wanted, encoder)
+            scored.append(late_interaction.with_scores(of_shard, scores))
+        return scored
+
+
+def _mapped(table: pa.Table) -> pa.Table:
+    """The same table, in a file without a name, which is gone with the process. Raises StoreError on a full disk."""
+    folder = tempfile.gettempdir()
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".arrow") as file:
+            with pa.OSFile(file.name, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table.combine_chunks())
+            return pa.ipc.open_file(pa.memory_map(file.name)).read_all()
+    except OSError as error:
+        remedy = "free space there, or set TMPDIR to a folder with more"
+        raise StoreError(f"texts of documents cannot be kept: {error.strerror}", folder, remedy) from error
