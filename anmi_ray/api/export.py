@@ -87,7 +87,7 @@ def _card(
     collection = Path(public_root(str(record["corpus_name"]))).name  # old versions recorded credentials in addresses
     return Card(
         name=title,
-        base_model=_public_model(config["train"]["model"]),
+        base_model=public_model(config["train"]["model"]),
         judges=_judges(judges) + (f", distilled from {_judges(ensemble)}" if ensemble else ""),
         simulated=any(judge["kind"] == "simulated" for judge in (*judges, *ensemble)),
         collection=collection,
@@ -107,7 +107,7 @@ def _judges(judges: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(f"{judge['name']} ({judge['kind']})" for judge in judges)
 
 
-def _public_model(model: str) -> str:
+def public_model(model: str) -> str:
     """A model as its user named it; of a folder its last part: where it lies is nobody's business."""
     return Path(model).name if model.startswith(("/", "~", ".")) else model
 
