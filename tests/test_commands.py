@@ -31,9 +31,10 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md"]
 for folder in ("tutorials", "how-to", "explanation", "reference"):
     PAGES += sorted((ROOT / "docs" / folder).rglob("*.md"))
+PAGES.append(ROOT / "SKILL.md")
 
 # Programs that change nothing here: they want a cluster, a service, an account, or the reader's own shell.
-ELSEWHERE = {"aws", "cd", "curl", "docker", "export", "git", "helm", "kubectl", "make", "ray", "serve", "source"}
+ELSEWHERE = {"aws", "cd", "curl", "docker", "export", "git", "helm", "kubectl", "make", "ray", "serve", "source", "uvx"}
 ON_A_CLUSTER = {"submit", "jobs", "cancel"}  # commands of ours
 UNTIL_STOPPED = ("anmi serve",)  # tests/serving starts a service, and asks it
 # A command of ours cannot be carried out here where it says one of these.
@@ -45,6 +46,8 @@ NEEDS = {
     "lucene": "a JDK",
     "--people": "somebody who answers",
     "--min-relevance": "a run with twenty labelled dev queries",
+    "--int8": "the part onnx",  # tests/cli/test_export_onnx.py
+    "--push-to-hub": "an account",
     "jobs/configs/cluster.yaml": "a download",
     "jobs/configs/api-judge.yaml": "a key",
     "jobs/configs/own-documents.yaml": "a key",

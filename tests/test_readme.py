@@ -21,7 +21,11 @@ from anmi_ray.tuning.campaign import open_campaign
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 # the pages of docs/results cite what was typed when a figure was made; their commands may be of an older release
-PAGES = [README, *(path for path in sorted((ROOT / "docs").rglob("*.md")) if "results" not in path.parts)]
+PAGES = [
+    README,
+    ROOT / "SKILL.md",
+    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if "results" not in path.parts),
+]
 ALL = [
     *PAGES,
     ROOT / "CHANGELOG.md",

@@ -7,11 +7,12 @@ is written here, from the run's record and manifests.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from anmi_ray.api.onnx_export import write_onnx
 from anmi_ray.core.errors import DataError
 from anmi_ray.evaluation.served_fusion import ServedFusion, of_sweep
 from anmi_ray.evaluation.significance import LEVEL
@@ -21,6 +22,9 @@ from anmi_ray.stages.evaluate import baseline_of
 from anmi_ray.store import Artifact, Store, public_root
 from anmi_ray.store.folders import copy_sealed, new_folder
 from anmi_ray.store.runs import find_run
+
+if TYPE_CHECKING:
+    from anmi_ray.models.onnx_files import Numbers
 
 METHODS = (
     "L. L. Thurstone. A law of comparative judgment. Psychological Review 34, 1927.",
@@ -32,11 +36,18 @@ METHODS = (
 )
 
 
-def export(name: str, root: str, to: Path, license: str | None = None, title: str | None = None) -> Path:
-    """Copy the model of run `name` to the folder `to` with its card; returns `to`.
+def export(
+    name: str,
+    root: str,
+    to: Path,
+    license: str | None = None,
+    title: str | None = None,
+    onnx: Sequence[Numbers] = (),
+) -> Path:
+    """Copy the model of run `name` to the folder `to` with its card, and with ONNX files of it; returns `to`.
 
     Raises ConfigError where there is no such run or `to` is not an empty folder or absent, DataError where the run has
-    no model, StoreError where the model is not what its stage sealed.
+    no model, StoreError where the model is not what its stage sealed. ONNX files: as `write_onnx`.
     """
     store, record = find_run(name, root)
     artifacts = {stage: Artifact(store, stage, known["fingerprint"]) for stage, known in record["stages"].items()}
@@ -50,8 +61,10 @@ def export(name: str, root: str, to: Path, license: str | None = None, title: st
         relevant = relevance.of(artifacts["evaluate"]) if "evaluate" in artifacts else None
         if relevant is not None:
             relevant.write(beside)
+        files = write_onnx(beside, onnx, artifacts) if onnx else ()
+        worth = tuple(relevant.said()) if relevant is not None else ()
         made = _card(store, record, artifacts, license, title or name, fusion)
-        card = text(replace(made, relevance=tuple(relevant.said()) if relevant is not None else ()), beside)
+        card = text(replace(made, relevance=worth, onnx=files), beside)
         (beside / "README.md").write_text(card, encoding="utf-8")
     return to
 
@@ -79,7 +92,7 @@ def _card(
     collection = Path(public_root(str(record["corpus_name"]))).name  # old versions recorded credentials in addresses
     return Card(
         name=title,
-        base_model=_public_model(config["train"]["model"]),
+        base_model=public_model(config["train"]["model"]),
         judges=_judges(judges) + (f", distilled from {_judges(ensemble)}" if ensemble else ""),
         simulated=any(judge["kind"] == "simulated" for judge in (*judges, *ensemble)),
         collection=collection,
@@ -99,7 +112,7 @@ def _judges(judges: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(f"{judge['name']} ({judge['kind']})" for judge in judges)
 
 
-def _public_model(model: str) -> str:
+def public_model(model: str) -> str:
     """A model as its user named it; of a folder its last part: where it lies is nobody's business."""
     return Path(model).name if model.startswith(("/", "~", ".")) else model
 

@@ -11,6 +11,7 @@ from anmi_ray.cli.audit import audit
 from anmi_ray.cli.cancel import cancel
 from anmi_ray.cli.compare_rules import compare_rules
 from anmi_ray.cli.config import config
+from anmi_ray.cli.demo import demo
 from anmi_ray.cli.distill import distill
 from anmi_ray.cli.doctor import doctor
 from anmi_ray.cli.evaluate import evaluate
@@ -37,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (queries, run, plan, judge, distill, config, show, mine, compare_rules, export, submit, jobs, cancel)
+COMMANDS = (demo, queries, run, plan, judge, distill, config, show, mine, compare_rules, export, submit, jobs, cancel)
 COMMANDS += (rate, audit, label, rerank, serve, evaluate, tune, doctor)
 for command in COMMANDS:
     app.command()(command)

@@ -36,6 +36,7 @@ class Card:
 
     fusion: weights by system, where the model's scores are to be added to a first stage's. by_judges: which judges gave
     the gains of `comparisons`; "" where they are labels. relevance: lines on what a score is worth as a probability.
+    onnx: of every ONNX file its name and what it measures.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Card:
     fusion: Mapping[str, float] | None = None
     by_judges: str = ""
     relevance: Sequence[str] = ()
+    onnx: Sequence[Mapping[str, Any]] = ()
 
 
 def text(card: Card, folder: Path) -> str:
@@ -95,6 +97,8 @@ def text(card: Card, folder: Path) -> str:
         fusion=card.fusion and ", ".join(f"{name} {weight:.2f}" for name, weight in card.fusion.items()),
         partners=list(card.fusion or ())[1:],
         relevance=card.relevance,
+        onnx=[_onnx_row(row) for row in card.onnx],
+        prompts=_prompts(folder),
     )
     return str(made)
 
@@ -161,6 +165,22 @@ def _result(row: Mapping[str, Any]) -> dict[str, str]:
         cells["difference"] = f"{row['difference']:+.3f} [{row['difference_low']:+.3f}, {row['difference_high']:+.3f}]"
         cells["p"] = f"{row['p']:.4f} ({row['p_holm']:.4f})"
     return cells
+
+
+def _onnx_row(row: Mapping[str, Any]) -> dict[str, str]:
+    cells = {"file": row["file"], "megabytes": f"{row['bytes'] / 1e6:.0f}", "queries": "", "mean": "not measured"}
+    if "mean" in row:
+        ends = f"[{row['difference_low']:+.4f}, {row['difference_high']:+.4f}]"
+        cells |= {"queries": f"{row['queries']:,} {row['split']}", "mean": f"{row['mean']:.4f}"}
+        cells["difference"] = f"{row['difference']:+.4f} {ends}"
+    return cells
+
+
+def _prompts(folder: Path) -> dict[str, str]:
+    """What stands before queries and documents, by the model's settings."""
+    settings = folder / "config_sentence_transformers.json"
+    said = json.loads(settings.read_text(encoding="utf-8")).get("prompts") if settings.is_file() else None
+    return {name: (said or {}).get(name) or "" for name in ("query", "document")}
 
 
 def _cell(value: str) -> str:

@@ -1,0 +1,158 @@
+"""A trained encoder as ONNX files beside its weights, and a reranker that scores with such a file.
+
+One graph with one output: `logits` [N, 1] of a cross-encoder, `sentence_embedding` [X, d] of a bi-encoder (unit
+vectors), `token_embeddings` [X, T, d] of late interaction (unit vectors, padding's among them), whose score is made
+outside: a graph of both texts would encode each anew for every pair. Attention is written out, which ONNX Runtime
+turns into fewer operators and quantises in more places than torch's fused form.
+Legend: N pairs, X texts, T tokens, d dimensions.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.models.colbert import ColbertTokenizer
+from anmi_ray.models.decoder import LastTokenScorer, YesNoScorer
+from anmi_ray.models.heads import Scorer
+from anmi_ray.models.reranker import Reranker
+
+Numbers = Literal["float32", "int8"]
+FILES: dict[Numbers, str] = {"float32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}  # as others call them
+OUTPUTS = {"cross-encoder": "logits", "bi-encoder": "sentence_embedding", "late-interaction model": "token_embeddings"}
+TOLERANCE = 1e-4  # of a float32 file's scores: what two orders of summation make of them, and no more
+_OPSET = 17
+_WORDS = ("open", "a", "file", "and", "return", "its", "lines", "as", "texts")
+_LENGTHS = (1, 5, 40, 600)  # words of the documents that a file is checked with: padded ones, and one that is cut
+
+
+class _Graph(nn.Module):
+    """A network whose inputs have places in the place of names, which is what tracing wants."""
+
+    def __init__(self, network: Scorer, names: list[str]) -> None:
+        super().__init__()
+        self.network = network
+        self.names = names
+
+    def forward(self, *values: Tensor) -> Tensor:
+        """The one output."""
+        found = self.network(**dict(zip(self.names, values, strict=True)))
+        if isinstance(found, tuple):
+            return found[0]
+        return found.unsqueeze(-1) if found.dim() == 1 else found
+
+
+class _Session(Scorer):
+    """An ONNX file in a network's place; what is asked of the network besides its output is the network's own."""
+
+    def __init__(self, network: Scorer, file: Path, threads: int | None) -> None:
+        import onnxruntime
+
+        super().__init__()
+        self.encoder = network.encoder
+        self.size = getattr(network, "size", 0)
+        self.pooling = getattr(network, "pooling", None)
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = threads or torch.get_num_threads()
+        self.session = onnxruntime.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
+
+    def forward(self, **inputs: Tensor) -> Any:
+        """As the network's."""
+        (output,) = self.session.get_outputs()
+        (found,) = self.session.run(None, {name: value.numpy() for name, value in inputs.items()})
+        value = torch.from_numpy(found)
+        if output.name == OUTPUTS["late-interaction model"]:
+            return value, None
+        return value.squeeze(-1) if output.name == OUTPUTS["cross-encoder"] else value
+
+
+def check(reranker: Reranker) -> None:
+    """Raise ConfigError where the packages are missing, or no graph of the model gives what others could score with."""
+    missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
+    if missing:
+        what = f"ONNX files need the package {' and '.join(missing)}"
+        raise ConfigError(what, "--onnx, --int8", 'pip install "anmi-ray[onnx]"')
+    if isinstance(reranker.network, LastTokenScorer | YesNoScorer):
+        what = "a decoder is written as no ONNX file: it reads a prompt, and vLLM serves its folder as it is"
+    elif isinstance(reranker.pairs, ColbertTokenizer):
+        what = (
+            "a ColBERT checkpoint is written as no ONNX file: its markers, fillers and skipped words stand in no graph"
+        )
+    else:
+        return
+    raise ConfigError(what, f"model {reranker.name}", "leave out --onnx and --int8")
+
+
+def write(reranker: Reranker, folder: Path, numbers: Numbers) -> Path:
+    """Write one file of `FILES` below `folder`, checked against the model; returns it.
+
+    float32: scores agree within TOLERANCE. int8: weights of matrix products as 8-bit integers, with a scale for each
+    output, and activations as 8-bit integers scaled as they come (dynamic quantisation), from the float32 file beside,
+    which must be there. Raises ConfigError as `check`, and where the architecture's graph scores otherwise.
+    """
+    check(reranker)
+    file = folder / FILES[numbers]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if numbers == "int8":
+        _quantise(folder / FILES["float32"], file)
+        return file
+    _trace(reranker, file)
+    queries, documents = [" ".join(_WORDS[:3])] * len(_LENGTHS), [" ".join((_WORDS * 60)[:n]) for n in _LENGTHS]
+    found = reading(reranker, file).score(queries, documents)
+    apart = float(np.abs(found - reranker.scorer("float32").score(queries, documents)).max())
+    if not apart <= TOLERANCE:
+        what = f"its ONNX graph scores otherwise, by up to {apart:.2g}"
+        raise ConfigError(what, f"model {reranker.name}", "leave out --onnx and --int8 for this architecture")
+    return file
+
+
+def reading(reranker: Reranker, file: Path) -> Reranker:
+    """The same reranker, its network the ONNX file, in ONNX Runtime on the CPU."""
+    session = _Session(reranker.network, file, reranker.threads)
+    return type(reranker)(session, reranker.pairs, reranker.name, reranker.threads)
+
+
+def _trace(reranker: Reranker, file: Path) -> None:
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if reranker.pairs.segments else [])]
+    network = reranker.scorer("float32").network
+    network.encoder.set_attn_implementation("eager")
+    values = [torch.zeros(2, 8, dtype=torch.long) for _ in names]
+    values[1][:] = 1
+    values[1][1, 5:] = 0  # padding, so that the mask is traced
+    output = OUTPUTS[getattr(reranker, "kind", "cross-encoder")]
+    axes = {name: {0: "batch", 1: "tokens"} for name in names}
+    with warnings.catch_warnings(), torch.inference_mode():
+        # of tracing, which `write` answers by comparing; the exporter that follows it gives graphs half as fast
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            _Graph(network, names).eval(),
+            tuple(values),
+            str(file),
+            input_names=names,
+            output_names=[output],
+            dynamic_axes={**axes, output: axes["input_ids"] if output == "token_embeddings" else {0: "batch"}},
+            opset_version=_OPSET,
+            dynamo=False,
+        )
+
+
+def _quantise(source: Path, file: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    log = logging.getLogger()
+    before = log.level
+    log.setLevel(logging.ERROR)  # it recommends preprocessing, through the root logger
+    try:
+        quantize_dynamic(
+            source, file, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True, weight_type=QuantType.QInt8
+        )
+    finally:
+        log.setLevel(before)
