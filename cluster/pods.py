@@ -1,4 +1,4 @@
-"""KubeRay's objects (API ray.io/v1 of KubeRay 1.7): RayClusters that stay, RayJobs that make and delete one, a RayService.
+"""KubeRay's objects (API ray.io/v1 of KubeRay 1.7): RayClusters that stay, RayJobs with their own, a RayService.
 
 Fields: https://ray-project.github.io/kuberay/reference/api/
 """

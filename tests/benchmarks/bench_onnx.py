@@ -45,7 +45,8 @@ def main() -> None:
         ratio = statistics.median(a / b for a, b in zip(seconds[own][1:], values[1:], strict=True))
         apart = np.abs(found[name] - found[own]).max() / found[own].std()
         print(
-            f"{name:16} {count / statistics.median(values[1:]):8.1f} pairs/s  {ratio:5.2f} x  scores within {apart:.1e} sd"
+            f"{name:16} {count / statistics.median(values[1:]):8.1f} pairs/s  {ratio:5.2f} x  "
+            f"scores within {apart:.1e} sd"
         )
 
 
