@@ -81,16 +81,16 @@ def fit(known: ScoredPairs, seed: int = 0) -> FittedRelevance:
                 left_out[mine] = other.of(known.score[mine])
         if np.isfinite(left_out).all():
             found.append(FittedRelevance(method(known.score, known.truth), left_out))
-    return found[-1] if len(found) < 2 or _clearly_better(*found, known) else found[0]
+    return found[-1] if len(found) < 2 or _clearly_better(found[1], found[0], known) else found[0]
 
 
 def _none(why: str) -> FittedRelevance:
     return FittedRelevance(None, np.zeros(0), why)
 
 
-def _clearly_better(first: FittedRelevance, second: FittedRelevance, known: ScoredPairs) -> bool:
-    """Whether the second loses less out of fold than the first, by more than a standard error over queries."""
-    gain = _log_loss(first.out_of_fold, known.truth) - _log_loss(second.out_of_fold, known.truth)
+def _clearly_better(one: FittedRelevance, other: FittedRelevance, known: ScoredPairs) -> bool:
+    """Whether one loses less out of fold than the other, by more than a standard error over queries."""
+    gain = _log_loss(other.out_of_fold, known.truth) - _log_loss(one.out_of_fold, known.truth)
     gain_Q = np.bincount(known.query, gain)[np.unique(known.query)]
     return bool(gain_Q.mean() > gain_Q.std(ddof=1) / np.sqrt(len(gain_Q)))
 
