@@ -1,4 +1,4 @@
-"""A whole run for tests of search: every retriever that is here, three shards, a student that has vectors of texts."""
+"""A whole run for tests of search: every retriever that is here, two shards, a student that has vectors of texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anmi_ray.pipeline.run import run
 from anmi_ray.stages.ingest import of_queries, queries_of
 from tests.models.tiny import WORDS, write_tiny_bert
 from tests.retrieval.java import ABSENT
-from tests.small import write_config
+from tests.small import ALONE, write_config
 
 DEPTH, RERANKED = 30, 12
 RETRIEVERS = ["bm25", *([] if ABSENT else ["lucene"]), "dense", "late"]
@@ -24,9 +24,9 @@ HOSTILE = "<img src=x onerror=\"document.title='taken'\"> </script> \u202e word7
 
 
 def write_collection(folder: Path) -> Path:
-    """90 documents and 40 queries of words that the tiny model knows; two documents have words of a query."""
+    """82 documents and 36 queries of words that the tiny model knows; two documents have words of a query."""
     random = rng("searched")
-    queries = [(f"q{i}", " ".join(random.choice(WORDS, 4))) for i in range(40)]
+    queries = [(f"q{i}", " ".join(random.choice(WORDS, 4))) for i in range(36)]
     documents = [(f"o{i}", "", " ".join(random.choice(WORDS, 12))) for i in range(9)]
     documents += [("hostile", HOSTILE, HOSTILE)]
     for name, text in queries:
@@ -51,7 +51,7 @@ def write_run(folder: Path) -> None:
         folder / "searched.yaml",
         collection,
         name="searched",
-        corpus={"reader": "beir", "path": str(collection), "shard_documents": 30},
+        corpus={"reader": "beir", "path": str(collection), "shard_documents": 50},
         retrieve={
             "retrievers": RETRIEVERS,
             "depth": DEPTH,
@@ -63,7 +63,8 @@ def write_run(folder: Path) -> None:
         train={"student": "bi-encoder", "model": model, "lists_per_step": 8, "max_steps": 2, "max_tokens": 48,
                "dev_points": [1.0]},
         rerank={"depth": RERANKED, "precision": "float32", "start": False},
-        evaluate={"rounds": 1000, "partners": ["hybrid"]},
+        evaluate={"rounds": 100, "partners": ["hybrid"]},
+        execution={**ALONE, "buckets": 1},
     )  # fmt: skip
     run(load(config, [f"execution.root={folder / 'root'}"]), last="evaluate")
 
