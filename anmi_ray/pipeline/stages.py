@@ -25,6 +25,7 @@ from anmi_ray.stages import (
     mine,
     pool,
     rate,
+    refine,
     report,
     rerank,
     retrieve,
@@ -100,8 +101,10 @@ def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
     second = _SECOND_ROUND if experiment.mine.validation else ()
     assessed = _ASSESSMENT if experiment.assessors is not None else ()
     every = _path(made, confirmed, second, assessed)
-    if experiment.compare.design == "adaptive":
+    if experiment.in_rounds:
         every = rounds.spread(every, experiment.compare)
+    if experiment.refines is not None:
+        every = refine.spread(every)
     *path, last = (stage.of(stage, experiment) for stage in every)
     return (*path, replace(last, inputs=_names(tuple(path))))
 
