@@ -10,7 +10,7 @@ from anmi_ray.cli.flags import FiguresOption, OverrideArg, RunRootOption
 
 if TYPE_CHECKING:
     from anmi_ray.evaluation.significance import SystemComparison
-    from anmi_ray.pipeline.refining import Refined, Round
+    from anmi_ray.pipeline.refining import Refined, Refinement
 
 
 def refine(
@@ -59,7 +59,7 @@ def refine(
         write_figures(refined.to_json(), json_)
 
 
-def _line(one: Round) -> str:
+def _line(one: Refinement) -> str:
     """What there is to say of a round."""
     share = one.turned / one.pairs if one.pairs else 0.0
     paid = f", {one.dollars:,.2f} dollars" if one.dollars else ""

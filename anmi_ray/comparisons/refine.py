@@ -37,7 +37,7 @@ PAIRS = 10  # of a query at most, a fortieth of what a graph of degree 8 asks ab
 _BEYOND = 1.0  # z above which ratings are contradicted
 
 
-class Calibration(NamedTuple):
+class ScoreLine(NamedTuple):
     """What scores say of ratings: points of a unit of score, and how wrong that is of a document, points (sd)."""
 
     slope: float
@@ -80,19 +80,19 @@ def moments(queries: Iterator[tuple[bytes, Scored]]) -> Reals:
     return total
 
 
-def calibrated(total: Reals) -> Calibration:
+def calibrated(total: Reals) -> ScoreLine:
     """The line of the module's text, from the sums of `moments`. Its slope is 0 where scores say nothing of ratings.
 
     >>> calibrated(np.array([4.0, 2.0, 200.0, 20_400.0, 0.0]))
-    Calibration(slope=100.0, error=10.0)
+    ScoreLine(slope=100.0, error=10.0)
     """
     count, xx, xy, yy, noise = total.tolist()
     slope = max(0.0, xy / xx) if xx > 0.0 else 0.0
     left = (yy - slope * xy - noise) / count if count else 0.0
-    return Calibration(slope, float(np.sqrt(max(left, 0.0))))
+    return ScoreLine(slope, float(np.sqrt(max(left, 0.0))))
 
 
-def disagreements(known: Scored, asked: Edges, worth: Calibration, most: int = PAIRS) -> Edges:
+def disagreements(known: Scored, asked: Edges, worth: ScoreLine, most: int = PAIRS) -> Edges:
     """At most `most` pairs int64[P, 2] (i < j) that are not in `asked`, in the order of the module's text.
 
     Of equal ones the pair that comes first by place comes first.
@@ -118,7 +118,7 @@ def disagreements(known: Scored, asked: Edges, worth: Calibration, most: int = P
 
 
 def refined(
-    before: pa.Table, ratings: pa.Table, scores: pa.Table, candidates: pa.Table, worth: Calibration, round_: int
+    before: pa.Table, ratings: pa.Table, scores: pa.Table, candidates: pa.Table, worth: ScoreLine, round_: int
 ) -> pa.Table:
     """The Comparisons `before` and the disagreements as round `round_`, sorted by (query_id, doc_a, doc_b).
 

@@ -162,7 +162,7 @@ class Experiment(Settings):
 
     @property
     def in_rounds(self) -> bool:
-        """Whether pairs are chosen, asked and rated in rounds: an adaptive design, unless another run's pairs are there."""
+        """Whether pairs are chosen, asked and rated in rounds: an adaptive design that goes on from no other run."""
         return self.compare.design == "adaptive" and self.refines is None
 
     @property

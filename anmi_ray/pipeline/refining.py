@@ -15,7 +15,20 @@ from anmi_ray.evaluation.significance import SystemComparison
 from anmi_ray.pipeline import run as main
 from anmi_ray.pipeline.mining_runs import PLACE, settings_of
 from anmi_ray.pipeline.resolve import Resolved, changes, resolve
-from anmi_ray.pipeline.stages import COMPARE, FIRST, JUDGE, LAST, RATE, RETRIEVE
+from anmi_ray.pipeline.stages import (
+    COMPARE,
+    EVALUATE,
+    FIRST,
+    JUDGE,
+    LAST,
+    MINE,
+    RATE,
+    REFIT,
+    RERANK,
+    RETRIEVE,
+    SCORE,
+    TRAIN,
+)
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.stages import refine
 from anmi_ray.stages.evaluate import START_FUSED
@@ -24,11 +37,11 @@ from anmi_ray.store import Artifact, Store, runs
 MOST = 5  # rounds where nobody says how many
 _FALLEN = 0.5  # of the first round's yield: the rest is not worth a round
 # What the pairs, ratings and models of rounds have in common stays as it was.
-_MAY_CHANGE = ("judge", "rate", "mine", "train", "rerank", "evaluate", "execution", "plan")
+_MAY_CHANGE = (JUDGE, RATE, MINE, TRAIN, RERANK, EVALUATE, "execution", "plan")
 
 
 @dataclass(frozen=True)
-class Round:
+class Refinement:
     """What a round asked and gained.
 
     pairs: asked about anew. answers: judgments of them, of all judges and orders. turned: pairs of which the better
@@ -60,7 +73,7 @@ class Round:
 class Refined:
     """All rounds, why there are no more, and the run whose model is the best by dev."""
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[Refinement, ...]
     why: str
     best: str
 
@@ -89,7 +102,7 @@ def of_run(name: str, root: str, overrides: Iterable[str]) -> Experiment:
                 f"leave {override} out, or carry out a run with it: anmi run CONFIG; rounds may change "
                 f"{', '.join(_MAY_CHANGE)}",
             )
-    measured: dict[str, Any] = content["evaluate"]
+    measured: dict[str, Any] = content[EVALUATE]
     if measured["partners"] == [*USUAL]:  # a record has every setting, and these follow from the retrievers
         del measured["partners"]
     measured["baseline"] = START_FUSED if measured["fusion"] else START
@@ -117,7 +130,7 @@ def next_of(experiment: Experiment) -> Experiment:
 
 def carry_out(
     experiment: Experiment, wanted: int | None = None, reporter: Reporter | None = None
-) -> Generator[Round, None, Refined]:
+) -> Generator[Refinement, None, Refined]:
     """Yields every round as it is complete, and returns all of them.
 
     wanted: how many, whatever they yield; None: until a round's yield is less than half of the first one's or dev says
@@ -125,7 +138,7 @@ def carry_out(
     """
     reporter = reporter or Reporter()
     content = runs.find_run(experiment.name, experiment.execution.root)[1]["corpus"]
-    done: list[Round] = []
+    done: list[Refinement] = []
     why = f"{wanted or MOST} rounds"
     for number in range(1, (wanted or MOST) + 1):
         one = round_of(experiment, number)
@@ -144,7 +157,7 @@ def carry_out(
     return Refined(tuple(done), why, best(experiment.name, done))
 
 
-def enough(done: list[Round]) -> str:
+def enough(done: list[Refinement]) -> str:
     """Why no more rounds are wanted, "" where they are.
 
     The gain on dev decides whether the last round's model is gone on with; its interval is wide with few queries.
@@ -152,12 +165,14 @@ def enough(done: list[Round]) -> str:
     last = done[-1]
     if last.dev is not None and (last.dev.difference or 0.0) <= 0.0:
         return f"dev does not say that {last.run} is better than the model before"
+    if not last.turned:
+        return f"of none of the pairs of {last.run} the better document is another by what was answered"
     if last.yields < _FALLEN * done[0].yields:
         return f"round {last.number} turned {last.yields:.2f} pairs a query, the first {done[0].yields:.2f}"
     return ""
 
 
-def best(name: str, done: list[Round]) -> str:
+def best(name: str, done: list[Refinement]) -> str:
     """The run whose model is the best by dev, the gains of all rounds added up; the latest where nobody measured."""
     total = highest = 0.0
     found = name
@@ -181,22 +196,22 @@ def _say_changes(experiment: Experiment, resolved: Mapping[str, Resolved], repor
             return
 
 
-def _told(experiment: Experiment, number: int, resolved: Mapping[str, Resolved]) -> Round:
+def _told(experiment: Experiment, number: int, resolved: Mapping[str, Resolved]) -> Refinement:
     """What there is to say of a complete round."""
     store = Store(experiment.execution.root)
     made = {name: item.artifact(store) for name, item in resolved.items()}
-    read = runs.of_other_runs(store, resolved[COMPARE].inputs) | {name: made[name] for name in (RETRIEVE, "score")}
-    rated = made.get("refit", made[RATE])
-    pairs, turned = refine.turned(read, made[COMPARE], rated, range((made[FIRST].manifest() or {})["buckets"]))
+    read = runs.of_other_runs(store, resolved[COMPARE].inputs) | {name: made[name] for name in (RETRIEVE, SCORE)}
+    fitted = {**made, RATE: made.get(REFIT, made[RATE])}
+    pairs, answers, turned = refine.came_of(read, fitted, range((made[FIRST].manifest() or {})["buckets"]))
     before = runs.find_run(str(experiment.refines), experiment.execution.root)[1]["stages"][JUDGE]["fingerprint"]
     judged, earlier = made[JUDGE], Artifact(store, JUDGE, before)
-    measured = (made["evaluate"].manifest() or {})[refine.GAINS]
+    measured = (made[EVALUATE].manifest() or {})[refine.GAINS]
     dev, test = (None if measured[split] is None else SystemComparison(**measured[split]) for split in ("dev", "test"))
-    return Round(
+    return Refinement(
         number=number,
         run=experiment.name,
         pairs=pairs,
-        answers=_flow(judged, "judgments") - _flow(earlier, "judgments"),
+        answers=answers,
         turned=turned,
         queries=_flow(made[COMPARE], "queries"),
         dollars=_dollars(judged) - _dollars(earlier),

@@ -31,6 +31,7 @@ from anmi_ray.stages import (
     retrieve,
     rounds,
     sample,
+    score,
     shortlist,
     train,
 )
@@ -91,6 +92,9 @@ RATE = rate.STAGE.name
 MINE = mine.STAGE.name
 TRAIN = train.STAGE.name
 RERANK = rerank.STAGE.name
+EVALUATE = evaluate.STAGE.name
+SCORE = score.STAGE.name
+REFIT = rate.REFIT.name
 DISTILL = distill.STAGE.name
 
 

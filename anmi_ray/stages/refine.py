@@ -21,7 +21,7 @@ from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.evaluate import EvaluateConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.core.records import CANDIDATE, COMPARISON, RATING, RUN
+from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, RATING, RUN
 from anmi_ray.runtime.costs import BEGUN, COMPARISON_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, over_buckets, run_buckets, run_task
@@ -29,7 +29,7 @@ from anmi_ray.stages import compare, evaluate, judge, score
 from anmi_ray.store import Artifact, Flow, runs
 
 if TYPE_CHECKING:
-    from anmi_ray.comparisons import Calibration
+    from anmi_ray.comparisons import ScoreLine
 
 CALIBRATION = "calibration.json"
 NEW = "pairs not asked before"  # the unit of a flow
@@ -94,7 +94,7 @@ def _record(experiment: Experiment) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Known:
+class Before:
     """What is known before a round, by bucket: pairs and ratings of the run before, and the scores of its model."""
 
     compared: tuple[Artifact, ...]
@@ -103,7 +103,7 @@ class Known:
     score: Artifact
 
     @classmethod
-    def of(cls, inputs: Inputs) -> Known:
+    def of(cls, inputs: Inputs) -> Before:
         """By the roles of compare's inputs."""
         before = {name.removeprefix(runs.BEFORE): made for name, made in inputs.items() if name.startswith(runs.BEFORE)}
         compared = tuple(before[name] for name in _COMPARED if name in before)
@@ -131,7 +131,7 @@ def choose(artifact: Artifact, inputs: Inputs, config: CompareConfig, context: C
     """
     from anmi_ray import comparisons
 
-    known = Known.of(inputs)
+    known = Before.of(inputs)
     if (known.compared[0].manifest() or {})["inputs"]["retrieve"] != known.retrieve.fingerprint:
         raise ConfigError(
             "the candidates are not those of the run that is refined: its pairs are of other documents",
@@ -144,12 +144,12 @@ def choose(artifact: Artifact, inputs: Inputs, config: CompareConfig, context: C
         fitted = comparisons.calibrated(np.sum([moments for moments, _ in found], axis=0))
         worth = {**fitted._asdict(), "round": 1 + max(number for _, number in found)}
         artifact.publish_json(CALIBRATION, worth)
-    fitted = comparisons.Calibration(worth["slope"], worth["error"])
+    fitted = comparisons.ScoreLine(worth["slope"], worth["error"])
     flows = run_buckets(context, artifact, ("comparisons", COMPARISON), _bucket, known, fitted, worth["round"])
     return {"flows": flows, "calibration": worth}
 
 
-def _facts(bucket: int, known: Known) -> tuple[np.ndarray, int]:
+def _facts(bucket: int, known: Before) -> tuple[np.ndarray, int]:
     """The sums behind the calibration, and the last round that was asked."""
     from anmi_ray import comparisons
 
@@ -157,7 +157,7 @@ def _facts(bucket: int, known: Known) -> tuple[np.ndarray, int]:
     return comparisons.moments(comparisons.scored(*known.tables(bucket))), number or 0
 
 
-def _bucket(artifact: Artifact, bucket: int, known: Known, worth: Calibration, number: int) -> list[Flow]:
+def _bucket(artifact: Artifact, bucket: int, known: Before, worth: ScoreLine, number: int) -> list[Flow]:
     from anmi_ray import comparisons
 
     before = known.pairs(bucket)
@@ -169,22 +169,26 @@ def _bucket(artifact: Artifact, bucket: int, known: Known, worth: Calibration, n
     return flows
 
 
-def turned(inputs: Inputs, compared: Artifact, rated: Artifact, buckets: Iterable[int]) -> tuple[int, int]:
-    """(pairs that a round asked about, those of which the better document became the other one), read by bucket.
+def came_of(inputs: Inputs, made: Inputs, buckets: Iterable[int]) -> tuple[int, int, int]:
+    """(pairs that a round asked about, answers about them, those whose better document became the other one).
 
-    inputs: those of its compare; compared, rated: what it asked about, and its ratings.
+    inputs: those of its compare; made: its compare, judge and rate (of two fits the second); read by bucket.
     """
     from anmi_ray import comparisons
 
-    known = Known.of(inputs)
-    asked = changed = 0
+    before = Before.of(inputs)
+    total = np.zeros(3, np.int64)
     for bucket in buckets:
-        pairs = compared.read_part("comparisons", bucket, COMPARISON)
-        before = pc.is_in(pairs["comparison_id"], value_set=known.pairs(bucket)["comparison_id"].combine_chunks())
-        new = pairs.filter(pc.invert(before))
-        asked += new.num_rows
-        changed += comparisons.turned(new, known.ratings(bucket), rated.read_part("ratings", bucket, RATING))
-    return asked, changed
+        pairs = made["compare"].read_part("comparisons", bucket, COMPARISON)
+        known = pc.is_in(pairs["comparison_id"], value_set=before.pairs(bucket)["comparison_id"].combine_chunks())
+        new = pairs.filter(pc.invert(known))
+        said = made["judge"].read_part("judgments", bucket, JUDGMENT)
+        said = said.filter(pc.is_in(said["comparison_id"], value_set=new["comparison_id"].combine_chunks()))
+        after = made["rate"].read_part("ratings", bucket, RATING)
+        answers = said.num_rows - said["p_a"].null_count
+        total += [new.num_rows, answers, comparisons.turned(new, before.ratings(bucket), after)]
+    pairs_, answers_, turned = total.tolist()
+    return pairs_, answers_, turned
 
 
 def _measure(artifact: Artifact, inputs: Inputs, config: EvaluateConfig, context: Context) -> dict[str, Any]:

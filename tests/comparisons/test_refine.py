@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.comparisons import PAIRS, Calibration, calibrated, moments, refined, scored, turned
+from anmi_ray.comparisons import PAIRS, ScoreLine, calibrated, moments, refined, scored, turned
 from anmi_ray.comparisons.refine import Scored, disagreements
 from anmi_ray.core import identity
 from anmi_ray.core.records import COMPARISON, RATING, RUN
@@ -40,7 +40,7 @@ def drawn(documents: int, seed: int, positives: int, coarse: bool = False) -> Sc
     return Scored(ids, rating, random.uniform(20.0, 200.0, documents), score, positive)
 
 
-def by_hand(known: Scored, asked: set[tuple[int, int]], worth: Calibration, most: int) -> list[tuple[int, int]]:
+def by_hand(known: Scored, asked: set[tuple[int, int]], worth: ScoreLine, most: int) -> list[tuple[int, int]]:
     """The table of the module, pair by pair."""
     n = len(known.rating)
     best = max(known.rating)
@@ -69,12 +69,12 @@ def by_hand(known: Scored, asked: set[tuple[int, int]], worth: Calibration, most
     documents=st.integers(1, 12),
     seed=seeds,
     positives=st.integers(0, 3),
-    worth=st.builds(Calibration, st.sampled_from([0.0, 1.0, 150.0, 1e4]), st.sampled_from([0.0, 40.0, 1e3])),
+    worth=st.builds(ScoreLine, st.sampled_from([0.0, 1.0, 150.0, 1e4]), st.sampled_from([0.0, 40.0, 1e3])),
     most=st.integers(0, 20),
     data=st.data(),
 )
 def test_the_worst_disagreements_that_were_not_asked_about(
-    documents: int, seed: int, positives: int, worth: Calibration, most: int, data: st.DataObject
+    documents: int, seed: int, positives: int, worth: ScoreLine, most: int, data: st.DataObject
 ) -> None:
     known = drawn(documents, seed, positives)
     every = list(itertools.combinations(range(documents), 2))
@@ -90,7 +90,7 @@ def test_equal_ratings_and_scores_contradict_nothing(documents: int, seed: int, 
     """And of equal disagreements the pair comes first that does by place."""
     known = drawn(documents, seed, positives, coarse=True)._replace(std_err=np.full(documents, 50.0))
     none = np.empty((0, 2), np.int64)
-    worth = Calibration(128.0, 64.0)  # sums of these are exact
+    worth = ScoreLine(128.0, 64.0)  # sums of these are exact
     found = disagreements(known, none, worth, 100)
     assert list(map(tuple, found.tolist())) == by_hand(known, set(), worth, 100)
     assert all(known.score[i] != known.score[j] for i, j in found.tolist())
@@ -144,7 +144,7 @@ def test_a_round_keeps_what_was_asked_and_adds_pairs_that_were_not(make: Make, s
     ratings, scores = tables_of(candidates, seed)
     lost = candidates["query_id"][0].as_py()
     scores = scores.filter(pc.not_equal(scores["query_id"], pa.scalar(lost, pa.binary(16))))
-    worth, table = Calibration(300.0, 10.0), COMPARISON.empty()
+    worth, table = ScoreLine(300.0, 10.0), COMPARISON.empty()
     for number in range(1, 10):
         before, table = table, refined(table, ratings, scores, candidates, worth, number)
         pairs = list(zip(*(table[name].to_pylist() for name in ("query_id", "doc_a", "doc_b")), strict=True))
@@ -156,8 +156,10 @@ def test_a_round_keeps_what_was_asked_and_adds_pairs_that_were_not(make: Make, s
         counts = pc.value_counts(added["query_id"]).field("counts").to_pylist()
         assert all(count <= PAIRS for count in counts)
         mixed = np.random.default_rng(seed).permutation(candidates.num_rows)
-        shuffled = [one.take(pa.array(mixed[mixed < one.num_rows])) for one in (ratings, scores, candidates)]
-        assert refined(before, *shuffled, worth, number).equals(table)
+        first, second, third = (
+            one.take(pa.array(mixed[mixed < one.num_rows])) for one in (ratings, scores, candidates)
+        )
+        assert refined(before, first, second, third, worth, number).equals(table)
         if not added.num_rows:
             break
     else:
@@ -168,7 +170,7 @@ def test_a_round_keeps_what_was_asked_and_adds_pairs_that_were_not(make: Make, s
 def test_a_pair_is_turned_where_the_better_document_is_the_other_one(make: Make, seed: int) -> None:
     candidates = make([6, 5]).sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
     (before, scores), (after, _) = tables_of(candidates, seed), tables_of(candidates, seed + 1)
-    pairs = refined(COMPARISON.empty(), before, scores, candidates, Calibration(300.0, 10.0), 1)
+    pairs = refined(COMPARISON.empty(), before, scores, candidates, ScoreLine(300.0, 10.0), 1)
     old, new = (
         {(row["query_id"], row["doc_id"]): row["rating_elo"] for row in table.to_pylist()} for table in (before, after)
     )
