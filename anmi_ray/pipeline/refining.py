@@ -46,7 +46,7 @@ class Refinement:
 
     pairs: asked about anew. answers: judgments of them, of all judges and orders. turned: pairs of which the better
     document became the other one. queries: that were compared. dev, test: the model against the one that it started
-    from, None where nobody measured. dollars: what judges were paid in the round.
+    from, None where nobody measured. dollars: what judges were paid for the pairs.
     """
 
     number: int

@@ -105,6 +105,7 @@ def world(
             small_collection,
             judge={"judges": [judge], "orders": "one"},
             rate={"judge_offsets": True},
+            mine={"negatives": 4, "rule": "uniform"},  # answers by hash leave no gap that a gate would let pass
             train={"model": tiny, "max_steps": 2, "max_tokens": 48, "dev_points": [1.0]},
         )
         root = start_from(prepared, folder / "root", "retrieve")
