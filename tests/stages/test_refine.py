@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,17 @@ from safetensors.numpy import load_file
 from anmi_ray.comparisons import PAIRS
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.load import load, validate
-from anmi_ray.core.errors import BudgetError, ConfigError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import COMPARISON, JUDGMENT, QUERY, RUN
 from anmi_ray.evaluation.significance import SystemComparison
 from anmi_ray.pipeline import refining
 from anmi_ray.pipeline.refining import Refined, Refinement
 from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import names_of
+from anmi_ray.runtime.costs import BEGUN
 from anmi_ray.runtime.reporter import Reporter
-from anmi_ray.stages import refine
+from anmi_ray.stages import judge, refine
 from anmi_ray.store import Artifact, Flow, Store, runs
-from tests.judging.serving import Chat, serving
 from tests.models.tiny import write_tiny_bert
 from tests.small import start_from, write_config
 
@@ -37,8 +37,9 @@ STILL = ["train.learning_rate=1e-9", "train.head_learning_rate=1e-9"]  # trainin
 
 @dataclass
 class Told(Reporter):
-    """What a command was told: the stages that had something to do, and notices."""
+    """What a command was told: the stages that had something to do, and notices. It ends after the stage `until`."""
 
+    until: str = ""
     stages: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
@@ -48,23 +49,26 @@ class Told(Reporter):
     def notice(self, text: str) -> None:
         self.notices.append(text)
 
+    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
+        if name == self.until:
+            raise KeyboardInterrupt
+
 
 @dataclass(frozen=True)
 class World:
-    """A run that has trained, whose only judge is a server."""
+    """A run that has trained."""
 
     root: Path
-    chat: Chat
 
-    def refine(self, rounds: int | None, *overrides: str) -> tuple[Refined, Told]:
-        told = Told()
+    def refine(self, rounds: int, *overrides: str, until: str = "") -> tuple[Refined, Told]:
+        told = Told(until)
         steps = refining.carry_out(refining.of_run("small", str(self.root), overrides), rounds, told)
         seen: list[Refinement] = []
         while True:
             try:
                 seen.append(next(steps))
             except StopIteration as end:
-                found = end.value
+                found: Refined = end.value
                 break
         assert tuple(seen) == found.rounds
         return found, told
@@ -81,50 +85,26 @@ class World:
     def weights(self, name: str) -> dict[str, np.ndarray]:
         return load_file(self.root / self.artifact(name, "train").path / "model" / "model.safetensors")
 
-    def questions(self) -> list[str]:
-        return [entry["question"] for entry in self.chat.log()]
-
 
 @pytest.fixture(scope="module")
 def world(
     prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPathFactory, trained_in_one_task: None
-) -> Iterator[World]:
+) -> World:
     folder = tmp_path_factory.mktemp("refine")
-    tiny = str(write_tiny_bert(folder / "tiny"))
-    with serving() as port:
-        chat = Chat(port, "refine")
-        chat.setup(mixed=True)
-        judge = {
-            "kind": "api",
-            "name": "llm",
-            "endpoint": chat.config().model_dump(),
-            "prompt": {"template": "letters"},
-        }
-        config = write_config(
-            folder / "small.yaml",
-            small_collection,
-            judge={"judges": [judge], "orders": "one"},
-            rate={"judge_offsets": True},
-            mine={"negatives": 4, "rule": "uniform"},  # answers by hash leave no gap that a gate would let pass
-            train={"model": tiny, "max_steps": 2, "max_tokens": 48, "dev_points": [1.0]},
-        )
-        root = start_from(prepared, folder / "root", "retrieve")
-        run(load(config, [f"execution.root={root}"]))
-        yield World(root, chat)
+    train = {"model": str(write_tiny_bert(folder / "tiny")), "max_steps": 2, "max_tokens": 48, "dev_points": [1.0]}
+    config = write_config(folder / "small.yaml", small_collection, train=train)
+    root = start_from(prepared, folder / "root", "mine")
+    run(load(config, [f"execution.root={root}"]))
+    return World(root)
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_rounds_ask_what_is_new_within_the_budget_and_train_on(world: World) -> None:
-    asked = len(world.questions())
-    with pytest.raises(BudgetError) as caught:  # the run's own questions have spent all but ten calls
-        world.refine(2, *STILL, f"judge.budget.calls={asked + 10}")
-    assert "raise judge.budget" in str(caught.value)
-    assert asked < len(world.questions()) <= asked + 10
-
+def test_rounds_ask_what_is_new_and_train_on(world: World) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        world.refine(2, *STILL, until="rate")
     found, told = world.refine(2, *STILL)
-    assert told.stages[0] == "judge"  # what was done before the budget was spent is not done again
-    assert len(world.questions()) == len(set(world.questions()))
+    assert told.stages[0] == "mine"  # what was done before the end is not done again
     names = ["small", "small-refine-1", "small-refine-2"]
     tables = [world.part(name, "compare", "comparisons", COMPARISON) for name in names]
     judged = [world.part(name, "judge", "judgments", JUDGMENT) for name in names]
@@ -133,26 +113,23 @@ def test_rounds_ask_what_is_new_within_the_budget_and_train_on(world: World) -> 
     for number, one in enumerate(found.rounds, 1):
         before = set(tables[number - 1]["comparison_id"].to_pylist())
         new = tables[number].filter(pc.equal(tables[number]["round"], number))
-        assert set(tables[number]["comparison_id"].to_pylist()) - before == set(new["comparison_id"].to_pylist())
-        assert before < set(tables[number]["comparison_id"].to_pylist())
+        added = new["comparison_id"].combine_chunks()
+        assert before < set(tables[number]["comparison_id"].to_pylist()) == before | set(added.to_pylist())
         counts = Counter(new["query_id"].to_pylist())
         assert max(counts.values()) <= PAIRS
         assert counts.keys() <= train
-        again = judged[number].filter(
-            pc.is_in(judged[number]["comparison_id"], value_set=judged[number - 1]["comparison_id"].combine_chunks())
-        )
-        assert again.equals(judged[number - 1])
-        assert (one.run, one.pairs, one.answers) == (names[number], new.num_rows, new.num_rows)
+        of_new = pc.is_in(judged[number]["comparison_id"], value_set=added)
+        assert judged[number].filter(pc.invert(of_new)).equals(judged[number - 1])  # nobody says anything else
+        answers = judged[number].filter(of_new)["p_a"]
+        assert (one.run, one.pairs, one.answers) == (names[number], new.num_rows, len(answers) - answers.null_count)
         assert 0 <= one.turned <= one.pairs
-        assert one.queries == len(train)
         for row in (one.dev, one.test):
             assert row is not None
             assert abs(row.difference or 0.0) < 0.02  # of a model that hardly moved
-    assert asked + sum(one.pairs for one in found.rounds) == len(world.questions())
     assert found.why == "2 rounds"
 
-    model, again = world.weights("small"), world.weights("small-refine-2")
-    assert all(np.allclose(model[name], again[name], atol=1e-6) for name in model)
+    model, after = world.weights("small"), world.weights("small-refine-2")
+    assert all(np.allclose(model[name], after[name], atol=1e-6) for name in model)
     runs_of = [world.part(name, "rerank", "runs", RUN) for name in names[:2]]
     trained, start = (
         runs_of[at].filter(pc.equal(runs_of[at]["system"], system)).drop_columns(["system"])
@@ -162,14 +139,37 @@ def test_rounds_ask_what_is_new_within_the_budget_and_train_on(world: World) -> 
     rows = world.artifact("small-refine-1", "evaluate").read_json("comparisons.json")
     assert [row["system"] for row in rows if row["difference"] is None] == ["start+hybrid"] * 3
 
-    more, told = world.refine(2, *STILL)
-    assert (more, told.stages, told.notices) == (found, [], [])
-    more, told = world.refine(1, *STILL, "train.max_steps=3")
+    again, told = world.refine(2, *STILL)
+    assert (again, told.stages, told.notices) == (found, [], [])
+    _, told = world.refine(1, *STILL, "train.max_steps=3")
     assert told.stages == ["train", "rerank", "evaluate", "report"]
     assert [text for text in told.notices if "another than it was" in text] == [
         "small-refine-1 is another than it was from train on (train.max_steps: 2 -> 3); what it was is kept, answers "
         "are not asked for again"
     ]
+
+
+def test_judges_of_a_round_spend_what_the_first_run_left(tmp_path: Path) -> None:
+    """Whatever was refined between, and of an adaptive design its first round: by these a budget is known."""
+    asked: list[Artifact] = []
+
+    def ask(_: Artifact, inputs: Mapping[str, Artifact], *__: Any) -> dict[str, Any]:
+        asked.append(inputs[BEGUN])
+        return {}
+
+    store = Store(str(tmp_path))
+    [stage] = refine.spread([replace(judge.STAGE, run=ask)])
+    stages = {"compare-1": "first", "compare": "last"}
+    made = {name: {"fingerprint": fingerprint, "inputs": {}} for name, fingerprint in stages.items()}
+    read: dict[str, str] = {}
+    for number in range(3):
+        record = {"name": f"r{number}", "stages": {**made, "judge": {"fingerprint": "j", "inputs": read}}}
+        store.publish_json(f"runs/r{number}.json", record)
+        experiment = validate({"refines": f"r{number}", "execution": {"root": str(tmp_path)}}, "some.yaml")
+        read = dict(stage.also(experiment.judge, experiment, "content"))
+        stage.run(Artifact(store, "judge", "j"), runs.of_other_runs(store, read), experiment.judge, None)  # type: ignore[arg-type]
+        made = {"compare": {"fingerprint": f"later {number}", "inputs": {}}}
+    assert [(one.stage, one.fingerprint) for one in asked] == [("compare-1", "first")] * 3
 
 
 @pytest.mark.ray
