@@ -23,6 +23,7 @@ from anmi_ray.cli.mine import mine
 from anmi_ray.cli.plan import plan
 from anmi_ray.cli.queries import queries
 from anmi_ray.cli.rate import rate
+from anmi_ray.cli.refine import refine
 from anmi_ray.cli.rerank import rerank
 from anmi_ray.cli.run import run
 from anmi_ray.cli.serve import serve
@@ -38,7 +39,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (demo, queries, run, plan, judge, distill, config, show, mine, compare_rules, export, submit, jobs, cancel)
+COMMANDS = (
+    demo,
+    queries,
+    run,
+    plan,
+    refine,
+    judge,
+    distill,
+    config,
+    show,
+    mine,
+    compare_rules,
+    export,
+    submit,
+    jobs,
+    cancel,
+)
 COMMANDS += (rate, audit, label, rerank, serve, evaluate, tune, doctor)
 for command in COMMANDS:
     app.command()(command)

@@ -4,16 +4,24 @@ from anmi_ray.comparisons.adaptive import Beliefs
 from anmi_ray.comparisons.compare import compare
 from anmi_ray.comparisons.graph import k_regular
 from anmi_ray.comparisons.imported import imported
+from anmi_ray.comparisons.refine import PAIRS, ScoreLine, calibrated, moments, refined, scored, turned
 from anmi_ray.comparisons.rounds import Known, first_round, next_round, pairs_after, pairs_in_all
 
 __all__ = [
+    "PAIRS",
     "Beliefs",
     "Known",
+    "ScoreLine",
+    "calibrated",
     "compare",
     "first_round",
     "imported",
     "k_regular",
+    "moments",
     "next_round",
     "pairs_after",
     "pairs_in_all",
+    "refined",
+    "scored",
+    "turned",
 ]

@@ -50,7 +50,7 @@ def next_round(
             continue
         doc_ids, beliefs = known[query]
         more = pairs_after(_documents(pairs), config, round_) - pairs.num_rows
-        chosen = next_pairs(beliefs, _among(doc_ids, pairs), more, config.objective, model)
+        chosen = next_pairs(beliefs, among(doc_ids, pairs), more, config.objective, model)
         asked += [query] * len(chosen)
         ends.append(doc_ids[chosen])
     found = np.concatenate([np.empty((0, 2, 16), np.uint8), *ends])
@@ -82,7 +82,7 @@ def _documents(pairs: pa.Table) -> int:
     return len(np.unique(np.concatenate([id_matrix(pairs[end]) for end in ("doc_a", "doc_b")]), axis=0))
 
 
-def _among(doc_ids: NDArray[np.uint8], pairs: pa.Table) -> Edges:
+def among(doc_ids: NDArray[np.uint8], pairs: pa.Table) -> Edges:
     """The pairs of which both documents are rated, as places in `doc_ids`: int64[P, 2]."""
     places = [
         pc.fill_null(pc.index_in(pairs[end], value_set=id_column(doc_ids)), -1).to_numpy() for end in ("doc_a", "doc_b")

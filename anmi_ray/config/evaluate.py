@@ -151,14 +151,19 @@ class HeldOutConfig(RerankConfig):
     untrained: PeerConfig | None = None
 
     @classmethod
-    def of(cls, rerank: RerankConfig, train: TrainConfig, partners: Iterable[str]) -> Self:
-        """`partners`: those of evaluate, of which the peers score dev queries too."""
+    def of(cls, rerank: RerankConfig, train: TrainConfig, partners: Iterable[str], refines: str | None = None) -> Self:
+        """`partners`: those of evaluate, of which the peers score dev queries too. Where training goes on from the
+        model of the run that `refines` names, that is its start.
+        """
         names = set(partners)
         peers = (peer.started(train, rerank) for peer in rerank.peers)
         filled = tuple(peer.model_copy(update={"dev": peer.name in names}) for peer in peers)
-        start = PeerConfig(name=START, untrained=True).started(train, rerank).model_copy(update={"dev": True})
         given = {name: getattr(rerank, name) for name in type(rerank).model_fields}
-        return cls.model_construct(**{**given, "peers": filled, "untrained": start if rerank.start else None})
+        scoring = {name: given[name] for name in Scoring.model_fields}
+        before = PeerConfig(name=START, run=refines, **scoring) if refines else PeerConfig(name=START, untrained=True)
+        start = before.started(train, rerank).model_copy(update={"dev": True})
+        measured = rerank.start or refines is not None
+        return cls.model_construct(**{**given, "peers": filled, "untrained": start if measured else None})
 
 
 class EvaluateConfig(Settings):

@@ -25,7 +25,8 @@ from anmi_ray.config.train import TrainConfig, offload_needs
 class Experiment(Settings):
     """Everything one run needs to know.
 
-    `name`, `queries`, `execution` and `plan` change no result of a run; other groups are a stage's.
+    `name`, `queries`, `execution` and `plan` change no result of a run; other groups are a stage's. What the run that
+    `refines` names has made is an input of stages.
     """
 
     name: str = Field(default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$", description="name of the run")
@@ -34,6 +35,12 @@ class Experiment(Settings):
         default=None,
         description=f"{', '.join(RECIPES)}: fills the settings of mine and train that it is about where these are not "
         "given",
+    )
+    refines: str | None = Field(
+        default=None,
+        min_length=1,
+        description="another run under the same root, which is gone on with: its pairs are judged again with those "
+        "where its model and its ratings disagree, and training starts from its model; see anmi refine",
     )
     corpus: CorpusConfig = CorpusConfig()
     queries: QueriesConfig = QueriesConfig()
@@ -109,6 +116,12 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _answers_come_in_rounds(self) -> Experiment:
+        files = [judge.name for judge in self.judge.judges if judge.kind == "imported"]
+        if self.refines is not None and (files or self.compare.design == "imported"):
+            raise ValueError(
+                "refines asks about pairs that no run has asked about, and preferences from a file answer their own "
+                "pairs alone: name judges that can be asked (judge.judges, compare.design: k-regular), or leave it out"
+            )
         if self.compare.design != "adaptive":
             return self
         if self.rate.prior is None:
@@ -116,7 +129,7 @@ class Experiment(Settings):
                 "compare.design: adaptive chooses pairs by what is known of every rating, and without a prior nothing "
                 "is: set rate.prior: empirical-bayes, or compare.design: k-regular"
             )
-        if files := [judge.name for judge in self.judge.judges if judge.kind == "imported"]:
+        if files:
             raise ValueError(
                 f"compare.design: adaptive chooses pairs as answers come in, and judge {files[0]} is a file that "
                 "answers its own pairs alone: set compare.design: imported"
@@ -146,6 +159,11 @@ class Experiment(Settings):
         """The systems whose scores are fused with the reranked ones; none where nothing is fused."""
         fused = self.evaluate.over(self.retrieve.retrievers)
         return fused.partners if fused.fusion else ()
+
+    @property
+    def in_rounds(self) -> bool:
+        """Whether pairs are chosen, asked and rated in rounds: an adaptive design that goes on from no other run."""
+        return self.compare.design == "adaptive" and self.refines is None
 
     @property
     def ensemble(self) -> JudgeConfig | None:

@@ -161,9 +161,9 @@ class Carrying:
         self.ready = True
 
     def _inputs(self, item: Resolved) -> dict[str, Artifact]:
-        """By role, what a stage reads, other runs' models among it."""
+        """By role, what a stage reads, what other runs have made among it."""
         read = {role: self.resolved[name].artifact(self.store) for role, name in item.stage.reads.items()}
-        return read | runs.other_models(self.store, item.inputs)
+        return read | runs.of_other_runs(self.store, item.inputs)
 
     def _carry_out(self, item: Resolved) -> tuple[dict[str, Any], float]:
         return carry_out(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,15 +114,20 @@ def from_run(name: str, root: str, rule: str | None, overrides: Iterable[str]) -
 
 def _recorded(record: Mapping[str, Any], place: str) -> Experiment:
     """The settings of a run. Raises ConfigError where this version knows some of them no longer."""
+    try:
+        return validate_record(settings_of(record), place)
+    except ConfigError as error:
+        remedy = "the run is of another version: carry it out again with this one (anmi run CONFIG)"
+        raise ConfigError(error.message, place, remedy) from None
+
+
+def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a run's record holds, not validated, as a user would have given them."""
     default = CorpusConfig().model_dump(mode="json")
     corpus = record["config"]["corpus"]
     # a record has every setting, and a collection takes only those of its own reader from a user
     given = {name: value for name, value in corpus.items() if name not in default or value != default[name]}
-    try:
-        return validate_record({**record["config"], "corpus": given}, place)
-    except ConfigError as error:
-        remedy = "the run is of another version: carry it out again with this one (anmi run CONFIG)"
-        raise ConfigError(error.message, place, remedy) from None
+    return deepcopy({**record["config"], "corpus": given})
 
 
 def _overrides(overrides: Iterable[str]) -> dict[str, str]:

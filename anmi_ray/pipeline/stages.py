@@ -25,11 +25,13 @@ from anmi_ray.stages import (
     mine,
     pool,
     rate,
+    refine,
     report,
     rerank,
     retrieve,
     rounds,
     sample,
+    score,
     shortlist,
     train,
 )
@@ -90,6 +92,9 @@ RATE = rate.STAGE.name
 MINE = mine.STAGE.name
 TRAIN = train.STAGE.name
 RERANK = rerank.STAGE.name
+EVALUATE = evaluate.STAGE.name
+SCORE = score.STAGE.name
+REFIT = rate.REFIT.name
 DISTILL = distill.STAGE.name
 
 
@@ -100,8 +105,10 @@ def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
     second = _SECOND_ROUND if experiment.mine.validation else ()
     assessed = _ASSESSMENT if experiment.assessors is not None else ()
     every = _path(made, confirmed, second, assessed)
-    if experiment.compare.design == "adaptive":
+    if experiment.in_rounds:
         every = rounds.spread(every, experiment.compare)
+    if experiment.refines is not None:
+        every = refine.spread(every)
     *path, last = (stage.of(stage, experiment) for stage in every)
     return (*path, replace(last, inputs=_names(tuple(path))))
 

@@ -38,7 +38,7 @@ _BEFORE = ("compared", "judged", "rated")  # roles: those of the round before
 
 def first(name: str, experiment: Experiment) -> str:
     """The stage that does first what the stage `name` (compare, judge, rate) does: of an adaptive design round 1's."""
-    return _name(name, 0, experiment.compare) if experiment.compare.design == "adaptive" else name
+    return _name(name, 0, experiment.compare) if experiment.in_rounds else name
 
 
 def names(config: CompareConfig) -> tuple[tuple[str, str, str], ...]:

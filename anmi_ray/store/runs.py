@@ -12,6 +12,7 @@ from anmi_ray.core.errors import ConfigError, DamagedError
 from anmi_ray.store import Artifact, Store
 
 TRAINED = "trained by "  # how the role of another run's model begins; the name of its peer follows
+BEFORE = "the last run's "  # how the role of what a run that is gone on with has made begins; its stage follows
 
 
 def recorded(store: Store, name: str) -> dict[str, Any] | None:
@@ -70,9 +71,13 @@ def trained(name: str, root: str, corpus: str) -> Artifact:
     return found
 
 
-def other_models(store: Store, inputs: Mapping[str, str]) -> dict[str, Artifact]:
-    """By role, the models of other runs among a stage's inputs (name -> fingerprint)."""
-    return {role: Artifact(store, "train", name) for role, name in inputs.items() if role.startswith(TRAINED)}
+def of_other_runs(store: Store, inputs: Mapping[str, str]) -> dict[str, Artifact]:
+    """By role, what other runs have made among a stage's inputs (name -> fingerprint): models, or of any stage."""
+    found = {role: Artifact(store, "train", name) for role, name in inputs.items() if role.startswith(TRAINED)}
+    for role, name in inputs.items():
+        if role.startswith(BEFORE):
+            found[role] = Artifact(store, role.removeprefix(BEFORE), name)
+    return found
 
 
 def known_buckets(store: Store) -> int | None:

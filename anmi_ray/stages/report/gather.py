@@ -141,7 +141,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         panel=audits.panel_values(audit),
         spent=_spent(run),
         distilled=_distilled(run, experiment),
-        rounds=design_rounds(run.artifacts, experiment.compare, range(run.buckets)),
+        rounds=design_rounds(run.artifacts, experiment, range(run.buckets)),
         fits=audits.fit_facts(run.tables(run.fit, "fits", FIT), fitted, _prior(run)),
         mining=audits.mining_facts(summary) if summary else None,
         truth=_truth(run, sample, experiment.simulated[0]) if experiment.simulated else None,

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray.comparisons.adaptive import TOP
-from anmi_ray.config.compare import CompareConfig
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING
 from anmi_ray.reports.rounds import DesignRound, Rounds, uniform_pairs
 from anmi_ray.stages.rate import prior_elo
@@ -36,13 +36,13 @@ class _Mean:
         return self._sum / self._count if self._count else None
 
 
-def design_rounds(artifacts: Mapping[str, Artifact], config: CompareConfig, buckets: Iterable[int]) -> Rounds | None:
+def design_rounds(artifacts: Mapping[str, Artifact], experiment: Experiment, buckets: Iterable[int]) -> Rounds | None:
     """Figures of a complete run; None where the design asks once."""
-    if config.design != "adaptive":
+    if not experiment.in_rounds:
         return None
     found = tuple(
         _round(number, artifacts[compared], artifacts[judged], artifacts[rated], buckets)
-        for number, (compared, judged, rated) in enumerate(names(config), start=1)
+        for number, (compared, judged, rated) in enumerate(names(experiment.compare), start=1)
     )
     return Rounds(found, TOP, uniform_pairs(found))
 

@@ -12,7 +12,7 @@ from anmi_ray.models import loading
 from anmi_ray.runtime.costs import RUN_BYTES, SCORE_TOKEN_S, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
-from anmi_ray.stages.rerank.start import config_of, start_of
+from anmi_ray.stages.rerank.start import config_of, gone_on_with, start_of
 from anmi_ray.store import Artifact, runs
 
 
@@ -25,7 +25,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfi
 
 def _also(config: HeldOutConfig, experiment: Experiment, content: str) -> dict[str, str]:
     """The models of peers; those of other runs, which have to be over the same collection."""
-    found: dict[str, str] = {}
+    found = gone_on_with(experiment, content)
     for peer in config.peers:
         if peer.run is not None:
             if peer.run == experiment.name:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from anmi_ray.config.evaluate import HeldOutConfig
+from anmi_ray.config.evaluate import HeldOutConfig, Scoring
 from anmi_ray.core import environment
 from anmi_ray.core.records import RUN, rejects
 from anmi_ray.models.kinds import load_reranker, reads_apart
@@ -31,11 +31,11 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfi
     others: dict[str, Artifact] = {}
     start = start_of(config)
     for peer in (*((start,) if start else ()), *config.peers):
-        trained = inputs.get(f"{TRAINED}{peer.name}")
-        others[peer.name] = peers.scored(peer, retrieve, ingest, config.depth, context, trained)
+        model = inputs.get(f"{TRAINED}{peer.name}")
+        others[peer.name] = peers.scored(peer, retrieve, ingest, config.depth, context, model)
     whole = not artifact.store.tree(artifact.path)  # a run that goes on where another was killed times a part alone
     began = time.monotonic()
-    asked, load = Asked(retrieve, ingest, config.depth, peers.HELD_OUT), partial(_trained, inputs["train"], config)
+    asked, load = Asked(retrieve, ingest, config.depth, peers.HELD_OUT), partial(trained, inputs["train"], config)
     apart = reads_apart(str(local_folder(inputs["train"], "model")))
     slices = scoring.score_documents(context, artifact, asked, load) if apart else None
     flows = run_buckets(context, artifact, ("runs", RUN), _bucket, asked, load, slices, others)
@@ -53,7 +53,8 @@ def timing_of(artifact: Artifact) -> str:
     return f"timings/reranked-{artifact.fingerprint}.json"
 
 
-def _trained(train: Artifact, config: HeldOutConfig) -> Reranker:
+def trained(train: Artifact, config: Scoring) -> Reranker:
+    """The model of a train artifact, loaded once per worker process."""
     return _model(str(local_folder(train, "model")), config.max_tokens, config.precision)
 
 

@@ -1,18 +1,34 @@
-"""The model that training starts from: a system without any training, unless it would need a head drawn at random."""
+"""The model that training starts from: a system without any training, unless it would need a head drawn at random.
+
+Where a run goes on from another's model, it is that.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from anmi_ray.config.evaluate import HeldOutConfig, PeerConfig
+from anmi_ray.config.evaluate import START, HeldOutConfig, PeerConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.models import loading
 from anmi_ray.models.pooling import draws_head
+from anmi_ray.store import runs
+
+GONE_ON_WITH = f"{runs.TRAINED}{START}"  # the role of the model that training starts from where it is another run's
 
 
 def config_of(experiment: Experiment) -> HeldOutConfig:
     """The settings that the stage works with."""
-    return HeldOutConfig.of(experiment.rerank, experiment.train, experiment.partners)
+    return HeldOutConfig.of(experiment.rerank, experiment.train, experiment.partners, experiment.refines)
+
+
+def gone_on_with(experiment: Experiment, content: str) -> dict[str, str]:
+    """The model of the run that an experiment refines, by its role as an input of a stage; nothing where it is no such.
+
+    content: the hash of the collection's content. Raises ConfigError where that run has no model for it.
+    """
+    if experiment.refines is None:
+        return {}
+    return {GONE_ON_WITH: runs.trained(experiment.refines, experiment.execution.root, content).fingerprint}
 
 
 def start_of(config: HeldOutConfig) -> PeerConfig | None:
@@ -21,6 +37,8 @@ def start_of(config: HeldOutConfig) -> PeerConfig | None:
     Raises ConfigError where there is no such model.
     """
     peer = config.untrained
+    if peer is not None and peer.run is not None:
+        return peer
     if peer is None or peer.start is None or peer.model is None:
         return None
     source = loading.resolve(peer.model, peer.trust_remote_code)

@@ -15,6 +15,7 @@ from anmi_ray.runtime.needs import Need, of_training
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.anchor import read_of_dev
+from anmi_ray.stages.rerank.start import gone_on_with
 from anmi_ray.store import Artifact
 from anmi_ray.training import tracking
 
@@ -36,8 +37,9 @@ def check(experiment: Experiment) -> None:
     tracking.check(experiment.execution.train.trackers)
 
 
-def _also(config: TrainConfig, *_: Any) -> dict[str, str]:
-    return {"model": loading.resolve(config.model).revision or "unpinned"}
+def _also(config: TrainConfig, experiment: Experiment, content: str) -> dict[str, str]:
+    """The model that it starts from: the settings', or another run's."""
+    return gone_on_with(experiment, content) or {"model": loading.resolve(config.model).revision or "unpinned"}
 
 
 def _cost(load: Workload) -> StageCost:

@@ -17,6 +17,7 @@ from anmi_ray.runtime.status import GROUP
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import by_judges
 from anmi_ray.stages.ingest import of_queries, queries_of, stacked
+from anmi_ray.stages.rerank.start import GONE_ON_WITH
 from anmi_ray.stages.train.trainer import (
     DevInputs,
     TrainSources,
@@ -46,6 +47,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
             queries=[ingest.store.uri(ingest.part_path("queries", bucket)) for bucket in buckets],
             dev=_dev_inputs(inputs, config.dev_depth, context.buckets) if wants_dev else None,
             false_negative_rate=mine.read_json("summary.json")["false_negative_rate"]["mean"],
+            start=inputs.get(GONE_ON_WITH),
         )
 
     result = train_artifact(artifact, sources, config, context, lambda row: _report_row(context, row))

@@ -43,7 +43,7 @@ from anmi_ray.runtime.tasks import Context
 from anmi_ray.runtime.trackers import curves_folder, shared_curves
 from anmi_ray.stages.rerank.ranking import SYSTEM, document_texts, ranked
 from anmi_ray.store import Artifact, uri
-from anmi_ray.store.folders import publish_folder, seal_folder
+from anmi_ray.store.folders import local_folder, publish_folder, seal_folder
 from anmi_ray.training import tracking
 from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.memory import remedy
@@ -74,7 +74,8 @@ class DevInputs:
 class TrainSources:
     """What a run reads: Example, Text and Query files of all buckets, as paths or URIs that every worker reaches.
 
-    `false_negative_rate` is the estimated share of false negatives among the examples' negatives, where it is known.
+    `false_negative_rate` is the estimated share of false negatives among the examples' negatives, where it is known;
+    `start` another run's model, where training goes on from that.
     """
 
     examples: list[str]
@@ -82,6 +83,7 @@ class TrainSources:
     queries: list[str]
     dev: DevInputs | None = None
     false_negative_rate: float | None = None
+    start: Artifact | None = None
 
 
 @dataclass(frozen=True)
@@ -272,6 +274,8 @@ def _train(job: Job) -> Trained:
 def train_reranker(job: Job, tools: Tools) -> Trained:
     """Train a reranker on the lists of `TrainSources`."""
     sources, config, report = job.sources, cast(TrainConfig, job.config), tools.report
+    if sources.start is not None:
+        config = config.model_copy(update={"model": str(local_folder(sources.start, MODEL))})
     model = load_student(config, tools.device)
     cache = TokenCache(Path(job.tokens), report.notice)
     data = prepare(Files(sources.examples), Files(sources.texts), Files(sources.queries), model.pairs, cache=cache)
@@ -343,8 +347,10 @@ def _card(job: Job, trained: Trained) -> str:
     settings = job.config.model_dump(exclude_defaults=True)
     inputs = getattr(job.sources, "dev", None)
     dev = "" if trained.dev is None or inputs is None else f", {inputs.measure} {trained.dev:.4f} on dev"
+    before = getattr(job.sources, "start", None)
+    start = as_written(job.config.model) if before is None else f"the reranker {before.fingerprint} of a run before"
     return (
-        f"Started from {as_written(job.config.model)}; "
+        f"Started from {start}; "
         f"the weights {weights_in_words(trained.best_step, trained.steps, trained.share)}{dev}.\n"
         f"Settings that differ from the defaults: `{json.dumps(settings)}`"
     )

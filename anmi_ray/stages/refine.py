@@ -1,0 +1,217 @@
+"""refine: a run that goes on from another's pairs, ratings and model (`refines`).
+
+    score -> compare -> judge -> rate -> ... -> train -> ... -> evaluate
+
+The other run's model scores the candidates of train queries; compare keeps that run's pairs and adds those where the
+model contradicts what is known. What was asked before costs nothing again: it is in the answer log. Training starts
+from that model, which evaluate measures as the start, so a gain is what this round alone has added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anmi_ray.config.compare import CompareConfig
+from anmi_ray.config.evaluate import EvaluateConfig
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, RATING, RUN
+from anmi_ray.runtime.costs import BEGUN, COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.tasks import Context, over_buckets, run_buckets, run_task
+from anmi_ray.stages import compare, evaluate, judge, score
+from anmi_ray.store import Artifact, Flow, runs
+
+if TYPE_CHECKING:
+    from anmi_ray.comparisons import ScoreLine
+
+CALIBRATION = "calibration.json"
+NEW = "pairs not asked before"  # the unit of a flow
+GAINS = "gains"  # in the manifest of evaluate
+_FITTED = ("refit", "rate")  # the first of them that a run has holds its ratings
+_COMPARED = (compare.STAGE.name, "borderline")  # both hold pairs that a run has asked about
+_PAIR_S = 2e-4
+Inputs = Mapping[str, Artifact]
+
+
+def spread(path: Iterable[Stage]) -> Iterator[Stage]:
+    """The path of an experiment that refines a run."""
+    for stage in path:
+        if stage.name == compare.STAGE.name:
+            yield score.STAGE
+            yield _CHOSEN
+        elif stage.name == judge.STAGE.name:
+            yield _of_campaign(stage, BEGUN)
+        elif "first" in stage.inputs:
+            yield _of_campaign(stage, "first")
+        elif stage.name == evaluate.STAGE.name:
+            yield replace(stage, run=_measure)
+        else:
+            yield stage
+
+
+def _of_campaign(stage: Stage, role: str) -> Stage:
+    """Judges who spend what the first run's questions have left of their budget, by whose comparisons it is known."""
+
+    def also(config: Any, experiment: Experiment, content: str) -> dict[str, str]:
+        return {**stage.also(config, experiment, content), **_begun(experiment)}
+
+    def run(artifact: Artifact, inputs: Inputs, config: Any, context: Context) -> dict[str, Any]:
+        [first] = (made for name, made in inputs.items() if name.startswith(runs.BEFORE))
+        return stage.run(artifact, {**inputs, role: first}, config, context)
+
+    return replace(stage, run=run, also=also)
+
+
+def _begun(experiment: Experiment) -> dict[str, str]:
+    """The comparisons with which the campaign began, by their role: those of the run that was refined first."""
+    made = _record(experiment)["stages"]
+    asked = made[judge.STAGE.name]["inputs"]
+    earlier = {role: name for role, name in asked.items() if role.startswith(runs.BEFORE)}
+    begun = next(name for name in (f"{compare.STAGE.name}-1", compare.STAGE.name) if name in made)
+    return earlier or {f"{runs.BEFORE}{begun}": made[begun]["fingerprint"]}
+
+
+def _before(_: CompareConfig, experiment: Experiment, content: str) -> dict[str, str]:
+    """Pairs and ratings of the run that is refined, by their roles. ConfigError where it has no model to go on from."""
+    assert experiment.refines is not None
+    runs.trained(experiment.refines, experiment.execution.root, content)
+    made = _record(experiment)["stages"]
+    fitted = next(name for name in _FITTED if name in made)
+    names = (*(name for name in _COMPARED if name in made), fitted)
+    return {f"{runs.BEFORE}{name}": made[name]["fingerprint"] for name in names}
+
+
+def _record(experiment: Experiment) -> dict[str, Any]:
+    assert experiment.refines is not None
+    return runs.find_run(experiment.refines, experiment.execution.root)[1]
+
+
+@dataclass(frozen=True)
+class Before:
+    """What is known before a round, by bucket: pairs and ratings of the run before, and the scores of its model."""
+
+    compared: tuple[Artifact, ...]
+    fitted: Artifact
+    retrieve: Artifact
+    score: Artifact
+
+    @classmethod
+    def of(cls, inputs: Inputs) -> Before:
+        """By the roles of compare's inputs."""
+        before = {name.removeprefix(runs.BEFORE): made for name, made in inputs.items() if name.startswith(runs.BEFORE)}
+        compared = tuple(before[name] for name in _COMPARED if name in before)
+        fitted = next(before[name] for name in _FITTED if name in before)
+        return cls(compared, fitted, inputs["retrieve"], inputs["score"])
+
+    def pairs(self, bucket: int) -> pa.Table:
+        """Comparisons that were asked about."""
+        return pa.concat_tables([one.read_part("comparisons", bucket, COMPARISON) for one in self.compared])
+
+    def ratings(self, bucket: int) -> pa.Table:
+        """Ratings by the answers to these."""
+        return self.fitted.read_part("ratings", bucket, RATING)
+
+    def tables(self, bucket: int) -> tuple[pa.Table, pa.Table, pa.Table]:
+        """Ratings, the model's Run and Candidates of a bucket."""
+        candidates = self.retrieve.read_part("candidates", bucket, CANDIDATE)
+        return self.ratings(bucket), self.score.read_part("runs", bucket, RUN), candidates
+
+
+def choose(artifact: Artifact, inputs: Inputs, config: CompareConfig, context: Context) -> dict[str, Any]:
+    """What scores are worth by all queries, then a task per bucket; returns flows and what they are worth.
+
+    ConfigError: the run before asked about other candidates.
+    """
+    from anmi_ray import comparisons
+
+    known = Before.of(inputs)
+    if (known.compared[0].manifest() or {})["inputs"]["retrieve"] != known.retrieve.fingerprint:
+        raise ConfigError(
+            "the candidates are not those of the run that is refined: its pairs are of other documents",
+            "stage compare",
+            "leave the settings of its collection and of retrieve as they were, or carry that run out again first",
+        )
+    worth = artifact.read_json(CALIBRATION)
+    if worth is None:
+        found = over_buckets(context, list(range(context.buckets)), _facts, known)
+        fitted = comparisons.calibrated(np.sum([moments for moments, _ in found], axis=0))
+        worth = {**fitted._asdict(), "round": 1 + max(number for _, number in found)}
+        artifact.publish_json(CALIBRATION, worth)
+    fitted = comparisons.ScoreLine(worth["slope"], worth["error"])
+    flows = run_buckets(context, artifact, ("comparisons", COMPARISON), _bucket, known, fitted, worth["round"])
+    return {"flows": flows, "calibration": worth}
+
+
+def _facts(bucket: int, known: Before) -> tuple[np.ndarray, int]:
+    """The sums behind the calibration, and the last round that was asked."""
+    from anmi_ray import comparisons
+
+    number = pc.max(known.pairs(bucket)["round"]).as_py()
+    return comparisons.moments(comparisons.scored(*known.tables(bucket))), number or 0
+
+
+def _bucket(artifact: Artifact, bucket: int, known: Before, worth: ScoreLine, number: int) -> list[Flow]:
+    from anmi_ray import comparisons
+
+    before = known.pairs(bucket)
+    pairs = comparisons.refined(before, *known.tables(bucket), worth, number)
+    asked = pairs.num_rows - before.num_rows
+    queries = pc.count_distinct(pairs["query_id"]).as_py()
+    flows = [Flow("queries", queries, queries), Flow(NEW, asked, asked)]
+    artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, pairs)}, flows, None)
+    return flows
+
+
+def came_of(inputs: Inputs, made: Inputs, buckets: Iterable[int]) -> tuple[int, int, int]:
+    """(pairs that a round asked about, answers about them, those whose better document became the other one).
+
+    inputs: those of its compare; made: its compare, judge and rate (of two fits the second); read by bucket.
+    """
+    from anmi_ray import comparisons
+
+    before = Before.of(inputs)
+    total = np.zeros(3, np.int64)
+    for bucket in buckets:
+        pairs = made["compare"].read_part("comparisons", bucket, COMPARISON)
+        known = pc.is_in(pairs["comparison_id"], value_set=before.pairs(bucket)["comparison_id"].combine_chunks())
+        new = pairs.filter(pc.invert(known))
+        said = made["judge"].read_part("judgments", bucket, JUDGMENT)
+        said = said.filter(pc.is_in(said["comparison_id"], value_set=new["comparison_id"].combine_chunks()))
+        after = made["rate"].read_part("ratings", bucket, RATING)
+        answers = said.num_rows - said["p_a"].null_count
+        total += [new.num_rows, answers, comparisons.turned(new, before.ratings(bucket), after)]
+    pairs_, answers_, turned = total.tolist()
+    return pairs_, answers_, turned
+
+
+def _measure(artifact: Artifact, inputs: Inputs, config: EvaluateConfig, context: Context) -> dict[str, Any]:
+    """As every evaluate, and what the model has gained on the one that it started from."""
+    made = evaluate.run(artifact, inputs, config, context)
+    return {**made, GAINS: run_task(context, evaluate.gains, dict(inputs), config, context.buckets, context.seed)}
+
+
+def _cost(load: Workload) -> StageCost:
+    """Of the round's own pairs, at most: what was asked before is paid."""
+    from anmi_ray import comparisons
+
+    documents = min(load.experiment.retrieve.candidates, load.documents)
+    pairs = load.train * min(comparisons.PAIRS, documents * (documents - 1) // 2)
+    kept = (pairs + load.candidates * load.config.degree // 2) * COMPARISON_BYTES
+    return StageCost(f"at most {pairs:,} more pairs", load.train * _PAIR_S, kept, files=load.buckets, pairs=pairs)
+
+
+_CHOSEN = replace(
+    compare.STAGE,
+    inputs=(*compare.STAGE.inputs, score.STAGE.name),
+    does="choose the pairs where the last model contradicts what is known, beside those that were asked",
+    run=choose,
+    cost=_cost,
+    also=_before,
+)

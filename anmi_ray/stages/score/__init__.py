@@ -1,0 +1,50 @@
+"""score: the model of the run that is gone on with scores the documents of train queries that are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anmi_ray.config.evaluate import Scoring
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.runtime.costs import RUN_BYTES, SCORE_TOKEN_S, StageCost, Workload
+from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.tasks import Context
+from anmi_ray.stages.ingest import TRAIN_QUERIES
+from anmi_ray.stages.rerank.start import gone_on_with
+from anmi_ray.store import Artifact
+
+
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Scoring, context: Context) -> dict[str, Any]:
+    """One task per bucket, as of rerank; returns flows for the manifest."""
+    from anmi_ray.stages.score import candidates
+
+    return candidates.run(artifact, inputs, config, context)
+
+
+def _config(experiment: Experiment) -> Scoring:
+    """As the trained model scores held-out queries."""
+    return Scoring(max_tokens=experiment.rerank.max_tokens, precision=experiment.rerank.precision)
+
+
+def _cost(load: Workload) -> StageCost:
+    """Of a student that reads texts alone, each document is computed once."""
+    documents = min(load.experiment.retrieve.candidates, load.documents)
+    pairs = load.train * documents
+    read = pairs if load.experiment.train.student == "cross-encoder" else min(pairs, load.documents)
+    seconds = read * (load.config.max_tokens or load.experiment.train.max_tokens) * SCORE_TOKEN_S
+    return StageCost(f"score {pairs:,} pairs", seconds, pairs * RUN_BYTES, files=load.buckets)
+
+
+STAGE = Stage(
+    name="score",
+    version=1,
+    inputs=("retrieve", "ingest"),
+    does="score the candidates of train queries with the model of the run before",
+    run=run,
+    cost=_cost,
+    settings="rerank",
+    config=_config,
+    also=lambda _, experiment, content: gone_on_with(experiment, content),
+    split=TRAIN_QUERIES,
+)

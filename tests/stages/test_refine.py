@@ -1,0 +1,241 @@
+"""Refinement carried out: rounds that ask, rate and train on, what ends them, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from safetensors.numpy import load_file
+
+from anmi_ray.comparisons import PAIRS
+from anmi_ray.config.compare import CompareConfig
+from anmi_ray.config.load import load, validate
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.records import COMPARISON, JUDGMENT, QUERY, RUN
+from anmi_ray.evaluation.significance import SystemComparison
+from anmi_ray.pipeline import refining
+from anmi_ray.pipeline.refining import Refined, Refinement
+from anmi_ray.pipeline.run import run
+from anmi_ray.pipeline.stages import names_of
+from anmi_ray.runtime.costs import BEGUN
+from anmi_ray.runtime.reporter import Reporter
+from anmi_ray.stages import judge, refine
+from anmi_ray.store import Artifact, Flow, Store, runs
+from tests.models.tiny import write_tiny_bert
+from tests.small import start_from, write_config
+
+BUCKETS = 4
+STILL = ["train.learning_rate=1e-9", "train.head_learning_rate=1e-9"]  # training changes next to nothing
+
+
+@dataclass
+class Told(Reporter):
+    """What a command was told: the stages that had something to do, and notices. It ends after the stage `until`."""
+
+    until: str = ""
+    stages: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    def stage(self, name: str, does: str) -> None:
+        self.stages.append(name)
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
+        if name == self.until:
+            raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
+class World:
+    """A run that has trained."""
+
+    root: Path
+
+    def refine(self, rounds: int, *overrides: str, until: str = "") -> tuple[Refined, Told]:
+        told = Told(until)
+        steps = refining.carry_out(refining.of_run("small", str(self.root), overrides), rounds, told)
+        seen: list[Refinement] = []
+        while True:
+            try:
+                seen.append(next(steps))
+            except StopIteration as end:
+                found: Refined = end.value
+                break
+        assert tuple(seen) == found.rounds
+        return found, told
+
+    def artifact(self, name: str, stage: str) -> Artifact:
+        store = Store(str(self.root))
+        known = runs.recorded(store, name)
+        assert known is not None
+        return Artifact(store, stage, known["stages"][stage]["fingerprint"])
+
+    def part(self, name: str, stage: str, part: str, record: Any) -> pa.Table:
+        return pa.concat_tables([self.artifact(name, stage).read_part(part, at, record) for at in range(BUCKETS)])
+
+    def weights(self, name: str) -> dict[str, np.ndarray]:
+        return load_file(self.root / self.artifact(name, "train").path / "model" / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def world(
+    prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPathFactory, trained_in_one_task: None
+) -> World:
+    folder = tmp_path_factory.mktemp("refine")
+    train = {"model": str(write_tiny_bert(folder / "tiny")), "max_steps": 2, "max_tokens": 48, "dev_points": [1.0]}
+    config = write_config(folder / "small.yaml", small_collection, train=train)
+    root = start_from(prepared, folder / "root", "mine")
+    run(load(config, [f"execution.root={root}"]))
+    return World(root)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_rounds_ask_what_is_new_and_train_on(world: World) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        world.refine(2, *STILL, until="rate")
+    found, told = world.refine(2, *STILL)
+    assert told.stages[0] == "mine"  # what was done before the end is not done again
+    names = ["small", "small-refine-1", "small-refine-2"]
+    tables = [world.part(name, "compare", "comparisons", COMPARISON) for name in names]
+    judged = [world.part(name, "judge", "judgments", JUDGMENT) for name in names]
+    queries = world.part("small", "ingest", "queries", QUERY)
+    train = set(queries.filter(pc.equal(queries["split"], "train"))["query_id"].to_pylist())
+    for number, one in enumerate(found.rounds, 1):
+        before = set(tables[number - 1]["comparison_id"].to_pylist())
+        new = tables[number].filter(pc.equal(tables[number]["round"], number))
+        added = new["comparison_id"].combine_chunks()
+        assert before < set(tables[number]["comparison_id"].to_pylist()) == before | set(added.to_pylist())
+        counts = Counter(new["query_id"].to_pylist())
+        assert max(counts.values()) <= PAIRS
+        assert counts.keys() <= train
+        of_new = pc.is_in(judged[number]["comparison_id"], value_set=added)
+        assert judged[number].filter(pc.invert(of_new)).equals(judged[number - 1])  # nobody says anything else
+        answers = judged[number].filter(of_new)["p_a"]
+        assert (one.run, one.pairs, one.answers) == (names[number], new.num_rows, len(answers) - answers.null_count)
+        assert 0 <= one.turned <= one.pairs
+        for row in (one.dev, one.test):
+            assert row is not None
+            assert abs(row.difference or 0.0) < 0.02  # of a model that hardly moved
+    assert found.why == "2 rounds"
+
+    model, after = world.weights("small"), world.weights("small-refine-2")
+    assert all(np.allclose(model[name], after[name], atol=1e-6) for name in model)
+    runs_of = [world.part(name, "rerank", "runs", RUN) for name in names[:2]]
+    trained, start = (
+        runs_of[at].filter(pc.equal(runs_of[at]["system"], system)).drop_columns(["system"])
+        for at, system in enumerate(("reranked", "start"))
+    )
+    assert start.equals(trained)  # a round is measured against the model before it
+    rows = world.artifact("small-refine-1", "evaluate").read_json("comparisons.json")
+    assert [row["system"] for row in rows if row["difference"] is None] == ["start+hybrid"] * 3
+
+    again, told = world.refine(2, *STILL)
+    assert (again, told.stages, told.notices) == (found, [], [])
+    _, told = world.refine(1, *STILL, "train.max_steps=3")
+    assert told.stages == ["train", "rerank", "evaluate", "report"]
+    assert [text for text in told.notices if "another than it was" in text] == [
+        "small-refine-1 is another than it was from train on (train.max_steps: 2 -> 3); what it was is kept, answers "
+        "are not asked for again"
+    ]
+
+
+def test_judges_of_a_round_spend_what_the_first_run_left(tmp_path: Path) -> None:
+    """Whatever was refined between, and of an adaptive design its first round: by these a budget is known."""
+    asked: list[Artifact] = []
+
+    def ask(_: Artifact, inputs: Mapping[str, Artifact], *__: Any) -> dict[str, Any]:
+        asked.append(inputs[BEGUN])
+        return {}
+
+    store = Store(str(tmp_path))
+    [stage] = refine.spread([replace(judge.STAGE, run=ask)])
+    stages = {"compare-1": "first", "compare": "last"}
+    made = {name: {"fingerprint": fingerprint, "inputs": {}} for name, fingerprint in stages.items()}
+    read: dict[str, str] = {}
+    for number in range(3):
+        record = {"name": f"r{number}", "stages": {**made, "judge": {"fingerprint": "j", "inputs": read}}}
+        store.publish_json(f"runs/r{number}.json", record)
+        experiment = validate({"refines": f"r{number}", "execution": {"root": str(tmp_path)}}, "some.yaml")
+        read = dict(stage.also(experiment.judge, experiment, "content"))
+        stage.run(Artifact(store, "judge", "j"), runs.of_other_runs(store, read), experiment.judge, None)  # type: ignore[arg-type]
+        made = {"compare": {"fingerprint": f"later {number}", "inputs": {}}}
+    assert [(one.stage, one.fingerprint) for one in asked] == [("compare-1", "first")] * 3
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_run_without_a_model_cannot_be_refined(prepared: Path) -> None:
+    with pytest.raises(ConfigError, match="run small has no model: its train stage is not complete"):
+        refining.of_run("small", str(prepared), [])
+    with pytest.raises(ConfigError, match="retrieve is what all rounds share"):
+        refining.of_run("small", str(prepared), ["retrieve.candidates=5"])
+    with pytest.raises(ConfigError, match="no run of that name; there is small"):
+        refining.of_run("smal", str(prepared), [])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"compare": {"design": "imported", "path": "x.csv"}},
+        {"judge": {"judges": [{"kind": "imported", "name": "people", "path": "x.csv"}]}},
+    ],
+)
+def test_preferences_from_a_file_cannot_be_asked(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="preferences from a file answer their own pairs alone"):
+        validate({"refines": "small", **settings}, "some.yaml")
+
+
+def test_pairs_of_other_candidates_are_refused(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    before = Artifact(store, "compare", "a")
+    before.complete([Flow("queries", 0, 0)], inputs={"retrieve": "of another run"})
+    inputs = {name: Artifact(store, name, "b") for name in ("retrieve", "score")}
+    inputs |= {f"{runs.BEFORE}compare": before, f"{runs.BEFORE}rate": Artifact(store, "rate", "c")}
+    with pytest.raises(ConfigError, match="the candidates are not those of the run that is refined"):
+        refine.choose(Artifact(store, "compare", "d"), inputs, CompareConfig(), None)  # type: ignore[arg-type]
+
+
+def test_an_adaptive_run_is_gone_on_with_in_one_round() -> None:
+    adaptive = {"design": "adaptive", "degree": 4}
+    names = names_of(validate({"compare": adaptive, "refines": "small"}, "some.yaml"))
+    assert names[2:6] == ("score", "compare", "judge", "rate")
+
+
+def one_round(number: int, turned: int, gain: float | None) -> Refinement:
+    dev = None if gain is None else SystemComparison("reranked", "nDCG@10", 9, 0.5, 0.4, 0.6, difference=gain)
+    return Refinement(number, f"small-refine-{number}", 50, 300, turned, 10, 0.0, dev, None)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said", "best"),
+    [
+        ([(20, 0.1)], "", "small-refine-1"),
+        ([(20, 0.1), (10, 0.1)], "", "small-refine-2"),
+        ([(20, 0.1), (9, 0.1)], "round 2 turned 0.90 pairs a query, the first 2.00", "small-refine-2"),
+        (
+            [(0, 0.1)],
+            "of none of the pairs of small-refine-1 the better document is another by what was answered",
+            "small-refine-1",
+        ),
+        ([(20, 0.0)], "dev does not say that small-refine-1 is better than the model before", "small"),
+        ([(20, 0.1), (20, -0.2), (20, 0.05)], "", "small-refine-1"),
+        ([(20, -0.1), (20, 0.2)], "", "small-refine-2"),
+        ([(20, None), (20, None)], "", "small-refine-2"),
+    ],
+)
+def test_what_ends_rounds_and_which_model_is_the_best(
+    rounds: list[tuple[int, float | None]], said: str, best: str
+) -> None:
+    done = [one_round(number, *one) for number, one in enumerate(rounds, 1)]
+    assert refining.enough(done) == said
+    assert refining.best("small", done) == best
