@@ -34,6 +34,7 @@ from tests.commands import refused
 from tests.serving.searched import DEPTH, HOSTILE, RERANKED, RETRIEVERS, wanted
 
 T = TypeVar("T")
+Service = Callable[[], RerankService]
 
 
 class Here:
@@ -48,10 +49,12 @@ class Here:
 
 
 @pytest.fixture(scope="module")
-def service(searched: Run) -> Iterator[RerankService]:
+def service(searched: Run) -> Iterator[Service]:
+    """A service of the run: a new one for each event loop, around the same model and first stage."""
     scorer = ModelScorer(str(searched.model), 1)
+    settings = validated({"model": searched.name, "threads": 1})
     with closing(RunSearcher(searched.name, searched.root, 1)) as searcher:
-        yield RerankService(validated({"model": searched.name, "threads": 1}), scorer.compute, Here(searcher))
+        yield lambda: RerankService(settings, scorer.compute, Here(searcher))
 
 
 def talk(made: RerankService, body: Callable[[httpx2.AsyncClient], Awaitable[T]]) -> T:
@@ -70,12 +73,12 @@ def search(made: RerankService, **sent: Any) -> httpx2.Response:
 
 
 @pytest.mark.slow
-def test_every_system_ranks_the_runs_queries_as_the_run_did(searched: Run, service: RerankService) -> None:
+def test_every_system_ranks_the_runs_queries_as_the_run_did(searched: Run, service: Service) -> None:
     found: set[str] = set()
     for text, ranked in wanted(searched):
         names = list(ranked)
         for asked in (names[:4], names[4:]):
-            answer = search(service, query=text, systems=asked, top_n=DEPTH, candidates=RERANKED).json()
+            answer = search(service(), query=text, systems=asked, top_n=DEPTH, candidates=RERANKED).json()
             for ranking in answer["rankings"]:
                 name, results = ranking["system"], ranking["results"]
                 most = RERANKED if name.startswith("reranked") else DEPTH
@@ -88,9 +91,9 @@ def test_every_system_ranks_the_runs_queries_as_the_run_did(searched: Run, servi
 
 
 @pytest.mark.slow
-def test_compared_systems_say_of_each_document_where_every_stage_has_it(searched: Run, service: RerankService) -> None:
+def test_compared_systems_say_of_each_document_where_every_stage_has_it(searched: Run, service: Service) -> None:
     text, systems = next(wanted(searched))
-    answer = search(service, query=text, systems=["hybrid", "reranked"], top_n=8).json()
+    answer = search(service(), query=text, systems=["hybrid", "reranked"], top_n=8).json()
     hybrid, reranked = answer["rankings"]
     assert [hybrid["system"], reranked["system"]] == ["hybrid", "reranked"]
     assert len(hybrid["results"]) == len(reranked["results"]) == 8
@@ -100,13 +103,13 @@ def test_compared_systems_say_of_each_document_where_every_stage_has_it(searched
             ranked = [doc for doc, _ in systems[stage]]
             place = row["why"].get(stage)
             assert (place["rank"] if place else 0) == (ranked.index(row["id"]) + 1 if row["id"] in ranked else 0)
-    alone = search(service, query=text, system="bm25", return_documents=False).json()["results"][0]
+    alone = search(service(), query=text, system="bm25", return_documents=False).json()["results"][0]
     assert alone.keys() == {"id", "rank", "score", "why"}
     assert alone["why"].keys() == {"bm25"}
 
 
 @pytest.mark.slow
-def test_the_student_searches_all_documents_by_its_vectors(searched: Run, service: RerankService) -> None:
+def test_the_student_searches_all_documents_by_its_vectors(searched: Run, service: Service) -> None:
     ingest = searched.artifact("ingest")
     documents = pa.concat_tables([ingest.read_part("documents", shard, DOCUMENT) for shard in range(2)])
     student = BiEncoder.load(str(searched.model))
@@ -115,7 +118,7 @@ def test_the_student_searches_all_documents_by_its_vectors(searched: Run, servic
     for text in ("word3 word9", "word21"):
         asked = student.vectors(student.pairs.of_queries([text]), np.arange(1))[0]
         cosines = dict(zip(documents["external_id"].to_pylist(), vectors @ asked, strict=True))
-        results = search(service, query=text, system="student").json()["results"]
+        results = search(service(), query=text, system="student").json()["results"]
         best = sorted(cosines.values(), reverse=True)[:10]
         np.testing.assert_allclose([row["score"] for row in results], best, atol=1e-5)
         np.testing.assert_allclose([cosines[row["id"]] for row in results], best, atol=1e-5)
@@ -266,7 +269,7 @@ def test_no_query_is_a_defect_of_the_service(query: str, system: str) -> None:
 
 
 @pytest.mark.slow
-def test_texts_of_every_kind_are_searched(service: RerankService) -> None:
+def test_texts_of_every_kind_are_searched(service: Service) -> None:
     for query in (
         "\x00\x1b[31m",
         "𝒳 é ﷽ \u202e",
@@ -276,8 +279,8 @@ def test_texts_of_every_kind_are_searched(service: RerankService) -> None:
         "词 の",
         "word1 " * 900,
     ):
-        answer = search(service, query=query, systems=["hybrid", "reranked", "student"], top_n=3)
+        answer = search(service(), query=query, systems=["hybrid", "reranked", "student"], top_n=3)
         assert answer.status_code == 200, answer.text
         assert answer.json()["rankings"][2]["results"]
-    shown = search(service, query="word7 onerror", system="bm25", top_n=1).json()["results"][0]
+    shown = search(service(), query="word7 onerror", system="bm25", top_n=1).json()["results"][0]
     assert [shown["id"], shown["document"]] == ["hostile", {"title": HOSTILE, "text": HOSTILE}]
