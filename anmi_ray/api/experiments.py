@@ -101,6 +101,16 @@ class Plan:
     blocks: list[str | Table]
     problem: AnmiError | None = None
 
+    @property
+    def lines(self) -> list[str]:
+        """Its lines."""
+        return [block for block in self.blocks if isinstance(block, str)]
+
+    @property
+    def stages(self) -> list[dict[str, Any]]:
+        """Of every stage its name, work and state, and about how many seconds, bytes, files, GPU hours and dollars."""
+        return [row for block in self.blocks for row in getattr(block, "figures", ())]
+
     def __str__(self) -> str:
         from rich.console import Console
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, NoReturn
 
 import typer
 from typer.exceptions import TyperException
@@ -18,7 +20,7 @@ from anmi_ray.cli.app import app
 from anmi_ray.cli.flags import COMMAND_LINE
 from anmi_ray.config.paths import check_address
 from anmi_ray.core import redaction
-from anmi_ray.core.errors import AnmiError, ConfigError, DataError
+from anmi_ray.core.errors import AnmiError, ConfigError, DataError, facts_of
 from anmi_ray.runtime.driver import own_stderr
 
 __all__ = ["app", "main"]
@@ -38,8 +40,8 @@ def main(arguments: list[str] | None = None) -> None:
 def _carry_out(arguments: list[str] | None, terminated: list[int]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 ends no command
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        words = sys.argv[1:] if arguments is None else arguments
         for word in words:
             if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
                 raise ConfigError(f"{word} is not UTF-8", COMMAND_LINE, "rename the file, or write it in UTF-8")
@@ -49,6 +51,8 @@ def _carry_out(arguments: list[str] | None, terminated: list[int]) -> None:
             raise KeyboardInterrupt
         sys.stdout.flush()
     except AnmiError as error:
+        if words[:1] == ["--json"]:
+            _tell(facts_of(error))
         kind = {ConfigError: "configuration", DataError: "data"}.get(type(error), "error")
         _say(f"anmi: {kind}: {error}" if kind != "error" else f"anmi: {error}")
         sys.exit(error.exit_code)
@@ -56,6 +60,8 @@ def _carry_out(arguments: list[str] | None, terminated: list[int]) -> None:
         if message := error.format_message():
             command = getattr(getattr(error, "ctx", None), "command_path", "anmi")
             short = redaction.shortened(message.replace("Value error, ", ""), 400)
+            if words[:1] == ["--json"]:
+                _tell(facts_of(ConfigError(short, COMMAND_LINE, f"{command} --help says what is allowed")))
             _say(f"anmi: {short}\n  remedy: {command} --help says what is allowed")
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
@@ -65,6 +71,12 @@ def _carry_out(arguments: list[str] | None, terminated: list[int]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python complains when it flushes
         sys.exit(141)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _tell(facts: dict[str, Any]) -> NoReturn:
+    """End with an error as JSON, on standard output: that is where whoever asked for JSON reads."""
+    print(redaction.scrub(json.dumps(facts, ensure_ascii=False)), flush=True)
+    sys.exit(facts["exit_code"])
 
 
 def _say(text: str) -> None:

@@ -16,6 +16,7 @@ from anmi_ray.cli.distill import distill
 from anmi_ray.cli.doctor import doctor
 from anmi_ray.cli.evaluate import evaluate
 from anmi_ray.cli.export import export
+from anmi_ray.cli.flags import COMMAND_LINE
 from anmi_ray.cli.jobs import jobs
 from anmi_ray.cli.judge import judge
 from anmi_ray.cli.label import label
@@ -30,6 +31,7 @@ from anmi_ray.cli.serve import serve
 from anmi_ray.cli.show import show
 from anmi_ray.cli.submit import submit
 from anmi_ray.cli.tune import tune
+from anmi_ray.core.errors import ConfigError
 
 app = typer.Typer(
     name="anmi",
@@ -57,6 +59,7 @@ COMMANDS = (
     cancel,
 )
 COMMANDS += (rate, audit, label, rerank, serve, evaluate, tune, doctor)
+TELLING = ("plan", "show", "audit", "evaluate", "doctor")  # commands whose answer is all that they do
 for command in COMMANDS:
     app.command()(command)
 
@@ -69,8 +72,15 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
+    as_json: Annotated[
+        bool, typer.Option("--json", help=f"Print JSON alone, errors too; of {', '.join(TELLING)}.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Options of every command."""
+    if as_json and context.invoked_subcommand not in TELLING:
+        raise ConfigError(f"--json is of {', '.join(TELLING)}", COMMAND_LINE, "leave it out, or read a run's own files")
+    context.obj = as_json

@@ -8,13 +8,22 @@ from typing import Annotated, Any
 
 import typer
 
-from anmi_ray.cli.flags import COMMAND_LINE, ColumnsOption, FiguresOption, MaxRejectsOption, RunRootOption, columns_of
+from anmi_ray.cli.flags import (
+    COMMAND_LINE,
+    ColumnsOption,
+    FiguresOption,
+    MaxRejectsOption,
+    RunRootOption,
+    columns_of,
+    wants_json,
+)
 from anmi_ray.core.errors import ConfigError
 
 _REASONS = 5  # failures named in the summary
 
 
 def audit(
+    context: typer.Context,
     subject: Annotated[
         str,
         typer.Argument(
@@ -45,7 +54,7 @@ def audit(
     """
     from anmi_ray.cli import console
     from anmi_ray.cli.label import told
-    from anmi_ray.cli.output import working, write_figures
+    from anmi_ray.cli.output import as_json, working, write_figures
     from anmi_ray.tables import formats
 
     outputs = {"json": json_, "plot": plot, "rejects": rejects}
@@ -63,6 +72,9 @@ def audit(
         write_figures(figures, json_)
     if plot is not None:
         _plot(figures, plot, f"Judges of {Path(subject).name if is_file else f'run {subject}'}")
+    if wants_json(context):
+        print(as_json(figures))
+        return
     written = [f"{option:14} -> {path}" for option, path in outputs.items() if path is not None]
     out = console.stdout(console.beside(outputs))
     people = told(figures["people"]) if "people" in figures else ()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from anmi_ray.cli.flags import wants_json
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def doctor(
+    context: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     root: Annotated[str | None, typer.Option("--root", help="look over all files of this root instead")] = None,
 ) -> None:
@@ -27,6 +30,7 @@ def doctor(
     """
     from anmi_ray.api.doctor import report, to_json
 
+    as_json = as_json or wants_json(context)
     if root is not None and as_json:
         text, whole = root_to_json(root)
         print(text)

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from anmi_ray.cli.flags import COMMAND_LINE
+from anmi_ray.cli.flags import COMMAND_LINE, wants_json
 from anmi_ray.core.errors import ConfigError
 
 
 def evaluate(
+    context: typer.Context,
     collection: Annotated[Path, typer.Option("--collection", help="folder in BEIR layout with qrels/")],
     run_files: Annotated[list[Path], typer.Option("--run", help="TREC run file, or -; may be given several times")],
     split: Annotated[str, typer.Option("--split", help="which qrels: qrels/<split>.tsv")] = "test",
@@ -24,11 +25,15 @@ def evaluate(
     """
     from anmi_ray.api import reranking
     from anmi_ray.cli import console
-    from anmi_ray.cli.output import working
+    from anmi_ray.cli.output import as_json, working
 
     names = list(dict.fromkeys(name.strip() for name in measures.split(",") if name.strip()))
     if not names:
         raise ConfigError("--measures names none", COMMAND_LINE, "name some, such as nDCG@10,AP, or leave it out")
     with working("measures"):
         result = reranking.evaluate(collection, run_files, split, names, console.note)
+    if wants_json(context):
+        facts = {"measures": result.measures, "baseline": result.baseline, "systems": result.comparisons}
+        print(as_json(facts))
+        return
     console.stdout().print(console.systems_table(result.comparisons, result.measures, result.baseline))

@@ -43,6 +43,11 @@ AddressOption = Annotated[
 ]
 
 
+def wants_json(context: typer.Context) -> bool:
+    """Whether `anmi --json` was typed."""
+    return bool(context.find_root().obj)
+
+
 def columns_of(text: str, known: Sequence[str]) -> dict[str, str]:
     """The columns that --columns names, by our name for them, which is one of `known`. Raises ConfigError."""
     columns: dict[str, str] = {}

@@ -72,7 +72,12 @@ def write_figures(figures: Mapping[str, Any], path: Path) -> None:
     """Write every figure of a command as JSON (`--json`)."""
     from anmi_ray.tables import formats
 
-    formats.write_text(json.dumps(figures, indent=1, ensure_ascii=False, allow_nan=False) + "\n", path)
+    formats.write_text(as_json(figures) + "\n", path)
+
+
+def as_json(figures: Mapping[str, Any]) -> str:
+    """Figures as JSON."""
+    return json.dumps(figures, indent=1, ensure_ascii=False, allow_nan=False)
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anmi_ray.cli.flags import RunRootOption
+from anmi_ray.cli.flags import COMMAND_LINE, RunRootOption, wants_json
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.redaction import shown
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def show(
+    context: typer.Context,
     run_name: Annotated[str, typer.Argument(metavar="RUN", help="name of a run")],
     root: RunRootOption = "results",
     rejects: Annotated[int, typer.Option("--rejects", min=0, help="print so many rejects of every stage")] = 3,
@@ -29,7 +31,13 @@ def show(
     With --follow, from whichever machine reaches the root: its stages as they go by. Ctrl-C leaves the run alone.
     """
     from anmi_ray.cli import console
+    from anmi_ray.cli.output import as_json
 
+    if wants_json(context):
+        if follow:
+            raise ConfigError("--follow is for people, and --json for programs", COMMAND_LINE, "leave one of them out")
+        print(as_json(figures(run_name, root)))
+        return
     out = console.stdout()
     if follow:
         from anmi_ray.cli.follow import follow as follow_run
@@ -91,24 +99,49 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
             yield from _rejects(artifacts[name], rejects)
 
 
+def figures(run_name: str, root: str) -> dict[str, Any]:
+    """What `anmi --json show` prints: a run's stages, their rows at every boundary, and every system's measures."""
+    from anmi_ray.store import Artifact
+    from anmi_ray.store.runs import find_run
+
+    store, record = find_run(run_name, root)
+    artifacts = {name: Artifact(store, name, stage["fingerprint"]) for name, stage in record["stages"].items()}
+    evaluate = artifacts.get("evaluate")
+    evaluated = evaluate is not None and evaluate.manifest() is not None
+    systems = evaluate.read_json("comparisons.json") if evaluate is not None and evaluated else None
+    facts = {"run": run_name, "corpus": shown(str(record["corpus_name"])), "environment": record["environment"]}
+    return {**facts, "stages": list(_stages(store, record, artifacts)), "systems": systems or []}
+
+
+def _stages(store: Store, record: dict[str, Any], artifacts: dict[str, Artifact]) -> Iterator[dict[str, Any]]:
+    """Of every recorded stage its artifact, seconds, whether it is complete, and its flows."""
+    from anmi_ray.pipeline.stages import recorded_names
+
+    for name in recorded_names(record):
+        artifact = artifacts.get(name)
+        facts: dict[str, Any] = {"stage": name, "artifact": None, "seconds": None, "complete": False, "flows": []}
+        if artifact is not None:
+            manifest = artifact.manifest()
+            timing = store.read_json(f"timings/{name}-{artifact.fingerprint}.json") or {}
+            facts |= {"artifact": artifact.fingerprint, "seconds": timing.get("seconds")}
+            facts |= {"complete": manifest is not None, "flows": (manifest or {}).get("flows", [])}
+        yield facts
+
+
 def _boundaries(store: Store, record: dict[str, Any], artifacts: dict[str, Artifact]) -> Table:
     from anmi_ray.cli import console
-    from anmi_ray.pipeline.stages import recorded_names
-    from anmi_ray.store import Flow
 
     numbers = ("seconds", "in", "out", "rejected")
     table = console.table("stage", "artifact", "seconds", "rows of", "in", "out", "rejected", "", right=numbers)
-    for name in recorded_names(record):
-        if name not in artifacts:
-            table.add_row(name, "-", "", "not run", "", "", "", "")
+    for stage in _stages(store, record, artifacts):
+        if stage["artifact"] is None:
+            table.add_row(stage["stage"], "-", "", "not run", "", "", "", "")
             continue
-        artifact = artifacts[name]
-        timing = store.read_json(f"timings/{name}-{artifact.fingerprint}.json") or {}
-        seconds = f"{timing['seconds']:.1f}" if "seconds" in timing else ""
-        head = (name, artifact.fingerprint, seconds)
-        for flow in (Flow(**flow) for flow in (artifact.manifest() or {"flows": []})["flows"]):
-            counts = (f"{count:,}" for count in (flow.rows_in, flow.rows_out, flow.rejected))
-            table.add_row(*head, flow.unit, *counts, "in = out + rejected")
+        seconds = "" if stage["seconds"] is None else f"{stage['seconds']:.1f}"
+        head = (stage["stage"], stage["artifact"], seconds)
+        for flow in stage["flows"]:
+            counts = (f"{flow[name]:,}" for name in ("rows_in", "rows_out", "rejected"))
+            table.add_row(*head, flow["unit"], *counts, "in = out + rejected")
             head = ("", "", "")
         if head[0]:
             table.add_row(*head, "not complete", "", "", "", "")

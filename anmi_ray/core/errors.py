@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _NAMED = 5  # documents named in an error
@@ -122,6 +123,13 @@ class BudgetError(JudgeError):
 
 class TrainingError(AnmiError):
     """Training cannot go on (loss not finite, scores constant, out of memory)."""
+
+
+def facts_of(error: AnmiError) -> dict[str, Any]:
+    """An error as what a program reads: its kind, message, place, remedy, and the exit code of the command."""
+    kind = type(error).__name__.removesuffix("Error").lower()
+    facts = {"kind": kind, "message": error.message, "place": error.place, "remedy": error.remedy}
+    return {"error": facts, "exit_code": error.exit_code}
 
 
 def flatten(error: AnmiError) -> str:

@@ -151,7 +151,13 @@ class _Calls:
                 yield from (*cost.said(), *size)
 
 
-def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]], cores: int) -> Table:
+class StagesTable(Table):
+    """A row for each stage, and in `figures` the same as numbers."""
+
+    figures: list[dict[str, Any]]
+
+
+def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]], cores: int) -> StagesTable:
     """One row a stage; columns of which every row says nothing are left out."""
     rows = [
         (
@@ -166,12 +172,17 @@ def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]]
         )
         for name, cost in found.items()
     ]
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = StagesTable(box=None, pad_edge=False, header_style="bold")
     kept = [at for at in range(len(_COLUMNS)) if any(row[at] for row in rows)]
     for at in kept:
         table.add_column(_COLUMNS[at], justify="right" if 2 <= at <= 6 else "left", overflow="fold")
     for row in rows:
         table.add_row(*(row[at] for at in kept))
+    table.figures = [
+        {"stage": name, "work": cost.work, "seconds": _wall(cost, cores), "bytes": cost.bytes, "files": cost.files}
+        | {"gpu_hours": cost.gpu_hours, "dollars": cost.dollars, "state": states[name][0], "artifact": states[name][1]}
+        for name, cost in found.items()
+    ]
     return table
 
 

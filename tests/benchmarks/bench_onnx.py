@@ -18,6 +18,7 @@ import numpy as np
 from anmi_ray.core import environment
 from anmi_ray.models import onnx_files
 from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.models.reranker import Reranker
 from tests.benchmarks.bench_scoring import MAX_TOKENS, MODEL, PASSES, pairs
 
 
@@ -28,7 +29,7 @@ def main() -> None:
     queries, documents = pairs(count)
     model = CrossEncoder.load(MODEL, max_tokens=MAX_TOKENS, seed=0, threads=threads)
     with tempfile.TemporaryDirectory() as scratch:
-        models = {"torch, float32": model}
+        models: dict[str, Reranker] = {"torch, float32": model}
         for numbers in onnx_files.FILES:
             file = onnx_files.write(model, Path(scratch), numbers)
             models[f"ONNX, {numbers}"] = onnx_files.reading(model, file)
@@ -44,10 +45,8 @@ def main() -> None:
     for name, values in seconds.items():
         ratio = statistics.median(a / b for a, b in zip(seconds[own][1:], values[1:], strict=True))
         apart = np.abs(found[name] - found[own]).max() / found[own].std()
-        print(
-            f"{name:16} {count / statistics.median(values[1:]):8.1f} pairs/s  {ratio:5.2f} x  "
-            f"scores within {apart:.1e} sd"
-        )
+        rate = count / statistics.median(values[1:])
+        print(f"{name:16} {rate:8.1f} pairs/s  {ratio:5.2f} x  scores within {apart:.1e} sd")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def test_what_a_dataset_cannot_be_made_of_is_said(tmp_path: Path) -> None:
     from tests.cli.test_export import write_run
 
     write_run(tmp_path / "root", until="ingest")
-    assert "retrieve stage is not complete" in refused(
+    assert "judge stage is not complete" in refused(
         "export", "r1", "--root", tmp_path / "root", "--dataset", tmp_path / "out"
     )
     assert "--to FOLDER" in refused("export", "r1", "--root", tmp_path / "root")
