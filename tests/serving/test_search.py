@@ -54,7 +54,7 @@ def service(searched: Run) -> Iterator[Service]:
     scorer = ModelScorer(str(searched.model), 1)
     settings = validated({"model": searched.name, "threads": 1})
     with closing(RunSearcher(searched.name, searched.root, 1)) as searcher:
-        yield lambda: RerankService(settings, scorer.compute, Here(searcher))
+        yield lambda: RerankService(settings, scorer.compute, first=Here(searcher))
 
 
 def talk(made: RerankService, body: Callable[[httpx2.AsyncClient], Awaitable[T]]) -> T:
@@ -138,7 +138,7 @@ def test_indexes_that_are_gone_or_damaged_are_made_again(searched: Run, tmp_path
         assert "counts of shard 0 was not there" in notes
         assert "vectors of shard 0 was damaged" in notes
         made = RerankService(
-            validated({"model": "searched"}), ModelScorer(str(searched.model), 1).compute, Here(searcher)
+            validated({"model": "searched"}), ModelScorer(str(searched.model), 1).compute, first=Here(searcher)
         )
         results = search(made, query=text, system="hybrid", top_n=DEPTH).json()["results"]
         assert [row["id"] for row in results] == [doc for doc, _ in systems["hybrid"]]
@@ -194,7 +194,7 @@ async def by_length(what: What, queries: list[str], texts: list[str]) -> Compute
 
 
 def made(first: Made | None, **given: Any) -> RerankService:
-    return RerankService(validated({"model": "folder", "name": "tiny", **given}), by_length, first)
+    return RerankService(validated({"model": "folder", "name": "tiny", **given}), by_length, first=first)
 
 
 @pytest.mark.parametrize(
