@@ -179,7 +179,7 @@ def test_a_run_without_a_model_cannot_be_refined(prepared: Path) -> None:
         refining.of_run("small", str(prepared), [])
     with pytest.raises(ConfigError, match="retrieve is what all rounds share"):
         refining.of_run("small", str(prepared), ["retrieve.candidates=5"])
-    with pytest.raises(ConfigError, match="no run of that name; there is small"):
+    with pytest.raises(ConfigError, match="no run of that name; there are small"):
         refining.of_run("smal", str(prepared), [])
 
 
