@@ -130,7 +130,7 @@ def _trace(reranker: Reranker, file: Path) -> None:
     output = OUTPUTS[getattr(reranker, "kind", "cross-encoder")]
     axes = {name: {0: "batch", 1: "tokens"} for name in names}
     with warnings.catch_warnings(), torch.inference_mode():
-        # of tracing, which `write` answers by comparing; the exporter that follows it gives graphs half as fast
+        # of tracing, which `write` answers by comparing; the exporter that follows it gave slower graphs
         warnings.simplefilter("ignore")
         torch.onnx.export(
             _Graph(network, names).eval(),
