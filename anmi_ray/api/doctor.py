@@ -63,6 +63,8 @@ GIVES = {
     "pyserini": "Lucene's BM25, its analyzers of many languages, and RM3 (with a JDK)",
     "deepspeed": "ZeRO: training of models that do not fit one GPU (without it: DDP)",
     "peft": "training adapters of low rank in the place of all weights (train.lora)",
+    "onnx": "models as ONNX files (anmi export --onnx)",
+    "onnxruntime": "checking and running ONNX files",
     "optuna": "the TPE search of tuning",
     "tensorboard": "learning curves in TensorBoard (execution.train.trackers)",
     "mlflow-skinny": "learning curves on an MLflow server (execution.train.trackers)",

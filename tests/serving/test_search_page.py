@@ -34,7 +34,10 @@ def serving(run: Run, folder: Path) -> Iterator[str]:
     try:
         killer = threading.Timer(READY_S, process.kill)
         killer.start()
-        said = process.stdout.readline() + process.stdout.readline()
+        said = line = process.stdout.readline()
+        while line and not line.startswith("search its documents"):  # indexes that are made again are told before
+            line = process.stdout.readline()
+            said += line
         killer.cancel()
         found = re.search(r"^search its documents at (http://127\.0\.0\.1:\d+/)$", said, re.MULTILINE)
         assert found, (said, errors.read_text()[-2000:])

@@ -45,7 +45,7 @@ def test_rounds_are_told_as_their_artifacts_say(prepared: Path, small_collection
     def part(stage: str, name: str, record: Record) -> pa.Table:
         return pa.concat_tables(artifacts[stage].read_part(name, bucket, record) for bucket in buckets)
 
-    found = design_rounds(artifacts, experiment.compare, buckets)
+    found = design_rounds(artifacts, experiment, buckets)
     assert found is not None
     assert [one.number for one in found.rounds] == [1, 2, 3]
     for one, (compared, judged, rated) in zip(found.rounds, NAMES, strict=True):
