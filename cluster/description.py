@@ -18,6 +18,7 @@ USER = 1000  # the image's, not root
 SUBCLUSTER = "ray-subcluster"  # Ray Data keeps demands of different values of this node label apart
 ACCELERATOR = "ray.io/accelerator-type"  # the node label that Ray itself sets where it finds a GPU
 MARKET = "ray.io/market-type"
+SERVED = 8000  # the port of a service
 POOL = "anmi-ray/pool"  # the label of Kubernetes' nodes, not of Ray's
 
 # a name of a Kubernetes object (RFC 1123), short enough for what the operator adds to it
@@ -130,6 +131,16 @@ class Grown(Described):
     groups: dict[Name, Group] = Field(min_length=1, description="by kind of node")
 
     @property
+    def secrets(self) -> dict[str, str]:
+        """Further variables of every Ray process, by name the Kubernetes Secret that has a key of that name."""
+        return {}
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Further ports of every node, by name."""
+        return {}
+
+    @property
     def autoscales(self) -> bool:
         """Whether any group grows."""
         return any(group.min < group.max for group in self.groups.values())
@@ -157,6 +168,16 @@ class Service(Grown):
     threads: int = Field(ge=1, description="CPUs of each")
     key: Variable = Field(description="variable with the key that clients send, and its name in the Secret")
     secret: Name = Field(description="the Kubernetes Secret that has it")
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The key that clients send."""
+        return {self.key: self.secret}
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """HTTP, of every node that has a proxy of Ray Serve."""
+        return {"serve": SERVED}
 
     @model_validator(mode="after")
     def _whole(self) -> Service:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from cluster.description import POOL, USER, Cluster, Description, Group, Grown, Node, ray_version
+from cluster.description import POOL, SERVED, USER, Cluster, Description, Group, Grown, Node, ray_version
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 GPU = "nvidia.com/gpu"
@@ -20,7 +20,6 @@ SPOT_TAINTS = ("cloud.google.com/gke-spot", "kubernetes.azure.com/scalesetpriori
 SUBMITTER = {"cpu": "500m", "memory": "1Gi"}  # `ray job submit`, which follows the logs
 METRICS = {"metrics": 8080}  # of every node
 HEAD_METRICS = {"as-metrics": 44217, "dash-metrics": 44227}  # of the autoscaler and the dashboard
-SERVED = {"serve": 8000}  # HTTP, of every node that has a proxy of Ray Serve
 HEAD_PORTS = {"gcs": 6379, "dashboard": 8265, "client": 10001}
 _CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
@@ -72,18 +71,15 @@ def ray_service(description: Description) -> dict[str, Any]:
         "key_env": service.key,
     }
     application = {"name": "reranker", "import_path": "anmi_ray.serving.app:build", "args": arguments}
-    serve = {"http_options": {"host": "0.0.0.0", "port": SERVED["serve"]}, "applications": [application]}
-    reference = {"name": service.key, "valueFrom": {"secretKeyRef": {"name": service.secret, "key": service.key}}}
-    cluster = _cluster_spec(description, service)
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        (container,) = group["template"]["spec"]["containers"]
-        container["env"] = [*container["env"], reference]
-        container["ports"] = [*container["ports"], *_ports(SERVED)]
+    serve = {"http_options": {"host": "0.0.0.0", "port": SERVED}, "applications": [application]}
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayService",
         "metadata": {"name": "reranker", "namespace": description.namespace},
-        "spec": {"serveConfigV2": yaml.safe_dump(serve, sort_keys=False), "rayClusterConfig": cluster},
+        "spec": {
+            "serveConfigV2": yaml.safe_dump(serve, sort_keys=False),
+            "rayClusterConfig": _cluster_spec(description, service),
+        },
     }
 
 
@@ -159,17 +155,13 @@ def _pod(description: Description, cluster: Grown, node: Node, name: str, ports:
         "name": name,
         "image": description.tag(cluster.image),
         "imagePullPolicy": "IfNotPresent",
-        "ports": _ports(ports),
-        "env": _environment(description),
+        "ports": [{"name": port, "containerPort": number} for port, number in (ports | cluster.ports).items()],
+        "env": _environment(description, cluster),
         "resources": {"requests": requests(node), "limits": requests(node)},
         "securityContext": _CONFINED,
     }
     # a pod that started again would be another node under an old name
     return {"spec": {"restartPolicy": "Never", **_common(description, node), "containers": [container]}}
-
-
-def _ports(ports: dict[str, int]) -> list[dict[str, Any]]:
-    return [{"name": port, "containerPort": number} for port, number in ports.items()]
 
 
 def _submitter(description: Description, cluster: Cluster) -> dict[str, Any]:
@@ -202,11 +194,12 @@ def _common(description: Description, node: Node) -> dict[str, Any]:
     }
 
 
-def _environment(description: Description) -> list[dict[str, Any]]:
+def _environment(description: Description, cluster: Grown) -> list[dict[str, Any]]:
     storage = description.storage
+    secrets = dict.fromkeys((*storage.keys, *storage.optional_keys), storage.secret) | cluster.secrets
     found: list[dict[str, Any]] = []
-    for key in (*storage.keys, *storage.optional_keys):
-        reference: dict[str, Any] = {"name": storage.secret, "key": key}
+    for key, secret in secrets.items():
+        reference: dict[str, Any] = {"name": secret, "key": key}
         if key in storage.optional_keys:
             reference["optional"] = True
         found.append({"name": key, "valueFrom": {"secretKeyRef": reference}})

@@ -95,21 +95,18 @@ def part(experiment: Experiment, first: str, last: str) -> tuple[str, str]:
 class Plan:
     """What a run would do, as lines and a table for rich; `print` shows it as text.
 
+    stages: of every stage its name, work and state, and about how many seconds, bytes, files, GPU hours and dollars.
     problem: the error that it would end with, as far as that is known.
     """
 
     blocks: list[str | Table]
+    stages: list[dict[str, Any]]
     problem: AnmiError | None = None
 
     @property
     def lines(self) -> list[str]:
         """Its lines."""
         return [block for block in self.blocks if isinstance(block, str)]
-
-    @property
-    def stages(self) -> list[dict[str, Any]]:
-        """Of every stage its name, work and state, and about how many seconds, bytes, files, GPU hours and dollars."""
-        return [row for block in self.blocks for row in getattr(block, "figures", ())]
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -141,4 +138,4 @@ def plan(experiment: Experiment) -> Plan:
         try:
             blocks.append(next(steps))
         except StopIteration as end:
-            return Plan(blocks, end.value)
+            return Plan(blocks, *end.value)

@@ -41,24 +41,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (
-    demo,
-    queries,
-    run,
-    plan,
-    refine,
-    judge,
-    distill,
-    config,
-    show,
-    mine,
-    compare_rules,
-    export,
-    submit,
-    jobs,
-    cancel,
-)
-COMMANDS += (rate, audit, label, rerank, serve, evaluate, tune, doctor)
+COMMANDS = (demo, queries, run, plan, refine, judge, distill, config, show, mine, compare_rules, export)
+COMMANDS += (submit, jobs, cancel, rate, audit, label, rerank, serve, evaluate, tune, doctor)
 TELLING = ("plan", "show", "audit", "evaluate", "doctor")  # commands whose answer is all that they do
 for command in COMMANDS:
     app.command()(command)

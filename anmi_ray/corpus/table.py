@@ -22,7 +22,7 @@ from anmi_ray.corpus.judged import FilesReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
 from anmi_ray.corpus.sources import File
 from anmi_ray.tables import parquet_rows
-from anmi_ray.tables.rows import DELIMITERS, delimiter_of
+from anmi_ray.tables.rows import DELIMITERS, delimiter_of, is_text
 from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE
 
 # By role, a setting of corpus.columns, the names that a column usually has.
@@ -137,7 +137,7 @@ def _parquet(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineErr
 def _check_types(schema: pa.Schema, chosen: Mapping[str, str], place: str) -> None:
     for role, name in chosen.items():
         type_ = _plain(schema.field(name).type)
-        if pa.types.is_null(type_) or _is_text(type_):
+        if pa.types.is_null(type_) or is_text(type_):
             continue
         number = pa.types.is_integer(type_) or (role == "grade" and pa.types.is_floating(type_))
         if number and role in ("doc_id", "query_id", "qrels_query_id", "qrels_doc_id", "grade"):
@@ -154,15 +154,9 @@ def _plain(type_: pa.DataType) -> pa.DataType:
     return type_.value_type if pa.types.is_dictionary(type_) else type_
 
 
-def _is_text(type_: pa.DataType) -> bool:
-    return pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
-
-
 def _values(column: pa.Array) -> list[object]:
     """The values of a column; texts as bytes, for Parquet promises UTF-8 and keeps no one from writing other bytes."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if _is_text(column.type):
+    if is_text(column.type):
         column = column.cast(pa.large_binary())
     return column.to_pylist()
 

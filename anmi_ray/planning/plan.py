@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
@@ -40,11 +40,15 @@ Calls = Callable[[Stage, int], Sequence[CallCost]]
 Manifest = Callable[[Stage], Mapping[str, Any] | None]
 
 
-def plan(experiment: Experiment) -> Generator[str | Table, None, AnmiError | None]:
-    """What a run would do, as text and a table. Reads the collection to count it; writes nothing.
+class PlanEnd(NamedTuple):
+    """Of every stage the figures of its row in the table; the error that a run would end with, as far as is known."""
 
-    Returns the error that a run would end with, as far as it is known without one.
-    """
+    stages: list[dict[str, Any]]
+    problem: AnmiError | None
+
+
+def plan(experiment: Experiment) -> Generator[str | Table, None, PlanEnd]:
+    """What a run would do, as text and a table. Reads the collection to count it; writes nothing."""
     store = Store(experiment.execution.root)
     resolved = resolve(experiment) if experiment.plan.documents is None else {}
     found_there = _counts(experiment, resolved, store)
@@ -76,7 +80,7 @@ def plan(experiment: Experiment) -> Generator[str | Table, None, AnmiError | Non
     priced = f", about {dollars:,.2f} dollars" if dollars else ""
     total = sum(_wall(cost, cores) for cost in to_do)
     yield f"to do: about {_time(total)} on {cores:,} cores{priced}; {sent(experiment)}"
-    return _problem(experiment, resolved, store, found_there)
+    return PlanEnd(list(_figures(found, states, cores)), _problem(experiment, resolved, store, found_there))
 
 
 def costs(
@@ -151,13 +155,7 @@ class _Calls:
                 yield from (*cost.said(), *size)
 
 
-class StagesTable(Table):
-    """A row for each stage, and in `figures` the same as numbers."""
-
-    figures: list[dict[str, Any]]
-
-
-def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]], cores: int) -> StagesTable:
+def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]], cores: int) -> Table:
     """One row a stage; columns of which every row says nothing are left out."""
     rows = [
         (
@@ -172,18 +170,24 @@ def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]]
         )
         for name, cost in found.items()
     ]
-    table = StagesTable(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     kept = [at for at in range(len(_COLUMNS)) if any(row[at] for row in rows)]
     for at in kept:
         table.add_column(_COLUMNS[at], justify="right" if 2 <= at <= 6 else "left", overflow="fold")
     for row in rows:
         table.add_row(*(row[at] for at in kept))
-    table.figures = [
-        {"stage": name, "work": cost.work, "seconds": _wall(cost, cores), "bytes": cost.bytes, "files": cost.files}
-        | {"gpu_hours": cost.gpu_hours, "dollars": cost.dollars, "state": states[name][0], "artifact": states[name][1]}
-        for name, cost in found.items()
-    ]
     return table
+
+
+def _figures(
+    found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]], cores: int
+) -> Iterator[dict[str, Any]]:
+    """The rows of the table as numbers."""
+    for name, cost in found.items():
+        state, artifact = states[name]
+        size = {"seconds": _wall(cost, cores), "bytes": cost.bytes, "files": cost.files}
+        price = {"gpu_hours": cost.gpu_hours, "dollars": cost.dollars}
+        yield {"stage": name, "work": cost.work, **size, **price, "state": state, "artifact": artifact}
 
 
 def sent(experiment: Experiment) -> str:

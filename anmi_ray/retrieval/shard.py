@@ -53,11 +53,11 @@ class DocumentEncoder(Protocol):
 class ShardRetrievers:
     """The documents of a shard, indexed for the retrievers that search: each one's best documents of any queries.
 
+    `documents` stand in rising order of doc_id, so that "the smaller index" breaks ties by doc_id.
     What is made of the documents alone (counts of words, vectors, Lucene's and approximate indexes) stands on `shelf`;
     without one it is made for this object alone, and gone with `close`. `known`: the statistics of the whole collection
-    for bm25 and lucene; a retriever without takes those of the shard. `doc_N16` are the ids uint8[N, 16] in rising
-    order, so that "the smaller index" breaks ties by doc_id, whatever order the corpus has; `vectors` float32[N, d],
-    None where dense is no retriever.
+    for bm25 and lucene; a retriever without takes those of the shard. `doc_N16` are the ids uint8[N, 16]; `vectors`
+    float32[N, d], None where dense is no retriever.
     """
 
     def __init__(
@@ -69,7 +69,6 @@ class ShardRetrievers:
         shelf: Shelf | None = None,
         known: Mapping[str, Statistics] | None = None,
     ) -> None:
-        documents = documents.sort_by("doc_id")
         texts = full_texts(documents)
         self._config = config
         self._threads = threads
@@ -149,6 +148,7 @@ class ShardRetrievers:
 class ShardIndex:
     """A shard's `ShardRetrievers` with what training needs besides: `search` gives positives and random documents too.
 
+    The documents may stand in any order.
     Where dense is no retriever, only documents that are hits are encoded, for their similarity.
     """
 

@@ -115,11 +115,7 @@ def text_lines(path: Path) -> Iterator[str]:
         yield from streams.decoded_lines(sys.stdin.buffer, streams.INPUT)
         return
     compression = COMPRESSIONS.get(path.suffix.lower())
-    with (
-        _reading(path, compression),
-        pa.input_stream(str(path), compression=compression) as raw,
-        io.BufferedReader(raw, 1 << 20) as file,  # type: ignore[arg-type]
-    ):
+    with _reading(path, compression), _unpacked(path, compression) as file:
         yield from streams.decoded_lines(file, str(path))
 
 
@@ -158,6 +154,13 @@ def _reading(path: Path, compression: str | None) -> Iterator[None]:
             remedy = f"mend the file, or name it without {path.suffix}"
             raise DataError(f"cannot be unpacked: {error}", str(path), remedy) from None
         raise from_file_error(error, str(path)) from None
+
+
+@contextmanager
+def _unpacked(path: Path, compression: str | None) -> Iterator[io.BufferedReader]:
+    """A file that is read line by line."""
+    with pa.input_stream(str(path), compression=compression) as raw, io.BufferedReader(raw, 1 << 20) as file:  # type: ignore[arg-type]
+        yield file
 
 
 @contextmanager
@@ -298,7 +301,7 @@ def _line_blocks(path: Path, compression: str | None) -> Iterator[tuple[int, byt
     lines: list[bytes] = []
     broken: list[tuple[int, str]] = []
     size = 0
-    with pa.input_stream(str(path), compression=compression) as raw, io.BufferedReader(raw, 1 << 20) as file:  # type: ignore[arg-type]
+    with _unpacked(path, compression) as file:
         for number, line in streams.bounded_lines(file):
             if number == 1 and not isinstance(line, int):
                 streams.check_head(line, str(path))

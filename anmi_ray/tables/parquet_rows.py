@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from anmi_ray.core.errors import DataError
+from anmi_ray.tables.rows import is_text
 
 _BUFFER = 1 << 22  # bytes of a column that are read at once
 _DECODED = 1 << 26  # bytes of a batch's texts; a row alone may have more
@@ -36,7 +37,7 @@ def opened(source: Any, place: str) -> Iterator[pq.ParquetFile]:
                 shown = f"{what}, over {_PACKED} times what is stored"
                 raise DataError(shown, place, "write it without compression if it is meant so")
     schema = metadata.schema.to_arrow_schema()
-    texts = [field.name for field in schema if _is_text(field.type)]
+    texts = [field.name for field in schema if is_text(field.type)]
     with pq.ParquetFile(
         source, metadata=metadata, read_dictionary=texts, pre_buffer=False, buffer_size=_BUFFER
     ) as file:
@@ -53,13 +54,9 @@ def batches(file: pq.ParquetFile, columns: Sequence[str], most: int) -> Iterator
             yield _decoded(batch.slice(start, end - start))
 
 
-def _is_text(type_: pa.DataType) -> bool:
-    return pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
-
-
 def _sizes(column: pa.Array) -> np.ndarray:
     """Bytes of each of N texts, int64[N]; 0 of what is no text."""
-    if not (pa.types.is_dictionary(column.type) and _is_text(column.type.value_type)):
+    if not (pa.types.is_dictionary(column.type) and is_text(column.type.value_type)):
         return np.zeros(len(column), np.int64)
     size = pc.binary_length(column.dictionary).take(column.indices)
     return pc.fill_null(size, 0).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -57,6 +57,11 @@ def whole_of(text: str) -> int | None:
     return int(number) if _WHOLE.fullmatch(number) else None
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds texts."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
 def delimiter_of(line: str, usual: str) -> str:
     """What separates the cells of a file's first line: the usual, unless only one other of DELIMITERS stands there.
 
@@ -114,7 +119,7 @@ class Rows:
         long = np.zeros(self.table.num_rows, dtype=bool)
         for name in set(texts).intersection(self.table.column_names):
             column = self.table[name]
-            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            if is_text(column.type):
                 length = pc.fill_null(pc.binary_length(column), 0)
                 long |= length.to_numpy() > MAX_TEXT
         if not long.any():
@@ -190,8 +195,7 @@ class Rows:
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         kind = array.type
-        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-        if not (is_text or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
             raise DataError(f"{name} holds {kind}; ids must be text or integers", self.place, "convert the column")
         text = array.cast(pa.string())
         return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)

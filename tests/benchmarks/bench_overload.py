@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -27,7 +24,7 @@ import psutil
 
 from anmi_ray.core import environment
 from anmi_ray.models.late_interaction import LateInteraction
-from tests.benchmarks.bench_serving import DOCUMENTS, MAX_TOKENS, MODEL, Asked, load, requests_of
+from tests.benchmarks.bench_serving import DOCUMENTS, MAX_TOKENS, MODEL, Asked, load, requests_of, started
 
 CLIENTS = 8
 PATIENCE_S = 600.0
@@ -81,16 +78,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = LateInteraction.load(MODEL, max_tokens=MAX_TOKENS).export(Path(scratch) / "minilm")
         asked = requests_of(LateInteraction.load(str(folder)), 2 * CLIENTS)
-        command = [sys.executable, "-m", "anmi_ray", "serve", str(folder), "--port", "0"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            found = re.search(r"http://\S+:\d+", process.stdout.readline())
-            assert found is not None, "the service did not start"
-            trial(found[0], asked, process.pid, options.seconds, options.times)
-        finally:
-            process.terminate()
-            process.wait()
+        with started(folder) as (address, pid):
+            trial(address, asked, pid, options.seconds, options.times)
 
 
 def trial(address: str, asked: list[Asked], pid: int, seconds: float, times: float) -> None:

@@ -20,7 +20,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -70,6 +71,21 @@ def offline(student: LateInteraction, asked: Sequence[Asked]) -> tuple[float, fl
         student.score([one.query] * DOCUMENTS, one.documents)
     pairs = len(asked) * DOCUMENTS
     return pairs / (time.perf_counter() - begin[0]), (time.process_time() - begin[1]) / pairs
+
+
+@contextmanager
+def started(folder: Path, *flags: str) -> Iterator[tuple[str, int]]:
+    """The address of the service of a model, and its process, while inside."""
+    command = [sys.executable, "-m", "anmi_ray", "serve", str(folder), "--port", "0", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+:\d+", process.stdout.readline())
+        assert found is not None, "the service did not start"
+        yield found[0], process.pid
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def processor_s(pid: int) -> float:
@@ -125,26 +141,18 @@ def main() -> None:
         asked = requests_of(student, most)
         print(f"{DOCUMENTS} documents of {MAX_TOKENS} tokens a query, {environment.hardware()['processor']}")
         rates = [offline(student, asked[:OFFLINE])]
-        command = [sys.executable, "-m", "anmi_ray", "serve", str(folder), "--port", "0", "--timeout-s", "900"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            found = re.search(r"http://\S+:\d+", process.stdout.readline())
-            assert found is not None, "the service did not start"
-            load(found[0], asked[:1], 1)
+        with started(folder, "--timeout-s", "900") as (address, pid):
+            load(address, asked[:1], 1)
             print(
                 f"offline: {rates[0][0]:.0f} pairs/s, {1e3 * rates[0][1]:.1f} ms of processor time a pair", flush=True
             )
             rows: list[tuple[float, float]] = []
             for clients in options.clients:
-                spent = processor_s(process.pid)
-                taken, seconds = load(found[0], asked[: max(4, options.rounds * clients)], clients)
+                spent = processor_s(pid)
+                taken, seconds = load(address, asked[: max(4, options.rounds * clients)], clients)
                 pairs = len(taken) * DOCUMENTS
-                rows.append((pairs / seconds, (processor_s(process.pid) - spent) / pairs))
+                rows.append((pairs / seconds, (processor_s(pid) - spent) / pairs))
                 tell(clients, taken, *rows[-1])
-        finally:
-            process.terminate()
-            process.wait()
         rates.append(offline(student, asked[:OFFLINE]))
     rate, processor = np.mean(rates, axis=0)
     print(f"offline: {rates[1][0]:.0f} pairs/s, {1e3 * rates[1][1]:.1f} ms of processor time a pair")

@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,18 +71,21 @@ class Served:
 
 
 @contextmanager
-def serving(model: Path, errors: Path, *flags: str) -> Iterator[Served]:
-    """The service of a model while inside; what it says on the standard error is in the file `errors`."""
+def serving(model: Path | str, errors: Path, *flags: str) -> Iterator[Served]:
+    """The service of a folder or a run while inside; what it says on the standard error is in the file `errors`."""
     command = [sys.executable, "-m", "anmi_ray", "serve", str(model), "--port", "0", "--key-env", "SERVICE_KEY"]
     environment: Mapping[str, str] = {**os.environ, "SERVICE_KEY": KEY}
     with errors.open("w") as sink:
         process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=sink, text=True, env=environment)
     assert process.stdout is not None
     try:
-        line = Served(process, "", model, errors).said()
+        served = Served(process, "", Path(model), errors)
+        line = served.said()
+        while line.endswith("is made again\n"):  # an index of a run
+            line = served.said()
         found = re.fullmatch(r"serving \S+ at (http://127\.0\.0\.1:\d+); Ctrl-C ends it\n", line)
         assert found, (line, errors.read_text()[-2000:])
-        yield Served(process, found[1], model, errors)
+        yield replace(served, address=found[1])
     finally:
         if process.poll() is None:
             process.terminate()

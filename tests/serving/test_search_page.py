@@ -2,54 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from anmi_ray.api.runs import Run
 from tests.labelling import browser
+from tests.serving.running import KEY, READY_S, serving
 from tests.serving.searched import RETRIEVERS, wanted
 
-KEY = "a-key-of-this-test"
-READY_S = 240
 
-
-@contextmanager
-def serving(run: Run, folder: Path) -> Iterator[str]:
-    """The address of `anmi serve RUN`, as a user starts it, with KEY."""
-    command = [sys.executable, "-m", "anmi_ray", "serve", run.name, "--root", run.root, "--port", "0"]
-    environment = {**os.environ, "SERVICE_KEY": KEY}
-    errors = folder / "errors"
-    with errors.open("w") as sink:
-        command += ["--key-env", "SERVICE_KEY"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment)
-    assert process.stdout is not None
-    try:
-        killer = threading.Timer(READY_S, process.kill)
-        killer.start()
-        said = line = process.stdout.readline()
-        while line and not line.startswith("search its documents"):  # indexes that are made again are told before
-            line = process.stdout.readline()
-            said += line
-        killer.cancel()
-        found = re.search(r"^search its documents at (http://127\.0\.0\.1:\d+/)$", said, re.MULTILINE)
-        assert found, (said, errors.read_text()[-2000:])
+@pytest.fixture
+def address(searched: Run, tmp_path: Path) -> Iterator[str]:
+    """The page's, as `anmi serve RUN` says it."""
+    with serving(searched.name, tmp_path / "errors", "--root", searched.root) as served:
+        said = served.said()
+        found = re.fullmatch(r"search its documents at (http://127\.0\.0\.1:\d+/)\n", said)
+        assert found, said
         yield found[1]
-        process.terminate()
-        assert process.wait(READY_S) == 0
-        assert errors.read_text() == ""
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait(READY_S)
-        process.stdout.close()
+        served.process.terminate()
+        assert served.process.wait(READY_S) == 0
+        assert served.errors.read_text() == ""
 
 
 def keys(tab: browser.Tab, *pressed: str) -> None:
@@ -62,9 +37,9 @@ SHOWN = "shown.length === {} && of('columns').getAttribute('aria-busy') === 'fal
 
 @pytest.mark.slow
 @pytest.mark.skipif(browser.PROGRAM is None, reason="needs Chromium: none was found")
-def test_the_page_compares_systems_by_keys_alone(searched: Run, tmp_path: Path) -> None:
+def test_the_page_compares_systems_by_keys_alone(searched: Run, address: str, tmp_path: Path) -> None:
     text, systems = next(wanted(searched))
-    with serving(searched, tmp_path) as address, browser.tabs(tmp_path / "profile", 1) as (tab,):
+    with browser.tabs(tmp_path / "profile", 1) as (tab,):
         tab.open(address)
         tab.wait("document.activeElement?.id === 'key' && !of('unlock').hidden")
         keys(tab, *"wrong", "Enter")
