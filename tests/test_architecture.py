@@ -297,7 +297,7 @@ def test_no_module_is_imported_by_a_computed_name() -> None:
 def test_a_stages_name_stands_at_home() -> None:
     """What carries stages out, plans them or keeps what they make knows none by its name.
 
-    A name that is another word too stands among the exceptions like any other: the split train in planning, the groups
+    A name that is another word too stands among the exceptions like any other: the split train, the groups
     of settings judge and mine and the phase sample of mine where a run's settings are changed, the role compare.
     """
     stages = {

@@ -43,6 +43,7 @@ NEEDS = {
     "/data/": "the reader's own files",
     "Qwen/": "a download",
     "beir/scifact": "a download",
+    "nano-beir": "a download",
     "lucene": "a JDK",
     "--people": "somebody who answers",
     "--min-relevance": "a run with twenty labelled dev queries",

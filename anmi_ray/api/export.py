@@ -17,11 +17,11 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.evaluation.served_fusion import ServedFusion, of_sweep
 from anmi_ray.evaluation.significance import LEVEL
 from anmi_ray.models.card import Card, text, weights_in_words
-from anmi_ray.stages import by_judges, relevance
+from anmi_ray.stages import by_judges, elsewhere, relevance
 from anmi_ray.stages.evaluate import baseline_of
-from anmi_ray.store import Artifact, Store, public_root
+from anmi_ray.store import Artifact, Store
 from anmi_ray.store.folders import copy_sealed, new_folder
-from anmi_ray.store.runs import find_run
+from anmi_ray.store.runs import collection_of, find_run
 
 if TYPE_CHECKING:
     from anmi_ray.models.onnx_files import Numbers
@@ -89,7 +89,7 @@ def _card(
     rows = evaluate.read_json("comparisons.json") if evaluate is not None and evaluate.manifest() is not None else None
     judged = by_judges.of(evaluate) if evaluate is not None and evaluate.manifest() is not None else None
     alone = judged if not rows else None
-    collection = Path(public_root(str(record["corpus_name"]))).name  # old versions recorded credentials in addresses
+    collection = collection_of(record)
     return Card(
         name=title,
         base_model=public_model(config["train"]["model"]),
@@ -105,6 +105,10 @@ def _card(
         license=license,
         fusion=None if fusion is None else fusion.weights,
         by_judges=alone.said() if alone else "",
+        elsewhere=[
+            (one.collection, one.baseline, one.before, asdict(one.trained))
+            for one in elsewhere.measured(store, record["name"])
+        ],
     )
 
 

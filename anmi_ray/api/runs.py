@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from anmi_ray.evaluation.headline import Headline
     from anmi_ray.evaluation.judged import ByJudges
     from anmi_ray.evaluation.relevance import Relevance
+    from anmi_ray.stages.elsewhere import Elsewhere
 
 TableName = Literal[
     "queries", "texts", "candidates", "comparisons", "judgments", "ratings", "fits", "gaps", "examples", "metrics"
@@ -123,6 +124,12 @@ class Run:
         from anmi_ray.stages import by_judges
 
         return by_judges.of(self.artifact("evaluate", "measures by judges"))
+
+    def elsewhere(self) -> list[Elsewhere]:
+        """What the model achieves on other collections (evaluate.also), each beside the best untrained system there."""
+        from anmi_ray.stages import elsewhere
+
+        return elsewhere.measured(self._store, self.name)
 
     def relevance(self) -> Relevance | None:
         """What the model's scores are worth as probabilities; None where the run is not evaluated, or fitted none."""

@@ -33,6 +33,7 @@ from anmi_ray.store import Flow
 
 if TYPE_CHECKING:
     from anmi_ray.evaluation.judged import ByJudges
+    from anmi_ray.stages.elsewhere import Elsewhere
 
 _PLAIN_WIDTH = 200  # characters of a line where nobody looks at a terminal
 _QUIET_S = 15.0  # plain output says how far a stage is at most this often
@@ -147,6 +148,24 @@ def systems_table(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], ba
             difference = f"{first['difference']:+.3f} {ends}"
             p = f"{first['p']:.4f}"
         made.add_row(system, *means, difference, p, *([percent(first.get("judged"))] if depth else []))
+    return made
+
+
+def elsewhere_table(found: Sequence[Elsewhere]) -> Table:
+    """Other collections a row each: the best untrained system there, the trained model, and what lies between."""
+    measure = found[0].trained.measure
+    numbers = ("queries", "untrained", measure, "difference", "p")
+    made = table("collection", *numbers, right=numbers)
+    for one in found:
+        row = one.trained
+        ends = f"[{row.difference_low:+.3f}, {row.difference_high:+.3f}]"
+        mean = f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]"
+        difference = (f"{row.difference:+.3f} {ends}", f"{row.p:.4f}")
+        made.add_row(one.collection, f"{row.queries:,}", f"{one.baseline} {one.before:.3f}", mean, *difference)
+    if len(found) > 1:
+        before = sum(one.before for one in found) / len(found)
+        after = sum(one.trained.mean for one in found) / len(found)
+        made.add_row(f"mean of {len(found)}", "", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}", "")
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from anmi_ray.cli.flags import ConfigArg, FromOption, OverrideArg, RootOption, UntilOption, WaitOption, load
@@ -36,6 +37,12 @@ def carry_out(experiment: Experiment, first: str, last: str, wait: bool = False)
         finished = experiments.run(experiment, first=first, last=last, reporter=output.reporter, wait=wait)
         if last != names_of(experiment)[-1]:
             return
+        if experiment.trained_by is not None:
+            facts = {"run": experiment.name, "model_of": experiment.trained_by}
+            output.told("measured", **facts)
+            rows, measures = finished.systems(), experiment.evaluate.measures
+            output.show("", console.systems_table(rows, measures, finished.headline().baseline, depth_of(measures[0])))
+            return
         found = finished.headline()
         doubt = found.no_better()
         facts = {"baseline": found.baseline, "no_better_on_dev": bool(doubt)}
@@ -54,4 +61,7 @@ def carry_out(experiment: Experiment, first: str, last: str, wait: bool = False)
             output.show(f"{doubt}: look at the report before you deploy it")
         if experiment.simulated is not None:
             output.show("preferences came from a simulated panel (judge.preset): figures say what the method recovers")
+        if others := finished.elsewhere():
+            output.told("measured elsewhere", collections=[asdict(one) for one in others])
+            output.show("", "on other collections, of which nothing was chosen:", console.elsewhere_table(others))
         output.show(f"report: {finished.report}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,7 +54,7 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     from anmi_ray.corpus.counts import of_manifest
     from anmi_ray.pipeline.stages import INGEST, recorded_names
     from anmi_ray.reports import audits
-    from anmi_ray.stages import by_judges, relevance
+    from anmi_ray.stages import by_judges, elsewhere, relevance
     from anmi_ray.stages.evaluate import baseline_of
     from anmi_ray.store import Artifact
     from anmi_ray.store.runs import find_run
@@ -91,6 +92,9 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
         worth = relevance.of(artifacts["evaluate"])
         why_not = evaluated.get("unfitted", "the run is of before it was")
         yield from (worth.said() if worth is not None else [f"P(relevant): none is fitted: {why_not}"])
+    if others := elsewhere.measured(store, run_name):
+        yield "on other collections, of which nothing was chosen:"
+        yield console.elsewhere_table(others)
     if "train" in artifacts:
         curves = store.read_json(f"tracking/{artifacts['train'].fingerprint}/curves.json") or {}
         yield from (f"curves: {place}" for place in curves.values())
@@ -101,6 +105,7 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
 
 def figures(run_name: str, root: str) -> dict[str, Any]:
     """What `anmi --json show` prints: a run's stages, their rows at every boundary, and every system's measures."""
+    from anmi_ray.stages import elsewhere
     from anmi_ray.store import Artifact
     from anmi_ray.store.runs import find_run
 
@@ -110,7 +115,8 @@ def figures(run_name: str, root: str) -> dict[str, Any]:
     evaluated = evaluate is not None and evaluate.manifest() is not None
     systems = evaluate.read_json("comparisons.json") if evaluate is not None and evaluated else None
     facts = {"run": run_name, "corpus": shown(str(record["corpus_name"])), "environment": record["environment"]}
-    return {**facts, "stages": list(_stages(store, record, artifacts)), "systems": systems or []}
+    facts |= {"stages": list(_stages(store, record, artifacts)), "systems": systems or []}
+    return {**facts, "elsewhere": [asdict(one) for one in elsewhere.measured(store, run_name)]}
 
 
 def _stages(store: Store, record: dict[str, Any], artifacts: dict[str, Artifact]) -> Iterator[dict[str, Any]]:

@@ -210,6 +210,13 @@ class EvaluateConfig(Settings):
         "whose errors a model that it trained may have made a habit, and what its budget has left",
     )
 
+    also: tuple[FolderOrName, ...] = Field(
+        default=(),
+        max_length=50,
+        description="other collections on whose test queries the model is measured when the run is complete, never to "
+        "choose anything: folders in BEIR's layout, ids of ir_datasets (nano-beir: all thirteen of NanoBEIR)",
+    )
+
     @property
     def first_stage(self) -> tuple[str, ...]:
         """The partners of the first stage, which are fused without any reranker too."""

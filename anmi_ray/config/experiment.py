@@ -25,8 +25,8 @@ from anmi_ray.config.train import TrainConfig, offload_needs
 class Experiment(Settings):
     """Everything one run needs to know.
 
-    `name`, `queries`, `execution` and `plan` change no result of a run; other groups are a stage's. What the run that
-    `refines` names has made is an input of stages.
+    `name`, `queries`, `execution` and `plan` change no result of a run; other groups are a stage's. What the runs that
+    `refines` and `trained_by` name have made is an input of stages.
     """
 
     name: str = Field(default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$", description="name of the run")
@@ -41,6 +41,12 @@ class Experiment(Settings):
         min_length=1,
         description="another run under the same root, which is gone on with: its pairs are judged again with those "
         "where its model and its ratings disagree, and training starts from its model; see anmi refine",
+    )
+    trained_by: str | None = Field(
+        default=None,
+        min_length=1,
+        description="another run under the same root, whose model is measured over this collection: nothing is judged "
+        "or trained; evaluate.also makes such runs",
     )
     corpus: CorpusConfig = CorpusConfig()
     queries: QueriesConfig = QueriesConfig()
@@ -111,6 +117,19 @@ class Experiment(Settings):
         if strangers := sorted(set(self.rate.judge_weights) - set(judges)):
             raise ValueError(
                 f"rate.judge_weights names {', '.join(strangers)}, but the panel (judge.judges) is {', '.join(judges)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _measured_elsewhere(self) -> Experiment:
+        if self.trained_by is None:
+            return self
+        if self.refines is not None:
+            raise ValueError("trained_by trains nothing, and refines trains on: leave one of them out")
+        if self.assessors is not None:
+            raise ValueError(
+                "trained_by measures by labels alone: set evaluate.judged: none, or judge the collection in a run of "
+                "its own"
             )
         return self
 

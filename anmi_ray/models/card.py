@@ -36,7 +36,7 @@ class Card:
 
     fusion: weights by system, where the model's scores are to be added to a first stage's. by_judges: which judges gave
     the gains of `comparisons`; "" where they are labels. relevance: lines on what a score is worth as a probability.
-    onnx: of every ONNX file its name and what it measures.
+    onnx: of every ONNX file its name and what it measures. elsewhere: results on other collections, their names first.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Card:
     by_judges: str = ""
     relevance: Sequence[str] = ()
     onnx: Sequence[Mapping[str, Any]] = ()
+    elsewhere: Sequence[tuple[str, str, float, Mapping[str, Any]]] = ()
 
 
 def text(card: Card, folder: Path) -> str:
@@ -98,6 +99,10 @@ def text(card: Card, folder: Path) -> str:
         partners=list(card.fusion or ())[1:],
         relevance=card.relevance,
         onnx=[_onnx_row(row) for row in card.onnx],
+        elsewhere=[
+            {"collection": _cell(name), "before": f"{baseline} {before:.3f}", **_result(row)}
+            for name, baseline, before, row in card.elsewhere
+        ],
         prompts=_prompts(folder),
     )
     return str(made)
@@ -131,20 +136,21 @@ def _kind(folder: Path) -> str:
 def _metadata(card: Card, kind: str) -> Any:
     from huggingface_hub import EvalResult, ModelCardData
 
+    own = () if card.by_judges else card.comparisons
+    measured = [(card.collection, row) for row in own if row["system"] == "reranked"]
     results = [
         EvalResult(
             task_type="text-ranking",
             task_name="Reranking",
-            dataset_type=re.sub(r"[^\w.-]+", "-", card.collection).strip("-").lower() or "collection",
-            dataset_name=card.collection,
+            dataset_type=re.sub(r"[^\w.-]+", "-", collection).strip("-").lower() or "collection",
+            dataset_name=collection,
             dataset_split=card.split,
             metric_type=re.sub(r"\W+", "_", row["measure"]).lower(),
             metric_name=row["measure"],
             metric_value=row["mean"],
             metric_args={"low": row["low"], "high": row["high"], "level": card.level, "queries": row["queries"]},
         )
-        for row in card.comparisons
-        if row["system"] == "reranked" and not card.by_judges
+        for collection, row in (*measured, *((name, row) for name, _, _, row in card.elsewhere))
     ]
     base = HUB.get(card.base_model, card.base_model).partition("@")[0]
     return ModelCardData(

@@ -19,6 +19,7 @@ from anmi_ray.stages import (
     borderline,
     compare,
     distill,
+    elsewhere,
     evaluate,
     ingest,
     judge,
@@ -99,7 +100,10 @@ DISTILL = distill.STAGE.name
 
 
 def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
-    """The stages of an experiment, in order, as they are in it; the last one reads all that stand before it."""
+    """The stages of an experiment, in order, as they are in it; the last one, the report, reads all before it."""
+    if experiment.trained_by is not None:
+        path = elsewhere.only(_path((), (), (), ()))
+        return tuple(stage.of(stage, experiment) for stage in path)
     made = _DISTILLATION if experiment.judge.distilled else ()
     confirmed = {"known": (), "confirmed": _CONFIRMATION, "rated": (anchor.STAGE,)}[experiment.mine.anchors]
     second = _SECOND_ROUND if experiment.mine.validation else ()

@@ -352,6 +352,6 @@ STAGE = Stage(
     run=run,
     cost=_cost,
     config=lambda experiment: experiment.evaluate.over(experiment.retrieve.retrievers),
-    left_out=frozenset({"judged"}),
+    left_out=frozenset({"judged", "also"}),
     of=_of,
 )

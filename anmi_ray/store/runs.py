@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.mistakes import members
 from anmi_ray.config.paths import check_address
 from anmi_ray.core.errors import ConfigError, DamagedError
-from anmi_ray.store import Artifact, Store
+from anmi_ray.store import Artifact, Store, public_root
 
 TRAINED = "trained by "  # how the role of another run's model begins; the name of its peer follows
 BEFORE = "the last run's "  # how the role of what a run that is gone on with has made begins; its stage follows
@@ -51,14 +52,15 @@ def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
     return store, record
 
 
-def trained(name: str, root: str, corpus: str) -> Artifact:
+def trained(name: str, root: str, corpus: str | None) -> Artifact:
     """The complete train artifact of run `name` under `root`, over the collection whose content hash is `corpus`.
 
-    Raises ConfigError where there is no such run, it is over another collection, or has no model.
+    corpus: None where any will do. Raises ConfigError where there is no such run, it is over another collection, or has
+    no model.
     """
     store, record = find_run(name, root)
     place = store.where(f"runs/{name}.json")
-    if record["corpus"] != corpus:
+    if corpus is not None and record["corpus"] != corpus:
         raise ConfigError(
             f"run {name} is over another collection ({record['corpus_name']})",
             place,
@@ -69,6 +71,13 @@ def trained(name: str, root: str, corpus: str) -> Artifact:
     if found is None or found.manifest() is None:
         raise ConfigError(f"run {name} has no model: its train stage is not complete", place, "carry it out first")
     return found
+
+
+def collection_of(record: Mapping[str, Any]) -> str:
+    """What strangers may call a run's collection: its id in ir_datasets, else the last part of where it lies."""
+    name = public_root(str(record["corpus_name"]))  # old versions recorded credentials in addresses
+    listed = record.get("config", {}).get("corpus", {}).get("reader") == "ir_datasets"
+    return name if listed else Path(name).name
 
 
 def of_other_runs(store: Store, inputs: Mapping[str, str]) -> dict[str, Artifact]:

@@ -1,0 +1,103 @@
+"""elsewhere: another run's model, measured over a collection of its own (`trained_by`).
+
+    ingest -> retrieve -> rerank -> evaluate
+
+Nothing is judged or trained, and nothing that is measured here goes back into the run whose model it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anmi_ray.config.evaluate import HeldOutConfig
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.evaluation.significance import SystemComparison
+from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.tasks import Context
+from anmi_ray.stages import evaluate, ingest, rerank, retrieve, train
+from anmi_ray.store import Artifact, Store, runs
+
+_KEPT = tuple(stage.name for stage in (ingest.STAGE, retrieve.STAGE, evaluate.STAGE))
+_OF_START = ("model", "student", "pooling")  # by which the untrained model is measured beside the trained one
+
+
+def only(path: Iterable[Stage]) -> Iterator[Stage]:
+    """Of the main path, the stages of a run that measures another's model."""
+    for stage in path:
+        if stage.name in _KEPT:
+            yield stage
+        elif stage.name == rerank.STAGE.name:
+            yield replace(stage, inputs=("retrieve", "ingest"), run=_run, also=_also)
+
+
+def _run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfig, context: Context) -> dict[str, Any]:
+    """As every rerank, with the other run's model."""
+    [trained] = (made for role, made in inputs.items() if role.startswith(runs.TRAINED))
+    return rerank.run(artifact, {**inputs, "train": trained}, config, context)
+
+
+def _also(config: HeldOutConfig, experiment: Experiment, content: str) -> dict[str, str]:
+    """The other run's model by its role. ConfigError where it has none, or started from another model than is said."""
+    name = experiment.trained_by
+    assert name is not None
+    root = experiment.execution.root
+    made = runs.trained(name, root, None)
+    known = runs.find_run(name, root)[1]["config"]["train"]
+    given = experiment.train.model_dump(mode="json")
+    if differ := [key for key in _OF_START if known.get(key, given[key]) != given[key]]:
+        key = differ[0]
+        raise ConfigError(
+            f"{given[key]} is not what run {name} trained with, {known[key]}: the start would be another model",
+            f"train.{key}",
+            f"set train.{key}: {known[key]}",
+        )
+    if config.peers:
+        raise ConfigError(
+            f"trained_by measures the model of run {name} alone", "rerank.peers", "leave the peers out, or train"
+        )
+    return {f"{runs.TRAINED}{name}": made.fingerprint}
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What a run's model achieves on another collection, beside the best of what nothing was trained for.
+
+    baseline: that system, `before` its mean; `trained`: the model's own ranking.
+    """
+
+    collection: str
+    baseline: str
+    before: float
+    trained: SystemComparison
+
+
+def measured(store: Store, name: str) -> list[Elsewhere]:
+    """What the model that run `name` has now was measured to achieve on other collections, by the first measure."""
+    trained = _fingerprint(runs.recorded(store, name), train.STAGE)
+    found: list[Elsewhere] = []
+    for file in store.names("runs"):
+        record = runs.recorded(store, file.removesuffix(".json")) or {}
+        evaluated = _fingerprint(record, evaluate.STAGE)
+        if record.get("config", {}).get("trained_by") != name or evaluated is None:
+            continue
+        made = Artifact(store, evaluate.STAGE.name, evaluated)
+        scored = record["stages"].get(rerank.STAGE.name, {}).get("inputs", {})
+        if scored.get(f"{runs.TRAINED}{name}") == trained and made.manifest() is not None:
+            found += _told(runs.collection_of(record), made)
+    return found
+
+
+def _fingerprint(record: Mapping[str, Any] | None, stage: Stage) -> str | None:
+    return (record or {}).get("stages", {}).get(stage.name, {}).get("fingerprint")
+
+
+def _told(collection: str, made: Artifact) -> Iterator[Elsewhere]:
+    """What an artifact of evaluate says; nothing where no test query has a label."""
+    rows = [SystemComparison(**row) for row in made.read_json("comparisons.json")]
+    by_system = {row.system: row for row in rows if row.measure == rows[0].measure}
+    baseline = evaluate.baseline_of(made)
+    if {baseline, "reranked"} <= by_system.keys():
+        yield Elsewhere(collection, baseline, by_system[baseline].mean, by_system["reranked"])

@@ -1,0 +1,178 @@
+"""The model of a run measured on other collections: the same scores, nothing chosen by them, what cannot be had."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard
+
+import anmi_ray
+from anmi_ray.api.export import export
+from anmi_ray.api.runs import Run
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load
+from anmi_ray.pipeline import elsewhere
+from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.pipeline.run import run
+from anmi_ray.store import Artifact, runs
+from tests.commands import printed, refused
+from tests.models.tiny import WORDS, write_tiny_bert
+from tests.small import Remembering, start_from, write_config
+
+ON_TOPICS = "small-on-topics"
+
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def trained(
+    prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPathFactory, trained_in_one_task: None
+) -> Experiment:
+    """A run that has trained on one collection and was then measured on another; a third one is not there."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    tiny = str(write_tiny_bert(folder / "tiny"))
+    train = {"model": tiny, "student": "bi-encoder", "max_steps": 2, "max_tokens": 48, "dev_points": []}
+    also = [str(write_topics(folder / "topics")), "nano-bier"]
+    evaluate = {"rounds": 1000, "also": also}
+    config = write_config(folder / "small.yaml", small_collection, train=train, evaluate=evaluate)
+    root = start_from(prepared, folder / "root", "mine")
+    return load(config, [f"execution.root={root}"])
+
+
+def write_topics(folder: Path) -> Path:
+    """Twelve queries of two words each, and documents of which those that hold both are relevant, in BEIR's layout."""
+    random = np.random.default_rng(0)
+    texts = {f"d{i}": " ".join(random.choice(WORDS, 12)) for i in range(200)}
+    queries = {f"q{i}": " ".join(random.choice(list(texts.values())[i].split(), 2, replace=False)) for i in range(12)}
+    (folder / "qrels").mkdir(parents=True)
+    for name, rows in (("corpus", texts), ("queries", queries)):
+        lines = [json.dumps({"_id": key, "title": "", "text": text}) + "\n" for key, text in rows.items()]
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    relevant = [
+        f"{query}\t{doc}\t1\n"
+        for query, words in queries.items()
+        for doc, text in texts.items()
+        if set(words.split()) <= set(text.split())
+    ]
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(relevant), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(trained: Experiment) -> Remembering:
+    """What the run was told of itself."""
+    reporter = Remembering()
+    anmi_ray.run(trained, reporter=reporter)
+    return reporter
+
+
+def of(experiment: Experiment, name: str, stage: str) -> Artifact:
+    store, record = runs.find_run(name, experiment.execution.root)
+    return Artifact(store, stage, record["stages"][stage]["fingerprint"])
+
+
+def test_the_run_itself_is_as_without(trained: Experiment) -> None:
+    without = trained.model_copy(update={"evaluate": trained.evaluate.model_copy(update={"also": ()})})
+    found, wanted = ({name: one.fingerprint for name, one in resolve(each).items()} for each in (trained, without))
+    assert found == wanted
+
+
+def test_another_collection_is_a_run_of_its_own_by_the_same_model(trained: Experiment, told: Remembering) -> None:
+    record = runs.find_run(ON_TOPICS, trained.execution.root)[1]
+    assert record["path"] == ["ingest", "retrieve", "rerank", "evaluate"]
+    assert set(record["stages"]) == set(record["path"])
+    assert (of(trained, ON_TOPICS, "ingest").manifest() or {})["splits"] == {"train": 0, "dev": 0, "test": 12}
+    model = export("small", trained.execution.root, Path(trained.execution.root) / "model")
+    there = Run(ON_TOPICS, trained.execution.root)
+    texts = {row["doc_id"]: row["text"] for row in there.table("texts").to_pylist()}
+    query = there.table("queries").to_pylist()[0]
+    run = of(trained, ON_TOPICS, "evaluate").read_listed("trec/reranked.trec").decode()
+    lines = [line.split() for line in run.splitlines() if line.split()[0] == query["query_id"]][:10]
+    ranking = anmi_ray.rerank(model, query["text"], [texts[line[2]] for line in lines]).sort_by("index")
+    np.testing.assert_allclose(
+        [float(line[4]) for line in lines], ranking["score"].to_numpy(), atol=0.01
+    )  # bfloat16, where it is native
+    assert np.ptp(ranking["score"].to_numpy()) > 0.05
+
+
+def test_what_was_measured_is_told(trained: Experiment, told: Remembering, tmp_path: Path) -> None:
+    [one] = Run("small", trained.execution.root).elsewhere()
+    assert (one.collection, one.baseline, one.trained.measure, one.trained.queries) == (
+        "topics",
+        "start",
+        "nDCG@10",
+        12,
+    )
+    rows = of(trained, ON_TOPICS, "evaluate").read_json("comparisons.json")
+    means = {row["system"]: row["mean"] for row in rows if row["measure"] == "nDCG@10"}
+    assert (one.before, one.trained.mean) == (means["start"], means["reranked"])
+    shown = printed("show", "small", "--root", trained.execution.root)
+    assert f"start {one.before:.3f}  {one.trained.mean:.3f} [" in shown
+    figures = json.loads(printed("--json", "show", "small", "--root", trained.execution.root))
+    assert [other["collection"] for other in figures["elsewhere"]] == ["topics"]
+    card = ModelCard.load(export("small", trained.execution.root, tmp_path / "model") / "README.md")
+    assert f"| topics | nDCG@10 | start {one.before:.3f} | {one.trained.mean:.3f}" in card.text
+    named = {result["dataset"]["name"] for result in card.data.to_dict()["model-index"][0]["results"]}
+    assert named == {Path(trained.corpus.name).name, "topics"}
+
+
+def test_what_cannot_be_had_is_skipped_with_one_line(trained: Experiment, told: Remembering) -> None:
+    [said] = [one for one in told.notices if "skipped" in one]
+    assert said.startswith("evaluate.also: nano-bier is skipped: ")
+    assert "did you mean nano-beir" in said
+
+
+def test_a_second_run_computes_nothing(trained: Experiment, told: Remembering) -> None:
+    again = Remembering()
+    assert elsewhere.carry_out(trained, again) == [ON_TOPICS]
+    assert again.computed == []
+
+
+def test_figures_of_another_model_are_not_shown(trained: Experiment, told: Remembering) -> None:
+    """A run that was trained anew under its name has not been measured elsewhere."""
+    other = trained.model_copy(update={"train": trained.train.model_copy(update={"max_steps": 1})})
+    run(other)
+    assert Run("small", trained.execution.root).elsewhere() == []
+    run(trained)
+    assert len(Run("small", trained.execution.root).elsewhere()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"refines": "small"}, "trained_by trains nothing, and refines trains on"),
+        ({"evaluate.judged": "all"}, "trained_by measures by labels alone"),
+        ({"trained_by": "nobody"}, "no run of that name; there are"),
+        ({"train.student": "cross-encoder"}, "is not what run small trained with, bi-encoder"),
+        ({"rerank.peers": '[{"name": "a", "run": "small"}]'}, "trained_by measures the model of run small alone"),
+    ],
+)
+def test_what_contradicts_it_is_refused(
+    trained: Experiment, told: Remembering, tmp_path: Path, changed: dict[str, str], said: str
+) -> None:
+    config = config_over(trained, tmp_path)
+    overrides = [f"{key}={value}" for key, value in changed.items()]
+    assert said in refused("run", config, *overrides, "--root", trained.execution.root)
+
+
+def test_any_collection_can_be_measured_on_by_its_own_settings(
+    trained: Experiment, told: Remembering, tmp_path: Path
+) -> None:
+    said = printed("run", config_over(trained, tmp_path), "--root", trained.execution.root)
+    assert "reranked" in said
+    assert "nDCG@10 − start" in said
+    assert Run("own", trained.execution.root).systems() == Run(ON_TOPICS, trained.execution.root).systems()
+
+
+def config_over(trained: Experiment, folder: Path) -> Path:
+    """Settings, written by hand, over the other collection."""
+    [one] = elsewhere.runs_over(trained, trained.evaluate.also[0])
+    settings: dict[str, Any] = one.model_dump(mode="json", exclude_unset=True) | {"name": "own"}
+    path = folder / "own.yaml"
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    return path
