@@ -105,10 +105,7 @@ def _card(
         license=license,
         fusion=None if fusion is None else fusion.weights,
         by_judges=alone.said() if alone else "",
-        elsewhere=[
-            (one.collection, one.baseline, one.before, asdict(one.trained))
-            for one in elsewhere.measured(store, record["name"])
-        ],
+        elsewhere=[asdict(one) for one in elsewhere.measured(store, record["name"])],
     )
 
 

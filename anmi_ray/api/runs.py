@@ -126,7 +126,7 @@ class Run:
         return by_judges.of(self.artifact("evaluate", "measures by judges"))
 
     def elsewhere(self) -> list[Elsewhere]:
-        """What the model achieves on other collections (evaluate.also), each beside the best untrained system there."""
+        """What the model achieves on other collections (evaluate.also), beside the first stage and the start there."""
         from anmi_ray.stages import elsewhere
 
         return elsewhere.measured(self._store, self.name)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -152,21 +153,25 @@ def systems_table(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], ba
 
 
 def elsewhere_table(found: Sequence[Elsewhere]) -> Table:
-    """Other collections a row each: the best untrained system there, the trained model, and what lies between."""
-    measure = found[0].trained.measure
-    numbers = ("queries", "untrained", measure, "difference", "p")
+    """Other collections a row each: the first stage, the model before training and after it, and what lies between."""
+    numbers = ("queries", "hybrid", "start", found[0].trained.measure, "difference", "p")
     made = table("collection", *numbers, right=numbers)
     for one in found:
         row = one.trained
         ends = f"[{row.difference_low:+.3f}, {row.difference_high:+.3f}]"
         mean = f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]"
-        difference = (f"{row.difference:+.3f} {ends}", f"{row.p:.4f}")
-        made.add_row(one.collection, f"{row.queries:,}", f"{one.baseline} {one.before:.3f}", mean, *difference)
+        start = "" if one.start is None else f"{one.start:.3f}"
+        before = (f"{row.queries:,}", f"{one.first_stage:.3f}", start)
+        made.add_row(one.collection, *before, mean, f"{row.difference:+.3f} {ends}", f"{row.p:.4f}")
     if len(found) > 1:
-        before = sum(one.before for one in found) / len(found)
-        after = sum(one.trained.mean for one in found) / len(found)
-        made.add_row(f"mean of {len(found)}", "", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}", "")
+        first = _mean(one.first_stage for one in found)
+        start = "" if any(one.start is None for one in found) else _mean(one.start or 0.0 for one in found)
+        made.add_row(f"mean of {len(found)}", "", first, start, _mean(one.trained.mean for one in found), "", "")
     return made
+
+
+def _mean(values: Iterable[float]) -> str:
+    return f"{fmean(values):.3f}"
 
 
 def judged_lines(found: ByJudges, baseline: str) -> list[str | Table]:

@@ -38,10 +38,11 @@ def carry_out(experiment: Experiment, first: str, last: str, wait: bool = False)
         if last != names_of(experiment)[-1]:
             return
         if experiment.trained_by is not None:
-            facts = {"run": experiment.name, "model_of": experiment.trained_by}
-            output.told("measured", **facts)
+            output.told("measured", run=experiment.name, model_of=experiment.trained_by)
+            found = finished.headline()
             rows, measures = finished.systems(), experiment.evaluate.measures
-            output.show("", console.systems_table(rows, measures, finished.headline().baseline, depth_of(measures[0])))
+            if rows:
+                output.show("", console.systems_table(rows, measures, found.baseline, depth_of(measures[0])))
             return
         found = finished.headline()
         doubt = found.no_better()

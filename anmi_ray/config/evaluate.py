@@ -209,7 +209,6 @@ class EvaluateConfig(Settings):
         description="the panel that is asked, of one's own, with its own budget; null: the training panel (judge), of "
         "whose errors a model that it trained may have made a habit, and what its budget has left",
     )
-
     also: tuple[FolderOrName, ...] = Field(
         default=(),
         max_length=50,

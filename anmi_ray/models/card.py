@@ -36,7 +36,7 @@ class Card:
 
     fusion: weights by system, where the model's scores are to be added to a first stage's. by_judges: which judges gave
     the gains of `comparisons`; "" where they are labels. relevance: lines on what a score is worth as a probability.
-    onnx: of every ONNX file its name and what it measures. elsewhere: results on other collections, their names first.
+    onnx: of every ONNX file its name and what it measures. elsewhere: what `stages.elsewhere` found on others.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Card:
     by_judges: str = ""
     relevance: Sequence[str] = ()
     onnx: Sequence[Mapping[str, Any]] = ()
-    elsewhere: Sequence[tuple[str, str, float, Mapping[str, Any]]] = ()
+    elsewhere: Sequence[Mapping[str, Any]] = ()
 
 
 def text(card: Card, folder: Path) -> str:
@@ -100,8 +100,13 @@ def text(card: Card, folder: Path) -> str:
         relevance=card.relevance,
         onnx=[_onnx_row(row) for row in card.onnx],
         elsewhere=[
-            {"collection": _cell(name), "before": f"{baseline} {before:.3f}", **_result(row)}
-            for name, baseline, before, row in card.elsewhere
+            {
+                "collection": _cell(one["collection"]),
+                "first_stage": f"{one['first_stage']:.3f}",
+                "start": "" if one["start"] is None else f"{one['start']:.3f}",
+                **_result(one["trained"]),
+            }
+            for one in card.elsewhere
         ],
         prompts=_prompts(folder),
     )
@@ -150,7 +155,7 @@ def _metadata(card: Card, kind: str) -> Any:
             metric_value=row["mean"],
             metric_args={"low": row["low"], "high": row["high"], "level": card.level, "queries": row["queries"]},
         )
-        for collection, row in (*measured, *((name, row) for name, _, _, row in card.elsewhere))
+        for collection, row in (*measured, *((one["collection"], one["trained"]) for one in card.elsewhere))
     ]
     base = HUB.get(card.base_model, card.base_model).partition("@")[0]
     return ModelCardData(

@@ -24,7 +24,7 @@ from anmi_ray.runtime.tasks import ray_session
 from anmi_ray.store import Store
 
 PLACE = "evaluate.also"
-_NO_JUDGES = {"also": (), "judged": "none", "judge": None, "baseline": None, "fusion": False}
+_BY_LABELS = {"also": (), "judged": "none", "judge": None, "baseline": None, "fusion": False}
 _TEST_ALONE = {
     **{f"max_{split}_queries": 0 for split in ("train", "dev")},
     "dev_fraction": 0.0,
@@ -89,6 +89,6 @@ def _over(experiment: Experiment, corpus: dict[str, Any], called: str) -> Experi
         "refines": None,
         "corpus": {**corpus, **_TEST_ALONE},
         RERANK: {**content.get(RERANK, {}), "peers": ()},
-        EVALUATE: {**measured, **_NO_JUDGES},
+        EVALUATE: {**measured, **_BY_LABELS},
     }
     return validate_record({**content, **changed}, PLACE)

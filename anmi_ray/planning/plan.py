@@ -18,6 +18,7 @@ from anmi_ray import corpus
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.config.paths import as_written
 from anmi_ray.core.errors import AnmiError, DataError
 from anmi_ray.corpus.counts import CollectionCounts, counted, of_manifest
 from anmi_ray.judging import autoscale, kinds
@@ -75,6 +76,8 @@ def plan(experiment: Experiment) -> Generator[str | Table, None, PlanEnd]:
     yield from calls.said
     if experiment.ensemble:
         yield _saved(experiment, calls.pairs[judge.STAGE.group])
+    if others := experiment.evaluate.also:
+        yield f"then the model is measured on {', '.join(map(as_written, others))} (evaluate.also), which no row counts"
     to_do = [cost for name, cost in found.items() if states[name][0] != "complete"]
     dollars = sum(cost.dollars for cost in to_do)
     priced = f", about {dollars:,.2f} dollars" if dollars else ""

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from anmi_ray.config.evaluate import HeldOutConfig
+from anmi_ray.config.evaluate import START, HeldOutConfig
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.errors import ConfigError, DamagedError
 from anmi_ray.evaluation.significance import SystemComparison
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
@@ -63,14 +63,16 @@ def _also(config: HeldOutConfig, experiment: Experiment, content: str) -> dict[s
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What a run's model achieves on another collection, beside the best of what nothing was trained for.
+    """What a run's model achieves on another collection, beside the first stage and the model that it started from.
 
-    baseline: that system, `before` its mean; `trained`: the model's own ranking.
+    first_stage: the mean of the hybrid, whose top was ranked. start: the mean of the model before training, None where
+    that was not measured. trained: the model's own ranking, compared with the start, or with the hybrid where there is
+    none.
     """
 
     collection: str
-    baseline: str
-    before: float
+    first_stage: float
+    start: float | None
     trained: SystemComparison
 
 
@@ -79,7 +81,10 @@ def measured(store: Store, name: str) -> list[Elsewhere]:
     trained = _fingerprint(runs.recorded(store, name), train.STAGE)
     found: list[Elsewhere] = []
     for file in store.names("runs"):
-        record = runs.recorded(store, file.removesuffix(".json")) or {}
+        try:
+            record = runs.recorded(store, file.removesuffix(".json")) or {}
+        except DamagedError:  # another run's, which `anmi doctor` names
+            continue
         evaluated = _fingerprint(record, evaluate.STAGE)
         if record.get("config", {}).get("trained_by") != name or evaluated is None:
             continue
@@ -98,6 +103,7 @@ def _told(collection: str, made: Artifact) -> Iterator[Elsewhere]:
     """What an artifact of evaluate says; nothing where no test query has a label."""
     rows = [SystemComparison(**row) for row in made.read_json("comparisons.json")]
     by_system = {row.system: row for row in rows if row.measure == rows[0].measure}
-    baseline = evaluate.baseline_of(made)
-    if {baseline, "reranked"} <= by_system.keys():
-        yield Elsewhere(collection, baseline, by_system[baseline].mean, by_system["reranked"])
+    if "reranked" in by_system:
+        start = by_system.get(START)
+        before = None if start is None else start.mean
+        yield Elsewhere(collection, by_system["hybrid"].mean, before, by_system["reranked"])

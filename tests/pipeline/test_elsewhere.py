@@ -102,21 +102,17 @@ def test_another_collection_is_a_run_of_its_own_by_the_same_model(trained: Exper
 
 def test_what_was_measured_is_told(trained: Experiment, told: Remembering, tmp_path: Path) -> None:
     [one] = Run("small", trained.execution.root).elsewhere()
-    assert (one.collection, one.baseline, one.trained.measure, one.trained.queries) == (
-        "topics",
-        "start",
-        "nDCG@10",
-        12,
-    )
+    assert (one.collection, one.trained.measure, one.trained.queries) == ("topics", "nDCG@10", 12)
     rows = of(trained, ON_TOPICS, "evaluate").read_json("comparisons.json")
     means = {row["system"]: row["mean"] for row in rows if row["measure"] == "nDCG@10"}
-    assert (one.before, one.trained.mean) == (means["start"], means["reranked"])
+    assert (one.first_stage, one.start, one.trained.mean) == (means["hybrid"], means["start"], means["reranked"])
+    assert one.trained.difference == pytest.approx(means["reranked"] - means["start"])
     shown = printed("show", "small", "--root", trained.execution.root)
-    assert f"start {one.before:.3f}  {one.trained.mean:.3f} [" in shown
+    assert f"{one.first_stage:.3f}  {one.start:.3f}  {one.trained.mean:.3f} [" in shown
     figures = json.loads(printed("--json", "show", "small", "--root", trained.execution.root))
     assert [other["collection"] for other in figures["elsewhere"]] == ["topics"]
     card = ModelCard.load(export("small", trained.execution.root, tmp_path / "model") / "README.md")
-    assert f"| topics | nDCG@10 | start {one.before:.3f} | {one.trained.mean:.3f}" in card.text
+    assert f"| topics | nDCG@10 | {one.first_stage:.3f} | {one.start:.3f} | {one.trained.mean:.3f}" in card.text
     named = {result["dataset"]["name"] for result in card.data.to_dict()["model-index"][0]["results"]}
     assert named == {Path(trained.corpus.name).name, "topics"}
 
