@@ -8,6 +8,7 @@ So finding the object from what it does needs no label, no network and no downlo
 from __future__ import annotations
 
 import ast
+import gc
 import hashlib
 import importlib.util
 import inspect
@@ -170,13 +171,28 @@ def _documented(source: bytes, module: str) -> Iterator[tuple[str, int, str, str
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # invalid escapes in other people's sources
         warnings.simplefilter("ignore", DeprecationWarning)
-        tree = ast.parse(source)
+        tree = _parsed(source)
     for name, node in _public(tree, module):
         docstring = ast.get_docstring(node)
         if docstring and docstring.strip():
             declared = signature(node, name)
             f"{docstring}{declared}".encode()  # a ValueError: half of a surrogate pair, which no UTF-8 column can hold
             yield name, getattr(node, "lineno", 1), docstring, declared
+
+
+def _parsed(source: bytes) -> ast.Module:
+    """The syntax tree, made without collecting garbage meanwhile.
+
+    Up to Python 3.11.7 a finalizer that parses too, or lets another thread do so, ends this with a SystemError
+    (CPython's issue 106905).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(source)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _qrels(relevant: Mapping[str, Sequence[str]]) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,6 +101,34 @@ def test_a_second_reading_is_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.queries.num_rows
     assert all(a.equals(b) for a, b in zip(first[1:], second[1:], strict=True))
     assert first.reader.content_fingerprint() == second.reader.content_fingerprint()
+
+
+class Parsing:
+    """Garbage that parses when it is collected, and leaves more of its kind."""
+
+    def __init__(self, alive: list[bool]) -> None:
+        self.me = self
+        self.alive = alive
+
+    def __del__(self) -> None:
+        ast.parse("a + b")
+        if self.alive:
+            Parsing(self.alive)
+
+
+def test_a_finalizer_that_parses_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = pydocs.source_files(())[100:120]
+    monkeypatch.setattr(pydocs, "source_files", lambda packages: list(some))
+    alive = [True]
+    thresholds = gc.get_threshold()
+    Parsing(alive)
+    gc.set_threshold(50)
+    try:
+        found = read()
+    finally:
+        gc.set_threshold(*thresholds)
+        alive.clear()
+    assert found.documents.equals(read().documents)
 
 
 SOURCE = '''
