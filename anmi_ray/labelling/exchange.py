@@ -25,6 +25,7 @@ from anmi_ray.tables.streams import MAX_LINE
 _COLUMNS = ("pair", "query", "first", "second", "person", "answer")
 _SIDE_OF: dict[str, Side] = {"first": "a", "second": "b", "unsure": "unsure"}
 _WORD_OF = {side: word for word, side in _SIDE_OF.items()}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what makes a spreadsheet compute a cell; documents are anybody's
 _SELECTED: dict[str, Side] = {"left": "a", "right": "b"}
 
 
@@ -55,7 +56,7 @@ def to_csv(questions: Sequence[Question], answers: Iterable[PersonAnswer]) -> st
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)  # else a lone carriage return stands bare
     writer.writerow(_COLUMNS)
     for one in questions:
-        cells = (one.pair, one.query, _plain(one.a), _plain(one.b))
+        cells = (one.pair, *map(_shown, (one.query, _plain(one.a), _plain(one.b))))
         for answer in by_pair.get(one.pair, ()):
             writer.writerow((*cells, answer.person, _WORD_OF[answer.side]))
         if one.pair not in by_pair:
@@ -70,6 +71,11 @@ def to_label_studio(questions: Sequence[Question]) -> str:
         for one in questions
     ]
     return json.dumps(tasks, ensure_ascii=False, indent=1) + "\n"
+
+
+def _shown(text: str) -> str:
+    """A cell that a spreadsheet shows as text: with an apostrophe before what it would compute."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _plain(document: DocumentText) -> str:

@@ -17,8 +17,10 @@ from anmi_ray.labelling.answers import SIDES, PersonAnswer, name_fault
 from anmi_ray.labelling.desk import DocumentText, Question
 from anmi_ray.labelling.exchange import read_file_answers, refuse_unknown, to_csv, to_label_studio
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+TEXTS = ANY | st.builds("{}{}".format, st.sampled_from("=+-@\t\r'"), ANY)
 NAMES = TEXTS.filter(lambda name: name_fault(name) is None)
+TEXT_COLUMNS = ("query", "first", "second")
 PAIRS = [f"{number:032x}" for number in range(4)]
 
 
@@ -43,7 +45,9 @@ def test_csv_out_and_in_again(tmp_path: Path, made: tuple[list[Question], list[P
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["pair"] for row in rows} == set(PAIRS)
-    assert {row["query"] for row in rows} == {one.query for one in questions}
+    texts = {one.pair: one.query for one in questions}
+    assert all(row["query"] in (texts[row["pair"]], f"'{texts[row['pair']]}") for row in rows)
+    assert not any(row[name].startswith(("=", "+", "-", "@", "\t", "\r")) for row in rows for name in TEXT_COLUMNS)
 
 
 @given(labelled())
