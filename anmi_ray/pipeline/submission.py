@@ -36,7 +36,7 @@ OURS = "anmi_job"  # the key of a job's metadata that says it is one of these
 
 # Settings that are places: files and folders, and what may be one or a name (of a hub, of what comes with the package).
 _PLACES = frozenset({"path", "root", "storage_path", "documents", "queries", "qrels", "examples"})
-_PERHAPS = frozenset({"model", "template", "relevance", "tokenizer", "pointwise"})
+_PERHAPS = frozenset({"model", "template", "relevance", "tokenizer", "pointwise", "also"})
 _EXCLUDED = ["__pycache__", "*.pyc", ".?*"]  # of the code that is shipped
 _STOP_S = 30  # that a cancelled driver has to end by itself
 # exit statuses of a shell that found nothing to run
@@ -174,19 +174,19 @@ def _to_cluster(content: dict[str, Any], experiment: Experiment) -> list[str]:
     return [f"{name} is {place}: every node must reach it" for name, place in _absolute(content)]
 
 
-def _absolute(node: Any, name: str = "", place: bool = False) -> Iterator[tuple[str, str]]:
+def _absolute(node: Any, name: str = "", place: bool = False, perhaps: bool = False) -> Iterator[tuple[str, str]]:
     """Make relative places in settings absolute, in place; the names and places that were.
 
-    `place`: whatever stands in `node` is a place, as a setting of several holds them.
+    `place`: whatever stands in `node` is a place, as a setting of several holds them; `perhaps`: or a name.
     """
     for key, value in node.items() if isinstance(node, dict) else enumerate(node):
         inner = f"{name}.{key}" if name else str(key)
         known = place or key in _PLACES
         if isinstance(value, dict | list):
-            yield from _absolute(value, inner, known)
+            yield from _absolute(value, inner, known, key in _PERHAPS and isinstance(value, list))
         elif not isinstance(value, str) or "://" in value or Path(value).is_absolute():
             continue
-        elif known or (key in _PERHAPS and Path(value).expanduser().exists()):
+        elif known or ((perhaps or key in _PERHAPS) and Path(value).expanduser().exists()):
             node[key] = str(Path(value).expanduser().absolute())
             yield inner, node[key]
 

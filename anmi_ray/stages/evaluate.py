@@ -56,7 +56,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConf
         context.notice(f"no test query is labelled: {measured}")
     if found is not None and found.fault:
         context.notice(f"by judges: {found.fault}")
-    if made["unfitted"] and (inputs["ingest"].manifest() or {})["splits"]["dev"]:
+    if made["unfitted"] and (inputs["ingest"].manifest() or {}).get("splits", {}).get("dev"):
         context.notice(f"no P(relevant) is fitted to the model's scores: {made['unfitted']}")
     return made
 

@@ -140,6 +140,15 @@ def test_places_in_lists_and_splits_become_absolute_too(tmp_path: Path, monkeypa
     assert names[:3] == ["corpus.documents.0", "corpus.queries.0", "corpus.qrels.test.0"]
 
 
+def test_of_a_list_of_places_or_names_those_that_are_there_become_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tickets").mkdir()
+    monkeypatch.chdir(tmp_path)
+    made, _ = for_cluster(load.validate({"evaluate": {"also": ["tickets", "nano-beir"]}}, "here"))
+    assert made.evaluate.also == (str(tmp_path / "tickets"), "nano-beir")
+
+
 def test_every_place_among_the_settings_is_known() -> None:
     """A setting that is described as a folder or a file is one of those that become absolute."""
     found: dict[str, str] = {}
