@@ -62,10 +62,10 @@ def run(
     """Carry out an experiment: compute what is missing, reuse the rest, write the report where the last stage is done.
 
     `first` and `last` name the stages to begin and to end with; those before `first` must be there. `reporter` is told
-    how far it is; so does `anmi show NAME --follow`. After the last stage the model is
-    measured on the collections of `evaluate.also`. Ray is started here unless `execution.address` names a cluster.
-    `wait`: begin when no other process carries out a run under the root. Raises AnmiError for whatever can be mended;
-    the same call then goes on where it was.
+    how far it is; so does `anmi show NAME --follow`. After the last stage the model is measured on the collections of
+    `evaluate.also`. Ray is started here unless `execution.address` names a cluster. `wait`: begin when no other process
+    carries out a run under the root. Raises AnmiError for whatever can be mended; the same call then goes on where it
+    was.
 
     >>> config = anmi_ray.load("jobs/configs/quickstart.yaml")
     >>> finished = anmi_ray.run(config, last="mine")

@@ -138,18 +138,25 @@ def systems_table(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], ba
     for system in dict.fromkeys(row["system"] for row in rows):
         by_measure = {row["measure"]: row for row in rows if row["system"] == system}
         measured = [by_measure[measure] for measure in measures]
-        means = [f"{row['mean']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" for row in measured]
+        means = [_level(row) for row in measured]
         first = by_measure[measures[0]]
         if first["queries"] < queries:
             system = f"{system} (on {first['queries']:,} of {queries:,} queries)"
-        difference = ""
-        p = ""
-        if first["difference"] is not None:
-            ends = f"[{first['difference_low']:+.3f}, {first['difference_high']:+.3f}]"
-            difference = f"{first['difference']:+.3f} {ends}"
-            p = f"{first['p']:.4f}"
-        made.add_row(system, *means, difference, p, *([percent(first.get("judged"))] if depth else []))
+        made.add_row(system, *means, *_difference(first), *([percent(first.get("judged"))] if depth else []))
     return made
+
+
+def _level(row: Mapping[str, Any]) -> str:
+    """A system's mean with its interval."""
+    return f"{row['mean']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+
+
+def _difference(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Its difference to the baseline with interval, and the p-value; nothing of the baseline itself."""
+    if row["difference"] is None:
+        return "", ""
+    ends = f"[{row['difference_low']:+.3f}, {row['difference_high']:+.3f}]"
+    return f"{row['difference']:+.3f} {ends}", f"{row['p']:.4f}"
 
 
 def elsewhere_table(found: Sequence[Elsewhere]) -> Table:
@@ -157,12 +164,10 @@ def elsewhere_table(found: Sequence[Elsewhere]) -> Table:
     numbers = ("queries", "hybrid", "start", found[0].trained.measure, "difference", "p")
     made = table("collection", *numbers, right=numbers)
     for one in found:
-        row = one.trained
-        ends = f"[{row.difference_low:+.3f}, {row.difference_high:+.3f}]"
-        mean = f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]"
+        row = asdict(one.trained)
         start = "" if one.start is None else f"{one.start:.3f}"
-        before = (f"{row.queries:,}", f"{one.first_stage:.3f}", start)
-        made.add_row(one.collection, *before, mean, f"{row.difference:+.3f} {ends}", f"{row.p:.4f}")
+        before = (f"{row['queries']:,}", f"{one.first_stage:.3f}", start)
+        made.add_row(one.collection, *before, _level(row), *_difference(row))
     if len(found) > 1:
         first = _mean(one.first_stage for one in found)
         start = "" if any(one.start is None for one in found) else _mean(one.start or 0.0 for one in found)

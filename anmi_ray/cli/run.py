@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from anmi_ray.cli.flags import ConfigArg, FromOption, OverrideArg, RootOption, UntilOption, WaitOption, load
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from anmi_ray.config.experiment import Experiment
 
 
@@ -37,23 +39,22 @@ def carry_out(experiment: Experiment, first: str, last: str, wait: bool = False)
         finished = experiments.run(experiment, first=first, last=last, reporter=output.reporter, wait=wait)
         if last != names_of(experiment)[-1]:
             return
+        found = finished.headline()
+        systems = finished.systems()
+        measured: str | Table = "no test query is labelled: nothing was measured"
+        if systems:
+            measures = experiment.evaluate.measures
+            measured = console.systems_table(systems, measures, found.baseline, depth_of(measures[0]))
         if experiment.trained_by is not None:
             output.told("measured", run=experiment.name, model_of=experiment.trained_by)
-            found = finished.headline()
-            rows, measures = finished.systems(), experiment.evaluate.measures
-            if rows:
-                output.show("", console.systems_table(rows, measures, found.baseline, depth_of(measures[0])))
+            output.show("", measured)
             return
-        found = finished.headline()
         doubt = found.no_better()
         facts = {"baseline": found.baseline, "no_better_on_dev": bool(doubt)}
         output.told("report is written", run=experiment.name, path=finished.report, **facts)
         judged = finished.by_judges()
-        if systems := finished.systems():
-            depth = depth_of(experiment.evaluate.measures[0])
-            output.show("", console.systems_table(systems, experiment.evaluate.measures, found.baseline, depth))
-        elif judged is None or not judged.comparisons:
-            output.show("", "no test query is labelled: nothing was measured")
+        if systems or judged is None or not judged.comparisons:
+            output.show("", measured)
         if judged is not None:
             output.show("", *console.judged_lines(judged, found.baseline))
         if systems or (judged is not None and judged.comparisons):

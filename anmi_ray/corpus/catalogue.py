@@ -124,17 +124,25 @@ def datasets_under(name: str, place: str) -> list[str]:
     registry = _library(place).registry
     if name in registry and _complete(registry[name]):
         return [name]
-    below = sorted(one for one in registry if one.startswith(f"{name}/"))
+    below = _below(registry, name)
     found = [one for one in below if one.count("/") == name.count("/") + 1]
     benchmark = name not in registry or not registry[name].has("docs")
     if found and benchmark and all(_complete(registry[one]) for one in found):
         return found
-    near = difflib.get_close_matches(name, list(registry), n=3, cutoff=0.6)
+    near = _near(registry, name)
     raise ConfigError(
         f"no folder is called {name}, and ir_datasets knows no dataset of that name with relevance grades",
         place,
         f"did you mean {' or '.join(below[:12] or near)}?" if below or near else "see https://ir-datasets.com",
     )
+
+
+def _below(registry: Any, name: str) -> list[str]:
+    return sorted(one for one in registry if one.startswith(f"{name}/"))
+
+
+def _near(registry: Any, name: str) -> list[str]:
+    return difflib.get_close_matches(name, list(registry), n=3, cutoff=0.6)
 
 
 def _complete(dataset: Any) -> bool:
@@ -158,12 +166,12 @@ def _load(library: Any, name: str, split: str, judged: bool) -> Any:
     try:
         dataset = library.load(name)
     except KeyError:
-        near = difflib.get_close_matches(name, list(library.registry), n=3, cutoff=0.6)
+        near = _near(library.registry, name)
         hint = f"did you mean {' or '.join(near)}?" if near else "see https://ir-datasets.com for all ids"
         raise ConfigError(f"ir_datasets knows no dataset {name!r}", f"corpus.datasets.{split}", hint) from None
     parts = ("docs", "queries", "qrels") if judged else ("docs", "queries")
     if missing := [part for part in parts if not dataset.has(part)]:
-        below = sorted(one for one in library.registry if one.startswith(f"{name}/"))[:12]
+        below = _below(library.registry, name)[:12]
         raise ConfigError(
             f"{name} has no {' and no '.join(missing)}",
             f"corpus.datasets.{split}",

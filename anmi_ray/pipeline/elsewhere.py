@@ -13,7 +13,7 @@ from typing import Any
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import validate_record
-from anmi_ray.config.paths import as_written
+from anmi_ray.config.paths import LocalPath, as_written
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.corpus.catalogue import datasets_under
 from anmi_ray.pipeline import run as main
@@ -72,7 +72,7 @@ def runs_over(experiment: Experiment, collection: str) -> Iterator[Experiment]:
 
     Raises ConfigError for a collection that nobody knows.
     """
-    if Path(collection).is_dir() or as_written(collection) != collection or "://" in collection:
+    if isinstance(collection, LocalPath) or "://" in collection:
         yield _over(experiment, {"reader": "beir", "path": collection, "labels": ["test"]}, Path(collection).name)
         return
     for name in datasets_under(collection, PLACE):

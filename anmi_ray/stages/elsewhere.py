@@ -13,21 +13,24 @@ from typing import Any
 
 from anmi_ray.config.evaluate import START, HeldOutConfig
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.core.errors import ConfigError, DamagedError
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation.significance import SystemComparison
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import evaluate, ingest, rerank, retrieve, train
 from anmi_ray.store import Artifact, Store, runs
 
-_KEPT = tuple(stage.name for stage in (ingest.STAGE, retrieve.STAGE, evaluate.STAGE))
+FOLDER = "elsewhere"  # of a root: by run whose model it is, what measured it
+_KEPT = (ingest.STAGE.name, retrieve.STAGE.name)
 _OF_START = ("model", "student", "pooling")  # by which the untrained model is measured beside the trained one
 
 
 def only(path: Iterable[Stage]) -> Iterator[Stage]:
     """Of the main path, the stages of a run that measures another's model."""
     for stage in path:
-        if stage.name in _KEPT:
+        if stage.name == evaluate.STAGE.name:
+            yield replace(stage, publish=_publish)
+        elif stage.name in _KEPT:
             yield stage
         elif stage.name == rerank.STAGE.name:
             yield replace(stage, inputs=("retrieve", "ingest"), run=_run, also=_also)
@@ -61,6 +64,16 @@ def _also(config: HeldOutConfig, experiment: Experiment, content: str) -> dict[s
     return {f"{runs.TRAINED}{name}": made.fingerprint}
 
 
+def _publish(artifact: Artifact, inputs: Mapping[str, Artifact], run: str) -> None:
+    """Have the run whose model it is know of this one, without looking at all runs of a root."""
+    store = artifact.store
+    read = (inputs[rerank.STAGE.name].manifest() or {})["inputs"]
+    [role] = (role for role in read if role.startswith(runs.TRAINED))
+    told = {"collection": runs.collection_of(runs.recorded(store, run) or {}), "train": read[role]}
+    told["evaluate"] = artifact.fingerprint
+    store.publish_json(f"{FOLDER}/{role.removeprefix(runs.TRAINED)}/{run}.json", told)
+
+
 @dataclass(frozen=True)
 class Elsewhere:
     """What a run's model achieves on another collection, beside the first stage and the model that it started from.
@@ -78,25 +91,15 @@ class Elsewhere:
 
 def measured(store: Store, name: str) -> list[Elsewhere]:
     """What the model that run `name` has now was measured to achieve on other collections, by the first measure."""
-    trained = _fingerprint(runs.recorded(store, name), train.STAGE)
+    stages = (runs.recorded(store, name) or {"stages": {}})["stages"]
+    trained = stages.get(train.STAGE.name, {}).get("fingerprint")
     found: list[Elsewhere] = []
-    for file in store.names("runs"):
-        try:
-            record = runs.recorded(store, file.removesuffix(".json")) or {}
-        except DamagedError:  # another run's, which `anmi doctor` names
-            continue
-        evaluated = _fingerprint(record, evaluate.STAGE)
-        if record.get("config", {}).get("trained_by") != name or evaluated is None:
-            continue
-        made = Artifact(store, evaluate.STAGE.name, evaluated)
-        scored = record["stages"].get(rerank.STAGE.name, {}).get("inputs", {})
-        if scored.get(f"{runs.TRAINED}{name}") == trained and made.manifest() is not None:
-            found += _told(runs.collection_of(record), made)
+    for file in store.names(f"{FOLDER}/{name}"):
+        told = store.read_json(f"{FOLDER}/{name}/{file}") or {}
+        made = Artifact(store, evaluate.STAGE.name, told["evaluate"])
+        if told["train"] == trained and made.manifest() is not None:
+            found += _told(told["collection"], made)
     return found
-
-
-def _fingerprint(record: Mapping[str, Any] | None, stage: Stage) -> str | None:
-    return (record or {}).get("stages", {}).get(stage.name, {}).get("fingerprint")
 
 
 def _told(collection: str, made: Artifact) -> Iterator[Elsewhere]:
