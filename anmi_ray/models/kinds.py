@@ -20,11 +20,12 @@ def load_reranker(
     max_tokens: int | None = None,
     dtype: Precision = "float32",
     threads: int | None = None,
+    device: str = "cpu",
 ) -> Reranker:
     """A trained reranker of the kind that its folder or repository says; ConfigError as the kinds' own `load`."""
     source = resolve(model) if isinstance(model, str) else model
     kind = LateInteraction if is_colbert(source) else BiEncoder if is_bi_encoder(source) else CrossEncoder
-    return kind.load(source, max_tokens=max_tokens, dtype=dtype, threads=threads)
+    return kind.load(source, max_tokens=max_tokens, dtype=dtype, threads=threads, device=device)
 
 
 def reads_apart(model: str | ModelSource) -> bool:

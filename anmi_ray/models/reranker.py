@@ -6,6 +6,7 @@ Legend: N pairs.
 from __future__ import annotations
 
 import copy
+import platform
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.heads import FloatName, Scorer
 from anmi_ray.models.pairs import PairTokenizer, Ragged
 from anmi_ray.models.texts import TextTokenizer
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
+Device = Literal["auto", "cpu", "cuda"]
 
 
 class Reranker(ABC):
@@ -91,6 +94,16 @@ class Reranker(ABC):
     def assert_trained(self) -> None:
         """What is exported has all the digits of its weights."""
         assert self.precision == "float32", "export the trained model, not a scoring copy"
+
+
+def resolve_device(device: Device) -> Literal["cpu", "cuda"]:
+    """Where a model is computed; auto: on a GPU where there is one. Raises ConfigError where torch sees none."""
+    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+        return "cpu"
+    if not torch.cuda.is_available():
+        why = "no GPU is seen" if torch.version.cuda else "this torch is built for CPUs alone"
+        raise ConfigError(f"{why} on {platform.node()}", "a GPU to compute on", "take the CPU, or see `anmi doctor`")
+    return "cuda"
 
 
 def native_bfloat16(device: torch.device) -> bool:
