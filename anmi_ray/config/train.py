@@ -186,6 +186,9 @@ def usual_of_late_interaction(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in usual.items() if name not in given} | ({"loss": of_loss} if of_loss else {})
 
 
+FORWARD_TOKENS = 4096  # of one forward pass on a CPU
+
+
 class TrainExecution(GpuType, Placed):
     """With what training is carried out. Several workers share each step's lists, so their number changes no result
     beyond rounding (and which dropout masks are drawn)."""
@@ -202,10 +205,11 @@ class TrainExecution(GpuType, Placed):
     micro_batch_tokens: int = Field(
         default=16_384, ge=128, description="tokens between two backward passes: bounds memory, changes no result"
     )
-    forward_tokens: int = Field(
-        default=4096,
+    forward_tokens: int | None = Field(
+        default=None,
         ge=128,
-        description="tokens of one forward pass: on a CPU what its cache holds, on a GPU many more",
+        description="tokens of one forward pass; null: 4,096 on a CPU, which its cache holds, micro_batch_tokens on a "
+        "GPU",
     )
     gradient_checkpointing: bool = Field(
         default=False,
@@ -230,6 +234,11 @@ class TrainExecution(GpuType, Placed):
     trackers: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = Field(
         default=(), description="tools that get the rows of the training log as they are made, see training/tracking.py"
     )
+
+    @property
+    def at_once(self) -> int:
+        """Tokens of one forward pass."""
+        return self.forward_tokens or (self.micro_batch_tokens if self.use_gpu else FORWARD_TOKENS)
 
     @model_validator(mode="after")
     def _type_of_a_gpu(self) -> TrainExecution:

@@ -7,7 +7,7 @@ Legend: N pairs, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -126,19 +126,27 @@ class CrossEncoder(Reranker):
         token_budget: int = SCORE_TOKENS,
     ) -> NDArray[np.float32]:
         """Raw logits float32[N] of the pairs (query_N[i], document_N[i]) of tokenised texts."""
-        scores = np.zeros(len(query_N), dtype=np.float32)
         lengths = self.pairs.pair_lengths(queries, query_N, documents, document_N)
-        budget = token_budget if self.device.type == "cpu" else 16 * token_budget
+        batches = length_batches(lengths, token_budget if self.device.type == "cpu" else 16 * token_budget)
         with torch_threads(self.threads), torch.inference_mode():
-            for rows in length_batches(lengths, budget):
-                batch = self.pairs.batch(queries, query_N[rows], documents, document_N[rows])
-                scores[rows] = self.network(**tensors(batch, self.device)).cpu().numpy()
-        return scores
+            inputs = (self.pairs.batch(queries, query_N[rows], documents, document_N[rows]) for rows in batches)
+            return in_order(batches, [self.network(**tensors(batch, self.device)) for batch in inputs])
 
     def export(self, folder: str | Path, card: str = "") -> Path:
         """As models/reranker_folder.py writes it."""
         self.assert_trained()
         return write(self.network, self.pairs, self.max_tokens, Path(folder), card)
+
+
+def in_order(rows: Sequence[NDArray[np.int64]], scores: Sequence[Tensor]) -> NDArray[np.float32]:
+    """Scores float32[N] from those of batches that hold the rows 0 to N - 1, in any order.
+
+    They are fetched here, all at once: so a GPU computes while the next batches are put together.
+    """
+    found = np.zeros(sum(map(len, rows)), dtype=np.float32)
+    if len(found):
+        found[np.concatenate(rows)] = torch.cat([*scores]).cpu().numpy()
+    return found
 
 
 def tensors(batch: Batch, device: torch.device) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models import colbert
 from anmi_ray.models.bi_encoder import BiEncoder, TextEncoder
-from anmi_ray.models.cross_encoder import SCORE_TOKENS, tensors, torch_threads
+from anmi_ray.models.cross_encoder import SCORE_TOKENS, in_order, tensors, torch_threads
 from anmi_ray.models.decoder import is_decoder
 from anmi_ray.models.embedder_folder import write_colbert, write_token_vectors
 from anmi_ray.models.loading import ModelSource, first_line, loadable
@@ -105,9 +105,11 @@ class LateInteraction(BiEncoder):
 
         Of the documents the vectors of one batch are in memory at a time, of the queries all: 25 kB each of 16 tokens.
         """
-        score_N = np.zeros(len(query_N), dtype=np.float32)
-        if not len(score_N):
-            return score_N
+        if not len(query_N):
+            return np.zeros(0, dtype=np.float32)
+        products = _PRODUCT_BYTES if self.device.type == "cpu" else 16 * _PRODUCT_BYTES
+        rows_of: list[NDArray[np.int64]] = []
+        scores: list[Tensor] = []
         query_rows, query_of_N = np.unique(query_N, return_inverse=True)
         document_rows, document_of_N = np.unique(document_N, return_inverse=True)
         order = np.argsort(document_of_N, kind="stable")
@@ -118,15 +120,15 @@ class LateInteraction(BiEncoder):
                 pair_N = np.concatenate([order[first[row] : first[row + 1]] for row in rows])
                 within = np.repeat(np.arange(len(rows)), first[rows + 1] - first[rows])
                 size = vector_DUd.shape[1] * (query_XTd.shape[1] + vector_DUd.shape[2]) + query_XTd[0].numel()
-                step = max(1, _PRODUCT_BYTES // (4 * size))
+                step = max(1, products // (4 * size))
                 for at in range(0, len(pair_N), step):
                     pairs = pair_N[at : at + step]
                     query = torch.from_numpy(query_of_N[pairs]).to(self.device)
                     document = torch.from_numpy(within[at : at + step]).to(self.device)
                     similarity = query_XTd[query] @ vector_DUd[document].transpose(1, 2)
-                    scores = mean_maxsim(similarity, query_XT[query], mask_DU[document])
-                    score_N[pairs] = scores.cpu().numpy()
-        return score_N
+                    scores.append(mean_maxsim(similarity, query_XT[query], mask_DU[document]))
+                    rows_of.append(pairs)
+            return in_order(rows_of, scores)
 
     def _queries(self, queries: Ragged, rows: NDArray[np.int64], token_budget: int) -> tuple[Tensor, Tensor]:
         """Vectors [X, T, d] and masks [X, T] of the queries `rows`, padded to the longest."""

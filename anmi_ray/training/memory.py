@@ -57,7 +57,7 @@ def remedy(config: LearnConfig, execution: TrainExecution) -> str:
     """What to lower where memory does not suffice, with the values that were too much."""
     knobs = [
         f"execution.train.micro_batch_tokens ({execution.micro_batch_tokens:,})",
-        f"execution.train.forward_tokens ({execution.forward_tokens:,})",
+        f"execution.train.forward_tokens ({execution.at_once:,})",
         f"{config.group}.max_tokens ({config.max_tokens:,})",
     ]
     text = f"lower {', '.join(knobs)}; the first two change no result"
