@@ -53,11 +53,12 @@ def rerank(
 
     `model` is a folder that holds one, a run, or the name of a run under `root`. Higher scores are more relevant; of
     equal ones the earlier text stands first. The model is kept in memory for the next call. `threads`: 0 takes all
-    cores. `device`: cpu, cuda, or auto, a GPU where torch sees one; `precision`: float32, bfloat16, float16, or auto,
-    bfloat16 where the device computes it natively. `scores`: what retrievers and other rerankers said of the texts, a list each; the model's are then fused
-    with them by the weights that the run has chosen on dev queries (of a folder, those of its fusion.json).
-    `min_relevance`: texts whose P(relevant) by the model's own score is lower are left out, and a column `relevance`
-    says it of the others; 0 keeps all. The run has fitted it on dev queries (of a folder, relevance.json holds it).
+    cores. `device`: cpu, cuda, or auto, a GPU where torch sees one. `precision`: float32, bfloat16, float16, or auto,
+    bfloat16 where the device computes it natively. `scores`: what retrievers and other rerankers said of the texts, a
+    list each; the model's are then fused with them by the weights that the run has chosen on dev queries (of a folder,
+    those of its fusion.json). `min_relevance`: texts whose P(relevant) by the model's own score is lower are left out,
+    and a column `relevance` says it of the others; 0 keeps all. The run has fitted it on dev queries (of a folder,
+    relevance.json holds it).
     Raises ConfigError where there is no such run or device, the run has no model or no P(relevant), or `scores` are not
     those of its fusion; DataError where a folder holds no model or scores are not finite or not of all texts.
 
@@ -258,7 +259,8 @@ def rerank_run(
     Queries of the run that the collection does not have, or none of whose documents it has, are rejected (counted).
     `say` is told where its ranks contradict its scores, and how many documents are left of `min_relevance`: those whose
     P(relevant) is lower, by the folder's relevance.json, are left out. `table_file`: a table of the ranking with it.
-    `device` and `precision`: as for `rerank`. Raises DataError when the run shares no query or no document with the collection.
+    `device` and `precision`: as for `rerank`.
+    Raises DataError when the run shares no query or no document with the collection.
     """
     from anmi_ray.corpus import lookup
     from anmi_ray.evaluation import served_fusion
