@@ -10,7 +10,6 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 import anmi_ray
-from anmi_ray.config.evaluate import Precision
 from anmi_ray.core.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -168,7 +167,9 @@ class Service(Grown):
     most_replicas: int = Field(ge=1, description="while requests wait")
     threads: int = Field(ge=1, description="CPUs of each")
     gpus: float = Field(default=0.0, ge=0, le=1, description="share of a GPU of each; 0: it computes on its CPUs")
-    precision: Precision = Field(default="float32", description="arithmetic of the model")
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="float32", description="arithmetic of the model"
+    )
     key: Variable = Field(description="variable with the key that clients send, and its name in the Secret")
     secret: Name = Field(description="the Kubernetes Secret that has it")
 

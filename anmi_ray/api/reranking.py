@@ -259,8 +259,7 @@ def rerank_run(
     Queries of the run that the collection does not have, or none of whose documents it has, are rejected (counted).
     `say` is told where its ranks contradict its scores, and how many documents are left of `min_relevance`: those whose
     P(relevant) is lower, by the folder's relevance.json, are left out. `table_file`: a table of the ranking with it.
-    `device` and `precision`: as for `rerank`.
-    Raises DataError when the run shares no query or no document with the collection.
+    `device` and `precision`: as for `rerank`. Raises DataError where run and collection share no query or no document.
     """
     from anmi_ray.corpus import lookup
     from anmi_ray.evaluation import served_fusion
@@ -282,14 +281,8 @@ def rerank_run(
     run = _one_system(run_file, say)
     run = run.filter(pc.less_equal(run["rank"], depth))
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
-    known = _known(run, queries, documents)
     asked = len(pc.unique(run["query_id"]))
-    if not known.num_rows:
-        raise DataError(
-            f"none of its {asked:,} queries and their documents are in {collection}",
-            str(run_file),
-            "give the collection that the run was made on: ids must agree",
-        )
+    known = _known(run, queries, documents, collection, run_file)
     with _enough_memory():
         how = threads, where, precision
         loaded = _loaded(folder, *how) if published is None else load(published, *how)
@@ -306,11 +299,15 @@ def rerank_run(
     return Flow("queries", asked, answered, asked - answered)
 
 
-def _known(run: pa.Table, queries: pa.Table, documents: pa.Table) -> pa.Table:
-    """The rows of `run` whose query and document are there."""
+def _known(run: pa.Table, queries: pa.Table, documents: pa.Table, collection: Path, run_file: Path) -> pa.Table:
+    """The rows of `run` whose query and document are there. Raises DataError where there are none."""
     tables = {"query_id": queries, "doc_id": documents}
     there = [pc.is_in(run[name], value_set=table[name].combine_chunks()) for name, table in tables.items()]
-    return run.filter(pc.and_(*there))
+    known = run.filter(pc.and_(*there))
+    if not known.num_rows:
+        what = f"none of its {len(pc.unique(run['query_id'])):,} queries and their documents are in {collection}"
+        raise DataError(what, str(run_file), "give the collection that the run was made on: ids must agree")
+    return known
 
 
 def _relevant(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from ray.serve import Application
 
 import anmi_ray
 from anmi_ray.core.errors import ConfigError
@@ -18,15 +20,20 @@ from tests.models.tiny import WORDS, write_tiny_bert
 from tests.serving.running import serving
 
 
+def bound(application: Application) -> Any:
+    """The deployment that an application starts, with its arguments."""
+    return application._bound_deployment  # pyright: ignore[reportPrivateUsage]
+
+
 @pytest.mark.parametrize(("gpus", "device"), [(0, "cpu"), (0.25, "cuda"), (1, "cuda")])
 def test_each_process_that_scores_takes_its_share(gpus: float, device: str) -> None:
     settings = validated({"model": "folder", "gpus": gpus, "threads": 3})
-    front = application(settings, None, None)._bound_deployment  # pyright: ignore[reportPrivateUsage]
-    scorer = front.init_args[2]._bound_deployment
-    options = [one.ray_actor_options for one in (front, scorer)]
+    front = application(settings, None, None)
+    scorer = bound(front).init_args[2]
+    options = [bound(one).ray_actor_options for one in (front, scorer)]
     assert [one.get("num_gpus", 0) for one in options] == [0, gpus]
     assert [one["num_cpus"] for one in options] == [0, 3]
-    assert scorer.init_args[0].device == device
+    assert bound(scorer).init_args[0].device == device
 
 
 @pytest.mark.parametrize("wrong", [{"gpus": -1}, {"gpus": 1.5}, {"gpus": 1 / 3}, {"precision": "int8"}])
