@@ -224,7 +224,7 @@ def _enough_memory() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        remedy = "compute in 16 bits (precision bfloat16) or on the CPU (device cpu), or end what else holds the GPU"
+        remedy = "compute on the CPU (device cpu), or in 16 bits (precision bfloat16), or end what else holds the GPU"
         raise ConfigError(f"its memory does not suffice: {first_line(error)}", "the GPU", remedy) from None
 
 

@@ -34,7 +34,8 @@ def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], 
     """
     need_serve()
     settings.key()
-    _check_gpus(settings)
+    if settings.gpus:
+        _check_gpus(settings)
     with _held(host, port) as taken:
         run = _run_of(settings)
         _run(_checked(settings), run, host, taken, say)
@@ -54,8 +55,6 @@ def _check_gpus(settings: ServiceSettings) -> None:
 
     from anmi_ray.models.reranker import resolve_device
 
-    if not settings.gpus:
-        return
     resolve_device("cuda")
     room = torch.cuda.device_count() * int(1 / settings.gpus + 1e-9)
     if settings.most > room:

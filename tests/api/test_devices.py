@@ -89,6 +89,17 @@ def test_a_gpu_that_is_not_there_is_one_message(models: dict[str, Path], ranking
     assert "a GPU to compute on: " in refused("rerank", "--model", models["bi-encoder"], *ranking, "--device", "cuda")
 
 
+def test_a_gpu_that_is_full_is_one_message(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nMore of it")
+
+    monkeypatch.setattr(BiEncoder, "score", full)
+    with pytest.raises(
+        ConfigError, match=r"the GPU: its memory does not suffice: CUDA out of memory\. .*\n.*device cpu"
+    ):
+        anmi_ray.rerank(models["bi-encoder"], QUERY, TEXTS)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gpu_scores_as_the_cpu_does(kind: str, models: dict[str, Path]) -> None:
