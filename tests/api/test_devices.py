@@ -19,7 +19,7 @@ from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.models.reranker import Reranker
 from tests.commands import anmi, printed, refused
-from tests.models.tiny import WORDS, write_tiny_bert
+from tests.models.tiny import WORDS, write_tiny_classifier
 
 KINDS: dict[str, Callable[..., Reranker]] = {
     "cross-encoder": CrossEncoder.load,
@@ -35,7 +35,7 @@ without_a_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is t
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A tiny model of each kind; read only."""
     folder = tmp_path_factory.mktemp("models")
-    bert = str(write_tiny_bert(folder / "bert"))
+    bert = str(write_tiny_classifier(folder / "bert", ["relevant"]))  # a head whose scores differ
     return {kind: load(bert).export(folder / kind) for kind, load in KINDS.items()}
 
 
@@ -107,6 +107,6 @@ def test_a_gpu_scores_as_the_cpu_does(kind: str, models: dict[str, Path]) -> Non
     on_cpu = scores(models[kind], device="cpu")
     assert scores(models[kind]) == pytest.approx(on_cpu, abs=1e-4)
     assert _loaded(models[kind], 1, "cuda", "float32").device.type == "cuda"
-    assert scores(models[kind], device="cuda", precision="bfloat16") == pytest.approx(on_cpu, abs=2e-2)
+    assert scores(models[kind], device="cuda", precision="bfloat16") == pytest.approx(on_cpu, abs=5e-2)
     assert scores(models[kind], device="cpu") == on_cpu
     assert _loaded(models[kind], 1, "cpu", "float32").device.type == "cpu"

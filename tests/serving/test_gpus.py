@@ -12,11 +12,10 @@ from ray.serve import Application
 
 import anmi_ray
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.serving.app import application
 from anmi_ray.serving.settings import validated
 from tests.commands import refused
-from tests.models.tiny import WORDS, write_tiny_bert
+from tests.models.tiny import WORDS, write_tiny_classifier
 from tests.serving.running import serving
 
 
@@ -65,7 +64,7 @@ def test_more_processes_than_gpus_have_room_for_are_refused(
 
 @pytest.mark.gpu
 def test_scores_of_a_gpu_are_those_of_rerank(tmp_path: Path) -> None:
-    model = CrossEncoder.load(str(write_tiny_bert(tmp_path / "bert"))).export(tmp_path / "tiny-cross")
+    model = write_tiny_classifier(tmp_path / "tiny-cross", ["relevant"])
     texts = [" ".join(words) for words in np.random.default_rng(0).choice(WORDS, (40, 12))]
     ranking = anmi_ray.rerank(model, "word1", texts, device="cpu")
     wanted = dict(zip(ranking["index"].to_pylist(), ranking["score"].to_pylist(), strict=True))
