@@ -166,6 +166,10 @@ class Service(Grown):
     replicas: int = Field(ge=1, description="processes that score at all times")
     most_replicas: int = Field(ge=1, description="while requests wait")
     threads: int = Field(ge=1, description="CPUs of each")
+    gpus: float = Field(default=0.0, ge=0, le=1, description="share of a GPU of each; 0: it computes on its CPUs")
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="float32", description="arithmetic of the model"
+    )
     key: Variable = Field(description="variable with the key that clients send, and its name in the Secret")
     secret: Name = Field(description="the Kubernetes Secret that has it")
 
@@ -235,6 +239,8 @@ class Description(Described):
                     raise ValueError(f"{name}: the image 'cpu' has no use for the GPUs of '{kind}'")
                 if name == "aws" and self.nodes[kind].instance is None:
                     raise ValueError(f"aws: the node '{kind}' names no instance")
+            if name == "service" and self.service.gpus and not any(self.nodes[kind].gpu for kind in cluster.groups):
+                raise ValueError("service: its processes take GPUs, and no group has nodes with one")
             if self.nodes[cluster.head].spot:
                 raise ValueError(f"{name}: the head '{cluster.head}' is on spot, and the cluster ends with its head")
         return self

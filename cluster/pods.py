@@ -68,6 +68,8 @@ def ray_service(description: Description) -> dict[str, Any]:
         "replicas": service.replicas,
         "most_replicas": service.most_replicas,
         "threads": service.threads,
+        **({"gpus": service.gpus} if service.gpus else {}),
+        **({"precision": service.precision} if service.precision != "float32" else {}),
         "key_env": service.key,
     }
     application = {"name": "reranker", "import_path": "anmi_ray.serving.app:build", "args": arguments}

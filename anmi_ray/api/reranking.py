@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.api.runs import Run
 from anmi_ray.core import environment
-from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.errors import ConfigError, DataError, first_line
 from anmi_ray.core.records import RUN, find_rows
 from anmi_ray.store import Flow
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from anmi_ray.evaluation.relevance import Relevance
     from anmi_ray.evaluation.served_fusion import ServedFusion
     from anmi_ray.models.loading import ModelSource
-    from anmi_ray.models.reranker import Reranker
+    from anmi_ray.models.reranker import Device, Precision, Reranker
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,21 @@ def rerank(
     min_relevance: float | None = None,
     root: str = "results",
     threads: int = 0,
+    device: Device = "auto",
+    precision: Precision = "float32",
 ) -> pa.Table:
     """Score texts for a query with a trained model: columns rank (from 1), score, index (in `texts`) and text.
 
     `model` is a folder that holds one, a run, or the name of a run under `root`. Higher scores are more relevant; of
     equal ones the earlier text stands first. The model is kept in memory for the next call. `threads`: 0 takes all
-    cores. `scores`: what retrievers and other rerankers said of the texts, a list each; the model's are then fused
-    with them by the weights that the run has chosen on dev queries (of a folder, those of its fusion.json).
-    `min_relevance`: texts whose P(relevant) by the model's own score is lower are left out, and a column `relevance`
-    says it of the others; 0 keeps all. The run has fitted it on dev queries (of a folder, relevance.json holds it).
-    Raises ConfigError where there is no such run, it has no model or no P(relevant), or `scores` are not those of its
-    fusion; DataError where a folder holds no model or scores are not finite or not of all texts.
+    cores. `device`: cpu, cuda, or auto, a GPU where torch sees one. `precision`: float32, bfloat16, float16, or auto,
+    bfloat16 where the device computes it natively. `scores`: what retrievers and other rerankers said of the texts, a
+    list each; the model's are then fused with them by the weights that the run has chosen on dev queries (of a folder,
+    those of its fusion.json). `min_relevance`: texts whose P(relevant) by the model's own score is lower are left out,
+    and a column `relevance` says it of the others; 0 keeps all. The run has fitted it on dev queries (of a folder,
+    relevance.json holds it).
+    Raises ConfigError where there is no such run or device, the run has no model or no P(relevant), or `scores` are not
+    those of its fusion; DataError where a folder holds no model or scores are not finite or not of all texts.
 
     >>> ranking = anmi_ray.rerank("quickstart", "sort a list", ["Tuples are immutable.", "list.sort() sorts it."])
     >>> ranking.column_names, ranking["rank"].to_pylist()
@@ -68,7 +73,11 @@ def rerank(
     if fusion is not None:
         fusion.check(given, "scores")
     calibrated = None if min_relevance is None else _relevance(place, min_relevance)
-    own = _loaded(folder, threads).score([query] * len(texts), list(texts)) if texts else np.zeros(0)
+    where = _where(device, precision)
+    own = np.zeros(0)
+    if texts:
+        with _enough_memory():
+            own = _loaded(folder, threads, where, precision).score([query] * len(texts), list(texts))
     score = own if fusion is None or not texts else fused(fusion, own, given)
     table = pa.table({"score": pa.array(score, pa.float32()), "index": pa.array(range(len(texts)), pa.int64())})
     table = table.append_column("text", pa.array(list(texts), pa.string()))
@@ -178,26 +187,55 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
-def load(model: str | ModelSource, threads: int = 0) -> Reranker:
-    """A reranker or an embedder; threads 0: all cores. ConfigError where its head would have to be drawn."""
+def load(
+    model: str | ModelSource, threads: int = 0, device: Device = "cpu", precision: Precision = "float32"
+) -> Reranker:
+    """A reranker or an embedder, to score with; threads 0: all cores.
+
+    Raises ConfigError where its head would have to be drawn, there is no such device, or the model does not fit there.
+    """
     from anmi_ray.models.cross_encoder import CrossEncoder
     from anmi_ray.models.kinds import load_reranker
 
-    found = load_reranker(model, threads=threads or environment.cores())
+    where = _where(device, precision)
+    with _enough_memory():
+        found = load_reranker(model, dtype=precision, threads=threads or environment.cores(), device=where)
     if isinstance(found, CrossEncoder) and found.drawn_head:
         what = "it has no scoring head and is no reranker: one drawn at random would rank"
         raise ConfigError(what, f"model {found.name}", "give a cross-encoder, an embedder, or a model that is trained")
     return found
 
 
-def _loaded(folder: Path, threads: int) -> Reranker:
+def _where(device: Device, precision: Precision) -> Literal["cpu", "cuda"]:
+    """The device that `device` stands for. Raises ConfigError where there is none, or a name is unknown."""
+    from anmi_ray.models import reranker
+
+    for name, given, known in (("device", device, reranker.Device), ("precision", precision, reranker.Precision)):
+        if given not in get_args(known):
+            raise ConfigError(f"{given!r} is unknown", name, f"give one of {', '.join(get_args(known))}")
+    return reranker.resolve_device(device)
+
+
+@contextmanager
+def _enough_memory() -> Iterator[None]:
+    """Raise ConfigError in the place of what says that a GPU's memory does not suffice."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        remedy = "compute on the CPU (device cpu), or in 16 bits (precision bfloat16), or end what else holds the GPU"
+        raise ConfigError(f"its memory does not suffice: {first_line(error)}", "the GPU", remedy) from None
+
+
+def _loaded(folder: Path, threads: int, device: Device, precision: Precision) -> Reranker:
     written_ns = max(file.stat().st_mtime_ns for file in folder.iterdir())  # trained anew: read anew
-    return _read(str(folder.resolve()), threads or environment.cores(), written_ns)
+    return _read(str(folder.resolve()), threads or environment.cores(), device, precision, written_ns)
 
 
 @lru_cache(maxsize=1)
-def _read(folder: str, threads: int, written_ns: int) -> Reranker:
-    return load(folder, threads)
+def _read(folder: str, threads: int, device: Device, precision: Precision, written_ns: int) -> Reranker:
+    return load(folder, threads, device, precision)
 
 
 def rerank_run(
@@ -211,6 +249,8 @@ def rerank_run(
     say: Callable[[str], None] | None = None,
     min_relevance: float | None = None,
     table_file: Path | None = None,
+    device: Device = "auto",
+    precision: Precision = "float32",
 ) -> Flow:
     """Score the top `depth` of every query in a TREC run with a trained model and write a TREC run of them.
 
@@ -219,7 +259,7 @@ def rerank_run(
     Queries of the run that the collection does not have, or none of whose documents it has, are rejected (counted).
     `say` is told where its ranks contradict its scores, and how many documents are left of `min_relevance`: those whose
     P(relevant) is lower, by the folder's relevance.json, are left out. `table_file`: a table of the ranking with it.
-    Raises DataError when the run shares no query or no document with the collection.
+    `device` and `precision`: as for `rerank`. Raises DataError where run and collection share no query or no document.
     """
     from anmi_ray.corpus import lookup
     from anmi_ray.evaluation import served_fusion
@@ -228,6 +268,7 @@ def rerank_run(
     from anmi_ray.stages.rerank import ranking
     from anmi_ray.tables import formats, trec
 
+    where = _where(device, precision)
     folder = Path(model)
     published = None if folder.is_dir() else loading.resolve(str(model))
     if published is None:
@@ -240,16 +281,12 @@ def rerank_run(
     run = _one_system(run_file, say)
     run = run.filter(pc.less_equal(run["rank"], depth))
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
-    known = _known(run, queries, documents)
     asked = len(pc.unique(run["query_id"]))
-    if not known.num_rows:
-        raise DataError(
-            f"none of its {asked:,} queries and their documents are in {collection}",
-            str(run_file),
-            "give the collection that the run was made on: ids must agree",
-        )
-    loaded = _loaded(folder, threads) if published is None else load(published, threads)
-    own = reranked = ranking.rerank(known, queries, documents, loaded)
+    known = _known(run, queries, documents, collection, run_file)
+    with _enough_memory():
+        how = threads, where, precision
+        loaded = _loaded(folder, *how) if published is None else load(published, *how)
+        own = reranked = ranking.rerank(known, queries, documents, loaded)
     if fusion is not None:
         said = {name: of_queries(_one_system(path, say), queries) for name, path in given.items()}
         reranked = fusion.fuse(own, known, said, depth)
@@ -262,11 +299,15 @@ def rerank_run(
     return Flow("queries", asked, answered, asked - answered)
 
 
-def _known(run: pa.Table, queries: pa.Table, documents: pa.Table) -> pa.Table:
-    """The rows of `run` whose query and document are there."""
+def _known(run: pa.Table, queries: pa.Table, documents: pa.Table, collection: Path, run_file: Path) -> pa.Table:
+    """The rows of `run` whose query and document are there. Raises DataError where there are none."""
     tables = {"query_id": queries, "doc_id": documents}
     there = [pc.is_in(run[name], value_set=table[name].combine_chunks()) for name, table in tables.items()]
-    return run.filter(pc.and_(*there))
+    known = run.filter(pc.and_(*there))
+    if not known.num_rows:
+        what = f"none of its {len(pc.unique(run['query_id'])):,} queries and their documents are in {collection}"
+        raise DataError(what, str(run_file), "give the collection that the run was made on: ids must agree")
+    return known
 
 
 def _relevant(

@@ -6,7 +6,7 @@ import difflib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,6 +25,10 @@ WaitOption = Annotated[bool, typer.Option("--wait", help="begin when no other ru
 RootOption = Annotated[str | None, typer.Option("--root", help="folder or URI for artifacts, runs and reports")]
 RunRootOption = Annotated[str, typer.Option("--root", help="folder or URI that holds the run")]
 FiguresOption = Annotated[Path | None, typer.Option("--json", help="write every figure as JSON")]
+PrecisionOption = Annotated[
+    Literal["auto", "float32", "bfloat16", "float16"],
+    typer.Option("--precision", help="arithmetic of the model; auto: bfloat16 where it is computed natively"),
+]
 RejectsOption = Annotated[Path | None, typer.Option(help="write the rows that were refused, with place and reason")]
 ColumnsOption = Annotated[
     str, typer.Option("--columns", metavar="NAME=COLUMN,...", help="columns of FILE that are called otherwise")

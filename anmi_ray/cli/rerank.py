@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from anmi_ray.cli.flags import PrecisionOption
 from anmi_ray.core.errors import ConfigError
 
 
@@ -34,6 +35,11 @@ def rerank(
         typer.Option("--table", help="also write the ranking with P(relevant) (relevance): Parquet, CSV, JSONL, or -"),
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=0, help="threads; 0: all cores")] = 0,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        typer.Option("--device", help="where the model is computed; auto: on a GPU where there is one"),
+    ] = "auto",
+    precision: PrecisionOption = "float32",
 ) -> None:
     """Rerank a TREC run with a trained model, its scores fused with the first stage's where --fuse gives them.
 
@@ -60,6 +66,8 @@ def rerank(
             console.note,
             min_relevance=min_relevance,
             table_file=table_file,
+            device=device,
+            precision=precision,
         )
     counts = f"{queries.rows_in:,} queries, {queries.rows_out:,} reranked, {queries.rejected:,} rejected"
     print(f"{counts} -> {out_file}", file=console.beside(outputs))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from anmi_ray.cli.flags import RunRootOption
+from anmi_ray.cli.flags import PrecisionOption, RunRootOption
 
 
 def serve(
@@ -20,6 +20,10 @@ def serve(
         int, typer.Option("--most-replicas", min=0, help="as many while requests wait; 0: no more than --replicas")
     ] = 0,
     threads: Annotated[int, typer.Option("--threads", min=0, help="threads of each; 0: all cores, shared out")] = 0,
+    gpus: Annotated[
+        float, typer.Option("--gpus", min=0, max=1, metavar="SHARE", help="share of a GPU that each takes; 0: the CPU")
+    ] = 0,
+    precision: PrecisionOption = "float32",
     key_env: Annotated[
         str, typer.Option("--key-env", metavar="NAME", help="environment variable with the key that clients must send")
     ] = "",
@@ -50,6 +54,8 @@ def serve(
             "replicas": replicas,
             "most_replicas": most_replicas,
             "threads": threads,
+            "gpus": gpus,
+            "precision": precision,
             "max_documents": max_documents,
             "max_characters": max_characters,
             "max_body_mb": max_body_mb,

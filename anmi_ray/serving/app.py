@@ -66,7 +66,7 @@ class ScoringReplica:
 
     def _loaded(self, place: str) -> ModelScorer:
         _, model = reranking.model_of(place, self._settings.root)
-        return ModelScorer(model, self._settings.threads_each)
+        return ModelScorer(model, self._settings)
 
     async def _load(self, wanted: Loading) -> None:
         try:
@@ -195,7 +195,8 @@ def application(settings: ServiceSettings, calibrated: Relevance | None, run: st
     first stage is searched.
     """
     settings = settings.model_copy(update={"threads": settings.threads_each})
-    scorer = ScoringReplica.options(**_count(settings), ray_actor_options={"num_cpus": settings.threads_each})
+    takes = {"num_cpus": settings.threads_each, "num_gpus": settings.gpus}
+    scorer = ScoringReplica.options(**_count(settings), ray_actor_options=takes)
     front = Front.options(
         num_replicas=1,
         ray_actor_options={"num_cpus": 0},

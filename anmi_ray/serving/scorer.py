@@ -14,13 +14,14 @@ from anmi_ray.api import reranking
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.loading import ModelSource
 from anmi_ray.serving.queue import Computed, What
+from anmi_ray.serving.settings import ServiceSettings
 
 
 class ModelScorer:
     """A model in memory. One batch is computed at a time: torch's threads are the process's."""
 
-    def __init__(self, model: str | ModelSource, threads: int) -> None:
-        self._model = reranking.load(model, threads)
+    def __init__(self, model: str | ModelSource, settings: ServiceSettings) -> None:
+        self._model = reranking.load(model, settings.threads_each, settings.device, settings.precision)
         self._thread = ThreadPoolExecutor(1)
 
     async def compute(self, what: What, queries: list[str], texts: list[str]) -> Computed:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
 from anmi_ray.config.base import Settings
+from anmi_ray.config.evaluate import Precision
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError
 
@@ -21,6 +23,16 @@ class ServiceSettings(Settings):
     replicas: int = Field(default=1, ge=1, le=1024, description="processes that score, each with the model in memory")
     most_replicas: int = Field(default=0, ge=0, le=1024, description="as many while requests wait; 0: no more")
     threads: int = Field(default=0, ge=0, description="threads of each of them; 0: this machine's cores, shared out")
+    gpus: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        multiple_of=0.0001,  # what Ray can share out
+        description="share of a GPU that each of them takes, and computes on; 0: the CPU",
+    )
+    precision: Precision = Field(
+        default="float32", description="arithmetic of the model; auto: bfloat16 where it is computed natively"
+    )
     max_documents: int = Field(default=1000, ge=1, description="documents of a request")
     max_characters: int = Field(default=100_000, ge=1, description="characters of a query or of a document")
     max_body_mb: float = Field(default=8.0, gt=0, description="MB of a request's body")
@@ -44,6 +56,11 @@ class ServiceSettings(Settings):
     def most(self) -> int:
         """Processes that may score at once."""
         return max(self.replicas, self.most_replicas)
+
+    @property
+    def device(self) -> Literal["cpu", "cuda"]:
+        """Where a process that scores computes."""
+        return "cuda" if self.gpus else "cpu"
 
     @property
     def max_body(self) -> int:

@@ -29,11 +29,13 @@ def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], 
 
     SIGHUP loads the model anew, while requests go on. `say` is told the address once requests are answered, and of
     every loading. A second Ctrl-C ends at once (KeyboardInterrupt). Raises ConfigError where Ray Serve is not
-    installed, the port is taken, or the key's variable is not set; the errors of `rerank` where there is no model;
-    LostError where Ray, or the service, does not start or was lost.
+    installed, the port is taken, the key's variable is not set, or GPUs are asked for that are not here; the errors of
+    `rerank` where there is no model; LostError where Ray, or the service, does not start or was lost.
     """
     need_serve()
     settings.key()
+    if settings.gpus:
+        _check_gpus(settings)
     with _held(host, port) as taken:
         run = _run_of(settings)
         _run(_checked(settings), run, host, taken, say)
@@ -45,6 +47,19 @@ def need_serve() -> None:
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         what = f"Ray Serve is not installed ({', '.join(missing)} missing)"
         raise ConfigError(what, "anmi serve", "pip install 'anmi-ray[serve]'")
+
+
+def _check_gpus(settings: ServiceSettings) -> None:
+    """Raise ConfigError where this machine has not the GPUs that are asked for: Ray would wait for them for ever."""
+    import torch
+
+    from anmi_ray.models.reranker import resolve_device
+
+    resolve_device("cuda")
+    room = torch.cuda.device_count() * int(1 / settings.gpus + 1e-9)
+    if settings.most > room:
+        what = f"of {settings.most} processes with {settings.gpus:g} of a GPU each this machine has room for {room}"
+        raise ConfigError(what, "service, gpus", "lower --gpus, --replicas or --most-replicas")
 
 
 @contextmanager
@@ -89,7 +104,7 @@ class _Checked:
 
 
 def _checked(settings: ServiceSettings) -> _Checked:
-    """A look at whether the model loads: replicas would only try again."""
+    """A look at whether the model loads: replicas would only try again. On the CPU: a GPU's memory is theirs."""
     from anmi_ray.api import reranking
 
     name, model = reranking.model_of(settings.model, settings.root)

@@ -45,6 +45,7 @@ DOCKERFILE = (ROOT / "cluster" / "images" / "Dockerfile").read_text(encoding="ut
         (lambda all: all["storage"].update(root="s3://key:secret@bucket/x"), "storage.root"),
         (lambda all: all["storage"].update(root="s3://bucket/$(id)"), "storage.root"),
         (lambda all: all["service"].update(replicas=13), "replicas must not be above most_replicas"),
+        (lambda all: all["service"].update(gpus=0.5), "no group has nodes with one"),
         (lambda all: all["aws"].update(zones=["us-east-1a"]), "zones outside us-west-2: us-east-1a"),
         (lambda all: all["aws"]["groups"].update(small={"min": 0, "max": 1, "idle_s": 60}), "names no instance"),
     ],

@@ -16,7 +16,7 @@ from ray.serve.schema import ServeDeploySchema
 from anmi_ray.serving.app import build
 from anmi_ray.serving.settings import validated
 from cluster import render
-from cluster.description import load
+from cluster.description import Description, load
 from tests.cluster.manifests import KINDS, ROOT, at, documents, kubernetes_files, mappings, of, scalars, validate
 
 FILES = kubernetes_files()
@@ -111,6 +111,21 @@ def test_the_service_is_an_application_that_serve_and_we_read() -> None:
     (group,) = spec["rayClusterConfig"]["workerGroupSpecs"]
     cpus = int(group["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"])
     assert service.most <= group["maxReplicas"] * (cpus // service.threads_each)
+
+
+def test_a_service_on_gpus_has_nodes_with_them() -> None:
+    content = load().model_dump()
+    groups = {"judge": {"min": 1, "max": 2, "idle_s": 300}}
+    content["service"] |= {"image": "gpu", "groups": groups, "gpus": 0.5, "precision": "bfloat16", "most_replicas": 4}
+    (document,) = yaml.safe_load_all(render.render(Description.model_validate(content))["kuberay/serve.yaml"])
+    validate(document)
+    spec = document["spec"]
+    (application,) = ServeDeploySchema.model_validate(yaml.safe_load(spec["serveConfigV2"])).applications
+    service = validated(application.args)
+    assert [service.device, service.precision] == ["cuda", "bfloat16"]
+    (group,) = spec["rayClusterConfig"]["workerGroupSpecs"]
+    gpus = int(group["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])
+    assert service.most * service.gpus <= group["maxReplicas"] * gpus
 
 
 def containers(cluster: dict[str, Any]) -> list[dict[str, Any]]:
