@@ -222,6 +222,42 @@ def run_task(context: Context, task: Callable[..., Any], *args: Any, cores: floa
         return ray.get(_remote().options(**options).remote(task, args, logs.context()))
 
 
+def windowed(
+    context: Context,
+    calls: Iterator[tuple[int, Callable[..., Any], tuple[Any, ...]]],
+    cores: float = 1.0,
+    what: str = "bucket",
+) -> Iterator[tuple[int, Any]]:
+    """(bucket, result) of every call (bucket, task, arguments) as they end, at most `execution.window` at once.
+
+    what: how log lines call the number that a call has.
+    """
+    import ray
+
+    call = _remote().options(num_cpus=cores * context.cpus_per_core, max_retries=TASK_RETRIES)
+    under_way: dict[Any, int] = {}
+    while True:
+        for bucket, task, args in itertools.islice(calls, context.window - len(under_way)):
+            under_way[call.remote(task, args, {**logs.context(), what: bucket})] = bucket
+        if not under_way:
+            return
+        ready, _ = ray.wait(list(under_way), num_returns=1)
+        for reference in ready:
+            yield under_way.pop(reference), ray.get(reference)
+
+
+class Carrier(Protocol):
+    """How calls are carried out: `windowed`, which has a task for each, or as `actors.scorers` says."""
+
+    def __call__(
+        self,
+        context: Context,
+        calls: Iterator[tuple[int, Callable[..., Any], tuple[Any, ...]]],
+        cores: float = 1.0,
+        what: str = "bucket",
+    ) -> Iterator[tuple[int, Any]]: ...
+
+
 def run_buckets(
     context: Context,
     artifact: Artifact,
@@ -229,7 +265,7 @@ def run_buckets(
     task: Callable[..., list[Flow]],
     *args: Any,
     cores: float = 1.0,
-    gpus: float = 0.0,
+    by: Carrier = windowed,
 ) -> list[Flow]:
     """Run `task(artifact, bucket, *args)` for every bucket that has no seal yet; the flows of all buckets.
 
@@ -238,7 +274,7 @@ def run_buckets(
     """
 
     def carry_out(missing: list[int]) -> Iterator[tuple[int, list[Flow]]]:
-        return windowed(context, ((bucket, task, (artifact, bucket, *args)) for bucket in missing), cores, gpus)
+        return by(context, ((bucket, task, (artifact, bucket, *args)) for bucket in missing), cores)
 
     return seal_buckets(context, artifact, seal, carry_out)
 
@@ -289,28 +325,3 @@ def model_room(execution: ExecutionConfig) -> tuple[int, float]:
         return 1, 1.0
     threads = min(execution.model_threads, execution.cores)
     return threads, 0.75 * threads
-
-
-def windowed(
-    context: Context,
-    calls: Iterator[tuple[int, Callable[..., Any], tuple[Any, ...]]],
-    cores: float = 1.0,
-    gpus: float = 0.0,
-    what: str = "bucket",
-) -> Iterator[tuple[int, Any]]:
-    """(bucket, result) of every call (bucket, task, arguments) as they end, at most `execution.window` at once.
-
-    what: how log lines call the number that a call has.
-    """
-    import ray
-
-    call = _remote().options(num_cpus=cores * context.cpus_per_core, num_gpus=gpus, max_retries=TASK_RETRIES)
-    under_way: dict[Any, int] = {}
-    while True:
-        for bucket, task, args in itertools.islice(calls, context.window - len(under_way)):
-            under_way[call.remote(task, args, {**logs.context(), what: bucket})] = bucket
-        if not under_way:
-            return
-        ready, _ = ray.wait(list(under_way), num_returns=1)
-        for reference in ready:
-            yield under_way.pop(reference), ray.get(reference)
