@@ -18,6 +18,7 @@ from ray.exceptions import RayActorError
 
 from anmi_ray.config.execution import ExecutionConfig, ScoreExecution
 from anmi_ray.core import logs
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.schema import Record
 from anmi_ray.runtime.tasks import TASK_RETRIES, Carrier, Context, call_logged, our_errors, seal_buckets, windowed
 from anmi_ray.store import Artifact, Flow
@@ -134,10 +135,21 @@ def scorers(execution: ExecutionConfig) -> Carrier:
 
 
 class _Scorer:
-    """Carries out tasks in a process that keeps what they load."""
+    """Carries out tasks in a process that keeps what they load. Raises ConfigError where a GPU's memory is full."""
 
     def run(self, task: Callable[..., Any], *args: Any) -> Any:
-        return task(*args)
+        try:
+            return task(*args)
+        except RuntimeError as error:
+            from torch import OutOfMemoryError
+
+            if not isinstance(error, OutOfMemoryError):
+                raise
+            raise ConfigError(
+                f"a GPU's memory does not hold the model and a batch: {str(error).splitlines()[0]}",
+                "execution.score.gpus",
+                "raise it, so that fewer scorers share a GPU, or set rerank.precision: bfloat16",
+            ) from error
 
 
 def _by_scorers(

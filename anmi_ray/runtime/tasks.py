@@ -107,8 +107,11 @@ def _connect(execution: ExecutionConfig) -> None:
 
 
 def _quiet() -> None:
-    """Only errors of Ray's libraries reach the screen, where the stages' lines stand. A user's own level is kept."""
-    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")
+    """Only errors of Ray's libraries reach the screen, where the stages' lines stand. A user's own level is kept.
+
+    Of Ray Data not even these: it raises them, and prints their tracebacks as well.
+    """
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")
     for name in ("ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
@@ -143,6 +146,7 @@ def data_settings(context: Context, on: Mapping[str, str] | None = None, **more:
     data = DataContext.get_current().copy()
     data.enable_progress_bars = False
     data.execution_no_progress_timeout_s = _NO_PROGRESS_S
+    data.raise_original_map_exception = True  # for `our_errors`
     if on:
         data.execution_options.label_selector = dict(on)
     for name, value in more.items():

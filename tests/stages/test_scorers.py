@@ -31,7 +31,7 @@ from anmi_ray.core.records import RUN
 from anmi_ray.models.kinds import load_reranker
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.pipeline.run import run
-from anmi_ray.runtime.actors import scorers
+from anmi_ray.runtime import actors
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.rerank import by_document, peers
@@ -96,7 +96,7 @@ class OneGpu:
             return [os.getpid(), context.get_assigned_resources(), context.get_node_labels()["zone"]]
 
         many = replace(self.context, buckets=8)
-        return dict(scorers(many.execution)(many, ((number, where_am_i, (number,)) for number in range(8))))
+        return dict(actors.scorers(many.execution)(many, ((number, where_am_i, (number,)) for number in range(8))))
 
     def scored(self, model: Path) -> Artifact:
         return peers.scored(peer(model), self.world.retrieve, self.world.ingest, DEPTH, self.context)
@@ -157,6 +157,17 @@ def test_scorers_hold_their_share_of_a_gpu_and_tasks_that_compute_nothing_hold_n
 def test_late_interaction_says_where_no_gpu_is_seen() -> None:
     with pytest.raises(ConfigError, match=rf"{platform.node()}(.|\n)*set execution\.score\.gpus: 0"):
         late.encoder("{}", "", 1, "cuda")
+
+
+def test_a_full_gpu_is_no_traceback() -> None:
+    def fill() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has ...")
+
+    scorer = actors._Scorer()  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(ConfigError, match=r"Tried to allocate 20\.00 GiB\.\n.*fewer scorers share a GPU"):
+        scorer.run(fill)
+    with pytest.raises(RuntimeError, match="shape"):
+        scorer.run(torch.zeros(2).view, 3)
 
 
 @pytest.mark.gpu
