@@ -158,7 +158,7 @@ def selectors(content: Any) -> list[dict[str, str]]:
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_labels_that_configurations_select_are_on_some_node(path: Path) -> None:
     nodes = [node.labels for node in DESCRIPTION.nodes.values()]
-    for selector in selectors(yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader))  # on: is a name:
+    for selector in selectors(yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)):  # on: is a name
         assert any(selector.items() <= labels.items() for labels in nodes), selector
 
 
