@@ -148,7 +148,7 @@ class _Scorer:
             raise ConfigError(
                 f"a GPU's memory does not hold the model and a batch: {str(error).splitlines()[0]}",
                 "execution.score.gpus",
-                "raise it, so that fewer scorers share a GPU, or set rerank.precision: bfloat16",
+                "raise it, so that fewer scorers share a GPU, or have texts cut shorter by max_tokens",
             ) from error
 
 

@@ -51,16 +51,8 @@ def score_documents(context: Context, artifact: Artifact, asked: Asked, load: Lo
     if any(artifact.seal("runs", RUN, bucket) is None for bucket in range(buckets)):
         make = partial(exchange.make, context, artifact)
         make("asked", buckets, _ask, asked, buckets, what="bucket", does="asked for")
-        make(
-            "scored",
-            buckets,
-            by_document.score,
-            buckets,
-            load,
-            what="slice",
-            does="scored",
-            by=scorers(context.execution),
-        )
+        by = scorers(context.execution)
+        make("scored", buckets, by_document.score, buckets, load, what="slice", does="scored", by=by)
     return buckets
 
 
