@@ -273,8 +273,8 @@ def run_buckets(
 ) -> list[Flow]:
     """Run `task(artifact, bucket, *args)` for every bucket that has no seal yet; the flows of all buckets.
 
-    At most `execution.window` tasks are submitted at once; a task whose process died is tried again
-    three times (it commits the same bytes, so a repetition is harmless).
+    by: how the tasks are carried out, usually at most `execution.window` at once; a task whose process died is tried
+    again three times (it commits the same bytes, so a repetition is harmless).
     """
 
     def carry_out(missing: list[int]) -> Iterator[tuple[int, list[Flow]]]:

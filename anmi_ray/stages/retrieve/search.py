@@ -33,7 +33,6 @@ from anmi_ray.models.reranker import Device, resolve_device, resolve_precision
 from anmi_ray.retrieval import lucene, shard
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.runtime import exchange
-from anmi_ray.runtime.capacity import check_room
 from anmi_ray.runtime.needs import EMBED_ON_CPU, of_embedding
 from anmi_ray.runtime.tasks import Context, data_settings, model_room, our_errors, rows_of, run_buckets, windowed
 from anmi_ray.stages.retrieve import late, merging, word_statistics
@@ -118,8 +117,6 @@ def _embedded(shards: ray.data.Dataset, context: Context, args: tuple[Any, ...])
     if not execution.gpus:
         return shards
     need = of_embedding(context.execution)
-    if context.execution.address is None:  # a cluster's was looked at before the first stage
-        check_room(need, context.notice)
     return shards.map_batches(
         _Embedder,
         fn_constructor_args=args,
