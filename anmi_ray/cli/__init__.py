@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
     143: by SIGTERM. 141: nobody reads what it prints. 5: a budget was spent. 75: Ray lost a part of it or did not
     start, and the same command may go on. A pilot exits with judge.PILOT_EXITS, `submit` as the job that it follows.
     """
-    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")  # read when ray.data is imported; a user's own is kept
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")  # read when ray.data is imported; a user's own is kept
     with own_stderr(), _terminable() as terminated:
         _carry_out(arguments, terminated)
 

@@ -43,6 +43,18 @@ class EmbedExecution(ExecutionSettings):
         return _rising(value)
 
 
+class ScoreExecution(ExecutionSettings):
+    """With what, and where, rerankers score: the trained model, its start, peers that are models, late interaction."""
+
+    gpus: float = Field(default=0.0, ge=0, le=1, description="share of a GPU that each scorer takes; 0: the CPU")
+    on: LabelSelector = Field(default={}, description="with GPUs: labels that their nodes must have; none: any node")
+
+    @property
+    def device(self) -> Literal["cpu", "cuda"]:
+        """Torch's."""
+        return "cuda" if self.gpus else "cpu"
+
+
 def _rising(value: tuple[int, int]) -> tuple[int, int]:
     if value[0] > value[1]:
         raise ValueError("the fewest must not be above the most: such as [1, 16]")
@@ -76,6 +88,7 @@ class ExecutionConfig(ExecutionSettings):
     core_dollars_hour: float | None = Field(default=None, gt=0, description="price of a CPU core for an hour")
     chunk: int = Field(default=8192, ge=1, description="questions that an actor takes at once, in whole queries")
     embed: EmbedExecution = Field(default=EmbedExecution(), description="with what vectors of documents are computed")
+    score: ScoreExecution = Field(default=ScoreExecution(), description="with what rerankers score")
     train: TrainExecution = Field(default=TrainExecution(), description="with what training is carried out")
     judge_on: LabelSelector = Field(
         default={},
@@ -128,6 +141,11 @@ class ExecutionConfig(ExecutionSettings):
     def judging_on(self) -> dict[str, str]:
         """Labels of the nodes that reading judges run on; a Ray started here has one node, and that none."""
         return self.judge_on if self.address is not None else {}
+
+    @property
+    def scoring(self) -> ScoreExecution:
+        """Execution of scoring; its labels are a cluster's only."""
+        return self.score if self.address is not None else self.score.model_copy(update={"on": {}})
 
     @property
     def training(self) -> TrainExecution:

@@ -62,7 +62,6 @@ class Classifier:
     ) -> None:
         self.name = source.name
         self.use = use or Resources()
-        _check_device(self.use.device)
         wanted = "folder or hub id with safetensors weights, a classification head and a fast tokenizer"
         with loadable(source, "sequence classification model", wanted):
             self.tokenizer: transformers.PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
@@ -145,10 +144,8 @@ def load_scorer(
     """
     use = use or Resources()
     if is_bi_encoder(source):
-        _check_device(use.device)
         return BiEncoder.load(source, max_tokens=max_tokens, dtype=dtype, device=use.device, threads=use.threads)
     if source.is_local and (trained_mean_head(source.path_or_id) or says_yes_or_no(source.path_or_id)):
-        _check_device(use.device)
         return CrossEncoder.load(source, max_tokens=max_tokens, dtype=dtype, device=use.device, threads=use.threads)
     classifier = Classifier(source, max_tokens, dtype, use)
     if len(classifier.labels) != 1:
@@ -190,8 +187,3 @@ def computing(name: str, use: Resources) -> Iterator[None]:
             f"model {name}",
             "lower batch_tokens, or set dtype: bfloat16",
         ) from error
-
-
-def _check_device(device: str) -> None:
-    if device != "cpu" and not torch.cuda.is_available():
-        raise ConfigError("no GPU is visible here", f"device {device}", "set gpus: 0, or ask on a machine with a GPU")

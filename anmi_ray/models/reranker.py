@@ -96,13 +96,16 @@ class Reranker(ABC):
         assert self.precision == "float32", "export the trained model, not a scoring copy"
 
 
-def resolve_device(device: Device) -> Literal["cpu", "cuda"]:
-    """Where a model is computed; auto: on a GPU where there is one. Raises ConfigError where torch sees none."""
+def resolve_device(device: Device, instead: str = "take the CPU") -> Literal["cpu", "cuda"]:
+    """Where a model is computed; auto: on a GPU where there is one. Raises ConfigError where torch sees none.
+
+    instead: what its user may do then.
+    """
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         return "cpu"
     if not torch.cuda.is_available():
         why = "no GPU is seen" if torch.version.cuda else "this torch is built for CPUs alone"
-        raise ConfigError(f"{why} on {platform.node()}", "a GPU to compute on", "take the CPU, or see `anmi doctor`")
+        raise ConfigError(f"{why} on {platform.node()}", "a GPU to compute on", f"{instead}, or see `anmi doctor`")
     return "cuda"
 
 

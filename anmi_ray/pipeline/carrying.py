@@ -146,18 +146,16 @@ class Carrying:
             return set()
 
     def _start(self) -> None:
-        """Connect to Ray; on a cluster, see first that it can carry out what is to do."""
+        """Connect to Ray, and see first that it can carry out what is to do."""
         if self.ready:
             return
         self.session.enter_context(ray_session(self.experiment.execution))
         from anmi_ray.runtime.metrics import Meters
 
         self.told.add(Meters(self.experiment.name, self.told.at_work))
-        if self.experiment.execution.address is not None:
-            from anmi_ray.pipeline import preflight
+        from anmi_ray.pipeline import preflight
 
-            missing = [item.stage for item in todo(self.store, self.chosen)]
-            preflight.check(self.experiment, missing, self.told.notice)
+        preflight.check(self.experiment, [item.stage for item in todo(self.store, self.chosen)], self.told.notice)
         self.ready = True
 
     def _inputs(self, item: Resolved) -> dict[str, Artifact]:

@@ -1,4 +1,4 @@
-"""Before a run starts on a cluster: is there room for what it asks, and is its storage one and the same for all nodes?
+"""Before a run starts: is there room for what it asks, and is a cluster's storage one and the same for all nodes?
 
 Said here, these cost a message; found out on the way, hours of waiting, or results that lie in pieces on many disks.
 Nodes that come later, as the cluster grows, are not looked at.
@@ -30,7 +30,7 @@ _ANSWER_S = 300.0  # that a node may take to start a process and look
 
 
 def check(experiment: Experiment, todo: Iterable[Stage], notice: Callable[[str], None]) -> None:
-    """Raise ConfigError or StoreError for what would keep the stages `todo` from ending well on this cluster.
+    """Raise ConfigError or StoreError for what would keep the stages `todo` from ending well on this cluster or Ray.
 
     What may yet come right (a cluster that can grow, a node that does not answer) goes to `notice`. Needs a connected
     Ray.
@@ -39,6 +39,8 @@ def check(experiment: Experiment, todo: Iterable[Stage], notice: Callable[[str],
     for need in needs(experiment, todo):
         check_room(need, notice)
     execution = experiment.execution
+    if execution.address is None:
+        return
     keys = {key for stage in todo if stage.asks for key in _keys(stage.config_of(experiment))}
     roots = [execution.root, *([execution.train.storage_path] if execution.train.storage_path else [])]
     for root in roots:

@@ -2,20 +2,25 @@
 
 An actor that dies is replaced, and its call, which must bear repetition, goes to the next that is free. Only actors
 that have started get calls: a pool may be larger than what there is room for, and nothing waits for one that compiles.
+
+Rerankers on GPUs score in such actors. A task's process outlives it, and keeps its model on a GPU that Ray takes to be
+free again; and once it has begun on one GPU it stays there, whichever its next task is given.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import ray
 from ray.exceptions import RayActorError
 
+from anmi_ray.config.execution import ExecutionConfig, ScoreExecution
 from anmi_ray.core import logs
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.schema import Record
-from anmi_ray.runtime.tasks import TASK_RETRIES, Context, call_logged, our_errors, seal_buckets
+from anmi_ray.runtime.tasks import TASK_RETRIES, Carrier, Context, call_logged, our_errors, seal_buckets, windowed
 from anmi_ray.store import Artifact, Flow
 
 _START = -1  # in the place of a bucket
@@ -39,11 +44,24 @@ class ActorPool:
 
     actors: how many; 0: as many as there are cores, and in a cluster, which may grow, not fewer than the window of
     tasks. A call, or an actor's start, whose process died is tried again three times.
+    cores: that an actor keeps busy; score: the share of a GPU that it holds, of which there are then as many as fit.
     """
 
-    def __init__(self, context: Context, make: Callable[..., Any], *args: Any, actors: int = 0) -> None:
-        cores = int(ray.cluster_resources().get("CPU", 0.0) / context.cpus_per_core)
-        size = actors or max(cores, 1 if context.execution.address is None else context.window)
+    def __init__(
+        self,
+        context: Context,
+        make: Callable[..., Any],
+        *args: Any,
+        actors: int = 0,
+        cores: float = 1.0,
+        score: ScoreExecution | None = None,
+    ) -> None:
+        self._asked: dict[str, Any] = {"num_cpus": cores * context.cpus_per_core}
+        room = ray.cluster_resources().get("CPU", 0.0) / context.cpus_per_core
+        if score is not None:
+            self._asked |= {"num_gpus": score.gpus, "label_selector": score.on or None}
+            room = ray.cluster_resources().get("GPU", 0.0) / score.gpus
+        size = actors or max(int(room), 1 if context.execution.address is None else context.window)
         self._size = min(size, context.buckets)
         self._context = context
         self._make: tuple[Callable[..., Any], tuple[Any, ...]] = make, args
@@ -62,7 +80,7 @@ class ActorPool:
     def run_task(self, stage: str, method: str, *args: Any) -> Any:
         """What one call of a worker's method returns."""
         with our_errors(stage):
-            [(_, result)] = self._over(method, {_NO_BUCKET: args})
+            [(_, result)] = self.over(method, {_NO_BUCKET: args})
         return result
 
     def run_buckets(self, artifact: Artifact, seal: tuple[str, Record], method: str, *args: Any) -> list[Flow]:
@@ -70,24 +88,26 @@ class ActorPool:
 
         def carry_out(missing: list[int]) -> Iterator[tuple[int, list[Flow]]]:
             held = [ray.put(arg) for arg in args]
-            return self._over(method, {bucket: (artifact, bucket, *held) for bucket in missing})
+            return self.over(method, {bucket: (artifact, bucket, *held) for bucket in missing})
 
         return seal_buckets(self._context, artifact, seal, carry_out)
 
-    def _over(self, method: str, calls: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
-        """(bucket, result) of every call as they end."""
+    def over(
+        self, method: str, calls: Mapping[int, tuple[Any, ...]], what: str = "bucket"
+    ) -> Iterator[tuple[int, Any]]:
+        """(bucket, result) of every call as they end; what: how log lines call a call's number."""
         waiting = collections.deque(calls)
         left = len(waiting)
         died = collections.Counter[int]()
         while left:
             while waiting and len(self._idle) + len(self._under_way) < self._size:
-                actor: Any = _Actor.options(num_cpus=self._context.cpus_per_core).remote(*self._make)
+                actor: Any = _Actor.options(**self._asked).remote(*self._make)
                 self._actors.add(actor)
                 self._under_way[actor.started.remote()] = actor, _START
             while waiting and self._idle:
                 bucket = waiting.popleft()
                 actor = self._idle.pop(0)
-                where = logs.context() if bucket == _NO_BUCKET else {**logs.context(), "bucket": bucket}
+                where = logs.context() if bucket == _NO_BUCKET else {**logs.context(), what: bucket}
                 self._under_way[actor.call.remote(method, where, *calls[bucket])] = actor, bucket
             [reference], _ = ray.wait(list(self._under_way), num_returns=1)
             actor, bucket = self._under_way.pop(reference)
@@ -107,3 +127,36 @@ class ActorPool:
                 continue
             left -= 1
             yield bucket, found
+
+
+def scorers(execution: ExecutionConfig) -> Carrier:
+    """How calls that score with a model are carried out: with GPUs by actors that keep their share and the model."""
+    return _by_scorers if execution.score.gpus else windowed
+
+
+class _Scorer:
+    """Carries out tasks in a process that keeps what they load. Raises ConfigError where a GPU's memory is full."""
+
+    def run(self, task: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return task(*args)
+        except RuntimeError as error:
+            from torch import OutOfMemoryError
+
+            if not isinstance(error, OutOfMemoryError):
+                raise
+            raise ConfigError(
+                f"a GPU's memory does not hold the model and a batch: {str(error).splitlines()[0]}",
+                "execution.score.gpus",
+                "raise it, so that fewer scorers share a GPU, or have texts cut shorter by max_tokens",
+            ) from error
+
+
+def _by_scorers(
+    context: Context,
+    calls: Iterable[tuple[int, Callable[..., Any], tuple[Any, ...]]],
+    cores: float = 1.0,
+    what: str = "bucket",
+) -> Iterator[tuple[int, Any]]:
+    with ActorPool(context, _Scorer, cores=cores, score=context.execution.scoring) as pool:
+        yield from pool.over("run", {number: (task, *args) for number, task, args in calls}, what)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anmi_ray.core.errors import DamagedError, from_os_error
-from anmi_ray.runtime.tasks import Context, our_errors, windowed
+from anmi_ray.runtime.tasks import Carrier, Context, our_errors, windowed
 from anmi_ray.store import Artifact
 from anmi_ray.store.parquet import REMEDY, end_of, look, seal_file
 from anmi_ray.store.uri import remove
@@ -32,11 +32,12 @@ def make(
     what: str = "shard",
     does: str = "",
     cores: float = 1.0,
+    by: Carrier = windowed,
 ) -> dict[int, Any]:
     """Have `task(artifact, index, *args)` publish each of `count` exchange files that is not there or cut off.
 
     Gives what the tasks returned, by index. what: a file is of a shard or of a bucket; does: what is said to be done
-    with it; cores: that a task keeps busy.
+    with it; cores: that a task keeps busy; by: how the tasks are carried out.
     """
     missing = [index for index in range(count) if groups_of(artifact, name, index) is None]
     done, returned = count - len(missing), dict[int, Any]()
@@ -44,7 +45,7 @@ def make(
     context.progress(done, count, unit)
     with our_errors(artifact.stage):
         calls = ((index, task, (artifact, index, *args)) for index in missing)
-        for index, found in windowed(context, calls, cores, what=what):
+        for index, found in by(context, calls, cores, what=what):
             returned[index] = found
             done += 1
             context.progress(done, count, unit)

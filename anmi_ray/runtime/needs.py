@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from anmi_ray.config.execution import ExecutionConfig
@@ -10,6 +10,8 @@ from anmi_ray.config.train import TrainExecution
 
 GPU_TYPE = "accelerator_type:"  # of resources that say which GPU a node has; a node has 1 of it, work asks for a little
 _A_LITTLE = 0.001
+EMBED_ON_CPU = "execution.embed.gpus: 0"
+SCORE_ON_CPU = "execution.score.gpus: 0"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,21 @@ def of_embedding(execution: ExecutionConfig) -> Need:
         selector=execution.embed.on if execution.address is not None else {},
         number="execution.embed.actors",
         size="execution.embed.gpus",
-        gpu="execution.embed.gpus: 0",
+        gpu=EMBED_ON_CPU,
         labels="execution.embed.on",
     )
+
+
+def of_scoring(execution: ExecutionConfig) -> Iterator[Need]:
+    """What scoring with rerankers on GPUs asks for; nothing where it is done on the CPU."""
+    if execution.score.gpus:
+        yield Need(
+            worker="scorer",
+            count=1,
+            each={"GPU": execution.score.gpus},
+            place="execution.score",
+            selector=execution.scoring.on,
+            size="execution.score.gpus",
+            gpu=SCORE_ON_CPU,
+            labels="execution.score.on",
+        )

@@ -107,8 +107,11 @@ def _connect(execution: ExecutionConfig) -> None:
 
 
 def _quiet() -> None:
-    """Only errors of Ray's libraries reach the screen, where the stages' lines stand. A user's own level is kept."""
-    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")
+    """Only errors of Ray's libraries reach the screen, where the stages' lines stand. A user's own level is kept.
+
+    Of Ray Data not even these: it raises them, and prints their tracebacks as well.
+    """
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")
     for name in ("ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
@@ -143,6 +146,7 @@ def data_settings(context: Context, on: Mapping[str, str] | None = None, **more:
     data = DataContext.get_current().copy()
     data.enable_progress_bars = False
     data.execution_no_progress_timeout_s = _NO_PROGRESS_S
+    data.raise_original_map_exception = True  # for `our_errors`
     if on:
         data.execution_options.label_selector = dict(on)
     for name, value in more.items():
@@ -222,6 +226,42 @@ def run_task(context: Context, task: Callable[..., Any], *args: Any, cores: floa
         return ray.get(_remote().options(**options).remote(task, args, logs.context()))
 
 
+def windowed(
+    context: Context,
+    calls: Iterator[tuple[int, Callable[..., Any], tuple[Any, ...]]],
+    cores: float = 1.0,
+    what: str = "bucket",
+) -> Iterator[tuple[int, Any]]:
+    """(bucket, result) of every call (bucket, task, arguments) as they end, at most `execution.window` at once.
+
+    what: how log lines call the number that a call has.
+    """
+    import ray
+
+    call = _remote().options(num_cpus=cores * context.cpus_per_core, max_retries=TASK_RETRIES)
+    under_way: dict[Any, int] = {}
+    while True:
+        for bucket, task, args in itertools.islice(calls, context.window - len(under_way)):
+            under_way[call.remote(task, args, {**logs.context(), what: bucket})] = bucket
+        if not under_way:
+            return
+        ready, _ = ray.wait(list(under_way), num_returns=1)
+        for reference in ready:
+            yield under_way.pop(reference), ray.get(reference)
+
+
+class Carrier(Protocol):
+    """How calls are carried out: `windowed`, which has a task for each, or as `actors.scorers` says."""
+
+    def __call__(
+        self,
+        context: Context,
+        calls: Iterator[tuple[int, Callable[..., Any], tuple[Any, ...]]],
+        cores: float = 1.0,
+        what: str = "bucket",
+    ) -> Iterator[tuple[int, Any]]: ...
+
+
 def run_buckets(
     context: Context,
     artifact: Artifact,
@@ -229,16 +269,16 @@ def run_buckets(
     task: Callable[..., list[Flow]],
     *args: Any,
     cores: float = 1.0,
-    gpus: float = 0.0,
+    by: Carrier = windowed,
 ) -> list[Flow]:
     """Run `task(artifact, bucket, *args)` for every bucket that has no seal yet; the flows of all buckets.
 
-    At most `execution.window` tasks are submitted at once; a task whose process died is tried again
-    three times (it commits the same bytes, so a repetition is harmless).
+    by: how the tasks are carried out, usually at most `execution.window` at once; a task whose process died is tried
+    again three times (it commits the same bytes, so a repetition is harmless).
     """
 
     def carry_out(missing: list[int]) -> Iterator[tuple[int, list[Flow]]]:
-        return windowed(context, ((bucket, task, (artifact, bucket, *args)) for bucket in missing), cores, gpus)
+        return by(context, ((bucket, task, (artifact, bucket, *args)) for bucket in missing), cores)
 
     return seal_buckets(context, artifact, seal, carry_out)
 
@@ -289,28 +329,3 @@ def model_room(execution: ExecutionConfig) -> tuple[int, float]:
         return 1, 1.0
     threads = min(execution.model_threads, execution.cores)
     return threads, 0.75 * threads
-
-
-def windowed(
-    context: Context,
-    calls: Iterator[tuple[int, Callable[..., Any], tuple[Any, ...]]],
-    cores: float = 1.0,
-    gpus: float = 0.0,
-    what: str = "bucket",
-) -> Iterator[tuple[int, Any]]:
-    """(bucket, result) of every call (bucket, task, arguments) as they end, at most `execution.window` at once.
-
-    what: how log lines call the number that a call has.
-    """
-    import ray
-
-    call = _remote().options(num_cpus=cores * context.cpus_per_core, num_gpus=gpus, max_retries=TASK_RETRIES)
-    under_way: dict[Any, int] = {}
-    while True:
-        for bucket, task, args in itertools.islice(calls, context.window - len(under_way)):
-            under_way[call.remote(task, args, {**logs.context(), what: bucket})] = bucket
-        if not under_way:
-            return
-        ready, _ = ray.wait(list(under_way), num_returns=1)
-        for reference in ready:
-            yield under_way.pop(reference), ray.get(reference)

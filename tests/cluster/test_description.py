@@ -145,7 +145,7 @@ def test_what_configurations_ask_for_is_on_some_node(path: Path) -> None:
     assert custom <= {name for node in DESCRIPTION.nodes.values() for name in node.resources}
 
 
-SELECTORS = ("judge_on", "label_selector")  # settings that name labels of nodes
+SELECTORS = ("judge_on", "label_selector", "on")  # settings that name labels of nodes
 
 
 def selectors(content: Any) -> list[dict[str, str]]:
@@ -159,7 +159,7 @@ def selectors(content: Any) -> list[dict[str, str]]:
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_labels_that_configurations_select_are_on_some_node(path: Path) -> None:
     nodes = [node.labels for node in DESCRIPTION.nodes.values()]
-    for selector in selectors(yaml.safe_load(path.read_text(encoding="utf-8"))):
+    for selector in selectors(yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)):  # on: is a name
         assert any(selector.items() <= labels.items() for labels in nodes), selector
 
 
@@ -182,6 +182,7 @@ def test_the_clusters_configuration_fits_each_cluster_that_it_is_for(name: str) 
         assert train.use_gpu
         assert "train" in train.resources, "without it a worker may take a judge's GPU"
         assert _places(cluster, {"GPU": 1.0, **train.resources}) >= train.num_workers
+        assert settings.execution.score.on == train.label_selector, "without it a scorer may take a judge's GPU"
 
 
 def _vllm(settings: Experiment) -> list[VllmJudgeConfig]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +53,8 @@ def server() -> Iterator[Served]:
 class World:
     """One bucket of held-out queries, each with five documents in the hybrid's order; documents hold a number."""
 
+    device: Literal["cpu", "cuda"] = "cpu"
+
     def __init__(self, folder: Path, queries: list[str], without: str | None = None, dev: Sequence[str] = ()) -> None:
         self.store = Store(str(folder))
         self.ingest, self.retrieve = Artifact(self.store, "ingest", "i"), Artifact(self.store, "retrieve", "r")
@@ -93,7 +96,7 @@ class World:
         return artifact, self.commit(artifact, peer)
 
     def commit(self, artifact: Artifact, peer: PeerConfig, trained: Artifact | None = None) -> list[Flow]:
-        load = partial(peers._load, peer, trained)  # pyright: ignore[reportPrivateUsage]
+        load = partial(peers._load, peer, trained, self.device)  # pyright: ignore[reportPrivateUsage]
         return peers._bucket(artifact, 0, self.asked(peer), peer, load, None)  # pyright: ignore[reportPrivateUsage]
 
     def asked(self, peer: PeerConfig) -> Asked:

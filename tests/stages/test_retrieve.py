@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import platform
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import ray
+import torch
 from ray._private import state
 
 from anmi_ray.config.load import load
@@ -175,24 +177,25 @@ def test_without_a_gpu_they_are_refused_at_once(ray_local: None, collection: Pat
         Retrieved(tmp_path, collection, model, "execution.embed.gpus=1")
 
 
-def with_gpus(root: Path, collection: Path, model: Path) -> tuple[pa.Table, list[str]]:
-    """The runs where Ray has a GPU and vectors are computed by actors that hold one; and those actors."""
+def with_gpus(root: Path, collection: Path, model: Path) -> tuple[str, list[str]]:
+    """What is said where Ray has a GPU and torch sees none, with actors that hold one; and those actors."""
     ray.init(
         address="local", num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False,
         logging_level=logging.ERROR, _temp_dir=str(root / "ray"),
     )  # fmt: skip
     try:
         embed = "execution.embed={gpus: 0.5, actors: [1, 2]}"
-        runs = Retrieved(root, collection, model, "retrieve.bm25={stemmer: null}", embed).runs
-        return runs, [actor["ActorClassName"] for actor in state.actors().values()]
+        with pytest.raises(ConfigError) as caught:
+            Retrieved(root, collection, model, "retrieve.bm25={stemmer: null}", embed)
+        return str(caught.value), [actor["ActorClassName"] for actor in state.actors().values()]
     finally:
         ray.shutdown()
 
 
-def test_actors_with_gpus_compute_the_vectors(
-    usual: Retrieved, collection: Path, model: Path, short_temp: Path
-) -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+def test_an_actor_that_sees_no_gpu_says_where(collection: Path, model: Path, short_temp: Path) -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as own:  # this process has a Ray without
-        runs, actors = own.submit(with_gpus, short_temp / "gpus", collection, model).result()
+        said, actors = own.submit(with_gpus, short_temp / "gpus", collection, model).result()
     assert any("_Embedder" in actor for actor in actors), actors
-    assert runs.equals(usual.runs)
+    assert platform.node() in said
+    assert "set execution.embed.gpus: 0" in said

@@ -314,8 +314,10 @@ def _label_columns(config: EncoderJudgeConfig, labels: tuple[str, ...]) -> dict[
 
 def _resources(config: EncoderJudgeConfig) -> Resources:
     from anmi_ray.models.classifier import Resources
+    from anmi_ray.models.reranker import resolve_device
 
-    return Resources("cuda" if config.gpus else "cpu", config.threads, config.batch_tokens)
+    device = resolve_device("cuda" if config.gpus else "cpu", "set gpus: 0")
+    return Resources(device, config.threads, config.batch_tokens)
 
 
 def _parts(rows: Rows) -> Iterator[Rows]:

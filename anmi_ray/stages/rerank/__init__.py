@@ -10,6 +10,7 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import RUN_BYTES, SCORE_TOKEN_S, StageCost, Workload
+from anmi_ray.runtime.needs import of_scoring
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.rerank.start import config_of, gone_on_with, start_of
@@ -72,4 +73,5 @@ STAGE = Stage(
     cost=_cost,
     config=config_of,
     also=_also,
+    needs=lambda _, experiment: of_scoring(experiment.execution),
 )

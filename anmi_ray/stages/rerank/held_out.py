@@ -13,8 +13,9 @@ from anmi_ray.config.evaluate import HeldOutConfig, Scoring
 from anmi_ray.core import environment
 from anmi_ray.core.records import RUN, rejects
 from anmi_ray.models.kinds import load_reranker, reads_apart
-from anmi_ray.models.reranker import Precision, Reranker
+from anmi_ray.models.reranker import Device, Precision, Reranker, resolve_device
 from anmi_ray.runtime import exchange
+from anmi_ray.runtime.needs import SCORE_ON_CPU
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.stages.rerank import peers, scoring
 from anmi_ray.stages.rerank.ranking import SYSTEM, with_tail
@@ -35,14 +36,16 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfi
         others[peer.name] = peers.scored(peer, retrieve, ingest, config.depth, context, model)
     whole = not artifact.store.tree(artifact.path)  # a run that goes on where another was killed times a part alone
     began = time.monotonic()
-    asked, load = Asked(retrieve, ingest, config.depth, peers.HELD_OUT), partial(trained, inputs["train"], config)
+    asked = Asked(retrieve, ingest, config.depth, peers.HELD_OUT)
+    load = partial(trained, inputs["train"], config, context.execution.score.device)
     apart = reads_apart(str(local_folder(inputs["train"], "model")))
     slices = scoring.score_documents(context, artifact, asked, load) if apart else None
-    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, asked, load, slices, others)
+    by = scoring.carrier(context, slices)
+    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, asked, load, slices, others, by=by)
     exchange.forget(artifact)
     took = {"seconds": time.monotonic() - began if whole else None, **environment.hardware()}
-    if context.execution.address is not None:
-        took["cores"] = None  # of a cluster's nodes nobody counts how many worked
+    if context.execution.address is not None or context.execution.score.gpus:
+        took["cores"] = None  # of a cluster's nodes nobody counts how many worked, and a GPU's cores are others
     artifact.store.publish_json(timing_of(artifact), took)
     names = [peer.name for peer in config.peers]
     return {"flows": flows, "depth": config.depth, **({"peers": names} if names else {})}
@@ -53,15 +56,16 @@ def timing_of(artifact: Artifact) -> str:
     return f"timings/reranked-{artifact.fingerprint}.json"
 
 
-def trained(train: Artifact, config: Scoring) -> Reranker:
-    """The model of a train artifact, loaded once per worker process."""
-    return _model(str(local_folder(train, "model")), config.max_tokens, config.precision)
+def trained(train: Artifact, config: Scoring, device: Device) -> Reranker:
+    """The model of a train artifact, loaded once per worker process. Raises ConfigError where it sees no GPU."""
+    return _model(str(local_folder(train, "model")), config.max_tokens, config.precision, device)
 
 
 @lru_cache(maxsize=1)
-def _model(folder: str, max_tokens: int | None, precision: Precision) -> Reranker:
+def _model(folder: str, max_tokens: int | None, precision: Precision, device: Device) -> Reranker:
     """The model, loaded once per worker process."""
-    return load_reranker(folder, max_tokens=max_tokens, dtype=precision, threads=1)
+    device = resolve_device(device, f"set {SCORE_ON_CPU}")
+    return load_reranker(folder, max_tokens=max_tokens, dtype=precision, threads=1, device=device)
 
 
 def _bucket(

@@ -30,9 +30,10 @@ from anmi_ray.judging.http.reranking import RerankClient, Scores
 from anmi_ray.models import loading
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.kinds import load_reranker, loader, reads_apart
-from anmi_ray.models.reranker import Reranker
+from anmi_ray.models.reranker import Device, Reranker, resolve_device
 from anmi_ray.runtime import exchange
-from anmi_ray.runtime.tasks import Context, run_buckets
+from anmi_ray.runtime.needs import SCORE_ON_CPU
+from anmi_ray.runtime.tasks import Context, run_buckets, windowed
 from anmi_ray.stages.rerank import scoring
 from anmi_ray.stages.rerank.ranking import pairs_of, ranked
 from anmi_ray.stages.rerank.scoring import Asked
@@ -95,9 +96,11 @@ def scored(
         access.read_key(peer.endpoint)
         # one bucket at a time: what bounds requests a minute and in flight stands in the process that asks
         context = replace(context, execution=context.execution.model_copy(update={"window": 1}))
-    asked, load = Asked(retrieve, ingest, depth, HELD_OUT if peer.dev else HELD_OUT[1:]), partial(_load, peer, trained)
+    asked = Asked(retrieve, ingest, depth, HELD_OUT if peer.dev else HELD_OUT[1:])
+    load = partial(_load, peer, trained, context.execution.score.device)
     slices = scoring.score_documents(context, artifact, asked, load) if _apart(peer, trained) else None
-    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, asked, peer, load, slices)
+    by = windowed if peer.endpoint is not None else scoring.carrier(context, slices)
+    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, asked, peer, load, slices, by=by)
     exchange.forget(artifact)
     settings, inputs = _made_of(peer, retrieve, ingest, trained)
     artifact.list_files()
@@ -154,28 +157,30 @@ def _apart(peer: PeerConfig, trained: Artifact | None) -> bool:
     return peer.model is not None and reads_apart(loading.resolve(peer.model, peer.trust_remote_code))
 
 
-def _load(peer: PeerConfig, trained: Artifact | None) -> Reranker:
+def _load(peer: PeerConfig, trained: Artifact | None, device: Device) -> Reranker:
     folder = None if trained is None else str(local_folder(trained, "model"))
-    return _model(peer.model_dump_json(), peer.model, folder)
+    return _model(peer.model_dump_json(), peer.model, folder, device)
 
 
 @lru_cache(maxsize=1)
-def _model(settings: str, model: str | None, trained: str | None) -> Reranker:
+def _model(settings: str, model: str | None, trained: str | None, device: Device) -> Reranker:
     """The model, loaded once per worker process.
 
     settings: those of the peer as JSON, which can be a cache's key; model: its own, since JSON has a path as it was
     written, and a worker has a folder of its own; trained: the folder of another run's model.
-    Raises ConfigError where its head would have to be drawn.
+    Raises ConfigError where its head would have to be drawn, or no GPU is seen.
     """
+    device = resolve_device(device, f"set {SCORE_ON_CPU}")
     peer = PeerConfig.model_validate_json(settings).model_copy(update={"model": model})
+    how: dict[str, Any] = {"max_tokens": peer.max_tokens, "dtype": peer.precision, "threads": 1, "device": device}
     if trained is not None:
-        return load_reranker(trained, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1)
+        return load_reranker(trained, **how)
     assert peer.model is not None
     source, start = loading.resolve(peer.model, peer.trust_remote_code), peer.start
     if start is not None:
         load = loader(start.student, start.pooling, start.prompt)
-        return load(source, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1, seed=start.seed)
-    found = load_reranker(source, max_tokens=peer.max_tokens, dtype=peer.precision, threads=1)
+        return load(source, seed=start.seed, **how)
+    found = load_reranker(source, **how)
     if isinstance(found, CrossEncoder) and found.drawn_head:
         raise ConfigError(
             f"model {peer.model} has no scoring head: it is no reranker, and one drawn at random would be measured",

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from anmi_ray.core.records import RUN, TEXT_OF
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime import exchange
-from anmi_ray.runtime.tasks import Context
+from anmi_ray.runtime.actors import scorers
+from anmi_ray.runtime.tasks import Carrier, Context, windowed
 from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.rerank import by_document
 from anmi_ray.stages.rerank.ranking import pairs_of, ranked
@@ -50,8 +51,14 @@ def score_documents(context: Context, artifact: Artifact, asked: Asked, load: Lo
     if any(artifact.seal("runs", RUN, bucket) is None for bucket in range(buckets)):
         make = partial(exchange.make, context, artifact)
         make("asked", buckets, _ask, asked, buckets, what="bucket", does="asked for")
-        make("scored", buckets, by_document.score, buckets, load, what="slice", does="scored")
+        by = scorers(context.execution)
+        make("scored", buckets, by_document.score, buckets, load, what="slice", does="scored", by=by)
     return buckets
+
+
+def carrier(context: Context, slices: int | None) -> Carrier:
+    """How buckets are carried out: those that find scores by document compute none."""
+    return scorers(context.execution) if slices is None else windowed
 
 
 def scored(

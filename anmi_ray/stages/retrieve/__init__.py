@@ -9,7 +9,7 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.retrieve import HnswIndex, IvfPqIndex, RatedDevConfig, RetrieveConfig, Retriever
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import RUN_BYTES, TEXT_BYTES, StageCost, Workload
-from anmi_ray.runtime.needs import Need, of_embedding
+from anmi_ray.runtime.needs import Need, of_embedding, of_scoring
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
@@ -49,6 +49,8 @@ def _needs(_: Stage, experiment: Experiment) -> Iterable[Need]:
     execution = experiment.execution
     if "dense" in experiment.retrieve.retrievers and execution.embed.gpus:
         yield of_embedding(execution)
+    if "late" in experiment.retrieve.retrievers:
+        yield from of_scoring(execution)
 
 
 def _cost(load: Workload) -> StageCost:

@@ -16,9 +16,11 @@ import torch
 from anmi_ray.config.retrieve import LateConfig, RetrieveConfig
 from anmi_ray.core.records import DOCUMENT, QUERY
 from anmi_ray.models import loading, token_vectors
-from anmi_ray.models.reranker import resolve_precision
+from anmi_ray.models.reranker import Device, resolve_device, resolve_precision
 from anmi_ray.retrieval import late
 from anmi_ray.runtime import exchange
+from anmi_ray.runtime.actors import scorers
+from anmi_ray.runtime.needs import SCORE_ON_CPU
 from anmi_ray.runtime.tasks import Context, model_room
 from anmi_ray.store import Artifact
 
@@ -35,9 +37,11 @@ def rescore(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
         return
     buckets = context.buckets
     exchange.make(context, artifact, "pairs", buckets, _pool, ingest, config, shards, what="bucket", does="pooled")
-    threads, cores = model_room(context.execution)
-    args = (ingest, config.late, buckets, threads)
-    exchange.make(context, artifact, "late", shards, _rescore, *args, does="rescored", cores=cores)
+    execution = context.execution
+    threads, cores = (1, 1.0) if execution.score.gpus else model_room(execution)
+    args = (ingest, config.late, buckets, threads, execution.score.device)
+    by = scorers(execution)
+    exchange.make(context, artifact, "late", shards, _rescore, *args, does="rescored", cores=cores, by=by)
 
 
 def _pool(artifact: Artifact, bucket: int, ingest: Artifact, config: RetrieveConfig, shards: int) -> None:
@@ -46,7 +50,9 @@ def _pool(artifact: Artifact, bucket: int, ingest: Artifact, config: RetrieveCon
     exchange.publish(artifact, "pairs", bucket, late.pool(hits, queries, config))
 
 
-def _rescore(artifact: Artifact, number: int, ingest: Artifact, config: LateConfig, buckets: int, threads: int) -> None:
+def _rescore(
+    artifact: Artifact, number: int, ingest: Artifact, config: LateConfig, buckets: int, threads: int, device: Device
+) -> None:
     pairs = [exchange.read(artifact, "pairs", bucket, number) for bucket in range(buckets)]
     every = pa.concat_tables(pairs)
     scored = late.SCORED.empty_table()
@@ -55,7 +61,8 @@ def _rescore(artifact: Artifact, number: int, ingest: Artifact, config: LateConf
         asked_of = (ingest.read_part("queries", bucket, QUERY) for bucket in range(buckets))  # one at a time in memory
         queries = pa.concat_tables([part.filter(pc.is_in(part["query_id"], value_set=asked)) for part in asked_of])
         documents = ingest.read_part("documents", number, DOCUMENT)
-        scored = late.rescore(documents, queries, every, encoder(config.model_dump_json(), config.model, threads))
+        model = encoder(config.model_dump_json(), config.model, threads, device)
+        scored = late.rescore(documents, queries, every, model)
     parts, start = [], 0
     for part in pairs:
         parts.append(scored.slice(start, part.num_rows))
@@ -64,14 +71,16 @@ def _rescore(artifact: Artifact, number: int, ingest: Artifact, config: LateConf
 
 
 @lru_cache(maxsize=1)
-def encoder(settings: str, model: str, threads: int) -> token_vectors.TokenEncoder:
+def encoder(settings: str, model: str, threads: int, device: Device = "cpu") -> token_vectors.TokenEncoder:
     """The encoder, loaded once per worker process; settings: as JSON, which can be a cache's key.
 
-    model: JSON has a path as it was written, and a worker has a folder of its own.
+    model: JSON has a path as it was written, and a worker has a folder of its own. Raises ConfigError where no GPU is
+    seen.
     """
+    device = resolve_device(device, f"set {SCORE_ON_CPU}")
     config = LateConfig.model_validate_json(settings).model_copy(update={"model": model})
-    dtype = resolve_precision(config.dtype, torch.device("cpu"))
-    return token_vectors.TokenEncoder(_source(config), config, dtype, threads)
+    dtype = resolve_precision(config.dtype, torch.device(device))
+    return token_vectors.TokenEncoder(_source(config), config, dtype, threads, device)
 
 
 def _source(config: LateConfig) -> loading.ModelSource:

@@ -29,12 +29,11 @@ from anmi_ray.core.records import DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.core.schema import Record
 from anmi_ray.models import loading
 from anmi_ray.models.encoder import Encoder
-from anmi_ray.models.reranker import resolve_precision
+from anmi_ray.models.reranker import Device, resolve_device, resolve_precision
 from anmi_ray.retrieval import lucene, shard
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.runtime import exchange
-from anmi_ray.runtime.capacity import check_room
-from anmi_ray.runtime.needs import of_embedding
+from anmi_ray.runtime.needs import EMBED_ON_CPU, of_embedding
 from anmi_ray.runtime.tasks import Context, data_settings, model_room, our_errors, rows_of, run_buckets, windowed
 from anmi_ray.stages.retrieve import late, merging, word_statistics
 from anmi_ray.store import Artifact, index_cache
@@ -118,8 +117,6 @@ def _embedded(shards: ray.data.Dataset, context: Context, args: tuple[Any, ...])
     if not execution.gpus:
         return shards
     need = of_embedding(context.execution)
-    if context.execution.address is None:  # a cluster's was looked at before the first stage
-        check_room(need, context.notice)
     return shards.map_batches(
         _Embedder,
         fn_constructor_args=args,
@@ -145,7 +142,7 @@ class _Embedder:
     """An actor that computes the vectors of shards."""
 
     def __init__(self, *args: Any) -> None:
-        self._searcher = _Searcher(*args, device="cuda" if torch.cuda.is_available() else "cpu")
+        self._searcher = _Searcher(*args, device="cuda")
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         for number in batch["shard"].tolist():
@@ -156,8 +153,9 @@ class _Embedder:
 class LazyEncoder:
     """An encoder that is loaded when first asked: where all vectors are kept, none is."""
 
-    def __init__(self, config: DenseConfig, threads: int, device: str) -> None:
-        self._config, self._threads, self._device = config, threads, device
+    def __init__(self, config: DenseConfig, threads: int, device: Device) -> None:
+        self._config, self._threads = config, threads
+        self._device: Device = device
         self._source = loading.resolve(config.model, trust_remote_code=config.trust_remote_code)
 
     @property
@@ -169,8 +167,9 @@ class LazyEncoder:
 
     @cached_property
     def _loaded(self) -> Encoder:
-        dtype = resolve_precision(self._config.dtype, torch.device(self._device))
-        return Encoder(self._source, self._config.max_tokens, dtype, self._threads, self._device)
+        device = resolve_device(self._device, f"set {EMBED_ON_CPU}")
+        dtype = resolve_precision(self._config.dtype, torch.device(device))
+        return Encoder(self._source, self._config.max_tokens, dtype, self._threads, device)
 
 
 @dataclass
@@ -184,7 +183,7 @@ class _Searcher:
     buckets: int
     shards: int
     threads: int
-    device: str = "cpu"
+    device: Device = "cpu"
 
     def search(self, number: int) -> list[str]:
         """Search a shard; the kinds of its indexes that were found damaged and made again."""

@@ -8,6 +8,7 @@ from typing import Any
 from anmi_ray.config.evaluate import Scoring
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.runtime.costs import RUN_BYTES, SCORE_TOKEN_S, StageCost, Workload
+from anmi_ray.runtime.needs import of_scoring
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.ingest import TRAIN_QUERIES
@@ -46,5 +47,6 @@ STAGE = Stage(
     settings="rerank",
     config=_config,
     also=lambda _, experiment, content: gone_on_with(experiment, content),
+    needs=lambda _, experiment: of_scoring(experiment.execution),
     split=TRAIN_QUERIES,
 )

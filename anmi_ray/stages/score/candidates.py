@@ -40,10 +40,11 @@ class Candidates(scoring.Asked):
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Scoring, context: Context) -> dict[str, Any]:
     """One task per bucket, as many at once as there are cores, one thread each; returns flows for the manifest."""
     asked = Candidates(inputs["retrieve"], inputs["ingest"], 0, (TRAIN_QUERIES.name,))
-    load = partial(held_out.trained, inputs[GONE_ON_WITH], config)
+    load = partial(held_out.trained, inputs[GONE_ON_WITH], config, context.execution.score.device)
     apart = reads_apart(str(local_folder(inputs[GONE_ON_WITH], "model")))
     slices = scoring.score_documents(context, artifact, asked, load) if apart else None
-    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, asked, load, slices)
+    by = scoring.carrier(context, slices)
+    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, asked, load, slices, by=by)
     exchange.forget(artifact)
     return {"flows": flows}
 
