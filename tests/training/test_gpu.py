@@ -31,7 +31,7 @@ from tests.training.test_loop import EXECUTION, InterruptedTrainingError, change
 # DeepSpeed calls collectives that torch has renamed.
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore:TensorFloat32"),
 ]
 
 SMALL_RATE = {"learning_rate": 1e-3, "head_learning_rate": 3e-3}
