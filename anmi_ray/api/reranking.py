@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.api.runs import Run
 from anmi_ray.core import environment
-from anmi_ray.core.errors import ConfigError, DataError, first_line
+from anmi_ray.core.errors import ConfigError, DataError, first_line, out_of_gpu_memory
 from anmi_ray.core.records import RUN, find_rows
 from anmi_ray.store import Flow
 
@@ -219,11 +219,11 @@ def _where(device: Device, precision: Precision) -> Literal["cpu", "cuda"]:
 @contextmanager
 def _enough_memory() -> Iterator[None]:
     """Raise ConfigError in the place of what says that a GPU's memory does not suffice."""
-    import torch
-
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not out_of_gpu_memory(error):
+            raise
         remedy = "compute on the CPU (device cpu), or in 16 bits (precision bfloat16), or end what else holds the GPU"
         raise ConfigError(f"its memory does not suffice: {first_line(error)}", "the GPU", remedy) from None
 

@@ -187,6 +187,11 @@ def from_file_error(error: OSError, place: str) -> StoreError:
     return StoreError(made.message, place, remedy.replace("write permission", "permission").removesuffix(f"; {_AGAIN}"))
 
 
+def out_of_gpu_memory(error: BaseException) -> bool:
+    """Whether torch, or the driver where a kernel finds no room, says that a GPU's memory does not suffice."""
+    return type(error).__name__ == "OutOfMemoryError" or "CUDA error: out of memory" in str(error)
+
+
 def first_line(error: BaseException, most: int = 200) -> str:
     """The first line of what an error of a library says, at most so many characters; its class where it says nothing.
 

@@ -31,7 +31,7 @@ from anmi_ray.models.embedder_folder import write
 from anmi_ray.models.heads import Scorer
 from anmi_ray.models.loading import ModelSource, loadable, resolve
 from anmi_ray.models.lora import add_adapters
-from anmi_ray.models.pairs import Batch, Ragged, length_batches
+from anmi_ray.models.pairs import Batch, Ragged, scoring_batches
 from anmi_ray.models.pooling import TextPooling, VectorPooling, read_pooling
 from anmi_ray.models.reranker import FloatName, Precision, Reranker
 from anmi_ray.models.texts import TextTokenizer
@@ -198,9 +198,8 @@ class BiEncoder(Reranker):
         """Unit vectors float32[X, d] of the texts `rows`."""
         size = int(cast("transformers.PreTrainedModel", self.network.encoder).config.hidden_size)
         vectors = np.zeros((len(rows), size), dtype=np.float32)
-        budget = token_budget if self.device.type == "cpu" else 16 * token_budget
         with torch_threads(self.threads), torch.inference_mode():
-            for part in length_batches(self.pairs.lengths(texts)[rows], budget):
+            for part in scoring_batches(self.pairs.lengths(texts)[rows], token_budget, self.device):
                 batch = self.pairs.batch([texts[int(row)] for row in rows[part]])
                 vectors[part] = self._pooled(batch).cpu().numpy()
         return vectors

@@ -16,7 +16,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from anmi_ray.core.errors import ConfigError, JudgeError
+from anmi_ray.core.errors import ConfigError, JudgeError, first_line, out_of_gpu_memory
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import (
     SCORE_TOKENS,
@@ -28,7 +28,7 @@ from anmi_ray.models.cross_encoder import (
 )
 from anmi_ray.models.decoder import says_yes_or_no
 from anmi_ray.models.heads import ClassifierScorer
-from anmi_ray.models.loading import ModelSource, first_line, loadable
+from anmi_ray.models.loading import ModelSource, loadable
 from anmi_ray.models.pairs import MULTIPLE, PairTokenizer, length_batches
 from anmi_ray.models.pooling import is_bi_encoder
 from anmi_ray.models.prompts import declared
@@ -100,7 +100,7 @@ class Classifier:
         lengths = np.array([len(ids) for ids in coded["input_ids"]], dtype=np.int64)
         logits = np.zeros((len(lengths), len(self.labels)))
         with computing(self.name, self.use):
-            batches = length_batches(lengths, self.use.budget)
+            batches = length_batches(lengths, self.use.budget, self.use.device != "cpu")
             outputs = [
                 self.network(**self._padded(coded, rows)) for rows in batches
             ]  # a GPU runs while the next is put
@@ -181,7 +181,9 @@ def computing(name: str, use: Resources) -> Iterator[None]:
     try:
         with torch_threads(use.threads if use.device == "cpu" else None), torch.inference_mode():
             yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not out_of_gpu_memory(error):
+            raise
         raise JudgeError(
             f"a batch of {use.budget:,} tokens does not fit into the memory of {use.device}: {first_line(error)}",
             f"model {name}",

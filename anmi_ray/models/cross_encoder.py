@@ -35,7 +35,7 @@ from anmi_ray.models.decoder import (
 from anmi_ray.models.heads import ClassifierScorer, MeanScorer, Scorer, start
 from anmi_ray.models.loading import ModelSource, loadable, resolve
 from anmi_ray.models.lora import add_adapters, is_adapted, merged
-from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, length_batches
+from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, scoring_batches
 from anmi_ray.models.pooling import SCORE_FOLDER, has_mean_head
 from anmi_ray.models.prompts import prompt_for
 from anmi_ray.models.reranker import Precision, Reranker
@@ -127,7 +127,7 @@ class CrossEncoder(Reranker):
     ) -> NDArray[np.float32]:
         """Raw logits float32[N] of the pairs (query_N[i], document_N[i]) of tokenised texts."""
         lengths = self.pairs.pair_lengths(queries, query_N, documents, document_N)
-        batches = length_batches(lengths, token_budget if self.device.type == "cpu" else 16 * token_budget)
+        batches = scoring_batches(lengths, token_budget, self.device)
         with torch_threads(self.threads), torch.inference_mode():
             inputs = (self.pairs.batch(queries, query_N[rows], documents, document_N[rows]) for rows in batches)
             return in_order(batches, [self.network(**tensors(batch, self.device)) for batch in inputs])

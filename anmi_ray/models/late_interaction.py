@@ -21,14 +21,14 @@ import transformers
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.errors import ConfigError, first_line
 from anmi_ray.models import colbert
 from anmi_ray.models.bi_encoder import BiEncoder, TextEncoder
 from anmi_ray.models.cross_encoder import SCORE_TOKENS, in_order, tensors, torch_threads
 from anmi_ray.models.decoder import is_decoder
 from anmi_ray.models.embedder_folder import write_colbert, write_token_vectors
-from anmi_ray.models.loading import ModelSource, first_line, loadable
-from anmi_ray.models.pairs import Batch, Ragged, length_batches
+from anmi_ray.models.loading import ModelSource, loadable
+from anmi_ray.models.pairs import Batch, Ragged, scoring_batches
 from anmi_ray.models.pooling import VectorPooling, read_token_vectors
 from anmi_ray.models.texts import TextTokenizer
 
@@ -145,8 +145,7 @@ class LateInteraction(BiEncoder):
         self, texts: Ragged, rows: NDArray[np.int64], token_budget: int
     ) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
         """(which of `rows`, their vectors float32[X, T, d], masks [X, T]) batch by batch, texts of similar length."""
-        budget = token_budget if self.device.type == "cpu" else 16 * token_budget
-        for part in length_batches(self.pairs.lengths(texts)[rows], budget):
+        for part in scoring_batches(self.pairs.lengths(texts)[rows], token_budget, self.device):
             batch = self.pairs.batch([texts[int(row)] for row in rows[part]])
             vectors = self.network(**tensors(batch, self.device))[0].float()
             yield part, vectors, torch.from_numpy(batch.counted).to(self.device).bool()

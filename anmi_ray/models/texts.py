@@ -133,13 +133,14 @@ class TextTokenizer:
         list_N: NDArray[np.int64],
         document_N: NDArray[np.int64],
         token_budget: int,
+        on_gpu: bool = False,
     ) -> TextPairs:
-        """Inputs of the pairs (query_L[list_N[i]], document_N[i]), in their order; batches of `token_budget` tokens."""
+        """Inputs of the pairs (query_L[list_N[i]], document_N[i]), in their order, in batches as `length_batches`."""
         query_rows, query_of_L = np.unique(query_L, return_inverse=True)
         document_rows, document_of_N = np.unique(document_N, return_inverse=True)
         lists = [*(queries[int(i)] for i in query_rows), *(documents[int(i)] for i in document_rows)]
         lengths = np.concatenate([self.lengths(queries)[query_rows], self.lengths(documents)[document_rows]])
-        chosen = length_batches(lengths, token_budget)
+        chosen = length_batches(lengths, token_budget, on_gpu)
         place = np.argsort(np.concatenate(chosen), kind="stable")
         return TextPairs(
             batches=[self.batch([lists[row] for row in rows]) for rows in chosen],

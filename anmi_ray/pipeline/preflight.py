@@ -36,9 +36,9 @@ def check(experiment: Experiment, todo: Iterable[Stage], notice: Callable[[str],
     Ray.
     """
     todo = list(todo)
-    for need in needs(experiment, todo):
-        check_room(need, notice)
     execution = experiment.execution
+    for need in needs(experiment, todo):
+        check_room(need, notice, grows=execution.address is not None)
     if execution.address is None:
         return
     keys = {key for stage in todo if stage.asks for key in _keys(stage.config_of(experiment))}

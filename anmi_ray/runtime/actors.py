@@ -18,7 +18,7 @@ from ray.exceptions import RayActorError
 
 from anmi_ray.config.execution import ExecutionConfig, ScoreExecution
 from anmi_ray.core import logs
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.errors import ConfigError, first_line, out_of_gpu_memory
 from anmi_ray.core.schema import Record
 from anmi_ray.runtime.tasks import TASK_RETRIES, Carrier, Context, call_logged, our_errors, seal_buckets, windowed
 from anmi_ray.store import Artifact, Flow
@@ -141,12 +141,10 @@ class _Scorer:
         try:
             return task(*args)
         except RuntimeError as error:
-            from torch import OutOfMemoryError
-
-            if not isinstance(error, OutOfMemoryError):
+            if not out_of_gpu_memory(error):
                 raise
             raise ConfigError(
-                f"a GPU's memory does not hold the model and a batch: {str(error).splitlines()[0]}",
+                f"a GPU's memory does not hold the model and a batch: {first_line(error)}",
                 "execution.score.gpus",
                 "raise it, so that fewer scorers share a GPU, or have texts cut shorter by max_tokens",
             ) from error

@@ -23,10 +23,11 @@ from anmi_ray.runtime.needs import GPU_TYPE, Need
 _MIRRORED = re.compile("node_[0-9a-f]{56}")  # how an autoscaler that only looks on names a node's type
 
 
-def check_room(need: Need, notice: Callable[[str], None], at_once: int = 1) -> None:
+def check_room(need: Need, notice: Callable[[str], None], at_once: int = 1, grows: bool = True) -> None:
     """Raise ConfigError where what is needed does not fit on the cluster and it cannot grow; say so where it may.
 
-    at_once: as many of it are wanted side by side; one must fit, and it is said where not all do.
+    at_once: as many of it are wanted side by side; one must fit, and it is said where not all do. grows: false of a Ray
+    started here, whose autoscaler says at first what one that can start nodes may say.
     """
     nodes = alive()
     selected = [node["Resources"] for node in nodes if selects(need.selector, node)]
@@ -37,7 +38,7 @@ def check_room(need: Need, notice: Callable[[str], None], at_once: int = 1) -> N
             notice(f"there is room for {there} of {at_once} at once ({need.place}), the others wait for them")
         return
     short = _said(need, selected, len(nodes), fitting)
-    if may_grow(need.each, need.count):
+    if grows and may_grow(need.each, need.count):
         notice(f"{short}; it starts when the cluster has grown")
         return
     remedies = [*_remedies(need, nodes, selected, int(fitting)), "give a larger cluster by execution.address"]

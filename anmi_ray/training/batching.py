@@ -269,7 +269,9 @@ def _micro_batch(
         of_lists = ((data.document_P[one.documents], more) for one, more in zip(lists, lent, strict=True))
         document = np.concatenate([part for both in of_lists for part in both])
         row = slot // width
-        batches = data.pairs.pairs(data.queries, data.query_E[chosen], data.documents, row, document, execution.at_once)
+        batches = data.pairs.pairs(
+            data.queries, data.query_E[chosen], data.documents, row, document, execution.at_once, execution.use_gpu
+        )
         # one unit cannot be divided: what it takes is bounded otherwise
         batches = replace(batches, recompute=len(units) == 1 and batches.tokens > execution.micro_batch_tokens)
     else:
@@ -294,6 +296,6 @@ def _pairs(
     positions = np.concatenate([one.documents for one in lists])
     query = np.repeat(data.query_E[[one.e for one in lists]], [len(one.documents) for one in lists])
     document = data.document_P[positions]
-    rows = length_batches(data.tokens_P[positions], execution.at_once)
+    rows = length_batches(data.tokens_P[positions], execution.at_once, execution.use_gpu)
     batches = [pairs.batch(data.queries, query[n], data.documents, document[n]) for n in rows]
     return batches, np.concatenate(rows)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.models.cross_encoder import SCORE_TOKENS, tensors
 from anmi_ray.models.pair_classifier import PairClassifier, PairInputs
-from anmi_ray.models.pairs import Ragged, length_batches
+from anmi_ray.models.pairs import Ragged, length_batches, scoring_batches
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.models.texts import TextTokenizer
 from anmi_ray.training.module import Inputs
@@ -34,17 +34,16 @@ class Together:
         """Tokens of every input."""
         return self._inputs.lengths
 
-    def inputs(self, row_N: Rows, token_budget: int) -> tuple[Inputs, Rows]:
+    def inputs(self, row_N: Rows, token_budget: int, on_gpu: bool = False) -> tuple[Inputs, Rows]:
         """Batches of similar length."""
-        parts = length_batches(self.tokens_R[row_N], token_budget)
+        parts = length_batches(self.tokens_R[row_N], token_budget, on_gpu)
         return [self._inputs.batch(row_N[part]) for part in parts], np.concatenate(parts)
 
     def infer(self, model: PairClassifier, row_N: Rows) -> Logits:
         """Logits float32[N, L]."""
         logits = np.zeros((len(row_N), len(model.labels)), dtype=np.float32)
-        budget = SCORE_TOKENS if model.device.type == "cpu" else 16 * SCORE_TOKENS
         with torch.inference_mode():
-            for part in length_batches(self.tokens_R[row_N], budget):
+            for part in scoring_batches(self.tokens_R[row_N], SCORE_TOKENS, model.device):
                 batch = self._inputs.batch(row_N[part])
                 output = model.network(**tensors(batch, model.device))
                 logits[part] = output.reshape(len(part), -1).float().cpu().numpy()
@@ -68,15 +67,15 @@ class Apart:
         every = np.arange(len(self._query_R))
         return self._pairs.pair_lengths(self._queries, self._query_R, self._documents, every)
 
-    def inputs(self, row_N: Rows, token_budget: int) -> tuple[Inputs, Rows]:
+    def inputs(self, row_N: Rows, token_budget: int, on_gpu: bool = False) -> tuple[Inputs, Rows]:
         """Batches of similar length; of a bi-encoder, texts and which of them are paired."""
         pairs = self._pairs
         query_N = self._query_R[row_N]
         each = np.arange(len(row_N))
         if isinstance(pairs, TextTokenizer):
-            return pairs.pairs(self._queries, query_N, self._documents, each, row_N, token_budget), each
+            return pairs.pairs(self._queries, query_N, self._documents, each, row_N, token_budget, on_gpu), each
         length_N = pairs.pair_lengths(self._queries, query_N, self._documents, row_N)
-        parts = length_batches(length_N, token_budget)
+        parts = length_batches(length_N, token_budget, on_gpu)
         batches = [pairs.batch(self._queries, query_N[part], self._documents, row_N[part]) for part in parts]
         return batches, np.concatenate(parts)
 

@@ -282,7 +282,7 @@ class PreferenceTask:
 
     def _batch(self, units: list[_Unit], execution: TrainExecution) -> PairBatch:
         rows = np.array([row for unit in units for row in unit.rows], dtype=np.int64)
-        batches, place = self.data.reader.inputs(rows, execution.at_once)
+        batches, place = self.data.reader.inputs(rows, execution.at_once, execution.use_gpu)
         return PairBatch(batches, place, np.array([unit.score for unit in units], dtype=np.float32))
 
     def evaluate(self, engine: Engine, step: int) -> float:

@@ -73,12 +73,19 @@ def test_pairs_equal_the_tokenizers_own(base: Path, lengths: list[tuple[int, int
     np.testing.assert_array_equal(kept, theirs["attention_mask"].sum(1))
 
 
-@given(lengths=st.lists(st.integers(1, 300), max_size=80), budget=st.integers(8, 2000))
-def test_length_batches_hold_every_pair_once_within_the_budget(lengths: list[int], budget: int) -> None:
-    batches = length_batches(np.array(lengths, dtype=np.int64), budget)
+@given(lengths=st.lists(st.integers(1, 300), max_size=80), budget=st.integers(8, 20_000), on_gpu=st.booleans())
+def test_length_batches_hold_every_pair_once_within_the_budget(lengths: list[int], budget: int, on_gpu: bool) -> None:
+    batches = length_batches(np.array(lengths, dtype=np.int64), budget, on_gpu)
     assert sorted(int(i) for batch in batches for i in batch) == list(range(len(lengths)))
     for batch in batches:
-        assert len(batch) == 1 or max(lengths[i] for i in batch) * len(batch) <= budget
+        width = max(lengths[i] for i in batch)
+        assert len(batch) == 1 or width * len(batch) <= budget
+        assert not on_gpu or len(batch) == 1 or sum(width - lengths[i] for i in batch) <= budget // 8
+    if on_gpu:  # no batch ends without need
+        for batch, following in zip(batches, batches[1:], strict=False):
+            more = [*(lengths[i] for i in batch), lengths[following[0]]]
+            width = -(-more[0] // 8) * 8
+            assert len(more) * width > budget or sum(width - length for length in more) > budget // 8
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
