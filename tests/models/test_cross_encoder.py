@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any, Literal
@@ -82,7 +83,7 @@ def test_length_batches_hold_every_pair_once_within_the_budget(lengths: list[int
         assert len(batch) == 1 or width * len(batch) <= budget
         assert not on_gpu or len(batch) == 1 or sum(width - lengths[i] for i in batch) <= budget // 8
     if on_gpu:  # no batch ends without need
-        for batch, following in zip(batches, batches[1:], strict=False):
+        for batch, following in itertools.pairwise(batches):
             more = [*(lengths[i] for i in batch), lengths[following[0]]]
             width = -(-more[0] // 8) * 8
             assert len(more) * width > budget or sum(width - length for length in more) > budget // 8

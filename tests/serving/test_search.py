@@ -51,8 +51,8 @@ class Here:
 @pytest.fixture(scope="module")
 def service(searched: Run) -> Iterator[Service]:
     """A service of the run: a new one for each event loop, around the same model and first stage."""
-    scorer = ModelScorer(str(searched.model), 1)
     settings = validated({"model": searched.name, "threads": 1})
+    scorer = ModelScorer(str(searched.model), settings)
     with closing(RunSearcher(searched.name, searched.root, 1)) as searcher:
         yield lambda: RerankService(settings, scorer.compute, first=Here(searcher))
 
@@ -137,9 +137,8 @@ def test_indexes_that_are_gone_or_damaged_are_made_again(searched: Run, tmp_path
         notes = " ".join(searcher.about.notes)
         assert "counts of shard 0 was not there" in notes
         assert "vectors of shard 0 was damaged" in notes
-        made = RerankService(
-            validated({"model": "searched"}), ModelScorer(str(searched.model), 1).compute, first=Here(searcher)
-        )
+        settings = validated({"model": searched.name, "threads": 1})
+        made = RerankService(settings, ModelScorer(str(searched.model), settings).compute, first=Here(searcher))
         results = search(made, query=text, system="hybrid", top_n=DEPTH).json()["results"]
         assert [row["id"] for row in results] == [doc for doc, _ in systems["hybrid"]]
     (lost,) = (root / "artifacts" / "ingest").rglob("documents/00001.parquet")
