@@ -11,6 +11,8 @@ from pydantic_core import to_jsonable_python
 from anmi_ray.config.paths import FolderOrName, LocalPath
 
 Word = TypeVar("Word", bound=str)
+FINEST_SHARE = 0.0001
+"""Of a GPU: Ray takes shares in steps of it, and says so of others in a traceback."""
 
 
 class Settings(BaseModel):

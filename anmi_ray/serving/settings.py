@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from anmi_ray.config.base import Settings
+from anmi_ray.config.base import FINEST_SHARE, Settings
 from anmi_ray.config.evaluate import Precision
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError
@@ -27,7 +27,7 @@ class ServiceSettings(Settings):
         default=0.0,
         ge=0,
         le=1,
-        multiple_of=0.0001,  # what Ray can share out
+        multiple_of=FINEST_SHARE,
         description="share of a GPU that each of them takes, and computes on; 0: the CPU",
     )
     precision: Precision = Field(

@@ -128,3 +128,11 @@ def test_a_campaign_and_an_experiment_are_told_their_commands(tmp_path: Path, mo
     with pytest.raises(ConfigError, match=r"^campaign\.yaml: this file is a campaign's"):
         tune.load("nested.yaml")
     assert load("one.yaml").train.max_steps == 3
+
+
+def test_a_share_of_a_gpu_that_ray_cannot_give_is_refused() -> None:
+    third = {"gpus": 1 / 3}
+    for settings in ({"execution": {"score": third}}, {"execution": {"embed": third}}):
+        assert "multiple of 0.0001 (given: 0.3333333333333333)" in said(settings)
+    assert "judges.0.gpus" in of_judge(kind="encoder", model="m", **third)
+    validate({"execution": {"score": {"gpus": 0.3333}, "embed": {"gpus": 2}}}, "some.yaml")
