@@ -20,7 +20,7 @@ from anmi_ray.core.identity import id_column, id_matrix
 from anmi_ray.core.records import QUERY, TEXT_OF
 from anmi_ray.labelling import answers as kept
 from anmi_ray.labelling import choice, exchange, judged
-from anmi_ray.labelling.agreement import PeopleAnswers, agreement
+from anmi_ray.labelling.agreement import PeopleAnswers, agreement, kind_of
 from anmi_ray.labelling.answers import AnswerWriter, PersonAnswer
 from anmi_ray.labelling.desk import Desk, DocumentText, Question
 from anmi_ray.store import Artifact
@@ -57,6 +57,7 @@ class _Place:
     `JudgedPairs.sides`."""
 
     query: str
+    kind: int
     doc_a: str
     doc_b: str
     sides: dict[str, float]
@@ -220,6 +221,7 @@ class Labelling:
             judges=tuple(judges),
             people=tuple(persons),
             query=np.array([queries[place.query] for place in places.values()], np.int64),
+            kind=np.array([place.kind for place in places.values()], np.int64),
             random=np.array([pair in random for pair in pairs], np.bool_),
             gap=np.array([place.gap for place in places.values()], np.float64),
             judged=np.array(sides, np.float64).reshape(len(pairs), len(judges)),
@@ -242,7 +244,8 @@ class Labelling:
             pairs_here = here.pairs.take(pa.array(rows))
             sides = here.sides()[rows]
             texts = retrieve.read_part("texts", bucket, TEXT_OF, ["doc_id", "external_id"])
-            queries = ingest.read_part("queries", bucket, QUERY, ["query_id", "external_id"])
+            queries = ingest.read_part("queries", bucket, QUERY, ["query_id", "external_id", "text"])
+            asked = judged.names_of(queries, pairs_here["query_id"], "query_id", ("text",))["text"]
             columns = [
                 judged.names_of(table, pairs_here[name], key, ("external_id",))["external_id"]
                 for table, name, key in (
@@ -256,7 +259,7 @@ class Labelling:
             for row, pair in enumerate(judged.hexadecimal(pairs_here["pair"])):
                 said = dict(zip(here.judges, sides[row].tolist(), strict=True))
                 query, doc_a, doc_b = (column[row] for column in columns)
-                found[pair] = _Place(query, doc_a, doc_b, said, float(gap[row]))
+                found[pair] = _Place(query, kind_of(asked[row]), doc_a, doc_b, said, float(gap[row]))
         return found
 
     def _fitted(self) -> Artifact | None:

@@ -140,7 +140,7 @@ def told(figures: Mapping[str, Any]) -> Iterator[Any]:
 
 def _of_judges(figures: Mapping[str, Any]) -> Iterator[Any]:
     from anmi_ray.cli.console import filled_table
-    from anmi_ray.labelling.agreement import TERCILES
+    from anmi_ray.labelling.agreement import KINDS, TERCILES
 
     columns = {
         "agrees, random share %": lambda judge: _share(judge["random"]),
@@ -158,6 +158,10 @@ def _of_judges(figures: Mapping[str, Any]) -> Iterator[Any]:
     if gaps is not None:
         apart = f"less than {gaps[0]:.0f} points apart, less than {gaps[1]:.0f}, or more"
         yield f"               gap: the two documents' ratings are {apart}"
+    asked = [name for name in KINDS if any(judge["by_kind"][name]["n"] for judge in figures["judges"].values())]
+    if len(asked) > 1:
+        kinds = {f"{name} %": lambda judge, name=name: _share(judge["by_kind"][name]) for name in asked}
+        yield filled_table("by kind of query", figures["judges"], kinds)
 
 
 def _of_people(figures: Mapping[str, Any]) -> Iterator[Any]:

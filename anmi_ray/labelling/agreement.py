@@ -8,6 +8,7 @@ size for shares, a percentile bootstrap for kappas. Letters: P pairs, J judges, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -22,23 +23,42 @@ from anmi_ray.evaluation.significance import Estimate
 from anmi_ray.judging.audit.intervals import MIN_QUERIES
 
 TERCILES = ("small", "middle", "large")
+KINDS = ("question", "keywords", "sentence")
+"""Of queries: one that asks (a question mark, or an English word that begins questions), one of few words, another."""
+_KEYWORDS = 4  # words at most
+_ASKING = re.compile(
+    r"(are|can|could|did|do|does|has|have|how|is|should|was|were|what|when|where|which|who|whom|whose|why|will)\b"
+)
 
 
 @dataclass(frozen=True)
 class PeopleAnswers:
     """P pairs that somebody answered: 1 for doc_a, -1 for doc_b, 0 for neither, NaN where nobody was asked or failed.
 
-    query int[P], in 0..; random[P]: of the random share; gap[P]: how far the ratings of its documents are apart, Elo
-    points, NaN where unknown; judged[P, J]; said[P, H].
+    query int[P], in 0..; kind[P]: its place in KINDS; random[P]: of the random share; gap[P]: how far the ratings
+    of its documents are apart, Elo points, NaN where unknown; judged[P, J]; said[P, H].
     """
 
     judges: tuple[str, ...]
     people: tuple[str, ...]
     query: Ints
+    kind: Ints
     random: Flags
     gap: Reals
     judged: Reals
     said: Reals
+
+
+def kind_of(query: str) -> int:
+    """The place in KINDS of what a query looks like.
+
+    >>> [KINDS[kind_of(text)] for text in ("How are lists sorted", "sort list", "a list that is sorted in place")]
+    ['question', 'keywords', 'sentence']
+    """
+    text = query.strip().lower()
+    if text.endswith(("?", "？", "؟")) or _ASKING.match(text):
+        return KINDS.index("question")
+    return KINDS.index("keywords" if len(text.split()) <= _KEYWORDS else "sentence")
 
 
 def agreement(answers: PeopleAnswers, least: float) -> dict[str, Any]:
@@ -66,12 +86,13 @@ def _judge(answers: PeopleAnswers, judge: Reals, edges: list[float] | None, leas
         "silent": int((by_people & np.isnan(judge)).sum()),
         "below": random.high is not None and random.high < least,
     }
+    groups: dict[str, tuple[tuple[str, ...], Ints]] = {"by_kind": (KINDS, answers.kind)}
     if edges is not None:
         tercile = np.where(np.isnan(answers.gap), -1, np.searchsorted(edges, answers.gap, side="right"))
-        found["by_gap"] = {
-            name: asdict(_share(alike, answers.query, counted & (tercile == number)))
-            for number, name in enumerate(TERCILES)
-        }
+        groups["by_gap"] = TERCILES, tercile.astype(np.int64)
+    for key, (names, group) in groups.items():
+        parts = {name: counted & (group == number) for number, name in enumerate(names)}
+        found[key] = {name: asdict(_share(alike, answers.query, part)) for name, part in parts.items()}
     return found
 
 

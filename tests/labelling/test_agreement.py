@@ -6,17 +6,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from statsmodels.stats.inter_rater import cohens_kappa
 
 from anmi_ray.evaluation.judged import kappa_of
-from anmi_ray.labelling.agreement import PeopleAnswers, agreement, named_below
+from anmi_ray.labelling.agreement import KINDS, PeopleAnswers, agreement, kind_of, named_below
 
 NAN = np.nan
 
 
 def answers_of(judged: list[list[float]], said: list[list[float]], **more: Any) -> PeopleAnswers:
     count = len(judged)
-    told = {"query": np.arange(count), "random": np.ones(count, np.bool_), "gap": np.full(count, NAN)} | more
+    told: dict[str, Any] = {
+        "query": np.arange(count),
+        "random": np.ones(count, np.bool_),
+        "gap": np.full(count, NAN),
+    } | more
+    told = {"kind": np.zeros(count, np.int64)} | told
     judges = tuple(f"j{i}" for i in range(len(judged[0])))
     people = tuple(f"p{i}" for i in range(len(said[0])))
     return PeopleAnswers(judges, people, judged=np.array(judged), said=np.array(said), **told)
@@ -78,9 +85,23 @@ def test_agreement_by_the_size_of_the_gap() -> None:
     assert sum(part["n"] for part in found["judges"]["j0"]["by_gap"].values()) == 30
 
 
+def test_agreement_by_kind_of_query() -> None:
+    kind = np.array([0] * 10 + [2] * 20)
+    found = agreement(answers_of([[1.0]] * 30, [[-1.0]] * 10 + [[1.0]] * 20, kind=kind), 0.6)["judges"]["j0"]["by_kind"]
+    assert {name: (part["mean"], part["n"]) for name, part in found.items()} == {
+        "question": (0.0, 10), "keywords": (None, 0), "sentence": (1.0, 20),
+    }  # fmt: skip
+
+
+@given(st.text(max_size=60))
+def test_every_text_is_of_a_kind(text: str) -> None:
+    assert KINDS[kind_of(text)] in KINDS
+    assert KINDS[kind_of(f"{text}? ")] == "question"
+
+
 def test_nothing_is_told_of_nothing() -> None:
     nothing = PeopleAnswers(
-        (), (), *(np.zeros(0, kind) for kind in (np.int64, np.bool_, float)), *[np.zeros((0, 0))] * 2
+        (), (), *(np.zeros(0, kind) for kind in (np.int64, np.int64, np.bool_, float)), *[np.zeros((0, 0))] * 2
     )
     assert agreement(nothing, 0.6)["people"]["together"] is None
     one = agreement(answers_of([[1.0]], [[1.0]]), 0.6)["judges"]["j0"]

@@ -58,6 +58,8 @@ def test_out_filled_in_and_in_again(root: Path, tmp_path: Path) -> None:
     assert label(root, "--summary").splitlines()[-8:] == audited.splitlines()[-8:]
     found = figures_of(root)
     assert found["judges"]["careful"]["random"]["mean"] > 0.8 > found["judges"]["coin"]["random"]["mean"]
+    careful = found["judges"]["careful"]
+    assert careful["by_kind"]["question"] == careful["all"]  # the run's queries ask
     assert found["judges"]["careful"]["random"]["n"] <= found["random"] == 180
     assert found["people"]["together"] is None
     label(root, "--export", path)  # with the answers: in again they are known
