@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anmi_ray.api import arguments
 from anmi_ray.config.load import validate_as
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import environment
@@ -167,7 +168,8 @@ def rate_with(
     from anmi_ray.rating.outcomes import ANCHOR_TEXTS, outcomes_of, with_anchors
     from anmi_ray.rating.rate_table import rate_read
 
-    _check_numbers(max_reject_fraction, threads)
+    arguments.share(max_reject_fraction, "max_reject_fraction")
+    arguments.threads(threads)
     read = outcomes_of(_read(preferences, GAMES, one_query, columns))
     _check_rejects(read, rejects, max_reject_fraction)
     strangers = None
@@ -210,7 +212,7 @@ def audit(
     from anmi_ray.judging import read_judgments
     from anmi_ray.rating.graph import count_triads
 
-    _check_numbers(max_reject_fraction)
+    arguments.share(max_reject_fraction, "max_reject_fraction")
     read = read_judgments(_read(answers, ANSWERS, columns=columns))
     _check_rejects(read, rejects, max_reject_fraction)
     if not read.judgments.num_rows:
@@ -247,11 +249,3 @@ def _check_rejects(read: Preferences | Imported, rejects: str | Path | None, max
     if rejects is not None:
         formats.write_table(read.rejects, Path(rejects))
     read.refuse_rejects(max_fraction)
-
-
-def _check_numbers(max_reject_fraction: object, threads: object = 0) -> None:
-    """Raise ConfigError where an argument is out of its range."""
-    if not isinstance(max_reject_fraction, int | float) or not 0.0 <= max_reject_fraction <= 1.0:
-        raise ConfigError(f"{max_reject_fraction!r} is no share", "max_reject_fraction", "give a number from 0 to 1")
-    if not isinstance(threads, int) or threads < 0:
-        raise ConfigError(f"{threads!r} is no number of threads", "threads", "give 0, all cores, or a number above")

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from anmi_ray.api import arguments
 from anmi_ray.api.runs import Run
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError, first_line, out_of_gpu_memory
@@ -59,13 +60,16 @@ def rerank(
     those of its fusion.json). `min_relevance`: texts whose P(relevant) by the model's own score is lower are left out,
     and a column `relevance` says it of the others; 0 keeps all. The run has fitted it on dev queries (of a folder,
     relevance.json holds it).
-    Raises ConfigError where there is no such run or device, the run has no model or no P(relevant), or `scores` are not
-    those of its fusion; DataError where a folder holds no model or scores are not finite or not of all texts.
+    Raises ConfigError where what is given is no text, there is no such run or device, or the run has no model, no
+    P(relevant) or no such fusion; DataError where a folder holds no model or scores are not finite or not of all texts.
 
     >>> ranking = anmi_ray.rerank("quickstart", "sort a list", ["Tuples are immutable.", "list.sort() sorts it."])
     >>> ranking.column_names, ranking["rank"].to_pylist()
     (['rank', 'score', 'index', 'text'], [1, 2])
     """
+    arguments.text(query, "query")
+    arguments.threads(threads)
+    texts = arguments.texts(texts, "texts")
     place = _place(model, root)
     folder = place.model if isinstance(place, Run) else _checked(place)
     fusion = None if scores is None else _fusion(place)
@@ -77,10 +81,10 @@ def rerank(
     own = np.zeros(0)
     if texts:
         with _enough_memory():
-            own = _loaded(folder, threads, where, precision).score([query] * len(texts), list(texts))
+            own = _loaded(folder, threads, where, precision).score([query] * len(texts), texts)
     score = own if fusion is None or not texts else fused(fusion, own, given)
     table = pa.table({"score": pa.array(score, pa.float32()), "index": pa.array(range(len(texts)), pa.int64())})
-    table = table.append_column("text", pa.array(list(texts), pa.string()))
+    table = table.append_column("text", pa.array(texts, pa.string()))
     if calibrated is not None:
         table = table.append_column("relevance", pa.array(calibrated.curve.of(own), pa.float64()))
         table = table.filter(pc.greater_equal(table["relevance"], min_relevance))
@@ -113,6 +117,7 @@ def _place(model: str | Path | Run, root: str) -> Path | Run:
     """The folder or the run that `model` names. Raises ConfigError where it is neither."""
     if isinstance(model, Run | Path):
         return model
+    arguments.text(model, "model")
     return Path(model) if Path(model).is_dir() else Run(model, root)
 
 
@@ -135,8 +140,7 @@ def _relevance(place: Path | Run, least: float = 0.0) -> Relevance:
     """What a folder's or a run's scores are worth. ConfigError where it has none, or `least` is no probability."""
     from anmi_ray.evaluation import relevance
 
-    if not 0 <= least <= 1:
-        raise ConfigError(f"{least} is no probability", "min_relevance", "give a number from 0 to 1, such as .5")
+    arguments.share(least, "min_relevance", "probability")
     found = _calibrated(place)
     if found is None:
         raise relevance.missing(str(place) if isinstance(place, Path) else f"run {place.name}")
@@ -210,9 +214,8 @@ def _where(device: Device, precision: Precision) -> Literal["cpu", "cuda"]:
     """The device that `device` stands for. Raises ConfigError where there is none, or a name is unknown."""
     from anmi_ray.models import reranker
 
-    for name, given, known in (("device", device, reranker.Device), ("precision", precision, reranker.Precision)):
-        if given not in get_args(known):
-            raise ConfigError(f"{given!r} is unknown", name, f"give one of {', '.join(get_args(known))}")
+    arguments.one_of(device, reranker.Device, "device")
+    arguments.one_of(precision, reranker.Precision, "precision")
     return reranker.resolve_device(device)
 
 

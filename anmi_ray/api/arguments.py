@@ -1,0 +1,46 @@
+"""What is given to a function in the place of what it takes: one message, in the place of what a library would say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import get_args
+
+from anmi_ray.core.errors import ConfigError, DataError
+
+
+def text(value: object, place: str) -> str:
+    """A text. Raises ConfigError where it is none, DataError where it holds what no file can."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{type(value).__name__} is no text", place, "give a str")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise DataError("holds half of a surrogate pair, which is no character", place, "decode it anew") from None
+    return value
+
+
+def texts(values: object, place: str) -> list[str]:
+    """Texts, of a list or of whatever gives one after another. Raises as `text`, and for a text alone."""
+    if isinstance(values, str | bytes):
+        raise ConfigError("is one text, and each of its characters would be read as one", place, f"write [{place}]")
+    if not isinstance(values, Iterable):
+        raise ConfigError(f"{type(values).__name__} is no list of texts", place, "give a list of str")
+    return [text(value, f"{place}[{at}]") for at, value in enumerate(values)]
+
+
+def share(value: object, place: str, what: str = "share") -> None:
+    """Raise ConfigError where `value` is no number from 0 to 1."""
+    if not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+        raise ConfigError(f"{value!r} is no {what}", place, "give a number from 0 to 1")
+
+
+def threads(value: object) -> None:
+    """Raise ConfigError where `value` is no number of threads."""
+    if not isinstance(value, int) or value < 0:
+        raise ConfigError(f"{value!r} is no number of threads", "threads", "give 0, all cores, or a number above")
+
+
+def one_of(value: object, known: object, place: str) -> None:
+    """Raise ConfigError where `value` is none of the Literal `known`."""
+    if value not in get_args(known):
+        raise ConfigError(f"{value!r} is unknown", place, f"give one of {', '.join(get_args(known))}")
