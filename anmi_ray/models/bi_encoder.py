@@ -198,11 +198,15 @@ class BiEncoder(Reranker):
         """Unit vectors float32[X, d] of the texts `rows`."""
         size = int(cast("transformers.PreTrainedModel", self.network.encoder).config.hidden_size)
         vectors = np.zeros((len(rows), size), dtype=np.float32)
-        with torch_threads(self.threads), torch.inference_mode():
-            for part in scoring_batches(self.pairs.lengths(texts)[rows], token_budget, self.device):
+
+        def encode(budget: int) -> NDArray[np.float32]:
+            for part in scoring_batches(self.pairs.lengths(texts)[rows], budget, self.device):
                 batch = self.pairs.batch([texts[int(row)] for row in rows[part]])
                 vectors[part] = self._pooled(batch).cpu().numpy()
-        return vectors
+            return vectors
+
+        with torch_threads(self.threads), torch.inference_mode():
+            return self._as_memory_allows(encode, token_budget)
 
     def _pooled(self, batch: Batch) -> Tensor:
         """Vectors float32[X, d] of a batch."""

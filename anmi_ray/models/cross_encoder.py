@@ -127,10 +127,14 @@ class CrossEncoder(Reranker):
     ) -> NDArray[np.float32]:
         """Raw logits float32[N] of the pairs (query_N[i], document_N[i]) of tokenised texts."""
         lengths = self.pairs.pair_lengths(queries, query_N, documents, document_N)
-        batches = scoring_batches(lengths, token_budget, self.device)
-        with torch_threads(self.threads), torch.inference_mode():
+
+        def score(budget: int) -> NDArray[np.float32]:
+            batches = scoring_batches(lengths, budget, self.device)
             inputs = (self.pairs.batch(queries, query_N[rows], documents, document_N[rows]) for rows in batches)
             return in_order(batches, [self.network(**tensors(batch, self.device)) for batch in inputs])
+
+        with torch_threads(self.threads), torch.inference_mode():
+            return self._as_memory_allows(score, token_budget)
 
     def export(self, folder: str | Path, card: str = "") -> Path:
         """As models/reranker_folder.py writes it."""

@@ -12,6 +12,7 @@ Legend: N pairs, X texts, D documents of a block, T tokens of a query, U tokens 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -107,6 +108,18 @@ class LateInteraction(BiEncoder):
         """
         if not len(query_N):
             return np.zeros(0, dtype=np.float32)
+        asked = partial(self._scores, queries, query_N, documents, document_N)
+        with torch_threads(self.threads), torch.inference_mode():
+            return self._as_memory_allows(asked, token_budget)
+
+    def _scores(
+        self,
+        queries: Ragged,
+        query_N: NDArray[np.int64],
+        documents: Ragged,
+        document_N: NDArray[np.int64],
+        token_budget: int,
+    ) -> NDArray[np.float32]:
         products = _PRODUCT_BYTES if self.device.type == "cpu" else 16 * _PRODUCT_BYTES
         rows_of: list[NDArray[np.int64]] = []
         scores: list[Tensor] = []
@@ -114,21 +127,20 @@ class LateInteraction(BiEncoder):
         document_rows, document_of_N = np.unique(document_N, return_inverse=True)
         order = np.argsort(document_of_N, kind="stable")
         first = np.searchsorted(document_of_N[order], np.arange(len(document_rows) + 1))
-        with torch_threads(self.threads), torch.inference_mode():
-            query_XTd, query_XT = self._queries(queries, query_rows, token_budget)
-            for rows, vector_DUd, mask_DU in self._encoded(documents, document_rows, token_budget):
-                pair_N = np.concatenate([order[first[row] : first[row + 1]] for row in rows])
-                within = np.repeat(np.arange(len(rows)), first[rows + 1] - first[rows])
-                size = vector_DUd.shape[1] * (query_XTd.shape[1] + vector_DUd.shape[2]) + query_XTd[0].numel()
-                step = max(1, products // (4 * size))
-                for at in range(0, len(pair_N), step):
-                    pairs = pair_N[at : at + step]
-                    query = torch.from_numpy(query_of_N[pairs]).to(self.device)
-                    document = torch.from_numpy(within[at : at + step]).to(self.device)
-                    similarity = query_XTd[query] @ vector_DUd[document].transpose(1, 2)
-                    scores.append(mean_maxsim(similarity, query_XT[query], mask_DU[document]))
-                    rows_of.append(pairs)
-            return in_order(rows_of, scores)
+        query_XTd, query_XT = self._queries(queries, query_rows, token_budget)
+        for rows, vector_DUd, mask_DU in self._encoded(documents, document_rows, token_budget):
+            pair_N = np.concatenate([order[first[row] : first[row + 1]] for row in rows])
+            within = np.repeat(np.arange(len(rows)), first[rows + 1] - first[rows])
+            size = vector_DUd.shape[1] * (query_XTd.shape[1] + vector_DUd.shape[2]) + query_XTd[0].numel()
+            step = max(1, products // (4 * size))
+            for at in range(0, len(pair_N), step):
+                pairs = pair_N[at : at + step]
+                query = torch.from_numpy(query_of_N[pairs]).to(self.device)
+                document = torch.from_numpy(within[at : at + step]).to(self.device)
+                similarity = query_XTd[query] @ vector_DUd[document].transpose(1, 2)
+                scores.append(mean_maxsim(similarity, query_XT[query], mask_DU[document]))
+                rows_of.append(pairs)
+        return in_order(rows_of, scores)
 
     def _queries(self, queries: Ragged, rows: NDArray[np.int64], token_budget: int) -> tuple[Tensor, Tensor]:
         """Vectors [X, T, d] and masks [X, T] of the queries `rows`, padded to the longest."""

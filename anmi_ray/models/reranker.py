@@ -8,9 +8,9 @@ from __future__ import annotations
 import copy
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from anmi_ray.models.texts import TextTokenizer
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
+LEAST_TOKENS = 64
+T = TypeVar("T")
 
 
 class Reranker(ABC):
@@ -41,6 +43,7 @@ class Reranker(ABC):
         self.name = name
         self.threads = threads
         self.precision: Precision = "float32"
+        self._held: int | None = None  # the budget that memory was found to hold
 
     @property
     def max_tokens(self) -> int:
@@ -90,6 +93,22 @@ class Reranker(ABC):
     @abstractmethod
     def export(self, folder: str | Path, card: str = "") -> Path:
         """Write a Hugging Face folder with `card` in its README."""
+
+    def _as_memory_allows(self, compute: Callable[[int], T], token_budget: int) -> T:
+        """What `compute` gives, with half the budget as often as a GPU's memory does not hold a batch; remembered.
+
+        Raises torch.OutOfMemoryError where it does not hold one of LEAST_TOKENS.
+        """
+        budget = min(token_budget, self._held or token_budget)
+        while True:
+            try:
+                return compute(budget)
+            except torch.OutOfMemoryError:
+                if budget <= LEAST_TOKENS:
+                    raise
+            budget = max(budget // 2, LEAST_TOKENS)  # not within except, which keeps the batch that did not fit
+            self._held = budget
+            torch.cuda.empty_cache()
 
     def assert_trained(self) -> None:
         """What is exported has all the digits of its weights."""
