@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import get_args
 
+import numpy as np
+
 from anmi_ray.core.errors import ConfigError, DataError
 
 
@@ -30,13 +32,13 @@ def texts(values: object, place: str) -> list[str]:
 
 def share(value: object, place: str, what: str = "share") -> None:
     """Raise ConfigError where `value` is no number from 0 to 1."""
-    if not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+    if not isinstance(value, int | float | np.number) or not 0.0 <= value <= 1.0:
         raise ConfigError(f"{value!r} is no {what}", place, "give a number from 0 to 1")
 
 
 def threads(value: object) -> None:
     """Raise ConfigError where `value` is no number of threads."""
-    if not isinstance(value, int) or value < 0:
+    if not isinstance(value, int | np.integer) or value < 0:
         raise ConfigError(f"{value!r} is no number of threads", "threads", "give 0, all cores, or a number above")
 
 

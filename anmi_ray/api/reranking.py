@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -227,18 +226,20 @@ def _enough_memory() -> Iterator[None]:
     except RuntimeError as error:
         if not out_of_gpu_memory(error):
             raise
-        remedy = "compute on the CPU (device cpu), or in 16 bits (precision bfloat16), or end what else holds the GPU"
+        remedy = "compute in 16 bits (precision bfloat16), on the CPU, or end what else holds the GPU"
         raise ConfigError(f"its memory does not suffice: {first_line(error)}", "the GPU", remedy) from None
 
 
 def _loaded(folder: Path, threads: int, device: Device, precision: Precision) -> Reranker:
     written_ns = max(file.stat().st_mtime_ns for file in folder.iterdir())  # trained anew: read anew
-    return _read(str(folder.resolve()), threads or environment.cores(), device, precision, written_ns)
+    key = folder.resolve(), threads, device, precision, written_ns
+    if key not in _kept:
+        _kept.clear()  # before: a GPU's memory may not hold two
+        _kept[key] = load(str(folder.resolve()), threads, device, precision)
+    return _kept[key]
 
 
-@lru_cache(maxsize=1)
-def _read(folder: str, threads: int, device: Device, precision: Precision, written_ns: int) -> Reranker:
-    return load(folder, threads, device, precision)
+_kept: dict[tuple[Any, ...], Reranker] = {}  # the model of the last call
 
 
 def rerank_run(

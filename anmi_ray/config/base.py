@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from anmi_ray.config.paths import FolderOrName, LocalPath
 
 Word = TypeVar("Word", bound=str)
-FINEST_SHARE = 0.0001
-"""Of a GPU: Ray takes shares in steps of it, and says so of others in a traceback."""
+
+
+def _gpus(value: float) -> float:
+    """What Ray gives; of other numbers it speaks in a traceback, and late."""
+    if 0 < value < _LEAST_SHARE:
+        raise ValueError(f"there is no share below {_LEAST_SHARE:g}")
+    if value > 1 and value % 1:
+        raise ValueError("above 1 it is a whole number of GPUs")
+    return value
+
+
+_LEAST_SHARE = 0.0001
+Gpus = Annotated[float, Field(ge=0), AfterValidator(_gpus)]
+"""Of an actor: a share of a GPU, or a number of them; 0: none."""
 
 
 class Settings(BaseModel):

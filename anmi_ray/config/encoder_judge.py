@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from anmi_ray.config.base import FINEST_SHARE, ModelJudge, Settings
+from anmi_ray.config.base import Gpus, ModelJudge, Settings
 
 PARTS = ("query", "first", "second", "sep")  # what the texts of a pairwise model are made of
 NO_LABELS = "form: pairwise needs first_label and second_label, names that config.json lists in id2label"
@@ -26,13 +26,7 @@ class Forward(Settings):
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="arithmetic of the transformer; its head computes in float32"
     )
-    gpus: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        multiple_of=FINEST_SHARE,
-        description="share of a GPU that each asking actor takes; 0: the CPU",
-    )
+    gpus: Gpus = Field(default=0.0, le=1, description="share of a GPU that each asking actor takes; 0: the CPU")
     threads: int = Field(default=1, ge=1, le=1024, description="threads of an asking actor on the CPU")
     batch_tokens: int | None = Field(
         default=None, ge=16, description="padded tokens of a forward pass; null: 4,096 on the CPU, 65,536 on a GPU"

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from anmi_ray.config.base import FINEST_SHARE, ExecutionSettings
+from anmi_ray.config.base import ExecutionSettings, Gpus
 from anmi_ray.config.labels import LabelSelector, Placed
 from anmi_ray.config.paths import PathOrUri
 from anmi_ray.config.train import TrainExecution
@@ -31,11 +31,8 @@ class DriverExecution(Placed):
 class EmbedExecution(ExecutionSettings):
     """With what, and where, the vectors of documents are computed."""
 
-    gpus: float = Field(
-        default=0.0,
-        ge=0,
-        multiple_of=FINEST_SHARE,
-        description="GPUs of an actor that computes them; 0: computed where a shard is searched",
+    gpus: Gpus = Field(
+        default=0.0, description="GPUs of an actor that computes them; 0: computed where a shard is searched"
     )
     actors: tuple[Size, Size] = Field(default=(1, 1), description="with GPUs: the fewest and the most actors")
     on: LabelSelector = Field(default={}, description="with GPUs: labels that their nodes must have; none: any node")
@@ -49,13 +46,7 @@ class EmbedExecution(ExecutionSettings):
 class ScoreExecution(ExecutionSettings):
     """With what, and where, rerankers score: the trained model, its start, peers that are models, late interaction."""
 
-    gpus: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        multiple_of=FINEST_SHARE,
-        description="share of a GPU that each scorer takes; 0: the CPU",
-    )
+    gpus: Gpus = Field(default=0.0, le=1, description="share of a GPU that each scorer takes; 0: the CPU")
     on: LabelSelector = Field(default={}, description="with GPUs: labels that their nodes must have; none: any node")
 
     @property

@@ -187,9 +187,13 @@ def from_file_error(error: OSError, place: str) -> StoreError:
     return StoreError(made.message, place, remedy.replace("write permission", "permission").removesuffix(f"; {_AGAIN}"))
 
 
+# Of torch's allocator, the driver where a kernel finds no room, and CUDA's libraries.
+GPU_IS_FULL = ("CUDA out of memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
+
+
 def out_of_gpu_memory(error: BaseException) -> bool:
-    """Whether torch, or the driver where a kernel finds no room, says that a GPU's memory does not suffice."""
-    return type(error).__name__ == "OutOfMemoryError" or "CUDA error: out of memory" in str(error)
+    """Whether it is said that a GPU's memory does not suffice; imports no torch."""
+    return type(error).__name__ == "OutOfMemoryError" or any(word in str(error) for word in GPU_IS_FULL)
 
 
 def first_line(error: BaseException, most: int = 200) -> str:

@@ -24,11 +24,10 @@ from anmi_ray.judging.audit.intervals import MIN_QUERIES
 
 TERCILES = ("small", "middle", "large")
 KINDS = ("question", "keywords", "sentence")
-"""Of queries: one that asks (a question mark, or an English word that begins questions), one of few words, another."""
+"""Of queries: one that asks (a question mark, or begins as English questions do), one of few words, another."""
 _KEYWORDS = 4  # words at most
-_ASKING = re.compile(
-    r"(are|can|could|did|do|does|has|have|how|is|should|was|were|what|when|where|which|who|whom|whose|why|will)\b"
-)
+_ASKING = re.compile(r"(how|what|when|where|which|who|whom|whose|why)\b")
+_VERB = re.compile(r"(are|can|could|did|do|does|has|have|is|should|was|were|will)\b")
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,10 @@ def kind_of(query: str) -> int:
     ['question', 'keywords', 'sentence']
     """
     text = query.strip().lower()
-    if text.endswith(("?", "？", "؟")) or _ASKING.match(text):
+    long = len(text.split()) > _KEYWORDS
+    if text.endswith(("?", "？", "؟")) or _ASKING.match(text) or (long and _VERB.match(text)):
         return KINDS.index("question")
-    return KINDS.index("keywords" if len(text.split()) <= _KEYWORDS else "sentence")
+    return KINDS.index("sentence" if long else "keywords")
 
 
 def agreement(answers: PeopleAnswers, least: float) -> dict[str, Any]:

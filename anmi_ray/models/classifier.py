@@ -167,12 +167,13 @@ def score(
 
     Raises JudgeError where memory does not hold a batch.
     """
+    budget = use.budget if use.device == "cpu" else use.budget // 16  # of a CPU: a reranker takes more on a GPU
     if isinstance(scorer, BiEncoder):
         with computing(scorer.name, use):
-            return scorer.score_known(queries, documents, use.budget).astype(np.float64)
+            return scorer.score_known(queries, documents, budget).astype(np.float64)
     tokens = scorer.tokens(queries, documents)
     with computing(scorer.name, use):
-        return scorer.score_tokens(*tokens, use.budget if use.device == "cpu" else use.budget // 16).astype(np.float64)
+        return scorer.score_tokens(*tokens, budget).astype(np.float64)
 
 
 @contextmanager
@@ -185,7 +186,7 @@ def computing(name: str, use: Resources) -> Iterator[None]:
         if not out_of_gpu_memory(error):
             raise
         raise JudgeError(
-            f"a batch of {use.budget:,} tokens does not fit into the memory of {use.device}: {first_line(error)}",
+            f"a batch of up to {use.budget:,} tokens does not fit into the memory of {use.device}: {first_line(error)}",
             f"model {name}",
-            "lower batch_tokens, or set dtype: bfloat16",
+            "lower batch_tokens, set dtype: bfloat16, or raise gpus, so that fewer share a GPU",
         ) from error

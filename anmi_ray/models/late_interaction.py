@@ -120,7 +120,7 @@ class LateInteraction(BiEncoder):
         document_N: NDArray[np.int64],
         token_budget: int,
     ) -> NDArray[np.float32]:
-        products = _PRODUCT_BYTES if self.device.type == "cpu" else 16 * _PRODUCT_BYTES
+        products = _PRODUCT_BYTES if self.device.type == "cpu" else 16 * _PRODUCT_BYTES * token_budget // SCORE_TOKENS
         rows_of: list[NDArray[np.int64]] = []
         scores: list[Tensor] = []
         query_rows, query_of_N = np.unique(query_N, return_inverse=True)

@@ -16,14 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.errors import ConfigError, out_of_gpu_memory
 from anmi_ray.models.heads import FloatName, Scorer
 from anmi_ray.models.pairs import PairTokenizer, Ragged
 from anmi_ray.models.texts import TextTokenizer
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
-LEAST_TOKENS = 64
 T = TypeVar("T")
 
 
@@ -97,16 +96,16 @@ class Reranker(ABC):
     def _as_memory_allows(self, compute: Callable[[int], T], token_budget: int) -> T:
         """What `compute` gives, with half the budget as often as a GPU's memory does not hold a batch; remembered.
 
-        Raises torch.OutOfMemoryError where it does not hold one of LEAST_TOKENS.
+        Raises what torch does where it does not hold one text, or one pair.
         """
         budget = min(token_budget, self._held or token_budget)
         while True:
             try:
                 return compute(budget)
-            except torch.OutOfMemoryError:
-                if budget <= LEAST_TOKENS:
+            except RuntimeError as error:
+                if budget <= 1 or not out_of_gpu_memory(error):
                     raise
-            budget = max(budget // 2, LEAST_TOKENS)  # not within except, which keeps the batch that did not fit
+            budget //= 2  # not within except, which keeps the batch that did not fit
             self._held = budget
             torch.cuda.empty_cache()
 

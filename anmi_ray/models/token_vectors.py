@@ -97,8 +97,14 @@ class TokenEncoder:
         return encoded
 
     def _batches(self, texts: Sequence[str], lengths: Sequence[int], limit: int) -> Iterator[tuple[list[int], int]]:
-        """(texts, padded tokens) of every batch: of one width always as many, filled up with the shortest text."""
+        """(texts, padded tokens) of every batch: of one width always as many, filled up with the shortest text.
+
+        On a GPU batches are large, so that few are full, and are computed as they are.
+        """
         for rows, width, most in shaped_batches(lengths, self._budget, limit, _WIDTH):
+            if self._model.device.type != "cpu":
+                yield rows, width
+                continue
             shortest = min(rows, key=lambda row: len(texts[row]))
             yield rows + [shortest] * (most - len(rows)), width
 
@@ -111,10 +117,9 @@ class TokenEncoder:
         features = {name: to.to(self._model.device) if torch.is_tensor(to) else to for name, to in features.items()}
         attended = features["attention_mask"].bool()
         output = self._model(features, task=task)
-        for vectors, kept, there in zip(
-            output["token_embeddings"], output["attention_mask"].bool(), attended, strict=True
-        ):
-            yield vectors[kept if kept.any() else there].float().cpu().numpy()
+        masks = output["attention_mask"].bool().cpu(), attended.cpu()
+        for vectors, kept, there in zip(output["token_embeddings"].float().cpu(), *masks, strict=True):
+            yield vectors[kept if kept.any() else there].numpy()
 
     def _cut(self, config: LateConfig) -> dict[str, int]:
         """Have the model cut texts as is asked, else as its checkpoint says; the limits, special tokens included."""

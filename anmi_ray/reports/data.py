@@ -242,9 +242,9 @@ class QueryPair:
 class Serving:
     """What reranking takes, as measured on the held-out queries, and the model that it takes.
 
-    seconds: of scoring the top `depth` documents of `queries` queries on `cores` cores (None: a cluster's), start of
-    the processes included; None where it was not measured whole. `documents`: how many were encoded, each once for all
-    queries; None where every pair was read for itself. `parameters` of the model, `model_bytes` of its weights.
+    seconds: of scoring the top `depth` documents of `queries` queries on `cores` cores (None: a cluster's or a GPU's),
+    start of the processes included; None where it was not measured whole. `documents`: how many were encoded, each once
+    for all queries; None where every pair was read for itself. `parameters` of the model, `model_bytes` of its weights.
     """
 
     depth: int

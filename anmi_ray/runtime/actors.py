@@ -99,8 +99,9 @@ class ActorPool:
         waiting = collections.deque(calls)
         left = len(waiting)
         died = collections.Counter[int]()
+        size = min(self._size, left)  # no more than there is to do: each may be a node of a cluster that grows
         while left:
-            while waiting and len(self._idle) + len(self._under_way) < self._size:
+            while waiting and len(self._idle) + len(self._under_way) < size:
                 actor: Any = _Actor.options(**self._asked).remote(*self._make)
                 self._actors.add(actor)
                 self._under_way[actor.started.remote()] = actor, _START

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from ray import serve
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 
@@ -69,9 +69,15 @@ class ScoringReplica:
         return ModelScorer(model, self._settings)
 
     async def _load(self, wanted: Loading) -> None:
+        """On a GPU, whose memory may not hold two, the model before ends first; AnmiError where none can be loaded."""
+        loop = asyncio.get_running_loop()
+        if self._settings.gpus:
+            await loop.run_in_executor(None, self._scorer.close)
         try:
-            self._scorer = await asyncio.get_running_loop().run_in_executor(None, self._loaded, wanted.model)
+            self._scorer = await loop.run_in_executor(None, self._loaded, wanted.model)
         except AnmiError as error:  # it was whole when the service was told to load it
+            if self._settings.gpus:
+                raise
             _log.error("the model cannot be loaded anew, and the one before goes on: %s", error)
         self._loading = wanted.number
 
@@ -178,6 +184,10 @@ async def _asked(remote: Callable[[], Any]) -> Any:
             return await remote()
         except RayActorError:
             continue
+        except RayTaskError as error:
+            if not isinstance(error.cause, AnmiError):
+                raise
+            raise RefusalError(503, f"the model cannot be computed: {first_line(error.cause)}", 5) from None
     raise RefusalError(503, "the processes that score or search were lost, and are started anew", 5)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,13 @@ class ModelScorer:
     """A model in memory. One batch is computed at a time: torch's threads are the process's."""
 
     def __init__(self, model: str | ModelSource, settings: ServiceSettings) -> None:
-        self._model = reranking.load(model, settings.threads_each, settings.device, settings.precision)
+        self._model: Any = reranking.load(model, settings.threads_each, settings.device, settings.precision)
         self._thread = ThreadPoolExecutor(1)
+
+    def close(self) -> None:
+        """Let go of the model, after the batches under way."""
+        self._thread.shutdown()
+        self._model: Any = None
 
     async def compute(self, what: What, queries: list[str], texts: list[str]) -> Computed:
         """Scores float32[N] of pairs, or unit vectors float32[N, d] of texts; None where the model has no vectors."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from anmi_ray.config.base import FINEST_SHARE, Settings
+from anmi_ray.config.base import Gpus, Settings
 from anmi_ray.config.evaluate import Precision
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError
@@ -23,12 +23,8 @@ class ServiceSettings(Settings):
     replicas: int = Field(default=1, ge=1, le=1024, description="processes that score, each with the model in memory")
     most_replicas: int = Field(default=0, ge=0, le=1024, description="as many while requests wait; 0: no more")
     threads: int = Field(default=0, ge=0, description="threads of each of them; 0: this machine's cores, shared out")
-    gpus: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        multiple_of=FINEST_SHARE,
-        description="share of a GPU that each of them takes, and computes on; 0: the CPU",
+    gpus: Gpus = Field(
+        default=0.0, le=1, description="share of a GPU that each of them takes, and computes on; 0: the CPU"
     )
     precision: Precision = Field(
         default="float32", description="arithmetic of the model; auto: bfloat16 where it is computed natively"

@@ -55,7 +55,7 @@ def _check_gpus(settings: ServiceSettings) -> None:
 
     from anmi_ray.models.reranker import resolve_device
 
-    resolve_device("cuda")
+    resolve_device("cuda", "leave --gpus out")
     room = torch.cuda.device_count() * int(1 / settings.gpus + 1e-9)
     if settings.most > room:
         what = f"of {settings.most} processes with {settings.gpus:g} of a GPU each this machine has room for {room}"

@@ -10,7 +10,7 @@ import torch
 
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainExecution
-from anmi_ray.core.errors import TrainingError
+from anmi_ray.core.errors import GPU_IS_FULL, TrainingError
 
 # What torch says in a plain RuntimeError: its allocator on a CPU, oneDNN, C++ itself, and libraries on a GPU.
 _WORDS = (
@@ -18,9 +18,7 @@ _WORDS = (
     "not enough memory",
     "could not create a memory object",
     "std::bad_alloc",
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "_STATUS_ALLOC_FAILED",
+    *GPU_IS_FULL,
 )
 
 

@@ -67,7 +67,8 @@ def test_sixteen_bits_score_nearly_alike_by_command_and_in_python(
         assert found != usual
         assert found == pytest.approx(usual, abs=2e-2)
         assert scores(models[kind], device="cpu") == pytest.approx(usual, abs=1e-4)
-        lines = printed("rerank", "--model", models[kind], *ranking, "--precision", precision).splitlines()
+        how = ("--precision", precision, "--device", "cpu")
+        lines = printed("rerank", "--model", models[kind], *ranking, *how).splitlines()
         fields = [line.split() for line in lines if line.startswith("q ")]
         assert {int(row[2][1:]): float(row[4]) for row in fields} == pytest.approx(found, abs=1e-3)
 
@@ -95,7 +96,7 @@ def test_a_gpu_that_is_full_is_one_message(models: dict[str, Path], monkeypatch:
 
     monkeypatch.setattr(BiEncoder, "score", full)
     with pytest.raises(
-        ConfigError, match=r"the GPU: its memory does not suffice: CUDA out of memory\. .*\n.*device cpu"
+        ConfigError, match=r"the GPU: its memory does not suffice: CUDA out of memory\. .*\n.*on the CPU"
     ):
         anmi_ray.rerank(models["bi-encoder"], QUERY, TEXTS)
 

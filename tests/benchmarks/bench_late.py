@@ -60,7 +60,9 @@ def ours(lists: Lists, device: str) -> LateInteraction:
     """The student after one epoch."""
     model = LateInteraction.load(MODEL, max_tokens=MAX_TOKENS, device=device)
     data = prepare([lists.examples], [lists.texts], [lists.queries], model.pairs)
-    return train(model, data, None, settings(), TrainExecution(threads=environment.cores())).model
+    return train(
+        model, data, None, settings(), TrainExecution(threads=environment.cores(), use_gpu=device == "cuda")
+    ).model
 
 
 def theirs(lists: Lists, start: Path, device: str, bf16: bool) -> Peer:

@@ -108,7 +108,7 @@ def ours(lists: Lists, device: str) -> tuple[float, Reranker]:
          "balance": {"alpha": 1.0}}
     )  # fmt: skip
     model = CrossEncoder.load(MODEL, max_tokens=MAX_TOKENS, seed=0, device=device)
-    execution = TrainExecution(threads=environment.cores())
+    execution = TrainExecution(threads=environment.cores(), use_gpu=device == "cuda")
     begin = time.perf_counter()
     data = prepare([lists.examples], [lists.texts], [lists.queries], model.pairs)
     trained = train(model, data, None, config, execution)

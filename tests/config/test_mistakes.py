@@ -130,9 +130,9 @@ def test_a_campaign_and_an_experiment_are_told_their_commands(tmp_path: Path, mo
     assert load("one.yaml").train.max_steps == 3
 
 
-def test_a_share_of_a_gpu_that_ray_cannot_give_is_refused() -> None:
-    third = {"gpus": 1 / 3}
-    for settings in ({"execution": {"score": third}}, {"execution": {"embed": third}}):
-        assert "multiple of 0.0001 (given: 0.3333333333333333)" in said(settings)
-    assert "judges.0.gpus" in of_judge(kind="encoder", model="m", **third)
-    validate({"execution": {"score": {"gpus": 0.3333}, "embed": {"gpus": 2}}}, "some.yaml")
+def test_gpus_that_ray_cannot_give_are_refused() -> None:
+    for group in ("score", "embed"):
+        assert f"execution.{group}.gpus: there is no share below 0.0001" in said({"execution": {group: {"gpus": 1e-5}}})
+    assert "judges.0.gpus: there is no share" in of_judge(kind="encoder", model="m", gpus=1e-5)
+    assert "above 1 it is a whole number" in said({"execution": {"embed": {"gpus": 1.5}}})
+    validate({"execution": {"score": {"gpus": 1 / 3}, "embed": {"gpus": 2}}}, "some.yaml")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,13 @@ import torch
 from ray.serve import Application
 
 import anmi_ray
+from anmi_ray.api import reranking
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.models.kinds import load_reranker
+from anmi_ray.models.reranker import Reranker
+from anmi_ray.serving import app
 from anmi_ray.serving.app import application
+from anmi_ray.serving.queue import Computed
 from anmi_ray.serving.settings import validated
 from tests.commands import refused
 from tests.models.tiny import WORDS, write_tiny_classifier
@@ -35,7 +42,7 @@ def test_each_process_that_scores_takes_its_share(gpus: float, device: str) -> N
     assert bound(scorer).init_args[0].device == device
 
 
-@pytest.mark.parametrize("wrong", [{"gpus": -1}, {"gpus": 1.5}, {"gpus": 1 / 3}, {"precision": "int8"}])
+@pytest.mark.parametrize("wrong", [{"gpus": -1}, {"gpus": 1.5}, {"gpus": 1e-5}, {"precision": "int8"}])
 def test_shares_and_precisions_that_there_are_not(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=f"service, {next(iter(wrong))}"):
         validated({"model": "folder", **wrong})
@@ -71,3 +78,36 @@ def test_scores_of_a_gpu_are_those_of_rerank(tmp_path: Path) -> None:
     with serving(model, tmp_path / "errors", "--gpus", "0.5", "--replicas", "2", "--threads", "1") as served:
         found = served.scores("word1", texts)
     assert found == pytest.approx([wanted[at] for at in range(len(texts))], abs=1e-4)
+
+
+def test_a_gpu_holds_one_model_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading anew: the model before is gone by then; where none can be loaded it is said, and tried again."""
+    folder = write_tiny_classifier(tmp_path / "model", ["relevance"])
+    made: list[weakref.ref[Reranker]] = []
+    fails = [False, True, False]
+
+    def load(model: str, threads: int, device: str, precision: str) -> Reranker:
+        assert device == "cuda"
+        assert [one() for one in made] == [None] * len(made)
+        if fails.pop(0):
+            raise ConfigError("its memory does not suffice", "the GPU", "end what else holds it")
+        loaded = load_reranker(model)
+        made.append(weakref.ref(loaded))
+        return loaded
+
+    monkeypatch.setattr(reranking, "load", load)
+    made_of: Any = app.ScoringReplica.func_or_class
+    replica = made_of(validated({"model": str(folder), "gpus": 0.5, "threads": 1}))
+
+    async def ask(number: int) -> Computed:
+        return await replica.compute("score", ["word1"], ["word2"], app.Loading(number, str(folder)))
+
+    async def ask_thrice() -> None:
+        first = await ask(0)
+        with pytest.raises(ConfigError, match="does not suffice"):
+            await ask(1)
+        again = await ask(1)
+        assert (first.loading, again.loading) == (0, 1)
+        assert first.values == again.values
+
+    asyncio.run(ask_thrice())

@@ -35,6 +35,7 @@ pytestmark = [
 ]
 
 SMALL_RATE = {"learning_rate": 1e-3, "head_learning_rate": 3e-3}
+ON_GPU = EXECUTION.model_copy(update={"use_gpu": True})
 PROMPT = "Q: {query} D: {document} ?"
 STUDENTS: dict[str, dict[str, Any]] = {
     "cls": {"pooling": "cls"},
@@ -68,8 +69,8 @@ def config_of(name: str, starts: dict[str, Path], **more: Any) -> TrainConfig:
     )
 
 
-def run(config: TrainConfig, device: str, execution: TrainExecution = EXECUTION, **options: Any) -> Trained:
-    """Train on the planted lists."""
+def run(config: TrainConfig, device: str, execution: TrainExecution = ON_GPU, **options: Any) -> Trained:
+    """Train on the planted lists, in a GPU's batches."""
     model = load_student(config, device)
     problem = planted()
     data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
@@ -91,7 +92,7 @@ def scored(model: Reranker) -> np.ndarray:
 def test_a_student_scores_and_trains_as_on_the_cpu(starts: dict[str, Path], tmp_path: Path, name: str) -> None:
     config = config_of(name, starts)
     np.testing.assert_allclose(scored(load_student(config, "cuda")), scored(load_student(config)), atol=2e-4)
-    there, here = run(config, "cuda"), run(config, "cpu")
+    there, here = run(config, "cuda"), run(config, "cpu", EXECUTION)
     assert there.model.device.type == "cuda"
     assert losses(there) == pytest.approx(losses(here), rel=2e-2, abs=1e-3)
     assert there.dev == pytest.approx(here.dev, abs=2e-2)
@@ -120,7 +121,7 @@ def test_deepspeed_has_the_curve_of_plain_torch(
     starts: dict[str, Path], name: str, stage: int, offload: Offload
 ) -> None:
     plain = run(config_of(name, starts), "cuda")
-    execution = EXECUTION.model_copy(update={"offload": offload})
+    execution = ON_GPU.model_copy(update={"offload": offload})
     deep = run(config_of(name, starts, engine="deepspeed", zero_stage=stage), "cuda", execution)
     assert losses(deep) == pytest.approx(losses(plain), rel=2e-2, abs=1e-3)
 
@@ -130,7 +131,7 @@ def test_deepspeed_has_the_curve_of_plain_torch(
 )
 def test_resumes_on_a_gpu(starts: dict[str, Path], tmp_path: Path, engine: str, stage: int) -> None:
     config = config_of("mean", starts, engine=engine, zero_stage=stage, dropout=0.1)
-    execution = EXECUTION.model_copy(update={"checkpoint_minutes": 0.0})
+    execution = ON_GPU.model_copy(update={"checkpoint_minutes": 0.0})
     whole = run(config, "cuda")
     checkpoints = FolderCheckpoints(tmp_path / "checkpoints", kept=2)
     with pytest.raises(InterruptedTrainingError):
@@ -150,7 +151,7 @@ def test_resumes_on_a_gpu(starts: dict[str, Path], tmp_path: Path, engine: str, 
 )
 def test_how_it_computes_changes_no_step(starts: dict[str, Path], name: str, how: dict[str, Any]) -> None:
     plain = run(config_of(name, starts), "cuda")
-    other = run(config_of(name, starts), "cuda", EXECUTION.model_copy(update=how))
+    other = run(config_of(name, starts), "cuda", ON_GPU.model_copy(update=how))
     assert losses(other) == pytest.approx(losses(plain), rel=2e-2, abs=1e-3)
 
 

@@ -201,6 +201,9 @@ def test_micro_batches_change_no_step(base: Path) -> None:
     model, data = start(base)
     many = train(model, data, None, CONFIG, TrainExecution(micro_batch_tokens=128))
     assert [row["loss"] for row in one.rows] == pytest.approx([row["loss"] for row in many.rows], rel=1e-3)
+    model, data = start(base)
+    few = train(model, data, None, CONFIG, TrainExecution(micro_batch_tokens=512, use_gpu=True))  # a GPU's batches
+    assert [row["loss"] for row in one.rows] == pytest.approx([row["loss"] for row in few.rows], rel=1e-3)
     assert one.best_step == many.best_step == 12
 
 
