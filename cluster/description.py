@@ -10,7 +10,6 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 import anmi_ray
-from anmi_ray.config.base import Gpus
 from anmi_ray.core.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -167,7 +166,7 @@ class Service(Grown):
     replicas: int = Field(ge=1, description="processes that score at all times")
     most_replicas: int = Field(ge=1, description="while requests wait")
     threads: int = Field(ge=1, description="CPUs of each")
-    gpus: Gpus = Field(default=0.0, le=1, description="share of a GPU of each; 0: it computes on its CPUs")
+    gpus: float = Field(default=0.0, ge=0, le=1, description="share of a GPU of each; 0: it computes on its CPUs")
     precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="float32", description="arithmetic of the model"
     )
