@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from anmi_ray.api import arguments
 from anmi_ray.api.runs import Run
 from anmi_ray.core import environment
-from anmi_ray.core.errors import ConfigError, DataError, first_line, out_of_gpu_memory
+from anmi_ray.core.errors import ConfigError, DataError, gpu_memory_named
 from anmi_ray.core.records import RUN, find_rows
 from anmi_ray.store import Flow
 
@@ -79,7 +78,7 @@ def rerank(
     where = _where(device, precision)
     own = np.zeros(0)
     if texts:
-        with _enough_memory():
+        with gpu_memory_named(_full):
             own = _loaded(folder, threads, where, precision).score([query] * len(texts), texts)
     score = own if fusion is None or not texts else fused(fusion, own, given)
     table = pa.table({"score": pa.array(score, pa.float32()), "index": pa.array(range(len(texts)), pa.int64())})
@@ -201,7 +200,7 @@ def load(
     from anmi_ray.models.kinds import load_reranker
 
     where = _where(device, precision)
-    with _enough_memory():
+    with gpu_memory_named(_full):
         found = load_reranker(model, dtype=precision, threads=threads or environment.cores(), device=where)
     if isinstance(found, CrossEncoder) and found.drawn_head:
         what = "it has no scoring head and is no reranker: one drawn at random would rank"
@@ -218,16 +217,9 @@ def _where(device: Device, precision: Precision) -> Literal["cpu", "cuda"]:
     return reranker.resolve_device(device)
 
 
-@contextmanager
-def _enough_memory() -> Iterator[None]:
-    """Raise ConfigError in the place of what says that a GPU's memory does not suffice."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not out_of_gpu_memory(error):
-            raise
-        remedy = "compute in 16 bits (precision bfloat16), on the CPU, or end what else holds the GPU"
-        raise ConfigError(f"its memory does not suffice: {first_line(error)}", "the GPU", remedy) from None
+def _full(said: str) -> ConfigError:
+    remedy = "compute in 16 bits (precision bfloat16), on the CPU, or end what else holds the GPU"
+    return ConfigError(f"its memory does not suffice: {said}", "the GPU", remedy)
 
 
 def _loaded(folder: Path, threads: int, device: Device, precision: Precision) -> Reranker:
@@ -287,7 +279,7 @@ def rerank_run(
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
     asked = len(pc.unique(run["query_id"]))
     known = _known(run, queries, documents, collection, run_file)
-    with _enough_memory():
+    with gpu_memory_named(_full):
         how = threads, where, precision
         loaded = _loaded(folder, *how) if published is None else load(published, *how)
         own = reranked = ranking.rerank(known, queries, documents, loaded)

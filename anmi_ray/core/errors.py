@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import json
 import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -203,3 +205,14 @@ def first_line(error: BaseException, most: int = 200) -> str:
     ('no room', 'KeyError')
     """
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:most]
+
+
+@contextmanager
+def gpu_memory_named(named: Callable[[str], AnmiError]) -> Generator[None, None, None]:
+    """Raise what `named` makes of the first line of an error that says that a GPU's memory does not suffice."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not out_of_gpu_memory(error):
+            raise
+        raise named(first_line(error)) from error

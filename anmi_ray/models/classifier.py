@@ -16,7 +16,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from anmi_ray.core.errors import ConfigError, JudgeError, first_line, out_of_gpu_memory
+from anmi_ray.core.errors import ConfigError, JudgeError, gpu_memory_named
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import (
     SCORE_TOKENS,
@@ -179,14 +179,14 @@ def score(
 @contextmanager
 def computing(name: str, use: Resources) -> Iterator[None]:
     """Inference on the given threads; JudgeError where memory does not hold a batch."""
-    try:
-        with torch_threads(use.threads if use.device == "cpu" else None), torch.inference_mode():
-            yield
-    except RuntimeError as error:
-        if not out_of_gpu_memory(error):
-            raise
-        raise JudgeError(
-            f"a batch of up to {use.budget:,} tokens does not fit into the memory of {use.device}: {first_line(error)}",
+
+    def full(said: str) -> JudgeError:
+        return JudgeError(
+            f"a batch of up to {use.budget:,} tokens does not fit into the memory of {use.device}: {said}",
             f"model {name}",
             "lower batch_tokens, set dtype: bfloat16, or raise gpus, so that fewer share a GPU",
-        ) from error
+        )
+
+    threads = use.threads if use.device == "cpu" else None
+    with gpu_memory_named(full), torch_threads(threads), torch.inference_mode():
+        yield

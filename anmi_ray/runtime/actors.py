@@ -18,7 +18,7 @@ from ray.exceptions import RayActorError
 
 from anmi_ray.config.execution import ExecutionConfig, ScoreExecution
 from anmi_ray.core import logs
-from anmi_ray.core.errors import ConfigError, first_line, out_of_gpu_memory
+from anmi_ray.core.errors import ConfigError, gpu_memory_named
 from anmi_ray.core.schema import Record
 from anmi_ray.runtime.tasks import TASK_RETRIES, Carrier, Context, call_logged, our_errors, seal_buckets, windowed
 from anmi_ray.store import Artifact, Flow
@@ -139,16 +139,16 @@ class _Scorer:
     """Carries out tasks in a process that keeps what they load. Raises ConfigError where a GPU's memory is full."""
 
     def run(self, task: Callable[..., Any], *args: Any) -> Any:
-        try:
+        with gpu_memory_named(_full):
             return task(*args)
-        except RuntimeError as error:
-            if not out_of_gpu_memory(error):
-                raise
-            raise ConfigError(
-                f"a GPU's memory does not hold the model and a batch: {first_line(error)}",
-                "execution.score.gpus",
-                "raise it, so that fewer scorers share a GPU, or have texts cut shorter by max_tokens",
-            ) from error
+
+
+def _full(said: str) -> ConfigError:
+    return ConfigError(
+        f"a GPU's memory does not hold the model and a batch: {said}",
+        "execution.score.gpus",
+        "raise it, so that fewer scorers share a GPU, or have texts cut shorter by max_tokens",
+    )
 
 
 def _by_scorers(

@@ -20,10 +20,10 @@ def answers_of(judged: list[list[float]], said: list[list[float]], **more: Any) 
     count = len(judged)
     told: dict[str, Any] = {
         "query": np.arange(count),
+        "kind": np.zeros(count, np.int64),
         "random": np.ones(count, np.bool_),
         "gap": np.full(count, NAN),
     } | more
-    told = {"kind": np.zeros(count, np.int64)} | told
     judges = tuple(f"j{i}" for i in range(len(judged[0])))
     people = tuple(f"p{i}" for i in range(len(said[0])))
     return PeopleAnswers(judges, people, judged=np.array(judged), said=np.array(said), **told)

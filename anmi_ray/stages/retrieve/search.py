@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import DenseConfig, RetrieveConfig
-from anmi_ray.core.errors import ConfigError, first_line, out_of_gpu_memory
+from anmi_ray.core.errors import ConfigError, gpu_memory_named
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.core.schema import Record
 from anmi_ray.models import loading
@@ -146,18 +146,18 @@ class _Embedder:
         self._searcher = _Searcher(*args, device="cuda")
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        try:
+        with gpu_memory_named(_full):
             for number in batch["shard"].tolist():
                 self._searcher.embed(number)
-        except RuntimeError as error:
-            if not out_of_gpu_memory(error):
-                raise
-            raise ConfigError(
-                f"a GPU's memory does not hold the encoder and a batch: {first_line(error)}",
-                "execution.embed.gpus",
-                "raise it, so that fewer share a GPU, lower retrieve.dense.max_tokens, or end what else holds the GPU",
-            ) from error
         return batch
+
+
+def _full(said: str) -> ConfigError:
+    return ConfigError(
+        f"a GPU's memory does not hold the encoder and a batch: {said}",
+        "execution.embed.gpus",
+        "raise it, so that fewer share a GPU, lower retrieve.dense.max_tokens, or end what else holds the GPU",
+    )
 
 
 class LazyEncoder:
