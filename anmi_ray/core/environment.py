@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -37,6 +40,19 @@ WORKERS = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+
+
+@contextmanager
+def without(package: str) -> Iterator[None]:
+    """What is imported meanwhile finds no such package, installed or not."""
+    loaded = sys.modules.pop(package, None)
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+        if loaded is not None:
+            sys.modules[package] = loaded
 
 
 def versions() -> dict[str, str]:

@@ -25,7 +25,6 @@ from anmi_ray.models.cross_encoder import (
     quiet,
     tensors,
     token_limit,
-    torch_threads,
 )
 from anmi_ray.models.embedder_folder import write
 from anmi_ray.models.heads import Scorer
@@ -34,6 +33,7 @@ from anmi_ray.models.lora import add_adapters
 from anmi_ray.models.pairs import Batch, Ragged, scoring_batches
 from anmi_ray.models.pooling import TextPooling, VectorPooling, read_pooling
 from anmi_ray.models.reranker import FloatName, Precision, Reranker
+from anmi_ray.models.speed import torch_settings
 from anmi_ray.models.texts import TextTokenizer
 
 REMEMBERED = 16_384  # texts whose vectors are kept by `score_known`: some 25 MB
@@ -205,7 +205,7 @@ class BiEncoder(Reranker):
                 vectors[part] = self._pooled(batch).cpu().numpy()
             return vectors
 
-        with torch_threads(self.threads), torch.inference_mode():
+        with torch_settings(self.threads), torch.inference_mode():
             return self._as_memory_allows(encode, token_budget)
 
     def _pooled(self, batch: Batch) -> Tensor:

@@ -23,7 +23,6 @@ from anmi_ray.models.cross_encoder import (
     CrossEncoder,
     quiet,
     token_limit,
-    torch_threads,
     trained_mean_head,
 )
 from anmi_ray.models.decoder import says_yes_or_no
@@ -32,6 +31,7 @@ from anmi_ray.models.loading import ModelSource, loadable
 from anmi_ray.models.pairs import MULTIPLE, PairTokenizer, length_batches
 from anmi_ray.models.pooling import is_bi_encoder
 from anmi_ray.models.prompts import declared
+from anmi_ray.models.speed import torch_settings
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Coded = dict[str, list[Any]]  # a model's inputs by name, one list or array of integers each, neither cut nor padded
@@ -188,5 +188,5 @@ def computing(name: str, use: Resources) -> Iterator[None]:
         )
 
     threads = use.threads if use.device == "cpu" else None
-    with gpu_memory_named(full), torch_threads(threads), torch.inference_mode():
+    with gpu_memory_named(full), torch_settings(threads), torch.inference_mode():
         yield

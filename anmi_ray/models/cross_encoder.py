@@ -40,6 +40,7 @@ from anmi_ray.models.pooling import SCORE_FOLDER, has_mean_head
 from anmi_ray.models.prompts import prompt_for
 from anmi_ray.models.reranker import Precision, Reranker
 from anmi_ray.models.reranker_folder import DENSE_FOLDER, write
+from anmi_ray.models.speed import torch_settings
 
 SCORE_TOKENS = 4096  # padded tokens of a scoring batch: larger ones leave a CPU's cache
 
@@ -133,7 +134,7 @@ class CrossEncoder(Reranker):
             inputs = (self.pairs.batch(queries, query_N[rows], documents, document_N[rows]) for rows in batches)
             return in_order(batches, [self.network(**tensors(batch, self.device)) for batch in inputs])
 
-        with torch_threads(self.threads), torch.inference_mode():
+        with torch_settings(self.threads), torch.inference_mode():
             return self._as_memory_allows(score, token_budget)
 
     def export(self, folder: str | Path, card: str = "") -> Path:
@@ -159,17 +160,6 @@ def tensors(batch: Batch, device: torch.device) -> dict[str, Tensor]:
     if batch.type_ids is not None:
         inputs["token_type_ids"] = torch.from_numpy(batch.type_ids)
     return {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
-
-
-@contextmanager
-def torch_threads(count: int | None) -> Iterator[None]:
-    """Torch's thread count is the process's: set it for a while and put it back. None leaves it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _network(

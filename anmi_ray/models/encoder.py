@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.models.cross_encoder import torch_threads
 from anmi_ray.models.loading import ModelSource, loadable
 from anmi_ray.models.pairs import shaped_batches
 from anmi_ray.models.pooling import is_colbert, read_token_vectors
+from anmi_ray.models.speed import torch_settings
 
 if TYPE_CHECKING:
     from sentence_transformers import MultiVectorEncoder, SentenceTransformer
@@ -102,7 +102,7 @@ class Encoder:
             return vectors
         whole = [prompt + text for text in texts] if prompt else texts
         tokens = token_ids(self._model.tokenizer, whole, self.max_tokens)
-        with torch_threads(self.threads), torch.inference_mode():
+        with torch_settings(self.threads), torch.inference_mode():
             for rows, width, most in shaped_batches([len(ids) for ids in tokens], self._budget, self.max_tokens):
                 while rows:
                     size = most if len(rows) >= most else 1 << (len(rows).bit_length() - 1)

@@ -25,12 +25,13 @@ from torch import Tensor, nn
 from anmi_ray.core.errors import ConfigError, first_line
 from anmi_ray.models import colbert
 from anmi_ray.models.bi_encoder import BiEncoder, TextEncoder
-from anmi_ray.models.cross_encoder import SCORE_TOKENS, in_order, tensors, torch_threads
+from anmi_ray.models.cross_encoder import SCORE_TOKENS, in_order, tensors
 from anmi_ray.models.decoder import is_decoder
 from anmi_ray.models.embedder_folder import write_colbert, write_token_vectors
 from anmi_ray.models.loading import ModelSource, loadable
 from anmi_ray.models.pairs import Batch, Ragged, scoring_batches
 from anmi_ray.models.pooling import VectorPooling, read_token_vectors
+from anmi_ray.models.speed import torch_settings
 from anmi_ray.models.texts import TextTokenizer
 
 _PRODUCT_BYTES = 1 << 25  # vectors and products of pairs that are scored at once; more leave a processor's cache
@@ -109,7 +110,7 @@ class LateInteraction(BiEncoder):
         if not len(query_N):
             return np.zeros(0, dtype=np.float32)
         asked = partial(self._scores, queries, query_N, documents, document_N)
-        with torch_threads(self.threads), torch.inference_mode():
+        with torch_settings(self.threads), torch.inference_mode():
             return self._as_memory_allows(asked, token_budget)
 
     def _scores(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -12,6 +14,24 @@ from transformers.utils import is_flash_attn_2_available
 from anmi_ray.core.errors import ConfigError
 
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
+
+
+@contextmanager
+def torch_settings(threads: int | None) -> Iterator[None]:
+    """Set for a while how the whole process computes, and put it back: on so many threads (None: as many as it has).
+
+    On a GPU without cuDNN's attention, which torch prefers on an H100: it makes a plan for every new shape of a batch,
+    milliseconds each time, and batches of texts hardly repeat theirs.
+    """
+    before = torch.get_num_threads()
+    planned = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.set_num_threads(threads or before)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.backends.cuda.enable_cudnn_sdp(planned)
 
 
 def set_attention(

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import LateConfig
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.models.cross_encoder import positions, torch_threads
+from anmi_ray.models.cross_encoder import positions
 from anmi_ray.models.encoder import BATCH_TOKENS, Dtype, load, token_ids, unit, within_reach
 from anmi_ray.models.loading import ModelSource
 from anmi_ray.models.pairs import MULTIPLE, shaped_batches
 from anmi_ray.models.pooling import is_colbert
+from anmi_ray.models.speed import torch_settings
 
 if TYPE_CHECKING:
     from sentence_transformers import MultiVectorEncoder, SentenceTransformer
@@ -90,7 +91,7 @@ class TokenEncoder:
             return []
         lengths = [len(ids) for ids in token_ids(self._model.tokenizer, whole, limit)]
         encoded: list[NDArray[np.float32]] = [np.zeros((0, self.dimension), dtype=np.float32)] * len(whole)
-        with torch_threads(self.threads), torch.inference_mode():
+        with torch_settings(self.threads), torch.inference_mode():
             for rows, width in self._batches(whole, lengths, limit):
                 for row, vectors in zip(rows, self._forward([whole[row] for row in rows], task, width), strict=True):
                     encoded[row] = unit(vectors, self.source, "retrieve.late.dtype")

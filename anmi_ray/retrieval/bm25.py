@@ -13,17 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import bm25s
 import numpy as np
 import Stemmer
-from bm25s.tokenization import Tokenized, Tokenizer
 from numpy.typing import NDArray
 from scipy import sparse
 
 from anmi_ray.config.retrieve import Bm25Config
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.retrieval.top import Hits, empty, top
+
+with environment.without("jax"):  # bm25s would start it, and it takes three quarters of a GPU's memory for itself
+    import bm25s
+    from bm25s.tokenization import Tokenized, Tokenizer
 
 _COUNTS = "counts.npz"
 _WORDS = "words.txt"

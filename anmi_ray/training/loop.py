@@ -25,8 +25,8 @@ from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import TrainingError
 from anmi_ray.core.identity import seed as derived_seed
-from anmi_ray.models.cross_encoder import torch_threads
 from anmi_ray.models.reranker import Reranker
+from anmi_ray.models.speed import torch_settings
 from anmi_ray.training.batching import total_steps
 from anmi_ray.training.checkpoints import Checkpoints, newest_whole
 from anmi_ray.training.checks import check_effect, moments
@@ -129,7 +129,7 @@ def carry_out(
 ) -> Trained:
     """Train what `task` makes, on the threads and within the memory that `execution` names; the rest as `train`."""
     with ExitStack() as stack:
-        stack.enter_context(torch_threads(execution.threads))
+        stack.enter_context(torch_settings(execution.threads))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(memory_named(config, execution))
         stack.enter_context(freed_memory_kept())

@@ -46,7 +46,7 @@ from anmi_ray.evaluation.pairwise_measures import Draws, Predictor, calibration,
 from anmi_ray.evaluation.significance import Estimate
 from anmi_ray.judging import order_averaging
 from anmi_ray.judging.calibration import fit_temperature
-from anmi_ray.models.cross_encoder import torch_threads
+from anmi_ray.models.speed import torch_settings
 from anmi_ray.stages.distill.worker import reader_of
 from anmi_ray.store import Store
 from anmi_ray.training.loop import carry_out
@@ -184,7 +184,7 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
     found = source(*task["source"])
     config = DistillConfig.model_validate(task["config"])
     begin = time.process_time()
-    with torch_threads(1):
+    with torch_settings(1):
         model, made = reader_of(config, "cpu")
 
         def make(pairs: pa.Table) -> PairSet:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import bm25s
@@ -70,6 +74,16 @@ def test_bm25_without_hits_is_padded(query: str) -> None:
     assert index[0].tolist() == [-1] * 4
     assert not score[0].any()
     assert (index[1] >= 0).any()
+
+
+def test_bm25_starts_no_jax_which_would_take_most_of_a_gpu(tmp_path: Path) -> None:
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("print('started')")
+    (tmp_path / "jax" / "lax.py").write_text("def top_k(scores, k): return scores, k")
+    there = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    for code in ("import anmi_ray.retrieval.bm25", "import anmi_ray.retrieval.bm25, jax", "import bm25s"):
+        done = subprocess.run([sys.executable, "-c", code], env=there, capture_output=True, text=True, check=True)
+        assert done.stdout == ("" if code == "import anmi_ray.retrieval.bm25" else "started\n")
 
 
 def test_bm25_of_nothing() -> None:
